@@ -11,7 +11,7 @@ BIN := .venv/bin
 RUN := tools/run.sh
 # How many processes run tests side by side. Each starts components of its own where a test asks for them.
 JOBS ?= $(shell n=$$(nproc); echo $$((n < 4 ? n : 4)))
-# Extra arguments: make test ARGS="tests/core -k split", make demo ARGS=..., make bench ARGS=...
+# Extra arguments: make test ARGS="tests/model -k split", make demo ARGS=..., make bench ARGS=...
 ARGS ?=
 
 .PHONY: help
@@ -77,6 +77,10 @@ SEEDS ?= 300
 .PHONY: simulate
 simulate: install ## Simulate the whole cluster from seeds; show the history of one that fails (SEEDS=300 SEED=1)
 	@$(RUN) python -m simulation --seeds $(SEEDS) --seed $(SEED) $(ARGS)
+
+.PHONY: ways
+ways: install ## Count the files on a record's way and on a watermark's (ARGS=--order names them in their order)
+	@PYTHONPATH=. $(RUN) python tools/ways.py $(ARGS)
 
 .PHONY: test-mutations
 test-mutations: install ## Take each protecting mechanism out; show which seed or test misses it (ARGS="no-fence")

@@ -14,14 +14,14 @@ from setuptools import Extension, setup
 # What takes part in every record, and defines no msgspec.Struct: mypyc cannot compile those. The Python tree is the
 # reference, on which all tests, the simulator and the mutations run. Measure a module before and after adding it.
 _MODULES: Final = [
-    "millwheel/core/watermarks.py",
+    "millwheel/model/watermarks.py",
     "millwheel/sdk/context.py",
     "millwheel/worker/interval/cells.py",
     "millwheel/worker/interval/commits.py",
     "millwheel/worker/interval/core.py",
     "millwheel/worker/interval/firing.py",
     "millwheel/worker/interval/intake.py",
-    "millwheel/worker/interval/leaving.py",
+    "millwheel/worker/interval/draining.py",
     "millwheel/worker/interval/outbox.py",
     "millwheel/worker/interval/pending.py",
     "millwheel/worker/interval/receiving.py",

@@ -1,9 +1,11 @@
-"""Base parts: a frozen picture of a shard, written piece by piece while the shard goes on (7.2).
+"""Base parts: a snapshot of a shard, encoded part by part while the shard continues to work (7.2).
 
-The picture's structure (who holds what under which sequencer) is that of one commit; shares never
-change theirs. Their watermarks may be newer by the time a piece is encoded, which is sound: a value
-once reported stays true, and replay of the entries after that commit only brings values that were
-reported, too. Nobody reads a part before an append names it.
+The structure of the snapshot (which member has which share under which sequencer) is that of one commit. The member
+and the sequencer of a share never change.
+
+Watermarks in a part may be newer than that commit, because they are read when the part is encoded. This is sound. A
+reported value stays true once it is reported. Replay of the later entries only brings values that were reported too.
+No process reads a part before an append names it.
 """
 
 from __future__ import annotations
@@ -15,22 +17,22 @@ from millwheel.authority.injected import InjectorComputation
 from millwheel.authority.journal import REMOVED_PART, KeysRow, Part, ProcessRow, encode
 from millwheel.authority.registry import Registry
 from millwheel.authority.shares import AnyShare
-from millwheel.core.keys import KeyInterval
-from millwheel.core.time import MIN_TIMESTAMP
+from millwheel.model.keys import KeyInterval
+from millwheel.model.time import MIN_TIMESTAMP
 from millwheel.store.contract import PartId
 
-__all__ = ["Snapshot", "freeze", "keys_row", "process_row"]
+__all__ = ["BaseSnapshot", "freeze", "keys_row", "process_row"]
 
 
 def keys_row(share: AnyShare) -> KeysRow:
-    """The row of an interval's share."""
+    """Return the journal row of an interval's share."""
     keys = share.member
     assert isinstance(keys, KeyInterval)
     return KeysRow(keys.start, keys.end, share.sequencer, share.watermark)
 
 
 def process_row(share: AnyShare) -> ProcessRow:
-    """The row of a process's share."""
+    """Return the journal row of an injector process's share."""
     process = share.member
     assert isinstance(process, str)
     return ProcessRow(process, share.sequencer, share.watermark, share.idle, share.heard)
@@ -47,8 +49,8 @@ class _Frozen:
 
 
 @dataclass(slots=True)
-class Snapshot:
-    """The base as of entry ``commit``, which becomes the floor once an append has named the parts."""
+class BaseSnapshot:
+    """The base as of entry ``commit``. Commit becomes the truncation point once an append has named the parts."""
 
     sequencer: int
     commit: int
@@ -60,7 +62,7 @@ class Snapshot:
     size: int = 0
 
     def parts(self) -> Iterator[tuple[PartId, bytes]]:
-        """Encode part after part, each of about ``size_limit`` bytes; write each before asking for the next."""
+        """Yield the encoded parts, each of about ``size_limit`` bytes. Write each part before requesting the next."""
         if self.removed or self.ended:
             gone = Part("", MIN_TIMESTAMP, [], [], [], list(self.removed), ended=dict(self.ended))
             yield self._part(REMOVED_PART, gone)
@@ -87,7 +89,7 @@ class Snapshot:
         return made, blob
 
     def _pieces(self, shares: Sequence[AnyShare]) -> Iterator[list[KeysRow | ProcessRow]]:
-        """The rows of ``shares``, cut at the size limit; at least one piece."""
+        """Return the rows of ``shares``, cut into groups at the size limit. There is at least one group."""
         piece: list[KeysRow | ProcessRow] = []
         size = 0
         for share in shares:
@@ -101,9 +103,12 @@ class Snapshot:
             yield piece
 
 
-def freeze(registry: Registry, sequencer: int, commit: int, size_limit: int) -> Snapshot:
-    """The picture of ``registry`` as of ``commit``: a few block copies, however many intervals there are."""
-    return Snapshot(
+def freeze(registry: Registry, sequencer: int, commit: int, size_limit: int) -> BaseSnapshot:
+    """Return the snapshot of ``registry`` as of ``commit``.
+
+    The cost is a few block copies, whatever the number of intervals.
+    """
+    return BaseSnapshot(
         sequencer,
         commit,
         list(registry.removed),

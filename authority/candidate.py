@@ -1,8 +1,10 @@
-"""A process that stands for the authority's shards, and serves those that it gets (7.2).
+"""A process that is a candidate for the authority's shards, and serves the shards that it wins (7.2).
 
-For each shard there is an election in the coordinator. Who is elected draws a fresh sequencer, fences the shard's
-journal with it, and only then says where the shard is. Losing the lease or the fence ends the shard here: nothing of
-it is let out any more, and the candidate stands again. The fence is the safeguard; leases say who is to take it.
+The coordinator holds one election for each shard. The elected candidate draws a fresh sequencer, fences the shard's
+journal with it, and only then publishes the shard's address. When the process loses the lease or the fence, it stops
+the shard and publishes nothing more for it. Then it is a candidate again.
+
+The fence is the safeguard: a deposed shard cannot append. The lease only decides who takes the shard over.
 """
 
 from __future__ import annotations
@@ -15,14 +17,14 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from millwheel.authority.metrics import ShardMetrics
+from millwheel.authority.placement import ElectionView, PlacementDelays, PlacementPolicy
 from millwheel.authority.presence import Presence
 from millwheel.authority.shell import AuthorityShell, ShellSettings
-from millwheel.authority.standing import Manners, Standing, View
 from millwheel.coordination.contract import Coordinator, CoordinatorError, Put
 from millwheel.coordination.election import Election, Leadership
 from millwheel.coordination.sequencers import draw_sequencer
-from millwheel.core.catalog import shard_of
-from millwheel.core.catalog_keys import (
+from millwheel.model.catalog import shard_of
+from millwheel.model.catalog_keys import (
     AUTHORITIES,
     CANDIDATES,
     SHARD_LEADERSHIPS,
@@ -39,24 +41,28 @@ __all__ = ["SHARD_ELSEWHERE", "Candidate", "CandidateSettings", "ShardElsewhereE
 log = logging.getLogger("millwheel.authority")
 
 SHARD_ELSEWHERE: Final = "SHARD_ELSEWHERE"
-"""The reason constant of a :class:`ShardElsewhereError`."""
+"""The reason code of a :class:`ShardElsewhereError`."""
 
 
 @dataclass(frozen=True, slots=True)
 class CandidateSettings:
-    """Seconds. ``lease``: so long after a process has vanished others are elected. ``look``: how often it is looked."""
+    """All times are in seconds.
+
+    ``lease``: the time from the loss of a process to the next election for its shards. ``look``: the interval between
+    two reads of the coordinator.
+    """
 
     lease: float = 3.0
     look: float = 0.25
-    manners: Manners = field(default_factory=Manners)
+    delays: PlacementDelays = field(default_factory=PlacementDelays)
     shell: ShellSettings = field(default_factory=ShellSettings)
 
 
 class ShardElsewhereError(RequestError):
-    """The shard that keeps a computation is not served by this process; ``leader`` is who serves it, if known."""
+    """The shard that keeps a computation is not served by this process. ``leader`` is its server, if known."""
 
     def __init__(self, computation: str, shard: int, owner: str) -> None:
-        whose = f"is served by {owner}" if owner else "is served by nobody that is known here"
+        whose = f"is served by {owner}" if owner else "has no server that is known here"
         super().__init__(
             FailureCode.UNAVAILABLE,
             f"authority shard {shard}, which keeps {computation!r}, {whose}",
@@ -67,12 +73,12 @@ class ShardElsewhereError(RequestError):
 
 
 def journal_of(shard: int) -> str:
-    """The journal of a shard."""
+    """Return the name of a shard's journal."""
     return f"authority.{shard}"
 
 
 class Candidate:
-    """Stands for ``shards`` shards, numbered from 0, as ``address``, where all that it has are served."""
+    """A candidate for ``shards`` shards, numbered from 0. All shards that it wins are served at ``address``."""
 
     def __init__(
         self,
@@ -82,14 +88,14 @@ class Candidate:
         shards: int,
         settings: CandidateSettings | None = None,
     ) -> None:
-        """``address``: host:port where a WatermarkServicer of this candidate answers."""
+        """``address``: host:port at which a WatermarkServicer of this candidate answers."""
         self.metrics = ShardMetrics()
         self._coordinator = coordinator
         self._store = store
         self._address = address
         self._shards = shards
         self._settings = settings or CandidateSettings()
-        self._standing = Standing(address, shards, self._settings.manners)
+        self._standing = PlacementPolicy(address, shards, self._settings.delays)
         self._presence = Presence(coordinator, address, self._settings.lease)
         self._terms: dict[int, _Term] = {}
         self._shells: dict[int, AuthorityShell] = {}
@@ -97,11 +103,11 @@ class Candidate:
 
     @property
     def serving(self) -> tuple[int, ...]:
-        """The shards that are served here."""
+        """The shards that this process serves."""
         return tuple(sorted(self._shells))
 
     def of(self, computation: str) -> AuthorityShell:
-        """The shard that keeps ``computation``; ShardElsewhereError if it is not served here."""
+        """Return the shard that keeps ``computation``; raises ShardElsewhereError if it is not served here."""
         shard = shard_of(computation, self._shards)
         shell = self._shells.get(shard)
         if shell is None:
@@ -109,7 +115,7 @@ class Candidate:
         return shell
 
     async def run(self) -> None:
-        """Stand, and serve, until cancelled; then give up everything, so that others are elected at once."""
+        """Compete for shards and serve them until cancelled. Then resign them all, which starts new elections."""
         try:
             while True:
                 try:
@@ -128,28 +134,28 @@ class Candidate:
             await self._presence.end()
 
     async def _look(self) -> None:
-        """See who is there and who serves what, and do what follows."""
+        """Read candidates and leaders from the coordinator, and carry out the placement decision."""
         candidates = await self._coordinator.list(CANDIDATES)
         leaders = await self._coordinator.list(SHARD_LEADERSHIPS)
         records = await self._coordinator.list(AUTHORITIES)
-        view = View(
+        view = ElectionView(
             frozenset(entry.value.decode() for entry in candidates.entries if not entry.damage),
-            # Whoever it is that holds a shard under a name that cannot be read: it is not to be stood for.
+            # A leader whose name cannot be read still holds its shard, so this candidate does not compete for it.
             {int(entry.key.removeprefix(SHARD_LEADERSHIPS)): entry.value.decode() for entry in leaders.entries},
         )
         served = [AuthorityRecord.FromString(entry.value) for entry in records.entries if not entry.damage]
         self._elsewhere = {record.shard: record.endpoint.address for record in served}
-        orders = self._standing.look(view, self.serving, self._now())
-        for shard in orders.give_up:
-            log.info("authority shard %d is given up to others, who have fewer", shard)
+        decision = self._standing.look(view, self.serving, self._now())
+        for shard in decision.give_up:
+            log.info("authority shard %d is released, as others serve fewer", shard)
             self._terms[shard].given_up.set()
-        for shard in orders.stand:
+        for shard in decision.stand:
             if shard not in self._terms:
                 self._terms[shard] = _Term(asyncio.create_task(self._stand(shard), name=f"authority shard {shard}"))
-        await self._presence.be(orders.present, self._now())
+        await self._presence.be(decision.present, self._now())
 
     async def _stand(self, shard: int) -> None:
-        """Stand for a shard once, and serve it for as long as it lasts."""
+        """Compete once in the election for a shard, and serve the shard for as long as the leadership lasts."""
         try:
             leadership = await Election(
                 self._coordinator, shard_leadership_key(shard), self._address, self._settings.lease
@@ -170,10 +176,10 @@ class Candidate:
             del self._terms[shard]
 
     async def _serve(self, shard: int, leadership: Leadership) -> None:
-        """Take the shard's journal, then say where it is, then serve until it is lost or given up."""
+        """Fence the shard's journal, publish its address, then serve it until it is lost or given up."""
         async with AsyncExitStack() as stack:
             opening = asyncio.create_task(self._open(stack, shard))
-            # An election that is lost meanwhile must not wait for a store that does not answer.
+            # A lost election ends this call at once, even while the store does not answer.
             if not await _first(opening, leadership.lost()):
                 log.warning("authority shard %d: the election was lost before the journal was taken", shard)
                 return
@@ -185,10 +191,10 @@ class Candidate:
             if not (await self._coordinator.transact([leadership.compare], [put])).committed:
                 return
             log.info("authority shard %d is served here", shard)
-            log.warning("authority shard %d is let go of: %s", shard, await self._end_of(shard, shell, leadership))
+            log.warning("authority shard %d is released: %s", shard, await self._end_of(shard, shell, leadership))
 
     async def _open(self, stack: AsyncExitStack, shard: int) -> AuthorityShell:
-        """Fence the shard's journal for a sequencer that nobody else has."""
+        """Fence the shard's journal with a freshly drawn sequencer, and open the shard."""
         with suppress(JournalExistsError):
             await self._store.create_journal(journal_of(shard))
         sequencer = await draw_sequencer(self._coordinator)
@@ -201,7 +207,7 @@ class Candidate:
         return shell
 
     async def _end_of(self, shard: int, shell: AuthorityShell, leadership: Leadership) -> str:
-        """Wait until the shard is over here; why it is."""
+        """Wait until the shard ends here, and return the reason."""
         stopped = asyncio.ensure_future(shell.wait_stopped())
         lost = asyncio.ensure_future(leadership.lost())
         given_up = asyncio.ensure_future(self._terms[shard].given_up.wait())
@@ -220,14 +226,14 @@ class Candidate:
 
 @dataclass(slots=True)
 class _Term:
-    """A shard that is stood for, or served."""
+    """One shard for which this process competes, or which it serves."""
 
     task: asyncio.Task[None]
     given_up: asyncio.Event = field(default_factory=asyncio.Event)
 
 
 async def _first(work: asyncio.Task[AuthorityShell], end: Awaitable[None]) -> bool:
-    """Whether ``work`` is done before ``end`` comes; it is cancelled otherwise."""
+    """Return whether ``work`` finishes before ``end``. Otherwise ``work`` is cancelled."""
     ending = asyncio.ensure_future(end)
     try:
         await asyncio.wait({work, ending}, return_when=asyncio.FIRST_COMPLETED)

@@ -1,10 +1,11 @@
 """An injector's watermark by processes (5.2).
 
-With an expected set the minimum is over exactly those; without one, over every process that
-announced itself, and before the first of them nothing is known. A process that is idle leaves the
-minimum until it reports again; if none is left that is not idle, what the idle ones had promised counts. A
-report that a process is idle says two things, in this order: its watermark, which counts, and that it
-leaves. A finished one stands at plus infinity for good.
+With an expected set, the minimum is over exactly that set. Without one, it is over every announced process, and the
+value is unknown before the first.
+
+An idle process leaves the minimum until it reports again. If all processes are idle, the value is the minimum from
+the moment at which the last one became idle. A report of idleness has two effects in this order: its watermark
+counts, then the process leaves the minimum. A finished process stays at plus infinity for ever.
 """
 
 from __future__ import annotations
@@ -13,9 +14,9 @@ from collections.abc import Iterable
 
 from millwheel.authority.percentiles import Work, work_of
 from millwheel.authority.shares import Acceptance, Explanation, Refusal, Share, ShareView
-from millwheel.core.time import MAX_TIMESTAMP, MIN_TIMESTAMP
+from millwheel.model.time import MAX_TIMESTAMP, MIN_TIMESTAMP
 from millwheel.rpc.v1.watermark_pb2 import HoldKind
-from millwheel.rpc.watermarks import AcceptRefusedError, ReportNotHeardError, WatermarkReport
+from millwheel.rpc.watermarks import AcceptRefusedError, ReportNotReceivedError, WatermarkReport
 
 __all__ = ["InjectorComputation"]
 
@@ -43,7 +44,7 @@ class InjectorComputation:
         """The minimum when the last process became idle. The value reaches it with that report, in the same entry."""
 
     def smallest(self) -> int:
-        """The minimum over those that take part, or else what the idle ones promised; MIN_TIMESTAMP: unknown."""
+        """Return the minimum over the working processes, or the promise of the idle ones. MIN_TIMESTAMP: unknown."""
         if not self._processes or any(name not in self._processes for name in self.expected):
             return MIN_TIMESTAMP
         working = [share.watermark for share in self._processes.values() if _works(share)]
@@ -53,9 +54,9 @@ class InjectorComputation:
         return max(self._promised, min(idle)) if idle else MAX_TIMESTAMP
 
     def expect(self, names: Iterable[str], as_of: int = 0) -> list[Share[str]]:
-        """Replace the expected set; the shares of processes that it leaves out, which are forgotten.
+        """Replace the expected set. Return the shares of the processes outside it, which are forgotten.
 
-        ``as_of``: the coordinator's revision at which it was read. Nothing changes if a newer one is known.
+        ``as_of``: the coordinator's revision at which the set was read. Nothing changes if a newer one is known.
         """
         if 0 < as_of < self.expected_as_of:
             return []
@@ -66,11 +67,11 @@ class InjectorComputation:
         return dropped
 
     def accept(self, process: str, sequencer: int, report_number: int = 0) -> Acceptance[str]:
-        """Announce ``process`` (G4).
+        """Accept ``sequencer`` as the owner of ``process`` (G4).
 
-        A process starts from its own last value. AcceptRefusedError if it holds a larger sequencer, or is
-        not expected. Asking again changes nothing; with a number it is asked what was heard, and nothing else:
-        ReportNotHeardError if it was neither that report nor a later one.
+        A process starts from its own last value. Raises AcceptRefusedError if a larger sequencer owns it, or if it is
+        not expected. Idempotent. With ``report_number`` this is only a query and changes nothing. It raises
+        ReportNotHeardError if neither that report nor a later one was received.
         """
         if self.expected and process not in self.expected:
             known = ", ".join(sorted(self.expected))
@@ -83,17 +84,17 @@ class InjectorComputation:
                 f"sequencer {sequencer} for process {process!r} of {self.name}: it holds sequencer {last.sequencer}"
             )
         if report_number:
-            raise ReportNotHeardError(process, report_number)
+            raise ReportNotReceivedError(process, report_number)
         made = Share(process, sequencer, MIN_TIMESTAMP if last is None else last.watermark)
         self.put(made)
         return Acceptance(made, () if last is None else (last,))
 
     def put(self, made: Share[str]) -> None:
-        """Let ``made`` be its process's share, as it is accepted or was journaled."""
+        """Set the share of a process, from an acceptance or from the journal."""
         self._processes[made.member] = made
 
     def report(self, report: WatermarkReport, now: int) -> Share[str] | Refusal | None:
-        """Take a report by the sequencer that was accepted; see :class:`Computation`."""
+        """Apply a report from the accepted sequencer; see ``TrackedComputation``."""
         process = report.member
         assert isinstance(process, str)
         share = self._processes.get(process)
@@ -113,18 +114,19 @@ class InjectorComputation:
         return share
 
     def shares(self) -> list[Share[str]]:
-        """All processes' shares by name; a copy."""
+        """Return a copy of all processes' shares, by name."""
         return [share for _, share in sorted(self._processes.items())]
 
     def work(self, since: int) -> Work:
-        """What its processes have told since ``since``, those aside that are idle or finished, or never came.
+        """Return the pending work that working processes published since ``since``.
 
-        Each process has records of its own: time is as far as the one that is behind the others.
+        Idle, finished and missing processes do not count. Processes read different records, so the bound comes from
+        the process that is furthest behind.
         """
         return work_of([share for share in self._processes.values() if _works(share)], since, min)
 
     def explain(self, watermark: int, now: int, silent_after: int, limit: int) -> Explanation:
-        """See :class:`Computation`. Expected processes that never announced themselves are rows, too."""
+        """See ``TrackedComputation``. Expected processes that never announced themselves are rows too."""
         missing = [_missing(name) for name in sorted(self.expected) if name not in self._processes]
         shares = self.shares()
         rows = missing + [_view(share, now, silent_after) for share in shares]
@@ -132,7 +134,7 @@ class InjectorComputation:
         return Explanation(self.name, watermark, holding[:limit], rows[:limit], len(holding), len(rows))
 
     def _holding(self, others_missing: bool) -> list[Share[str]]:
-        """The announced processes that the value waits for."""
+        """Return the announced processes that hold the value back."""
         working = [share for share in self.shares() if _works(share)]
         if working:
             smallest = min(share.watermark for share in working)
@@ -141,12 +143,12 @@ class InjectorComputation:
                 if others_missing and smallest > MIN_TIMESTAMP
                 else [share for share in working if share.watermark == smallest]
             )
-        # None works: the value stays for those that may yet send something.
+        # No process works: the value waits for those that may still send records.
         return [] if others_missing else [share for share in self.shares() if share.watermark != MAX_TIMESTAMP]
 
 
 def _works(share: Share[str]) -> bool:
-    """Whether ``share`` takes part in the minimum: neither idle nor finished."""
+    """Return whether ``share`` takes part in the minimum: it is neither idle nor finished."""
     return not share.idle and share.watermark != MAX_TIMESTAMP
 
 

@@ -1,7 +1,7 @@
-"""What an authority shard journals: entries of changes, and base parts that spare a restart the old ones (7.2).
+"""The format of an authority shard's journal: entries with changes, and base parts that replace old entries (7.2).
 
-Blobs are one byte of format and a msgpack value in array form. Fields are only ever appended, with a
-default; any other change takes a new format. The store adds the checksum.
+A blob is one byte of format followed by a msgpack value in array form. A compatible change appends a field with a
+default. Any other change needs a new format number. The store adds the checksum.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ __all__ = [
     "ROW_BYTES",
     "AcceptKeys",
     "AcceptProcess",
+    "AuthorityEntry",
     "Change",
-    "Entry",
     "Expect",
     "KeysRow",
     "Part",
@@ -34,14 +34,14 @@ _ENTRY_FORMAT: Final = 1
 _PART_FORMAT: Final = 1
 
 REMOVED_PART: Final = "!removed"
-"""The name of the part with the computations that were removed; no computation begins with "!"."""
+"""The name of the part that lists removed computations. No computation name begins with "!"."""
 
 ROW_BYTES: Final = 32
-"""About what a row takes besides its keys or name."""
+"""The approximate size of a row in bytes, without its keys or name."""
 
 
 class KeysRow(msgspec.Struct, array_like=True, gc=False):
-    """The value of one interval."""
+    """The watermark of one interval."""
 
     start: bytes
     end: bytes | None
@@ -49,12 +49,12 @@ class KeysRow(msgspec.Struct, array_like=True, gc=False):
     watermark: int
 
     def size(self) -> int:
-        """About how many bytes it takes."""
+        """Return the approximate size in bytes."""
         return ROW_BYTES + len(self.start) + len(self.end or b"")
 
 
 class ProcessRow(msgspec.Struct, array_like=True, gc=False):
-    """The value of one injector process, and the number of the last report that it rests on."""
+    """The watermark of one injector process. ``heard`` is the number of the last report that it includes."""
 
     process: str
     sequencer: int
@@ -63,7 +63,7 @@ class ProcessRow(msgspec.Struct, array_like=True, gc=False):
     heard: int = 0
 
     def size(self) -> int:
-        """About how many bytes it takes."""
+        """Return the approximate size in bytes."""
         return ROW_BYTES + len(self.process)
 
 
@@ -82,7 +82,7 @@ class AcceptProcess(msgspec.Struct, array_like=True, tag=2):
 
 
 class Expect(msgspec.Struct, array_like=True, tag=3):
-    """An injector's expected set was replaced, by what the coordinator said at a revision."""
+    """The expected set of an injector was replaced. ``as_of`` is the coordinator's revision of the new set."""
 
     computation: str
     processes: list[str]
@@ -90,14 +90,17 @@ class Expect(msgspec.Struct, array_like=True, tag=3):
 
 
 class Remove(msgspec.Struct, array_like=True, tag=4):
-    """A computation was removed; of an injector the lives of which ``up_to`` is the largest sequencer (0: unknown)."""
+    """A computation was removed. For an injector, ``up_to`` is the largest sequencer of the removed incarnations.
+
+    Zero means that this sequencer is unknown.
+    """
 
     computation: str
     up_to: int = 0
 
 
 class Percentile(msgspec.Struct, array_like=True, tag=5):
-    """The watermark of a percentile (in hundredths of a percent) of a computation was decided."""
+    """A percentile watermark of a computation was decided. ``basis_points`` are hundredths of a percent."""
 
     computation: str
     basis_points: int
@@ -107,8 +110,8 @@ class Percentile(msgspec.Struct, array_like=True, tag=5):
 Change: TypeAlias = AcceptKeys | AcceptProcess | Expect | Remove | Percentile
 
 
-class Entry(msgspec.Struct, array_like=True):
-    """One append: the changes in their order, then the values reported, then the values to broadcast."""
+class AuthorityEntry(msgspec.Struct, array_like=True):
+    """One append: the changes in order, then the reported values, then the values to broadcast."""
 
     changes: list[Change]
     keys: dict[str, list[KeysRow]]
@@ -117,7 +120,7 @@ class Entry(msgspec.Struct, array_like=True):
 
 
 class Part(msgspec.Struct, array_like=True):
-    """A piece of one computation's base; all its pieces have the same value and expected set.
+    """One part of a computation's base. All parts of a computation have the same value and expected set.
 
     ``removed``, ``ended``: see :class:`~millwheel.authority.registry.Registry`.
     """
@@ -134,26 +137,26 @@ class Part(msgspec.Struct, array_like=True):
 
 
 _encoder = msgspec.msgpack.Encoder()
-_entries = msgspec.msgpack.Decoder(Entry)
+_entries = msgspec.msgpack.Decoder(AuthorityEntry)
 _parts = msgspec.msgpack.Decoder(Part)
 
-Value = TypeVar("Value", Entry, Part)
+Value = TypeVar("Value", AuthorityEntry, Part)
 
 
-def encode(value: Entry | Part) -> bytes:
-    """The blob of ``value``."""
-    made = bytearray((_ENTRY_FORMAT if isinstance(value, Entry) else _PART_FORMAT,))
+def encode(value: AuthorityEntry | Part) -> bytes:
+    """Return the blob of ``value``."""
+    made = bytearray((_ENTRY_FORMAT if isinstance(value, AuthorityEntry) else _PART_FORMAT,))
     _encoder.encode_into(value, made, 1)
     return bytes(made)
 
 
-def decode_entry(blob: bytes, where: str) -> Entry:
-    """The entry in ``blob``; CorruptValueError naming ``where`` it was read if it is none of this format."""
+def decode_entry(blob: bytes, where: str) -> AuthorityEntry:
+    """Return the entry in ``blob``. Raises CorruptValueError, which names ``where``, for a bad format."""
     return _decode(blob, where, _ENTRY_FORMAT, _entries)
 
 
 def decode_part(blob: bytes, where: str) -> Part:
-    """The part in ``blob``; CorruptValueError naming ``where`` it was read if it is none of this format."""
+    """Return the part in ``blob``. Raises CorruptValueError, which names ``where``, for a bad format."""
     return _decode(blob, where, _PART_FORMAT, _parts)
 
 

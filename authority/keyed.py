@@ -1,8 +1,9 @@
 """A computation's watermark by key intervals (7.2).
 
-Invariant: the map covers every key at all times. Keys that nobody ever owned are shares of sequencer
-0 at minus infinity, so an incomplete computation needs no case of its own: the minimum is minus
-infinity while a key is unknown. Every share is at or above the decided value.
+Invariant: the map covers every key at all times. Keys that never had an owner are shares with sequencer 0 at minus
+infinity. An incomplete computation therefore needs no special case: its minimum is minus infinity.
+
+Invariant: every share is at or above the decided value.
 """
 
 from __future__ import annotations
@@ -11,10 +12,10 @@ from collections.abc import Iterable
 
 from millwheel.authority.percentiles import Work, work_of
 from millwheel.authority.shares import Acceptance, Explanation, Refusal, Share, ShareView
-from millwheel.core.interval_map import IntervalMap
-from millwheel.core.keys import ALL_KEYS, KeyInterval
-from millwheel.core.time import MIN_TIMESTAMP
-from millwheel.core.watermarks import MinTracker
+from millwheel.model.interval_map import IntervalMap
+from millwheel.model.keys import ALL_KEYS, KeyInterval
+from millwheel.model.time import MIN_TIMESTAMP
+from millwheel.model.watermarks import MinTracker
 from millwheel.rpc.v1.watermark_pb2 import HoldKind
 from millwheel.rpc.watermarks import AcceptRefusedError, WatermarkReport
 
@@ -22,12 +23,12 @@ __all__ = ["KeyedComputation"]
 
 
 class KeyedComputation:
-    """The interval map of one computation's shares, and their minimum."""
+    """The shares of one computation by interval, and their minimum."""
 
     __slots__ = ("_map", "_minima", "name", "percentiles", "value")
 
     def __init__(self, name: str, value: int = MIN_TIMESTAMP, shares: Iterable[Share[KeyInterval]] = ()) -> None:
-        """``shares`` are disjoint; keys that none of them has are unknown."""
+        """``shares`` are disjoint. Keys without a share get one with sequencer 0."""
         self.name = name
         self.value: int = value
         self.percentiles: dict[int, int] = {}
@@ -41,10 +42,10 @@ class KeyedComputation:
         return self._minima.min()
 
     def accept(self, keys: KeyInterval, sequencer: int) -> Acceptance[KeyInterval]:
-        """Give ``keys`` to ``sequencer`` (G4).
+        """Accept ``sequencer`` as the owner of ``keys`` (G4).
 
-        The share starts from the smallest value known of its keys: children of a split inherit their
-        parent's. AcceptRefusedError if a larger sequencer has any of the keys. Asking again changes nothing.
+        The share starts from the smallest known value of its keys, so the children of a split inherit their parent's.
+        Raises AcceptRefusedError if a larger sequencer owns any of the keys. Idempotent.
         """
         over = [share for _, share in self._map.overlapping(keys)]
         largest = max(over, key=lambda share: share.sequencer)
@@ -58,9 +59,9 @@ class KeyedComputation:
         return Acceptance(made, over, self.put(made))
 
     def put(self, made: Share[KeyInterval]) -> list[Share[KeyInterval]]:
-        """Let ``made`` have its keys, whoever has them now. What it cuts keeps its values outside it: those remains.
+        """Assign the keys of ``made`` to it, and return what remains of the shares that it cuts.
 
-        How accepted sequencers take effect, and how they are replayed.
+        A cut share keeps its values outside those keys. Both acceptance and its replay use this method.
         """
         remains = []
         keys = made.member
@@ -76,7 +77,7 @@ class KeyedComputation:
         return remains
 
     def report(self, report: WatermarkReport, now: int) -> Share[KeyInterval] | Refusal | None:
-        """Take a report by exactly the interval and sequencer that were accepted; see :class:`Computation`."""
+        """Apply a report from exactly the accepted interval and sequencer; see ``TrackedComputation``."""
         keys = report.member
         assert isinstance(keys, KeyInterval)
         share = self._map.exact(keys)
@@ -104,15 +105,18 @@ class KeyedComputation:
         share.watermark = watermark
 
     def shares(self) -> list[Share[KeyInterval]]:
-        """All shares in key order; a copy."""
+        """Return a copy of all shares in key order."""
         return self._map.values()
 
     def work(self, since: int) -> Work:
-        """What its intervals have told since ``since``: time is as far as the newest record that one of them saw."""
+        """Return the pending work that the intervals published since ``since``.
+
+        Its bound is the newest record that any interval has seen.
+        """
         return work_of(self._map.values(), since, max)
 
     def explain(self, watermark: int, now: int, silent_after: int, limit: int) -> Explanation:
-        """See :class:`Computation`. A share without an owner, or whose owner has fallen silent, says SILENT."""
+        """See ``TrackedComputation``. A share says SILENT if it has no owner, or if its owner has stopped reporting."""
         smallest = self._minima.min()
         shares = self._map.values()
         holding = [share for share in shares if share.watermark == smallest]
@@ -127,7 +131,7 @@ class KeyedComputation:
 
 
 def _outside(piece: KeyInterval, keys: KeyInterval) -> list[KeyInterval]:
-    """What of ``piece`` is outside ``keys``, which it overlaps."""
+    """Return the parts of ``piece`` outside ``keys``, which it overlaps."""
     rest = []
     if piece.start < keys.start:
         rest.append(KeyInterval(piece.start, keys.start))

@@ -1,7 +1,7 @@
-"""Who listens to broadcasts, and what each has not heard yet (7.2).
+"""The watches of broadcasts, and the updates that each watch has not delivered yet (7.2).
 
-A slow listener costs no more than a fast one: of every computation only its newest value waits, and
-of its sequencers those accepted since, until they are so many that all of them are sent again.
+A slow watch costs no more than a fast one. For each computation only the newest value waits, and the sequencers
+accepted since the last delivery. Above a limit, the watch sends all sequencers again instead.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from millwheel.rpc.watermarks import BroadcastUpdate, Member
 
 __all__ = ["Listener", "Listeners"]
 
-_MANY: Final = 10_000
-"""Sequencers that may wait for one listener and computation, one by one."""
+_MAX_WAITING_SEQUENCERS: Final = 10_000
+"""The maximum number of sequencers that wait one by one for one watch and computation."""
 
 Current = Callable[[str], tuple[int, list[tuple[Member, int]]]]
 """A computation's broadcast value, and all its members' sequencers."""
@@ -35,12 +35,12 @@ class Listener:
         self._failure: Callable[[], Exception] | None = None
 
     def hear(self, values: Mapping[str, int], sequencers: Iterable[tuple[str, Member, int]]) -> None:
-        """Keep what concerns this listener until it is asked for."""
+        """Keep updates of the watched computations until :meth:`next` returns them."""
         for computation, member, sequencer in sequencers:
             if computation in self.computations and computation not in self._whole:
                 waiting = self._sequencers.setdefault(computation, {})
                 waiting[member] = sequencer
-                if len(waiting) > _MANY:
+                if len(waiting) > _MAX_WAITING_SEQUENCERS:
                     del self._sequencers[computation]
                     self._whole.add(computation)
         for computation in self.computations & values.keys():
@@ -49,14 +49,14 @@ class Listener:
             self._news.set()
 
     def fail(self, error: Callable[[], Exception]) -> None:
-        """End the watch with what ``error`` makes."""
+        """End the watch with the exception that ``error`` creates."""
         self._failure = error
         self._news.set()
 
     async def next(self) -> dict[str, BroadcastUpdate]:
-        """All that is new since the last call, as soon as there is anything; at first the current values.
+        """Wait for updates and return all of them since the last call. The first call returns the current values.
 
-        Raises what the watch was ended with.
+        Raises the exception that ended the watch.
         """
         await self._news.wait()
         if self._failure is not None:
@@ -85,13 +85,13 @@ class Listeners:
     def __init__(self, current: Current) -> None:
         self._current = current
         self._all: dict[Listener, None] = {}
-        """In the order of their coming."""
+        """The watches in the order of their arrival."""
 
     def __len__(self) -> int:
         return len(self._all)
 
     def add(self, computations: Iterable[str]) -> Listener:
-        """A new watch; :meth:`remove` it in the end."""
+        """Return a new watch. Call :meth:`remove` when it ends."""
         made = Listener(computations, self._current)
         self._all[made] = None
         return made
@@ -101,11 +101,11 @@ class Listeners:
         self._all.pop(listener, None)
 
     def hear(self, values: Mapping[str, int], sequencers: Iterable[tuple[str, Member, int]]) -> None:
-        """Broadcast."""
+        """Broadcast to all watches."""
         for listener in self._all:
             listener.hear(values, sequencers)
 
     def fail(self, error: Callable[[], Exception]) -> None:
-        """End all watches, each with what ``error`` makes."""
+        """End all watches, each with an exception that ``error`` creates."""
         for listener in self._all:
             listener.fail(error)

@@ -1,4 +1,4 @@
-"""What the authority shows to Prometheus."""
+"""The authority's Prometheus metrics."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
-from millwheel.core.time import MAX_TIMESTAMP, MIN_TIMESTAMP
+from millwheel.model.time import MAX_TIMESTAMP, MIN_TIMESTAMP
 
 __all__ = ["AuthorityMetrics", "ShardMetrics"]
 
 
 class AuthorityMetrics:
-    """The metrics of one shard in ``registry``; a shard has a registry, or a process's, to itself."""
+    """The metrics of one shard in ``registry``. No other shard uses the same registry."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self.watermark = Gauge(
@@ -42,34 +42,34 @@ class AuthorityMetrics:
         self._labels: set[str] = set()
 
     def show(self, computation: str, watermark: int) -> None:
-        """Show a broadcast value (microseconds)."""
+        """Set the metric of a broadcast value. ``watermark`` is in microseconds."""
         self._labels.add(computation)
         self.watermark.labels(computation).set(_seconds(watermark))
 
     def forget(self, computation: str) -> None:
-        """Show nothing of a computation that was removed."""
+        """Remove the metric of a removed computation."""
         if computation in self._labels:
             self._labels.remove(computation)
             self.watermark.remove(computation)
 
 
 class ShardMetrics(Collector):
-    """The metrics of all shards that a process has, each with its number; shards come and go."""
+    """The metrics of all shards that a process serves, each labelled with its number. Shards come and go."""
 
     def __init__(self) -> None:
         self._registries: dict[int, CollectorRegistry] = {}
 
     def add(self, shard: int) -> CollectorRegistry:
-        """The registry of a shard that is served from now on."""
+        """Return a registry for a shard that is served from now on."""
         made = self._registries[shard] = CollectorRegistry()
         return made
 
     def drop(self, shard: int) -> None:
-        """Show nothing of a shard any more."""
+        """Remove the metrics of a shard."""
         self._registries.pop(shard, None)
 
     def collect(self) -> Iterator[Metric]:
-        """What the shards show, with the label ``shard``."""
+        """Yield the metrics of all shards, with the label ``shard``."""
         together: dict[str, Metric] = {}
         for shard, registry in list(self._registries.items()):
             for metric in registry.collect():

@@ -1,4 +1,4 @@
-"""Changes that wait for the next append: each append carries only what changed, and each change once (7.2)."""
+"""Changes that wait for the next append. Each append carries only what changed, and each change once (7.2)."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from millwheel.authority.journal import (
     ROW_BYTES,
     AcceptKeys,
     AcceptProcess,
+    AuthorityEntry,
     Change,
-    Entry,
     Expect,
     KeysRow,
     Percentile,
@@ -26,19 +26,23 @@ __all__ = ["Pending", "Taken"]
 
 @dataclass(slots=True)
 class Taken:
-    """An entry; the tokens it answers with their values; the sequencers it accepts; the computations it removes."""
+    """The content of one append.
 
-    entry: Entry
+    ``entry``: the journal entry. ``answers``: the tokens that it answers, with their values. ``sequencers``: the
+    sequencers that it accepts. ``removed``: the computations that it removes.
+    """
+
+    entry: AuthorityEntry
     answers: list[tuple[int, int]] = field(default_factory=list)
     sequencers: list[tuple[str, Member, int]] = field(default_factory=list)
     removed: list[str] = field(default_factory=list)
 
 
 class Pending:
-    """What the journal does not know yet.
+    """State that is not journaled yet.
 
-    Changes (acceptances, expected sets, removals) keep their order. Of a share that moved only the
-    newest value is journaled; one that was replaced since is dropped, its successor has its value.
+    Changes (acceptances, expected sets, removals) keep their order. For a share that moved, only the newest value is
+    journaled. A share that was replaced since then is dropped, because its successor has its value.
     """
 
     def __init__(self) -> None:
@@ -48,7 +52,7 @@ class Pending:
 
     @property
     def urgent(self) -> bool:
-        """Whether somebody waits for an answer or a broadcast."""
+        """Whether an answer or a broadcast waits."""
         return bool(self.changes or self._raised)
 
     @property
@@ -57,7 +61,7 @@ class Pending:
         return bool(self.changes or self._raised or self._moved)
 
     def accepted(self, token: int, computation: str, acceptance: Acceptance[M]) -> None:
-        """A sequencer was accepted; what it cut is journaled again with its newest value."""
+        """Record an accepted sequencer. The remains of cut shares are journaled again with their newest values."""
         share: AnyShare = acceptance.share
         self._drop(computation, acceptance.replaced)
         for rest in acceptance.remains:
@@ -67,29 +71,31 @@ class Pending:
     def change(
         self, token: int, change: Expect | Remove | Percentile, computation: str, dropped: Iterable[AnyShare] = ()
     ) -> None:
-        """``change`` has made ``dropped`` void."""
+        """Record ``change``, which invalidates the shares in ``dropped``."""
         self._drop(computation, dropped)
         self.changes.append((token, computation, change))
 
     def moved(self, computation: str, share: AnyShare) -> None:
-        """``share`` has a new value."""
+        """Record a new value of ``share``."""
         self._moved.setdefault(computation, {})[share] = None
 
     def raised(self, computation: str) -> None:
-        """``computation`` has a new value to broadcast."""
+        """Record that ``computation`` has a new value to broadcast."""
         self._raised[computation] = None
 
     def forget_value(self, computation: str) -> None:
-        """``computation`` has no value any more."""
+        """Drop the new value of ``computation``, which was removed."""
         self._raised.pop(computation, None)
 
     def take(self, value_of: Callable[[str], int], size: int) -> Taken:
-        """Take about ``size`` bytes of what waits, changes first; ``value_of`` gives a computation's decided value.
+        """Take about ``size`` bytes of what waits, changes first.
 
-        While changes are left behind nothing else goes: a moved share may be the remains of a cut, and a
-        value that of a computation, that the journal does not know yet.
+        ``value_of`` returns a computation's decided value.
+
+        Invariant: while changes remain, nothing after them is taken. A moved share may come from a cut that is not
+        journaled yet. A value may belong to a computation that is not journaled yet.
         """
-        taken = Taken(Entry([], {}, {}, {}))
+        taken = Taken(AuthorityEntry([], {}, {}, {}))
         size -= self._take_changes(taken, value_of, size)
         if not self.changes:
             self._take_moved(taken.entry, size)
@@ -98,7 +104,7 @@ class Pending:
         return taken
 
     def _take_changes(self, taken: Taken, value_of: Callable[[str], int], size: int) -> int:
-        """Move changes of ``size`` bytes, at least one, to ``taken``; the size of those moved."""
+        """Move changes of about ``size`` bytes, at least one, to ``taken``. Return the size of the moved changes."""
         used = count = 0
         for token, computation, subject in self.changes:
             if used >= size:
@@ -122,7 +128,7 @@ class Pending:
         del self.changes[:count]
         return used
 
-    def _take_moved(self, entry: Entry, size: int) -> None:
+    def _take_moved(self, entry: AuthorityEntry, size: int) -> None:
         """Move rows of about ``size`` bytes to ``entry``."""
         for computation in list(self._moved):
             if size <= 0:
@@ -165,7 +171,7 @@ def _accepted(computation: str, share: AnyShare) -> AcceptKeys | AcceptProcess:
 
 
 def _size(change: Change) -> int:
-    """About how many bytes ``change`` takes."""
+    """Return the approximate size of ``change`` in bytes."""
     if isinstance(change, AcceptKeys | AcceptProcess):
         return change.row.size() + len(change.computation)
     names: Sequence[str] = change.processes if isinstance(change, Expect) else ()

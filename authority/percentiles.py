@@ -1,9 +1,11 @@
-"""Low watermarks with the stragglers left out, from what members have told of their work (7.2). Pure.
+"""Percentile watermarks: low watermarks without the stragglers, from the members' pending work (7.2). Pure.
 
-A percentile watermark of a computation is at most the timestamp that so many percent of the timestamps at work in it
-are at or above, and at most the newest record that it has seen: where nothing is at work, time is as far as the
-records that came. It is a heuristic value: records may come behind it. Like every watermark it never goes back: what
-is answered was journaled, and is at least what was answered for it, and for any larger percentile, before.
+The watermark of percentile p has two upper bounds. At least p percent of the timestamps at work are at or above the
+first. The second is the newest record that the computation has seen, which bounds the watermark where nothing is at
+work.
+
+The value is heuristic: records may arrive behind it. Like every watermark it never goes back. An answer is journaled
+first. It is at least every earlier answer for the same percentile or a larger one.
 """
 
 from __future__ import annotations
@@ -13,21 +15,21 @@ from dataclasses import dataclass
 from typing import Final
 
 from millwheel.authority.shares import AnyShare
-from millwheel.core.sketch import TimestampSketch
-from millwheel.core.time import MAX_TIMESTAMP, MIN_TIMESTAMP
+from millwheel.model.sketch import TimestampSketch
+from millwheel.model.time import MAX_TIMESTAMP, MIN_TIMESTAMP
 
 __all__ = ["WHOLE", "Work", "percentile_value", "work_of"]
 
 WHOLE: Final = 10_000
-"""All of them, in hundredths of a percent: the low watermark itself."""
+"""All timestamps, in hundredths of a percent: this percentile is the low watermark itself."""
 
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What the members of a computation have told together.
+    """The pending work of a computation's members together.
 
-    ``bound``: how far time can be at most. ``silent``: members that have not told, and that hold the value at
-    ``silent_at``, the least of their low watermarks.
+    ``bound``: the upper bound from the newest records seen. ``silent``: the number of members that have not
+    published. They hold the value at ``silent_at``, the smallest of their low watermarks.
     """
 
     sketch: TimestampSketch
@@ -38,7 +40,7 @@ class Work:
 
 
 def work_of(shares: Iterable[AnyShare], since: int, bound: Callable[[Sequence[int]], int]) -> Work:
-    """What ``shares`` have told since ``since``; ``bound`` is of the newest records that each of them has seen."""
+    """Combine the pending work that ``shares`` published since ``since``. ``bound`` combines their newest records."""
     sketch, newest = TimestampSketch(), list[int]()
     members = silent = 0
     silent_at: int = MAX_TIMESTAMP
@@ -55,7 +57,7 @@ def work_of(shares: Iterable[AnyShare], since: int, bound: Callable[[Sequence[in
 
 
 def percentile_value(work: Work, basis_points: int, low_watermark: int, decided: Mapping[int, int]) -> int:
-    """The watermark of that percentile, given what was ``decided`` before and the low watermark."""
+    """Return the watermark of that percentile. ``decided`` maps percentiles to the values decided before."""
     before = [value for other, value in decided.items() if other >= basis_points]
     if basis_points >= WHOLE:
         return max([low_watermark, *before])

@@ -1,22 +1,22 @@
-"""A candidate's being there, as others see it: ``candidates/{name}`` under a lease of its own (7.2)."""
+"""A candidate's registration, visible to others: ``candidates/{name}`` under its own lease (7.2)."""
 
 from __future__ import annotations
 
 import logging
 
 from millwheel.coordination.contract import Coordinator, CoordinatorError, LeaseExpiredError, Put
-from millwheel.core.catalog_keys import candidate_key
+from millwheel.model.catalog_keys import candidate_key
 
 __all__ = ["Presence"]
 
 log = logging.getLogger("millwheel.authority")
 
 _RENEWALS = 3
-"""Renewals in one time to live: two may fail before the lease ends."""
+"""Renewals in one time to live. Two may fail before the lease ends."""
 
 
 class Presence:
-    """Registered or not, as told. Nothing but who stands first depends on it."""
+    """The registration of a candidate. Only the order in which candidates compete depends on it."""
 
     def __init__(self, coordinator: Coordinator, name: str, ttl: float) -> None:
         self._coordinator = coordinator
@@ -26,7 +26,10 @@ class Presence:
         self._renew_at = 0.0
 
     async def be(self, present: bool, now: float) -> None:
-        """Be there or not; call it at least every third of the lease's time. CoordinatorError: not known."""
+        """Register or deregister. Call this at least every third of the lease's time to live.
+
+        Raises CoordinatorError if the outcome is unknown.
+        """
         if not present:
             await self.end()
             return
@@ -45,7 +48,7 @@ class Presence:
         self._renew_at = now + self._ttl / _RENEWALS
 
     async def end(self) -> None:
-        """Be there no more; where that cannot be said now, the lease ends by itself."""
+        """Deregister. If the coordinator cannot be reached, the registration ends with the lease."""
         lease, self._lease = self._lease, 0
         if lease:
             try:

@@ -1,4 +1,4 @@
-"""All computations of one shard by name, and how journaled changes take effect on them (7.2)."""
+"""All computations of one shard by name, and the effect of journaled changes on them (7.2)."""
 
 from __future__ import annotations
 
@@ -6,32 +6,45 @@ from collections.abc import Iterable, Iterator
 from typing import Final
 
 from millwheel.authority.injected import InjectorComputation
-from millwheel.authority.journal import AcceptKeys, AcceptProcess, Change, Entry, Expect, Part, Percentile, Remove
+from millwheel.authority.journal import (
+    AcceptKeys,
+    AcceptProcess,
+    AuthorityEntry,
+    Change,
+    Expect,
+    Part,
+    Percentile,
+    Remove,
+)
 from millwheel.authority.keyed import KeyedComputation
 from millwheel.authority.shares import Share, process_share
-from millwheel.core.keys import KeyInterval
-from millwheel.core.time import MIN_TIMESTAMP
+from millwheel.model.keys import KeyInterval
+from millwheel.model.time import MIN_TIMESTAMP
 from millwheel.rpc.watermarks import is_injector
 
 __all__ = ["AnyComputation", "Registry"]
 
 AnyComputation = KeyedComputation | InjectorComputation
 
-MOST_REMEMBERED: Final = 10_000
-"""Removed incarnations, and streams that had earlier lives, that are remembered: the last ones."""
+MAX_REMEMBERED: Final = 10_000
+"""The maximum number of remembered removed incarnations, and of remembered streams that had earlier incarnations.
+
+The oldest are forgotten first.
+"""
 
 _OTHERS: Final = ""
-"""In place of a name: injectors that are not remembered one by one any more. No injector has an empty name."""
+"""The key in ``ended`` for all injectors that are no longer remembered one by one. No injector has an empty name."""
 
 
 class Registry:
-    """The computations, and what is remembered of those removed.
+    """The computations of the shard, and the record of removed ones.
 
-    ``removed``: incarnation ids are never used twice, so whoever still speaks for one of these is a remnant. One that
-    was paused for longer than it is remembered brings back what nobody listens to.
-    ``ended``: an injector's name is its stream's and may come back; up to this sequencer whoever speaks for it is
-    a remnant of an earlier life. For those remembered no more it is the largest of them all: new processes have larger
-    ones.
+    ``removed``: removed incarnation ids. An id is never reused, so an owner that still reports for one of them is a
+    remnant. A remnant paused for so long that its id is forgotten re-creates a computation that no process watches.
+
+    ``ended``: an injector is named after its stream, and the name may be re-created. This maps the name to the
+    largest sequencer of its removed incarnations; an owner with a sequencer up to it is a remnant. Injectors that are
+    no longer remembered share one bound, the largest of theirs. New processes have larger sequencers.
     """
 
     def __init__(self) -> None:
@@ -46,11 +59,11 @@ class Registry:
         return len(self._computations)
 
     def get(self, name: str) -> AnyComputation | None:
-        """The computation, if anything was ever accepted for it."""
+        """Return the computation, if a sequencer was ever accepted for it."""
         return self._computations.get(name)
 
     def keyed(self, name: str) -> KeyedComputation:
-        """The computation, made if need be; its members are intervals."""
+        """Return the computation, which is created if it is missing. Its members are intervals."""
         found = self._computations.get(name)
         if found is None:
             found = self._computations[name] = KeyedComputation(name)
@@ -58,7 +71,7 @@ class Registry:
         return found
 
     def injector(self, name: str) -> InjectorComputation:
-        """The injector, made if need be; its members are processes."""
+        """Return the injector, which is created if it is missing. Its members are processes."""
         found = self._computations.get(name)
         if found is None:
             found = self._computations[name] = InjectorComputation(name)
@@ -66,7 +79,7 @@ class Registry:
         return found
 
     def is_over(self, name: str, sequencer: int) -> bool:
-        """Whether ``sequencer`` speaks for a life of ``name`` that was removed."""
+        """Return whether ``sequencer`` belongs to a removed incarnation of ``name``."""
         if name in self.removed or sequencer <= self.ended.get(name, 0):
             return True
         if not is_injector(name) or sequencer > self.ended.get(_OTHERS, 0):
@@ -75,20 +88,20 @@ class Registry:
         return found is None or all(share.sequencer != sequencer for share in found.shares())
 
     def remove(self, name: str, up_to: int = 0) -> None:
-        """Forget a computation: an incarnation for good, an injector's lives as far as sequencer ``up_to``."""
+        """Forget a computation: an incarnation for ever, an injector's incarnations up to sequencer ``up_to``."""
         self._computations.pop(name, None)
         if not is_injector(name):
             self.removed[name] = None
         elif up_to:
             self.ended[name] = max(up_to, self.ended.pop(name, 0))
-        while len(self.removed) > MOST_REMEMBERED:
+        while len(self.removed) > MAX_REMEMBERED:
             del self.removed[next(iter(self.removed))]
-        while len(self.ended) > MOST_REMEMBERED:
+        while len(self.ended) > MAX_REMEMBERED:
             oldest = next(one for one in self.ended if one != _OTHERS)
             self.ended[_OTHERS] = max(self.ended.pop(oldest), self.ended.get(_OTHERS, 0))
 
     def load(self, parts: Iterable[Part]) -> None:
-        """Take a whole base: its parts, in any order."""
+        """Load a whole base from its parts, in any order."""
         pieces: dict[str, list[Part]] = {}
         for part in parts:
             self.removed.update(dict.fromkeys(part.removed))
@@ -99,8 +112,8 @@ class Registry:
             made = self._computations[name] = _injector(name, found) if is_injector(name) else _keyed(name, found)
             made.percentiles.update(found[0].percentiles)
 
-    def replay(self, entry: Entry) -> None:
-        """Take one journaled entry. Replaying an entry that the base knows already changes nothing for the worse."""
+    def replay(self, entry: AuthorityEntry) -> None:
+        """Apply one journaled entry. Replay of an entry that the base already includes never lowers a value."""
         for change in entry.changes:
             self._change(change)
         for name, rows in entry.keys.items():

@@ -1,4 +1,4 @@
-"""WatermarkService: the authority's shell on gRPC (7.2)."""
+"""WatermarkService: the authority's shards over gRPC (7.2)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import grpc
 from millwheel.authority.percentiles import WHOLE
 from millwheel.authority.shares import Explanation, Refusal, ShareView
 from millwheel.authority.shell import AuthorityShell, AuthorityStoppedError
-from millwheel.core.time import MIN_TIMESTAMP
+from millwheel.model.time import MIN_TIMESTAMP
 from millwheel.rpc.errors import abort, answering
 from millwheel.rpc.failures import FailureCode, RequestError
 from millwheel.rpc.merging import merged
@@ -33,37 +33,37 @@ from millwheel.sdk.errors import Problem
 __all__ = ["MAX_NAME_BYTES", "Shards", "WatermarkServicer"]
 
 MAX_NAME_BYTES: Final = 1024
-"""The longest computation, stream or process name, in bytes."""
+"""The maximum length of a computation, stream or process name, in bytes."""
 
-_SEQUENCERS_A_MESSAGE: Final = 5_000
+_MAX_SEQUENCERS_PER_MESSAGE: Final = 5_000
 _DEFAULT_ROWS: Final = 100
-_MOST_ROWS: Final = 10_000
+_MAX_ROWS: Final = 10_000
 
 Context: TypeAlias = grpc.aio.ServicerContext[Any, Any]
 Answer = TypeVar("Answer")
 
 
 class Shards(Protocol):
-    """The shards that a process has."""
+    """The shards that a process serves."""
 
     def of(self, computation: str) -> AuthorityShell:
-        """The shard that keeps ``computation``; RequestError (UNAVAILABLE) if it is not here."""
+        """Return the shard that keeps ``computation``; RequestError (UNAVAILABLE) if it is not served here."""
 
 
 class WatermarkServicer(watermark_pb2_grpc.WatermarkServiceServicer):
-    """The service of the shards that a process has.
+    """The gRPC service of the shards that a process serves.
 
-    A shard that has stopped, or is elsewhere, answers UNAVAILABLE: look up where it is now.
+    A shard that has stopped, or that another process serves, answers UNAVAILABLE: look up where it is now.
     """
 
     def __init__(self, shards: Shards) -> None:
         self._shards = shards
 
     async def AcceptSequencer(self, request: pb.AcceptSequencerRequest, context: Context) -> pb.AcceptSequencerResponse:
-        """Journaled before it is answered (G4).
+        """Accept a sequencer. It is journaled before the answer (G4).
 
-        FAILED_PRECONDITION: SEQUENCER_REFUSED if a larger one holds it, REPORT_NOT_HEARD if a process asks whether a
-        report was taken that was not.
+        FAILED_PRECONDITION: SEQUENCER_REFUSED if a larger sequencer is the owner. REPORT_NOT_HEARD if a process
+        requests confirmation of a report that was not received.
         """
 
         async def work() -> pb.AcceptSequencerResponse:
@@ -81,7 +81,10 @@ class WatermarkServicer(watermark_pb2_grpc.WatermarkServiceServicer):
     async def Report(
         self, request_iterator: AsyncIterator[pb.ReportRequest], context: Context
     ) -> AsyncIterator[pb.ReportResponse]:
-        """Reports one way, those that do not count the other. A malformed one ends the call; those before it count."""
+        """Receive reports, and return the refused ones.
+
+        A malformed report ends the call; the reports before it count.
+        """
         heard = _Heard()
 
         async def coming() -> AsyncGenerator[pb.ReportRequest, None]:
@@ -107,7 +110,7 @@ class WatermarkServicer(watermark_pb2_grpc.WatermarkServiceServicer):
     async def WatchWatermarks(
         self, request: pb.WatchWatermarksRequest, context: Context
     ) -> AsyncIterator[pb.WatchWatermarksResponse]:
-        """All current values at once, then what changes; to a slow listener only the newest of each computation."""
+        """Send all current values at once, then changes. A slow listener gets only the newest of each computation."""
         try:
             if not request.computations:
                 raise _invalid("computations", "is empty: name the computations to watch")
@@ -129,12 +132,12 @@ class WatermarkServicer(watermark_pb2_grpc.WatermarkServiceServicer):
     async def ExplainWatermark(
         self, request: pb.ExplainWatermarkRequest, context: Context
     ) -> pb.ExplainWatermarkResponse:
-        """NOT_FOUND for a computation of which this shard knows nothing."""
+        """Explain a computation's watermark (G8). NOT_FOUND for a computation that this shard does not know."""
 
         async def work() -> pb.ExplainWatermarkResponse:
             limit = request.limit or _DEFAULT_ROWS
-            if limit > _MOST_ROWS:
-                raise _invalid("limit", f"is {limit}: {_MOST_ROWS} rows are the most that one answer holds")
+            if limit > _MAX_ROWS:
+                raise _invalid("limit", f"is {limit}: {_MAX_ROWS} rows are the most that one answer holds")
             told = self._shards.of(request.computation).explain(request.computation, limit)
             if told is None:
                 raise _unknown(request.computation)
@@ -145,7 +148,10 @@ class WatermarkServicer(watermark_pb2_grpc.WatermarkServiceServicer):
     async def GetPercentileWatermark(
         self, request: pb.GetPercentileWatermarkRequest, context: Context
     ) -> pb.GetPercentileWatermarkResponse:
-        """Journaled before it is answered; NOT_FOUND for a computation of which this shard knows nothing."""
+        """Decide a percentile watermark. It is journaled before the answer.
+
+        NOT_FOUND for a computation that this shard does not know.
+        """
 
         async def work() -> pb.GetPercentileWatermarkResponse:
             if not 0 < request.percentile_bp <= WHOLE:
@@ -162,7 +168,7 @@ class WatermarkServicer(watermark_pb2_grpc.WatermarkServiceServicer):
         return await answering(context, work)
 
     async def ExpectInjectors(self, request: pb.ExpectInjectorsRequest, context: Context) -> pb.ExpectInjectorsResponse:
-        """Idempotent; journaled before it is answered (5.2)."""
+        """Replace a stream's expected set. Idempotent. It is journaled before the answer (5.2)."""
 
         async def work() -> pb.ExpectInjectorsResponse:
             if not request.stream:
@@ -181,7 +187,7 @@ class WatermarkServicer(watermark_pb2_grpc.WatermarkServiceServicer):
     async def RemoveComputation(
         self, request: pb.RemoveComputationRequest, context: Context
     ) -> pb.RemoveComputationResponse:
-        """Idempotent; journaled before it is answered."""
+        """Remove a computation. Idempotent. It is journaled before the answer."""
 
         async def work() -> pb.RemoveComputationResponse:
             if not request.computation:
@@ -193,7 +199,10 @@ class WatermarkServicer(watermark_pb2_grpc.WatermarkServiceServicer):
         return await answering(context, work)
 
     async def _take(self, request: pb.ReportRequest, heard: _Heard) -> pb.ReportResponse | None:
-        """Take a batch whole or not at all, and note whose end is to be heard; what of it does not count."""
+        """Check a whole batch, then apply it and follow its shards. Return the refused reports, if any.
+
+        A malformed batch changes nothing.
+        """
         batches: dict[AuthorityShell, list[WatermarkReport]] = {}
         for number, message in enumerate(request.intervals):
             where = f"intervals[{number}]."
@@ -213,7 +222,7 @@ class WatermarkServicer(watermark_pb2_grpc.WatermarkServiceServicer):
 
 
 class _Heard:
-    """What a Report call hears of the shards that it has reported to: what they ask for, and that they have stopped."""
+    """What a Report call receives from its shards: pending-work requests, and the news that a shard has stopped."""
 
     def __init__(self) -> None:
         self._wanted: dict[str, None] = {}
@@ -223,15 +232,15 @@ class _Heard:
         self._followed: dict[AuthorityShell, asyncio.Task[None]] = {}
 
     def follow(self, shell: AuthorityShell) -> None:
-        """Hear of ``shell`` from now on."""
+        """Receive news of ``shell`` from now on."""
         if shell not in self._followed:
             shell.wants.listen(self._want)
             self._followed[shell] = asyncio.create_task(self._hear_end(shell))
 
     async def news(self) -> AsyncGenerator[list[str], None]:
-        """Computations that are asked for, until :meth:`end`.
+        """Yield requested computations until :meth:`end`.
 
-        AuthorityStoppedError when a shard stops: still reporters, too, look for its successor.
+        Raises AuthorityStoppedError when a shard stops, so that every reporter looks for its successor.
         """
         while not self._ended:
             await self._news.wait()
@@ -243,12 +252,12 @@ class _Heard:
                 yield wanted
 
     def end(self) -> None:
-        """Hear nothing more: the reporter has hung up."""
+        """End :meth:`news`, because the reporter has closed its side of the call."""
         self._ended = True
         self._news.set()
 
     def leave(self) -> None:
-        """Have no shard say anything more."""
+        """Stop receiving news of any shard."""
         for shell, task in self._followed.items():
             shell.wants.leave(self._want)
             task.cancel()
@@ -268,15 +277,18 @@ def _wire(reports: Iterable[WatermarkReport]) -> list[pb.IntervalWatermark]:
 
 
 def _responses(news: dict[str, BroadcastUpdate]) -> Iterator[pb.WatchWatermarksResponse]:
-    """Messages of bounded size. A value comes with or after the last of the sequencers behind it."""
+    """Split the updates into messages of bounded size.
+
+    A computation's value comes with the last of its sequencers, or after them.
+    """
     response = pb.WatchWatermarksResponse()
-    room = _SEQUENCERS_A_MESSAGE
+    room = _MAX_SEQUENCERS_PER_MESSAGE
     for computation, update in news.items():
         sequencers = sequencers_to_wire(update.sequencers)
         while len(sequencers) > room:
             response.watermarks.add(computation=computation, watermark_us=MIN_TIMESTAMP, sequencers=sequencers[:room])
             yield response
-            sequencers, response, room = sequencers[room:], pb.WatchWatermarksResponse(), _SEQUENCERS_A_MESSAGE
+            sequencers, response, room = sequencers[room:], pb.WatchWatermarksResponse(), _MAX_SEQUENCERS_PER_MESSAGE
         response.watermarks.add(computation=computation, watermark_us=update.watermark, sequencers=sequencers)
         room -= len(sequencers)
     yield response

@@ -1,4 +1,4 @@
-"""What the authority knows of one interval or injector process, and the verdicts on what is said of them (7.2)."""
+"""The authority's state of one interval or injector process, and the outcome of reports about it (7.2)."""
 
 from __future__ import annotations
 
@@ -7,20 +7,20 @@ from dataclasses import dataclass
 from typing import Generic, NamedTuple, Protocol, TypeVar
 
 from millwheel.authority.journal import ProcessRow
-from millwheel.core.keys import KeyInterval
-from millwheel.core.time import MIN_TIMESTAMP
+from millwheel.model.keys import KeyInterval
+from millwheel.model.time import MIN_TIMESTAMP
 from millwheel.rpc.v1.watermark_pb2 import HoldKind
 from millwheel.rpc.watermarks import Member, PendingWork, WatermarkReport
 
 __all__ = [
     "Acceptance",
     "AnyShare",
-    "Computation",
     "Explanation",
     "M",
     "Refusal",
     "Share",
     "ShareView",
+    "TrackedComputation",
     "process_share",
 ]
 
@@ -30,11 +30,14 @@ M = TypeVar("M", KeyInterval, str)
 class Share(Generic[M]):
     """One member's part in a computation's minimum.
 
-    ``member`` and ``sequencer`` never change: a new owner is a new share. ``watermark`` and ``idle``
-    are journaled, and of processes ``heard``, the largest number of the owner's reports: what was overtaken must not
-    put one back to idleness after a restart either. The rest is what the last report said besides, for explain,
-    and is gone after a restart. ``reported_at`` None: no report since the sequencer was accepted (or the restart).
-    ``pending``: what it had at work when it was last asked.
+    Invariant: ``member`` and ``sequencer`` never change. A new owner gets a new share.
+
+    ``watermark`` and ``idle`` are journaled. For injector processes, ``heard`` is journaled too: it is the largest
+    number of the owner's reports. It keeps an overtaken report from making a process idle again after a restart.
+
+    The other fields come from the last report, serve ``explain``, and are lost at a restart. ``reported_at`` is None
+    if there was no report since the sequencer was accepted, or since the restart. ``pending`` is the pending work
+    that the owner last published.
     """
 
     __slots__ = (
@@ -65,17 +68,17 @@ class Share(Generic[M]):
         self.pending_at = 0
 
     def copy_for(self, member: M) -> Share[M]:
-        """The same knowledge of a part of the keys."""
+        """Return a copy of this share for ``member``, which is a part of its keys."""
         made = Share(member, self.sequencer, self.watermark, idle=self.idle)
         made.input_watermark, made.hold, made.subject = self.input_watermark, self.hold, self.subject
         made.reported_at, made.heard = self.reported_at, self.heard
         return made
 
     def note(self, report: WatermarkReport, now: int) -> bool:
-        """Keep what ``report``, which has just come, says besides the value; False if it was overtaken by a newer one.
+        """Record a received report's fields other than its value. Return False if a newer report overtook it.
 
-        One connection keeps the order of its reports. Of two, the older one's may lie unread while the newer one's
-        are taken: its owner was idle then, say, and now is not.
+        One connection keeps the order of its reports, but two connections do not. The older connection's reports may
+        be read after the newer one's. An example is a report of idleness from an owner that works again.
         """
         if report.number < self.heard:
             return False
@@ -89,12 +92,12 @@ class Share(Generic[M]):
         return True
 
     def told(self, since: int) -> PendingWork | None:
-        """What the owner has told of its work since ``since``."""
+        """Return the pending work that the owner published since ``since``."""
         return self.pending if self.pending_at >= since else None
 
 
 def process_share(row: ProcessRow) -> Share[str]:
-    """The share of a journaled row."""
+    """Return the share of a journaled row."""
     share = Share(row.process, row.sequencer, row.watermark, idle=row.idle)
     share.heard = row.heard
     return share
@@ -104,7 +107,7 @@ AnyShare = Share[KeyInterval] | Share[str]
 
 
 class Acceptance(NamedTuple, Generic[M]):
-    """A sequencer's share, the shares that it replaces, and what is left of those outside its keys."""
+    """The share of an accepted sequencer, the shares that it replaces, and the rest of those outside its keys."""
 
     share: Share[M]
     replaced: Sequence[Share[M]] = ()
@@ -113,7 +116,7 @@ class Acceptance(NamedTuple, Generic[M]):
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """A report that was not taken. ``superseded``: its owner is the owner no more; otherwise it was never accepted."""
+    """A refused report. ``superseded``: a newer owner exists. Otherwise the owner was never accepted."""
 
     report: WatermarkReport
     superseded: bool
@@ -135,10 +138,10 @@ class ShareView:
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """Why a computation's watermark stands where it does (G8).
+    """Why a computation's watermark has its value (G8).
 
-    ``holding`` are rows that the value waits for, ``rows`` all of them, both cut at the limit that was
-    asked for; the counts are not cut.
+    ``holding`` are the rows that hold the value back, and ``rows`` are all of them. Both are cut at the requested
+    limit. The counts are not cut.
     """
 
     computation: str
@@ -149,25 +152,25 @@ class Explanation:
     row_count: int
 
 
-class Computation(Protocol):
-    """What the core asks of a computation, be it made of intervals or of injector processes.
+class TrackedComputation(Protocol):
+    """The interface of a computation as the core uses it. Its members are intervals or injector processes.
 
-    ``value`` is decided, and not necessarily journaled; it never goes back (G7).
+    ``value`` is decided but not necessarily journaled. Invariant: it never goes back (G7).
     """
 
     name: str
     value: int
     percentiles: dict[int, int]
-    """What was decided for percentiles, in hundredths of a percent; it never goes back either."""
+    """Decided percentile watermarks by percentile, in hundredths of a percent. They never go back either."""
 
     def smallest(self) -> int:
-        """What the members allow: the value may rise to it. MIN_TIMESTAMP where it may not rise at all."""
+        """Return the value that the members allow, up to which ``value`` may rise. MIN_TIMESTAMP: it may not rise."""
 
     def report(self, report: WatermarkReport, now: int) -> AnyShare | Refusal | None:
-        """Take a report: the share if it changed what must be journaled, None if not, or why it is refused."""
+        """Apply a report. Return the share if journaled state changed, None if not, or the refusal."""
 
     def shares(self) -> Sequence[AnyShare]:
-        """All members' shares; a copy."""
+        """Return a copy of all members' shares."""
 
     def explain(self, watermark: int, now: int, silent_after: int, limit: int) -> Explanation:
-        """The explanation of ``watermark``; members silent for over ``silent_after`` microseconds are called so."""
+        """Explain ``watermark``. A member without a report for over ``silent_after`` microseconds is called silent."""

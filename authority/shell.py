@@ -1,8 +1,9 @@
-"""The authority's I/O: one shard on its journal (7.2).
+"""The driver of one authority shard: it performs the core's I/O on the shard's journal (7.2).
 
-What reports and acceptances change is coalesced over a few milliseconds and journaled in one append;
-one append is in flight at a time, and what comes meanwhile goes with the next. Only a journaled
-append lets anything out.
+Changes from reports and acceptances are collected for a few milliseconds and journaled in one append. One append is
+in flight at a time. Changes that arrive meanwhile go into the next one.
+
+Invariant: only a journaled append leads to an answer or a broadcast.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from typing import Final, NamedTuple
 
 from prometheus_client import CollectorRegistry
 
-from millwheel.authority.base import Snapshot
+from millwheel.authority.base import BaseSnapshot
 from millwheel.authority.core import AuthorityCore, CoreSettings, Effects
 from millwheel.authority.listeners import Listeners
 from millwheel.authority.metrics import AuthorityMetrics
@@ -33,22 +34,24 @@ __all__ = ["AuthorityShell", "AuthorityStoppedError", "PercentileAnswer", "Shell
 
 log = logging.getLogger("millwheel.authority")
 
-_LOOK_FIRST: Final = 0.002
-_LOOK_LAST: Final = 0.05
-"""Seconds between two looks whether all have told what they were asked for."""
+_FIRST_POLL_SECONDS: Final = 0.002
+_MAX_POLL_SECONDS: Final = 0.05
+"""Seconds between two checks whether all members have published their pending work: at first, and at most."""
 
 
 @dataclass(frozen=True, slots=True)
 class ShellSettings:
-    """Seconds.
+    """Settings of one shard's driver. All times are in seconds.
 
-    ``coalesce``: how far apart appends are at least, so that changes that come close together share one. ``rest``:
-    how many times as long as an append took nothing is appended after it, but what somebody waits for: where the
-    store is slow, watermarks must not be what keeps it busy. ``longest_rest``: but never for longer; an append may have
-    taken as long as the store was away, and watermarks may not stand still for a multiple of that.
-    ``idle``: how long a change may wait that nobody waits for. ``verify``: how often a shard without changes
-    makes sure that it was not deposed, for else those who listen to it would hear nothing for ever. ``ask``: how
-    long members may take to tell what they have at work.
+    - ``coalesce``: the minimum time between two appends, so that changes that arrive close together share one.
+    - ``rest``: idle time after an append, as a multiple of the append's duration. Urgent appends skip it. It keeps
+      watermarks from occupying a slow store.
+    - ``longest_rest``: the upper limit of the rest. An append during an outage of the store lasts as long as the
+      outage, and watermarks must not stop for a multiple of that.
+    - ``idle``: the maximum delay of a change for which no call waits.
+    - ``verify``: how often a shard without changes checks that it was not deposed. Otherwise its listeners would wait
+      for ever.
+    - ``ask``: how long members have to publish their pending work.
     """
 
     coalesce: float = 0.002
@@ -61,7 +64,7 @@ class ShellSettings:
 
 
 class PercentileAnswer(NamedTuple):
-    """A percentile watermark; how many members the computation has, and how many have told nothing in time."""
+    """A percentile watermark, the number of the computation's members, and how many did not publish in time."""
 
     watermark: int
     members: int
@@ -69,27 +72,27 @@ class PercentileAnswer(NamedTuple):
 
 
 class Wants:
-    """Asks owners for what they have at work: whoever listens passes it on to those who report to it."""
+    """Pending-work requests to owners. Each Report call listens, and passes requests on to its reporter."""
 
     def __init__(self) -> None:
         self._listeners: dict[Callable[[str], None], None] = {}
 
     def listen(self, want: Callable[[str], None]) -> None:
-        """``want`` is called with what is asked for from now on; :meth:`leave` in the end."""
+        """Call ``want`` with the name of each requested computation from now on. Call :meth:`leave` at the end."""
         self._listeners[want] = None
 
     def leave(self, want: Callable[[str], None]) -> None:
-        """Hear nothing more."""
+        """Stop calling ``want``."""
         self._listeners.pop(want, None)
 
     def ask(self, computation: str) -> None:
-        """Ask the owners of ``computation``, which is known."""
+        """Request the pending work of all owners of ``computation``."""
         for want in self._listeners:
             want(computation)
 
 
 class AuthorityStoppedError(RequestError):
-    """This shard has stopped: it was deposed by a newer process, closed, or lost its journal."""
+    """This shard has stopped: a newer process deposed it, it was closed, or it lost its journal."""
 
     def __init__(self, journal: str, why: str) -> None:
         super().__init__(
@@ -101,7 +104,7 @@ class AuthorityStoppedError(RequestError):
 
 
 class AuthorityShell:
-    """One running shard. All calls are for one event loop; made by :meth:`open`."""
+    """One running shard, created by :meth:`open`. All calls belong to one event loop."""
 
     def __init__(
         self, writer: JournalWriter, core: AuthorityCore, metrics: AuthorityMetrics, settings: ShellSettings
@@ -121,7 +124,7 @@ class AuthorityShell:
         self._not_before = 0.0
         self._rest_until = 0.0
         self._asked = asyncio.Event()
-        """Set while somebody waits for what no append holds yet."""
+        """Set while a call waits for a change that is in no append yet."""
         self._ended = asyncio.Event()
         for computation, watermark in core.computations().items():
             metrics.show(computation, watermark)
@@ -138,10 +141,10 @@ class AuthorityShell:
         registry: CollectorRegistry | None = None,
         settings: ShellSettings | None = None,
     ) -> AuthorityShell:
-        """Fence ``journal`` for ``sequencer``, which nobody else has drawn, and take up its values.
+        """Fence ``journal`` for the freshly drawn ``sequencer``, and restore the shard from it.
 
-        SequencerRefusedError if a newer process has it, JournalMissingError if it was never created,
-        StoreUnavailableError if nothing is known: draw a new sequencer and open again.
+        Raises SequencerRefusedError if a newer process owns the journal, JournalMissingError if it was never created.
+        Raises StoreUnavailableError if the outcome is unknown: draw a new sequencer and open again.
         """
         settings = settings or ShellSettings()
         core = await read_core(store, journal, sequencer, settings.core)
@@ -154,21 +157,21 @@ class AuthorityShell:
         return self._core.journal
 
     def of(self, computation: str) -> AuthorityShell:
-        """The shard that keeps ``computation``: to whoever has but one, it is this one."""
+        """Return the shard that keeps ``computation``. A process with a single shard always gets this one."""
         return self
 
     @property
     def stopped(self) -> str | None:
-        """Why the shard has stopped, if it has."""
+        """Why the shard has stopped; None while it runs."""
         return self._stopped
 
     async def wait_stopped(self) -> str:
-        """Wait until the shard stops, for whatever reason, and say why."""
+        """Wait until the shard stops, and return the reason."""
         await self._ended.wait()
         return self._stopped or ""
 
     async def close(self) -> None:
-        """Stop. What is not journaled is as if never said; owners say it again to the next process."""
+        """Stop. Changes that are not journaled are lost, and their owners report them again to the next process."""
         self._stop("it was closed")
         for task in [self._appender, *self._tasks]:
             task.cancel()
@@ -177,11 +180,13 @@ class AuthorityShell:
     # -- calls -----------------------------------------------------------------------------------
 
     async def accept(self, computation: str, member: Member, sequencer: int, report_number: int = 0) -> int:
-        """Let ``sequencer`` speak for ``member`` (G4); journaled when it returns what was last broadcast for it, and so
-        is what a process has reported up to ``report_number``.
+        """Accept ``sequencer`` as the owner of ``member`` (G4), and return the value last broadcast for it.
 
-        AcceptRefusedError if a larger one does; AuthorityStoppedError if it is not known whether it was accepted.
-        ReportNotHeardError if that report has not come.
+        The acceptance is journaled when this call returns. With ``report_number`` (injector processes only), the
+        reports up to that number are journaled too.
+
+        Raises AcceptRefusedError if a larger sequencer is the owner, AuthorityStoppedError if the outcome is unknown.
+        Raises ReportNotHeardError if that report was not received.
         """
         try:
             return await self._journaled(
@@ -192,7 +197,7 @@ class AuthorityShell:
             raise
 
     async def report(self, reports: Sequence[WatermarkReport]) -> list[Refusal]:
-        """Take reports, in order; those that do not count, and why. AuthorityStoppedError once nothing counts."""
+        """Apply reports in order, and return the refused ones. AuthorityStoppedError once the shard has stopped."""
         self._check()
         refused = self._core.report(reports, monotonic_ns() // 1_000)
         self._metrics.reports.inc(len(reports))
@@ -202,17 +207,18 @@ class AuthorityShell:
         return refused
 
     async def expect_injectors(self, stream: str, processes: Iterable[str], as_of: int = 0) -> None:
-        """Have ``stream``'s watermark wait for exactly ``processes`` (5.2); journaled when it returns.
+        """Make ``stream``'s watermark wait for exactly ``processes`` (5.2). It is journaled when this call returns.
 
         ``as_of``: see :meth:`AuthorityCore.expect_injectors`.
         """
         await self._journaled(lambda token: self._core.expect_injectors(token, stream, processes, as_of))
 
     async def remove(self, computation: str, up_to: int = 0) -> None:
-        """Forget a computation that was cancelled; journaled when it returns.
+        """Forget a cancelled computation. It is journaled when this call returns.
 
-        With ``up_to`` nothing happens if a larger sequencer was accepted: a stream's name may have come back while a
-        master that was deposed held on to the request. Nor is one up to it accepted any more.
+        With ``up_to``, nothing happens if a larger sequencer was accepted. The stream's name may be in use again by
+        the time that a request of a deposed master arrives. After the removal no sequencer up to ``up_to`` is
+        accepted.
         """
         self._check()
         if up_to and self._core.outlives(computation, up_to):
@@ -220,9 +226,11 @@ class AuthorityShell:
         await self._journaled(lambda token: self._core.remove(token, computation, up_to))
 
     async def watch(self, computations: Iterable[str]) -> AsyncGenerator[dict[str, BroadcastUpdate], None]:
-        """The broadcast values of ``computations`` at once, then what changes; to a slow listener only the newest.
+        """Yield the broadcast values of ``computations`` at once, then changes.
 
-        Ends with AuthorityStoppedError when the shard stops.
+        A slow listener gets only the newest.
+
+        Raises AuthorityStoppedError when the shard stops.
         """
         self._check()
         listener = self._listeners.add(computations)
@@ -233,25 +241,26 @@ class AuthorityShell:
             self._listeners.remove(listener)
 
     def explain(self, computation: str, limit: int = 100) -> Explanation | None:
-        """Which members hold the watermark of ``computation``, and by what (G8); None if it is unknown."""
+        """Return which members hold the watermark of ``computation``, and why (G8); None if it is unknown."""
         self._check()
         return self._core.explain(computation, monotonic_ns() // 1_000, limit)
 
     async def percentile(self, computation: str, basis_points: int) -> PercentileAnswer | None:
-        """The watermark of ``computation`` alone without the smallest timestamps at work in it (7.2); None if unknown.
+        """Return a percentile watermark of ``computation``, which ignores its smallest timestamps at work (7.2).
 
-        Its members are asked what they have at work, and have :data:`ShellSettings.ask` seconds to tell.
+        Requests the members' pending work and waits up to :data:`ShellSettings.ask` seconds for it. Returns None if
+        the computation is unknown.
         """
         self._check()
         since = monotonic_ns() // 1_000
         loop = asyncio.get_running_loop()
-        until, pause = loop.time() + self._settings.ask, _LOOK_FIRST
+        until, pause = loop.time() + self._settings.ask, _FIRST_POLL_SECONDS
         work = self._core.work(computation, since)
         if work is not None:
             self.wants.ask(computation)
         while work is not None and work.silent and loop.time() < until and basis_points < WHOLE:
             await asyncio.sleep(pause)
-            pause = min(2 * pause, _LOOK_LAST)
+            pause = min(2 * pause, _MAX_POLL_SECONDS)
             work = self._core.work(computation, since)
         if work is None:
             return None
@@ -267,7 +276,7 @@ class AuthorityShell:
     # -- the journal -----------------------------------------------------------------------------
 
     async def _journaled(self, event: Callable[[int], None]) -> int:
-        """Give the core an event with a token, and wait for its answer."""
+        """Pass an event with a fresh token to the core, and wait for the token's answer."""
         self._check()
         token = next(self._tokens)
         event(token)
@@ -288,14 +297,14 @@ class AuthorityShell:
         return AuthorityStoppedError(self.journal, self._stopped or "")
 
     def _changed(self) -> None:
-        """See to it that what waits is journaled: soon, or by and by if nobody waits for it."""
+        """Schedule an append for what waits: soon if a call waits for it, otherwise after the idle delay."""
         if self._core.urgent:
             self._wake.set()
         elif self._core.dirty and self._idle is None:
             self._idle = asyncio.get_running_loop().call_later(self._settings.idle, self._wake.set)
 
     async def _append_for_ever(self) -> None:
-        """Append after append until the shard stops."""
+        """Make one append after the other until the shard stops."""
         try:
             while True:
                 woken = await self._woken()
@@ -325,7 +334,7 @@ class AuthorityShell:
         self._rest_until = clock() + min(self._settings.rest * took, self._settings.longest_rest)
 
     async def _woken(self) -> bool:
-        """Wait for a change and, close after an append, for others; False if none came for long."""
+        """Wait for a change and, soon after an append, for more changes. Return False if none came for long."""
         try:
             async with asyncio.timeout(self._settings.verify):
                 await self._wake.wait()
@@ -336,11 +345,11 @@ class AuthorityShell:
             async with asyncio.timeout_at(self._rest_until):
                 await self._asked.wait()
         except TimeoutError:
-            """Nobody waited for an answer."""
+            """No call waited for an answer."""
         return True
 
     def _perform(self, effects: Effects) -> None:
-        """Let out what the journal now knows."""
+        """Send the answers and broadcasts that the journaled append allows."""
         for token, watermark in effects.answers:
             answer = self._answers.get(token)
             if answer is not None and not answer.done():
@@ -355,14 +364,17 @@ class AuthorityShell:
         if effects.snapshot is not None:
             self._spawn(partial(self._snapshot, effects.snapshot))
 
-    async def _snapshot(self, snapshot: Snapshot) -> None:
-        """Write a base while appends go on; the next of them names it."""
+    async def _snapshot(self, snapshot: BaseSnapshot) -> None:
+        """Write a base while appends continue. The next append names it."""
         await self._writer.write_parts(snapshot)
         self._core.snapshot_written(snapshot)
         self._changed()
 
     def _spawn(self, work: Callable[[], Awaitable[None]]) -> None:
-        """Do ``work`` beside. It is begun by its task: one that is cancelled before leaves nothing half begun."""
+        """Run ``work`` in the background.
+
+        The task itself starts ``work``, so a task that is cancelled before it runs leaves nothing half started.
+        """
 
         async def run() -> None:
             try:
@@ -376,7 +388,7 @@ class AuthorityShell:
         task.add_done_callback(self._tasks.discard)
 
     def _stop(self, why: str) -> None:
-        """Let nothing out any more."""
+        """Stop the shard: no answer and no broadcast leaves it any more."""
         if self._stopped is not None:
             return
         self._stopped = why

@@ -1,4 +1,4 @@
-"""A shard's calls to its store, each repeated until its outcome is known (7.2)."""
+"""A shard's calls to its store. Each call is repeated until its outcome is known (7.2)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import random
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Final
 
-from millwheel.authority.base import Snapshot
+from millwheel.authority.base import BaseSnapshot
 from millwheel.authority.core import AuthorityCore, CoreSettings
 from millwheel.rpc.channel import Backoff
 from millwheel.store.contract import Append, PartId, SequencerRefusedError, StateStore, StoreUnavailableError
@@ -17,31 +17,31 @@ __all__ = ["JournalWriter", "read_core"]
 
 log = logging.getLogger("millwheel.authority")
 
-_ENTRIES_AT_ONCE: Final = 256
-"""Entries read in one call at a restart."""
+_MAX_ENTRIES_PER_READ: Final = 256
+"""The number of entries that one call reads at a restart."""
 
 
 async def read_core(store: StateStore, journal: str, sequencer: int, settings: CoreSettings) -> AuthorityCore:
-    """Fence ``journal`` and read a core back from it; parts of earlier owners that nothing names are deleted.
+    """Fence ``journal`` and read a core from it. Delete parts of earlier owners that its head does not name.
 
-    SequencerRefusedError if a newer process has it, JournalMissingError if it was never created,
-    StoreUnavailableError if nothing is known: draw a new sequencer and read again.
+    Raises SequencerRefusedError if a newer process owns the journal, JournalMissingError if it was never created.
+    Raises StoreUnavailableError if the outcome is unknown: draw a new sequencer and read again.
     """
     head = await store.fence(journal, sequencer)
     core = AuthorityCore(journal, sequencer, head, settings)
     entries: list[bytes] = []
-    for first in range(head.floor + 1, head.commit + 1, _ENTRIES_AT_ONCE):
-        last = min(first + _ENTRIES_AT_ONCE - 1, head.commit)
+    for first in range(head.floor + 1, head.commit + 1, _MAX_ENTRIES_PER_READ):
+        last = min(first + _MAX_ENTRIES_PER_READ - 1, head.commit)
         entries += await store.read_entries(journal, first, last)
     core.restore(await store.read_parts(journal, head.parts), entries)
-    # Of earlier owners': if there is a successor already, nothing names yet what it has written.
+    # Only parts of earlier owners: a successor may already have written parts that no head names yet.
     older = {part for part in await store.list_parts(journal) if part.sequencer < sequencer}
     await store.delete_parts(journal, sorted(older.difference(head.parts)))
     return core
 
 
 class JournalWriter:
-    """Writes one shard's journal."""
+    """The writer of one shard's journal."""
 
     def __init__(self, store: StateStore, journal: str, backoff: Backoff | None = None) -> None:
         self._store = store
@@ -49,7 +49,10 @@ class JournalWriter:
         self._backoff = backoff or Backoff(first=0.02)
 
     async def append(self, append: Append) -> None:
-        """Have ``append`` in the journal, repeating the identical bytes; SequencerRefusedError if it never will be."""
+        """Append to the journal, repeating the identical bytes.
+
+        Raises SequencerRefusedError if the append never succeeds.
+        """
         uncertain = False
 
         async def attempt() -> None:
@@ -60,20 +63,20 @@ class JournalWriter:
                 uncertain = True
                 raise
             except SequencerRefusedError as error:
-                # Refused with our sequencer and number, after an attempt of unknown outcome: that one was applied.
+                # Refused with our sequencer and number after an attempt of unknown outcome: that attempt was applied.
                 if not uncertain or (error.sequencer, error.commit) != (append.sequencer, append.commit):
                     raise
 
         await self._until_certain(attempt)
 
-    async def write_parts(self, snapshot: Snapshot) -> None:
+    async def write_parts(self, snapshot: BaseSnapshot) -> None:
         """Write all parts of ``snapshot``, one after the other."""
         for part, blob in snapshot.parts():
             await self._write_part(part, blob)
-            await asyncio.sleep(0)  # encoding a part takes the loop for a while: let others have it
+            await asyncio.sleep(0)  # encoding a part blocks the event loop for a while: let other tasks run
 
     async def tidy(self, below: int, parts: Sequence[PartId]) -> None:
-        """Forget what no restart reads any more."""
+        """Delete entries and parts that no restart reads any more."""
         await self._until_certain(lambda: self._store.delete_entries(self._journal, below))
         await self._until_certain(lambda: self._store.delete_parts(self._journal, parts))
 

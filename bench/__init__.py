@@ -1,4 +1,4 @@
-"""Benchmarks: `make bench` runs `python -m bench`. Other modules measure single parts, by `python -m bench.NAME`."""
+"""Benchmarks. `make bench` runs `python -m bench`. Each other module measures one part: `python -m bench.NAME`."""
 
 import os
 

@@ -15,7 +15,7 @@ __all__ = ["main"]
 
 
 def main() -> None:
-    """Measure, print and write. Each figure is the best of its runs; a run starts on a fresh server."""
+    """Measure, print and write the figures. Each figure is the best of its runs. Each run uses a fresh server."""
     parser = argparse.ArgumentParser(prog="python -m bench", description=main.__doc__)
     parser.add_argument("--records", type=int, default=2_000_000, help="records of the keyed count")
     parser.add_argument("--seconds", type=int, default=30, help="length of a latency run")

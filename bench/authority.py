@@ -1,9 +1,9 @@
-"""What the watermark authority's core sustains at the paper's 500,000 key intervals (section 7.2).
+"""The throughput of the watermark authority's core with the paper's 500,000 key intervals (section 7.2).
 
     python bench/authority.py [--intervals 500000]
 
-Prints reports a second with an append for every batch (the appends' bytes are built, not written),
-what a restart costs, and what one report costs while all others stand still.
+Prints the reports per second, with one append for each batch. The appends' bytes are built but not written. Also prints
+the cost of a restart, and the cost of one report while all other intervals are idle.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import random
 from time import perf_counter
 
 from millwheel.authority.core import AuthorityCore
-from millwheel.core.keys import KeyInterval
+from millwheel.model.keys import KeyInterval
 from millwheel.rpc.watermarks import WatermarkReport
 from millwheel.store.contract import JournalHead, PartId
 
@@ -28,7 +28,7 @@ def pieces(count: int) -> list[KeyInterval]:
 
 
 class Bench:
-    """One shard whose appends are always journaled at once, in memory."""
+    """One shard. Each of its appends is journaled at once, in memory."""
 
     def __init__(self, intervals: int) -> None:
         self.core = AuthorityCore("authority.0", 1, JournalHead(1, 0, 0, ()))
@@ -55,7 +55,7 @@ class Bench:
         return perf_counter() - began
 
     def report(self, reports: list[WatermarkReport]) -> float:
-        """Seconds to take all reports and append what they change, in batches."""
+        """Seconds to process all reports, and to append their changes in batches."""
         began = perf_counter()
         for first in range(0, len(reports), BATCH):
             refused = self.core.report(reports[first : first + BATCH], first)
@@ -65,7 +65,7 @@ class Bench:
 
 
 def main() -> None:
-    """Measure, and print a line for each figure."""
+    """Measure, and print one line for each figure."""
     arguments = argparse.ArgumentParser(description=__doc__)
     arguments.add_argument("--intervals", type=int, default=500_000)
     count = arguments.parse_args().intervals

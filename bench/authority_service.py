@@ -1,8 +1,9 @@
-"""What the watermark authority sustains as a service: reports over loopback gRPC, journaled, broadcast (section 7.2).
+"""The watermark authority's throughput as a service: reports over loopback gRPC, journaled and broadcast (section 7.2).
 
     python bench/authority_service.py [--intervals 20000]
 
-One process, one event loop, a memory store: what is measured is the authority and its client, together.
+One process with one event loop and a memory store runs everything. So the figures are those of the authority and its
+client together.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import uvloop
 from millwheel.authority.service import WatermarkServicer
 from millwheel.authority.shell import AuthorityShell
 from millwheel.client.watermarks import WatermarkClient
-from millwheel.core.keys import KeyInterval
+from millwheel.model.keys import KeyInterval
 from millwheel.rpc.server import bind, create_server
 from millwheel.rpc.v1.watermark_pb2_grpc import add_WatermarkServiceServicer_to_server
 from millwheel.rpc.watermarks import WatermarkReport
@@ -35,7 +36,7 @@ def pieces(count: int) -> list[KeyInterval]:
 
 
 async def one_way(client: WatermarkClient, rounds: int) -> list[float]:
-    """Seconds from a report to the broadcast that it causes, at the same client."""
+    """Seconds from a report to the broadcast that it causes, measured at the same client."""
     await client.accept("lone.1", KeyInterval(), 1)
     updates = client.watch(["lone.1"])
     await anext(updates)
@@ -51,7 +52,7 @@ async def one_way(client: WatermarkClient, rounds: int) -> list[float]:
 
 
 async def rounds(client: WatermarkClient, intervals: list[KeyInterval], count: int) -> float:
-    """Seconds for ``count`` rounds in which every interval reports, each until it is broadcast."""
+    """Seconds for ``count`` rounds. In a round, every interval reports once, and waits for the broadcast."""
     updates = client.watch([COMPUTATION])
     began = perf_counter()
     for watermark in range(1, count + 1):
@@ -65,7 +66,7 @@ async def rounds(client: WatermarkClient, intervals: list[KeyInterval], count: i
 
 
 async def measure(count: int) -> None:
-    """Start a shard, and print a line for each figure."""
+    """Start a shard, and print one line for each figure."""
     store = MemoryStore()
     await store.create_journal(JOURNAL)
     shell = await AuthorityShell.open(store, JOURNAL, 1)
@@ -91,7 +92,7 @@ async def measure(count: int) -> None:
 
 
 def main() -> None:
-    """Measure."""
+    """Run the measurement."""
     arguments = argparse.ArgumentParser(description=__doc__)
     arguments.add_argument("--intervals", type=int, default=20_000)
     uvloop.run(measure(arguments.parse_args().intervals))

@@ -1,4 +1,4 @@
-"""Which tree is measured: the compiled one where it is there and of these sources, else the checkout."""
+"""Selects the tree that is measured: the compiled tree if it exists and is up to date, otherwise the checkout."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ _COMPILED: Final = _ROOT / "build" / "compiled"
 
 
 def choose(pure: bool) -> Figure:
-    """Decide what processes run that are started from here on, and say so; the figure is how many modules are compiled.
+    """Set the tree for all processes that this process starts from now on, and print it.
 
-    This process is as it was started, on the checkout.
+    This process itself continues on the checkout. The figure is the number of compiled modules.
     """
     fresh = not pure and subprocess.run([_ROOT / "tools" / "compile.sh", "--fresh"], check=False).returncode == 0
-    # The first: else a program looks where it was started before it looks where it is told.
+    # PYTHONSAFEPATH: otherwise Python searches the current directory before PYTHONPATH.
     os.environ["PYTHONSAFEPATH"] = "1"
     os.environ["PYTHONPATH"] = os.pathsep.join(map(str, [_COMPILED, _ROOT] if fresh else [_ROOT]))
     modules = len(list((_COMPILED / "millwheel").rglob("*.so"))) if fresh else 0

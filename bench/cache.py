@@ -1,7 +1,8 @@
-"""The watermark-aware cache against LRU (8.3): `python -m bench.cache`.
+"""The watermark-aware cache compared with LRU (8.3): `python -m bench.cache`.
 
-Each key buffers records in a window's state until the low watermark passes its end, and is then read once: "the
-most recently modified row is the one least likely to be fetched soon". Counted are reads of state rows per record.
+Each key buffers records in the state of a window until the low watermark passes the window's end. Then the state is
+read once: "the most recently modified row is the one least likely to be fetched soon". The figure is the number of
+reads of state rows per record.
 """
 
 from __future__ import annotations
@@ -13,25 +14,28 @@ from dataclasses import dataclass
 from rich.console import Console
 from rich.table import Table
 
-from millwheel.worker.interval.cells import CELL_OVERHEAD, CellCache
+from millwheel.worker.interval.cells import CELL_OVERHEAD_BYTES, CellCache
 
 __all__ = ["main"]
 
 _KEYS = 20_000
 _STATE = b"x" * 200
-_CELL_BYTES = CELL_OVERHEAD + 6 + 3 * len(_STATE)
+_CELL_BYTES = CELL_OVERHEAD_BYTES + 6 + 3 * len(_STATE)
 
 
 @dataclass(slots=True)
 class Access:
-    """One use of a key's state, and when its timer is due from then on (None: no timer)."""
+    """One use of a key's state, and the time at which its timer is then due. None: no timer."""
 
     key: bytes
     due: int | None
 
 
 def windows(rounds: int, seed: int = 1) -> list[Access]:
-    """Keys buffer in bursts spread over windows of different ends, and are read when those end."""
+    """Keys buffer in bursts.
+
+    The bursts belong to windows with different ends, and each state is read at the window's end.
+    """
     draw = random.Random(seed)
     names = [b"%06d" % number for number in range(_KEYS)]
     accesses: list[Access] = []
@@ -46,7 +50,7 @@ def windows(rounds: int, seed: int = 1) -> list[Access]:
 
 
 def reads_of_cells(accesses: list[Access], capacity: int) -> int:
-    """Row reads with the interval's own cache."""
+    """The number of row reads with the interval's own cache."""
     cache = CellCache(capacity * _CELL_BYTES, evicted=True)
     due: dict[bytes, int | None] = {}
     reads = 0
@@ -62,7 +66,7 @@ def reads_of_cells(accesses: list[Access], capacity: int) -> int:
 
 
 def reads_of_lru(accesses: list[Access], capacity: int) -> int:
-    """Row reads with an LRU cache of as many cells."""
+    """The number of row reads with an LRU cache of the same number of cells."""
     cache: OrderedDict[bytes, None] = OrderedDict()
     reads = 0
     for access in accesses:
@@ -77,7 +81,7 @@ def reads_of_lru(accesses: list[Access], capacity: int) -> int:
 
 
 def main() -> None:
-    """Print reads per hundred uses at several sizes."""
+    """Print the reads per hundred uses at several cache sizes."""
     accesses = windows(200)
     table = Table(box=None, header_style="bold")
     for title in ("CACHED KEYS", "SHARE", "READS, LRU", "READS, BY WATERMARK", "FEWER"):

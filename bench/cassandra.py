@@ -1,6 +1,6 @@
-"""What the Cassandra store does on one local node: ``python -m bench.cassandra [--periodic]``.
+"""The speed of the Cassandra store on one local node: ``python -m bench.cassandra [--periodic]``.
 
-Warm up first: a Cassandra that has just started is several times slower than a minute later.
+Warm the node up first: in its first minute, Cassandra is several times slower than afterwards.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pathlib import Path
 import uvloop
 
 from deploy.local.cassandra import CassandraCluster
-from millwheel.core.keys import ALL_KEYS
+from millwheel.model.keys import ALL_KEYS
 from millwheel.store.cassandra import CassandraSettings, CassandraStore
 from millwheel.store.contract import Append, PartId, StateRow
 
@@ -27,7 +27,7 @@ _ROWS = 10_000
 
 
 def main() -> None:
-    """Start a node, measure, stop it."""
+    """Start a node, measure, and stop the node."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--periodic", action="store_true", help="commitlog_sync: periodic instead of batch")
     parser.add_argument("--points", help="host:port of a Cassandra that runs already")

@@ -1,4 +1,4 @@
-"""Cost of the duplicate check, in microseconds a record: check, take, encode and committed together.
+"""The cost of the duplicate check in microseconds per record: check, accept, encode and commit together.
 
 Run: python bench/dedup.py [records in a delivery …]
 """
@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 
 import msgspec
 
-from millwheel.core.keys import ALL_KEYS
+from millwheel.model.keys import ALL_KEYS
 from millwheel.worker.dedup import Dedup, DeliveryIds, OpaqueIds, PositionIds, Sender, split_ids
 
 RECORDS = 400_000
@@ -24,14 +24,14 @@ encode = msgspec.msgpack.Encoder().encode
 
 
 def runs(size: int) -> Deliveries:
-    """Positions without gaps: the receiver gets everything that the sender's commit produced."""
+    """Positions without gaps: the receiver gets all productions of the sender's commits."""
     for commit in range(RECORDS // size):
         first = commit << 20
         yield PositionIds("s", max(0, commit - 8) << 20, list(range(first, first + size))), commit
 
 
 def scattered(size: int) -> Deliveries:
-    """Every fourth position or so, in order: one of several receivers."""
+    """About every fourth position, in order: the receiver is one of several."""
     chance = random.Random(1)
     for commit in range(RECORDS // size):
         first = commit << 20
@@ -46,7 +46,7 @@ def opaque(size: int) -> Deliveries:
 
 
 def measure(name: str, size: int, deliveries: Deliveries, *, kept: int | None = None, again: bool = False) -> None:
-    """Print the cost; ``kept``: deliveries after which the watermark lets go of opaque ids."""
+    """Print the cost. ``kept``: the number of deliveries after which the watermark passes opaque ids."""
     dedup = Dedup(ALL_KEYS, "receiver.1.j1")
     dedup.admit("s")
     prepared = list(deliveries)
@@ -73,7 +73,7 @@ def measure(name: str, size: int, deliveries: Deliveries, *, kept: int | None = 
 
 
 def main(sizes: list[int]) -> None:
-    """Each workload at each size of delivery."""
+    """Measure each workload at each size of delivery."""
     workloads: list[Callable[[int], None]] = [
         lambda size: measure("positions, runs", size, runs(size)),
         lambda size: measure("positions, scattered", size, scattered(size)),

@@ -1,4 +1,4 @@
-"""The injector process of the keyed count: `python -m bench.feed ADDRESS RECORDS`. Prints when it began, in seconds."""
+"""The injector process of the keyed count: `python -m bench.feed ADDRESS RECORDS`. Prints its start time in seconds."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["feed"]
 
 
 async def feed(address: str, records: int) -> float:
-    """Inject everything, low watermark included; returns when the first record was handed over."""
+    """Inject all records and the low watermark. Return the time at which the first record was sent."""
     prepared = list(batches(records))
     step = BATCH * 1_000 // PER_MILLISECOND
     async with Injector(address, "events", process="bench", topology=counts) as injector:

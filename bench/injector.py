@@ -1,8 +1,8 @@
-"""What injecting costs its client: `python -m bench.injector [RECORDS]`.
+"""What injecting costs the client: `python -m bench.injector [RECORDS]`.
 
-The records are those of the keyed count: 100 bytes, one consumer that keys by a field, four intervals.
-"client" is encoding, keying, batching, building the messages and taking ACKs in, without a network.
-"loopback" sends them to a worker in another process that ACKs at once.
+The records are those of the keyed count: 100 bytes, one consumer with a field as key, four intervals. "client" is the
+client's work without a network: encoding, keying, batching, building messages and processing ACKs. "loopback" sends the
+records to a worker in another process, which ACKs at once.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from bench.topologies import counts
 from millwheel.client.injector.core import InjectorCore
 from millwheel.client.injector.encoding import RecordEncoder
 from millwheel.client.injector.ids import IdHasher, IdKind, IdScope, partition_scope
-from millwheel.client.injector.link import Link
-from millwheel.client.injector.messages import Columns, Connect, Disconnect, Send
-from millwheel.client.injector.routing import ConsumerRouting, Route, Routing
+from millwheel.client.injector.link import InjectorConnection
+from millwheel.client.injector.messages import Columns, Connect, Disconnect, SendBatch
+from millwheel.client.injector.routing import ConsumerRouting, Route, StreamRouting
 from millwheel.client.injector.wire import SenderIdentity
-from millwheel.core.keys import KeyInterval
+from millwheel.model.keys import KeyInterval
 from millwheel.rpc.deliveries import answered_tokens
 from millwheel.rpc.server import bind, create_server
 from millwheel.rpc.v1 import delivery_pb2 as wire
@@ -39,7 +39,7 @@ _CONSUMER = "counts.1"
 _IDENTITY = SenderIdentity("events", "bench", 1)
 
 
-def routing(address: str) -> Routing:
+def routing(address: str) -> StreamRouting:
     """Four intervals of the keyed count, all at one address."""
     bounds = [b"", b"key-02500", b"key-05000", b"key-07500", None]
     routes = [
@@ -48,7 +48,7 @@ def routing(address: str) -> Routing:
     ]
     computation = next(iter(counts.plan().computations))
     consumer = ConsumerRouting(_CONSUMER, routes, topology=counts.name, computation=computation)
-    return Routing(1, {_CONSUMER: consumer})
+    return StreamRouting(1, {_CONSUMER: consumer})
 
 
 class Feed:
@@ -61,7 +61,7 @@ class Feed:
         self._at = 0
 
     def columns(self, core: InjectorCore, batch: tuple[list[str], list[Any], list[int]]) -> Columns:
-        """One batch, as the shell prepares it."""
+        """One batch in the form in which the shell prepares it."""
         keys, values, stamps = batch
         assert core.routing is not None
         consumer = core.routing.consumers[_CONSUMER]
@@ -77,7 +77,7 @@ class Feed:
 
 
 def client_only(records: int, how: str) -> float:
-    """Records a second of the client's own work."""
+    """Records per second of the client's own work."""
     core, feed = InjectorCore("events", "bench"), Feed(how)
     core.routed(routing("a"), 0)
     core.connected("a", 0)
@@ -85,13 +85,13 @@ def client_only(records: int, how: str) -> float:
     began = time.perf_counter()
     for now, batch in enumerate(prepared):
         for send in core.add(feed.columns(core, batch), now):
-            assert isinstance(send, Send)
+            assert isinstance(send, SendBatch)
             token = wire.DeliverRequest.FromString(_IDENTITY.request(send).SerializeToString()).token
             core.answered(token, _ACKED, (), "", now)
     taken = time.perf_counter() - began
     while core.unacked:
         for send in core.tick(1 << 60):
-            assert isinstance(send, Send)
+            assert isinstance(send, SendBatch)
             core.answered(send.token, _ACKED, (), "", 0)
     return records / taken
 
@@ -121,21 +121,21 @@ class _Events:
 
 
 async def loopback(records: int, how: str, address: str) -> float:
-    """Records a second to a process that ACKs at once, sent and ACKed."""
+    """Records per second that are sent to a process that ACKs at once, and ACKed."""
     core, feed = InjectorCore("events", "bench"), Feed(how)
 
     def perform(instructions: list[Any]) -> None:
         for instruction in instructions:
             match instruction:
-                case Send():
+                case SendBatch():
                     link.send(instruction)
                 case Connect() | Disconnect():
-                    """The one link is there from the beginning."""
+                    """The only link exists from the start."""
                 case _:
                     raise TypeError(f"nothing performs the instruction {instruction!r:.200}")
 
     events = _Events(core, perform)
-    link = Link(address, _IDENTITY.request, events)
+    link = InjectorConnection(address, _IDENTITY.request, events)
     core.routed(routing(address), 0)
     await events.changed.wait()
     prepared = list(batches(records))
@@ -166,7 +166,7 @@ class _Sink(DeliveryServiceServicer):
 
 
 async def sink() -> None:
-    """A worker that forgets everything."""
+    """Run a worker that ACKs every record and stores nothing."""
     server = create_server()
     add_DeliveryServiceServicer_to_server(_Sink(), server)  # type: ignore[abstract]  # it is asked for no keys
     print(bind(server), flush=True)

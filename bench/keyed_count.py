@@ -1,4 +1,4 @@
-"""(a) Keyed count: from the first send, by another process, to the last result committed, delivered and ACKed."""
+"""(a) Keyed count: from the first send, in another process, to the last result committed, delivered and ACKed."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ FORMS = {
     "keyed_count.window.exactly_once": ("windowed", windows.Result[int]),
     "keyed_count.window.plain": ("windowed_plain", windows.Result[int]),
 }
-"""By figure: the topology of bench/topologies.py, and its results' type."""
+"""By figure: the topology in bench/topologies.py, and the type of its results."""
 
 _PATIENCE = 180.0
 
 
 def measure(name: str, records: int, runs: int) -> Figure:
-    """Records per second, the best of ``runs`` runs on a fresh server each."""
+    """Records per second: the best of ``runs`` runs, each on a fresh server."""
     topology, result_type = FORMS[name]
     wanted = expected_results(records)
     rates = [_run(topology, result_type, records, wanted) for _ in range(runs)]
@@ -52,7 +52,7 @@ def _run(topology: str, result_type: Any, records: int, wanted: int) -> float:
 
 
 async def _collect(address: str, result_type: Any, records: int, wanted: int) -> float:
-    """Receive and ACK every result; when the last was durable. Wrong results are an error, not a figure."""
+    """Receive and ACK every result. Return when the last one was durable. Raises if results are wrong."""
     results = counted = 0
     field = "count" if result_type is Count else "value"
     async with Subscription(

@@ -15,7 +15,7 @@ from bench.server import server, submit
 from bench.topologies import Ping, stages
 from millwheel.client.injector.shell import Injector
 from millwheel.client.subscription import Subscription
-from millwheel.core.time import Timestamp
+from millwheel.model.time import Timestamp
 
 __all__ = ["measure", "pings"]
 
@@ -25,7 +25,7 @@ _GRACE_SECONDS = 3.0
 
 
 def measure(rate: int, seconds: int, runs: int) -> list[Figure]:
-    """p50, p95 and p99 in milliseconds at ``rate`` records/s, each the best of ``runs``."""
+    """p50, p95 and p99 in milliseconds at ``rate`` records/s. Each is the best of ``runs`` runs."""
     found = [_run(rate, seconds) for _ in range(runs)]
     return [
         Figure(f"latency.{rate}.{name}_ms", min(run[i] for run in found), "ms", tuple(run[i] for run in found))
@@ -43,7 +43,7 @@ def _run(rate: int, seconds: int) -> tuple[float, float, float]:
 
 
 async def pings(address: str, rate: int, seconds: int) -> list[float]:
-    """Send at ``rate`` for ``seconds`` after a warm-up, and receive: sorted latencies in milliseconds, all of them."""
+    """Send at ``rate`` for ``seconds`` after a warm-up, and receive. Return all latencies, sorted, in milliseconds."""
     latencies: list[float] = []
     receiver = asyncio.create_task(_receive(address, latencies, rate * (seconds + _WARM_SECONDS)))
     async with Injector(address, "pings", process="bench", topology=stages) as injector:

@@ -1,4 +1,4 @@
-"""The keyed count's input, the same for every run: 100-byte records, uniform keys, a few of them late."""
+"""The input of the keyed count, equal in every run: 100-byte records with uniform keys, of which a few are late."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def batches(records: int, seed: int = 1) -> Iterator[tuple[list[str], list[Event
 
 
 def expected_results(records: int, seed: int = 1) -> int:
-    """How many (key, second) pairs there are: the number of results."""
+    """The expected number of results, which is the number of (key, second) pairs."""
     pairs: set[tuple[str, int]] = set()
     for keys, _, stamps in batches(records, seed):
         pairs.update(zip(keys, (stamp // 1_000_000 for stamp in stamps), strict=True))

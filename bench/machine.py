@@ -1,7 +1,7 @@
-"""How fast the machine is while it is measured: what figures of different hours are to be compared by.
+"""The speed of the machine during a measurement, for comparing figures from different hours.
 
-On a machine that is shared, a plain loop may run as fast as ever while memory is several times slower than in another
-hour: others' work shares it, and nothing else shows that from within.
+On a shared machine, memory may be several times slower in one hour than in another, because of other users' work. A
+plain loop does not show this.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ _SYNCED: Final = 4_096
 
 
 class Machine:
-    """Looks at the machine, half a second each time; ``figures`` tells the medians."""
+    """Samples the machine's speed, half a second each time. ``figures`` returns the medians."""
 
     def __init__(self) -> None:
         self._looks: dict[tuple[str, str], list[float]] = {}
 
     def look(self) -> None:
-        """Take a sample, while nothing is measured."""
+        """Take a sample. Call it only while nothing is measured."""
         for name, unit, sample in _SAMPLES:
             self._looks.setdefault((name, unit), []).append(sample())
 
     def figures(self) -> list[Figure]:
-        """What the samples were, and their medians."""
+        """The samples and their medians."""
         return [
             Figure(f"machine.{name}", statistics.median(found), unit, tuple(found))
             for (name, unit), found in self._looks.items()
@@ -76,4 +76,4 @@ _SAMPLES: Final[tuple[tuple[str, str, Callable[[], float]], ...]] = (
     ("copy_gb_per_s", "GB/s", _copy),
     ("sync_ms", "ms", _sync),
 )
-"""A million turns of an empty loop; copying memory that no cache holds; having four kilobytes on the disk."""
+"""A million iterations of an empty loop; a copy of uncached memory; a durable write of four kilobytes to the disk."""

@@ -1,4 +1,4 @@
-"""Figures: as a table for people, and in build/bench.json for programs."""
+"""Output of the figures: a table for people, and build/bench.json for programs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["Figure", "print_figures", "write_figures"]
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """One measured figure: the best of its ``runs``, as these machines are noisy."""
+    """One measured figure. It is the best of its ``runs``, because other load on the machine disturbs runs."""
 
     name: str
     value: float
@@ -24,7 +24,7 @@ class Figure:
 
 
 def print_figures(figures: Sequence[Figure]) -> None:
-    """A table: each figure, and all runs that it is the best of."""
+    """Print a table: each figure, and all the runs of which it is the best."""
     table = Table(box=None, header_style="bold")
     for title in ("FIGURE", "BEST", "UNIT", "RUNS"):
         table.add_column(title, justify="right" if title == "BEST" else "left")
@@ -34,7 +34,7 @@ def print_figures(figures: Sequence[Figure]) -> None:
 
 
 def write_figures(figures: Sequence[Figure], path: Path) -> None:
-    """The figures as a list of {"name", "value", "unit"}."""
+    """Write the figures as a list of {"name", "value", "unit"}."""
     path.parent.mkdir(parents=True, exist_ok=True)
     rows = [{"name": figure.name, "value": round(figure.value, 3), "unit": figure.unit} for figure in figures]
     path.write_text(json.dumps(rows, indent=2) + "\n")

@@ -1,4 +1,4 @@
-"""A development server in a process of its own, for one measurement."""
+"""A development server in a separate process, for one measurement."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _COMMAND = [_MILLWHEEL, "server", "start-dev", "--port", "0"]
 
 @contextlib.contextmanager
 def server() -> Iterator[str]:
-    """The address of a fresh server on a fresh database; it ends with the block."""
+    """Start a server on a fresh database, and return its address. The server ends with the block."""
     with tempfile.TemporaryDirectory(prefix="millwheel-bench-") as directory:
         process = subprocess.Popen(
             [*_COMMAND, "--db", str(Path(directory) / "db")], stdout=subprocess.PIPE, text=True, env=dict(os.environ)

@@ -1,9 +1,9 @@
-"""Measures the embedded store: append latency, flush throughput, and what each does to the other.
+"""Measures the embedded store: append latency, flush throughput, and how each affects the other.
 
     python bench/store.py [--db DIRECTORY] [--appends N]
 
-The directory is created and removed; put it on the disk that is to be measured. One row stands for one
-record's share of a commit, 100 bytes.
+The directory is created and removed. Put it on the disk that you want to measure. One row stands for one record's share
+of a commit, 100 bytes.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ FLUSH = 10_000
 
 
 class Bench:
-    """One run; each measurement adds a row to the table."""
+    """One run. Each measurement adds a row to the table."""
 
     def __init__(self, store: EmbeddedStore, appends: int) -> None:
         self.store = store
@@ -59,7 +59,7 @@ class Bench:
         return time.perf_counter() - started
 
     async def appends_of(self, rows: int, *, sync: bool = True) -> None:
-        """One owner, one append after the other."""
+        """One owner appends, one append after the other."""
         name = await self.journal(f"append-{rows}-{sync}")
         payload = os.urandom(rows * ROW)
         started = time.perf_counter()
@@ -68,7 +68,7 @@ class Bench:
         self.report(f"append of {rows} rows{'' if sync else ', not synced'}", latencies, rate)
 
     async def appends_at_once(self, owners: int) -> None:
-        """Many owners, each with one append under way: group commit."""
+        """Many owners append, each with one append in flight: group commit."""
         names = [await self.journal(f"owner-{owners}-{number}") for number in range(owners)]
         payload = os.urandom(10 * ROW)
         each = max(self.appends // owners, 20)
@@ -82,7 +82,7 @@ class Bench:
         self.report(f"append of 10 rows by {owners} owners at once", latencies, rate)
 
     async def flushes(self, computation: str, *, newer: bool, count: int = 10) -> None:
-        """The same keys again and again, by newer commits or (as in a replay) by the same one."""
+        """Flush the same keys repeatedly, by newer commits or (as in a replay) by the same commit."""
         name = await self.journal(f"flush-{computation}")
         latencies = []
         for number in range(count):
@@ -100,7 +100,7 @@ class Bench:
         return [StateRow(b"key-%08d" % number, commit, blob) for number in range(FLUSH)]
 
     async def appends_during_flushes(self) -> None:
-        """What an append waits while 10,000 rows after 10,000 rows are flushed."""
+        """The latency of an append while rows are flushed, 10,000 at a time."""
         name, other = await self.journal("beside"), await self.journal("beside-flushed")
         payload = os.urandom(10 * ROW)
         prepared = [self.rows(commit) for commit in range(1, 21)]
@@ -122,7 +122,7 @@ class Bench:
         self.table.add_row("    rows flushed meanwhile (rows/s)", "", "", "", flushed)
 
     async def loop_stalls(self) -> None:
-        """For how long the event loop cannot run while rows are flushed."""
+        """For how long the event loop is blocked while rows are flushed."""
         name = await self.journal("stalls")
         await self.append(name, b"")
         rows = self.rows(1)
@@ -142,7 +142,7 @@ class Bench:
             await work()
 
     async def reads(self) -> None:
-        """Point reads of state, alone and in batches, and a takeover's reading of entries."""
+        """Point reads of state, single and in batches, and the reads of entries in a takeover."""
         keys = [b"key-%08d" % number for number in range(FLUSH)]
         latencies = []
         for number in range(1000):
@@ -156,7 +156,7 @@ class Bench:
         self.report(f"read_states of {FLUSH:,} keys (keys/s)", [elapsed], FLUSH / elapsed)
 
     async def takeover_after_churn(self, entries: int = 20_000, kept: int = 100) -> None:
-        """Reading what is above the floor, with everything below it deleted."""
+        """Read the entries above the truncation point after all entries below it were deleted."""
         name = await self.journal("churn")
         payload = os.urandom(10 * ROW)
         pending: list[Awaitable[None]] = []

@@ -1,5 +1,6 @@
-"""What a stream log takes and gives: records a second through its core, through a host on the embedded store, and
-milliseconds from a delivery to its subscriber under light load.
+"""The speed of a stream log: records per second through its core, and through a host on the embedded store.
+
+Also the milliseconds from a delivery to the subscriber under light load.
 
 Run: python bench/stream_log.py [records in a delivery …]
 """
@@ -16,7 +17,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from millwheel.core.time import MIN_TIMESTAMP
+from millwheel.model.time import MIN_TIMESTAMP
 from millwheel.rpc.v1.delivery_pb2 import DeliveryOutcome
 from millwheel.store.contract import JournalHead, StateStore
 from millwheel.store.database import EmbeddedDatabase
@@ -35,7 +36,7 @@ from millwheel.worker.messages import (
     Opened,
     PartsWritten,
     Report,
-    Send,
+    SendDelivery,
     StatesFlushed,
     WriteParts,
 )
@@ -49,18 +50,18 @@ CONFIG = LogConfig("s", "log.s.1", "log.s.1.j1", 1, frozenset({"injector/s"}))
 
 
 def delivery(number: int, size: int, channel: Any = None) -> Delivery:
-    """Batch ``number`` of a source with positions, whose batches before the last few are ACKed."""
+    """Batch ``number`` of a source with positions. All but the last few earlier batches are ACKed."""
     first = number * size
     ids = PositionIds("s/p/0", max(0, first - 8 * size), list(range(first, first + size)))
     values = [VALUE] * size
     return Delivery("log.s.1", "log.s.1.j1", "s", SENDER, ids, [b""] * size, values, [first] * size, number, channel)
 
 
-# The core alone: whatever it asks for has happened at once.
+# Only the core runs: each instruction counts as performed at once.
 
 
 def through_core(size: int, subscribed: bool, depth: int) -> None:
-    """``depth`` deliveries arrive while each append is in flight."""
+    """Measure while ``depth`` deliveries arrive during each append."""
     core = LogCore(CONFIG)
     core.start()
     core.handle(Opened(JournalHead(1, 0, 0, ()), {}, []), 1)
@@ -103,7 +104,7 @@ def through_core(size: int, subscribed: bool, depth: int) -> None:
 
 
 class _World:
-    def send(self, host: CoreHost, send: Send) -> None:
+    def send(self, host: CoreHost, send: SendDelivery) -> None:
         raise AssertionError("a log sends nothing")
 
     def report(self, report: Report) -> None:
@@ -138,14 +139,14 @@ class _Run:
         self.host.start()
 
     def got(self, publish: Publish) -> None:
-        """The subscriber takes a response, and ACKs it."""
+        """Receive a response as the subscriber, and ACK it."""
         self.read += len(publish.values)
         self.host.post(AckOffset(self, publish.next))
         self.host.post(Fetch(self))
         self.news.set()
 
     def reply(self, token: int, outcome: DeliveryOutcome.ValueType, remaining: Sequence[int], message: str) -> None:
-        """The log's answer to a delivery."""
+        """Process the log's answer to a delivery."""
         if outcome != DeliveryOutcome.DELIVERY_OUTCOME_ACKED:
             raise SystemExit(f"refused: {message}")
         self.room.release()
@@ -165,7 +166,7 @@ async def _with_store(work: Any) -> None:
 
 
 async def throughput(run: _Run, size: int) -> None:
-    """At most 16 deliveries un-ACKed."""
+    """Measure with at most 16 deliveries that are not ACKed."""
     batches = [delivery(number, size, run) for number in range(RECORDS // size)]
     started = time.perf_counter()
     for batch in batches:
@@ -179,7 +180,7 @@ async def throughput(run: _Run, size: int) -> None:
 
 
 async def latency(run: _Run) -> None:
-    """One record every 5 ms: from its delivery to the subscriber."""
+    """Measure one record every 5 ms, from its delivery to the subscriber."""
     spent = []
     for number in range(600):
         run.news.clear()
@@ -196,7 +197,7 @@ async def latency(run: _Run) -> None:
 
 
 def main(sizes: list[int]) -> None:
-    """Each measurement at each size of delivery."""
+    """Run each measurement at each size of delivery."""
     for size in sizes:
         for subscribed in (False, True):
             for depth in (1, 8):

@@ -1,4 +1,4 @@
-"""What is measured: a keyed count in four forms, and two stages with different keys."""
+"""The measured topologies: a keyed count in four forms, and two stages with different keys."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ SECOND = mw.seconds(1)
 
 
 class Event(msgspec.Struct):
-    """100 bytes as MessagePack, see :func:`bench.load.encode_event`."""
+    """100 bytes in MessagePack. See :func:`bench.load.encode_event`."""
 
     key: str
     payload: bytes
@@ -28,7 +28,7 @@ class Count(msgspec.Struct, array_like=True):
 
 
 class SecondCounter(mw.Computation[Event, dict[int, int]]):
-    """Counts records per second of event time, as one would write it by hand."""
+    """Counts records per second of event time. It is written by hand, without the library's windows."""
 
     def process_record(self, ctx: mw.Context[dict[int, int]], record: mw.Record[Event]) -> None:
         """Count the record in its second."""
@@ -41,7 +41,7 @@ class SecondCounter(mw.Computation[Event, dict[int, int]]):
             ctx.set_timer(mw.Timestamp(end), str(end))
 
     def process_timer(self, ctx: mw.Context[dict[int, int]], timer: mw.Timer) -> None:
-        """The second is complete."""
+        """Produce the count of a second that is complete."""
         ctx.produce("counts", Count(ctx.key, timer.timestamp, ctx.state.pop(timer.timestamp)))
 
 
@@ -79,7 +79,7 @@ windowed_plain = _windowed("windowed-plain", False)
 
 
 class Ping(msgspec.Struct, array_like=True):
-    """A record that knows when it was sent (nanoseconds of the sender's clock)."""
+    """A record with the time at which it was sent (nanoseconds of the sender's clock)."""
 
     user: str
     page: str
@@ -87,13 +87,13 @@ class Ping(msgspec.Struct, array_like=True):
 
 
 class Forward(mw.Computation[Ping, int]):
-    """Counts its key's records, and passes each on."""
+    """Counts its key's records, and produces each record again."""
 
     def __init__(self, output: str) -> None:
         self.output = output
 
     def process_record(self, ctx: mw.Context[int], record: mw.Record[Ping]) -> None:
-        """One record in, one out, and a changed state in between."""
+        """Produce one record for each record, and change the state."""
         ctx.state += 1
         ctx.produce(self.output, record.value)
 

@@ -1,1 +1,1 @@
-"""Injectors for common kinds of sources (section 5.2): files; others stand beside what they read from."""
+"""Injectors for common kinds of sources: files and Spark (section 5.2). Other injectors are kept with their source."""

@@ -1,8 +1,11 @@
-"""The protocol of an injector that works in numbered batches, as Spark does: each batch exactly once (section 5.2).
+"""The protocol of an injector that sends numbered batches, such as Spark: each batch exactly once (section 5.2).
 
-A driver draws a sequencer for the tasks of one batch. Each task asks whether the batch is in, sends its rows if not,
-and waits until every consumer has ACKed each of them. When all tasks are done, the driver publishes the watermark and
-commits the batch. Any of these steps may fail, or happen twice, or happen in several copies of one task at a time.
+1. The driver allocates a sequencer for the tasks of one batch.
+2. Each task checks whether the batch is committed. If not, it sends its rows, and waits until every consumer has ACKed
+   each of them.
+3. When all tasks are done, the driver publishes the watermark and commits the batch.
+
+Any step may fail or be repeated, or run in several copies of one task at a time.
 """
 
 from __future__ import annotations
@@ -24,55 +27,55 @@ __all__ = [
 ]
 
 BATCH_SOURCE = "spark"
-"""Within what the ids of rows are unique, beside their stream, query and batch: one and the same, so that a replay
-under another process, or from another task, has the ids that it had."""
+"""The ``source`` of all rows. A row's id is unique within source, stream, query and batch.
+
+It is a constant, so that a row has the same id in a replay by another process or another task."""
 
 
 class Target(Protocol):
-    """Where the batches go."""
+    """The destination of the batches."""
 
     @property
     def address(self) -> str:
-        """The masters' addresses."""
+        """The addresses of the masters."""
 
     @property
     def stream(self) -> str:
-        """The stream that takes the rows."""
+        """The stream of the rows."""
 
     @property
     def process(self) -> str:
-        """The name among the stream's injectors."""
+        """The name of the process among the stream's injectors."""
 
     @property
     def patience(self) -> float:
-        """For how many seconds a cluster that cannot be reached is looked for."""
+        """Seconds to wait for a cluster that cannot be reached."""
 
 
 async def draw_sequencer(target: Target) -> int:
-    """Draw a sequencer for the tasks of one batch, before the first of them begins.
+    """Allocate a sequencer for the tasks of one batch, before the first task begins.
 
-    From now on the process takes part in the stream's watermark, and what an earlier driver's tasks still send is
-    refused.
+    From now on the process takes part in the stream's low watermark. Rows from an earlier driver's tasks are refused.
     """
     async with ControlClient(target.address, patience=target.patience) as client:
         return (await client.open_injector(target.stream, target.process)).sequencer
 
 
 async def last_batch(target: Target, query: str) -> int:
-    """The last batch of a query that is wholly in, with its watermark published; -1: none."""
+    """The last committed batch of a query: complete, with its watermark published. -1 if there is none."""
     async with ControlClient(target.address, patience=target.patience) as client:
         return await client.batch_cursor(query)
 
 
 async def open_task(target: Target, sequencer: int) -> Injector:
-    """An injector for one task, which sends on behalf of its driver."""
+    """Open an injector for one task, which sends on behalf of its driver."""
     injector = Injector(
         target.address,
         target.stream,
         process=target.process,
         source=BATCH_SOURCE,
         sequencer=sequencer,
-        # The task has looked at the times. It fails for a row that a consumer cannot key, and names the row.
+        # The task itself checks timestamps. If a consumer has no key for a row, the task fails and names the row.
         settings=InjectorSettings(patience=target.patience, any_timestamp=True, strict_keys=True),
     )
     await injector.open()
@@ -80,21 +83,26 @@ async def open_task(target: Target, sequencer: int) -> Injector:
 
 
 async def finish_task(injector: Injector) -> None:
-    """Wait until every consumer has ACKed every row of a task: only then the task may succeed."""
+    """Wait until every consumer has ACKed every row of a task. Only then may the task succeed."""
     await injector.flush()
 
 
 def open_publisher(target: Target) -> Injector:
-    """An injector for the driver, to publish watermarks: a context manager."""
-    settings = InjectorSettings(patience=target.patience, any_timestamp=True)  # the tasks have looked at the times
+    """An injector for the driver that publishes watermarks. Use it with ``async with``."""
+    settings = InjectorSettings(patience=target.patience, any_timestamp=True)  # the tasks check timestamps
     return Injector(target.address, target.stream, process=target.process, source=BATCH_SOURCE, settings=settings)
 
 
 async def commit_batch(target: Target, batch: BatchOf, watermark: int | None) -> None:
-    """Every record of ``batch`` is ACKed: publish the watermark (None: there is none), then commit the batch.
+    """Publish the watermark, then commit the batch. Every record of ``batch`` is ACKed.
 
-    In that order, so that a committed batch's watermark is always published: a replay of it reads no row, and could not
-    say it. A watermark published twice is the same.
+    Invariant: the watermark of a committed batch is published. So the commit comes second: a replay of a committed
+    batch reads no row, and could not compute the watermark. Publishing a watermark twice is harmless.
+
+    Args:
+        target: The destination.
+        batch: The batch.
+        watermark: The watermark to publish, in microseconds. None publishes nothing.
     """
     if watermark is not None:
         async with open_publisher(target) as injector:

@@ -15,8 +15,8 @@ __all__ = ["FileStart", "load_checkpoint", "save_checkpoint"]
 class FileStart(msgspec.Struct):
     """One file in a checkpoint.
 
-    ``offset``: where reading begins, in bytes. ``created``: the time, in microseconds, of records that have
-    none of their own. ``digest``: the hash of the bytes before ``offset``.
+    ``offset``: where reading begins, in bytes. ``created``: the timestamp, in microseconds, of records without one.
+    ``digest``: the hash of the bytes before ``offset``.
     """
 
     offset: int
@@ -25,10 +25,10 @@ class FileStart(msgspec.Struct):
 
 
 def load_checkpoint(path: Path | None) -> dict[str, FileStart]:
-    """The starts by partition; empty if there is no checkpoint yet.
+    """Read a checkpoint. Returns the files by partition. Empty if there is no checkpoint yet.
 
     Raises:
-        SourceError: The checkpoint cannot be read, or there is no directory for it.
+        SourceError: The checkpoint cannot be read, or its directory does not exist.
     """
     if path is None:
         return {}
@@ -46,7 +46,7 @@ def load_checkpoint(path: Path | None) -> dict[str, FileStart]:
 
 
 def save_checkpoint(path: Path, starts: Mapping[str, FileStart]) -> None:
-    """Replace the checkpoint in one step; OSError if it cannot be written."""
+    """Replace the checkpoint atomically. OSError if it cannot be written."""
     temporary = path.with_name(path.name + ".new")
     temporary.write_bytes(msgspec.json.format(msgspec.json.encode(starts)))
     temporary.replace(path)

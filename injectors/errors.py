@@ -1,4 +1,4 @@
-"""What stops the reading of a source (section 5.2)."""
+"""Errors that stop the reading of a source (section 5.2)."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ __all__ = ["RefusedLineError", "SourceError"]
 
 
 class SourceError(MillwheelError):
-    """A file that cannot be injected: the message names it, and the place in it."""
+    """A file that cannot be injected. The message names the file and the place in it."""
 
 
 class RefusedLineError(SourceError):
-    """A line that is no record of the stream."""
+    """A line that is not a record of the stream."""

@@ -1,15 +1,17 @@
 """The file injector of figure 10: JSON lines, CSV or raw lines from files that may still grow (section 5.2).
 
-A record is known by its source, which is the injector process unless it names another, by its file, and by its byte
-offset in it; or by an id in one of its fields. Read again, after a crash or by an injector without a checkpoint, but of
-the same source, it has no second effect. A file is known by its full path and its first line; files grow at their ends,
-and earlier lines stay as they are. Where a checkpoint shows that they did not, the file is refused.
+A record is identified by its source, its file and its byte offset in the file, or by an id in one of its fields. The
+source is the injector process, unless the injector names another. So a record that is read again has no second effect:
+after a crash, or by an injector without a checkpoint but with the same source.
 
-The oldest file is read first, and the injector low watermark is that of the oldest unfinished one.
+A file is identified by its full path and its first line. Files may grow at their ends, and earlier lines must stay as
+they are. If a checkpoint shows that they changed, the file is refused.
 
-A run that ends, whether well or by an error, leaves its process idle if all that it sent is ACKed: no low watermark
-waits for it. Else the process stays active, as its records may not be in. Only ``finish`` ends the process's part of
-the stream for good.
+The file with the oldest records is read first. The injector low watermark is the bound of the oldest unfinished file.
+
+At the end of a run, successful or not, the process becomes idle if every sent record is ACKed. Then no low watermark
+waits for it. Otherwise the process stays active, because its records may not be delivered. Only ``finish`` ends the
+process's part of the stream permanently.
 """
 
 from __future__ import annotations
@@ -25,14 +27,12 @@ from typing import Any, Final, NamedTuple
 
 from millwheel.client.injector import Injector, InjectorSupersededError
 from millwheel.client.injector.likelihood import (
-    OLDEST_USUAL,
+    OLDEST_USUAL_US,
     UNIT_NANOSECONDS,
     any_timestamp_default,
     is_likely,
     unlikely,
 )
-from millwheel.core.time import MIN_TIMESTAMP, Duration
-from millwheel.core.wording import counted
 from millwheel.injectors.checkpoints import FileStart, load_checkpoint, save_checkpoint
 from millwheel.injectors.errors import RefusedLineError, SourceError
 from millwheel.injectors.identity import HEAD_BYTES, ContentHash, partition_name
@@ -49,6 +49,8 @@ from millwheel.injectors.parsing import (
 )
 from millwheel.injectors.progress import FileProgress, ReadingProgress
 from millwheel.injectors.skipped import SkippedLines
+from millwheel.model.time import MIN_TIMESTAMP, Duration
+from millwheel.model.wording import counted
 from millwheel.sdk.errors import KeyExtractionError, MillwheelError, TooLargeError, UsageError, ValueEncodeError
 
 __all__ = ["FileInjector", "FileSettings", "SourceError", "check_files"]
@@ -56,20 +58,20 @@ __all__ = ["FileInjector", "FileSettings", "SourceError", "check_files"]
 log = logging.getLogger("millwheel.injectors")
 
 _READ_BYTES: Final = 256 << 10
-_LONGEST_LINE: Final = 4 << 20
+_MAX_LINE_BYTES: Final = 4 << 20
 _SAVE_SECONDS: Final = 1.0
-_LEAVE_SECONDS: Final = 5.0
-"""How long a run that has failed tries to leave its process idle."""
+_LEAVE_SECONDS: Final = 8.0
+"""How long a run that has failed tries to make its process idle. Container runtimes kill it 10 seconds later."""
 _MAX_WARNINGS: Final = 10
 _UNIT_OPTIONS: Final = {unit: f"--unit {unit}" for unit in UNIT_NANOSECONDS}
 _RAW_TYPES: Final = ("bytes", "str", "Any", "")
-"""The types of streams that raw lines may feed."""
+"""The record types of streams that accept raw lines."""
 _NONE: Final = Duration(0)
 _TEN_SECONDS: Final = Duration(10_000_000)
 
 
 class _Row(NamedTuple):
-    """A line that is a record, and where it begins."""
+    """A line that is a record. ``offset``: where the line begins, in bytes."""
 
     offset: int
     line: bytes
@@ -79,15 +81,15 @@ class _Row(NamedTuple):
 
 
 class _BadLine(NamedTuple):
-    """A line that is no record of the stream."""
+    """A line that is not a record of the stream."""
 
     offset: int
     line: bytes
     error: MillwheelError
 
 
-class _Source(NamedTuple):
-    """A file that is read. ``head``: its first bytes, which an append does not change. ``header``: that of CSV."""
+class _SourceFile(NamedTuple):
+    """A file that is read. ``head``: its first bytes, which an append does not change. ``header``: the CSV header."""
 
     path: Path
     partition: str
@@ -99,19 +101,26 @@ class _Source(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class FileSettings:
-    """Where records are read, and how.
+    """What a :class:`FileInjector` reads, and how.
 
-    ``pattern``: relative to ``root``, as ``*.jsonl`` or ``**/*.log``. ``timestamp``: the field with a record's time;
-    None gives every record of a file the time of the file's creation. ``id_field``: the dotted path of the field with a
-    record's id; it is then known by that, and not by its place in a file. ``disorder``: how much older than an earlier
-    record of its file a record may be. ``tail``: go on with what is appended, and with new files; else read
-    what is there. ``finish``: then finish the process, so that the low watermark passes everything; it takes no more
-    records. ``any_timestamp``: take times before 1980 and more than a year ahead, too. ``quiet``: in a tail, for
-    how long a file that was read to its end may still hold the watermark back. ``poll``: seconds between looks for
-    news. ``checkpoint``: a file that remembers how far everything is ACKed, so that a restart need not read it
-    all again. ``skip_bad``: pass over lines that are no records, with a warning, instead of stopping at them. Empty
-    lines are passed over anyway. ``skipped_to``: a new file that takes those lines; it implies ``skip_bad``.
-    ``types``: the CSV columns that are not text.
+    Attributes:
+        root: The directory of the files.
+        pattern: Files to read, relative to ``root``, such as ``*.jsonl`` or ``**/*.log``.
+        form: The format of the lines.
+        timestamp: The field with a record's timestamp. None gives every record the time of its file's creation.
+        id_field: The dotted path of the field with a record's id. The id then identifies the record, instead of its
+            position in a file.
+        disorder: How much older than an earlier record of its file a record may be, in microseconds.
+        tail: Continue with appended lines and new files. Otherwise read only what exists.
+        finish: Finish the process after reading, so that the low watermark passes everything. No more records are
+            accepted then.
+        any_timestamp: Also accept times before 1980 and more than a year ahead.
+        quiet: In a tail, how many microseconds a file that is read to its end may still hold the low watermark.
+        poll: Seconds between two checks for new data.
+        checkpoint: A file that stores how far every file is ACKed, so that a restart does not read everything again.
+        skip_bad: Skip lines that are not records, with a warning, instead of stopping. Empty lines are always skipped.
+        skipped_to: A new file to write the skipped lines to. It implies ``skip_bad``.
+        types: The CSV columns that are not text.
     """
 
     root: Path
@@ -132,20 +141,27 @@ class FileSettings:
 
 
 def check_files(settings: FileSettings) -> None:
-    """See that there is something to read: SourceError if no file matches."""
+    """Raise SourceError if no file matches."""
     if not _sizes(settings.root, settings.pattern):
         raise SourceError(f"no file in {settings.root} matches {settings.pattern!r}: nothing is injected")
 
 
 class FileInjector:
-    """Reads files into an open :class:`Injector`, which must be used for nothing else."""
+    """Reads files into an open :class:`Injector`. Nothing else may use that injector."""
 
     def __init__(
         self, injector: Injector, settings: FileSettings, wall: Callable[[], int] = lambda: time.time_ns() // 1_000
     ) -> None:
-        """``wall`` gives the time in microseconds.
+        """Create a file injector.
 
-        SourceError if there is a checkpoint that cannot be read, or the file for skipped lines cannot take them.
+        Args:
+            injector: The injector, which must be open.
+            settings: What to read, and how.
+            wall: Returns the time, in microseconds.
+
+        Raises:
+            SourceError: The checkpoint cannot be read, or the skipped lines cannot be written.
+            UsageError: Settings contradict each other.
         """
         if settings.form is FileFormat.LINES and settings.timestamp is not None:
             raise UsageError("raw lines have no fields to read a timestamp from: name another format")
@@ -154,32 +170,32 @@ class FileInjector:
         if settings.finish and settings.tail:
             raise UsageError("a tail has no end at which to finish: choose either finish or tail")
         self.records = 0
-        """Records handed to the injector."""
+        """Records accepted by the injector."""
         self.skipped = 0
-        """Lines that were no records."""
+        """Lines that were not records."""
         self._injector = injector
         self._settings = settings
         self._wall = wall
         self._progress = ReadingProgress(settings.disorder, settings.quiet if settings.tail else 0)
-        self._sources: dict[str, _Source] = {}
+        self._sources: dict[str, _SourceFile] = {}
         self._starts = load_checkpoint(settings.checkpoint)
         self._skips = settings.skip_bad or settings.skipped_to is not None
         self._skipped_lines = None if settings.skipped_to is None else SkippedLines(settings.skipped_to)
         self._open_quotes: dict[str, int] = {}
-        """By file that is read: where the line begins whose open quote is not closed yet."""
+        """By file: the offset of the line with an open quote that is not closed yet."""
         self._idle = False
         self._saved = 0.0
 
     @property
     def partitions(self) -> dict[str, str]:
-        """By file that is read, named below the root: the partition of its records' positions."""
+        """By file, named relative to the root: the partition of its records' positions."""
         return {name: source.partition for name, source in self._sources.items()}
 
     async def run(self) -> None:
-        """Read everything, or follow the files until cancelled.
+        """Read all files, or follow them until cancelled.
 
         Raises:
-            SourceError: It names a file and a line that stop the reading. What was read before is in.
+            SourceError: A line or a file stops the reading; the error names it. Records before it may be accepted.
             InjectorError: The injector has stopped.
         """
         try:
@@ -216,9 +232,9 @@ class FileInjector:
                 await asyncio.sleep(self._settings.poll)
 
     async def _step_aside(self) -> None:
-        """The run has failed: no low watermark is to wait for a process that sends nothing more.
+        """After a failure, make the process idle, so that no low watermark waits for it.
 
-        Records that are not ACKed may not be in. Then the process stays active, and the low watermark behind them.
+        If records are un-ACKed, they may not be delivered. Then the process stays active, and holds the low watermark.
         """
         injector = self._injector
         try:
@@ -226,7 +242,7 @@ class FileInjector:
                 await injector.idle()
                 await injector.settle()
         except InjectorSupersededError:
-            pass  # the process is its successor's now
+            pass  # the name belongs to a newer process now
         except (MillwheelError, TimeoutError) as error:
             log.warning(
                 "injector process %s stays active, and low watermarks wait for it (%s): run it again, or end it by "
@@ -238,7 +254,7 @@ class FileInjector:
             )
 
     def _injected_before(self) -> str:
-        """How many records the run injected before it stopped."""
+        """How many records the run injected before it stopped, as text."""
         if not self.records:
             return "no record before it was injected"
         count, one = counted(self.records, "record"), self.records == 1
@@ -250,7 +266,7 @@ class FileInjector:
     # Files.
 
     async def _look_around(self) -> None:
-        """Find new files, and those that have grown. A new one is asked for its bound before anything more is read."""
+        """Find new files, and files that have grown. The bound of a new file is known before anything else is read."""
         found = await asyncio.to_thread(_sizes, self._settings.root, self._settings.pattern)
         for name in found:
             if name not in self._progress:
@@ -269,7 +285,7 @@ class FileInjector:
                 self._progress.grew(file.name, self._wall())
 
     async def _open(self, name: str) -> None:
-        """Begin with a file that has its first line; of a CSV file that may grow, the header and a row."""
+        """Start with a file once its first line is complete. A CSV file that may grow also needs its first row."""
         lines, end = await self._lines(name, 0)
         csv = self._settings.form is FileFormat.CSV
         if not lines or (csv and self._settings.tail and len(lines) == 1):
@@ -300,22 +316,22 @@ class FileInjector:
         except LineError as error:
             raise SourceError(f"{name}: {error}") from error
         head = await asyncio.to_thread(_head, path, end)
-        self._sources[name] = _Source(path, partition, head, header, parser, content)
+        self._sources[name] = _SourceFile(path, partition, head, header, parser, content)
         lines, _ = await self._lines(name, begin.offset)
         first = self._first_time(name, lines)
         self._progress.found(name, begin.offset, first, self._wall(), at_end=not lines)
 
     def _first_time(self, name: str, lines: list[tuple[int, bytes]]) -> int | None:
-        """The timestamp of the first of ``lines`` that is a record with a likely time."""
+        """The timestamp of the first of ``lines`` that is a record with a plausible time. None if there is none."""
         for _, line in lines:
             try:
                 return self._parse(name, line)[1]
             except LineError:
-                continue  # it is reported when it is read
+                continue  # the error is reported when the line is read
         return None
 
     async def _lines(self, name: str, start: int) -> tuple[list[tuple[int, bytes]], int]:
-        """The next whole lines from ``start`` on, each with its offset, and where the one after them begins."""
+        """The next complete lines from ``start`` on, with their offsets, and the offset after the last of them."""
         return await asyncio.to_thread(_read_lines, self._settings.root / name, start, self._settings.tail)
 
     async def _read(self, file: FileProgress) -> None:
@@ -351,7 +367,7 @@ class FileInjector:
             raise await self._error(file.name, bad)
 
     def _parse(self, name: str, line: bytes) -> tuple[Any, int, str | None]:
-        """A line's value, timestamp and id; LineError if it is no record, or its time is not likely."""
+        """A line's value, timestamp and id. LineError if it is not a record, or its time is implausible."""
         value, timestamp = self._sources[name].parser.parse(line)
         now = self._wall()
         if not self._settings.any_timestamp and not is_likely(timestamp, now):
@@ -364,7 +380,7 @@ class FileInjector:
         return value, timestamp, read_id(value, self._settings.id_field) if self._settings.id_field else None
 
     async def _send(self, name: str, rows: list[_Row]) -> tuple[list[_Row], _BadLine | None]:
-        """Send records; those that were accepted, and the one that stops the reading, if there is one."""
+        """Send records. Returns the accepted ones, and the one that stops the reading, if any."""
         sent: list[_Row] = []
         start, step = 0, len(rows)
         while start < len(rows):
@@ -389,7 +405,7 @@ class FileInjector:
             if error is None:
                 step = len(rows)
             elif step > 1:
-                step = 1  # it is one of the next: which one is seen when they are sent alone
+                step = 1  # one of the next records is faulty: send them one by one to find it
             else:
                 bad = _BadLine(rows[start].offset, rows[start].line, error)
                 if not self._skips:
@@ -409,7 +425,7 @@ class FileInjector:
             log.warning("lines that are skipped from here on are counted, and not named")
 
     async def _skip_quoted(self, name: str, line: bytes) -> None:
-        """Skip a line that begins within the quotes of a line that was skipped."""
+        """Skip a line that begins inside the quotes of a skipped line."""
         if self._skipped_lines is not None:
             await asyncio.to_thread(self._skipped_lines.write, line, self._sources[name].header)
         self.skipped += 1
@@ -429,32 +445,32 @@ class FileInjector:
     # Watermark and checkpoint.
 
     async def _publish(self) -> None:
-        """Figure 10: the oldest unfinished file's bound. Without unfinished files others need not wait for us (G8)."""
+        """Publish the bound of the oldest unfinished file (figure 10). A tail without such a file becomes idle (G8)."""
         now = self._wall()
         watermark = self._progress.watermark(now)
         if watermark is not None:
             self._idle = False
-            # A large disorder may reach back to before the oldest time that a record may have.
-            least = MIN_TIMESTAMP if self._settings.any_timestamp else OLDEST_USUAL
+            # A large ``disorder`` may give a bound before the oldest plausible timestamp.
+            least = MIN_TIMESTAMP if self._settings.any_timestamp else OLDEST_USUAL_US
             await self._injector.advance(max(watermark, least))
         elif not self._idle and self._settings.tail and not self._progress.unfinished(now):
             self._idle = True
             await self._injector.idle()
 
     def _save_checkpoint(self, *, at_once: bool = False) -> None:
-        """Remember how far each file is ACKed. To be late with it costs reading, never a record."""
+        """Store how far each file is ACKed. An old checkpoint costs repeated reading, but no record."""
         path, now = self._settings.checkpoint, time.monotonic()
         if path is None or (now - self._saved < _SAVE_SECONDS and not at_once):
             return
         if self._settings.id_field and self._injector.unacked:
-            return  # with ids, the injector does not know up to which place in a file everything is ACKed
+            return  # with ids, the injector does not know the offset up to which everything is ACKed
         self._saved = now
         for file in self._progress:
             source = self._sources[file.name]
             offset = file.restart(self._injector.acknowledged(source.partition))
-            # No reading begins within quotes.
+            # Reading must not start inside quotes.
             offset = min(offset, self._open_quotes.get(file.name, offset))
-            # A file that is gone, or has less than before, stays as it was.
+            # A file that was removed or truncated keeps its entry in the checkpoint.
             with contextlib.suppress(OSError):
                 if offset >= source.content.size and source.content.extend(source.path, offset):
                     begin = self._starts[source.partition]
@@ -468,7 +484,7 @@ class FileInjector:
 
 
 def _check_content(content: ContentHash, path: Path, begin: FileStart) -> None:
-    """Hash what a checkpoint has of a file; SourceError if it is not what was read then."""
+    """Hash the bytes that a checkpoint covers. SourceError if they differ from those that were read then."""
     if not content.extend(path, begin.offset) or content.digest != begin.digest:
         raise SourceError(
             f"{path}: its first {begin.offset:,} bytes are not those that were injected before, as the checkpoint has "
@@ -478,13 +494,13 @@ def _check_content(content: ContentHash, path: Path, begin: FileStart) -> None:
 
 
 def _head(path: Path, size: int) -> bytes:
-    """The beginning of a file, of whose lines ``size`` bytes are whole."""
+    """The first bytes of a file, at most ``size`` and ``HEAD_BYTES``. ``size``: the end of its complete lines."""
     with path.open("rb") as file:
         return file.read(min(size, HEAD_BYTES))
 
 
-def _check_head(source: _Source, name: str) -> None:
-    """SourceError if a file that has grown does not begin as it did."""
+def _check_head(source: _SourceFile, name: str) -> None:
+    """Raise SourceError if the beginning of a file that has grown has changed."""
     if _head(source.path, len(source.head)) != source.head:
         raise SourceError(
             f"{name}: it was replaced while it was read: its beginning is not what it was; run again to read it as "
@@ -493,7 +509,7 @@ def _check_head(source: _Source, name: str) -> None:
 
 
 def _sizes(root: Path, pattern: str) -> dict[str, int]:
-    """The files that are there, with their sizes, by their names below ``root``."""
+    """The sizes of the existing files, by name relative to ``root``."""
     found = {}
     for path in sorted(root.glob(pattern)):
         with contextlib.suppress(FileNotFoundError):
@@ -513,25 +529,25 @@ def _line_number(path: Path, offset: int) -> int:
 
 
 def _created(path: Path) -> int:
-    """The best that the system tells of when a file was made, in microseconds."""
+    """The best available estimate of a file's creation time, in microseconds."""
     state = path.stat()
     return min(state.st_ctime_ns, state.st_mtime_ns) // 1_000
 
 
 def _read_lines(path: Path, start: int, growing: bool) -> tuple[list[tuple[int, bytes]], int]:
-    """The next whole lines, at least one if there is one. In a file that grows, a line needs its end to be whole."""
+    """The next complete lines, at least one if there is one. In a growing file, a complete line has a line feed."""
     with path.open("rb") as file:
         file.seek(start)
         data = file.read(_READ_BYTES)
         while b"\n" not in data and (more := file.read(_READ_BYTES)):
             data += more
-            if len(data) > _LONGEST_LINE:
-                raise SourceError(f"{path}, byte {start}: a line of more than {_LONGEST_LINE:,} bytes")
+            if len(data) > _MAX_LINE_BYTES:
+                raise SourceError(f"{path}, byte {start}: a line of more than {_MAX_LINE_BYTES:,} bytes")
         complete = data.rfind(b"\n") + 1
         if not growing and not file.read(1):
             complete = len(data)
     lines, at = [], start
-    # At line feeds alone: a lone carriage return is part of a line.
+    # Only line feeds separate lines. A single carriage return is part of a line.
     for line in data[:complete].split(b"\n"):
         lines.append((at, line.removesuffix(b"\r")))
         at += len(line) + 1

@@ -1,7 +1,7 @@
-"""Which file is which: a file is known by its full path, its first line, and the bytes that were read of it.
+"""The identity of a file: its full path, its first line, and the bytes that were read of it.
 
-A record's id is a partition and a byte offset. The partition's name has the path and a fingerprint of the first line,
-so that another file under the same path is another partition. A checkpoint has a hash of what was read, too.
+A record's id is a partition and a byte offset. The partition's name contains the path and a fingerprint of the first
+line. So another file under the same path is another partition. A checkpoint also contains a hash of the read bytes.
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ from typing import Final
 __all__ = ["HEAD_BYTES", "ContentHash", "partition_name"]
 
 HEAD_BYTES: Final = 4 << 10
-"""How much of a file's beginning a tail compares whenever the file has grown."""
+"""The most bytes at a file's beginning that a tail compares whenever the file has grown."""
 _READ_BYTES: Final = 1 << 20
 _FINGERPRINT_BYTES: Final = 8
 _CONTENT_BYTES: Final = 16
 
 
 def partition_name(path: str, first_lines: Sequence[bytes]) -> str:
-    """The name of the partition of a file's positions.
+    """The name of the partition for positions in a file.
 
     Args:
         path: The full path, without symbolic links.
-        first_lines: The first line, without its end; of a CSV file the header and the first row.
+        first_lines: The first line, without its end. For a CSV file, the header and the first row.
 
     Returns:
         The path and a fingerprint of those lines. An append does not change it.
@@ -38,11 +38,11 @@ def partition_name(path: str, first_lines: Sequence[bytes]) -> str:
 
 
 class ContentHash:
-    """A hash of the first bytes of a file, which goes on with what follows them."""
+    """A hash of the first bytes of a file. It can be extended by the bytes after them."""
 
     def __init__(self) -> None:
         self.size = 0
-        """How many bytes are in it."""
+        """How many bytes are hashed."""
         self._hasher = blake2b(digest_size=_CONTENT_BYTES)
 
     @property
@@ -51,7 +51,7 @@ class ContentHash:
         return self._hasher.hexdigest()
 
     def extend(self, path: Path, size: int) -> bool:
-        """Take in what the file has up to ``size`` bytes; whether it has that much."""
+        """Hash the file up to ``size`` bytes. Returns whether it has that many."""
         with path.open("rb") as file:
             file.seek(self.size)
             while self.size < size and (data := file.read(min(_READ_BYTES, size - self.size))):

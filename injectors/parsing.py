@@ -1,7 +1,7 @@
-"""Lines of files as records: their values and timestamps. Pure.
+"""Converts lines of files to values and timestamps. Pure.
 
-One record per line: JSON objects, CSV rows under the file's header line, or raw lines. A CSV field that goes on over
-the end of its line is in no record.
+A line is one record: a JSON object, a CSV row under the file's header line, or a raw line. A quoted CSV field that
+continues on the next line is not supported: none of its lines is a record.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from typing import Any, Final
 
 import msgspec
 
-from millwheel.core.time import MAX_TIMESTAMP, MIN_TIMESTAMP, from_datetime
-from millwheel.core.units import NEWEST_USUAL, OLDEST_USUAL
-from millwheel.core.wording import counted
+from millwheel.model.time import MAX_TIMESTAMP, MIN_TIMESTAMP, from_datetime
+from millwheel.model.units import NEWEST_USUAL_US, OLDEST_USUAL_US
+from millwheel.model.wording import counted
 from millwheel.sdk.errors import MillwheelError, UsageError
 
 __all__ = [
@@ -36,12 +36,12 @@ __all__ = [
 
 
 class FileFormat(StrEnum):
-    """What a line is."""
+    """The format of a line."""
 
     JSONL = "jsonl"
     CSV = "csv"
     LINES = "lines"
-    """The line without its end is the value: for streams of bytes, or of texts in UTF-8."""
+    """The line without its end is the value. For streams of bytes, or of UTF-8 text."""
 
 
 class TimeUnit(StrEnum):
@@ -55,13 +55,13 @@ class TimeUnit(StrEnum):
 
 
 _OPEN_QUOTE: Final = "unexpected end of data"
-"""What the csv module says of a line that ends within quotes."""
+"""The csv module's error for a line that ends inside quotes."""
 _TEXT_FOR_NUMBER: Final = re.compile(r"Expected `(int|float)[^`]*`, got `str` - at `\$\.(\w+)`")
 _FACTOR: Final = {TimeUnit.MICROSECONDS: 1, TimeUnit.MILLISECONDS: 1_000, TimeUnit.SECONDS: 1_000_000}
 
 
 class ColumnType(StrEnum):
-    """What the text in a CSV column stands for; an empty cell is no value, but in a column of text."""
+    """The type of a CSV column. An empty cell is None, except in a column of text."""
 
     TEXT = "text"
     INT = "int"
@@ -69,22 +69,22 @@ class ColumnType(StrEnum):
 
 
 class LineError(MillwheelError):
-    """A line that is no record."""
+    """A line that is not a record."""
 
 
 class OpenQuoteError(LineError):
-    """A line of CSV that ends within quotes. The lines up to the closing quote are no records either."""
+    """A CSV line that ends inside quotes. The lines up to the closing quote are not records either."""
 
 
 @dataclass(frozen=True, slots=True)
 class TimestampField:
-    """Where a record's timestamp stands: a field of its value, by a dotted path."""
+    """The field with a record's timestamp, by a dotted path."""
 
     path: str
     unit: TimeUnit
 
     def read(self, value: Any) -> int:
-        """The timestamp of ``value``, in microseconds; LineError if there is none."""
+        """The timestamp of ``value``, in microseconds. LineError if there is none."""
         found = _field(value, self.path)
         try:
             timestamp = self._convert(found)
@@ -122,9 +122,9 @@ class TimestampField:
 
 
 def _is_time_in(unit: TimeUnit, found: Any) -> bool:
-    """Whether ``found``, read in ``unit``, is a time from 1980 to 2200, as nearly all are."""
+    """Whether ``found``, read in ``unit``, is a time from 1980 to 2200. Nearly all real times are."""
     try:
-        return OLDEST_USUAL <= TimestampField("", unit)._convert(found) <= NEWEST_USUAL
+        return OLDEST_USUAL_US <= TimestampField("", unit)._convert(found) <= NEWEST_USUAL_US
     except LineError:
         return True  # ISO 8601 without an offset
     except (TypeError, ValueError, ArithmeticError):
@@ -132,7 +132,7 @@ def _is_time_in(unit: TimeUnit, found: Any) -> bool:
 
 
 def read_id(value: Any, path: str) -> str:
-    """The id of a record: the text or whole number at a dotted path; LineError if there is none."""
+    """A record's id: the text or integer at a dotted path. LineError if there is none."""
     found = _field(value, path)
     if isinstance(found, str) and found:
         return found
@@ -142,7 +142,7 @@ def read_id(value: Any, path: str) -> str:
 
 
 def _field(value: Any, path: str) -> Any:
-    """What stands at a dotted path; LineError if there is nothing."""
+    """The value at a dotted path. LineError if there is none."""
     for name in path.split("."):
         if not isinstance(value, dict) or name not in value:
             raise LineError(f"no field {path!r}")
@@ -163,8 +163,20 @@ class LineParser:
         *,
         text: bool = False,
     ) -> None:
-        """``timestamp`` None gives every record the time ``otherwise``; ``header`` is the first line of a CSV file, and
-        ``types`` has its columns that are not text. ``text``: raw lines are texts, and not bytes."""
+        """Create a parser.
+
+        Args:
+            form: The format of the lines.
+            timestamp: The field with the timestamp. None gives every record the time ``otherwise``.
+            otherwise: A time in microseconds.
+            header: The first line of a CSV file.
+            types: The CSV columns that are not text.
+            text: Whether raw lines are text instead of bytes.
+
+        Raises:
+            UsageError: Raw lines have no fields to read a timestamp from.
+            LineError: The header is invalid, or lacks a column of ``types``.
+        """
         if timestamp is not None and form is FileFormat.LINES:
             raise UsageError("raw lines have no fields to read a timestamp from: name another format")
         self._timestamp = timestamp
@@ -183,7 +195,10 @@ class LineParser:
         self._parse = parsers[form]
 
     def parse(self, line: bytes) -> tuple[Any, int]:
-        """The value and timestamp of a line without its end; LineError says what is wrong with it."""
+        """The value and the timestamp (microseconds) of a line without its end.
+
+        LineError says what is wrong with it.
+        """
         value = self._parse(line)
         return value, self._otherwise if self._timestamp is None else self._timestamp.read(value)
 
@@ -210,13 +225,16 @@ class LineParser:
 
 
 def column_hint(message: str) -> str:
-    """For a CSV record that is not of its stream's type: the option that makes a number of the text in a column."""
+    """For a CSV record of the wrong type: the command line option that makes a column numeric.
+
+    Empty if it does not apply.
+    """
     found = _TEXT_FOR_NUMBER.search(message)
     return "" if found is None else f"; CSV cells are texts: give --column {found[2]}={found[1]}"
 
 
 def leaves_quote_open(line: bytes) -> bool:
-    """Whether a line that begins within quotes ends within them."""
+    """Whether a line that begins inside quotes also ends inside them."""
     try:
         next(csv.reader(['"' + line.decode("latin-1")], strict=True), [])
     except csv.Error as error:

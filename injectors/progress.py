@@ -1,4 +1,4 @@
-"""How far the files are read, and the injector low watermark that follows from it (section 5.2, figure 10). Pure."""
+"""How far files are read, and the resulting injector low watermark (section 5.2, figure 10). Pure."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ __all__ = ["FileProgress", "ReadingProgress"]
 class FileProgress:
     """One file. Times are microseconds.
 
-    ``offset``: up to where it was handed to the injector. ``bound``: no later record of it is older; None as long as
-    nothing is known of its records. ``at_end``: everything in it was read. ``grew_at``: when it last had something new.
-    ``confirmed``: ``bound`` is that of a record that was accepted; else it is that of a line that may still be refused.
-    ``last``: where the last record that was handed over begins; -1 if there was none.
+    ``offset``: bytes before it were passed to the injector. ``bound``: later records of the file are not older; None
+    while its records are unknown. ``at_end``: everything in the file was read. ``grew_at``: when new data was last
+    found. ``confirmed``: whether ``bound`` comes from an accepted record; otherwise from a line that may still be
+    refused. ``last``: the offset of the last record that was passed to the injector; -1 if there is none.
     """
 
     name: str
@@ -27,15 +27,18 @@ class FileProgress:
     confirmed: bool = False
 
     def restart(self, acknowledged: int | None) -> int:
-        """Where reading may begin again. ``acknowledged``: all records that begin below it are ACKed; None: all are."""
+        """The offset to restart from.
+
+        ``acknowledged``: all records at lower offsets are ACKed; None if no record was sent.
+        """
         return self.offset if acknowledged is None or acknowledged > self.last else acknowledged
 
 
 class ReadingProgress:
     """All files of one injector process.
 
-    ``disorder``: how much older than an earlier record of its file a record may be. ``quiet``: how long a file
-    whose end was reached still counts as unfinished, for it may grow; figure 10 has none.
+    ``disorder``: how much older than an earlier record of its file a record may be, in microseconds. ``quiet``: how
+    long a file that was read to its end still counts as unfinished, because it may grow. Figure 10 has no such time.
     """
 
     def __init__(self, disorder: int, quiet: int = 0) -> None:
@@ -50,9 +53,14 @@ class ReadingProgress:
         return iter(list(self._files.values()))
 
     def found(self, name: str, offset: int, first: int | None, now: int, *, at_end: bool) -> FileProgress:
-        """A file, to be read from ``offset`` on; ``at_end``: there is nothing in it from there on yet.
+        """Add a file, to be read from ``offset``.
 
-        ``first`` is the timestamp of the first record there, None if that is not known.
+        Args:
+            name: The name of the file.
+            offset: Where to start, in bytes.
+            first: The timestamp of the first record from there, in microseconds. None if unknown.
+            now: The time, in microseconds.
+            at_end: Whether the file has nothing from ``offset`` on yet.
         """
         made = FileProgress(name, offset, grew_at=now, at_end=at_end)
         if first is not None:
@@ -61,13 +69,18 @@ class ReadingProgress:
         return made
 
     def gone(self, name: str) -> None:
-        """The file is there no more."""
+        """Remove a file that does not exist any more."""
         del self._files[name]
 
     def read(self, name: str, offset: int, newest: int | None, last: int | None, now: int) -> None:
-        """Up to ``offset`` was read; ``newest`` is the largest timestamp in it, ``last`` where the last record begins.
+        """Record that a file was read up to ``offset``.
 
-        Both are None if there was no record.
+        Args:
+            name: The name of the file.
+            offset: The end of the part that was read, in bytes.
+            newest: The largest timestamp in the part, in microseconds. None if it has no record.
+            last: The offset of the last record in the part. None if it has no record.
+            now: The time, in microseconds.
         """
         file = self._files[name]
         file.last = file.last if last is None else last
@@ -80,29 +93,29 @@ class ReadingProgress:
             file.confirmed = True
 
     def reached_end(self, name: str) -> None:
-        """Nothing more is in the file for now."""
+        """Record that the file has nothing more for now."""
         self._files[name].at_end = True
 
     def grew(self, name: str, now: int) -> None:
-        """The file has more in it than was read."""
+        """Record that the file has unread data."""
         file = self._files[name]
         file.at_end = False
         file.grew_at = now
 
     def next_file(self) -> FileProgress | None:
-        """What to read next: the file that holds the watermark back; None if all are read."""
+        """The file to read next: the one that holds the low watermark. None if all are read."""
         unread = [file for file in self._files.values() if not file.at_end]
         return min(unread, key=lambda file: (file.bound is not None, file.bound or 0, file.name), default=None)
 
     def unfinished(self, now: int) -> list[FileProgress]:
-        """The files of which more is to be expected."""
+        """The files that may have more records."""
         return [file for file in self._files.values() if not file.at_end or now - file.grew_at < self._quiet]
 
     def watermark(self, now: int) -> int | None:
-        """The oldest unfinished file's bound (fig. 10).
+        """The bound of the oldest unfinished file (figure 10), in microseconds.
 
-        None if no file is unfinished, or nothing is known of one, or no record of the oldest was accepted yet: the line
-        that its bound comes from may still be refused. It is read next, so this does not last.
+        None if no file is unfinished, or the bound of one is unknown. Also None before a record of the oldest file is
+        accepted, since the line of its bound may still be refused. That line is read next, so this state is short.
         """
         files = [file for file in self.unfinished(now) if file.bound is not None or not file.at_end]
         if not files or any(file.bound is None for file in files):

@@ -1,4 +1,4 @@
-"""The file that takes the lines that were passed over, so that they can be mended and injected (section 5.2)."""
+"""The file with the skipped lines, so that a user can correct and inject them (section 5.2)."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ __all__ = ["SkippedLines"]
 
 
 class SkippedLines:
-    """Writes raw lines to a file of their own; lines of CSV files stand under their header."""
+    """Writes skipped lines to a file. Lines of CSV files are written under their header."""
 
     def __init__(self, path: Path) -> None:
-        """SourceError if the file has lines already, or cannot be made."""
+        """Raises SourceError if the file already has lines, or cannot be created."""
         self._path = path
         self._header: bytes | None = None
         try:
@@ -25,10 +25,14 @@ class SkippedLines:
             raise SourceError(f"{path} has lines already: name another file for the skipped lines, or remove this one")
 
     def write(self, line: bytes, header: bytes) -> None:
-        """Add a line. ``header``: that of its file; empty if its file has none.
+        """Append a line.
+
+        Args:
+            line: The line without its end.
+            header: The header of its file. Empty if its file has none.
 
         Raises:
-            SourceError: The line has another header than those before it, or it cannot be written.
+            SourceError: The header differs from that of earlier lines, or the line cannot be written.
         """
         if self._header is not None and header != self._header:
             raise SourceError(

@@ -1,21 +1,21 @@
-"""Who owns which interval: by load, over machines, and away from workers that are gone (section 7.1)."""
+"""Assignment of intervals to workers: by load, spread over machines, and away from lost workers (section 7.1)."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Final
 
-from millwheel.core.catalog import ACTIVE_STATES, Catalog
-from millwheel.core.catalog import code_of as spec_code_of
-from millwheel.core.catalog_keys import worker_key
-from millwheel.core.interval_chunks import Chunk
-from millwheel.core.interval_table import NOBODY
 from millwheel.master.draft import Draft
+from millwheel.model.catalog import ACTIVE_STATES, Catalog
+from millwheel.model.catalog import code_of as spec_code_of
+from millwheel.model.catalog_keys import worker_key
+from millwheel.model.interval_chunks import IntervalChunk
+from millwheel.model.interval_table import NOBODY
 from millwheel.rpc.v1 import catalog_pb2 as catalog
 
 __all__ = [
     "NO_CODE",
-    "Assigner",
+    "IntervalAssigner",
     "code_of",
     "draft_assignments",
     "draft_releases",
@@ -24,26 +24,26 @@ __all__ = [
     "switching_since",
 ]
 
-_IDLE: Final = 0.01
-"""What an interval weighs beside its load: so that idle ones are spread, too."""
+_IDLE_LOAD: Final = 0.01
+"""The weight of an interval beside its load, in cores, so that idle intervals are spread too."""
 
-_STEP: Final = 0.05
-"""Workers whose loads differ by less are taken for equal; then the less loaded machine goes first."""
+_EQUAL_LOADS: Final = 0.05
+"""A difference of loads, in cores, below which workers count as equal. Then the less loaded machine goes first."""
 
-_MOST_WORKERS: Final = 48
-"""The most workers that one transaction gives intervals to: it rests on the registration of each of them."""
+_MAX_WORKERS_PER_TRANSACTION: Final = 48
+"""The maximum number of workers that one transaction assigns to. It compares the registration of each of them."""
 
 _NO_LOADS: Final[Mapping[str, float]] = {}
 
 
 NO_CODE: Final = ""
-"""Of intervals that take no user code, and that any worker may own."""
+"""The code of intervals that need no user code. Any worker may own them."""
 
 
 def code_of(known: Catalog, incarnation: str) -> str | None:
-    """The digest of the code that an incarnation runs; None for a stream's log, which runs none.
+    """Return the digest of an incarnation's code; None for a stream's log, which runs none.
 
-    A computation that is being removed delivers what it had produced, for which it needs none: ``NO_CODE``.
+    A removed computation only delivers what it had produced. It needs no code for that: ``NO_CODE``.
     """
     found = known.computation(incarnation)
     if found is not None:
@@ -52,18 +52,20 @@ def code_of(known: Catalog, incarnation: str) -> str | None:
 
 
 def may_run(worker: catalog.WorkerRecord, code: str | None) -> bool:
-    """Whether a worker may own intervals of that code: one bound to a package runs that alone, and no logs.
+    """Return whether a worker may own intervals of that code.
 
-    What a removed computation leaves behind goes to any worker: there may be none left that is made for its package.
+    A worker bound to a package runs only that package, and no logs.
+
+    Any worker may own the intervals of a removed computation, since none may be left for its package.
     """
     return code == NO_CODE or not worker.package or worker.package == code
 
 
-class Assigner:
-    """Gives intervals to live workers: those made for the code, if there are any, and of them the least loaded."""
+class IntervalAssigner:
+    """Assigns intervals to live workers: those bound to the code if any exist, and of those the least loaded."""
 
     def __init__(self, known: Catalog, loads: Mapping[str, float] = _NO_LOADS) -> None:
-        """``loads``: what intervals cost, by journal, in cores; those that are not there count as idle."""
+        """``loads``: the cost of intervals by journal, in cores. An interval without an entry counts as idle."""
         self._known = known
         self._loads = loads
         self._load = dict.fromkeys(sorted(known.workers), 0.0)
@@ -73,19 +75,19 @@ class Assigner:
             for (worker, registration), owned in table.owned.items():
                 if self.lives(worker, registration):
                     self._weigh(
-                        worker, len(owned) * _IDLE + (sum(loads.get(one, 0.0) for one in owned) if loads else 0)
+                        worker, len(owned) * _IDLE_LOAD + (sum(loads.get(one, 0.0) for one in owned) if loads else 0)
                     )
 
     def is_owned(self, interval: catalog.IntervalRecord) -> bool:
-        """Whether the owner is alive, and has been ever since the interval was given to it."""
+        """Whether the owner is alive, and has been alive since the assignment of the interval."""
         return self.lives(interval.owner.worker_id, interval.owner_revision)
 
     def lives(self, worker: str, registration: int) -> bool:
-        """Whether a worker is alive, under the registration that was created at that revision."""
+        """Whether a worker is alive under the registration that was created at that revision."""
         return worker in self._known.workers and registration == self._known.registration(worker)
 
     def candidates(self, code: str | None) -> list[str]:
-        """The workers that should own intervals of that code: the ones bound to it, else the ones bound to none."""
+        """Return the workers preferred for that code: those bound to it, otherwise those bound to no package."""
         fit = [name for name in self._load if may_run(self._known.workers[name], code)]
         if code == NO_CODE:
             return [name for name in fit if not self._known.workers[name].package] or fit
@@ -93,15 +95,18 @@ class Assigner:
         return bound or fit
 
     def choose(self, code: str | None, but: str = "") -> str | None:
-        """The candidate to own one more interval; None if there is none but ``but``."""
+        """Return the best candidate for one more interval, other than ``but``; None if there is none."""
         fit = [name for name in self.candidates(code) if name != but]
-        if len(self._given) >= _MOST_WORKERS:
-            # Those left out have their turn in the next transaction, which sees them as the least loaded.
+        if len(self._given) >= _MAX_WORKERS_PER_TRANSACTION:
+            # Other workers have their turn in the next transaction, where they are the least loaded.
             fit = [name for name in fit if name in self._given] or fit
         return min(fit, key=self._rank) if fit else None
 
     def assign(self, interval: catalog.IntervalRecord, code: str | None, draft: Draft) -> None:
-        """Give ``interval`` an owner under a fresh sequencer; none, under the old one, while nobody may run it."""
+        """Assign ``interval`` to an owner under a fresh sequencer.
+
+        If no worker may run it, it keeps the old sequencer.
+        """
         worker = self.choose(code)
         if worker is None:
             interval.ClearField("owner")
@@ -117,16 +122,17 @@ class Assigner:
         interval.owner.CopyFrom(self._known.workers[worker].endpoint)
         interval.owner.worker_id = worker
         interval.owner_revision = self._known.registration(worker)
-        self._weigh(worker, _IDLE + self._loads.get(interval.journal, 0.0))
+        self._weigh(worker, _IDLE_LOAD + self._loads.get(interval.journal, 0.0))
 
     def renew(self, interval: catalog.IntervalRecord, code: str | None, draft: Draft) -> None:
-        """Give an interval anew: to its owner, unless that may not run the code or others are made for it.
+        """Assign an interval again: to its owner, unless the owner may not run the code or others are bound to it.
 
-        It is left as it is where the transaction gives to as many others as it may: its turn is in the next one.
+        The interval stays unchanged if the transaction already assigns to the maximum number of other workers. The
+        next transaction handles it.
         """
         owner = interval.owner.worker_id
         if owner in self.candidates(code):
-            if owner not in self._given and len(self._given) >= _MOST_WORKERS:
+            if owner not in self._given and len(self._given) >= _MAX_WORKERS_PER_TRANSACTION:
                 return
             self.give(interval, owner, draft)
         else:
@@ -141,15 +147,15 @@ class Assigner:
 
     def _rank(self, worker: str) -> tuple[int, float, float, str]:
         load = self._load[worker]
-        return int(load / _STEP), self._machines[self._machine(worker)], load, worker
+        return int(load / _EQUAL_LOADS), self._machines[self._machine(worker)], load, worker
 
 
 def draft_assignments(known: Catalog, draft: Draft, most: int, loads: Mapping[str, float] = _NO_LOADS) -> None:
     """Put up to ``most`` interval maps in order: every interval that should have an owner gets a live one.
 
-    Of large maps as many chunks as a transaction takes; the rest follows in the next one.
+    Of a large map, one transaction takes as many chunks as fit. The next transaction takes the rest.
     """
-    assigner = Assigner(known, loads)
+    assigner = IntervalAssigner(known, loads)
     since = switching_since(known)
     for incarnation in _active(known):
         table = known.tables.get(incarnation)
@@ -161,7 +167,7 @@ def draft_assignments(known: Catalog, draft: Draft, most: int, loads: Mapping[st
         code = code_of(known, incarnation)
         lost = [owner for owner in table.owned if not assigner.lives(*owner)]
         if assigner.choose(code) is None:
-            # Those that have no owner are left as they are, without looking at each of them again.
+            # No worker may run this code: skip intervals without an owner instead of checking each again.
             lost = [owner for owner in lost if owner != NOBODY]
         chunks = table.chunks if switching else table.chunks_of(lost)
         changed = [_assign_chunk(draft, assigner, incarnation, chunk, code, switching) for chunk in chunks]
@@ -169,9 +175,9 @@ def draft_assignments(known: Catalog, draft: Draft, most: int, loads: Mapping[st
 
 
 def _assign_chunk(
-    draft: Draft, assigner: Assigner, incarnation: str, chunk: Chunk, code: str | None, switching: int
+    draft: Draft, assigner: IntervalAssigner, incarnation: str, chunk: IntervalChunk, code: str | None, switching: int
 ) -> bool:
-    """``switching``: owners whose sequencer is smaller run what an update has changed."""
+    """``switching``: owners with a smaller sequencer run the version from before an update."""
 
     def stays(interval: catalog.IntervalRecord) -> bool:
         return assigner.is_owned(interval) and interval.sequencer >= switching
@@ -191,7 +197,7 @@ def _assign_chunk(
 
 
 def draft_releases(known: Catalog, draft: Draft, most: int) -> None:
-    """Take the owners from the intervals of up to ``most`` incarnations that should have none."""
+    """Remove the owners from the intervals of up to ``most`` incarnations that should have none."""
     active = set(_active(known))
     for incarnation, table in sorted(known.tables.items()):
         if most == 0 or draft.is_full:
@@ -206,9 +212,9 @@ def draft_releases(known: Catalog, draft: Draft, most: int) -> None:
 
 
 def release(known: Catalog, incarnation: str, draft: Draft) -> None:
-    """Take the owners from the intervals of an incarnation: of as many as the transaction takes.
+    """Remove the owners from the intervals of an incarnation, as many as the transaction takes.
 
-    What is left over goes by :func:`draft_releases`, once the incarnation is not one that should have owners.
+    :func:`draft_releases` handles the rest, once the incarnation is no longer one that should have owners.
     """
     table = known.tables.get(incarnation)
     if table is None or known.is_damaged(incarnation):
@@ -227,7 +233,7 @@ def release(known: Catalog, incarnation: str, draft: Draft) -> None:
 
 
 def _active(known: Catalog) -> list[str]:
-    """The incarnations whose intervals should have owners."""
+    """Return the incarnations whose intervals should have owners."""
     found = [log.incarnation for _, log in sorted(known.logs.items())]
     for _, record in known.live_topologies():
         if record.state in ACTIVE_STATES:
@@ -237,7 +243,7 @@ def _active(known: Catalog) -> list[str]:
 
 
 def switching_since(known: Catalog) -> dict[str, int]:
-    """By incarnation that an update has changed: owners whose sequencer is smaller run what was before."""
+    """Return, by updated incarnation, the sequencer below which owners still run the version from before the update."""
     found = {}
     for _, record in known.live_topologies():
         found.update({record.incarnations[name]: number for name, number in record.switching.items()})

@@ -1,14 +1,15 @@
-"""What is to be moved, split and merged for the sake of load, and which keys no split can relieve (sections 7.1, 8.4).
+"""Decides which intervals to move, split or merge because of load, and finds keys too hot to split (7.1, 8.4).
 
-Pure: a :class:`View` of loads and the time go in, requests come out. Why it settles, for loads that stay as they are:
+Pure: a :class:`ClusterView` of loads and the time go in, requests come out. For constant loads the decisions come to
+an end, for these reasons:
 
-- a move makes the sum of the squares of the workers' loads smaller, by an amount that has a lower bound: what is
-  moved costs something, and its new owner stays below its old one's load by half of the imbalance;
-- a split is of an interval that is too busy, and leaves a part of it on either side that is no candidate for a merge;
-- a merge is of intervals that together are far from too busy.
+- A move reduces the sum of the squares of the workers' loads by an amount with a lower bound. The moved interval
+  has a minimum cost, and its new owner stays below the old owner's load by half of the imbalance.
+- A split divides an interval that is too busy. The part on either side is too large to be merged.
+- A merge joins intervals that together are far from too busy.
 
-Loads do not stay as they are, so there is a band between what sets off a series of moves and what ends it,
-and whatever was just changed is left alone for a while.
+Real loads vary. So a series of moves starts at a larger imbalance than it ends at, and an interval rests for a while
+after each change.
 """
 
 from __future__ import annotations
@@ -18,34 +19,38 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Final
 
-from millwheel.core.keys import KeyInterval
-from millwheel.core.time import Duration, Timestamp, minutes, seconds
 from millwheel.master.load_book import divide
 from millwheel.master.messages import IntervalName, MergeIntervals, MoveInterval, Reshape, SplitInterval
+from millwheel.model.keys import KeyInterval
+from millwheel.model.time import Duration, Timestamp, minutes, seconds
 from millwheel.rpc.v1 import inspection_pb2 as wire
 
-__all__ = ["BalanceSettings", "Balancer", "HotKey", "IntervalView", "View", "WorkerView", "involved"]
+__all__ = ["BalanceSettings", "Balancer", "ClusterView", "HotKey", "IntervalView", "WorkerView", "involved"]
 
 _COOL_DOWN: Final = seconds(30)
 _COLD_FOR: Final = minutes(5)
-_FEWEST_HOT_RECORDS: Final = 2.0
-"""Records a second of a key that is called hot: twenty in the ten seconds that a rate is taken over. The shares of
-fewer are chance, and what costs half a second for each record is a slow hook."""
-_WORTH_MOVING: Final = 0.005
-"""Cores; less is not worth the moment for which a move keeps records waiting."""
+_MIN_HOT_RECORDS_PER_SECOND: Final = 2.0
+"""Records per second of a key that counts as hot: twenty in the ten seconds over which a rate is measured.
+
+With fewer records, the shares of keys are random. A key that costs half a second per record has a slow hook.
+"""
+_MIN_MOVED_CORES: Final = 0.005
+"""In cores. A cheaper interval is not worth the short time for which a move delays its records."""
 
 
 @dataclass(frozen=True, slots=True)
 class BalanceSettings:
-    """``on`` False: nothing is moved, split or merged but on an operator's word. Loads are in cores.
+    """Loads are in cores.
 
-    ``imbalance``: how far apart two workers may be before intervals are moved; ``balanced``: how close is close enough.
-    ``split_busy``, ``split_bytes``, ``split_keys``: an interval with as much work, cache or keys is split.
-    ``smallest_side``: the smallest part of the load that a split may leave on one side, 0 to 0.5.
-    ``merge_busy``: neighbours that together stay below it for ``cold_for``, and far below the other two, are merged,
-    unless an operator's split made one of them.
-    ``cool_down``: for how long an interval is left alone after a change.
-    ``most_operations``: the most changes under way at a time.
+    - ``on`` False: intervals are moved, split and merged only at an operator's request.
+    - ``imbalance``: the difference between two workers' loads that starts a series of moves.
+    - ``balanced``: the difference at which the series ends.
+    - ``split_busy``, ``split_bytes``, ``split_keys``: an interval with this much work, cache or keys is split.
+    - ``smallest_side``: the smallest part of the load that a split may leave on one side, 0 to 0.5.
+    - ``merge_busy``: neighbours are merged if together they stay below this for ``cold_for``, and far below the
+      limits for cache and keys. Intervals from an operator's split are never merged because of load.
+    - ``cool_down``: how long an interval rests after a change.
+    - ``most_operations``: the maximum number of changes in progress.
     """
 
     on: bool = True
@@ -79,7 +84,7 @@ class BalanceSettings:
 
 @dataclass(frozen=True, slots=True)
 class WorkerView:
-    """A worker that tells its load. ``base``: what it costs beside its intervals."""
+    """A worker with a recent load report. ``base``: its cost in cores besides its intervals."""
 
     name: str
     package: str = ""
@@ -88,10 +93,10 @@ class WorkerView:
 
 @dataclass(frozen=True, slots=True)
 class IntervalView:
-    """One interval. ``code`` None: a stream's log. ``told``: its present owner has told of it.
+    """One interval. ``code`` None: a stream's log. ``told``: its present owner has reported its load.
 
-    ``cost`` weighs work and memory, ``busy`` is the work alone; ``slow`` is the part of it in slow calls of hooks, with
-    ``records`` a second. ``by_operator``: an operator's split made it.
+    ``cost`` combines work and memory; ``busy`` is the work alone. ``slow`` is the part of ``busy`` spent in slow
+    calls of hooks. ``records`` is a rate per second. ``by_operator``: an operator's split made it.
     """
 
     journal: str
@@ -113,8 +118,8 @@ class IntervalView:
 
 
 @dataclass(frozen=True, slots=True)
-class View:
-    """Everything at one moment; intervals in the order of their keys within each incarnation."""
+class ClusterView:
+    """The cluster at one moment. Intervals are in key order within each incarnation."""
 
     workers: tuple[WorkerView, ...]
     intervals: tuple[IntervalView, ...]
@@ -122,7 +127,10 @@ class View:
 
 @dataclass(frozen=True, slots=True)
 class HotKey:
-    """A key that keeps its interval too busy, and cannot be split. ``share`` of its records, ``busy`` in cores."""
+    """A key that keeps its interval too busy and cannot be split.
+
+    ``share``: its part of the records. ``busy``: in cores.
+    """
 
     incarnation: str
     journal: str
@@ -132,30 +140,30 @@ class HotKey:
 
 
 def involved(request: Reshape) -> str:
-    """The journal that a request of a balancer names."""
+    """Return the journal that a balancer's request names."""
     return request.interval.journal
 
 
 @dataclass(slots=True)
 class _Loads:
-    """Workers' loads as they will be once everything decided is done."""
+    """Workers' loads as they will be after all decided changes."""
 
     workers: Mapping[str, WorkerView]
     load: dict[str, float]
     owned: dict[str, list[IntervalView]]
 
     def candidates(self, code: str | None) -> list[str]:
-        """Who should own intervals of that code: as the assigner has it."""
+        """Return the workers preferred for that code, by the assigner's rule."""
         fit = [name for name, one in self.workers.items() if not one.package or one.package == code]
         return [name for name in fit if self.workers[name].package] or fit
 
     def least(self, code: str | None, but: str) -> str | None:
-        """The least loaded candidate other than ``but``."""
+        """Return the least loaded candidate other than ``but``."""
         fit = [name for name in self.candidates(code) if name != but]
         return min(fit, key=lambda name: (self.load[name], name)) if fit else None
 
     def move(self, interval: IntervalView, to: str) -> None:
-        """Count ``interval`` for another worker."""
+        """Count ``interval`` as owned by another worker."""
         if interval.owner in self.load:
             self.load[interval.owner] -= interval.cost
             self.owned[interval.owner].remove(interval)
@@ -165,10 +173,10 @@ class _Loads:
 
 @dataclass(slots=True)
 class _Round:
-    """One call of ``decide``: what is there, what may be touched, and what was decided so far."""
+    """One call of ``decide``: the view, which intervals may change, and the decisions so far."""
 
     loads: _Loads
-    view: View
+    view: ClusterView
     free: Callable[[IntervalView], bool]
     slots: int
     taken: set[str] = field(default_factory=set)
@@ -180,22 +188,22 @@ class _Round:
 
     @property
     def is_full(self) -> bool:
-        """Whether as much is under way as may be."""
+        """Whether the maximum number of changes is reached."""
         return len(self.decided) >= self.slots
 
     def decide(self, request: Reshape, *journals: str) -> None:
-        """Have it done, and leave those intervals alone otherwise."""
+        """Decide ``request``, and exclude those intervals from other decisions."""
         self.decided.append(request)
         self.taken.update(journals)
 
 
 class Balancer:
-    """Remembers what it has under way, and what was changed lately. Ask :meth:`decide` again and again."""
+    """Keeps the changes in progress and the recent changes. Call :meth:`decide` repeatedly."""
 
     def __init__(self, settings: BalanceSettings, fewest_intervals: int = 1) -> None:
-        """``fewest_intervals``: merging leaves a computation with as many."""
+        """``fewest_intervals``: merges leave a computation with at least this many."""
         self.hot_keys: tuple[HotKey, ...] = ()
-        """As of the last decision, the hottest first."""
+        """From the last decision, the hottest first."""
         self._settings = settings
         self._fewest = fewest_intervals
         self._running: dict[str, tuple[Reshape, tuple[str, ...]]] = {}
@@ -203,8 +211,8 @@ class Balancer:
         self._cold: dict[tuple[str, str], Timestamp] = {}
         self._moving = False
 
-    def decide(self, view: View, now: Timestamp) -> list[Reshape]:
-        """What is to be begun now; say by :meth:`ended` when each is over, however it went."""
+    def decide(self, view: ClusterView, now: Timestamp) -> list[Reshape]:
+        """Return the changes to start now. Call :meth:`ended` for each one when it is over, whatever its outcome."""
         self._note(view, now)
         self.hot_keys = tuple(sorted(self._hot_keys(view), key=lambda one: -one.busy))
         slots = self._settings.most_operations - len(self._running)
@@ -221,15 +229,15 @@ class Balancer:
         return round_.decided
 
     def ended(self, request: Reshape, now: Timestamp) -> None:
-        """A change is over; whether it was done or refused, its intervals are left alone for a while."""
+        """Record that a change is over. Its intervals rest for a while, whether it was done or refused."""
         _, journals = self._running.pop(involved(request), (request, ()))
         for journal in journals:
             self._rest[journal] = Timestamp(now + self._settings.cool_down)
 
-    # What may be touched.
+    # Which intervals may change.
 
-    def _note(self, view: View, now: Timestamp) -> None:
-        """An interval that was not there before has just been made, or this balancer begins: it rests first."""
+    def _note(self, view: ClusterView, now: Timestamp) -> None:
+        """New intervals rest first, and so do all intervals when this balancer starts."""
         later = Timestamp(now + self._settings.cool_down)
         self._rest = {one.journal: self._rest.get(one.journal, later) for one in view.intervals}
 
@@ -237,14 +245,14 @@ class Balancer:
         busy = any(interval.journal in journals for _, journals in self._running.values())
         return not busy and now >= self._rest[interval.journal]
 
-    def _journals(self, request: Reshape, view: View) -> Iterator[str]:
+    def _journals(self, request: Reshape, view: ClusterView) -> Iterator[str]:
         yield involved(request)
         if isinstance(request, MergeIntervals):
             for left, right in pairwise(view.intervals):
                 if left.journal == involved(request):
                     yield right.journal
 
-    def _loads(self, view: View) -> _Loads:
+    def _loads(self, view: ClusterView) -> _Loads:
         workers = {one.name: one for one in view.workers}
         load = {one.name: one.base for one in view.workers}
         owned: dict[str, list[IntervalView]] = {name: [] for name in workers}
@@ -254,17 +262,17 @@ class Balancer:
                 owned[interval.owner].append(interval)
         loads = _Loads(workers, load, owned)
         for request, _ in self._running.values():
-            # Told of by its old owner still, perhaps; it will not be there any more.
+            # The old owner may still report the interval, although it is about to lose it.
             moving = (one for one in view.intervals if one.journal == involved(request))
             for one in moving:
                 if isinstance(request, MoveInterval) and one.owner != request.worker:
                     loads.move(one, request.worker)
         return loads
 
-    # What is to be done.
+    # The decisions.
 
     def _place(self, round_: _Round) -> None:
-        """Intervals go to workers made for their code, where there are any."""
+        """Move intervals to workers bound to their code, where such workers exist."""
         for interval in round_.view.intervals:
             if round_.is_full:
                 return
@@ -280,7 +288,7 @@ class Balancer:
         round_.decide(request, interval.journal)
 
     def _split(self, round_: _Round) -> None:
-        """Intervals that are too busy, where somebody could take a half, or too large."""
+        """Split intervals that are too large, or that are too busy where another worker could take a half."""
         for interval in sorted(round_.view.intervals, key=lambda one: (-one.cost, one.journal)):
             if round_.is_full:
                 return
@@ -301,8 +309,12 @@ class Balancer:
         limits = self._settings
         return interval.cached_bytes >= limits.split_bytes or interval.count >= limits.split_keys
 
-    def _hot_keys(self, view: View) -> Iterator[HotKey]:
-        """A hook that blocks the loop for seconds makes no key hot: its seconds are none of the records' own load."""
+    def _hot_keys(self, view: ClusterView) -> Iterator[HotKey]:
+        """Find keys too hot to split.
+
+        A hook that blocks the event loop for seconds makes no key hot, because that time is not the records' own
+        load.
+        """
         for interval in view.intervals:
             own = max(0.0, interval.busy - interval.slow)
             if interval.code is None or own < self._settings.split_busy:
@@ -312,17 +324,20 @@ class Balancer:
                 continue
             for one in interval.sample:
                 busy, records = one.share * own, one.share * interval.records
-                often = records >= _FEWEST_HOT_RECORDS
+                often = records >= _MIN_HOT_RECORDS_PER_SECOND
                 if often and busy >= self._settings.split_busy / 2 and one.key in interval.keys:
                     yield HotKey(interval.incarnation, interval.journal, one.key, one.share, busy)
 
     def _balance(self, round_: _Round) -> None:
-        """Take from the most loaded, give to the least loaded: a series, once begun, goes on until all are close."""
+        """Move intervals from the most loaded to the least loaded.
+
+        A started series continues until all loads are close.
+        """
         limit = self._settings.balanced if self._moving else self._settings.imbalance
         while not round_.is_full:
             found = self._best_move(round_.loads, limit, round_.may)
             if found is None:
-                # What could be moved if it were not resting keeps the series alive.
+                # An interval that could move if it were not resting keeps the series alive.
                 self._moving = self._moving and self._best_move(round_.loads, limit, lambda _: True) is not None
                 return
             self._moving, limit = True, self._settings.balanced
@@ -331,13 +346,16 @@ class Balancer:
     def _best_move(
         self, loads: _Loads, limit: float, may: Callable[[IntervalView], bool]
     ) -> tuple[IntervalView, str] | None:
-        """Of the most loaded worker that can be relieved, the interval that leaves both sides with the least."""
+        """Return the best move from the most loaded worker that can be relieved.
+
+        The best move leaves the larger load of both workers as small as possible.
+        """
         for source in sorted(loads.load, key=lambda name: (-loads.load[name], name)):
             best: tuple[float, str, IntervalView, str] | None = None
             targets = {one.code: loads.least(one.code, source) for one in loads.owned[source]}
             for interval in loads.owned[source]:
                 target = targets[interval.code]
-                if target is None or interval.cost < _WORTH_MOVING:
+                if target is None or interval.cost < _MIN_MOVED_CORES:
                     continue
                 high, low = loads.load[source], loads.load[target]
                 if high - low <= limit or low + interval.cost > high - limit / 2 or not may(interval):
@@ -350,7 +368,7 @@ class Balancer:
         return None
 
     def _merge(self, round_: _Round, now: Timestamp) -> None:
-        """Neighbours that have been cold for long."""
+        """Merge neighbours that have been cold for long enough."""
         cold = {}
         for pair in pairwise(round_.view.intervals):
             if self._is_cold(*pair):

@@ -1,13 +1,13 @@
-"""The master's decisions: topologies, who owns which interval, injectors (section 7.1). Pure.
+"""The master's decisions: topologies, interval ownership, injectors (section 7.1). Pure.
 
-Events go in, instructions come out; the core opens no socket and reads no clock. It does one operation at a
-time, each from the catalog as the coordinator last showed it:
+Events go in and instructions come out. The core opens no socket and reads no clock. It performs one operation at a
+time, each based on the newest catalog that the coordinator has delivered:
 
     plan -> [drop] -> [create journals] -> transact -> wait until the catalog shows it -> answer
 
-A transaction compares the leadership and everything it rests on. If it fails, or nobody knows whether it
-failed, the core reads everything again and plans anew; what had taken effect is then found to be done. A master
-that no longer leads therefore changes nothing, however late its transactions arrive (6.2).
+A transaction compares the leadership and every value that the plan rests on. If the transaction fails, or its outcome
+is unknown, the core reads everything again and makes a new plan. A change that took effect is then found to be done.
+Invariant: a deposed master changes nothing, however late its transactions arrive (6.2).
 """
 
 from __future__ import annotations
@@ -18,12 +18,10 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Final
 
-from millwheel.coordination.contract import Change, Compare, DamagedValueError, Outcome, Snapshot
-from millwheel.core.catalog import Catalog
-from millwheel.core.time import MAX_TIMESTAMP, MIN_TIMESTAMP, Timestamp, seconds
-from millwheel.master import injecting, litter, reshaping
+from millwheel.coordination.contract import Change, Compare, DamagedValueError, PrefixSnapshot, TransactionResult
+from millwheel.master import garbage, injecting, reshaping
 from millwheel.master.assignment import draft_assignments, draft_releases
-from millwheel.master.draft import Draft, Plan
+from millwheel.master.draft import ChangePlan, Draft
 from millwheel.master.draining import DrainWatch
 from millwheel.master.messages import (
     CancelTopology,
@@ -56,12 +54,14 @@ from millwheel.master.messages import (
 )
 from millwheel.master.plans import Planner
 from millwheel.master.settings import MasterSettings
+from millwheel.model.catalog import Catalog
+from millwheel.model.time import MAX_TIMESTAMP, MIN_TIMESTAMP, Timestamp, seconds
 from millwheel.rpc.failures import NOT_LEADING, FailureCode, RequestError
 from millwheel.rpc.v1 import catalog_pb2 as catalog
 
 __all__ = ["MasterCore"]
 
-_MOST_ATTEMPTS: Final = 8
+_MAX_ATTEMPTS: Final = 8
 _PATIENCE: Final = seconds(2)
 
 
@@ -75,12 +75,12 @@ class _Phase(Enum):
 
 @dataclass(slots=True)
 class _Operation:
-    """One plan being carried out; ``number`` ties the answers of the shell to it."""
+    """One plan in progress. ``number`` matches the driver's events to it."""
 
     number: int
-    make: Callable[[], Plan]
+    make: Callable[[], ChangePlan]
     ticket: int | None
-    plan: Plan
+    plan: ChangePlan
     phase: _Phase
     since: Timestamp
     attempts: int = 1
@@ -88,37 +88,37 @@ class _Operation:
 
 
 class MasterCore:
-    """The core of the leading master. It begins with the first ``loaded``, and ends with a ``StepDown``."""
+    """The core of the leading master. It starts with the first ``loaded`` and ends with a ``StepDown``."""
 
     def __init__(self, leadership: Compare, settings: MasterSettings | None = None, authority_shards: int = 1) -> None:
-        """``leadership`` holds for as long as this master leads: every transaction compares it."""
+        """``leadership`` holds while this master leads. Every transaction compares it."""
         self.catalog = Catalog(authority_shards)
         self.deposed = False
         self._leadership = leadership
         self._settings = settings or MasterSettings()
         self._drains = DrainWatch(self._settings.drain_grace)
         self._delivered: set[str] = set()
-        """Removed computations, by incarnation, that were seen to have nothing to deliver any more."""
+        """Removed computations, by incarnation, that have delivered all that they produced."""
         self._queue: deque[tuple[int, Request]] = deque()
         self._operation: _Operation | None = None
         self._numbers = 0
         self._burned = 0
         self.loads: Mapping[str, float] = {}
-        """What intervals cost, by journal, in cores, as last told by :meth:`weighed`."""
+        """The cost of intervals by journal, in cores, from the last :meth:`on_load`."""
         self._now = Timestamp(0)
         self._observed_at = Timestamp(0)
         self._tidy_at = -1
         self._drops_at = Timestamp(0)
-        """Not before this is anything cleared away: the store or the authority has failed."""
+        """The store or the authority has failed: nothing is dropped before this time."""
         self._loaded = False
 
     # Events.
 
-    def loaded(self, snapshot: Snapshot) -> list[Instruction]:
+    def loaded(self, snapshot: PrefixSnapshot) -> list[Instruction]:
         """The coordinator's contents were read."""
         if self.deposed:
             return []
-        # The watch may have overtaken the reading; then the catalog is the newer of the two already.
+        # The watch may have overtaken the read. The catalog is the newer of the two in that case.
         if not self._loaded or snapshot.revision >= self.catalog.revision:
             self.catalog.load(snapshot)
             self._loaded = True
@@ -130,7 +130,7 @@ class MasterCore:
         return self._and_go_on(self._followed())
 
     def changed(self, changes: tuple[Change, ...]) -> list[Instruction]:
-        """The coordinator's contents have changed, by one revision."""
+        """The coordinator's contents have changed by one revision."""
         if self.deposed or not self._loaded or not self.catalog.apply(changes):
             return []
         if self._is_lost():
@@ -138,7 +138,7 @@ class MasterCore:
         return self._and_go_on(self._followed())
 
     def asked(self, ticket: int, request: Request, now: Timestamp) -> list[Instruction]:
-        """Somebody asks; a ``Reply`` or ``Fail`` with the same ticket follows, sooner or later."""
+        """A request has arrived. A ``Reply`` or ``Fail`` with the same ticket follows later."""
         if self.deposed:
             return [Fail(ticket, _not_leading())]
         self._see(now)
@@ -146,19 +146,19 @@ class MasterCore:
         return self._and_go_on([])
 
     def dropped(self, operation: int) -> list[Instruction]:
-        """``Drop`` was carried out."""
+        """The ``Drop`` instruction is complete."""
         current = self._current(operation, _Phase.DROPPING)
         return self._and_go_on(self._create(current)) if current else []
 
     def journals_created(self, operation: int) -> list[Instruction]:
-        """``CreateJournals`` was carried out: each of them is new."""
+        """The ``CreateJournals`` instruction is complete: all journals are new."""
         current = self._current(operation, _Phase.CREATING)
         return self._and_go_on(self._transact(current)) if current else []
 
     def store_failed(self, operation: int, why: str, retry: bool) -> list[Instruction]:
-        """``Drop`` or ``CreateJournals`` failed, or met a journal that exists already (``retry``).
+        """``Drop`` or ``CreateJournals`` failed, or a journal to create exists already (``retry``).
 
-        A journal that exists was made for a transaction that failed. It is left alone, and other numbers are drawn.
+        An existing journal was created for a transaction that failed. It is left alone, and other numbers are drawn.
         """
         current = self._current(operation, _Phase.DROPPING) or self._current(operation, _Phase.CREATING)
         if current is None:
@@ -167,13 +167,13 @@ class MasterCore:
             return self._and_go_on(self._plan_again(current))
         what = "the state store failed"
         if current.phase is _Phase.DROPPING:
-            what = "what was given up cannot be cleared away yet"
+            what = "removed state cannot be deleted yet"
             self._drops_at = Timestamp(self._now + _PATIENCE)
         error = RequestError(FailureCode.UNAVAILABLE, f"{what}: {why}", "see that it runs, and try again")
         return self._and_go_on(self._give_up(current, error), resting=True)
 
-    def transacted(self, operation: int, outcome: Outcome | None) -> list[Instruction]:
-        """``Transact`` has an outcome; None: nobody knows whether it took effect."""
+    def transacted(self, operation: int, outcome: TransactionResult | None) -> list[Instruction]:
+        """``Transact`` has an outcome. None: it is unknown whether the transaction took effect."""
         current = self._current(operation, _Phase.TRANSACTING)
         if current is None:
             return []
@@ -184,24 +184,24 @@ class MasterCore:
         return [Reload()]
 
     def observed(self, progress: Progress, now: Timestamp) -> list[Instruction]:
-        """``Observe`` was carried out."""
+        """The ``Observe`` instruction is complete."""
         if self.deposed:
             return []
         self._see(now)
         self._drains.observe(self.catalog, progress, self._now)
         record = self.catalog.topologies.get(progress.topology)
         for leaving in record.leaving if record is not None else ():
-            # Plus infinity passes nothing that is pending: what it had produced has been delivered.
+            # A watermark of plus infinity never passes pending productions, so all of them have been delivered.
             if progress.watermarks.get(leaving.incarnation, MIN_TIMESTAMP) >= MAX_TIMESTAMP:
                 self._delivered.add(leaving.incarnation)
         return self._and_go_on([])
 
-    def weighed(self, loads: Mapping[str, float]) -> None:
-        """What intervals cost, by journal, in cores: whoever is given to an owner from now on is weighed by it."""
+    def on_load(self, loads: Mapping[str, float]) -> None:
+        """The cost of intervals by journal, in cores. It is used for every later choice of an owner."""
         self.loads = loads
 
-    def ticked(self, now: Timestamp) -> list[Instruction]:
-        """Time has passed; to be called a few times a second."""
+    def on_tick(self, now: Timestamp) -> list[Instruction]:
+        """Time has passed. Call this several times a second."""
         if self.deposed or not self._loaded:
             return []
         self._see(now)
@@ -228,7 +228,7 @@ class MasterCore:
         return self._and_go_on(done)
 
     def _see(self, now: Timestamp) -> None:
-        """Take note of the wall time. It may be set back: then nothing waits for a time that is far off again."""
+        """Record the wall time. If it was set back, the times in the future are set back with it."""
         if now < self._now:
             self._observed_at = min(self._observed_at, now)
             self._drops_at = min(self._drops_at, now)
@@ -239,18 +239,18 @@ class MasterCore:
     # Reading.
 
     def waiting_for(self, topology: str) -> list[str]:
-        """What a topology that drains, or changes to a new version, still waits for, for people."""
+        """Describe what a draining or updated topology still waits for, as text for operators."""
         record = self.catalog.topologies.get(topology)
         draining = record is not None and record.state == catalog.TOPOLOGY_STATE_DRAINING
         waiting = self._drains.waiting_for(topology) if draining else []
         return [*waiting, *self._planner().waiting_for(topology)]
 
-    # The course of an operation.
+    # The steps of an operation.
 
     def _and_go_on(self, done: list[Instruction], resting: bool = False) -> list[Instruction]:
-        """Begin as many operations as are over at once, and one that is not.
+        """Start operations until one of them has to wait.
 
-        ``resting``: housekeeping has just failed at the store, and is not tried again before the next event.
+        ``resting``: housekeeping has just failed at the store. It is not tried again before the next event.
         """
         while self._loaded and self._operation is None:
             keep = None if resting else self._housekeeping()
@@ -271,7 +271,7 @@ class MasterCore:
         except DamagedValueError as error:
             return [Fail(ticket, _refusal(error))]
 
-    def _begin(self, make: Callable[[], Plan], plan: Plan, ticket: int | None) -> list[Instruction]:
+    def _begin(self, make: Callable[[], ChangePlan], plan: ChangePlan, ticket: int | None) -> list[Instruction]:
         self._numbers += 1
         self._operation = _Operation(self._numbers, make, ticket, plan, _Phase.DROPPING, self._now)
         return self._carry_out(self._operation)
@@ -298,7 +298,7 @@ class MasterCore:
         return [Transact(operation.number, (self._leadership, *plan.compares), plan.puts, plan.deletes)]
 
     def _followed(self) -> list[Instruction]:
-        """Finish the operation whose effect the catalog now shows."""
+        """Finish the operation if the catalog now shows its effect."""
         operation = self._operation
         if operation is None or operation.phase is not _Phase.FOLLOWING:
             return []
@@ -314,7 +314,7 @@ class MasterCore:
         return [Reply(operation.ticket, operation.plan.answer())]
 
     def _plan_again(self, operation: _Operation) -> list[Instruction]:
-        if operation.attempts >= _MOST_ATTEMPTS:
+        if operation.attempts >= _MAX_ATTEMPTS:
             busy = RequestError(
                 FailureCode.ABORTED, "the catalog kept changing while this request was carried out", "try again"
             )
@@ -325,7 +325,7 @@ class MasterCore:
             return self._give_up(operation, error)
         except DamagedValueError as error:
             return self._give_up(operation, _refusal(error))
-        # Another number: an answer that is still under way belongs to the plan before.
+        # A new number: a late event that carries the old number belongs to the old plan.
         self._numbers += 1
         operation.number, operation.attempts = self._numbers, operation.attempts + 1
         return self._carry_out(operation)
@@ -335,7 +335,7 @@ class MasterCore:
         return [] if operation.ticket is None else [Fail(operation.ticket, error)]
 
     def _is_lost(self) -> bool:
-        """Whether the catalog shows that somebody else leads, or that nobody does."""
+        """Whether the catalog shows another leader, or none."""
         return self.catalog.modified(self._leadership.key) != self._leadership.modified
 
     def _step_down(self) -> list[Instruction]:
@@ -353,12 +353,12 @@ class MasterCore:
         fits = operation is not None and operation.number == number and operation.phase is phase
         return operation if fits and not self.deposed else None
 
-    # What to do.
+    # Planning.
 
     def _planner(self) -> Planner:
         return Planner(self.catalog, self._settings, self._now, self._burned, self.loads)
 
-    def _plan(self, request: Request) -> Plan:
+    def _plan(self, request: Request) -> ChangePlan:
         match request:
             case SubmitTopology():
                 return self._planner().submit(request)
@@ -379,13 +379,13 @@ class MasterCore:
                 return reshaping.plan_release(self.catalog, request)
 
     def _begin_looking(self, topology: str) -> None:
-        """What was seen of an earlier topology of this name counts no more; of a drain under way it does."""
+        """Forget observations of an earlier topology of this name, but keep those of a drain in progress."""
         record = self.catalog.topologies.get(topology)
         if record is not None and record.state == catalog.TOPOLOGY_STATE_RUNNING:
             self._drains.forget(topology)
 
-    def _housekeeping(self) -> tuple[Callable[[], Plan], Plan] | None:
-        """The first thing to be done that nobody asks for: ended drains, owners, logs, litter."""
+    def _housekeeping(self) -> tuple[Callable[[], ChangePlan], ChangePlan] | None:
+        """The next plan that no request asks for: ended drains, owners, logs, garbage collection."""
         for due in (self._ended_drains, self._left):
             plan = _unless_damaged(due)
             if plan.puts:
@@ -399,7 +399,7 @@ class MasterCore:
             self._switched,
             self._missing_logs,
             self._retirements,
-            self._litter,
+            self._garbage,
             self._retired,
             self._forgetting,
             self._over,
@@ -412,68 +412,68 @@ class MasterCore:
         self._tidy_at = -1 if waits else self.catalog.shape
         return None
 
-    def _assignments(self) -> Plan:
+    def _assignments(self) -> ChangePlan:
         draft = Draft(self.catalog, self._burned)
         draft_assignments(self.catalog, draft, self._settings.maps_per_transaction, self.loads)
         return draft.plan()
 
-    def _releases(self) -> Plan:
+    def _releases(self) -> ChangePlan:
         draft = Draft(self.catalog, self._burned)
         draft_releases(self.catalog, draft, self._settings.maps_per_transaction)
         return draft.plan()
 
-    def _switched(self) -> Plan:
+    def _switched(self) -> ChangePlan:
         return self._planner().switched()
 
-    def _left(self) -> Plan:
+    def _left(self) -> ChangePlan:
         if not self._delivered:
-            return Plan()
+            return ChangePlan()
         plan = self._planner().left(self._delivered)
         if not plan.puts:
             leaving = {one.incarnation for _, record in self.catalog.live_topologies() for one in record.leaving}
             self._delivered &= leaving
         return plan
 
-    def _ended_drains(self) -> Plan:
+    def _ended_drains(self) -> ChangePlan:
         for name, record in self.catalog.live_topologies():
             if record.leaving:
                 continue
             if record.state == catalog.TOPOLOGY_STATE_DRAINING and self._drains.is_through(name):
                 return self._planner().drained(name)
-        return Plan()
+        return ChangePlan()
 
-    def _missing_logs(self) -> Plan:
+    def _missing_logs(self) -> ChangePlan:
         return self._planner().missing_logs()
 
-    def _retirements(self) -> Plan:
-        return litter.retire_streams(self.catalog, self._settings.maps_per_transaction)
+    def _retirements(self) -> ChangePlan:
+        return garbage.retire_streams(self.catalog, self._settings.maps_per_transaction)
 
-    def _litter(self) -> Plan:
-        return litter.collect_litter(self.catalog, self._settings.maps_per_transaction)
+    def _garbage(self) -> ChangePlan:
+        return garbage.collect_garbage(self.catalog, self._settings.maps_per_transaction)
 
-    def _retired(self) -> Plan:
-        return litter.drop_retired(self.catalog, self._settings.maps_per_transaction)
+    def _retired(self) -> ChangePlan:
+        return garbage.drop_retired(self.catalog, self._settings.maps_per_transaction)
 
-    def _forgetting(self) -> Plan:
-        return litter.forget_cancelled(self.catalog, self._forget_before())
+    def _forgetting(self) -> ChangePlan:
+        return garbage.forget_cancelled(self.catalog, self._forget_before())
 
-    def _over(self) -> Plan:
-        return litter.forget_queries(self.catalog, self._forget_before())
+    def _over(self) -> ChangePlan:
+        return garbage.forget_queries(self.catalog, self._forget_before())
 
     def _forget_before(self) -> Timestamp:
         return Timestamp(self._now - self._settings.keep_cancelled)
 
 
-def _unless_damaged(make: Callable[[], Plan]) -> Plan:
-    """What is to be done; nothing, as long as what it is decided by cannot be read."""
+def _unless_damaged(make: Callable[[], ChangePlan]) -> ChangePlan:
+    """Return the plan, or an empty plan while a value that it depends on is damaged."""
     try:
         return make()
     except DamagedValueError:
-        return Plan()
+        return ChangePlan()
 
 
 def _refusal(error: DamagedValueError) -> RequestError:
-    """What is said to whoever asks for something that a damaged value decides about."""
+    """The error for a request that depends on a damaged value."""
     return RequestError(FailureCode.DATA_LOSS, str(error), reason="VALUE_DAMAGED")
 
 

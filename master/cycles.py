@@ -1,10 +1,10 @@
-"""Cycles of computations, within a topology and across topologies: a low watermark could not pass one."""
+"""Cycles of computations, within a topology and across topologies. A low watermark cannot advance around a cycle."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from millwheel.core.catalog import dead_letter_stream, dead_letter_writers, outputs_of
+from millwheel.model.catalog import dead_letter_stream, dead_letter_writers, outputs_of
 from millwheel.rpc.v1 import topology_pb2 as specs
 
 __all__ = ["find_cycle"]
@@ -13,9 +13,9 @@ Node = tuple[str, str]
 
 
 def find_cycle(topologies: Sequence[specs.TopologySpec]) -> list[str]:
-    """One cycle through a computation of the first topology, as names with the streams between; empty if none.
+    """Return one cycle through a computation of the first topology, as names with the streams between; empty if none.
 
-    Edges declared as feedback take no part in watermarks, and none here.
+    Feedback edges take no part in watermarks, so they are ignored here.
     """
     edges = _edges(topologies)
     for computation in topologies[0].computations:
@@ -26,7 +26,7 @@ def find_cycle(topologies: Sequence[specs.TopologySpec]) -> list[str]:
 
 
 def _edges(topologies: Sequence[specs.TopologySpec]) -> dict[Node, list[tuple[str, Node]]]:
-    """For each computation the (stream, consumer) pairs that it feeds."""
+    """Return the (stream, consumer) pairs that each computation feeds."""
     readers: dict[str, list[Node]] = {}
     for spec in topologies:
         for computation in spec.computations:
@@ -45,7 +45,7 @@ def _edges(topologies: Sequence[specs.TopologySpec]) -> dict[Node, list[tuple[st
 
 
 def _path_back(start: Node, edges: dict[Node, list[tuple[str, Node]]]) -> list[str]:
-    """Breadth first, so the cycle that is told is a shortest one."""
+    """Search breadth first, so that the reported cycle is a shortest one."""
     seen = {start}
     paths: list[tuple[Node, list[str]]] = [(start, [start[1]])]
     for node, path in paths:

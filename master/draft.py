@@ -1,4 +1,4 @@
-"""A transaction in the making. Every interval map passes through here, and is checked here (G11)."""
+"""A transaction under construction. Every change of an interval map passes through here and is checked here (G11)."""
 
 from __future__ import annotations
 
@@ -9,30 +9,30 @@ from typing import Final
 from google.protobuf.message import Message
 
 from millwheel.coordination.contract import Compare, Put
-from millwheel.core import catalog_keys as keys
-from millwheel.core.catalog import Catalog
-from millwheel.core.interval_chunks import MOST_BYTES, Chunk, MapEdit
 from millwheel.master.messages import Answer
+from millwheel.model import catalog_keys as keys
+from millwheel.model.catalog import Catalog
+from millwheel.model.interval_chunks import MOST_BYTES, IntervalChunk, MapEdit
 from millwheel.rpc.failures import FailureCode, RequestError
 from millwheel.rpc.v1 import catalog_pb2 as catalog
 
-__all__ = ["MOST_OPERATIONS", "MOST_TRANSACTION_BYTES", "Draft", "Plan"]
+__all__ = ["MAX_OPERATIONS", "MOST_TRANSACTION_BYTES", "ChangePlan", "Draft"]
 
-MOST_OPERATIONS: Final = 128
+MAX_OPERATIONS: Final = 128
 MOST_TRANSACTION_BYTES: Final = 1 << 20
-"""What a transaction stays below: etcd takes 128 compares or changes, and 1.5 MiB, unless it is told otherwise."""
+"""The limits of one transaction. By default, etcd accepts 128 compares or changes, and 1.5 MiB."""
 
-_SPARE: Final = 8
-"""Operations kept for the leadership, the counter and a worker's registration, and for a chunk that is cut."""
+_RESERVED_OPERATIONS: Final = 8
+"""Operations reserved for the leadership, the counter, a worker's registration, and a chunk that is cut."""
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
-    """What one operation does: drop from the store, create journals, then one transaction, then answer.
+class ChangePlan:
+    """One operation: drop data from the store, create journals, run one transaction, then answer.
 
-    ``silence``: injectors that the authority is to forget, each unless it accepted a sequencer above the one given.
-    Without puts and deletes there is no transaction, and the answer stands already. ``answer`` is made
-    only once the catalog shows the transaction's effect.
+    ``silence``: injectors that the authority forgets, each unless it accepted a sequencer above the given one.
+    ``drawn``: the largest number that the plan has drawn. Without puts and deletes there is no transaction, and the
+    answer is available at once. Otherwise ``answer`` is called only once the catalog shows the transaction's effect.
     """
 
     compares: tuple[Compare, ...] = ()
@@ -47,16 +47,16 @@ class Plan:
 
     @property
     def clears(self) -> bool:
-        """Whether something is dropped or forgotten before the transaction."""
+        """Whether data is dropped or forgotten before the transaction."""
         return bool(self.drop_journals or self.drop_computations or self.silence)
 
 
 class Draft:
-    """Collects puts and deletes with the compares that they rest on, and draws numbers.
+    """Collects puts and deletes together with their compares, and draws numbers.
 
-    Numbers come from one counter, in the same transaction as what they are for: sequencers grow in the
-    order of the assignments. Numbers up to ``burned`` were drawn for transactions that failed; journals
-    may have been named after them, so they are passed over.
+    Invariant: sequencers grow in the order of assignments, because a number is drawn from one counter in the
+    transaction that uses it. Numbers up to ``burned`` were drawn for failed transactions. They are skipped, since
+    journals may have been named after them.
     """
 
     def __init__(self, known: Catalog, burned: int = 0) -> None:
@@ -68,38 +68,43 @@ class Draft:
         self._deletes: dict[str, None] = {}
         self._journals: dict[str, None] = {}
         self._edits: dict[str, MapEdit] = {}
-        self._chunks: dict[str, dict[str, Chunk]] = {}
+        self._chunks: dict[str, dict[str, IntervalChunk]] = {}
 
     def draw(self) -> int:
-        """The next number: larger than every number drawn before, by whomever. DamagedValueError if it is not known
-        which were."""
+        """Return the next number, which is larger than every number drawn before, by any master.
+
+        Raises DamagedValueError if the counter cannot be read.
+        """
         self._known.check_readable(keys.SEQUENCER)
         self._drawn += 1
         return self._drawn
 
     def rest_on(self, key: str) -> None:
-        """Have the transaction fail if ``key`` has changed since the catalog was read. DamagedValueError if it cannot
-        be read: nothing is decided by it, and nothing is written over it."""
+        """Make the transaction fail if ``key`` has changed since the catalog was read.
+
+        Raises DamagedValueError if its value cannot be read. Such a value is never used or overwritten.
+        """
         self._known.check_readable(key)
         self._compares[key] = Compare(key, self._known.modified(key))
 
     def put(self, key: str, record: Message) -> None:
-        """Write a record, if nobody else has since the catalog was read."""
+        """Write a record. The transaction fails if the record has changed since the catalog was read."""
         self.rest_on(key)
         self._deletes.pop(key, None)
         self._puts[key] = Put(key, record.SerializeToString(deterministic=True))
 
     def delete(self, key: str) -> None:
-        """Delete a record, if nobody else has changed it since the catalog was read."""
+        """Delete a record. The transaction fails if the record has changed since the catalog was read."""
         self.rest_on(key)
         self._puts.pop(key, None)
         self._deletes[key] = None
 
     def put_map(self, incarnation: str, record: catalog.IntervalMapRecord) -> None:
-        """Write a whole interval map, new or changed; of one that changed, only the chunks that did.
+        """Write a whole interval map, new or changed. Of a changed map, only the changed chunks are written.
 
-        CoverageError unless it covers every key once; ValueError if a sequencer would go back, or an interval
-        changes hands under the sequencer that it had, or other keys under its journal.
+        Raises CoverageError unless the map covers every key exactly once. Raises ValueError in three cases: a
+        sequencer would go back, an interval would get a new owner under its old sequencer, or a journal would get
+        other keys.
         """
         edit = self._edit(incarnation)
         self._follow_on(incarnation, record.intervals)
@@ -107,8 +112,10 @@ class Draft:
         self._write(incarnation, edit, (record.computation, record.topology))
 
     def put_intervals(self, incarnation: str, intervals: Sequence[catalog.IntervalRecord]) -> bool:
-        """Put neighbouring intervals in place of those that have the same keys together; whether that changes
-        anything. What it costs does not grow with the map. CoverageError, ValueError: as :meth:`put_map`."""
+        """Replace the intervals of the same keys by these neighbours. Return whether that changes anything.
+
+        The cost does not grow with the map. Raises CoverageError and ValueError as :meth:`put_map` does.
+        """
         edit = self._edit(incarnation)
         self._follow_on(incarnation, intervals)
         if not edit.replace(intervals):
@@ -124,9 +131,10 @@ class Draft:
         return self._edits[incarnation]
 
     def _follow_on(self, incarnation: str, intervals: Iterable[catalog.IntervalRecord]) -> None:
-        """Each interval may follow what the catalog has under its journal; a new one's journal is to be created.
+        """Check that each interval may follow its journal's interval in the catalog. Note new journals for creation.
 
-        The journal of a split's or a merge's child is created by whoever opens it, where its parents' journals end.
+        The journal of a split's or a merge's child is not noted. The first owner that opens the child creates it,
+        from the end of its parents' journals.
         """
         table = self._known.tables.get(incarnation)
         for interval in intervals:
@@ -140,7 +148,10 @@ class Draft:
                 raise ValueError(f"journal {interval.journal}: a new owner needs a sequencer above {was.sequencer}")
 
     def _write(self, incarnation: str, edit: MapEdit, origin: tuple[str, str]) -> None:
-        """Put and delete exactly what differs from the catalog, whatever earlier edits in this draft had written."""
+        """Put and delete exactly what differs from the catalog.
+
+        Undo this draft's earlier writes that no longer differ.
+        """
         chunks, numbers = edit.changes()
         written = {keys.chunk_key(incarnation, chunk.number): chunk for chunk in chunks}
         for key in self._chunks.get(incarnation, {}).keys() - written.keys():
@@ -158,14 +169,14 @@ class Draft:
 
     @property
     def is_full(self) -> bool:
-        """Whether one more chunk might make the transaction larger than a coordinator takes it."""
+        """Whether one more chunk might exceed a coordinator's limit for a transaction."""
         operations = max(len(self._compares), len(self._puts) + len(self._deletes))
         size = sum(len(put.key) + len(put.value) for put in self._puts.values())
-        return operations >= MOST_OPERATIONS - _SPARE or size >= MOST_TRANSACTION_BYTES - MOST_BYTES
+        return operations >= MAX_OPERATIONS - _RESERVED_OPERATIONS or size >= MOST_TRANSACTION_BYTES - MOST_BYTES
 
     @property
     def empty(self) -> bool:
-        """Whether nothing has been put or deleted."""
+        """Whether the draft has no puts and no deletes."""
         return not self._puts and not self._deletes
 
     def plan(
@@ -174,14 +185,14 @@ class Draft:
         drop_journals: tuple[str, ...] = (),
         drop_computations: tuple[str, ...] = (),
         silence: tuple[tuple[str, int], ...] = (),
-    ) -> Plan:
-        """The transaction as it now stands. RequestError if it is more than a coordinator takes at a time."""
+    ) -> ChangePlan:
+        """Return the plan of the present draft. RequestError if it exceeds a coordinator's limit for a transaction."""
         puts = list(self._puts.values())
         if self._drawn > self._first:
             self.rest_on(keys.SEQUENCER)
             puts.append(Put(keys.SEQUENCER, str(self._drawn).encode()))
         self._check_size(puts)
-        return Plan(
+        return ChangePlan(
             tuple(self._compares.values()),
             tuple(puts),
             tuple(self._deletes),
@@ -194,14 +205,14 @@ class Draft:
         )
 
     def _check_size(self, puts: Sequence[Put]) -> None:
-        # One compare is added: that of the leadership.
+        # The core adds one compare: that of the leadership.
         operations = max(len(self._compares) + 1, len(puts) + len(self._deletes))
         size = sum(len(put.key) + len(put.value) for put in puts)
-        if operations > MOST_OPERATIONS or size > MOST_TRANSACTION_BYTES:
+        if operations > MAX_OPERATIONS or size > MOST_TRANSACTION_BYTES:
             raise RequestError(
                 FailureCode.RESOURCE_EXHAUSTED,
                 f"this takes {operations} changes and {size} bytes in one transaction, and a coordinator takes "
-                f"{MOST_OPERATIONS} and {MOST_TRANSACTION_BYTES}",
+                f"{MAX_OPERATIONS} and {MOST_TRANSACTION_BYTES}",
                 "begin with fewer intervals for each computation (master.intervals_per_computation), as load splits "
                 "them; or cut the topology in several",
                 reason="TRANSACTION_TOO_LARGE",

@@ -1,37 +1,39 @@
-"""When a draining topology is through: judged from watermarks, or from two equal looks at idle intervals."""
+"""Decides when a draining topology is done, from watermarks, or from two equal observations of idle intervals."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
 
-from millwheel.core.catalog import Catalog, injector_sender
-from millwheel.core.time import MAX_TIMESTAMP, MIN_TIMESTAMP, Duration, Timestamp, format_timestamp
 from millwheel.master.messages import Progress
+from millwheel.model.catalog import Catalog, injector_sender
+from millwheel.model.time import MAX_TIMESTAMP, MIN_TIMESTAMP, Duration, Timestamp, format_timestamp
 from millwheel.rpc.v1 import catalog_pb2 as catalog
 
 __all__ = ["DrainWatch"]
 
 
 class DrainWatch:
-    """What was seen of the draining topologies so far.
+    """The observations of the draining topologies so far. There are two ways for a topology to be done.
 
-    A topology is through when the low watermarks of all its computations are plus infinity: every injector
-    has finished, and a watermark passes nothing that is pending (4.5). Feedback edges take no part in watermarks, and
-    injectors may have gone without a word; so it is also through when, ``grace`` after the first look, two
-    looks in a row find every interval without work at the same commit: a record is always queued at its
-    receiver or pending at its sender, so whatever had moved in between would have committed somewhere.
+    First, the low watermarks of all its computations are plus infinity. Every injector has finished then, and a
+    watermark never passes anything pending (4.5). With feedback edges this is not enough, because they take no part
+    in watermarks. It never happens if an injector vanished without finishing.
+
+    Second, two successive observations find every interval idle at the same commit, at least ``grace`` after the
+    first observation. A record is always queued at its receiver or pending at its sender. So any movement between the
+    two observations would have added a commit.
     """
 
     def __init__(self, grace: Duration) -> None:
         self._grace = grace
         self._since: dict[str, Timestamp] = {}
-        """When a topology was first looked at. When its drain began is known by another master's clock, perhaps."""
+        """The time of a topology's first observation. The start of its drain may come from another master's clock."""
         self._quiet: dict[str, Mapping[str, int]] = {}
         self._waiting: dict[str, list[str]] = {}
         self._through: set[str] = set()
 
     def observe(self, known: Catalog, progress: Progress, now: Timestamp) -> None:
-        """Take one look at a topology into account."""
+        """Record one observation of a topology."""
         record = known.topologies.get(progress.topology)
         if record is None or record.state != catalog.TOPOLOGY_STATE_DRAINING:
             self.forget(progress.topology)
@@ -57,16 +59,16 @@ class DrainWatch:
         return topology in self._through
 
     def waiting_for(self, topology: str) -> list[str]:
-        """What the last look found still to be done, for people."""
+        """Describe the remaining work that the last observation found, as text for operators."""
         return self._waiting.get(topology, ["the first look at its intervals"])
 
     def keep(self, topologies: Collection[str]) -> None:
-        """Forget all but these, which drain."""
+        """Forget all topologies except these, which are draining."""
         for topology in (self._since.keys() | self._waiting.keys() | self._through) - set(topologies):
             self.forget(topology)
 
     def forget(self, topology: str) -> None:
-        """It does not drain (any more)."""
+        """Forget a topology that does not drain, or no longer drains."""
         self._since.pop(topology, None)
         self._quiet.pop(topology, None)
         self._waiting.pop(topology, None)
@@ -87,7 +89,7 @@ def _has_feedback(record: catalog.TopologyRecord) -> bool:
 
 
 def _quiet_commits(known: Catalog, record: catalog.TopologyRecord, progress: Progress) -> Mapping[str, int] | None:
-    """The commit of each interval, if each answers under its newest sequencer and has nothing to do; else None."""
+    """Return the commit of each interval if each answers under its newest sequencer and is idle; otherwise None."""
     commits = {}
     for _, incarnation in _incarnations(record):
         intervals = known.interval_map(incarnation)

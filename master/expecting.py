@@ -1,7 +1,8 @@
-"""Tells the authority which injector processes to wait for, whenever that has changed (sections 5.2, 7.2).
+"""Notifies the authority of the expected injector processes whenever they change (sections 5.2, 7.2).
 
-Before the first process of a stream is accepted it is told by the opening itself. From then on it is told here: an
-update takes a process that will not come back out of the set, and nobody need open anything for the watermark to go on.
+The opening of an injector itself notifies the authority before the first process of a stream is accepted. Later
+changes are published here. An example is an update that removes a process that will not return: the watermark then
+advances without a call from any injector.
 """
 
 from __future__ import annotations
@@ -18,14 +19,17 @@ from millwheel.rpc.failures import RequestError
 
 __all__ = ["Expectations"]
 
-_AGAIN: Final = 2.0
-"""Seconds after which it is looked again though nothing is heard of, and told again what could not be told."""
+_RETRY_SECONDS: Final = 2.0
+"""Seconds until the next check without a change, and until a failed notification is repeated."""
 
 _log = logging.getLogger(__name__)
 
 
 class Expectations:
-    """What one term has told. It begins by telling everything: it is not known what the term before got to tell."""
+    """The expected sets that one term has published.
+
+    A term starts by publishing all of them, because it does not know what the previous term published.
+    """
 
     def __init__(self, term: Term, observer: Observer) -> None:
         self._term = term
@@ -33,21 +37,21 @@ class Expectations:
         self._told: dict[str, tuple[str, ...]] = {}
 
     async def run(self) -> None:
-        """Go on until cancelled, or the term is over."""
+        """Run until cancelled, or until the term is over."""
         await self._term.ready()
         while not self._term.is_over:
             try:
                 await self.tell()
             except DamagedValueError as error:
-                _log.debug("nobody is told which injectors to expect: %s", error)
+                _log.debug("no authority shard is notified which injectors to expect: %s", error)
             except Exception:
-                _log.exception("the authority could not be told which injectors to expect; trying again")
+                _log.exception("the authority could not be notified which injectors to expect; trying again")
             with suppress(TimeoutError):
-                async with asyncio.timeout(_AGAIN):
+                async with asyncio.timeout(_RETRY_SECONDS):
                     await self._term.changed()
 
     async def tell(self) -> None:
-        """Tell what has changed of the streams that were opened."""
+        """Publish the changed expected sets of opened streams."""
         known = self._term.catalog
         opened, streams = {stream for stream, _ in known.injectors}, known.streams()
         wanted = {name: tuple(sorted(streams[name].expected_injectors)) for name in sorted(opened & streams.keys())}
@@ -58,6 +62,6 @@ class Expectations:
             try:
                 await self._observer.expect(known, stream)
             except RequestError as error:
-                _log.info("the authority is told later which injectors of %s to expect: %s", stream, error)
+                _log.info("the authority is notified later which injectors of %s to expect: %s", stream, error)
             else:
                 self._told[stream] = processes

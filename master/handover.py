@@ -1,4 +1,4 @@
-"""How an interval changes hands so that it is away for a moment only: owners are told before, then the map changes."""
+"""Hands intervals over with little delay: first the owners are notified, then the interval map changes."""
 
 from __future__ import annotations
 
@@ -9,26 +9,26 @@ from typing import Final
 
 import grpc
 
-from millwheel.core.catalog import Catalog
 from millwheel.master import reshaping
 from millwheel.master.load_book import LoadBook
 from millwheel.master.messages import Intervals, MergeIntervals, MoveInterval, Reshape
 from millwheel.master.observer import Observer
 from millwheel.master.term import Term
+from millwheel.model.catalog import Catalog
 from millwheel.rpc.failures import FailureCode, RequestError
 from millwheel.rpc.v1 import handover_pb2 as wire
 from millwheel.rpc.v1 import handover_pb2_grpc
 
 __all__ = ["refuse_quarantined", "reshape"]
 
-_DEADLINE: Final = 2.0
-"""Seconds that a hint may take; an owner that does not answer in time is passed over."""
+_DEADLINE_SECONDS: Final = 2.0
+"""Time limit of a hint in seconds. The handover continues without an owner that does not answer in time."""
 
 _log = logging.getLogger(__name__)
 
 
 async def reshape(term: Term, observer: Observer, request: Reshape) -> Intervals:
-    """Move, split or merge: hints to the owners, then one transaction. RequestError if it cannot be."""
+    """Move, split or merge: first hints to the owners, then one transaction. RequestError if it is impossible."""
     proposal = reshaping.propose(term.catalog, request, term.core.loads)
     if proposal is not None:
         await _prepare(term.catalog, observer, proposal)
@@ -39,9 +39,9 @@ async def reshape(term: Term, observer: Observer, request: Reshape) -> Intervals
 
 
 def refuse_quarantined(known: Catalog, request: Reshape, book: LoadBook) -> None:
-    """RequestError if an interval that stands still over a damaged value would be split, or merged with another.
+    """Raise RequestError for a split or merge of an interval that a damaged value has blocked.
 
-    Nothing of its journal can be read: its children would stand still, too, and the neighbour with them.
+    Nothing in such an interval's journal can be read. Its children would be blocked too, and so would a neighbour.
     """
     if isinstance(request, MoveInterval) or reshaping.repeated(known, request) is not None:
         return
@@ -60,12 +60,12 @@ def refuse_quarantined(known: Catalog, request: Reshape, book: LoadBook) -> None
 
 
 async def _prepare(known: Catalog, observer: Observer, proposal: reshaping.Proposal) -> None:
-    """First what is to be read is made small, then it is read ahead."""
+    """First let the old owners shorten the journals to read, then let the new owners read them ahead."""
     releases = []
     for one in proposal.releases:
         stub = handover_pb2_grpc.HandoverServiceStub(observer.channel(one.owner.address))
         release = wire.PrepareReleaseRequest(journal=one.journal, sequencer=one.sequencer)
-        releases.append(_hint(stub.PrepareRelease(release, timeout=_DEADLINE), one.owner.worker_id))
+        releases.append(_hint(stub.PrepareRelease(release, timeout=_DEADLINE_SECONDS), one.owner.worker_id))
     await asyncio.gather(*releases)
     opens = []
     for one in proposal.opens:
@@ -73,7 +73,7 @@ async def _prepare(known: Catalog, observer: Observer, proposal: reshaping.Propo
         ahead = wire.PrepareOpenRequest(
             computation=proposal.incarnation, journals=reshaping.journals_to_read(one), keys=one.keys
         )
-        opens.append(_hint(stub.PrepareOpen(ahead, timeout=_DEADLINE), one.owner.worker_id))
+        opens.append(_hint(stub.PrepareOpen(ahead, timeout=_DEADLINE_SECONDS), one.owner.worker_id))
     await asyncio.gather(*opens)
 
 
@@ -81,4 +81,6 @@ async def _hint(call: Awaitable[object], worker: str) -> None:
     try:
         await call
     except grpc.aio.AioRpcError as error:
-        _log.info("worker %s was not told of a handover in time (%s): it takes a little longer", worker, error.code())
+        _log.info(
+            "worker %s was not notified of a handover in time (%s): it takes a little longer", worker, error.code()
+        )

@@ -1,13 +1,15 @@
-"""Which computations' hooks raise, or do not end, by what workers reported last. Pure."""
+"""Computations whose hooks or key functions raise or do not end, from the workers' last reports. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from millwheel.core.catalog import ACTIVE_STATES, Catalog
-from millwheel.core.time import Duration
 from millwheel.master.load_book import LoadBook
+from millwheel.model.catalog import ACTIVE_STATES, Catalog
+from millwheel.model.time import Duration
 from millwheel.rpc.hook_failures import AWAITED_SHOWN, blocks, computation_text, failed_lately, merged
+from millwheel.rpc.key_failures import keys_wait, merged_key_functions
+from millwheel.rpc.raised_errors import is_news
 from millwheel.rpc.v1 import cluster_pb2 as wire
 from millwheel.rpc.v1 import inspection_pb2 as inspection
 
@@ -24,32 +26,47 @@ def hook_failures(
     stream: str = "",
     awaited_for: Duration = AWAITED_SHOWN,
 ) -> list[wire.ComputationFailures]:
-    """The computations that have keys blocked, stand still, failed in the last minute, or await a hook for long.
+    """Return computations with blocked keys, stopped intervals, recent failures, or long-running hooks.
+
+    A failure is recent for one minute.
+
+    A key function that raises is a failure too. It fails for records that have no interval yet.
 
     Args:
-        known: the catalog. What earlier owners reported, or owners of what is paused, does not count.
-        book: what workers reported.
+        known: the catalog. Reports from earlier owners, or from owners of paused topologies, do not count.
+        book: the workers' reports.
         now: the wall time, in microseconds.
         topology: only computations of this topology; empty: all.
         computation: only those of this name; empty: all.
-        stream: only consumers of this stream; empty: all.
-        awaited_for: an asynchronous hook counts that has run for so long.
+        stream: only consumers of this stream, and key functions of this stream; empty: all.
+        awaited_for: an asynchronous hook counts if it has run for at least this time, in microseconds.
     """
     consumers = {one.incarnation for one in known.consumers(stream)} if stream else None
-    reported = _reported(known, book)
+    reported, key_functions = _reported(known, book), _key_functions(book, stream, now)
     found: list[wire.ComputationFailures] = []
     for name, record in sorted(known.live_topologies()):
         if record.state not in ACTIVE_STATES or topology not in ("", name):
             continue
         for one, incarnation in sorted(record.incarnations.items()):
             wanted = computation in ("", one) and (consumers is None or incarnation in consumers)
-            if wanted and incarnation in reported:
-                found += _of_computation(name, one, reported[incarnation], now, awaited_for)
+            if not wanted:
+                continue
+            loads, keys = reported.get(incarnation, []), key_functions.get(incarnation, [])
+            found += _of_computation(name, one, loads, keys, now, awaited_for)
+    return found
+
+
+def _key_functions(book: LoadBook, stream: str, now: int) -> dict[str, list[inspection.KeyFunctionFailure]]:
+    """Return, by incarnation, the key functions (of one stream, or of all) that failed recently."""
+    found = {}
+    for incarnation, told in book.key_functions().items():
+        late = [one for one in told if stream in ("", one.stream) and is_news(one.last_us, now)]
+        found[incarnation] = merged_key_functions(late)
     return found
 
 
 def _reported(known: Catalog, book: LoadBook) -> dict[str, list[inspection.IntervalLoad]]:
-    """By incarnation, the loads of present owners that have a failure in them."""
+    """Return, by incarnation, the loads with failures that present owners reported."""
     found: dict[str, list[inspection.IntervalLoad]] = {}
     for journal, told in book.intervals.items():
         load = told.load
@@ -64,14 +81,20 @@ def _reported(known: Catalog, book: LoadBook) -> dict[str, list[inspection.Inter
 
 
 def _of_computation(
-    topology: str, computation: str, loads: list[inspection.IntervalLoad], now: int, awaited_for: Duration
+    topology: str,
+    computation: str,
+    loads: list[inspection.IntervalLoad],
+    key_functions: list[inspection.KeyFunctionFailure],
+    now: int,
+    awaited_for: Duration,
 ) -> Iterator[wire.ComputationFailures]:
     failures = merged(load.failures for load in loads)
     patient = [one for one in failures.awaited if now - one.since_us >= awaited_for]
     del failures.awaited[:]
     failures.awaited.extend(patient)
+    failures.key_functions.extend(key_functions)
     stopped = next((load.stopped for load in loads if load.stopped), "")
-    blocked = blocks(failures, stopped)
+    blocked = blocks(failures, stopped) or keys_wait(failures)
     if blocked or failed_lately(failures, now):
         text = computation_text(f"{topology}/{computation}", failures, stopped, now)
         yield wire.ComputationFailures(

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Final, NoReturn
 
-from millwheel.core import catalog_keys as keys
-from millwheel.core.catalog import Catalog
-from millwheel.core.time import Timestamp
-from millwheel.master.draft import Draft, Plan
+from millwheel.master.draft import ChangePlan, Draft
 from millwheel.master.messages import CommitBatch, FinishInjector, OpenInjector, RetireInjector, RetireQuery
 from millwheel.master.plans import refuse_unknown_stream
+from millwheel.model import catalog_keys as keys
+from millwheel.model.catalog import Catalog
+from millwheel.model.time import Timestamp
 from millwheel.rpc.failures import FailureCode, RequestError
 from millwheel.rpc.v1 import catalog_pb2 as catalog
 from millwheel.rpc.v1 import topology_pb2 as specs
@@ -28,7 +28,7 @@ __all__ = [
 ]
 
 MAX_ID_BYTES: Final = 1024
-"""The longest name of an injector process or id of a query, in bytes: what an authority takes, too."""
+"""The maximum length of an injector process's name or a query's id, in bytes. The authority has the same limit."""
 
 
 def plan_injection(
@@ -36,8 +36,8 @@ def plan_injection(
     request: OpenInjector | FinishInjector | RetireInjector | CommitBatch | RetireQuery,
     burned: int,
     now: Timestamp,
-) -> Plan:
-    """The plan of a request that concerns injectors or batch sources; ``burned``: see :class:`Draft`."""
+) -> ChangePlan:
+    """Plan a request that concerns injectors or batch sources. ``burned``: see :class:`Draft`."""
     match request:
         case OpenInjector():
             return open_injector(known, request, burned)
@@ -51,8 +51,8 @@ def plan_injection(
             return retire_query(known, request, now)
 
 
-def open_injector(known: Catalog, request: OpenInjector, burned: int) -> Plan:
-    """A fresh sequencer for a process that may inject; a finished process stays finished."""
+def open_injector(known: Catalog, request: OpenInjector, burned: int) -> ChangePlan:
+    """Plan a fresh sequencer for a process that may inject. A finished process stays finished."""
     spec = known.stream(request.stream)
     if spec is None:
         refuse_unknown_stream(request.stream, known)
@@ -60,7 +60,7 @@ def open_injector(known: Catalog, request: OpenInjector, burned: int) -> Plan:
     draft = Draft(known, burned)
     record = catalog.InjectorRecord(stream=request.stream, process=request.process, sequencer=draft.draw())
     draft.put(keys.injector_key(request.stream, request.process), record)
-    # What was checked must still hold when this takes effect: no topology may begin to drain in between.
+    # The checks must still hold when the transaction takes effect: no topology may begin to drain in between.
     for name, topology in known.live_topologies():
         if any(stream.name == request.stream for stream in topology.spec.streams):
             draft.rest_on(keys.topology_key(name))
@@ -115,12 +115,14 @@ def _refused(message: str, remedy: str, reason: str) -> RequestError:
     return RequestError(FailureCode.FAILED_PRECONDITION, message, remedy, reason=reason)
 
 
-def finish_injector(known: Catalog, request: FinishInjector) -> Plan:
-    """Note that a process has finished, if it still is the one with that sequencer."""
+def finish_injector(known: Catalog, request: FinishInjector) -> ChangePlan:
+    """Plan to record that a process has finished, if it still has that sequencer."""
     known.check_readable(keys.injector_key(request.stream, request.process))
     record = known.injectors.get((request.stream, request.process))
     if record is None or record.sequencer != request.sequencer or record.finished:
-        return Plan(answer=lambda: record or catalog.InjectorRecord(stream=request.stream, process=request.process))
+        return ChangePlan(
+            answer=lambda: record or catalog.InjectorRecord(stream=request.stream, process=request.process)
+        )
     finished = catalog.InjectorRecord()
     finished.CopyFrom(record)
     finished.finished = True
@@ -129,10 +131,10 @@ def finish_injector(known: Catalog, request: FinishInjector) -> Plan:
     return draft.plan(lambda: known.injectors[request.stream, request.process])
 
 
-def retire_injector(known: Catalog, request: RetireInjector) -> Plan:
-    """Have receivers forget a process that has finished; whoever asks has seen to it that this life of it has.
+def retire_injector(known: Catalog, request: RetireInjector) -> ChangePlan:
+    """Plan to make receivers forget a finished process. The caller has checked that this incarnation has finished.
 
-    The record stays: the name is taken for as long as the stream lives, since receivers refuse whatever bears it.
+    The record stays, and keeps the name for as long as the stream exists. Receivers refuse every record of that name.
     """
     key = keys.injector_key(request.stream, request.process)
     known.check_readable(key)
@@ -147,7 +149,7 @@ def retire_injector(known: Catalog, request: RetireInjector) -> Plan:
             reason="INJECTOR_UNKNOWN",
         )
     if record.retired:
-        return Plan(answer=lambda: record)
+        return ChangePlan(answer=lambda: record)
     if not record.finished and record.sequencer != request.sequencer:
         raise not_finished(request.stream, request.process)
     retired = catalog.InjectorRecord()
@@ -159,7 +161,10 @@ def retire_injector(known: Catalog, request: RetireInjector) -> Plan:
 
 
 def not_finished(stream: str, process: str) -> RequestError:
-    """A process that is not retired: low watermarks would wait for one that is refused."""
+    """The error for a process that has not finished.
+
+    Retiring it would block low watermarks, which wait for its reports.
+    """
     return RequestError(
         FailureCode.FAILED_PRECONDITION,
         f"injector process {process!r} of stream {stream!r} has not finished: low watermarks wait for it",
@@ -168,8 +173,8 @@ def not_finished(stream: str, process: str) -> RequestError:
     )
 
 
-def retire_query(known: Catalog, request: RetireQuery, now: Timestamp) -> Plan:
-    """Have receivers forget a query. Its cursor stays as a mark for a while, so that all of them hear of it."""
+def retire_query(known: Catalog, request: RetireQuery, now: Timestamp) -> ChangePlan:
+    """Plan to make receivers forget a query. Its cursor stays for a while as a mark that all of them read."""
     key = keys.batch_key(request.query)
     known.check_readable(key)
     if request.query not in known.batches:
@@ -185,23 +190,23 @@ def retire_query(known: Catalog, request: RetireQuery, now: Timestamp) -> Plan:
         retired_at_us=known.retired_queries.get(request.query, max(1, now)),
     )
     if request.query in known.retired_queries:
-        return Plan(answer=lambda: record)
+        return ChangePlan(answer=lambda: record)
     draft = Draft(known)
     draft.put(key, record)
     return draft.plan(lambda: record)
 
 
 def refuse_retired(query: str) -> NoReturn:
-    """RequestError: no batch of a query that is over is taken any more."""
+    """Raise RequestError: no batch of a retired query is accepted."""
     raise _refused(
-        f"query {query!r} was retired by an operator: nobody was to go on with it",
-        "start the job anew, from a checkpoint of its own",
+        f"query {query!r} was retired by an operator: no process may continue it",
+        "start the job again, with its own checkpoint",
         "QUERY_RETIRED",
     )
 
 
-def commit_batch(known: Catalog, request: CommitBatch) -> Plan:
-    """Move a cursor on; a batch at or below it is in already."""
+def commit_batch(known: Catalog, request: CommitBatch) -> ChangePlan:
+    """Plan to advance a cursor. A batch at or below it is already committed."""
     _check_length("the id of a query", request.query)
     if not request.query or request.batch < 0:
         raise RequestError(

@@ -1,4 +1,4 @@
-"""What workers last told of their load, and what follows: an interval's cost, and the key that halves it. Pure."""
+"""The workers' last load reports, with the cost of each interval and the key that halves its load. Pure."""
 
 from __future__ import annotations
 
@@ -6,22 +6,21 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from millwheel.core.catalog import Catalog
-from millwheel.core.keys import KeyInterval
-from millwheel.core.time import Duration, Timestamp
-from millwheel.rpc.hook_failures import merged_hooks
+from millwheel.model.catalog import Catalog
+from millwheel.model.keys import KeyInterval
+from millwheel.model.time import Duration, Timestamp
 from millwheel.rpc.v1 import catalog_pb2 as catalog
 from millwheel.rpc.v1 import inspection_pb2 as wire
 
-__all__ = ["Division", "IntervalTold", "LoadBook", "WorkerTold", "divide"]
+__all__ = ["Division", "IntervalReport", "LoadBook", "WorkerReport", "divide", "merged_hooks"]
 
 _SMOOTHING: Final = 0.5
-"""How much of a cost is what was told last; the rest is what it was before."""
+"""The weight of the newest value in a smoothed cost. The rest is the previous cost."""
 
 
 @dataclass(frozen=True, slots=True)
-class WorkerTold:
-    """``base``: what the process costs beside its intervals, in cores, smoothed."""
+class WorkerReport:
+    """A worker's load report. ``base``: the cost of the process besides its intervals, in cores, smoothed."""
 
     load: wire.GetWorkerLoadResponse
     at: Timestamp
@@ -29,8 +28,11 @@ class WorkerTold:
 
 
 @dataclass(frozen=True, slots=True)
-class IntervalTold:
-    """``cost``: seconds of work per second, and the share of its machine's memory that it caches; smoothed."""
+class IntervalReport:
+    """An interval's load report.
+
+    ``cost``: seconds of work per second, plus the cached share of its machine's memory; smoothed.
+    """
 
     load: wire.IntervalLoad
     at: Timestamp
@@ -39,50 +41,58 @@ class IntervalTold:
 
 @dataclass(frozen=True, slots=True)
 class Division:
-    """``at``: the first key of the upper half; ``smaller``: the lighter side's share of the load, 0 to 0.5."""
+    """A division of a load. ``at``: the upper half's first key. ``smaller``: the lighter side's share, 0 to 0.5."""
 
     at: bytes
     smaller: float
 
 
 class LoadBook:
-    """The newest word of each worker, and of each interval by its journal."""
+    """The newest report of each worker, and of each interval by its journal."""
 
     def __init__(self) -> None:
-        self.workers: dict[str, WorkerTold] = {}
-        self.intervals: dict[str, IntervalTold] = {}
+        self.workers: dict[str, WorkerReport] = {}
+        self.intervals: dict[str, IntervalReport] = {}
 
     def heard(self, worker: str, load: wire.GetWorkerLoadResponse, now: Timestamp) -> None:
-        """Take what a worker told into account. Of two that speak of an interval the larger sequencer counts."""
+        """Record a worker's report. Of two reports of an interval, the one with the larger sequencer counts."""
         memory = max(load.memory_limit_bytes, 1)
         for one in load.intervals:
             before = self.intervals.get(one.journal)
             if before is not None and before.load.sequencer > one.sequencer:
                 continue
             cost = one.busy + one.cached_bytes / memory
-            self.intervals[one.journal] = IntervalTold(one, now, _smoothed(before.cost if before else None, cost))
+            self.intervals[one.journal] = IntervalReport(one, now, _smoothed(before.cost if before else None, cost))
         base = max(load.cpu - sum(one.busy for one in load.intervals), 0.0)
         known = self.workers.get(worker)
-        self.workers[worker] = WorkerTold(load, now, _smoothed(known.base if known else None, base))
+        self.workers[worker] = WorkerReport(load, now, _smoothed(known.base if known else None, base))
 
     def hooks(self, topology: str) -> dict[str, list[wire.HookTime]]:
-        """By computation of a topology, what its hooks took in all processes that run now, since each began."""
+        """Return, by computation of a topology, the hooks' times in all running processes, since the start of each."""
         told = [one for worker in self.workers.values() for one in worker.load.hooks if one.topology == topology]
         names = sorted({one.computation for one in told})
         return {name: merged_hooks(one.time for one in told if one.computation == name) for name in names}
 
+    def key_functions(self) -> dict[str, list[wire.KeyFunctionFailure]]:
+        """Return, by incarnation, the key functions that raise, from the reports of running workers."""
+        found: dict[str, list[wire.KeyFunctionFailure]] = {}
+        for worker in self.workers.values():
+            for one in worker.load.key_functions:
+                found.setdefault(one.consumer, []).append(one)
+        return found
+
     def forget_gone(self, known: Catalog) -> None:
-        """Forget workers that are gone, and intervals that nothing has or names any more."""
+        """Forget workers that are gone, and intervals that no map contains or names as parents any more."""
         self.workers = {name: told for name, told in self.workers.items() if name in known.workers}
         self.intervals = {journal: told for journal, told in self.intervals.items() if known.journal_lives(journal)}
 
     def of(self, interval: catalog.IntervalRecord) -> wire.IntervalLoad | None:
-        """What the interval's present owner told of it; None if it has not."""
+        """Return the report of the interval's present owner; None if there is none."""
         told = self.intervals.get(interval.journal)
         return told.load if told is not None and told.load.sequencer == interval.sequencer else None
 
     def cost(self, interval: catalog.IntervalRecord) -> float:
-        """What an interval costs; a child of which nothing was told is taken to have its part of its parents' cost."""
+        """Return the cost of an interval. A child without a report is assumed to cost its part of the parents' cost."""
         told = self.intervals.get(interval.journal)
         if told is not None:
             return told.cost
@@ -91,11 +101,11 @@ class LoadBook:
         return together / 2 if len(parents) == 1 else together
 
     def costs(self) -> Mapping[str, float]:
-        """What intervals cost, by journal."""
+        """Return the costs of intervals, by journal."""
         return {journal: told.cost for journal, told in self.intervals.items()}
 
     def independent(self, known: Catalog) -> Mapping[str, int]:
-        """The intervals with parents of which their present owners say that they need them no more."""
+        """Return the intervals whose present owners report that they no longer need their parents."""
         found = {}
         for journal, told in self.intervals.items():
             table = known.tables.get(journal.rpartition(".j")[0])
@@ -107,7 +117,7 @@ class LoadBook:
         return found
 
     def is_fresh(self, worker: str, now: Timestamp, within: Duration) -> bool:
-        """Whether a worker has told its load that recently."""
+        """Whether a worker has reported its load that recently."""
         told = self.workers.get(worker)
         return told is not None and now - told.at <= within
 
@@ -117,9 +127,9 @@ def _smoothed(before: float | None, now: float) -> float:
 
 
 def divide(keys: KeyInterval, sample: Iterable[wire.KeyLoad]) -> Division | None:
-    """The sampled key that divides the load of ``keys`` most evenly; None if none of them divides it at all.
+    """Return the sampled key that divides the load of ``keys`` most evenly; None if no sampled key divides it.
 
-    What the sample does not tell of is taken to lie as the sampled keys do.
+    The load outside the sample is assumed to be distributed like the sampled keys.
     """
     inside: Sequence[wire.KeyLoad] = sorted((one for one in sample if one.key in keys), key=lambda one: one.key)
     total = sum(one.share for one in inside)
@@ -134,3 +144,15 @@ def divide(keys: KeyInterval, sample: Iterable[wire.KeyLoad]) -> Division | None
                 best = Division(one.key, smaller)
         below += one.share
     return best
+
+
+def merged_hooks(parts: Iterable[wire.HookTime]) -> list[wire.HookTime]:
+    """The times of each hook over several intervals, by the hooks' names."""
+    whole: dict[str, wire.HookTime] = {}
+    for part in parts:
+        one = whole.setdefault(part.hook, wire.HookTime(hook=part.hook))
+        one.calls += part.calls
+        one.seconds += part.seconds
+        one.failures += part.failures
+        one.blocked += part.blocked
+    return [whole[hook] for hook in sorted(whole)]

@@ -1,6 +1,6 @@
-"""Asks every worker for its load, again and again, and has done what follows from the answers (section 7.1).
+"""Requests every worker's load periodically, and acts on the reports (section 7.1).
 
-What follows: parents' journals are let go, intervals are moved, split and merged, and keys too hot to split are named.
+The actions: release parents' journals; move, split and merge intervals; report keys too hot to split.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ from typing import Final
 import grpc
 
 from millwheel.coordination.contract import DamagedValueError
-from millwheel.core.time import Duration, Timestamp, seconds
 from millwheel.master.balancing import Balancer, HotKey
 from millwheel.master.handover import reshape
 from millwheel.master.load_book import LoadBook
@@ -23,16 +22,17 @@ from millwheel.master.observer import Observer
 from millwheel.master.settings import MasterSettings
 from millwheel.master.term import Term
 from millwheel.master.views import view_of
+from millwheel.model.time import Duration, Timestamp, seconds
 from millwheel.rpc.failures import RequestError
 from millwheel.rpc.v1 import inspection_pb2, inspection_pb2_grpc
 
 __all__ = ["FRESH", "Loads", "kind_of"]
 
 FRESH: Final[Duration] = seconds(10)
-"""For how long a worker's word on its load is news; older, the worker is taken not to answer."""
+"""How long a worker's load report counts as recent. A worker with an older one counts as not answering."""
 
-_MOST_OF_THE_TIME: Final = 0.1
-"""Of the master's time that may go into asking; with very many intervals it asks less often."""
+_MAX_SHARE_OF_TIME: Final = 0.1
+"""The maximum share of the master's time spent on these polls. With very many intervals it polls less often."""
 
 _log = logging.getLogger(__name__)
 
@@ -40,12 +40,12 @@ Count = Callable[[str, str], None]
 
 
 class Loads:
-    """What one term knows of loads, and has begun for their sake."""
+    """The load reports of one term, and the changes that it has started because of load."""
 
     def __init__(
         self, term: Term, observer: Observer, settings: MasterSettings, count: Count, clock: Callable[[], Timestamp]
     ) -> None:
-        """``count`` is told of every change that was tried: its kind, and how it went."""
+        """``count`` is called for each attempted change, with its kind and its outcome."""
         self.book = LoadBook()
         self._term = term
         self._observer = observer
@@ -54,15 +54,15 @@ class Loads:
         self._count = count
         self._clock = clock
         self._tasks: set[asyncio.Task[None]] = set()
-        self._told_hot: set[tuple[str, bytes]] = set()
+        self._reported_hot: set[tuple[str, bytes]] = set()
 
     @property
     def hot_keys(self) -> tuple[HotKey, ...]:
-        """The keys that no split can relieve, the hottest first."""
+        """The keys too hot to split, the hottest first."""
         return self._balancer.hot_keys
 
     async def run(self) -> None:
-        """Go on until cancelled."""
+        """Run until cancelled."""
         await self._term.ready()
         try:
             while True:
@@ -74,7 +74,7 @@ class Loads:
                 except Exception:
                     _log.exception("loads could not be asked for; trying again")
                 took = time.thread_time() - began
-                await asyncio.sleep(max(self._every, took / _MOST_OF_THE_TIME))
+                await asyncio.sleep(max(self._every, took / _MAX_SHARE_OF_TIME))
         finally:
             tasks = tuple(self._tasks)
             for task in tasks:
@@ -82,11 +82,11 @@ class Loads:
             await asyncio.gather(*tasks, return_exceptions=True)
 
     async def poll(self) -> None:
-        """Ask every worker once, and act on what they tell."""
+        """Request every worker's load once, and act on the reports."""
         known = self._term.catalog
         await asyncio.gather(*(self._ask(name, record.endpoint.address) for name, record in known.workers.items()))
         self.book.forget_gone(known)
-        self._term.core.weighed(self.book.costs())
+        self._term.core.on_load(self.book.costs())
         independent = self.book.independent(known)
         if independent:
             await self._release(ReleaseParents(independent))
@@ -95,7 +95,7 @@ class Loads:
             task = asyncio.ensure_future(self._carry_out(request))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
-        self._tell_hot_keys()
+        self._report_hot_keys()
 
     async def _carry_out(self, request: Reshape) -> None:
         what = _shown(request)
@@ -110,25 +110,25 @@ class Loads:
         finally:
             self._balancer.ended(request, self._clock())
 
-    def _tell_hot_keys(self) -> None:
-        """Each once, as long as it stays hot."""
+    def _report_hot_keys(self) -> None:
+        """Log each hot key once, for as long as it stays hot."""
         hot = {(one.incarnation, one.key): one for one in self.hot_keys}
         for (incarnation, key), one in hot.items():
-            if (incarnation, key) not in self._told_hot:
+            if (incarnation, key) not in self._reported_hot:
                 _log.warning(
                     "key %r of %s is too hot: it has %.0f%% of its interval's records, and no split relieves that",
                     key.decode("utf-8", "backslashreplace"),
                     incarnation,
                     one.share * 100,
                 )
-        self._told_hot = set(hot)
+        self._reported_hot = set(hot)
 
     async def _ask(self, worker: str, address: str) -> None:
         stub = inspection_pb2_grpc.InspectionServiceStub(self._observer.channel(address))
         try:
             load = await stub.GetWorkerLoad(inspection_pb2.GetWorkerLoadRequest(), timeout=self._every)
         except grpc.aio.AioRpcError as error:
-            _log.debug("worker %s told no load: %s", worker, error.code())
+            _log.debug("worker %s reported no load: %s", worker, error.code())
         else:
             self.book.heard(worker, load, self._clock())
 
@@ -136,7 +136,7 @@ class Loads:
         try:
             await self._term.ask(request)
         except RequestError as error:
-            _log.info("parents' journals are let go later: %s", error)
+            _log.info("parents' journals are released later: %s", error)
 
 
 def kind_of(request: Reshape) -> str:

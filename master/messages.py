@@ -1,4 +1,4 @@
-"""What goes into the master's core and what comes out: requests, observations and instructions."""
+"""Input and output of the master's core: requests, observations and instructions."""
 
 from __future__ import annotations
 
@@ -60,14 +60,14 @@ class SubmitTopology:
 
 @dataclass(frozen=True, slots=True)
 class DrainTopology:
-    """Let a topology run out, and keep its state."""
+    """Stop injection, process everything pending, and keep the topology's state."""
 
     name: str
 
 
 @dataclass(frozen=True, slots=True)
 class CancelTopology:
-    """Stop a topology at once, and give up its state. The same ``request_id`` again ends nothing that came after."""
+    """Stop a topology at once and give up its state. A repeated ``request_id`` does not end a later topology."""
 
     name: str
     request_id: str = ""
@@ -75,7 +75,7 @@ class CancelTopology:
 
 @dataclass(frozen=True, slots=True)
 class UpdateTopology:
-    """Make a new version of a topology, if it still has ``expected_version`` (0: whatever it has)."""
+    """Make a new version of a topology if it still has ``expected_version`` (0: any version)."""
 
     spec: specs.TopologySpec
     request_id: str = ""
@@ -84,14 +84,14 @@ class UpdateTopology:
 
 @dataclass(frozen=True, slots=True)
 class PauseTopology:
-    """Take the owners from a topology's intervals; everything is kept."""
+    """Remove the owners of a topology's intervals. Everything is kept."""
 
     name: str
 
 
 @dataclass(frozen=True, slots=True)
 class ResumeTopology:
-    """Give the intervals of a paused topology owners again."""
+    """Assign owners to the intervals of a paused topology again."""
 
     name: str
 
@@ -105,7 +105,7 @@ class EnsureLog:
 
 @dataclass(frozen=True, slots=True)
 class OpenInjector:
-    """Draw a sequencer for an injector process: older ones of that name are dead."""
+    """Draw a sequencer for an injector process. Older processes of that name become invalid."""
 
     stream: str
     process: str
@@ -113,7 +113,7 @@ class OpenInjector:
 
 @dataclass(frozen=True, slots=True)
 class FinishInjector:
-    """The process will send nothing more, for good. Ignored unless ``sequencer`` is its newest."""
+    """The process never sends another record. Ignored unless ``sequencer`` is its newest."""
 
     stream: str
     process: str
@@ -122,9 +122,10 @@ class FinishInjector:
 
 @dataclass(frozen=True, slots=True)
 class RetireInjector:
-    """What receivers know of a finished process's records may be forgotten, by an operator's word.
+    """Forget the receivers' duplicate-check state of a finished process, at an operator's request.
 
-    ``sequencer``: of its life that was seen to be over, 0 if there was none: another one may not be.
+    ``sequencer``: that of the finished incarnation which the operator saw, 0 if there was none. A newer one may still
+    be running.
     """
 
     stream: str
@@ -134,14 +135,14 @@ class RetireInjector:
 
 @dataclass(frozen=True, slots=True)
 class RetireQuery:
-    """Nobody goes on with ``query``: its cursor, and what receivers know of its batches, may be forgotten."""
+    """No process continues ``query``: forget its cursor, and the receivers' duplicate-check state of its batches."""
 
     query: str
 
 
 @dataclass(frozen=True, slots=True)
 class CommitBatch:
-    """Every batch of ``query`` up to ``batch`` is in. The cursor never goes back."""
+    """Every batch of ``query`` up to ``batch`` is complete. Invariant: the cursor never goes back."""
 
     query: str
     batch: int
@@ -149,7 +150,7 @@ class CommitBatch:
 
 @dataclass(frozen=True, slots=True)
 class IntervalName:
-    """An interval: by its journal, by a key in it, or, with neither, as the only one of its computation."""
+    """Names an interval: by its journal, by a key in it, or by neither if its computation has only one."""
 
     topology: str = ""
     computation: str = ""
@@ -159,9 +160,9 @@ class IntervalName:
 
 @dataclass(frozen=True, slots=True)
 class MoveInterval:
-    """Give an interval to ``worker``; empty: to the least loaded that may run it.
+    """Assign an interval to ``worker``, or to the least loaded suitable worker if that is empty.
 
-    ``expected``, unless it is 0: the sequencer that the interval must still have, for whoever decided by its load.
+    ``expected``: the sequencer that the interval must still have, 0 for any. Decisions by load set it.
     """
 
     interval: IntervalName
@@ -172,7 +173,7 @@ class MoveInterval:
 
 @dataclass(frozen=True, slots=True)
 class SplitInterval:
-    """Cut an interval in two at a key; ``worker`` is to own the upper half, empty: whoever owns the whole."""
+    """Split an interval at a key. ``worker`` becomes the owner of the upper half; empty: the owner of the whole."""
 
     interval: IntervalName
     at: bytes
@@ -183,7 +184,7 @@ class SplitInterval:
 
 @dataclass(frozen=True, slots=True)
 class MergeIntervals:
-    """Make one of an interval and the next; ``worker`` is to own it, empty: whoever owns the one that is named."""
+    """Merge an interval with the next one. ``worker`` becomes the owner; empty: the owner of the named interval."""
 
     interval: IntervalName
     worker: str = ""
@@ -193,7 +194,10 @@ class MergeIntervals:
 
 @dataclass(frozen=True, slots=True)
 class ReleaseParents:
-    """The owners of these intervals need nothing of their parents any more: by journal, the sequencer that said so."""
+    """The owners of these intervals no longer need the parents.
+
+    Maps each journal to the sequencer that reported this.
+    """
 
     independent: Mapping[str, int]
 
@@ -220,7 +224,7 @@ Request = (
 
 @dataclass(frozen=True, slots=True)
 class Intervals:
-    """What a change of an interval map has made."""
+    """The intervals that a change of an interval map has made."""
 
     intervals: tuple[catalog.IntervalRecord, ...]
 
@@ -234,12 +238,12 @@ Answer = (
 )
 
 
-# What the shell saw of a draining topology.
+# What the driver observed of a draining topology.
 
 
 @dataclass(frozen=True, slots=True)
 class IntervalProgress:
-    """What the owner of an interval says of it; pending productions are those not ACKed."""
+    """The report of an interval's owner. ``pending`` counts productions without an ACK."""
 
     sequencer: int
     commit: int
@@ -249,14 +253,14 @@ class IntervalProgress:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """Broadcast low watermarks by incarnation, and intervals' reports by journal. What did not answer is absent."""
+    """Broadcast low watermarks by incarnation, and intervals' reports by journal. A missing entry: no answer came."""
 
     topology: str
     watermarks: Mapping[str, int] = field(default_factory=dict)
     intervals: Mapping[str, IntervalProgress] = field(default_factory=dict)
 
 
-# Instructions. Those with an ``operation`` are answered by an event that carries it.
+# Instructions. An event that carries the same ``operation`` reports the end of each one that has an operation.
 
 
 @dataclass(frozen=True, slots=True)
@@ -279,9 +283,10 @@ class Transact:
 
 @dataclass(frozen=True, slots=True)
 class Drop:
-    """Delete journals and the state of computations from the store, and have the authority forget them.
+    """Delete journals and computations' state from the store, and delete the computations at the authority.
 
-    It is also to forget the injectors of ``silence``, up to a sequencer each. Repeating it, however late, does no harm.
+    The authority also forgets each injector in ``silence``, up to its sequencer. Idempotent, however late it is
+    repeated.
     """
 
     operation: int
@@ -292,19 +297,19 @@ class Drop:
 
 @dataclass(frozen=True, slots=True)
 class Reload:
-    """List every key of the coordinator, and say so by ``loaded``."""
+    """List every key of the coordinator. The ``loaded`` event reports the result."""
 
 
 @dataclass(frozen=True, slots=True)
 class Observe:
-    """Ask workers and authority how far a draining topology is, and say so by ``observed``."""
+    """Request a draining topology's progress from workers and authority. The ``observed`` event reports it."""
 
     topology: str
 
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """A request has succeeded, durably."""
+    """A request has succeeded durably."""
 
     ticket: int
     answer: Answer
@@ -320,7 +325,7 @@ class Fail:
 
 @dataclass(frozen=True, slots=True)
 class StepDown:
-    """Another master leads: this core does nothing any more."""
+    """Another master leads: this core does nothing more."""
 
     reason: str
 

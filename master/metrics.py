@@ -1,4 +1,4 @@
-"""What Prometheus reads of a master: whether it leads, changes of intervals, keys too hot to split."""
+"""The master's Prometheus metrics: leadership, changes of intervals, keys too hot to split."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["MasterCollector"]
 
 
 class MasterCollector(Collector):
-    """Reads a replica when it is scraped. Nothing but whether it leads is told of one that stands by."""
+    """Reads a replica at each scrape. Hot keys come only from the leader."""
 
     def __init__(self, shell: MasterShell) -> None:
         self._shell = shell

@@ -1,4 +1,4 @@
-"""Whether a new version of a computation can read what the one before has stored (section 4.4). Pure."""
+"""Whether a new version of a computation can read the state that the old version has stored (section 4.4). Pure."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from millwheel.rpc.v1 import topology_pb2 as specs
 __all__ = ["state_problem"]
 
 _STATELESS: Final = frozenset({"", "None", "NoneType"})
-_MOST: Final = 5
-"""Differences that are told, at most."""
+_MAX_DIFFERENCES: Final = 5
+"""The maximum number of differences in the message."""
 
 
 def state_problem(old: specs.ComputationSpec, new: specs.ComputationSpec) -> str:
-    """Why ``new`` must not run on the states of ``old``, and what to declare; empty if it may.
+    """Return why ``new`` must not run on the states of ``old``, and what to declare; empty if it may.
 
-    It may if they are of one form; if all that differs are fields that ``new`` has in addition, and can do without; or
-    if it has a larger state version, which says that it migrates what smaller ones have stored.
+    It may in three cases. Both have the same form. Or ``new`` only adds fields that may be missing. Or ``new`` has a
+    larger state version, which declares that it migrates states of smaller versions.
     """
     if new.state.version < old.state.version:
         return (
@@ -29,7 +29,7 @@ def state_problem(old: specs.ComputationSpec, new: specs.ComputationSpec) -> str
     differences = _differences(old, new)
     if not differences:
         return ""
-    told = "; ".join(differences[:_MOST]) + ("; …" if len(differences) > _MOST else "")
+    told = "; ".join(differences[:_MAX_DIFFERENCES]) + ("; …" if len(differences) > _MAX_DIFFERENCES else "")
     return (
         f"its state is a {new.state_type}, and a {old.state_type} is stored that cannot be read as one ({told}): "
         f"set state_version = {max(1, old.state.version) + 1} and define migrate(self, stored), which makes the new "

@@ -1,4 +1,4 @@
-"""What a master asks of workers and authority: how far a draining topology is; and what they are to forget."""
+"""The master's calls to workers and authority: progress of draining topologies, and changes at the authority."""
 
 from __future__ import annotations
 
@@ -7,39 +7,39 @@ from typing import Final
 
 import grpc
 
-from millwheel.core.catalog import Catalog, incarnations_of, injector_sender
 from millwheel.master.messages import IntervalProgress, Progress
-from millwheel.rpc.channel import DEFAULT_DEADLINE, open_channel
+from millwheel.model.catalog import Catalog, incarnations_of, injector_sender
+from millwheel.rpc.channel import DEFAULT_DEADLINE_SECONDS, open_channel
 from millwheel.rpc.errors import calling
 from millwheel.rpc.failures import FailureCode, RequestError
 from millwheel.rpc.v1 import catalog_pb2 as catalog
 from millwheel.rpc.v1 import common_pb2, inspection_pb2, inspection_pb2_grpc, watermark_pb2, watermark_pb2_grpc
 
-__all__ = ["MOST_ROWS", "Observer"]
+__all__ = ["MAX_ROWS", "Observer"]
 
-MOST_ROWS: Final = 10_000
-"""Of so many intervals or injector processes of one computation an authority tells at once."""
+MAX_ROWS: Final = 10_000
+"""The maximum number of intervals or injector processes that one answer of the authority describes."""
 
-_DEADLINE: Final = 2.0
+_DEADLINE_SECONDS: Final = 2.0
 
 
 class Observer:
-    """Keeps channels to the workers and the authority. What does not answer in time is left out."""
+    """Keeps channels to the workers and the authority. Observations without an answer in time are left out."""
 
     def __init__(self) -> None:
         self._channels: dict[str, grpc.aio.Channel] = {}
         self._idle: set[str] = set()
-        """Those that nobody has asked for since the last sweep."""
+        """The addresses without a call since the last sweep."""
 
     def channel(self, address: str) -> grpc.aio.Channel:
-        """The channel to a server; to be used at once."""
+        """Return the channel to a server. Use it at once, because a sweep closes unused channels."""
         self._idle.discard(address)
         if address not in self._channels:
             self._channels[address] = open_channel(address)
         return self._channels[address]
 
     async def look(self, known: Catalog, topology: str) -> Progress:
-        """How far the computations of ``topology`` are."""
+        """Return the progress of the computations of ``topology``."""
         record = known.topologies.get(topology)
         if record is None:
             return Progress(topology)
@@ -59,7 +59,7 @@ class Observer:
         stub = inspection_pb2_grpc.InspectionServiceStub(self.channel(interval.owner.address))
         try:
             answer: inspection_pb2.GetIntervalStatusResponse = await stub.GetIntervalStatus(
-                inspection_pb2.GetIntervalStatusRequest(journal=interval.journal), timeout=_DEADLINE
+                inspection_pb2.GetIntervalStatusRequest(journal=interval.journal), timeout=_DEADLINE_SECONDS
             )
         except grpc.aio.AioRpcError:
             return None
@@ -72,9 +72,9 @@ class Observer:
     async def explain(
         self, known: Catalog, computation: str, rows: int = 1
     ) -> watermark_pb2.ExplainWatermarkResponse | None:
-        """What the authority knows of a computation, or of ``injector/{stream}``; None if it does not answer.
+        """Return the authority's explanation of a computation, or of ``injector/{stream}``; None without an answer.
 
-        ``rows``: the most intervals or processes of which it tells, up to :data:`MOST_ROWS`.
+        ``rows``: the maximum number of intervals or processes that it describes, up to :data:`MOST_ROWS`.
         """
         endpoint = known.authority_of(computation)
         if endpoint is None:
@@ -82,42 +82,42 @@ class Observer:
         stub = watermark_pb2_grpc.WatermarkServiceStub(self.channel(endpoint.address))
         try:
             return await stub.ExplainWatermark(
-                watermark_pb2.ExplainWatermarkRequest(computation=computation, limit=rows), timeout=_DEADLINE
+                watermark_pb2.ExplainWatermarkRequest(computation=computation, limit=rows), timeout=_DEADLINE_SECONDS
             )
         except grpc.aio.AioRpcError:
             return None
 
     async def forget(self, known: Catalog, computation: str, up_to: int) -> None:
-        """Have the authority forget a computation, or ``injector/{stream}``; RequestError if it does not answer.
+        """Remove a computation, or ``injector/{stream}``, at the authority; RequestError if there is no answer.
 
-        Unless ``up_to`` is 0, it forgets nothing if it has accepted a larger sequencer.
-        A shard that nobody serves just now knows all the same: whoever takes it reads it from the journal.
+        Unless ``up_to`` is 0, nothing is removed if the authority has accepted a larger sequencer. The removal is
+        journaled, so it survives a takeover of the shard.
         """
         endpoint = _authority_of(known, computation)
         stub = watermark_pb2_grpc.WatermarkServiceStub(self.channel(endpoint.address))
         async with calling(endpoint.address):
             await stub.RemoveComputation(
                 watermark_pb2.RemoveComputationRequest(computation=computation, up_to_sequencer=up_to),
-                timeout=_DEADLINE,
+                timeout=_DEADLINE_SECONDS,
             )
 
     async def accept(self, authority: common_pb2.Endpoint, sender: str, process: str, sequencer: int) -> int:
-        """Have the authority accept an injector process; the watermark that its journal then has for the process.
+        """Make the authority accept an injector process. Return the process's watermark in the authority's journal.
 
-        RequestError if a larger sequencer was accepted (SEQUENCER_REFUSED), or if the authority does not answer.
+        RequestError if a larger sequencer was accepted (SEQUENCER_REFUSED), or if there is no answer.
         """
         stub = watermark_pb2_grpc.WatermarkServiceStub(self.channel(authority.address))
         async with calling(authority.address):
             accepted: watermark_pb2.AcceptSequencerResponse = await stub.AcceptSequencer(
                 watermark_pb2.AcceptSequencerRequest(computation=sender, process=process, sequencer=sequencer),
-                timeout=DEFAULT_DEADLINE,
+                timeout=DEFAULT_DEADLINE_SECONDS,
             )
         return accepted.watermark_us
 
     async def expect(self, known: Catalog, stream: str) -> None:
-        """Have the authority wait for the injectors that ``stream`` declares; RequestError if it does not answer.
+        """Make the authority wait for the injectors that ``stream`` declares; RequestError if there is no answer.
 
-        Said again it changes nothing; what was read from an earlier catalog counts for nothing.
+        Idempotent. The authority ignores a declaration from an earlier catalog.
         """
         endpoint = _authority_of(known, injector_sender(stream))
         declared = known.stream(stream)
@@ -129,13 +129,13 @@ class Observer:
                     processes=sorted(declared.expected_injectors) if declared else (),
                     as_of_revision=known.revision,
                 ),
-                timeout=DEFAULT_DEADLINE,
+                timeout=DEFAULT_DEADLINE_SECONDS,
             )
 
     async def sweep(self) -> None:
-        """Close the channels to whom nothing was asked since this was done last: servers come, and go for good.
+        """Close the channels without a call since the last sweep, because their servers may be gone for good.
 
-        To be done so seldom that every call has ended in between.
+        The time between two sweeps must be longer than any call.
         """
         gone = [self._channels.pop(address) for address in self._idle]
         self._idle = set(self._channels)
@@ -150,12 +150,12 @@ class Observer:
 
 
 def _authority_of(known: Catalog, computation: str) -> common_pb2.Endpoint:
-    """Who serves its shard; RequestError (UNAVAILABLE) while nobody does."""
+    """Return the server of the computation's shard; RequestError (UNAVAILABLE) while there is none."""
     endpoint = known.authority_of(computation)
     if endpoint is None:
         raise RequestError(
             FailureCode.UNAVAILABLE,
-            f"nobody serves the low watermark authority's shard of {computation!r} now",
+            f"no process serves the low watermark authority's shard of {computation!r} now",
             "see that `millwheel authority run` runs",
             reason="AUTHORITY_AWAY",
         )

@@ -1,13 +1,13 @@
-"""Code packages, kept in the state store under their digests: too large for a coordinator (section 7.1).
+"""Code packages, stored in the state store under their digests: they are too large for a coordinator (section 7.1).
 
-They are rows of the pseudo computation ``packages``, written under a journal of that name that the
-leading master holds. Rows are named by content, so nobody can make one say something else, and the
-row that says how many chunks there are is written last.
+Packages are rows of the pseudo computation ``packages``. They are written under a journal of that name, which the
+leading master fences. A row is named by its content, so no writer can change its meaning. The manifest row, which
+holds the number of chunks, is written last.
 
-The journal's base has an index of them, and each change of it is an append: rows are written, or emptied, with its
-commit number afterwards. So a package that was collected may be uploaded again, and a deposed master's late writes
-lose (G3). What an append has given up, and nobody has emptied yet, is emptied by whoever holds the journal next, before
-it says of any package that it is here.
+The journal's base holds an index of the packages. Each change of the index is an append. Rows are written or emptied
+after it, with its commit number. So a collected package may be uploaded again, and late writes of a deposed master
+lose (G3). An append may give up rows that are not emptied yet. The next master that fences the journal empties them
+first, before it reports any package as present.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ CHUNK_BYTES: Final = 512 << 10
 MAX_PACKAGE_BYTES: Final = 64 << 20
 _NAME: Final = "packages"
 _INDEX: Final = "index"
-_COMMIT: Final = 1
-"""That the journal is born with."""
+_FIRST_COMMIT: Final = 1
+"""The commit number of the new journal."""
 _DIGEST: Final = re.compile(r"[0-9a-f]{64}")
 
 
@@ -50,17 +50,21 @@ class _Manifest(msgspec.Struct):
 
 
 class _Index(msgspec.Struct):
-    """Chunks by digest, and what is given up: its chunks, and the commit that gave it up."""
+    """The packages' index.
+
+    ``stored``: the number of chunks by digest. ``going``: packages given up, each with its number of chunks and the
+    commit that gave it up.
+    """
 
     stored: dict[str, int] = {}
     going: dict[str, tuple[int, int]] = {}
 
 
 class Packages:
-    """The packages, for the term of one leader."""
+    """The packages, for one leader's term."""
 
     def __init__(self, store: StateStore, term: int) -> None:
-        """``term`` is the leadership's: terms grow, so it serves as the sequencer of the packages' journal."""
+        """``term`` is the leadership's. Terms grow, so the term serves as the sequencer of the packages' journal."""
         self._store = store
         self._term = term
         self._fenced = False
@@ -68,10 +72,10 @@ class Packages:
         self._index = _Index()
         self._lock = asyncio.Lock()
         self._wanted_at: dict[str, float] = {}
-        """When a package was last asked for, uploaded, or named by a topology."""
+        """The time of a package's last request, upload, or mention by a topology."""
 
     async def has(self, digest: str) -> bool:
-        """Whether the whole package is here. One that is damaged is not, so that an upload mends it."""
+        """Return whether the whole package is stored. A damaged one counts as missing, so that an upload repairs it."""
         _check_digest(digest)
         async with self._lock:
             await self._fence()
@@ -90,7 +94,7 @@ class Packages:
         return True
 
     async def put(self, digest: str, content: bytes) -> bool:
-        """Keep a package; False if it was here already. RequestError if it is too large or not what it says."""
+        """Store a package. Return False if it was present; RequestError if it does not match its digest."""
         _check_digest(digest)
         if await self.has(digest):
             return False
@@ -113,9 +117,9 @@ class Packages:
         return True
 
     async def collect(self, named: Container[str], idle: float) -> list[str]:
-        """Drop the packages that are not ``named``, and that nobody has asked for in ``idle`` seconds of this term.
+        """Drop the packages that are not in ``named`` and had no request for ``idle`` seconds of this term.
 
-        Returns those that went. Who submits a topology has asked for its package just before.
+        Returns the dropped packages. A client that submits a topology requests its package just before.
         """
         async with self._lock:
             await self._fence()
@@ -128,7 +132,7 @@ class Packages:
                 for one in self._index.stored
                 if one not in named and now - self._wanted_at.setdefault(one, now) >= idle
             ]
-            # What is being uploaded is not stored yet.
+            # A package whose upload is in progress is not stored yet.
             fresh = {one: at for one, at in self._wanted_at.items() if one in self._index.stored or now - at < idle}
             self._wanted_at = fresh
             if gone:
@@ -143,7 +147,7 @@ class Packages:
         self._wanted_at[digest] = asyncio.get_running_loop().time()
 
     async def get(self, digest: str) -> AsyncIterator[bytes]:
-        """The package in chunks. RequestError (NOT_FOUND) if it is not here, DATA_LOSS if it is damaged."""
+        """Yield the package in chunks. RequestError (NOT_FOUND) if it is missing, DATA_LOSS if it is damaged."""
         _check_digest(digest)
         manifest = await self._manifest(digest)
         if manifest is None:
@@ -178,11 +182,11 @@ class Packages:
         return row
 
     async def _fence(self) -> None:
-        """Take the journal, once in the term, and finish what was begun. A deposed master gets no further than here."""
+        """Fence the journal once in the term, and finish what was begun. A deposed master fails here."""
         if self._fenced:
             return
         with suppress(JournalExistsError):
-            await self._store.create_journal(_NAME, commit=_COMMIT)
+            await self._store.create_journal(_NAME, commit=_FIRST_COMMIT)
         try:
             head = await self._store.fence(_NAME, self._term)
         except SequencerRefusedError as error:
@@ -197,7 +201,7 @@ class Packages:
         self._fenced = True
 
     async def _append(self) -> int:
-        """Commit the index as it now stands, with the number that rows are written with. The lock is held."""
+        """Commit the present index. Return the commit number for writing rows. The caller holds the lock."""
         await self._fence()
         commit = self._commit + 1
         part = PartId(_INDEX, self._term, commit)
@@ -208,7 +212,7 @@ class Packages:
             if (error.sequencer, error.commit) != (self._term, commit):
                 raise _deposed() from error
         except StoreError:
-            # Nobody knows whether it was applied: the journal is taken up anew before anything else is done.
+            # It is unknown whether the append was applied, so the journal is fenced and read again first.
             self._fenced = False
             raise
         await self._store.delete_parts(_NAME, [one for one in await self._store.list_parts(_NAME) if one != part])
@@ -217,13 +221,13 @@ class Packages:
         return commit
 
     async def _empty(self) -> None:
-        """Empty the rows of what was given up. Done again it changes nothing: the commit is the one that gave it up."""
+        """Empty the rows of packages given up. Idempotent: the rows carry the commit that gave them up."""
         for digest, (chunks, commit) in list(self._index.going.items()):
-            # The row that says how many there are goes first: without it the others are not looked at.
+            # The manifest row goes first. Without it, no reader looks at the chunks.
             await self._write(digest.encode(), b"", commit)
             for number in range(chunks):
                 await self._write(_chunk_key(digest, number), b"", commit)
-            # The next append forgets it.
+            # The next append removes it from the stored index.
             self._index.going.pop(digest, None)
 
     async def _write(self, key: bytes, blob: bytes, commit: int) -> None:

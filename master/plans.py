@@ -1,26 +1,12 @@
-"""One function per request: from the catalog as it stands to a plan, or a refusal (section 7.1)."""
+"""One function per request: it turns the current catalog into a plan or a refusal (section 7.1)."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from typing import Final, NoReturn
 
-from millwheel.core import catalog_keys as keys
-from millwheel.core.catalog import (
-    ACTIVE_STATES,
-    LIVE_STATES,
-    Catalog,
-    code_of,
-    dead_letter_stream,
-    incarnations_of,
-    injector_sender,
-    outputs_of,
-)
-from millwheel.core.interval_table import initial_intervals, interval_to_proto
-from millwheel.core.keys import ALL_KEYS, KeyInterval
-from millwheel.core.time import Timestamp
-from millwheel.master.assignment import Assigner, release
-from millwheel.master.draft import Draft, Plan
+from millwheel.master.assignment import IntervalAssigner, release
+from millwheel.master.draft import ChangePlan, Draft
 from millwheel.master.messages import (
     CancelTopology,
     DrainTopology,
@@ -33,6 +19,20 @@ from millwheel.master.messages import (
 from millwheel.master.settings import MasterSettings
 from millwheel.master.updating import changed_computations, other_specs, plain_spec, update_problems
 from millwheel.master.validation import validate
+from millwheel.model import catalog_keys as keys
+from millwheel.model.catalog import (
+    ACTIVE_STATES,
+    LIVE_STATES,
+    Catalog,
+    code_of,
+    dead_letter_stream,
+    incarnations_of,
+    injector_sender,
+    outputs_of,
+)
+from millwheel.model.interval_table import initial_intervals, interval_to_proto
+from millwheel.model.keys import ALL_KEYS, KeyInterval
+from millwheel.model.time import Timestamp
 from millwheel.rpc.failures import FailureCode, RequestError
 from millwheel.rpc.v1 import catalog_pb2 as catalog
 from millwheel.rpc.v1 import control_pb2 as control
@@ -41,8 +41,8 @@ from millwheel.sdk.errors import Problem, did_you_mean
 
 __all__ = ["Planner", "refuse_unknown_stream", "refuse_unknown_topology"]
 
-_CANCELLATIONS: Final = 8
-"""Requests to cancel a topology of one name that are remembered."""
+_MAX_CANCELLATIONS: Final = 8
+"""How many requests to cancel a topology of one name are remembered."""
 
 
 def _state_name(record: catalog.TopologyRecord) -> str:
@@ -61,7 +61,7 @@ def _refuse_problems(name: str, problems: Sequence[Problem]) -> None:
 
 
 def refuse_unknown_topology(name: str, known: Catalog) -> NoReturn:
-    """NOT_FOUND, with the nearest name there is. DamagedValueError if there is one that cannot be read."""
+    """Raise NOT_FOUND with the nearest existing name, or DamagedValueError if the topology's record cannot be read."""
     known.check_readable(keys.topology_key(name))
     raise RequestError(
         FailureCode.NOT_FOUND,
@@ -72,7 +72,7 @@ def refuse_unknown_topology(name: str, known: Catalog) -> NoReturn:
 
 
 def refuse_unknown_stream(name: str, known: Catalog) -> NoReturn:
-    """NOT_FOUND, with the nearest name there is."""
+    """Raise NOT_FOUND with the nearest existing name."""
     raise RequestError(
         FailureCode.NOT_FOUND,
         f"there is no stream {name!r}{did_you_mean(name, sorted(known.streams()))}",
@@ -82,7 +82,7 @@ def refuse_unknown_stream(name: str, known: Catalog) -> NoReturn:
 
 
 class Planner:
-    """Plans for topologies and logs, resting on one reading of the catalog."""
+    """Plans for topologies and logs, based on one version of the catalog."""
 
     def __init__(
         self, known: Catalog, settings: MasterSettings, now: Timestamp, burned: int, loads: Mapping[str, float]
@@ -91,16 +91,16 @@ class Planner:
         self._settings = settings
         self._now = now
         self._draft = Draft(known, burned)
-        self._assigner = Assigner(known, loads)
+        self._assigner = IntervalAssigner(known, loads)
         self._new_logs: set[str] = set()
         self._ended_logs: set[str] = set()
 
-    def submit(self, request: SubmitTopology) -> Plan:
-        """Names become incarnations: ids for journals and state that were never used, and never will be again."""
+    def submit(self, request: SubmitTopology) -> ChangePlan:
+        """Plan a new topology. Each computation gets an incarnation: a never reused id for journals and state."""
         spec = request.spec
         known = self._known.topologies.get(spec.name)
         if known is not None and self._is_repetition(request, known):
-            return Plan(answer=lambda: self._known.topologies[spec.name])
+            return ChangePlan(answer=lambda: self._known.topologies[spec.name])
         _refuse_problems(spec.name, validate(spec, self._known))
         record = catalog.TopologyRecord(
             spec=spec,
@@ -119,7 +119,7 @@ class Planner:
         return self._draft.plan(lambda: self._known.topologies[spec.name], silence=self._earlier_injectors(spec))
 
     def _add(self, record: catalog.TopologyRecord, computation: specs.ComputationSpec) -> None:
-        """Give a computation its incarnation, and owners if its topology has any."""
+        """Create a computation's incarnation, with owners if its topology has any."""
         code = code_of(record.spec, computation).digest
         intervals = self._first_intervals()
         owned = record.state in ACTIVE_STATES
@@ -127,28 +127,28 @@ class Planner:
             computation.name, record.spec.name, intervals, code, owned=owned
         )
 
-    def change(self, request: UpdateTopology | PauseTopology | ResumeTopology) -> Plan:
-        """What becomes of a topology that goes on."""
+    def change(self, request: UpdateTopology | PauseTopology | ResumeTopology) -> ChangePlan:
+        """Plan an update, a pause or a resumption of a topology."""
         if isinstance(request, UpdateTopology):
             return self.update(request)
         return self.pause(request) if isinstance(request, PauseTopology) else self.resume(request)
 
-    def update(self, request: UpdateTopology) -> Plan:
-        """Computations come, change and go in one transaction; owners follow, interval by interval.
+    def update(self, request: UpdateTopology) -> ChangePlan:
+        """Plan to add, change and remove computations in one transaction. Owners follow, interval by interval.
 
-        What stays keeps its incarnation. What changed, and what goes, is taken over under fresh sequencers: the number
-        drawn here is smaller than those of all owners that know of the new version.
+        Unchanged computations keep their incarnation. Changed and removed ones are taken over under fresh sequencers.
+        The number drawn here is smaller than the sequencer of every owner that knows the new version.
         """
         spec = plain_spec(request.spec)
         name = spec.name
         record = self._record(name)
         if request.request_id and request.request_id == record.request_id and spec == record.spec:
-            return Plan(answer=lambda: self._known.topologies[name])
+            return ChangePlan(answer=lambda: self._known.topologies[name])
         self._refuse_update(record, request)
         others = other_specs(name, self._known)
         _refuse_problems(name, [*validate(spec, self._known), *update_problems(record.spec, spec, others)])
         if spec == record.spec:
-            return Plan(answer=lambda: self._known.topologies[name])
+            return ChangePlan(answer=lambda: self._known.topologies[name])
         number = self._draft.draw()
         staying = {computation.name for computation in spec.computations}
         for computation in record.spec.computations:
@@ -170,9 +170,9 @@ class Planner:
         return self._draft.plan(lambda: self._known.topologies[name], silence=self._earlier_injectors(spec))
 
     def _earlier_injectors(self, spec: specs.TopologySpec) -> tuple[tuple[str, int], ...]:
-        """The injectors of streams that come back before those of their earlier lives were forgotten (G7).
+        """Delete the injectors of streams that are re-created before their earlier injectors were forgotten (G7).
 
-        They go with this very transaction, and before it at the authority: what they said of watermarks is void.
+        They are deleted in this transaction, and before it at the authority. Their watermark reports become void.
         """
         back = {stream.name for stream in spec.streams if stream.injected} - self._known.streams().keys()
         left = [place for place in sorted(self._known.injectors) if place[0] in back]
@@ -181,10 +181,10 @@ class Planner:
         return tuple((injector_sender(stream), self._known.drawn) for stream in sorted({stream for stream, _ in left}))
 
     def _end_earlier_logs(self, spec: specs.TopologySpec) -> None:
-        """End the logs of streams that come back before the logs of their earlier lives were retired (G1, G7).
+        """Delete the logs of streams that are re-created before their earlier logs were retired (G1, G7).
 
-        Such a log has the records, the cursors and the watermark of the earlier life. It ends in this very transaction.
-        No record refers to its interval map from then on, so what it has in the store is dropped later.
+        Such a log holds the records, the cursors and the watermark of the earlier stream. It ends in this
+        transaction. After it no record refers to the log's interval map, so its data in the store is dropped later.
         """
         brought = {stream.name for stream in spec.streams if not stream.external}
         brought.update(output for computation in spec.computations for output in outputs_of(computation))
@@ -216,7 +216,7 @@ class Planner:
             )
 
     def _is_repetition(self, request: SubmitTopology, known: catalog.TopologyRecord) -> bool:
-        """Whether this very submission was made before; ALREADY_EXISTS if another one holds the name."""
+        """Whether this submission was made before; ALREADY_EXISTS if another submission holds the name."""
         name = request.spec.name
         same = bool(request.request_id) and request.request_id == known.request_id and request.spec == known.spec
         if known.state in LIVE_STATES and same:
@@ -248,7 +248,7 @@ class Planner:
     def _new_map(
         self, base: str, topology: str, intervals: list[KeyInterval], code: str | None, owned: bool = True
     ) -> str:
-        """Put the interval map of a new incarnation, with owners if there are any; returns its id."""
+        """Write the interval map of a new incarnation, with owners if workers exist. Return its id."""
         incarnation = f"{base}.{self._draft.draw()}"
         record = catalog.IntervalMapRecord(computation=base if topology else "", topology=topology)
         for keys_of_interval in intervals:
@@ -260,7 +260,7 @@ class Planner:
         return incarnation
 
     def _logs_of(self, spec: specs.TopologySpec) -> None:
-        """A log for what is produced or injected and read by no computation, and for dead letters, read or not."""
+        """Create logs for streams that no computation reads, and for dead letters in any case."""
         read = {edge.stream for computation in spec.computations for edge in computation.inputs}
         declared = {stream.name: stream for stream in spec.streams}
         written = [output for computation in spec.computations for output in outputs_of(computation)]
@@ -273,7 +273,7 @@ class Planner:
             self._new_log(dead_letter_stream(spec.name), declared.get(dead_letter_stream(spec.name)))
 
     def _new_log(self, stream: str, declared: specs.StreamSpec | None) -> None:
-        # What does not fit into this transaction follows at once, as a log that is missing.
+        # Logs that do not fit into this transaction follow at once as missing logs.
         if stream in self._new_logs or self._draft.is_full:
             return
         self._new_logs.add(stream)
@@ -283,8 +283,8 @@ class Planner:
             record.retention.CopyFrom(declared.retention)
         self._draft.put(keys.log_key(stream), record)
 
-    def ensure_log(self, request: EnsureLog) -> Plan:
-        """The log keeps what is produced from now on."""
+    def ensure_log(self, request: EnsureLog) -> ChangePlan:
+        """Plan a log that keeps what is produced from now on."""
         declared = self._known.stream(request.stream)
         if declared is None:
             refuse_unknown_stream(request.stream, self._known)
@@ -307,18 +307,18 @@ class Planner:
             created=is_new,
         )
 
-    def missing_logs(self) -> Plan:
-        """Logs for streams whose last consumer went with its topology: what is produced must go somewhere."""
+    def missing_logs(self) -> ChangePlan:
+        """Plan logs for streams whose last consumer went with its topology: their records need a destination."""
         for _, record in self._known.live_topologies():
             if record.state in ACTIVE_STATES:
                 self._logs_of(record.spec)
         return self._draft.plan()
 
-    def drain(self, request: DrainTopology) -> Plan:
-        """Injections end now; the topology goes on until everything pending is processed."""
+    def drain(self, request: DrainTopology) -> ChangePlan:
+        """Stop injection now. The topology continues until everything pending is processed."""
         record = self._record(request.name)
         if record.state in (catalog.TOPOLOGY_STATE_DRAINING, catalog.TOPOLOGY_STATE_DRAINED):
-            return Plan(answer=lambda: self._known.topologies[request.name])
+            return ChangePlan(answer=lambda: self._known.topologies[request.name])
         if record.state != catalog.TOPOLOGY_STATE_RUNNING:
             state = _state_name(record)
             remedy = f"resume it first: `millwheel topology resume {request.name}`"
@@ -330,16 +330,16 @@ class Planner:
             )
         return self._change_state(record, catalog.TOPOLOGY_STATE_DRAINING)
 
-    def drained(self, name: str) -> Plan:
-        """Everything pending is processed: the intervals lose their owners, and keep their state."""
+    def drained(self, name: str) -> ChangePlan:
+        """Everything pending is processed: the intervals lose their owners and keep their state."""
         return self._change_state(self._record(name), catalog.TOPOLOGY_STATE_DRAINED)
 
-    def pause(self, request: PauseTopology) -> Plan:
-        """The intervals lose their owners, and nothing else: senders keep what is due to them."""
+    def pause(self, request: PauseTopology) -> ChangePlan:
+        """Remove the owners of the intervals, and nothing else. Senders keep the records without an ACK."""
         return self._halt(request.name, catalog.TOPOLOGY_STATE_RUNNING, catalog.TOPOLOGY_STATE_PAUSED, "paused")
 
-    def resume(self, request: ResumeTopology) -> Plan:
-        """The intervals of a paused topology get owners again, as those of a worker that is gone do."""
+    def resume(self, request: ResumeTopology) -> ChangePlan:
+        """Assign owners to the intervals of a paused topology, as after the loss of a worker."""
         return self._halt(request.name, catalog.TOPOLOGY_STATE_PAUSED, catalog.TOPOLOGY_STATE_RUNNING, "resumed")
 
     def _halt(
@@ -348,10 +348,10 @@ class Planner:
         before: catalog.TopologyState.ValueType,
         after: catalog.TopologyState.ValueType,
         done: str,
-    ) -> Plan:
+    ) -> ChangePlan:
         record = self._record(name)
         if record.state == after:
-            return Plan(answer=lambda: self._known.topologies[name])
+            return ChangePlan(answer=lambda: self._known.topologies[name])
         if record.state != before:
             needed = catalog.TopologyState.Name(before).removeprefix("TOPOLOGY_STATE_").lower()
             raise RequestError(
@@ -362,25 +362,25 @@ class Planner:
             )
         return self._change_state(record, after)
 
-    def cancel(self, request: CancelTopology) -> Plan:
-        """The intervals lose their owners at once; journals and state are dropped after that, as litter."""
+    def cancel(self, request: CancelTopology) -> ChangePlan:
+        """Remove the owners of the intervals at once. Garbage collection drops journals and state later."""
         record = self._record(request.name)
         cancelled = record.state == catalog.TOPOLOGY_STATE_CANCELLED
         if request.request_id and request.request_id in record.cancelled_by and not cancelled:
-            # It ended a topology that had the name before: what has it now is another.
+            # The repeated request ended an earlier topology of this name. The present one is another.
             before = catalog.TopologyRecord(version=record.version - 1, state=catalog.TOPOLOGY_STATE_CANCELLED)
             before.spec.name = request.name
-            return Plan(answer=lambda: before)
+            return ChangePlan(answer=lambda: before)
         if cancelled:
-            return Plan(answer=lambda: self._known.topologies[request.name])
+            return ChangePlan(answer=lambda: self._known.topologies[request.name])
         if request.request_id:
-            kept = [*record.cancelled_by, request.request_id][-_CANCELLATIONS:]
+            kept = [*record.cancelled_by, request.request_id][-_MAX_CANCELLATIONS:]
             del record.cancelled_by[:]
             record.cancelled_by.extend(kept)
         return self._change_state(record, catalog.TOPOLOGY_STATE_CANCELLED)
 
-    def switched(self) -> Plan:
-        """Forget of updates what has been carried out: every interval has an owner that knows the new version."""
+    def switched(self) -> ChangePlan:
+        """Forget completed updates, where every interval has an owner that knows the new version."""
         for name, known in self._known.live_topologies():
             behind = {one for one, number in known.switching.items() if self._behind(known.incarnations[one], number)}
             if behind != set(known.switching):
@@ -390,8 +390,8 @@ class Planner:
                 self._draft.put(keys.topology_key(name), record)
         return self._draft.plan()
 
-    def left(self, delivered: Collection[str]) -> Plan:
-        """Let go of removed computations, by incarnation, that have delivered everything: their maps are litter."""
+    def left(self, delivered: Collection[str]) -> ChangePlan:
+        """Drop removed computations, by incarnation, that have delivered everything. Their maps become garbage."""
         for name, known in self._known.live_topologies():
             gone = [
                 one
@@ -406,12 +406,12 @@ class Planner:
         return self._draft.plan()
 
     def _behind(self, incarnation: str, number: int) -> int:
-        """How many intervals of an incarnation still have the owners from before an update."""
+        """Count the intervals of an incarnation whose owners are from before an update."""
         table = self._known.tables.get(incarnation)
         return sum(interval.sequencer < number for interval in table) if table is not None else 0
 
     def waiting_for(self, name: str) -> list[str]:
-        """What the updates of a topology still wait for, for people."""
+        """Describe what the updates of a topology still wait for, as text for operators."""
         known = self._known.topologies.get(name)
         if known is None or known.state not in LIVE_STATES:
             return []
@@ -432,7 +432,7 @@ class Planner:
         record.CopyFrom(known)
         return record
 
-    def _change_state(self, record: catalog.TopologyRecord, state: catalog.TopologyState.ValueType) -> Plan:
+    def _change_state(self, record: catalog.TopologyRecord, state: catalog.TopologyState.ValueType) -> ChangePlan:
         name = record.spec.name
         record.state = state
         record.state_changed_at_us = self._now

@@ -1,10 +1,12 @@
-"""Plans that change who has which keys: move, split, merge, and letting go of parents (section 7.1; G11). Pure.
+"""Plans that change the owner or the bounds of intervals: move, split, merge, release of parents (7.1; G11). Pure.
 
-A split or a merge names the journals of the children and never touches the store: whoever opens a child first
-seals its parents and creates its journal. So it is done, for good, with the one transaction that puts the children in
-the parents' place. ``parents`` stay until the child's owner says, under the sequencer that the interval has, that it
-needs nothing of them any more. A journal that no interval names then is *retired*, and dropped as litter:
-nobody will ever name it again, for parents are only taken from the intervals that there are.
+A split or a merge only names the journals of the children, and never touches the store. The first owner that opens a
+child seals its parents and creates its journal. One transaction replaces the parents by the children, and completes
+the change for good.
+
+``parents`` stay in the record until the child's owner reports, under the interval's current sequencer, that it no
+longer needs them. A journal that no interval names after that is *retired*, and dropped as garbage. Invariant: a
+retired journal is never named again, because parents are only taken from existing intervals.
 """
 
 from __future__ import annotations
@@ -13,13 +15,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Final, NoReturn
 
-from millwheel.core import catalog_keys as keys
-from millwheel.core.catalog import ACTIVE_STATES, Catalog
-from millwheel.core.interval_table import interval_from_proto, interval_to_proto
-from millwheel.core.keys import KeyInterval
-from millwheel.core.limits import MAX_KEY_BYTES
-from millwheel.master.assignment import Assigner, code_of, may_run
-from millwheel.master.draft import Draft, Plan
+from millwheel.master.assignment import IntervalAssigner, code_of, may_run
+from millwheel.master.draft import ChangePlan, Draft
 from millwheel.master.messages import (
     IntervalName,
     Intervals,
@@ -30,13 +27,18 @@ from millwheel.master.messages import (
     SplitInterval,
 )
 from millwheel.master.plans import refuse_unknown_topology
+from millwheel.model import catalog_keys as keys
+from millwheel.model.catalog import ACTIVE_STATES, Catalog
+from millwheel.model.interval_table import interval_from_proto, interval_to_proto
+from millwheel.model.keys import KeyInterval
+from millwheel.model.limits import MAX_KEY_BYTES
 from millwheel.rpc.failures import FailureCode, RequestError
 from millwheel.rpc.v1 import catalog_pb2 as catalog
 from millwheel.sdk.errors import did_you_mean
 
 __all__ = [
     "SPLIT_BY_OPERATOR",
-    "Place",
+    "IntervalPlace",
     "Proposal",
     "find",
     "find_next",
@@ -50,18 +52,18 @@ __all__ = [
 ]
 
 SPLIT_BY_OPERATOR: Final = "split:"
-"""What the ``request_id`` of an interval begins with that an operator's split has made."""
+"""The prefix of the ``request_id`` of intervals that an operator's split has made."""
 
 _LIST: Final = "`millwheel interval list` shows those that there are"
-_MOST_RELEASES: Final = 24
-"""Each changes two chunks and retires two journals at most: below what one transaction takes."""
+_MAX_RELEASES: Final = 24
+"""Each release changes two chunks and retires two journals at most. This many fit into one transaction."""
 
 _NO_LOADS: Final[Mapping[str, float]] = {}
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """One interval of one incarnation; ``code`` None: it is a stream's log."""
+class IntervalPlace:
+    """One interval of one incarnation. ``code`` None: the interval belongs to a stream's log."""
 
     incarnation: str
     interval: catalog.IntervalRecord
@@ -69,15 +71,15 @@ class Place:
 
     @property
     def keys(self) -> KeyInterval:
-        """The keys that it has."""
+        """The keys of the interval."""
         return interval_from_proto(self.interval.keys)
 
 
-# Finding what a request names.
+# Lookup of the intervals that a request names.
 
 
 def incarnation_of(known: Catalog, name: IntervalName) -> str:
-    """The incarnation that a name speaks of; RequestError (NOT_FOUND) names what there is instead."""
+    """Return the incarnation that ``name`` refers to. RequestError (NOT_FOUND) names what exists instead."""
     if not name.topology and not name.computation and name.journal:
         incarnation = name.journal.rpartition(".j")[0]
         if incarnation not in known.tables:
@@ -101,8 +103,8 @@ def incarnation_of(known: Catalog, name: IntervalName) -> str:
     return found
 
 
-def find(known: Catalog, name: IntervalName) -> Place:
-    """The interval that ``name`` speaks of; RequestError says why there is none, or that there are several."""
+def find(known: Catalog, name: IntervalName) -> IntervalPlace:
+    """Return the interval that ``name`` refers to. RequestError says why there is none, or that there are several."""
     incarnation = incarnation_of(known, name)
     found = _interval(known, incarnation, name)
     if found is None:
@@ -116,7 +118,7 @@ def find(known: Catalog, name: IntervalName) -> Place:
             f"{incarnation} is being removed: its intervals only deliver what they still have",
             reason="NOT_RUNNING",
         )
-    return Place(incarnation, found, code_of(known, incarnation))
+    return IntervalPlace(incarnation, found, code_of(known, incarnation))
 
 
 def _interval(known: Catalog, incarnation: str, name: IntervalName) -> catalog.IntervalRecord | None:
@@ -136,12 +138,12 @@ def _interval(known: Catalog, incarnation: str, name: IntervalName) -> catalog.I
     return table.locate(b"")
 
 
-def find_next(known: Catalog, place: Place) -> Place:
-    """The neighbour after an interval; RequestError (FAILED_PRECONDITION) if there is none."""
+def find_next(known: Catalog, place: IntervalPlace) -> IntervalPlace:
+    """Return the next interval by key; RequestError (FAILED_PRECONDITION) if there is none."""
     end = place.keys.end
     found = None if end is None else known.locate(place.incarnation, end)
     if found is not None:
-        return Place(place.incarnation, found, place.code)
+        return IntervalPlace(place.incarnation, found, place.code)
     alone = place.keys.start == b""
     raise RequestError(
         FailureCode.FAILED_PRECONDITION,
@@ -153,7 +155,10 @@ def find_next(known: Catalog, place: Place) -> Place:
 
 
 def repeated(known: Catalog, request: Reshape) -> Intervals | None:
-    """What this very request has made already; None if it has not been carried out, or another one since."""
+    """Return the intervals that this request has already made.
+
+    None: it has not run, or a later request replaced them.
+    """
     if not request.request_id:
         return None
     mark = _mark(request)
@@ -162,13 +167,16 @@ def repeated(known: Catalog, request: Reshape) -> Intervals | None:
 
 
 def _mark(request: Reshape) -> str:
-    """What an interval keeps of the request that made it: an id that is used again for another verb is another one."""
+    """The id that an interval keeps of its request.
+
+    It includes the verb: an id reused for another verb is another one.
+    """
     verbs = {MoveInterval: "move:", SplitInterval: SPLIT_BY_OPERATOR, MergeIntervals: "merge:"}
     return verbs[type(request)] + request.request_id if request.request_id else ""
 
 
-def shown(place: Place) -> str:
-    """An interval as people read it."""
+def shown(place: IntervalPlace) -> str:
+    """Describe an interval for people."""
     return f"interval {place.keys} of {place.incarnation} (journal {place.interval.journal})"
 
 
@@ -177,9 +185,10 @@ def shown(place: Place) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Proposal:
-    """What a request comes to, as things stand: ``releases`` change hands or end, ``opens`` begin at another worker.
+    """The effect of a request on the current catalog.
 
-    ``request`` names the worker that was chosen, so that what was prepared is what is done.
+    ``made``: the resulting intervals. ``releases``: intervals that change their owner or end. ``opens``: intervals
+    that start at another worker. ``request`` names the chosen worker, so that the change uses the prepared worker.
     """
 
     request: Reshape
@@ -190,20 +199,20 @@ class Proposal:
 
 
 def journals_to_read(interval: catalog.IntervalRecord) -> list[str]:
-    """The journals that an owner of ``interval`` may have to read: its own, and its parents'."""
+    """Return the journals that an owner of ``interval`` may have to read: its own and its parents'."""
     return [interval.journal, *(parent.journal for parent in interval.parents)]
 
 
 def propose(known: Catalog, request: Reshape, loads: Mapping[str, float] = _NO_LOADS) -> Proposal | None:
-    """What a request would do; None if it is done already, RequestError if it cannot be."""
+    """Return the effect of a request; None if it is done already, RequestError if it is impossible."""
     return None if repeated(known, request) is not None else _propose(known, request, Draft(known), loads)
 
 
-def plan_reshape(known: Catalog, request: Reshape, burned: int, loads: Mapping[str, float] = _NO_LOADS) -> Plan:
-    """One transaction that moves, splits or merges; RequestError if what is asked for cannot be."""
+def plan_reshape(known: Catalog, request: Reshape, burned: int, loads: Mapping[str, float] = _NO_LOADS) -> ChangePlan:
+    """Plan one transaction that moves, splits or merges; RequestError if the request is impossible."""
     done = repeated(known, request)
     if done is not None:
-        return Plan(answer=lambda: done)
+        return ChangePlan(answer=lambda: done)
     draft = Draft(known, burned)
     proposal = _propose(known, request, draft, loads)
     draft.put_intervals(proposal.incarnation, proposal.made)
@@ -220,7 +229,7 @@ def _propose(known: Catalog, request: Reshape, draft: Draft, loads: Mapping[str,
             "look at it again",
             reason="SEQUENCER_CHANGED",
         )
-    work = _Reshaping(known, draft, Assigner(known, loads))
+    work = _Reshaping(known, draft, IntervalAssigner(known, loads))
     if isinstance(request, MoveInterval):
         old, made = work.move(place, request)
     elif isinstance(request, SplitInterval):
@@ -238,20 +247,20 @@ def _propose(known: Catalog, request: Reshape, draft: Draft, loads: Mapping[str,
 
 
 _Change = tuple[list[catalog.IntervalRecord], list[catalog.IntervalRecord]]
-"""The intervals that there are, and those that are to be instead."""
+"""The existing intervals, and the intervals that replace them."""
 
 
 class _Reshaping:
-    """One change in the making."""
+    """One reshaping request in progress."""
 
-    def __init__(self, known: Catalog, draft: Draft, assigner: Assigner) -> None:
+    def __init__(self, known: Catalog, draft: Draft, assigner: IntervalAssigner) -> None:
         self._known = known
         self._draft = draft
         self._assigner = assigner
         self.is_owned = assigner.is_owned
 
-    def move(self, place: Place, request: MoveInterval) -> _Change:
-        """A fresh sequencer and a new owner; the journal, and so the state, stays."""
+    def move(self, place: IntervalPlace, request: MoveInterval) -> _Change:
+        """Change the sequencer and the owner. The journal stays, and so does the state."""
         target = request.worker or self._assigner.choose(place.code, place.interval.owner.worker_id)
         if target is None:
             raise RequestError(
@@ -267,8 +276,8 @@ class _Reshaping:
             self._assigner.give(moved, target, self._draft)
         return [place.interval], [moved]
 
-    def split(self, place: Place, request: SplitInterval) -> _Change:
-        """Two children with journals of their own, which start from the parent's."""
+    def split(self, place: IntervalPlace, request: SplitInterval) -> _Change:
+        """Make two children with new journals. Both start from the parent's state."""
         if not place.code:
             raise RequestError(
                 FailureCode.FAILED_PRECONDITION,
@@ -294,8 +303,8 @@ class _Reshaping:
         ]
         return [place.interval], made
 
-    def merge(self, place: Place, request: MergeIntervals) -> _Change:
-        """One child that starts from both parents."""
+    def merge(self, place: IntervalPlace, request: MergeIntervals) -> _Change:
+        """Make one child that starts from both parents."""
         other = find_next(self._known, place)
         _check_independent(place)
         _check_independent(other)
@@ -305,11 +314,11 @@ class _Reshaping:
         return [place.interval, other.interval], [child]
 
     def _child(
-        self, place: Place, parents: Iterable[catalog.IntervalRecord], its: KeyInterval, owner: str, mark: str
+        self, place: IntervalPlace, parents: Iterable[catalog.IntervalRecord], its: KeyInterval, owner: str, mark: str
     ) -> catalog.IntervalRecord:
         child = catalog.IntervalRecord(keys=interval_to_proto(its), request_id=mark)
         child.journal = f"{place.incarnation}.j{self._draft.draw()}"
-        # Above its parents' even if nobody is to own it: what opens it later has a larger one still.
+        # Larger than its parents' sequencers even without an owner. A later owner gets a still larger one.
         child.sequencer = self._draft.draw()
         for parent in parents:
             child.parents.add(journal=parent.journal, keys=parent.keys)
@@ -320,11 +329,11 @@ class _Reshaping:
             self._assigner.assign(child, place.code, self._draft)
         return child
 
-    def _owner(self, place: Place) -> str:
-        """Who owns it, and lives; empty if nobody does."""
+    def _owner(self, place: IntervalPlace) -> str:
+        """Return the live owner, or an empty string if there is none."""
         return place.interval.owner.worker_id if self._assigner.is_owned(place.interval) else ""
 
-    def _check_worker(self, worker: str, place: Place) -> None:
+    def _check_worker(self, worker: str, place: IntervalPlace) -> None:
         record = self._known.workers.get(worker)
         if record is None:
             there = sorted(self._known.workers)
@@ -355,8 +364,11 @@ def _copy(interval: catalog.IntervalRecord) -> catalog.IntervalRecord:
     return copy
 
 
-def plan_release(known: Catalog, request: ReleaseParents) -> Plan:
-    """Forget the parents of intervals that need them no more, of a good many at once, and retire their journals."""
+def plan_release(known: Catalog, request: ReleaseParents) -> ChangePlan:
+    """Plan to forget parents that intervals no longer need, and to retire their journals.
+
+    One plan covers many intervals.
+    """
     draft = Draft(known)
     released: dict[str, catalog.IntervalRecord] = {}
     retiring: dict[str, tuple[str, catalog.ParentJournal]] = {}
@@ -366,7 +378,7 @@ def plan_release(known: Catalog, request: ReleaseParents) -> Plan:
         old = None if table is None else table.of_journal(journal)
         if old is None or not old.parents or old.sequencer != sequencer:
             continue
-        if len(released) == _MOST_RELEASES or draft.is_full:
+        if len(released) == _MAX_RELEASES or draft.is_full:
             break
         free = _copy(old)
         free.ClearField("parents")
@@ -380,7 +392,7 @@ def plan_release(known: Catalog, request: ReleaseParents) -> Plan:
 
 
 def _naming(known: Catalog, incarnation: str, parent: catalog.ParentJournal) -> set[str]:
-    """The journals of the intervals that have ``parent``: they are where its keys are."""
+    """Return the journals of the intervals that name ``parent``. They lie within its keys."""
     keys_of_parent = interval_from_proto(parent.keys)
     found: set[str] = set()
     at: bytes | None = keys_of_parent.start
@@ -397,7 +409,7 @@ def _naming(known: Catalog, incarnation: str, parent: catalog.ParentJournal) -> 
 # Refusals.
 
 
-def _check_independent(place: Place) -> None:
+def _check_independent(place: IntervalPlace) -> None:
     if not place.interval.parents:
         return
     parents = ", ".join(parent.journal for parent in place.interval.parents)
@@ -425,7 +437,7 @@ def _refuse_not_running(record: catalog.TopologyRecord) -> NoReturn:
     state = catalog.TopologyState.Name(record.state).removeprefix("TOPOLOGY_STATE_").lower()
     raise RequestError(
         FailureCode.FAILED_PRECONDITION,
-        f"topology {record.spec.name!r} is {state}: nobody owns its intervals",
+        f"topology {record.spec.name!r} is {state}: no worker owns its intervals",
         "intervals change hands only while their topology runs",
         reason="NOT_RUNNING",
     )

@@ -1,13 +1,13 @@
-"""What an operator may choose about a master."""
+"""The settings of a master."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Final
 
-from millwheel.core.interval_table import initial_intervals
-from millwheel.core.time import Duration, hours, milliseconds, seconds
 from millwheel.master.balancing import BalanceSettings
+from millwheel.model.interval_table import initial_intervals
+from millwheel.model.time import Duration, hours, milliseconds, seconds
 
 __all__ = ["MasterSettings"]
 
@@ -20,15 +20,17 @@ _BALANCING: Final = BalanceSettings()
 
 @dataclass(frozen=True, slots=True)
 class MasterSettings:
-    """``intervals_per_computation`` and ``split_points``: see :func:`millwheel.core.interval_table.initial_intervals`.
+    """Settings of a master.
 
-    ``drain_grace``: how long injectors have, after a drain began, to hand over what they still hold; before
-    it has passed, a topology that has nothing to do is not taken for one that is through.
-    ``observe_every``: how often a draining topology is looked at.
-    ``keep_cancelled``: how long a cancelled topology is still listed.
-    ``poll_loads_every``: how far apart workers are asked for their load, and how long each may take to answer.
-    ``balancing``: when intervals are moved, split and merged for their load's sake.
-    ``maps_per_transaction``: the most interval maps that one transaction re-assigns or deletes.
+    ``intervals_per_computation`` and ``split_points``: see :func:`millwheel.model.interval_table.initial_intervals`.
+
+    - ``drain_grace``: the time after the start of a drain in which injectors send the records that they still hold.
+      Before it has passed, an idle topology does not count as drained.
+    - ``observe_every``: how often a draining topology is checked.
+    - ``keep_cancelled``: how long a cancelled topology is still listed.
+    - ``poll_loads_every``: the time between two load requests to a worker, and the time limit of each answer.
+    - ``balancing``: when intervals are moved, split and merged because of load.
+    - ``maps_per_transaction``: the maximum number of interval maps that one transaction re-assigns or deletes.
     """
 
     intervals_per_computation: int = 1

@@ -1,4 +1,4 @@
-"""A master: stands for election, leads while elected, and otherwise says who does (section 7.1)."""
+"""A master replica: it competes in the election, leads while elected, and otherwise names the leader (section 7.1)."""
 
 from __future__ import annotations
 
@@ -12,9 +12,6 @@ from typing import Final
 
 from millwheel.coordination.contract import Coordinator, CoordinatorError
 from millwheel.coordination.election import Election, Leadership
-from millwheel.core.catalog import Catalog
-from millwheel.core.catalog_keys import LEADERSHIP
-from millwheel.core.time import Timestamp
 from millwheel.master.balancing import HotKey
 from millwheel.master.collecting import collect_packages
 from millwheel.master.expecting import Expectations
@@ -27,29 +24,32 @@ from millwheel.master.packages import Packages
 from millwheel.master.presence import keep_present
 from millwheel.master.settings import MasterSettings
 from millwheel.master.term import Term
+from millwheel.model.catalog import Catalog
+from millwheel.model.catalog_keys import LEADERSHIP
+from millwheel.model.time import Timestamp
 from millwheel.rpc.failures import NOT_LEADING, FailureCode, RequestError
 from millwheel.store.contract import StateStore
 
 __all__ = ["MasterShell", "steady_clock", "wall_clock"]
 
-_PAUSE_AFTER_FAULT: Final = 1.0
-_SWEEP: Final = 60.0
-"""Seconds after which channels are closed that nobody used; longer than any call."""
+_PAUSE_AFTER_FAULT_SECONDS: Final = 1.0
+_CLOSE_UNUSED_SECONDS: Final = 60.0
+"""Seconds after which unused channels are closed; longer than any call."""
 _log = logging.getLogger(__name__)
 
 
 def wall_clock() -> Timestamp:
-    """The wall time."""
+    """Return the wall time."""
     return Timestamp(time.time_ns() // 1_000)
 
 
 def steady_clock() -> Timestamp:
-    """A time that is never set back, for what is measured from one moment to another."""
+    """Return a time that never goes back, for measuring durations."""
     return Timestamp(int(asyncio.get_running_loop().time() * 1_000_000))
 
 
 class MasterShell:
-    """One replica of the master. Any number may run; the elected one answers, the others name it."""
+    """One replica of the master. Any number may run. The elected one answers, and the others name it."""
 
     def __init__(
         self,
@@ -61,8 +61,10 @@ class MasterShell:
         ttl: float = 5.0,
         clock: Callable[[], Timestamp] = wall_clock,
     ) -> None:
-        """``address`` (host:port) is where this replica's services answer; ``ttl`` seconds after a leader has
-        vanished another one leads."""
+        """``address`` (host:port) is where this replica's services answer.
+
+        ``ttl``: seconds after a leader has vanished until another one leads.
+        """
         self.coordinator = coordinator
         self.observer = Observer()
         self.store = store
@@ -76,10 +78,10 @@ class MasterShell:
         self._loads: Loads | None = None
         self._leading = asyncio.Event()
         self.operations: Counter[tuple[str, str, str]] = Counter()
-        """Changes of intervals since this replica runs: (kind, by whom, outcome)."""
+        """Changes of intervals since this replica started, by (kind, requester, outcome)."""
 
     async def run(self) -> None:
-        """Stand for election again and again, until this task is cancelled."""
+        """Compete in elections until cancelled."""
         present = asyncio.ensure_future(keep_present(self.coordinator, self.address, self._ttl, self._clock()))
         sweeping = asyncio.ensure_future(self._sweep())
         try:
@@ -93,7 +95,7 @@ class MasterShell:
 
     async def _sweep(self) -> None:
         while True:
-            await asyncio.sleep(_SWEEP)
+            await asyncio.sleep(_CLOSE_UNUSED_SECONDS)
             await self.observer.sweep()
 
     async def _lead(self, leadership: Leadership) -> None:
@@ -109,7 +111,7 @@ class MasterShell:
             await term.run()
         except Exception:
             _log.exception("term %d ends by a fault; another election follows", leadership.term)
-            await asyncio.sleep(_PAUSE_AFTER_FAULT)
+            await asyncio.sleep(_PAUSE_AFTER_FAULT_SECONDS)
         finally:
             self._leading.clear()
             self._term = self._packages = self._loads = None
@@ -124,7 +126,7 @@ class MasterShell:
         return self._term is not None and not self._term.is_over
 
     async def leading(self) -> Term:
-        """Wait until this replica leads and has read the catalog; for tests and for starting up."""
+        """Wait until this replica leads and has read the catalog. For tests and for startup."""
         while True:
             await self._leading.wait()
             term = self._term
@@ -135,7 +137,7 @@ class MasterShell:
             await asyncio.sleep(0.01)
 
     async def term(self) -> Term:
-        """The present term with its catalog read; RequestError (UNAVAILABLE), naming who leads, if another does."""
+        """Return the present term once its catalog is read; RequestError (UNAVAILABLE) names another leader."""
         term = self._term
         if term is not None:
             await term.ready()
@@ -144,7 +146,7 @@ class MasterShell:
         raise await self._not_leading()
 
     async def packages(self) -> Packages:
-        """The code packages; RequestError (UNAVAILABLE) if this replica does not lead."""
+        """Return the code packages; RequestError (UNAVAILABLE) if this replica does not lead."""
         await self.term()
         if self._packages is None:
             raise await self._not_leading()
@@ -152,21 +154,21 @@ class MasterShell:
 
     @property
     def catalog(self) -> Catalog | None:
-        """What the coordinator shows; None if this replica does not lead."""
+        """The coordinator's contents; None if this replica does not lead."""
         return self._term.catalog if self._term is not None else None
 
     @property
     def book(self) -> LoadBook:
-        """What workers told of their loads in this term; empty if this replica does not lead."""
+        """The workers' load reports of this term; empty if this replica does not lead."""
         return self._loads.book if self._loads is not None else LoadBook()
 
     @property
     def hot_keys(self) -> tuple[HotKey, ...]:
-        """The keys that no split can relieve, the hottest first; none if this replica does not lead."""
+        """The keys too hot to split, the hottest first; empty if this replica does not lead."""
         return self._loads.hot_keys if self._loads is not None else ()
 
     async def reshape(self, request: Reshape) -> Intervals:
-        """Have an operator's move, split or merge done, once the owners were told."""
+        """Carry out an operator's move, split or merge, after notifying the owners."""
         term = await self.term()
         try:
             refuse_quarantined(term.catalog, request, self.book)
@@ -181,7 +183,7 @@ class MasterShell:
         self.operations[kind, by, outcome] += 1
 
     async def ask(self, request: Request) -> Answer:
-        """Have the core decide, and the decision made durable."""
+        """Pass a request to the core, and return once its decision is durable."""
         return await (await self.term()).ask(request)
 
     async def _not_leading(self) -> RequestError:
@@ -194,7 +196,7 @@ class MasterShell:
                 "see that it runs; data keeps flowing for as long as workers' leases last",
                 reason="COORDINATOR_UNAVAILABLE",
             )
-        # Named by the key that this replica itself has not given up yet, or has just won: it is between two terms.
+        # Between two terms the key may still name this replica: it has just won, or has not resigned yet.
         leader = "" if leader == self.address else leader
         told = f"the master at {leader} leads, this one stands by" if leader else "no master leads just now"
         remedy = f"ask {leader}" if leader else "an election takes a few seconds: try again"

@@ -1,4 +1,4 @@
-"""One term of one leading master: the I/O around a core, from the election to the loss of the leadership."""
+"""The driver of one term of a leading master: the core's I/O, from the election to the loss of the leadership."""
 
 from __future__ import annotations
 
@@ -11,8 +11,6 @@ from typing import Any, Final, assert_never, cast
 
 from millwheel.coordination.contract import CompactedError, Coordinator, CoordinatorError
 from millwheel.coordination.election import Leadership
-from millwheel.core.catalog import Catalog
-from millwheel.core.time import Timestamp
 from millwheel.master.core import MasterCore
 from millwheel.master.messages import (
     Answer,
@@ -29,13 +27,15 @@ from millwheel.master.messages import (
     Transact,
 )
 from millwheel.master.settings import MasterSettings
+from millwheel.model.catalog import Catalog
+from millwheel.model.time import Timestamp
 from millwheel.rpc.failures import NOT_LEADING, FailureCode, RequestError
 from millwheel.store.contract import JournalExistsError, StateStore, StoreError
 
 __all__ = ["Term"]
 
-_TICK: Final = 0.2
-_PAUSE: Final = 0.2
+_TICK_SECONDS: Final = 0.2
+_PAUSE_SECONDS: Final = 0.2
 _log = logging.getLogger(__name__)
 
 Look = Callable[[Catalog, str], Awaitable[Progress]]
@@ -43,7 +43,7 @@ Forget = Callable[[Catalog, str, int], Awaitable[None]]
 
 
 class Term:
-    """Carries out a core's instructions, and tells it what came of them. ``run`` ends with the leadership."""
+    """Carries out the core's instructions and reports their outcome to it. ``run`` ends with the leadership."""
 
     def __init__(
         self,
@@ -55,10 +55,13 @@ class Term:
         forget: Forget,
         clock: Callable[[], Timestamp],
     ) -> None:
-        """``look`` asks workers and authority about a draining topology; ``clock`` tells the wall time.
+        """Create the term of ``leadership``.
 
-        ``forget`` has the authority forget a computation that is no more; given a sequencer other than 0, unless it has
-        accepted a larger one.
+        ``clock`` returns the wall time. ``look`` requests the progress of a draining topology from workers and
+        authority.
+
+        ``forget`` makes the authority forget a removed computation. A sequencer other than 0 limits it: nothing is
+        forgotten if the authority has accepted a larger one.
         """
         self.core = MasterCore(leadership.compare, settings)
         self.number = leadership.term
@@ -72,19 +75,19 @@ class Term:
         self._asked: dict[int, asyncio.Future[Answer]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._looking: set[str] = set()
-        self._told_damaged: dict[str, str] = {}
+        self._reported_damaged: dict[str, str] = {}
         self._changed = asyncio.Event()
         self._ready = asyncio.Event()
         self._over = asyncio.Event()
 
     @property
     def catalog(self) -> Catalog:
-        """What the coordinator shows, as far as this term has heard."""
+        """The coordinator's contents, as far as this term has received them."""
         return self.core.catalog
 
     @property
     def is_over(self) -> bool:
-        """Whether another term has begun, or may have."""
+        """Whether another term has begun, or may have begun."""
         return self._over.is_set()
 
     async def ready(self) -> None:
@@ -96,7 +99,7 @@ class Term:
         await self._changed.wait()
 
     async def ask(self, request: Request) -> Answer:
-        """The core's answer; RequestError as it refuses. A caller that gives up takes nothing back."""
+        """Return the core's answer; raises the core's RequestError. Cancelling this call does not undo the request."""
         ticket = next(self._tickets)
         future: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
         if self.is_over:
@@ -109,7 +112,7 @@ class Term:
             self._asked.pop(ticket, None)
 
     async def run(self) -> None:
-        """Lead, until the leadership is lost or this task is cancelled."""
+        """Lead until the leadership is lost or this task is cancelled."""
         follow, tick = asyncio.ensure_future(self._follow()), asyncio.ensure_future(self._tick())
         try:
             await _first(self._leadership.lost(), self._over.wait(), follow, tick)
@@ -127,10 +130,10 @@ class Term:
             if not future.done():
                 future.set_exception(_over())
 
-    # What happens by itself.
+    # Activities without a request.
 
     async def _follow(self) -> None:
-        """Tell the core of every change of the coordinator, in order; read everything again after a gap."""
+        """Pass every change of the coordinator to the core, in order. Read everything again after a gap."""
         while True:
             try:
                 snapshot = await self._coordinator.list("")
@@ -142,23 +145,23 @@ class Term:
                         self._note(self.core.changed(changes))
             except (CompactedError, CoordinatorError) as error:
                 _log.warning("the coordinator's changes cannot be followed, trying again: %s", error)
-            await asyncio.sleep(_PAUSE)
+            await asyncio.sleep(_PAUSE_SECONDS)
 
     async def _tick(self) -> None:
         while True:
-            await asyncio.sleep(_TICK)
-            self._perform(self.core.ticked(self._clock()))
+            await asyncio.sleep(_TICK_SECONDS)
+            self._perform(self.core.on_tick(self._clock()))
 
     def _note(self, instructions: list[Instruction]) -> None:
         damaged = dict(self.catalog.damaged)
-        for key, why in damaged.items() - self._told_damaged.items():
+        for key, why in damaged.items() - self._reported_damaged.items():
             _log.error("the coordinator's value %s is damaged, and nothing is done with it: %s", key, why)
-        self._told_damaged = damaged
+        self._reported_damaged = damaged
         changed, self._changed = self._changed, asyncio.Event()
         changed.set()
         self._perform(instructions)
 
-    # What the core wants.
+    # Instructions of the core.
 
     def _perform(self, instructions: list[Instruction]) -> None:
         for instruction in instructions:
@@ -198,7 +201,10 @@ class Term:
         task.add_done_callback(self._ended)
 
     def _ended(self, task: asyncio.Task[None]) -> None:
-        """What fails here is a fault in the master itself: its term ends, for it cannot be trusted with more."""
+        """An exception here is a fault in the master itself.
+
+        The term ends, because the core's state is no longer reliable.
+        """
         self._tasks.discard(task)
         if not task.cancelled() and task.exception() is not None:
             _log.error("term %d ends by a fault", self.number, exc_info=task.exception())
@@ -208,7 +214,7 @@ class Term:
         try:
             outcome = await self._coordinator.transact(wanted.compares, wanted.puts, wanted.deletes)
         except CoordinatorError as error:
-            _log.warning("nobody knows whether a transaction took effect: %s", error)
+            _log.warning("whether a transaction took effect is unknown: %s", error)
             self._perform(self.core.transacted(wanted.operation, None))
         else:
             self._perform(self.core.transacted(wanted.operation, outcome))
@@ -226,7 +232,7 @@ class Term:
 
     async def _drop(self, wanted: Drop) -> None:
         try:
-            # The authority first: while it is away nothing else is done, and so not done again and again.
+            # The authority comes first. While it is unavailable, no other step is done, so none is repeated.
             for computation in wanted.computations:
                 await self._forget(self.catalog, computation, 0)
             for injector, sequencer in wanted.silence:
@@ -236,7 +242,7 @@ class Term:
             for computation in wanted.computations:
                 await self._store.drop_computation(computation)
         except (StoreError, RequestError) as error:
-            _log.warning("state that is given up could not be dropped, trying again later: %s", error)
+            _log.warning("removed state could not be dropped, trying again later: %s", error)
             self._perform(self.core.store_failed(wanted.operation, str(error), retry=False))
         else:
             self._perform(self.core.dropped(wanted.operation))
@@ -245,7 +251,7 @@ class Term:
         try:
             snapshot = await self._coordinator.list("")
         except CoordinatorError:
-            # The core asks again as time passes.
+            # The core repeats the instruction after some time.
             return
         self._note(self.core.loaded(snapshot))
 
@@ -267,7 +273,7 @@ def _over() -> RequestError:
 
 
 async def _first(*works: Awaitable[Any]) -> None:
-    """Return when the first of ``works`` is done; those given as coroutines are cancelled then."""
+    """Return when the first of ``works`` is done. The coroutines among them are cancelled then."""
     tasks = [asyncio.ensure_future(work) for work in works]
     try:
         await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)

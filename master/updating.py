@@ -1,17 +1,19 @@
-"""What a new version of a topology changes, and what it may not change while the rest runs (section 4.1). Pure.
+"""What a new version of a topology changes, and what it must not change while the rest runs (section 4.1). Pure.
 
-Invariants: a computation that stays keeps its incarnation, and with it state, timers and pending productions; its
-owners change to the new version by a takeover, so no interval ever runs two versions at once; what is stored or on the
-way is never read as something that it is not; a record that is sent again has the key that it had, so the interval that
-knows its id judges it (G1).
+Invariants:
+
+- A computation that stays keeps its incarnation, and with it state, timers and pending productions.
+- Its owners change to the new version by a takeover. So no interval ever runs two versions at once.
+- Stored values and records in transit are never read as another type.
+- A record that is sent again has the key that it had. So the interval that knows its id does the duplicate check (G1).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from millwheel.core.catalog import Catalog, code_of
 from millwheel.master.migrating import state_problem
+from millwheel.model.catalog import Catalog, code_of
 from millwheel.rpc.v1 import topology_pb2 as specs
 from millwheel.sdk.errors import Problem
 
@@ -19,7 +21,7 @@ __all__ = ["changed_computations", "other_specs", "plain_spec", "update_problems
 
 
 def plain_spec(spec: specs.TopologySpec) -> specs.TopologySpec:
-    """The same spec, where computations name code only if it is not the topology's."""
+    """Return the same spec, where computations name code only if it differs from the topology's."""
     plain = specs.TopologySpec()
     plain.CopyFrom(spec)
     for computation in plain.computations:
@@ -29,7 +31,7 @@ def plain_spec(spec: specs.TopologySpec) -> specs.TopologySpec:
 
 
 def changed_computations(old: specs.TopologySpec, new: specs.TopologySpec) -> list[str]:
-    """The computations of both whose owners must begin anew: their code, or what is declared of them, has changed."""
+    """Return the computations of both specs whose owners must restart: their code or their declaration has changed."""
     before = {computation.name: _whole(old, computation) for computation in old.computations}
     return [one.name for one in new.computations if one.name in before and before[one.name] != _whole(new, one)]
 
@@ -42,14 +44,14 @@ def _whole(spec: specs.TopologySpec, computation: specs.ComputationSpec) -> spec
 
 
 def other_specs(name: str, known: Catalog) -> list[specs.TopologySpec]:
-    """The specs of all live topologies but ``name``."""
+    """Return the specs of all live topologies except ``name``."""
     return [record.spec for other, record in known.live_topologies() if other != name]
 
 
 def update_problems(
     old: specs.TopologySpec, new: specs.TopologySpec, others: Iterable[specs.TopologySpec] = ()
 ) -> list[Problem]:
-    """Why ``new`` cannot take the place of ``old`` while it runs; empty if it can. ``others`` run beside it."""
+    """Return why ``new`` cannot replace ``old`` while it runs; empty if it can. ``others`` run beside it."""
     return [*_streams(old, new), *_computations(old, new), *_keys(old, new, [old, *others])]
 
 
@@ -95,10 +97,10 @@ def _computations(old: specs.TopologySpec, new: specs.TopologySpec) -> Iterator[
 
 
 def _keys(old: specs.TopologySpec, new: specs.TopologySpec, running: Sequence[specs.TopologySpec]) -> Iterator[Problem]:
-    """Inputs whose key changes, though a record of theirs that took effect may be sent again and get its key again.
+    """Report inputs whose key changes, if a record that took effect may be sent again and get a new key.
 
-    Strong productions keep the key that they were committed with. Injected records and weak productions get a key
-    whenever they are sent, and the interval of a new key knows nothing of their ids.
+    Strong productions keep the key of their commit. Injected records and weak productions get a key each time they
+    are sent, and the interval of a new key does not know their ids.
     """
     before = {(one.name, input_.stream): input_.key for one in old.computations for input_ in one.inputs}
     for computation in new.computations:
@@ -115,12 +117,15 @@ def _keys(old: specs.TopologySpec, new: specs.TopologySpec, running: Sequence[sp
 
 
 def _key(key: specs.KeySpec) -> str:
-    """How a key is extracted. Functions go by their qualified names: a module's depends on how a program is started."""
+    """Describe the extraction of a key.
+
+    A function is known by its qualified name: its module depends on how the program starts.
+    """
     return ", ".join(key.fields) or f"{key.function.rpartition(':')[2]}()"
 
 
 def _keeps_keys(running: Sequence[specs.TopologySpec], stream: str) -> bool:
-    """Whether all records of a stream are strong productions, whichever topology makes them."""
+    """Whether all records of a stream are strong productions, in every topology that produces it."""
     injected = any(one.name == stream and one.injected for spec in running for one in spec.streams)
     computations = [one for spec in running for one in spec.computations]
     producers = [one for one in computations if stream in one.outputs or stream == one.late_stream]

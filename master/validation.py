@@ -1,4 +1,4 @@
-"""Everything wrong with a topology, at once, before anything runs (design of section 4.1's dynamic topologies)."""
+"""Validates a topology before it runs, and reports all problems at once (for section 4.1's dynamic topologies)."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Final
 
-from millwheel.core.catalog import (
+from millwheel.master.cycles import find_cycle
+from millwheel.model.catalog import (
     DEAD_LETTER_TYPE,
     Catalog,
     dead_letter_stream,
     outputs_of,
 )
-from millwheel.master.cycles import find_cycle
 from millwheel.rpc.v1 import topology_pb2 as specs
 from millwheel.sdk.errors import Problem, did_you_mean
 
@@ -25,9 +25,9 @@ _NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*")
 
 
 def validate(spec: specs.TopologySpec, known: Catalog) -> list[Problem]:
-    """The problems of ``spec`` by itself and beside the topologies that live in ``known``; empty if it may run.
+    """Return the problems of ``spec`` alone and beside the topologies live in ``known``; empty if it may run.
 
-    A live topology of the same name is left out of account: that is for the submission to judge.
+    A live topology of the same name is ignored here. The submission checks it.
     """
     problems = [*_names(spec), *_computations(spec), *_streams(spec, known), *_inputs(spec, known)]
     if not problems:
@@ -97,7 +97,7 @@ def _streams(spec: specs.TopologySpec, known: Catalog) -> Iterator[Problem]:
 
 
 def _letters(spec: specs.TopologySpec, others: Mapping[str, specs.TopologySpec]) -> Iterator[Problem]:
-    """Dead letters have their stream to themselves."""
+    """A stream of dead letters has no other use."""
     letters, made = dead_letter_stream(spec.name), _made(spec)
     for other, theirs in others.items():
         if dead_letter_stream(other) in made:
@@ -113,13 +113,13 @@ def _letters(spec: specs.TopologySpec, others: Mapping[str, specs.TopologySpec])
 
 
 def _made(spec: specs.TopologySpec) -> set[str]:
-    """The streams that a topology declares as its own, or produces."""
+    """Return the streams that a topology declares as its own, or produces."""
     declared = {stream.name for stream in spec.streams if not stream.external}
     return declared.union(*(outputs_of(computation) for computation in spec.computations))
 
 
 def _conflicts(mine: specs.StreamSpec, theirs: specs.StreamSpec, other: str) -> Iterator[Problem]:
-    """Two declarations of one stream name mean one stream: what both state must be equal."""
+    """Two declarations of one stream name mean one stream. What both declare must be equal."""
     where = f"stream {mine.name!r}"
     advice = "declare it alike, or use another stream name"
     if _UNTYPED.isdisjoint((mine.record_type, theirs.record_type)) and mine.record_type != theirs.record_type:
@@ -154,7 +154,7 @@ def _inputs(spec: specs.TopologySpec, known: Catalog) -> Iterator[Problem]:
             if edge.stream not in sources:
                 yield Problem(
                     f"computation {computation.name!r}, input {edge.stream!r}",
-                    f"nobody produces or injects this stream{did_you_mean(edge.stream, sorted(sources))}: "
+                    f"no computation or injector produces this stream{did_you_mean(edge.stream, sorted(sources))}: "
                     "declare it by source(), or submit the topology that produces it first",
                 )
 

@@ -1,21 +1,21 @@
-"""From the catalog and what workers told to what the balancer looks at. Pure."""
+"""The balancer's view, from the catalog and the workers' load reports. Pure."""
 
 from __future__ import annotations
 
-from millwheel.core.catalog import ACTIVE_STATES, Catalog
-from millwheel.core.interval_table import interval_from_proto
-from millwheel.core.time import Duration, Timestamp
 from millwheel.master.assignment import code_of
-from millwheel.master.balancing import IntervalView, View, WorkerView
+from millwheel.master.balancing import ClusterView, IntervalView, WorkerView
 from millwheel.master.load_book import LoadBook
 from millwheel.master.reshaping import SPLIT_BY_OPERATOR
+from millwheel.model.catalog import ACTIVE_STATES, Catalog
+from millwheel.model.interval_table import interval_from_proto
+from millwheel.model.time import Duration, Timestamp
 from millwheel.rpc.v1 import catalog_pb2 as catalog
 
 __all__ = ["names_of", "view_of"]
 
 
 def names_of(known: Catalog) -> dict[str, tuple[str, str]]:
-    """By incarnation of a topology that runs: the topology's name, and the computation's."""
+    """Return the topology and computation name of each incarnation in a running topology."""
     return {
         record.incarnations[one.name]: (name, one.name)
         for name, record in known.live_topologies()
@@ -24,8 +24,11 @@ def names_of(known: Catalog) -> dict[str, tuple[str, str]]:
     }
 
 
-def view_of(known: Catalog, book: LoadBook, now: Timestamp, fresh: Duration) -> View:
-    """Everything that has an owner. Workers that have not told their load for ``fresh`` neither give nor take."""
+def view_of(known: Catalog, book: LoadBook, now: Timestamp, fresh: Duration) -> ClusterView:
+    """Return the view of the cluster.
+
+    Workers without a load report within ``fresh`` neither give nor take intervals.
+    """
     workers = tuple(
         WorkerView(name, record.package, book.workers[name].base)
         for name, record in sorted(known.workers.items())
@@ -36,7 +39,7 @@ def view_of(known: Catalog, book: LoadBook, now: Timestamp, fresh: Duration) -> 
     for incarnation in sorted(incarnations):
         table, code = known.tables.get(incarnation), code_of(known, incarnation)
         intervals += [_interval(incarnation, code, one, book) for one in table or ()]
-    return View(workers, tuple(intervals))
+    return ClusterView(workers, tuple(intervals))
 
 
 def _interval(incarnation: str, code: str | None, interval: catalog.IntervalRecord, book: LoadBook) -> IntervalView:
@@ -56,7 +59,7 @@ def _interval(incarnation: str, code: str | None, interval: catalog.IntervalReco
         count=0 if load is None else load.keys,
         sample=() if load is None else tuple(load.sample),
         told=load is not None,
-        # What stands still over a damaged value is left where it is: another owner would meet the same.
+        # An interval blocked by a damaged value stays where it is: another owner would read the same value.
         has_parents=bool(interval.parents) or (load is not None and load.quarantined),
         by_operator=interval.request_id.startswith(SPLIT_BY_OPERATOR),
     )

@@ -26,7 +26,7 @@ import os
 os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
 
 from millwheel import windows
-from millwheel.core.time import (
+from millwheel.model.time import (
     MAX_TIMESTAMP,
     MIN_TIMESTAMP,
     Duration,

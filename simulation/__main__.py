@@ -1,4 +1,4 @@
-"""`python -m simulation --seeds N --seed K`: runs N seeds from K on, and shows the history of each that fails."""
+"""`python -m simulation --seeds N --seed K`: runs N seeds from K on, and shows the history of each seed that fails."""
 
 from __future__ import annotations
 
@@ -15,10 +15,13 @@ from simulation.replaying import with_fixed_hashes
 
 
 def main() -> int:
-    """The exit status: 1 if a seed failed."""
+    """Run the seeds and return the exit status:
+
+    0 if all seeds held, 1 if a seed failed, 130 if the run was interrupted.
+    """
     options = _options()
     from simulation.clocks import find_places
-    from simulation.forking import run_many  # after the interpreter was started as a replay needs it
+    from simulation.forking import run_many  # imported after the restart with fixed hashes
 
     if options.mutation:
         from simulation.mutations import MUTATIONS
@@ -29,10 +32,12 @@ def main() -> int:
     gc.freeze()
     began, ran, failed = time.monotonic(), set[int](), list[int]()
     seeds = range(options.seed, options.seed + options.seeds)
-    # Ctrl-C ends a long run: what it has counted, and where to go on, is told all the same.
+    # Ctrl-C ends a long run. The command still prints the count of finished seeds and the command that continues the
+    # run.
     with (
         tempfile.TemporaryDirectory(prefix="millwheel-simulation-") as directory,
-        closing(run_many(seeds, Path(directory), options.processes)) as verdicts,  # none writes into it any more
+        # The generator closes before the directory is removed, so that no process still writes into it.
+        closing(run_many(seeds, Path(directory), options.processes)) as verdicts,
         suppress(KeyboardInterrupt),
     ):
         for verdict in verdicts:

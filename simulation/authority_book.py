@@ -1,7 +1,7 @@
-"""What the authority's journals say, read by code of the simulator's own: who may speak for what, and what was decided.
+"""The content of the authority's journals, read by the simulator's own code: accepted members and decided values.
 
-Each entry is taken in as it is appended, from the first one on. So a shard that starts from a base is compared with
-all that its journal ever said (G4, G7).
+The book reads each entry as it is appended, from the first one on. So a shard that starts from a base is compared with
+everything that its journal ever said (G4, G7).
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from millwheel.authority.injected import InjectorComputation
 from millwheel.authority.journal import (
     AcceptKeys,
     AcceptProcess,
+    AuthorityEntry,
     Change,
-    Entry,
     Expect,
     KeysRow,
     Part,
@@ -25,7 +25,7 @@ from millwheel.authority.journal import (
     Remove,
 )
 from millwheel.authority.registry import AnyComputation
-from millwheel.core.time import MAX_TIMESTAMP, MIN_TIMESTAMP
+from millwheel.model.time import MAX_TIMESTAMP, MIN_TIMESTAMP
 
 __all__ = ["ShardBook", "injector_name"]
 
@@ -46,16 +46,19 @@ class _Computation:
     stretches: list[Stretch] = field(default_factory=lambda: [(b"", None, 0, int(MIN_TIMESTAMP))])
     """In key order, without gaps."""
     processes: dict[str, tuple[int, int, bool, int]] = field(default_factory=dict)
-    """Sequencer, watermark, whether it is idle, and the last report that counts."""
+    """Sequencer, watermark, whether it is idle, and the number of its last effective report."""
     expected: frozenset[str] = frozenset()
     expected_as_of: int = 0
     percentiles: dict[int, int] = field(default_factory=dict)
     base_keys: list[KeysRow] = field(default_factory=list)
     base_processes: dict[str, ProcessRow] = field(default_factory=dict)
-    """What the base says. A base is written while the shard goes on: a report may be in it, and in no entry."""
+    """The content of the base.
+
+    The shard continues while a base is written, so a report may be in the base and in no entry.
+    """
 
     def newest(self, stretch: Stretch) -> Stretch:
-        """The stretch, at the watermark that the base has for it if that is larger."""
+        """The stretch, with the base's watermark for it if that is larger."""
         start, end, sequencer, watermark = stretch
         for row in self.base_keys:
             within = row.start <= start and (row.end is None or (end is not None and end <= row.end))
@@ -64,7 +67,10 @@ class _Computation:
         return start, end, sequencer, watermark
 
     def paint(self, row: KeysRow) -> None:
-        """The keys of a row have its sequencer and watermark from now on; what it cuts keeps its own outside it."""
+        """Set the sequencer and watermark of a row's keys.
+
+        Stretches that it cuts keep their own values outside of the row.
+        """
         kept: list[Stretch] = []
         for start, end, sequencer, watermark in self.stretches:
             if start < row.start:
@@ -87,10 +93,10 @@ class ShardBook:
         self.heard: dict[tuple[str, str, int], int] = {}
         """By stream, process and sequencer: the number of the last report that was ever journaled."""
         self.finished: set[tuple[str, str]] = set()
-        """Stream and process: those whose end was journaled, in the stream's present life."""
+        """Stream and process, for each end that was journaled in the stream's current incarnation."""
 
-    def take(self, entry: Entry) -> None:
-        """Take an entry in."""
+    def take(self, entry: AuthorityEntry) -> None:
+        """Apply an entry."""
         for change in entry.changes:
             self._change(change)
         for name, rows in entry.keys.items():
@@ -103,7 +109,7 @@ class ShardBook:
             self._of(name).value = max(value, self._of(name).value)
 
     def rely_on(self, parts: Iterable[Part]) -> None:
-        """These parts are the base from now on."""
+        """Use these parts as the base from now on."""
         for one in self.computations.values():
             one.base_keys, one.base_processes = [], {}
         for part in parts:
@@ -152,7 +158,7 @@ class ShardBook:
             mine.processes = {name: one for name, one in mine.processes.items() if name in mine.expected}
 
     def differences(self, core: AuthorityCore) -> Iterator[str]:
-        """What a shard that has just been read back knows otherwise than its journal."""
+        """The differences between a shard that was just recovered and its journal."""
         registry = core._registry
         names = {one.name for one in registry}
         if names != self.computations.keys():
@@ -186,9 +192,9 @@ def _computation_differences(found: AnyComputation, mine: _Computation, broadcas
 
 
 def _is_of(mine: _Computation, process: str, share: tuple[int, int, bool, int]) -> bool:
-    """Whether a process is as the entries have it, or as the base has it: that may have heard a newer report."""
+    """Whether a process is as in the entries, or as in the base, which may contain a newer report."""
     sequencer, watermark, idle, heard = mine.processes[process]
-    # A report that changes nothing is in no entry, and its number may be in a base.
+    # A report that changes nothing is in no entry, but its number may be in a base.
     if share == (sequencer, watermark, idle, max(heard, share[3])):
         return True
     row = mine.base_processes.get(process)

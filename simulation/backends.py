@@ -1,4 +1,4 @@
-"""Plan options for what is beneath the cluster: whose ways its store has."""
+"""Plan options for the store and the coordinator: the kind of store, and leases while machines are suspended."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["embedded", "on_cassandra", "suspended"]
 
 
 def on_cassandra(plan: Plan, chance: Random) -> None:
-    """The store is the product's on a simulated Cassandra; see :mod:`simulation.cassandra`."""
+    """The store is the product's Cassandra store on a simulated Cassandra; see :mod:`simulation.cassandra`."""
     plan.store = "cassandra"
     plan.store_ways = {
         "unfinished": chance.choice((0.0, 0.01, 0.05)),
@@ -26,19 +26,22 @@ def on_cassandra(plan: Plan, chance: Random) -> None:
 
 
 def suspended(plan: Plan, chance: Random) -> None:
-    """Machines are suspended for longer than their leases; leases are judged by clocks that count that, or do not."""
+    """Machines are suspended for longer than their leases.
+
+    The clocks that measure leases may or may not count that time.
+    """
     plan.lease_clock = chance.choice(("boot", "steady"))
     plan.suspensions = chance.randint(1, 3)
     plan.etcd_suspended = chance.choice(("", "counts", "stands"))
 
 
 def embedded(plan: Plan, chance: Random) -> None:
-    """The store is the product's embedded one, on a machine that may lose its power; see :mod:`simulation.machine`."""
+    """The store is the product's embedded one, on a machine that may lose power; see :mod:`simulation.machine`."""
     if not plan.store:
         plan.store = "embedded"
         plan.store_ways = {"pause": chance.choice((0.0, 0.0005, 0.005))}
         plan.power_cuts = chance.choice((0, 1, 1, 2))
         if any(not node["exactly_once"] and not node["strong"] for node in plan.nodes):
-            # Its commits are confirmed before they are synced, and the last of them may be lost with the power.
+            # Its commits are confirmed before they are synced, so a loss of power may undo the last of them.
             plan.store_ways["survives"] = True
             plan.power_cuts = 0

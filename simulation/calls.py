@@ -1,4 +1,4 @@
-"""The client's side of a simulated gRPC: channels and calls as ``grpc.aio`` has them, as far as the product uses it."""
+"""The client side of a simulated gRPC: channels and calls like those of ``grpc.aio``, as far as the product needs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from simulation.process import PROCESS, Process
 __all__ = ["SimulatedChannel", "channel_of"]
 
 WINDOW: Final = 64
-"""Messages that may be on their way to a server that does not read them, before writing waits."""
+"""Messages that may be in flight to a server that does not read them, before writing blocks."""
 _BACKOFF: Final = (0.1, 1.0)
 
 _EOF: Final = grpc.aio.EOF  # type: ignore[attr-defined]
@@ -26,7 +26,7 @@ _UNREACHED: Final[Status] = (grpc.StatusCode.UNAVAILABLE, "failed to connect to 
 
 
 class Call:
-    """One call, of any shape; awaited, read, iterated and written to as the shape has it."""
+    """One call of any shape. Its shape decides whether callers await, read, iterate or write to it."""
 
     def __init__(
         self,
@@ -44,7 +44,7 @@ class Call:
         self._decode = decode
         self._loop = asyncio.get_running_loop()
         self._outgoing: list[tuple[Any, ...]] | None = []
-        """What waits for the connection; None once there is one."""
+        """Messages that wait for the connection; None once there is one."""
         self._incoming: deque[bytes] = deque()
         self._status: Status | None = None
         self._cancelled = False
@@ -52,16 +52,16 @@ class Call:
         self._timer = None if timeout is None else self._loop.call_later(timeout, self._expire)
         self.number = channel.begin(self)
 
-    # What the connection tells.
+    # Notifications of the connection.
 
     def connected(self) -> None:
-        """There is a connection: what waited goes."""
+        """The channel is connected: send the waiting messages."""
         waiting, self._outgoing = self._outgoing or [], None
         for message in waiting:
             self._channel.send(self, message)
 
     def received(self, message: tuple[Any, ...]) -> None:
-        """A message of the server's."""
+        """Receive a message of the server."""
         if self._status is not None:
             return
         if message[0] == "message":
@@ -73,7 +73,7 @@ class Call:
             self.end(message[1])
 
     def end(self, status: Status) -> None:
-        """The call is over."""
+        """End the call with a status."""
         if self._status is None:
             self._status = status
             if self._timer is not None:
@@ -91,10 +91,10 @@ class Call:
         self._put(("cancel",))
         self.end((grpc.StatusCode.DEADLINE_EXCEEDED, "Deadline Exceeded", None))
 
-    # What callers do.
+    # Methods for callers.
 
     def cancel(self) -> bool:
-        """End the call here."""
+        """End the call on this side."""
         if self._status is not None:
             return False
         self._cancelled = True
@@ -103,15 +103,15 @@ class Call:
         return True
 
     def done(self) -> bool:
-        """Whether it is over."""
+        """Whether the call has ended."""
         return self._status is not None
 
     def cancelled(self) -> bool:
-        """Whether it was ended here."""
+        """Whether this side ended the call."""
         return self._cancelled
 
     async def code(self) -> grpc.StatusCode:
-        """How it ended, once it has."""
+        """Wait for the end of the call, and return its status code."""
         while self._status is None:
             await self._more()
         return self._status[0]
@@ -139,7 +139,7 @@ class Call:
         return self._decode(self._incoming.popleft())
 
     async def write(self, request: Any) -> None:
-        """Send a message; waits while the server is far behind."""
+        """Send a message. Waits while the server is far behind."""
         if self._status is not None:
             raise asyncio.InvalidStateError("RPC already finished.")
         self.unread += 1
@@ -151,11 +151,11 @@ class Call:
                 return
 
     async def done_writing(self) -> None:
-        """No more messages follow."""
+        """Declare that no more messages follow."""
         self._put(("end",))
 
     def start(self, request: Any = None) -> None:
-        """Begin; with the only message there is, or as a call that is written to."""
+        """Begin the call, with its only request, or without one if the caller writes requests."""
         whole = None if request is None else self._encode(request)
         self._put(("start", self.method, whole, self))
 
@@ -166,7 +166,7 @@ class Call:
             self._outgoing.append(message)
 
     async def _more(self) -> None:
-        """Wait for news. Whoever is cancelled meanwhile cancels the call, as with the real one."""
+        """Wait for a change. A task that is cancelled meanwhile cancels the call, as with the real gRPC."""
         waiter = self._loop.create_future()
         self._waiters.append(waiter)
         try:
@@ -186,7 +186,7 @@ class Call:
 
 
 class SimulatedChannel:
-    """Connects at its first call, and again at the first one after a break."""
+    """Connects at its first call, and reconnects at the first call after a break."""
 
     def __init__(self, network: Network, process: Process, address: str) -> None:
         self._network = network
@@ -201,7 +201,7 @@ class SimulatedChannel:
         self._closed = False
         self._changed: list[asyncio.Future[None]] = []
 
-    # For the product.
+    # Methods for the product.
 
     async def __aenter__(self) -> SimulatedChannel:
         return self
@@ -210,7 +210,7 @@ class SimulatedChannel:
         await self.close(None)
 
     async def close(self, grace: float | None = None) -> None:
-        """End all calls, as cancelled ones, and hang up."""
+        """Cancel all calls, and close the connection."""
         self._closed = True
         for call in list(self._calls.values()):
             call.cancel()
@@ -230,7 +230,7 @@ class SimulatedChannel:
             wait.cancel()
 
     def unary_unary(self, method: str, request_serializer: Any, response_deserializer: Any, **_: Any) -> Any:
-        """As in grpc.aio."""
+        """See grpc.aio."""
 
         def begin(request: Any, timeout: float | None = None, **_: Any) -> Call:
             call = Call(self, method, request_serializer, response_deserializer, timeout)
@@ -242,7 +242,7 @@ class SimulatedChannel:
     unary_stream = unary_unary
 
     def stream_stream(self, method: str, request_serializer: Any, response_deserializer: Any, **_: Any) -> Any:
-        """As in grpc.aio."""
+        """See grpc.aio."""
 
         def begin(requests: Any = None, timeout: float | None = None, **_: Any) -> Call:
             call = Call(self, method, request_serializer, response_deserializer, timeout)
@@ -255,10 +255,10 @@ class SimulatedChannel:
 
     stream_unary = stream_stream
 
-    # For calls.
+    # Methods for calls.
 
     def begin(self, call: Call) -> int:
-        """A call begins: it goes out over the connection, as soon as there is one."""
+        """Register a call and return its number. The call is sent as soon as there is a connection."""
         self._next += 1
         if self._closed:
             raise grpc.aio.UsageError("Channel is closed.")
@@ -273,15 +273,15 @@ class SimulatedChannel:
         return self._next
 
     def send(self, call: Call, message: tuple[Any, ...]) -> None:
-        """Send a message of a call's."""
+        """Send a message of a call."""
         if self._connection is not None:
             self._connection.send(0, (call.number, *message))
 
     def ended(self, call: Call) -> None:
-        """A call is over."""
+        """Remove a call that has ended."""
         self._calls.pop(call.number, None)
 
-    # The connection's end.
+    # The channel is the client's end of the connection.
 
     def _connect(self) -> None:
         if not self._connecting and self._network.loop.time() >= self._again_at:
@@ -337,11 +337,11 @@ async def _write_all(call: Call, requests: Any) -> None:
             await call.write(request)
         await call.done_writing()
     except (asyncio.InvalidStateError, grpc.aio.AioRpcError):
-        return  # it has ended: its reader says why
+        return  # the call has ended: its reader gets the reason
 
 
 def channel_of(network: Network, address: str) -> SimulatedChannel:
-    """A channel of the process whose step it is."""
+    """A channel of the process whose step is running."""
     process = PROCESS.get()
     assert process is not None, "the world itself has no channels"
     return SimulatedChannel(network, process, address)

@@ -1,18 +1,19 @@
 """A simulated Cassandra behind the product's own :class:`~millwheel.store.cassandra.CassandraStore`.
 
-What runs is the store's real code: its requests, its repetitions, what it remembers of heads. Simulated are the driver
-(:mod:`simulation.cassandra_driver`) and the cluster, which acts on the text of each statement (:mod:`simulation.cql`).
+The store's real code runs: its requests, its retries, its cache of heads. The driver
+(:mod:`simulation.cassandra_driver`) and the cluster are simulated. The cluster executes the text of each statement
+(:mod:`simulation.cql`).
 
-The ways of a real cluster, and the invariant that each threatens:
+The behaviours of a real cluster, and the invariants that each could break:
 
-- A transaction whose proposer got no answer is finished, or ended, by the next serial read or transaction of that
-  partition, whoever makes it (G2: an entry is there exactly if the commit counter says so; G3: one writer).
-- A request takes effect long after its sender was refused an answer, or has died (G3: of two owners the newest writes).
-- A write that reached a minority is seen by one read and not by the next, and reaches all later (G2: a part is named
-  only after it is acknowledged; G12: the floor passes an entry when its rows are acknowledged).
-- Cells are decided by write times: of parts by the writers' wall clocks, of rows by commit numbers (G3, G12).
+- A transaction whose proposer got no answer stays unfinished. The next serial read or transaction of that partition,
+  from any client, completes or aborts it (G2: an entry exists exactly if the commit counter says so; G3: one writer).
+- A request takes effect long after its sender got an error or died (G3: only the newest owner writes).
+- A write that reached a minority is visible to one read and not to the next, and reaches all replicas later (G2: a part
+  is named only after it is acknowledged; G12: the truncation point passes an entry when its rows are acknowledged).
+- Write times decide cells: parts use the writers' wall clocks, rows use commit numbers (G3, G12).
 - Deletions arrive late, and cover what was written before or after them (G2).
-- A flush is several requests, of which some arrive (G12).
+- A flush is several requests, and only some of them may arrive (G12).
 """
 
 from __future__ import annotations
@@ -40,16 +41,16 @@ __all__ = ["SimulatedCassandra"]
 _TUNED: Final = {
     "chunk": "parts.CHUNK_BYTES",
     "rows": "states._BATCH_ROWS",
-    "writers": "states._WRITES_AT_ONCE",
-    "entries": "journals._READ_AT_ONCE",
-    "heads": "journals._MOST_OWN",
+    "writers": "states._MAX_CONCURRENT_WRITES",
+    "entries": "journals._MAX_CONCURRENT_READS",
+    "heads": "journals._MAX_KEPT_HEADS",
 }
-"""The store's bounds that no setting has, and where they are."""
+"""The store's bounds that have no setting, and the constants that hold them."""
 
 
 @dataclass(slots=True)
 class _Round:
-    """A transaction that was proposed, and of which its sender has heard nothing. ``certain``: a majority has it."""
+    """A proposed transaction whose sender has no answer. ``certain``: a majority has it."""
 
     who: str
     mutation: Mutation
@@ -60,31 +61,34 @@ class SimulatedCassandra:
     """The cluster, and the stores of the processes that use it."""
 
     def __init__(self, network: Network, chance: Random, watch: StoreWatch, ways: dict[str, Any]) -> None:
-        """``ways``: chances of ``unfinished`` transactions and ``partial`` writes, and bounds as in ``_TUNED``."""
+        """Start an empty cluster.
+
+        ``ways``: the probabilities of ``unfinished`` transactions and ``partial`` writes, and bounds as in ``_TUNED``.
+        """
         self.watch = watch
         self.remote = Remote(network, "store", chance, lambda text: OperationTimedOut({"store": text}), 2.0)
         self.reached = dict.fromkeys(("finished by another", "ended by another", "glimpsed", "late"), 0)
-        """How often a way was taken that no single request takes."""
+        """How often a behaviour occurred that one request alone cannot show."""
         self._network = network
         self._chance = chance
         self._ways = dict(ways)
         self._tables = Tables()
         self.inner = View(self._tables)
-        """What a majority has, for those who look from outside."""
+        """The data of a majority, for checkers."""
         self._rounds: dict[Place, _Round] = {}
         self._partial: dict[Place, list[Mutation]] = {}
-        """Writes that a minority has."""
+        """Writes that only a minority has."""
         self._ballot = 0
 
     def open(self) -> OwnedStore:
-        """The store of the process whose step it is."""
+        """The store for the process whose step is running."""
         process = PROCESS.get()
         assert process is not None
         return opened(Driver(self, process), self, str(process))
 
     @contextmanager
     def patched(self) -> Iterator[None]:
-        """The store's code has the plan's bounds, and the simulated driver's batches."""
+        """The store's code uses the plan's bounds and the simulated driver's batches."""
         with ExitStack() as stack:
             stack.enter_context(patch("millwheel.store.cassandra.states.BatchStatement", SentBatch))
             for name, place in _TUNED.items():
@@ -97,13 +101,16 @@ class SimulatedCassandra:
         return self._network.loop.now
 
     def calm(self) -> None:
-        """Every request is acknowledged from now on."""
+        """From now on, acknowledge every request."""
         self._ways.update(unfinished=0.0, partial=0.0)
 
     # A request.
 
     def serve(self, who: str, sent: Bound | SentBatch, stamp: int) -> list[tuple[Any, ...]]:
-        """Act on what ``who`` sent, written at ``stamp`` if it names no time itself; an error of the driver's."""
+        """Execute what ``who`` sent; raises an error of the driver.
+
+        The write time is ``stamp``, unless the statement has its own.
+        """
         if isinstance(sent, SentBatch):
             mutations = [mutation_of(one.prepared.statements[0], one.values, stamp) for one in sent.bound]
             return self._write(_merged(mutations))
@@ -116,7 +123,7 @@ class SimulatedCassandra:
         return self._write(_merged([mutation_of(one, values, stamp) for one in statements]))
 
     def _write(self, mutation: Mutation) -> list[tuple[Any, ...]]:
-        """An unconditional write: it stands, or a minority has it, and all will some time."""
+        """Apply an unconditional write, or give it to a minority first and to all replicas later."""
         if not self._happens("partial"):
             self._apply(mutation)
             return []
@@ -126,7 +133,7 @@ class SimulatedCassandra:
         raise WriteTimeout("one of three replicas answered")
 
     def _spread(self, mutation: Mutation) -> None:
-        """What a minority had reaches the others."""
+        """A minority's write reaches the other replicas."""
         waiting = self._partial.get(mutation.place, [])
         if mutation in waiting:
             waiting.remove(mutation)
@@ -134,7 +141,7 @@ class SimulatedCassandra:
             self._apply(mutation)
 
     def _glimpse(self, place: Place) -> None:
-        """A read of a majority may meet the minority that has a write; then all have it."""
+        """A majority read may include the minority that has a write. If it does, the write reaches all replicas."""
         waiting = self._partial.get(place, [])
         for mutation in list(waiting):
             if self._chance.random() < 0.5:
@@ -172,7 +179,7 @@ class SimulatedCassandra:
         return lambda place: self._finish(place, who)
 
     def _finish(self, place: Place, who: str) -> None:
-        """Of a transaction that was left unfinished the next one finds out what a majority has, and completes that."""
+        """Complete or abort a partition's unfinished transaction, depending on what a majority has."""
         held = self._rounds.pop(place, None)
         if held is None:
             return
@@ -202,7 +209,7 @@ class SimulatedCassandra:
 
 
 def _merged(mutations: Sequence[Mutation]) -> Mutation:
-    """One mutation for all, which are of one partition."""
+    """One mutation with the changes of all; they belong to one partition."""
     whole = Mutation(mutations[0].place)
     for one in mutations:
         assert one.place == whole.place, "the product sends batches to one partition each"

@@ -1,4 +1,4 @@
-"""In the place of Cassandra's driver: prepared statements, answers, write times; and the store of one process on it."""
+"""Replaces Cassandra's driver: prepared statements, answers, write times, and each process's store on top of it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from cassandra import ConsistencyLevel
 from millwheel.store.cassandra import CassandraSettings, CassandraStore
 from millwheel.store.cassandra.journals import Journals
 from millwheel.store.cassandra.parts import Parts
-from millwheel.store.cassandra.session import Session, writing_at
+from millwheel.store.cassandra.session import CassandraSession, writing_at
 from millwheel.store.cassandra.states import States
 from millwheel.store.contract import Append, StoreError
 from simulation.clocks import BEGINNING
@@ -35,7 +35,7 @@ class Prepared:
         self.statements = parsed(text)
 
     def bind(self, values: Sequence[Any]) -> Bound:
-        """As the driver's."""
+        """As in the driver."""
         return Bound(self, tuple(values))
 
 
@@ -56,12 +56,12 @@ class SentBatch:
         self.bound: list[Bound] = []
 
     def add(self, prepared: Prepared, values: Sequence[Any]) -> None:
-        """As the driver's."""
+        """As in the driver."""
         self.bound.append(prepared.bind(values))
 
 
 class _Response:
-    """The driver's future for an answer, and the world's: the one that is settled first."""
+    """Both the driver's future for an answer and the simulation's future. It is settled once."""
 
     has_more_pages = False
 
@@ -71,26 +71,26 @@ class _Response:
         self._done = False
 
     def add_callbacks(self, callback: Callable[[Any], object], errback: Callable[[BaseException], object]) -> None:
-        """As the driver's."""
+        """As in the driver."""
         self._callbacks = callback, errback
 
     def clear_callbacks(self) -> None:
-        """As the driver's: nobody waits any more."""
+        """As in the driver: the caller no longer waits."""
         self._callbacks = None
         self._settle()
 
     def done(self) -> bool:
-        """As asyncio's."""
+        """As in asyncio."""
         return self._done
 
     def set_result(self, rows: Any) -> None:
-        """As asyncio's."""
+        """As in asyncio."""
         self._settle()
         if self._callbacks is not None:
             self._callbacks[0](rows)
 
     def set_exception(self, error: BaseException) -> None:
-        """As asyncio's."""
+        """As in asyncio."""
         self._settle()
         if self._callbacks is not None:
             self._callbacks[1](error)
@@ -102,7 +102,7 @@ class _Response:
 
 
 class Driver:
-    """The driver's session in one life of one process."""
+    """The driver's session in one incarnation of one process."""
 
     def __init__(self, service: SimulatedCassandra, process: Process) -> None:
         self._service = service
@@ -110,11 +110,11 @@ class Driver:
         self._last = 0
 
     def prepare(self, text: str) -> Prepared:
-        """As the driver's."""
+        """As in the driver."""
         return Prepared(text)
 
     def execute_async(self, sent: Bound | SentBatch, timeout: float) -> _Response:
-        """As the driver's. Write times are the process's wall time, and grow with each request."""
+        """As in the driver. Write times are the process's wall time in microseconds, and grow with each request."""
         who, stamp, response = str(self._process), self._stamp(), _Response()
         response.timer = self._service.remote.post(response, lambda: self._service.serve(who, sent, stamp))
         return response
@@ -126,7 +126,7 @@ class Driver:
 
 
 class OwnedStore(CassandraStore):
-    """A process's store; what no process may ask for is noted."""
+    """A process's store. It reports calls that no process may make."""
 
     service: SimulatedCassandra
     who: str
@@ -157,7 +157,7 @@ for _name in _CALLS:
 
 def opened(driver: Driver, service: SimulatedCassandra, who: str) -> OwnedStore:
     """The store of one process, made as :meth:`CassandraStore.open` makes it."""
-    session = Session(_SETTINGS, cast("Any", None), cast("Any", driver))
+    session = CassandraSession(_SETTINGS, cast("Any", None), cast("Any", driver))
     kinds = [kind.prepare(cast("Any", driver), _SETTINGS.keyspace) for kind in (Journals, Parts, States)]
     for statements in kinds:
         writing_at(statements, _SETTINGS.write_level)

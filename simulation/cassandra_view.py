@@ -1,4 +1,4 @@
-"""What a simulated Cassandra holds, in the shape in which checkers look at any simulated store."""
+"""The content of a simulated Cassandra, in the form in which checkers read any simulated store."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["Change", "View"]
 
 @dataclass(slots=True)
 class Change:
-    """What a mutation made of a journal's head."""
+    """The effect of a mutation on a journal's head."""
 
     fenced: int | None = None
     sealed: bool = False
@@ -25,16 +25,16 @@ class Change:
 
 
 class View(MemoryStore):
-    """Journals, parts and rows as the tables have them. It follows each mutation when that has been applied."""
+    """Journals, parts and rows of the tables. It follows each mutation after that was applied."""
 
     def __init__(self, tables: Tables) -> None:
         super().__init__()
         self._tables = tables
         self._parts: dict[str, dict[PartId, bytes]] = {}
-        """By journal, also of one that is not there any more."""
+        """By journal, including journals that no longer exist."""
 
     def follow(self, mutation: Mutation) -> Change:
-        """Take in what ``mutation`` has changed."""
+        """Follow the changes of ``mutation``."""
         table, key = mutation.place
         partition = self._tables.partition(mutation.place)
         if table == "journals":
@@ -78,7 +78,7 @@ class View(MemoryStore):
             try:
                 parts[PartId(*name)] = unwrap(value, f"part {name}")
             except CorruptValueError:
-                parts.pop(PartId(*name), None)  # there is nothing, or a chunk is missing
+                parts.pop(PartId(*name), None)  # the part does not exist, or a chunk is missing
 
     def _follow_rows(self, computation: str, partition: Partition, mutation: Mutation) -> None:
         states = self._states.setdefault(computation, {})

@@ -1,7 +1,7 @@
-"""The cells of a simulated Cassandra: of two writes of a cell the one with the larger write time stands.
+"""The cells of a simulated Cassandra. Of two writes of a cell, the one with the larger write time wins.
 
-What a deletion covers stays deleted: a write that arrives later with a smaller write time changes nothing. So mutations
-may be applied in any order, and several times.
+A deletion also wins against a later write with a smaller write time. So mutations may be applied in any order, and
+several times.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ Place = tuple[str, tuple[Any, ...]]
 Row = tuple[Any, ...]
 """The values of the clustering columns."""
 Range = tuple[tuple[int, str, Any], ...]
-"""What a deletion covers: (index of a clustering column, operator, value), all of which hold."""
+"""The rows that a deletion covers: conditions (index of a clustering column, operator, value), which all must hold."""
 
 _MARKER: Final = ""
-"""The column that says that a row was inserted."""
+"""The column that marks a row as inserted."""
 
 
 @dataclass(slots=True)
@@ -37,14 +37,14 @@ class Mutation:
 
 @dataclass(slots=True)
 class Partition:
-    """Cells: (write time, value)."""
+    """One partition. Each cell is (write time, value)."""
 
     static: dict[str, tuple[int, Any]] = field(default_factory=dict)
     rows: dict[Row, dict[str, tuple[int, Any]]] = field(default_factory=dict)
     deletions: dict[tuple[Any, ...], tuple[Range, int]] = field(default_factory=dict)
 
     def apply(self, mutation: Mutation) -> None:
-        """Have a mutation take effect; where newer cells are they stay."""
+        """Apply a mutation. Newer cells stay."""
         for covered, stamp in mutation.deletions:
             self._delete(covered, stamp)
         for row, column, stamp, value in mutation.cells:
@@ -54,7 +54,7 @@ class Partition:
                 _put(self.rows.setdefault(row, {}), column, stamp, value)
 
     def _delete(self, covered: Range, stamp: int) -> None:
-        # A range that only reaches further than one before it takes its place.
+        # A deletion replaces an earlier one if it differs only in reaching further.
         shape = (stamp, *((index, operator, None if operator == "<" else value) for index, operator, value in covered))
         before = self.deletions.get(shape)
         pairs = [] if before is None else zip(covered, before[0], strict=True)
@@ -72,18 +72,18 @@ class Partition:
         return self.static.get(column, (0, None))[1]
 
     def live(self, row: Row) -> bool:
-        """Whether there is such a row."""
+        """Whether the row exists."""
         return any(value is not None for _, value in self.rows.get(row, {}).values())
 
 
 class Tables:
-    """All partitions, as a read sees them that asks a majority."""
+    """All partitions, as a majority read sees them."""
 
     def __init__(self) -> None:
         self.partitions: dict[Place, Partition] = {}
 
     def partition(self, place: Place) -> Partition:
-        """The partition at ``place``; made where it is not yet."""
+        """The partition at ``place``; it is created if it does not exist."""
         found = self.partitions.get(place)
         if found is None:
             found = self.partitions[place] = Partition()
@@ -116,7 +116,7 @@ class Tables:
 
 
 def mutation_of(statement: Statement, values: Sequence[Any], stamp: int) -> Mutation:
-    """What a statement changes, with ``stamp`` for its write time if it names none itself."""
+    """The changes of a statement. Its write time is ``stamp``, unless the statement has its own."""
     schema = schemas()[statement.table]
     stamp = stamp if statement.stamp is None else statement.stamp.of(values)
     sets = {column: term.of(values) for column, term in statement.sets}
@@ -142,7 +142,7 @@ def mutation_of(statement: Statement, values: Sequence[Any], stamp: int) -> Muta
 
 def _put(cells: dict[str, tuple[int, Any]], column: str, stamp: int, value: Any) -> None:
     held = cells.get(column)
-    # Of two cells of one write time a deletion stands, and else the larger value.
+    # Of two cells with the same write time, a deletion wins; otherwise the larger value wins.
     if held is None or held[0] < stamp or (held[0] == stamp and held[1] is not None and _stands(value, held[1])):
         cells[column] = (stamp, value)
 

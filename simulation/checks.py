@@ -1,8 +1,9 @@
-"""What must hold of every run, whatever happened in it: the guarantees, judged from outside.
+"""The checks of every run: the guarantees, verified from outside of the product.
 
-While a run goes on: one writer per journal, and in order (G3); every key owned once (G11); the authority's values never
-back (G7). At its end: at each sink every record as often as paths lead there (G1), each key's steps in one order with
-watermarks that never go back (G5, G7). What only user code can see is checked there (:mod:`simulation.blocks`).
+During a run: a journal has one writer at a time, and appends are in order (G3). Every key has one owner (G11). The
+authority's values never decrease (G7). At the end: each sink has every record once for each path that leads there (G1).
+Each key's steps are in one order, with watermarks that never decrease (G5, G7). User code checks what only it can see
+(:mod:`simulation.blocks`).
 """
 
 from __future__ import annotations
@@ -12,13 +13,13 @@ from collections.abc import Iterator, Mapping
 
 from millwheel.authority.journal import decode_entry
 from millwheel.coordination.contract import Change
-from millwheel.core.catalog import Catalog, injector_sender
-from millwheel.core.interval_table import interval_from_proto
-from millwheel.core.keys import KeyInterval
-from millwheel.core.time import MIN_TIMESTAMP
+from millwheel.model.catalog import Catalog, injector_sender
+from millwheel.model.interval_table import interval_from_proto
+from millwheel.model.keys import KeyInterval
+from millwheel.model.time import MIN_TIMESTAMP
 from millwheel.rpc.v1 import catalog_pb2 as catalog
 from millwheel.store.contract import TERMINAL_SEQUENCER, Append, CorruptValueError
-from millwheel.worker.interval.entry import Entry
+from millwheel.worker.interval.entry import IntervalEntry
 from millwheel.worker.interval.entry import decode_entry as decode_interval
 from simulation.blocks import DIVIDED, SEEN, STATELESS, Item
 from simulation.clients import Progress
@@ -34,7 +35,7 @@ __all__ = ["Checks"]
 
 
 def _covers(intervals: list[KeyInterval]) -> bool:
-    """Whether every key is in one of the intervals, and in no other."""
+    """Whether every key is in exactly one of the intervals."""
     ordered = sorted(intervals, key=lambda one: one.start)
     ends = [one.end for one in ordered]
     return bool(ordered) and [b"", *ends] == [*(one.start for one in ordered), None]
@@ -51,13 +52,13 @@ class Checks(StoreWatch):
         self._floors: dict[str, int] = {}
         self._broadcast: dict[str, int] = {}
         self._largest: dict[str, int] = {}
-        """As ``_broadcast``, over all lives of a topology."""
+        """Like ``_broadcast``, but over all incarnations of a topology."""
         self._state = catalog.TOPOLOGY_STATE_UNSPECIFIED
         self._late: Counter[str] = Counter()
-        """By computation: late records, as it counts them."""
+        """By computation: the late records that its journals count."""
         self._counting = {node["name"] for node in world.plan.nodes if node["late"]}
         self._aside = {world.plan.diverted(node) for node in world.plan.nodes}
-        """Streams of what is late by nature."""
+        """Streams of late records, which are late by definition."""
         self._catalog = Catalog()
         self._order = JournalOrder()
         world.changes.append(self._changed)
@@ -65,10 +66,10 @@ class Checks(StoreWatch):
         world.deliveries.append(self._order.sent)
         world.taps.productions.append(self._order.produced)
 
-    # While it goes on.
+    # Checks during the run.
 
     def fenced(self, who: str, journal: str, sequencer: int) -> None:
-        """A sequencer opens a journal once, for one process."""
+        """Each sequencer opens a journal once, for one process."""
         before = self._owners.setdefault((journal, sequencer), who)
         if before != who:
             self._world.violated(f"{who} opened {journal} with sequencer {sequencer}, which is {before}'s (G3)")
@@ -76,7 +77,7 @@ class Checks(StoreWatch):
         self._world.history.note(f"fenced {journal} with {sequencer}", who)
 
     def _check_parents(self, journal: str) -> None:
-        """Who has a child's journal has ended its parents': nobody writes to both."""
+        """Before the owner of a child's journal opens it, the parents' journals are sealed: nothing writes to both."""
         record = self._catalog.interval_map(journal.rpartition(".j")[0])
         for one in record.intervals if record is not None else ():
             for parent in one.parents if one.journal == journal else ():
@@ -110,7 +111,7 @@ class Checks(StoreWatch):
             self._world.violated(disorder)
 
     def _check_floor(self, journal: str, floor: int) -> None:
-        """The floor passes an interval's entry when the rows of all its keys are as new as it is."""
+        """The truncation point may pass an interval's entry only when the row of each key in it is at least as new."""
         incarnation = journal.rpartition(".j")[0]
         before = self._floors.get(journal, floor)
         self._floors[journal] = floor
@@ -125,13 +126,13 @@ class Checks(StoreWatch):
                     self._world.violated(f"{told} (G12)")
 
     def _check_parts(self, journal: str, append: Append) -> None:
-        """What an append names was acknowledged before it, and is stored as long as it is named."""
+        """The parts that an append names were acknowledged before it, and remain stored while they are named."""
         stored = finished(self._world.store.inner.list_parts(journal))
         if missing := set(append.parts).difference(stored):
             self._world.violated(f"commit {append.commit} of {journal} names {min(missing)}, which is not stored (G2)")
 
-    def _entries(self, journal: str, first: int, last: int) -> Iterator[Entry]:
-        """An interval's entries; those of which a part is missing end them."""
+    def _entries(self, journal: str, first: int, last: int) -> Iterator[IntervalEntry]:
+        """An interval's entries. The iteration stops at an entry with a missing part."""
         inner = self._world.store.inner
         for number, blob in enumerate(finished(inner.read_entries(journal, first, last)), first):
             try:
@@ -141,7 +142,7 @@ class Checks(StoreWatch):
                 return
 
     def misused(self, who: str, error: Exception) -> None:
-        """The store was asked for what would lose something."""
+        """A process made a store request that would lose data."""
         self._world.violated(f"{who} misused the store: {type(error).__name__}: {error}")
 
     def _check_broadcast(self, journal: str, append: Append) -> None:
@@ -153,7 +154,7 @@ class Checks(StoreWatch):
             self._largest[computation] = max(value, self._largest.get(computation, value))
 
     def _heard(self, watermarks: Mapping[str, int]) -> None:
-        """What is broadcast is in the authority's journal."""
+        """A broadcast value is in the authority's journal."""
         for computation, value in watermarks.items():
             known = self._largest.get(computation, int(MIN_TIMESTAMP))
             if value > known:
@@ -173,7 +174,7 @@ class Checks(StoreWatch):
                 DIVIDED.add(incarnation.rpartition(".")[0])
 
     def _forget_former_life(self) -> None:
-        """Of a stream that comes back with its topology, nothing that its injectors said before holds any more."""
+        """When a stream comes back with its topology, its injectors' former promises no longer hold."""
         record = self._catalog.topologies.get("simulated")
         state = catalog.TOPOLOGY_STATE_UNSPECIFIED if record is None else record.state
         if self._state == catalog.TOPOLOGY_STATE_CANCELLED and state == catalog.TOPOLOGY_STATE_RUNNING:
@@ -181,10 +182,10 @@ class Checks(StoreWatch):
                 self._broadcast.pop(injector_sender(source["name"]), None)
         self._state = state
 
-    # At the end.
+    # Checks at the end.
 
     def conclude(self) -> None:
-        """Judge what came out."""
+        """Check the results of the run."""
         for complaint in SEEN:
             cancelled = self._world.plan.ending == "cancel" or self._world.plan.returns_at > 0
             given_up = cancelled or complaint.startswith(f"{MIDDLE}#")
@@ -217,7 +218,7 @@ class Checks(StoreWatch):
         self._check_steps([item for sunk in self._progress.sunk.values() for _, item in sunk.values()])
 
     def _check_added(self, found: Mapping[str, Counter[int]]) -> None:
-        """A computation that joined gets every record that is sent from then on."""
+        """A computation that was added gets every record that is sent after all workers know of it."""
         if not self._progress.added or "y0" not in self._progress.ended:
             return
         joined = self._progress.joined
@@ -226,7 +227,10 @@ class Checks(StoreWatch):
                 self._world.violated(missed)
 
     def _check_neighbour(self) -> None:
-        """The second topology has each record once in its last life, and all that is sent from when it is known on."""
+        """The second topology's last incarnation has each record at most once.
+
+        It also has every record that was sent after all workers knew of this incarnation.
+        """
         records, progress = self._progress.sunk.get("z0"), self._progress
         if records is None:
             return
@@ -241,7 +245,7 @@ class Checks(StoreWatch):
         return {one.number for by in readers for one in by.inputs[: read.get((by.stream, by.process), 0)]}
 
     def _check_promises(self, sink: str) -> None:
-        """What a subscriber is told of the watermark holds for all that comes after, late records aside."""
+        """A watermark that a subscriber received bounds all later records, except late ones."""
         promised = sorted(self._progress.promised.get(sink, []), reverse=True)
         watermark = int(MIN_TIMESTAMP)
         for offset, (timestamp, item) in sorted(self._progress.sunk.get(sink, {}).items()):
@@ -251,7 +255,7 @@ class Checks(StoreWatch):
                 self._world.violated(f"stream {sink}, offset {offset}: {timestamp} after watermark {watermark} (G7)")
 
     def _check_steps(self, items: list[Item]) -> None:
-        """Counters: each key's steps are 1, 2, 3, … without a gap, at watermarks that never go back."""
+        """Each key's step counter is 1, 2, 3, … without a gap, and its watermarks never decrease."""
         keys: dict[tuple[str, str], dict[int, int]] = {}
         for item in items:
             for step in item.steps:
@@ -271,7 +275,7 @@ class Checks(StoreWatch):
                 self._world.violated(f"{computation}, key {key}: the watermark goes back: {watermarks} (G7)")
 
     def _given_up(self, computation: str) -> bool:
-        """Whether it was a life of a computation that gathered windows when it was removed: what waited is given up."""
+        """Whether it was a removed incarnation of a computation with windows: its open windows are dropped."""
         record = self._catalog.topologies.get("simulated")
         form = None if record is None else self._world.forms.get(record.spec.code.digest)
         if form is None or not form.windows or not computation.startswith(f"{MIDDLE}#"):

@@ -1,4 +1,4 @@
-"""Those who use the cluster: an operator who submits the topology, injectors, and a subscriber for each sink."""
+"""The clients of the cluster: an operator that submits the topology, injectors, and a subscriber for each sink."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from millwheel.client.control import ControlClient
 from millwheel.client.injector import BatchOf, Injector
 from millwheel.client.injector.errors import InjectorError
 from millwheel.client.subscription import Subscription
-from millwheel.core.time import seconds
+from millwheel.model.time import seconds
 from millwheel.rpc.failures import RequestError
 from simulation.blocks import Item, assemble
 from simulation.cluster import MASTERS
@@ -27,11 +27,11 @@ _BATCH: Final = 4
 __all__ = ["ADDRESS", "Progress", "operator", "query_of", "reader", "settled", "subscriber"]
 
 ADDRESS: Final = ",".join(f"{name}:1" for name in MASTERS)
-"""The masters' addresses, as clients are given them."""
+"""The masters' addresses, as clients get them."""
 
 
 class Progress:
-    """What the users' own disks and eyes have kept, whatever became of their processes."""
+    """What the clients know. It survives their processes, like a file on the users' own disks."""
 
     def __init__(self) -> None:
         self.submitted = asyncio.Event()
@@ -45,63 +45,69 @@ class Progress:
         self.cancelled = False
         """Whether a topology that comes back is known to be cancelled."""
         self.returned: float | None = None
-        """Since when it is back, and those of its first life are gone."""
+        """The virtual time since which it is back and the clients of its first incarnation are gone."""
         self.committed_batches: dict[tuple[str, str], int] = {}
-        """By injector process that is a query of Spark's: the last batch that its checkpoint has as committed."""
+        """By injector process that is a Spark query: the last batch that its checkpoint has as committed."""
         self.written: set[tuple[str, str]] = set()
-        """The injector processes whose files are whole."""
+        """The injector processes whose files are complete."""
         self.runs: Counter[tuple[str, str]] = Counter()
-        """How often each file injector has come to the end of a run."""
+        """How often each file injector has reached the end of a run."""
         self.sunk: dict[str, dict[int, tuple[int, Item]]] = {}
-        """By sink: what came at which offset, with its timestamp."""
+        """By sink: the record and its timestamp, by offset."""
         self.promised: dict[str, list[tuple[int, int]]] = {}
-        """By sink: an offset, and a watermark that no record from there on is behind."""
+        """By sink: an offset, and a watermark that bounds all records from this offset on."""
         self.flushed: dict[str, int] = {}
-        """By sink: the cursor's ACKs below this offset were said to be durable."""
+        """By sink: the cursor's ACKs below this offset were reported as durable."""
         self.guests: dict[str, dict[int, tuple[int, Item]]] = {}
-        """As ``sunk``: what guests have read."""
+        """Like ``sunk``: what guests have read."""
         self.percentile: dict[str, int] = {}
-        """By computation: what was last told of how far most of its work is."""
+        """By computation: the last reported percentile."""
         self.ended: set[str] = set()
         """The sinks whose end was seen."""
         self.rested: set[str] = set()
-        """The sinks whose subscribers have stood still for a while."""
+        """The sinks whose subscribers have paused for a while."""
         self.pauses = 0
-        """Pauses that were asked for, and of which it is not known that they have ended."""
+        """Requested pauses that are not known to have ended."""
         self.versions = 0
-        """How often a new version was asked for."""
+        """How many new versions were requested."""
         self.updating = 0
-        """Versions that were asked for, and of which it is not known that they are there."""
+        """Requested versions that are not known to exist yet."""
         self.added: bool | None = None
-        """Whether the computation that the plan adds is there (None: it never was); it does not come again."""
+        """Whether the computation that the plan adds exists (None: it never did).
+
+        After its removal it does not come back.
+        """
         self.joined: float | None = None
-        """Since when every worker knows of the computation that was added."""
+        """The virtual time since which every worker knows of the computation that was added."""
         self.neighbour_steps = 0
-        """How often the second topology was submitted or cancelled, by turns."""
+        """How many submissions and cancellations of the second topology were made, in turn."""
         self.neighbour_incarnation: dict[str, str] = {}
-        """The incarnations of the second topology's computations, in its last life."""
+        """The incarnations of the second topology's computations, from its last submission."""
         self.neighbour_joined: float | None = None
-        """Since when every worker knows of the second topology, in its last life."""
+        """The virtual time since which every worker knows of these incarnations."""
         self.first_sent: dict[int, float] = {}
-        """When each injected record was sent for the first time."""
+        """The virtual time at which each injected record was sent for the first time."""
         self.news = 0.0
-        """When the last record was read from a sink."""
+        """The virtual time at which the last record was read from a sink."""
         self.readable = asyncio.Event()
-        """Set when a topology that comes back is known to be there: what was read of its first life is forgotten."""
+        """Set when a topology that comes back is known to exist.
+
+        Records read from its first incarnation are dropped by then.
+        """
         self.back = asyncio.Event()
         """Set when ``returned`` is."""
         self.over: float | None = None
-        """When the topology was seen to have been drained, or cancelled."""
+        """The virtual time at which the topology was seen to be drained or cancelled."""
 
     async def there(self) -> None:
-        """Wait until the topology is there, also if it is cancelled just now and comes back."""
+        """Wait until the topology exists. If it is cancelled at the moment, wait until it comes back."""
         await self.submitted.wait()
         if self.cancelled:
             await self.back.wait()
 
 
 def operator(progress: Progress) -> Main:
-    """Submits the topology."""
+    """Submit the topology."""
 
     async def main(world: World, process: Process) -> None:
         package = package_of(world.plan)
@@ -122,7 +128,7 @@ def operator(progress: Progress) -> Main:
 
 
 def reader(progress: Progress, which: Reader) -> Main:
-    """Injects a source's records, from where its last life knows them to be ACKed."""
+    """Inject a source's records, starting after those that the previous incarnation knew to be ACKed."""
     name = (which.stream, which.process)
 
     async def main(world: World, process: Process) -> None:
@@ -150,11 +156,13 @@ def reader(progress: Progress, which: Reader) -> Main:
 async def _inject(world: World, progress: Progress, which: Reader, injector: Injector) -> None:
     name = (which.stream, which.process)
     pace = world.plan.span / len(which.inputs)
-    # Ids of records' own are forgotten a slack behind the watermark: what may be repeated must not be behind it.
+    # A record's own id is forgotten when it is a slack behind the watermark. So records that may be repeated must not
+    # be behind the watermark.
     slack = next(source["id_slack"] for source in world.plan.sources if source["name"] == which.stream)
     careful = slack < seconds(3600) and not which.by_position
     for number in range(progress.read.get(name, 0), len(which.inputs)):
-        # What an earlier life may have sent since it was idle may be repeated, and the watermark must not pass it.
+        # The previous incarnation may have sent records after it was idle. They may be repeated, so the watermark must
+        # not pass them.
         if number == which.idle_at and not (careful and name in progress.idled):
             progress.idled.add(name)
             world.history.note("is idle")
@@ -182,7 +190,10 @@ def query_of(which: Reader) -> str:
 
 
 async def _inject_batches(world: World, progress: Progress, which: Reader, injector: Injector) -> None:
-    """As Spark does: a batch is committed when all of it is ACKed. Now and then an old one comes again, disordered."""
+    """Send batches as Spark does: a batch is committed when all of it is ACKed.
+
+    Sometimes an old batch is repeated in another order.
+    """
     query, pace = query_of(which), world.plan.span / len(which.inputs)
     batches = [which.inputs[start : start + _BATCH] for start in range(0, len(which.inputs), _BATCH)]
     async with ControlClient(ADDRESS, patience=20.0) as client:
@@ -219,13 +230,13 @@ async def _send(injector: Injector, which: Reader, record: Input, position: int)
 
 
 def settled(world: World, progress: Progress, stream: str) -> bool:
-    """Whether nothing more is to be read of a sink."""
+    """Whether no more records will be read from a sink."""
     calm = world.plan.wide and len(progress.finished) == len(world.plan.readers)
     return stream in progress.ended or progress.over is not None or calm
 
 
 def subscriber(progress: Progress, stream: str) -> Main:
-    """Reads a sink to its end, under a durable cursor."""
+    """Read a sink to its end, under a durable cursor."""
 
     async def main(world: World, process: Process) -> None:
         await progress.submitted.wait()

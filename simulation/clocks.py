@@ -1,8 +1,8 @@
-"""The clocks and the chance of simulated processes, in the place of the machine's.
+"""The clocks and the randomness of simulated processes, which replace those of the machine.
 
-The product reads clocks through the ``time`` module and draws names with ``uuid4``. For the length of a run these are
-the simulated process's: wall clocks with skew, drift and jumps; steady ones that show virtual time,
-with the time for which the machine was suspended (CLOCK_BOOTTIME) or without (CLOCK_MONOTONIC).
+The product reads clocks through the ``time`` module and draws names with ``uuid4``. During a run these belong to the
+simulated process. Its wall clock has skew, drift and jumps. Its steady clocks show virtual time, with the time for
+which the machine was suspended (CLOCK_BOOTTIME) or without it (CLOCK_MONOTONIC).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from simulation.process import PROCESS
 __all__ = ["BEGINNING", "find_places", "replaced"]
 
 BEGINNING: Final = 1_700_000_000.0
-"""The true wall time at virtual second 0."""
+"""The true wall time at virtual second 0, in seconds since the epoch."""
 
 _NAMES: Final = ("time", "time_ns", "monotonic", "monotonic_ns", "perf_counter", "clock_gettime")
 _REAL: Final = {name: getattr(time, name) for name in _NAMES}
@@ -34,7 +34,7 @@ _REPLACED: Final = frozenset({*_REAL.values(), time.thread_time, uuid.uuid4})
 
 @contextmanager
 def replaced(loop: SimulatedLoop, seed: int) -> Iterator[None]:
-    """While it lasts, clocks, chance and the machine's load are the simulation's."""
+    """Inside this context, clocks, randomness and the machine's load are simulated."""
 
     def wall() -> float:
         process = PROCESS.get()
@@ -74,13 +74,13 @@ def replaced(loop: SimulatedLoop, seed: int) -> Iterator[None]:
 
 
 def find_places() -> None:
-    """Find beforehand what :func:`replaced` replaces, so that processes forked from this one need not look again."""
+    """Find in advance what :func:`replaced` replaces, so that forked processes need not search again."""
     _places()
 
 
 @cache
 def _places() -> list[tuple[Any, str, Any]]:
-    """Module, name and function: where the product, and the ``time`` module itself, name what is replaced."""
+    """Module, name and function: where the product, and the ``time`` module itself, refer to a replaced function."""
     modules = [time, *(module for name, module in sorted(sys.modules.items()) if name.startswith("millwheel."))]
     found = []
     for module in modules:
@@ -91,7 +91,7 @@ def _places() -> list[tuple[Any, str, Any]]:
 
 
 def _steadied(steady: Callable[[], float]) -> tuple[Any, ...]:
-    """The defaults of a load meter, with another clock."""
+    """The defaults of a load meter, with a simulated clock."""
     defaults = LoadMeter.__init__.__defaults__ or ()
     return tuple(steady if one is _REAL["monotonic"] else one for one in defaults)
 
@@ -102,4 +102,4 @@ _MACHINE: Final = SimpleNamespace(
     ),
     virtual_memory=lambda: SimpleNamespace(total=8 << 30),
 )
-"""A machine on which nothing costs anything."""
+"""A machine that always reports zero CPU time and constant memory."""

@@ -15,23 +15,23 @@ from prometheus_client import CollectorRegistry
 
 from millwheel.authority.core import CoreSettings as ShardSettings
 from millwheel.authority.shell import ShellSettings
-from millwheel.cli.backends import Backends
-from millwheel.cli.daemons.authority import AUTHORITY
-from millwheel.cli.daemons.frame import Daemon, Role
-from millwheel.cli.daemons.master import MASTER
-from millwheel.cli.daemons.pieces import ensure_cluster_settings, patiently
-from millwheel.cli.daemons.worker import WORKER
 from millwheel.config import AuthoritySection, ClusterSection, MasterSection, Settings, WorkerSection
-from millwheel.core.time import seconds
 from millwheel.master.balancing import Balancer, BalanceSettings
 from millwheel.master.settings import MasterSettings
+from millwheel.model.time import seconds
+from millwheel.server.authority import AUTHORITY
+from millwheel.server.backends import Backends
+from millwheel.server.daemon import Daemon, Role
+from millwheel.server.master import MASTER
+from millwheel.server.startup import ensure_cluster_settings, retried
+from millwheel.server.worker import WORKER
 from millwheel.worker.dedup import Dedup
-from millwheel.worker.interval import Settings as CoreSettings
+from millwheel.worker.interval import IntervalSettings as CoreSettings
 from millwheel.worker.log import LogConfig, LogSettings
-from millwheel.worker.messages import Send, SenderWatermarks
+from millwheel.worker.messages import SendDelivery, SenderWatermarks
 from millwheel.worker.shell.host import CoreHost
-from millwheel.worker.shell.routing import Routing
-from millwheel.worker.shell.sending import Sending
+from millwheel.worker.shell.routing import CatalogRouting
+from millwheel.worker.shell.sending import DeliverySender
 from millwheel.worker.shell.worker import Worker
 from simulation.process import PROCESS, Clock, Process
 from simulation.serving import SimulatedServer
@@ -45,35 +45,38 @@ WORKERS: Final = ("w0", "w1", "w2")
 
 
 def start_cluster(world: World) -> None:
-    """Start all of it."""
+    """Start all processes of the cluster."""
     for names, role in ((MASTERS, MASTER), (AUTHORITIES, AUTHORITY), (WORKERS, WORKER)):
         for name in names:
             offset, drift = world.plan.clocks.get(name, (0.0, 0.0))
             world.start(name, _daemon(role), Clock(offset, drift))
 
 
-class Routed(Routing):
-    """Routes that checkers can compare with a catalog."""
+class Routed(CatalogRouting):
+    """Routing that checkers can compare with a catalog."""
 
     routed: Mapping[str, Mapping[str, str]] = MappingProxyType({})
     """By topology: the incarnations that records are routed by."""
 
     def refresh(self) -> None:
-        """See :class:`Routing`."""
+        """See :class:`CatalogRouting`."""
         super().refresh()
         self.routed = {name: dict(one.incarnations) for name, one in self._catalog.topologies.items()}
 
 
 @contextmanager
 def tuned(world: World) -> Iterator[None]:
-    """Workers have the plan's bounds, so small that a few records reach them; and they are known to the world."""
+    """Workers use the plan's bounds and register with the world.
+
+    The bounds are small, so that a few records reach them.
+    """
     tuning = world.plan.tuning
     core = CoreSettings(**cast("dict[str, Any]", tuning["core"]))
     logs = LogSettings(**tuning["log"])
     shards = ShardSettings(**tuning["authority"])
 
     class Known(Worker):
-        """A worker that checkers can look into."""
+        """A worker that checkers can inspect."""
 
         async def start(self) -> None:
             """See :class:`Worker`."""
@@ -87,23 +90,23 @@ def tuned(world: World) -> Iterator[None]:
                 hear(watermarks.values)
             super()._tell(watermarks)
 
-    class Tapped(Sending):
-        """What it sends is shown to checkers."""
+    class Tapped(DeliverySender):
+        """A sender that shows checkers what it sends."""
 
-        def send(self, host: CoreHost, send: Send) -> None:
-            """See :class:`Sending`."""
+        def send(self, host: CoreHost, send: SendDelivery) -> None:
+            """See :class:`DeliverySender`."""
             for see in world.deliveries:
                 see(send.delivery)
             super().send(host, send)
 
     with (
-        patch("millwheel.cli.daemons.worker.CoreSettings", lambda **_: core),
-        patch("millwheel.cli.daemons.worker.Worker", Known),
-        patch("millwheel.worker.shell.worker.Sending", Tapped),
-        patch("millwheel.worker.shell.worker.Routing", Routed),
+        patch("millwheel.server.worker.CoreSettings", lambda **_: core),
+        patch("millwheel.server.worker.Worker", Known),
+        patch("millwheel.worker.shell.worker.DeliverySender", Tapped),
+        patch("millwheel.worker.shell.worker.CatalogRouting", Routed),
         patch("millwheel.worker.shell.building.LogConfig", partial(LogConfig, settings=logs)),
         patch("millwheel.worker.shell.programs.beside", _at_once),
-        patch("millwheel.cli.daemons.authority.ShellSettings", partial(ShellSettings, core=shards)),
+        patch("millwheel.server.authority.ShellSettings", partial(ShellSettings, core=shards)),
         _ids_tuned(tuning["ids"]),
         _bounded(tuning["bounds"]),
         _balanced(world),
@@ -113,7 +116,7 @@ def tuned(world: World) -> Iterator[None]:
 
 @contextmanager
 def _balanced(world: World) -> Iterator[None]:
-    """If the plan has masters balance by themselves: they look often, and whatever an interval does costs something."""
+    """If the plan has masters balance by themselves, they check often, and each event costs its interval some work."""
     plan = world.plan
     if not plan.balanced:
         yield
@@ -122,20 +125,20 @@ def _balanced(world: World) -> Iterator[None]:
     quick = BalanceSettings(cold_for=seconds(0.5), smallest_side=0.3, merge_busy=0.14)
     with (
         patch("millwheel.worker.shell.host.perf_counter", lambda: next(used) * plan.balanced),
-        patch("millwheel.cli.daemons.master.BalanceSettings", lambda: quick),
-        patch("millwheel.worker.shell.load._WINDOW", 2.0),
+        patch("millwheel.server.master.BalanceSettings", lambda: quick),
+        patch("millwheel.worker.shell.load._MAX_WINDOW_SECONDS", 2.0),
         patch("millwheel.master.loads.Balancer", lambda settings, _: Balancer(settings)),
-        patch("millwheel.cli.daemons.master.MasterSettings", partial(MasterSettings, poll_loads_every=seconds(0.5))),
+        patch("millwheel.server.master.MasterSettings", partial(MasterSettings, poll_loads_every=seconds(0.5))),
     ):
         yield
 
 
 @contextmanager
 def _ids_tuned(bounds: Mapping[str, int]) -> Iterator[None]:
-    """Ids are put into segments, and forgotten, by as many as ``bounds`` say."""
+    """Dedup groups and segments have the sizes that ``bounds`` gives."""
     with ExitStack() as stack:
         if bounds:
-            stack.enter_context(patch("millwheel.worker.dedup.opaque._GROUP", bounds["group"]))
+            stack.enter_context(patch("millwheel.worker.dedup.opaque._MIN_GROUP_IDS", bounds["group"]))
             tuned = {"segment_ids": bounds["segment"], "cached_segments": bounds["cached"]}
             for make in (Dedup.__init__, Dedup.restore.__func__, Dedup.inherit.__func__):  # type: ignore[attr-defined]
                 stack.enter_context(patch.dict(make.__kwdefaults__, tuned))
@@ -143,17 +146,17 @@ def _ids_tuned(bounds: Mapping[str, int]) -> Iterator[None]:
 
 
 _BOUNDS: Final = {
-    "old": "interval.commits._OLD",
-    "acks": "interval.commits._MOST_ACKS",
-    "stuck": "interval.outbox._STUCK",
-    "sifted": "interval.outbox._SIFTED",
-    "flows": "interval.outbox._FLOWS",
-    "shipment": "interval.shipments._SHIPMENT_RECORDS",
-    "early": "interval.receiving._EARLY",
-    "outbox_rows": "interval.checkpoint._OUTBOX_ROWS",
-    "arrivals": "arrivals._WAITING",
+    "old": "interval.commits._STUCK_AFTER_COMMITS",
+    "acks": "interval.commits._MAX_ACKS_PER_ENTRY",
+    "stuck": "interval.outbox._MAX_STUCK_RECORDS",
+    "sifted": "interval.outbox._MAX_SIFTED_BATCHES",
+    "flows": "interval.outbox._MAX_FLOWS",
+    "shipment": "interval.shipments._MAX_BATCH_RECORDS",
+    "early": "interval.receiving._MAX_EARLY_DELIVERIES",
+    "outbox_rows": "interval.checkpoint._MAX_OUTBOX_ROWS",
+    "arrivals": "arrivals._MAX_WAITING_PER_SENDER",
 }
-"""The worker's bounds that no setting has, and where they are."""
+"""The worker's bounds that have no setting, and the constants that hold them."""
 
 
 @contextmanager
@@ -165,7 +168,7 @@ def _bounded(bounds: Mapping[str, int]) -> Iterator[None]:
 
 
 async def _at_once(call: Callable[[], Any]) -> Any:
-    """In place of a thread, of which there are none here."""
+    """Replaces a thread, because the simulation has no threads."""
     return call()
 
 
@@ -177,7 +180,7 @@ def _daemon(role: Role) -> Main:
         coordinator = world.coordinator.open()
         backends = Backends(world.store.open(), coordinator, AsyncExitStack())
         ensure: Callable[[], Any] = lambda: ensure_cluster_settings(coordinator, settings.cluster)  # noqa: E731
-        shards = await patiently("settling the shards", ensure)
+        shards = await retried("settling the shards", ensure)
         daemon = Daemon(settings, address, 0, cast("Any", server), backends, CollectorRegistry(), shards)
         stop = world.stops[process.name] = asyncio.Event()
         async with role.open(daemon):

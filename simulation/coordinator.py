@@ -1,4 +1,4 @@
-"""The coordinator of a simulated cluster: the rules of the coordinators within a process, behind a network."""
+"""The coordinator of a simulated cluster: the rules of the in-process coordinators, behind a simulated network."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from millwheel.coordination.contract import (
     Compare,
     Coordinator,
     CoordinatorUnavailableError,
-    Entry,
-    Outcome,
+    KeyValue,
+    PrefixSnapshot,
     Put,
-    Snapshot,
+    TransactionResult,
 )
 from millwheel.coordination.state import CoordinatorState, Transition
 from simulation.etcd import LeasedCoordinator
@@ -28,20 +28,20 @@ __all__ = ["SimulatedCoordinator"]
 
 
 class _Watch:
-    """One watch of one process: its changes, in order, as the network brings them."""
+    """One watch of one process: its changes, in the order in which the network delivers them."""
 
     def __init__(self, process: Process, prefix: str, after: int) -> None:
         self.process = process
         self.prefix = prefix
         self.after = after
-        """Up to this revision changes were sent."""
+        """The revision up to which changes were sent."""
         self.arrives = 0.0
         self.come: deque[tuple[Change, ...] | Exception] = deque()
-        """What has arrived; an exception: the watch is at its end."""
+        """Changes that have arrived; an exception: the end of the watch."""
         self.news = asyncio.Event()
 
     def arrive(self, group: tuple[Change, ...] | Exception) -> None:
-        """Changes of one revision, or the end, have come."""
+        """The changes of one revision, or the end of the watch, have arrived."""
         self.come.append(group)
         self.news.set()
 
@@ -52,7 +52,10 @@ class SimulatedCoordinator:
     def __init__(
         self, network: Network, chance: Random, changed: Callable[[tuple[Change, ...]], None], kept: int
     ) -> None:
-        """``changed`` is called with the changes of each revision; of them ``kept`` are kept."""
+        """Start an empty coordinator.
+
+        ``changed`` is called with the changes of each revision. The last ``kept`` revisions are kept.
+        """
         self.state = CoordinatorState(history=kept)
         self.remote = Remote(network, "coordinator", chance, CoordinatorUnavailableError, 2.0)
         self._network = network
@@ -60,22 +63,28 @@ class SimulatedCoordinator:
         self._watches: dict[_Watch, None] = {}
         self._ring_at = float("inf")
         self._lag = 0.0
-        """Seconds for which its machines were suspended, that its clock has not counted."""
+        """Seconds for which its machines were suspended and which its clock has not counted."""
         self.lease_clock = ""
-        """What processes judge their leases by: "boot" or "steady" time; they leave it to the coordinator otherwise."""
+        """The clock by which processes measure their leases: "boot" or "steady".
+
+        Empty: only the coordinator measures them.
+        """
         self.misused: Callable[[str], None] = lambda what: None
-        """Called with what no process may ask for."""
+        """Called with a description of a request that no process may make."""
 
     def open(self) -> Coordinator:
-        """The client of the process whose step it is."""
+        """The client for the process whose step is running."""
         return LeasedCoordinator(self, counts=self.lease_clock == "boot") if self.lease_clock else self
 
     def suspend(self) -> None:
-        """Its machines are suspended: nothing answers."""
+        """Suspend the coordinator's machines: they do not answer."""
         self.remote.weather.away = True
 
     def resume(self, slept: float, counted: bool) -> None:
-        """They go on after ``slept`` seconds. If its clock has not ``counted`` them, leases last longer by that."""
+        """Resume them after ``slept`` seconds.
+
+        If the clock has not ``counted`` these seconds, leases last longer by them.
+        """
         self.remote.weather.away = False
         self._lag += 0.0 if counted else slept
         self._ring_at = float("inf")
@@ -83,16 +92,16 @@ class SimulatedCoordinator:
 
     # The contract.
 
-    async def get(self, key: str) -> Entry | None:
+    async def get(self, key: str) -> KeyValue | None:
         """See :class:`Coordinator`, here and below."""
         return await self.remote.ask(lambda: self.state.get(key))
 
-    async def list(self, prefix: str) -> Snapshot:
+    async def list(self, prefix: str) -> PrefixSnapshot:
         return await self.remote.ask(lambda: self.state.list(prefix))
 
     async def transact(
         self, compares: Sequence[Compare], puts: Sequence[Put] = (), deletes: Sequence[str] = ()
-    ) -> Outcome:
+    ) -> TransactionResult:
         return await self.remote.ask(lambda: self._transact(tuple(compares), tuple(puts), tuple(deletes)))
 
     async def watch(self, prefix: str, after: int) -> AsyncIterator[tuple[Change, ...]]:
@@ -121,9 +130,9 @@ class SimulatedCoordinator:
         await self.remote.ask(lambda: self._end([lease] if self.state.has_lease(lease) else []))
 
     async def close(self) -> None:
-        """Nothing to release."""
+        """Do nothing: there is nothing to release."""
 
-    # At the service.
+    # On the coordinator's side.
 
     @property
     def now(self) -> float:
@@ -138,13 +147,15 @@ class SimulatedCoordinator:
     def _now(self) -> float:
         return self._network.loop.now - self._lag
 
-    def _transact(self, compares: tuple[Compare, ...], puts: tuple[Put, ...], deletes: tuple[str, ...]) -> Outcome:
+    def _transact(
+        self, compares: tuple[Compare, ...], puts: tuple[Put, ...], deletes: tuple[str, ...]
+    ) -> TransactionResult:
         self._end(self.state.expired(self._now()))
         transition = self.state.decide(compares, puts, deletes, self._now())
         if transition is None:
-            return Outcome(False, self.state.revision)
+            return TransactionResult(False, self.state.revision)
         self._make(transition)
-        return Outcome(True, self.state.revision)
+        return TransactionResult(True, self.state.revision)
 
     def _grant(self, ttl: float) -> int:
         lease = self.state.grant(ttl, self._now())
@@ -183,7 +194,10 @@ class SimulatedCoordinator:
                 self._push(watch)
 
     def expire(self, prefix: str) -> bool:
-        """End the leases of the keys below ``prefix``, as after a clock or a quorum went wrong; False if none is."""
+        """End the leases of the keys below ``prefix``, as after a clock error or a lost quorum.
+
+        Returns False if there are no such leases.
+        """
         leases = sorted({entry.lease for entry in self.state.list(prefix).entries if entry.lease})
         self._end(leases)
         return bool(leases)
@@ -191,13 +205,13 @@ class SimulatedCoordinator:
     # Watches.
 
     def _add(self, watch: _Watch) -> _Watch:
-        self.state.changes_after(watch.prefix, watch.after)  # raises where they are no longer kept
+        self.state.changes_after(watch.prefix, watch.after)  # raises an error if these changes are no longer kept
         self._watches[watch] = None
         self._push(watch)
         return watch
 
     def _push(self, watch: _Watch) -> None:
-        """Send what is new, unless the link is cut: it goes with what comes after."""
+        """Send new changes. If the link is cut, the watch sends them with later changes."""
         process = watch.process
         if not process.alive:
             self._watches.pop(watch, None)
@@ -228,7 +242,7 @@ class SimulatedCoordinator:
         )
 
     def break_watches(self) -> None:
-        """Break all watches off, as when a member of the coordinator goes."""
+        """Break all watches, as when a member of the coordinator fails."""
         for watch in list(self._watches):
             del self._watches[watch]
             self._send(watch, CoordinatorUnavailableError("the watch was broken off"))

@@ -1,6 +1,6 @@
-"""The CQL statements of the product's Cassandra store, parsed: a simulated Cassandra acts on the text that is sent.
+"""A parser for the CQL statements of the product's Cassandra store: a simulated Cassandra executes the sent text.
 
-Only the forms that the product uses are known. Any other form is an error, so that nothing is passed over in silence.
+It knows only the forms that the product uses. Any other form is an error, so that none is ignored silently.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ __all__ = ["Condition", "Schema", "Statement", "Term", "holds", "parsed", "schem
 
 @dataclass(frozen=True, slots=True)
 class Schema:
-    """The columns of a table that decide where a value lies."""
+    """The columns of a table that determine where a value is stored."""
 
     partition: tuple[str, ...]
     clustering: tuple[str, ...]
@@ -33,7 +33,7 @@ class Term:
     literal: int = 0
 
     def of(self, values: Sequence[Any]) -> Any:
-        """Its value among the bound ``values``."""
+        """The term's value, given the bound ``values``."""
         return self.literal if self.index < 0 else values[self.index]
 
 
@@ -48,16 +48,16 @@ class Condition:
 
 @dataclass(slots=True)
 class Statement:
-    """One statement. ``guard``: what a lightweight transaction asks for before it changes anything."""
+    """One statement. ``guard``: the condition that a lightweight transaction checks before it changes anything."""
 
     kind: Literal["select", "write", "delete"]
     table: str
     where: list[Condition] = field(default_factory=list)
     columns: list[str] = field(default_factory=list)
-    """Columns that are read, or that are deleted (none: whole rows)."""
+    """Columns to read or to delete (none: whole rows)."""
     sets: list[tuple[str, Term]] = field(default_factory=list)
     marks_row: bool = False
-    """An INSERT makes the row live even if it holds no value."""
+    """An INSERT makes the row exist even if the row has no value."""
     stamp: Term | None = None
     guard: Literal["", "conditions", "exists", "not exists"] = ""
     conditions: list[Condition] = field(default_factory=list)
@@ -76,7 +76,7 @@ _OPERATORS: Final[dict[str, Callable[[Any, Any], bool]]] = {
 
 
 def holds(operator: str, held: Any, asked: Any) -> bool:
-    """Whether a held value meets a condition; an absent value (None) meets none."""
+    """Whether a stored value meets a condition; an absent value (None) meets none."""
     return held is not None and bool(_OPERATORS[operator](held, asked))
 
 
@@ -97,7 +97,7 @@ _CONDITION: Final = re.compile(r"(\w+) (=|<=|>=|<|>|IN) (\S+)")
 
 
 class _Terms:
-    """Numbers the bound values in the order in which the text names them."""
+    """Numbers the bound values in the order in which they appear in the text."""
 
     def __init__(self) -> None:
         self._next = 0
@@ -165,7 +165,7 @@ def _table(name: str) -> str:
 
 @cache
 def schemas() -> dict[str, Schema]:
-    """The tables as the product makes them."""
+    """The tables, as the product creates them."""
     found = {}
     for text in (statement for step in MIGRATIONS for statement in step):
         plain = " ".join(text.split())

@@ -1,4 +1,4 @@
-"""What an embedded store has on its disk, in the shape in which checkers look at any simulated store."""
+"""The disk of an embedded store, in the form in which checkers read any simulated store."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["DiskView"]
 
 
 class DiskView(MemoryStore):
-    """It takes in what each batch changes when that is on the disk."""
+    """Follows the changes of each batch when that batch is on the disk."""
 
     def take(self, changes: Sequence[Change]) -> None:
         """Follow the changes of one batch."""
@@ -47,7 +47,7 @@ class DiskView(MemoryStore):
             held.head = replace(held.head, parts=layout.decode_parts(value, journal))
 
     def _take_value(self, key: bytes, value: bytes | None) -> None:
-        """An entry, or a part."""
+        """Follow an entry or a part."""
         journal = _journal(key)
         held = self._journals.get(journal)
         if held is None:

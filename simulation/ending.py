@@ -1,4 +1,4 @@
-"""An operator who ends the topology midway: drains it, or cancels it."""
+"""An operator who ends the topology midway: the operator drains it or cancels it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["ender"]
 
 
 def ender(progress: Progress) -> Main:
-    """Ends it when the plan says so, whatever that takes, and notes when it is over."""
+    """End the topology at the planned time, with retries, and record when it has ended."""
 
     async def main(world: World, process: Process) -> None:
         await progress.submitted.wait()

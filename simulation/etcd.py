@@ -1,8 +1,8 @@
 """The product's own etcd client on the simulated coordinator: transactions, and leases as their holder sees them.
 
-A lease is judged by two clocks: etcd's, and its holder's. Either machine may be suspended, and its clock may count
-that or not. The invariants that this threatens: of two owners the newest writes (G3); one master changes the maps
-(G11); a holder uses no lease that is over by its own clock, though etcd would renew it.
+Two clocks measure a lease: etcd's and its holder's. Either machine may be suspended, and its clock may or may not count
+that time. Suspensions threaten these invariants: of two owners only the newest writes (G3); one master changes the maps
+(G11); a holder does not use a lease that has ended by its own clock, even if etcd would renew it.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any
 
-from millwheel.coordination.contract import Compare, Entry, LeaseExpiredError, Put, Snapshot
+from millwheel.coordination.contract import Compare, KeyValue, LeaseExpiredError, PrefixSnapshot, Put
 from millwheel.coordination.etcd import EtcdCoordinator, EtcdSettings
 from millwheel.coordination.etcd.keyspace import Keyspace, opened
 from millwheel.coordination.etcd.leases import HeldLeases, seconds_since_boot
@@ -23,10 +23,10 @@ __all__ = ["LeasedCoordinator"]
 
 
 class LeasedCoordinator(EtcdCoordinator):
-    """One process's client. What it reads and watches comes from the simulated coordinator as it is."""
+    """One process's client. Reads and watches come from the simulated coordinator unchanged."""
 
     def __init__(self, service: SimulatedCoordinator, *, counts: bool) -> None:
-        """``counts``: whether the clock by which leases are judged counts the time of suspension."""
+        """Create a client. ``counts``: whether the clock that measures leases counts the time of suspension."""
         self.settings = EtcdSettings(history=0)
         self._service = service
         self._keyspace = Keyspace(self.settings.prefix)
@@ -35,27 +35,27 @@ class LeasedCoordinator(EtcdCoordinator):
         self._compacting = None
         self._counts = counts
         self._until: dict[int, float] = {}
-        """By lease: the true time at which it is over for its holder."""
+        """By lease: the true time at which it ends for its holder."""
         self.watch = service.watch  # type: ignore[method-assign]
 
-    async def get(self, key: str) -> Entry | None:
+    async def get(self, key: str) -> KeyValue | None:
         """See :class:`Coordinator`, here and below."""
         return await self._service.get(key)
 
-    async def list(self, prefix: str) -> Snapshot:
+    async def list(self, prefix: str) -> PrefixSnapshot:
         return await self._service.list(prefix)
 
     async def close(self) -> None:
-        """Nothing to release."""
+        """Do nothing: there is nothing to release."""
 
     # The link to etcd.
 
     def is_closed(self) -> bool:
-        """Never."""
+        """Always False."""
         return False
 
     async def call(self, method: str, request: Any, kind: type[Any], *, repeatable: bool) -> Any:
-        """One request of the product's, carried out by the simulated coordinator."""
+        """Execute one request of the product at the simulated coordinator."""
         if isinstance(request, etcd.TxnRequest):
             return await self._transacted(request)
         if isinstance(request, etcd.LeaseGrantRequest):

@@ -1,7 +1,8 @@
-"""What the product concludes, against what the journals say at that moment.
+"""Compares the product's conclusions with the content of the journals at the same moment.
 
-An ACK says that a record is committed, a mark that all below it are; an acceptance, that it is journaled; a watermark,
-that its senders have reached it. Each is checked when it leaves, not when something has come of it.
+An ACK means that a record is committed. An ACK mark means that all records below it are committed. An acceptance means
+that a report is journaled. A watermark means that its senders have reached it. Each is checked when it is sent, not
+when it has had an effect.
 """
 
 from __future__ import annotations
@@ -12,14 +13,14 @@ from typing import Any
 from millwheel.authority.core import AuthorityCore
 from millwheel.authority.journal import decode_entry, decode_part
 from millwheel.coordination.contract import Change
-from millwheel.core import catalog_keys as keys
-from millwheel.core.catalog import Catalog, injector_sender
-from millwheel.core.time import CLOCKS_DIFFER, MIN_TIMESTAMP
-from millwheel.core.watermarks import InputWatermark
+from millwheel.model import catalog_keys as keys
+from millwheel.model.catalog import Catalog, injector_sender
+from millwheel.model.time import MAX_CLOCK_SKEW_US, MIN_TIMESTAMP
+from millwheel.model.watermarks import InputWatermark
 from millwheel.store.contract import Append, PartId
 from millwheel.worker.dedup import BatchIds, PositionIds
 from millwheel.worker.interval import IntervalCore
-from millwheel.worker.interval.entry import Entry
+from millwheel.worker.interval.entry import IntervalEntry
 from millwheel.worker.interval.state import IntervalState
 from millwheel.worker.log import LogCore
 from millwheel.worker.log.entry import LogEntry
@@ -40,7 +41,7 @@ _AUTHORITY = "authority."
 
 
 class Evidence:
-    """Compares claims with journals. Of each kind some must be heard in a run."""
+    """Compares claims with journals. Every run must have some claims of each kind."""
 
     def __init__(self, world: World) -> None:
         self._world = world
@@ -52,14 +53,14 @@ class Evidence:
         """By journal of the authority: the parts that its head names."""
         self._broadcast: dict[str, int] = {}
         """By computation: the largest value that was ever journaled."""
-        self._last: dict[str, Entry | LogEntry] = {}
-        """By journal."""
+        self._last: dict[str, IntervalEntry | LogEntry] = {}
+        """The last entry, by journal."""
         self._appends: set[tuple[str, int, int]] = set()
         """Journal, sequencer and commit of every entry."""
         self._cursors: dict[tuple[str, str, int], int] = {}
-        """By log (its incarnation), name and life: the largest ACKed offset that is journaled."""
+        """By log incarnation, cursor name and cursor incarnation: the largest journaled ACK offset."""
         self._lives: dict[tuple[str, str], int] = {}
-        """By log and name: the present life."""
+        """By log and cursor name: the current cursor incarnation."""
         kinds = ("append", "takeover", "ACK", "delivery", "acceptance", "restart", "advance", "rise", "publication")
         self._heard = dict.fromkeys(kinds, 0)
         world.changes.append(self._changed)
@@ -75,16 +76,16 @@ class Evidence:
         world.taps.rises.append(self._rose)
 
     def conclude(self) -> None:
-        """A checker that heard nothing has checked nothing: the product has moved on."""
+        """A checker without any observation has checked nothing: its hook no longer fits the product."""
         for kind in [kind for kind, count in self._heard.items() if not count]:
             if kind in ("advance", "rise") and self._world.plan.ending:
-                continue  # it may end before any watermark moves
+                continue  # the run may end before any watermark advances
             self._world.violated(f"no {kind} was seen by those who compare it with the journals")
         if not self._world.plan.ending and not self._world.plan.wide:
             self._check_due()
 
     def _check_due(self) -> None:
-        """What was produced for a consumer that is still there is committed there (G1)."""
+        """Each production for a consumer that still exists is committed there (G1)."""
         self._ledger.follow()
         for (consumer, sequence), due in sorted(self._ledger.due.items()):
             if due and self._catalog.log_of(consumer) is None and self._checks_ids(consumer):
@@ -100,7 +101,7 @@ class Evidence:
         self._check_retired(changes)
 
     def _check_retired(self, changes: tuple[Change, ...]) -> None:
-        """Of an injector process that is retired the end is journaled: nobody says it again (G7)."""
+        """The end of a retired injector process is journaled, because the process never reports its end again (G7)."""
         for change in changes:
             kind, names = keys.split_key(change.key)
             record = self._catalog.injectors.get((names[0], names[1])) if kind == keys.INJECTORS else None
@@ -128,7 +129,7 @@ class Evidence:
                 self._broadcast[name] = max(value, self._broadcast.get(name, value))
         elif (found := self._ledger.read(journal, append)) is not None:
             self._check_entry(journal, append, found)
-            if self._world.forms and isinstance(found, Entry):
+            if self._world.forms and isinstance(found, IntervalEntry):
                 for wrong in self._routes.judge(journal, append.sequencer, found.productions):
                     self._world.violated(wrong)
             self._last[journal] = found
@@ -143,12 +144,12 @@ class Evidence:
             self._cursors[log, name, life] = max(acked, self._cursors.get((log, name, life), 0))
 
     def _confirmed(self, journal: str, sequencer: int, commit: int) -> None:
-        """Whatever an owner takes for journaled, and answers and sends for that, is in the journal, by its own hand."""
+        """An owner acts on a commit as journaled only if that owner's entry is in the journal (G2)."""
         if (journal, sequencer, commit) not in self._appends:
             self._world.violated(f"{sequencer} takes commit {commit} of {journal} for journaled, and it is not (G2)")
 
     def _published(self, state: LogState, cursor: str, response: Publish) -> None:
-        """A subscriber is shown committed records, ACKs of the present life of its cursor, and journaled watermarks."""
+        """A subscriber gets only committed records, journaled watermarks and ACKs of its cursor's incarnation."""
         self._heard["publication"] += 1
         config, last = state.config, self._last.get(state.config.journal)
         shown = f"{config.journal} shows a subscriber"
@@ -162,8 +163,11 @@ class Evidence:
                 f"{shown} ACK {response.acked} of cursor {cursor}, life {response.life}, unjournaled (G2)"
             )
 
-    def _check_entry(self, journal: str, append: Append, entry: Entry | LogEntry) -> None:
-        """Watermarks of a journal never go back, whoever writes it; nor does time, unless a clock was wrong."""
+    def _check_entry(self, journal: str, append: Append, entry: IntervalEntry | LogEntry) -> None:
+        """A journal's watermarks never decrease, under any owner.
+
+        Its times never decrease either, unless a clock was wrong.
+        """
         where = f"entry {append.commit} of {journal}, by {append.sequencer},"
         before = self._last.get(journal)
         least = self._start_of(journal) if before is None else before.watermark
@@ -171,13 +175,13 @@ class Evidence:
             self._world.violated(f"{where} is at watermark {entry.watermark}, and {least} was before it (G7)")
         if isinstance(entry, LogEntry) and isinstance(before, LogEntry) and entry.age < before.age:
             self._world.violated(f"{where} is of age {entry.age}, and {before.age} was before it (G12)")
-        if isinstance(entry, Entry) and isinstance(before, Entry) and entry.wall < before.wall:
+        if isinstance(entry, IntervalEntry) and isinstance(before, IntervalEntry) and entry.wall < before.wall:
             turned = any(process.clock.offset or process.clock.drift for process in self._world.processes.values())
-            if not turned and before.wall - entry.wall < CLOCKS_DIFFER:
+            if not turned and before.wall - entry.wall < MAX_CLOCK_SKEW_US:
                 self._world.violated(f"{where} is at wall time {entry.wall}, and {before.wall} was before it (G6)")
 
     def _start_of(self, journal: str) -> int:
-        """The watermark that a child begins at: that of the parent that is furthest behind."""
+        """The first watermark of a child interval: that of its slowest parent."""
         found = self._catalog.interval_map(journal.rpartition(".j")[0])
         mine = [one for one in (found.intervals if found is not None else ()) if one.journal == journal]
         parents = [parent.journal for one in mine for parent in one.parents]
@@ -187,7 +191,7 @@ class Evidence:
     # Owners.
 
     def _recovered(self, state: IntervalState | LogState) -> None:
-        """What a new owner has read is what the journal says: unless there is a newer one, it is its own."""
+        """The state that a new owner recovers equals what the journal says, unless a newer owner exists."""
         self._heard["takeover"] += 1
         config, store = state.config, self._world.store.inner
         head = store._head(config.journal)
@@ -196,7 +200,7 @@ class Evidence:
                 self._world.violated(f"{config.journal}, taken over by {config.sequencer}: {difference} (G12)")
 
     def _advanced(self, core: IntervalCore | LogCore) -> None:
-        """An input watermark goes on to what the senders allow, and no further."""
+        """An input watermark advances at most to what its senders allow."""
         self._heard["advance"] += 1
         state = core.state
         if state.watermark > state.inputs.value:
@@ -204,9 +208,9 @@ class Evidence:
             self._world.violated(f"{claim}, and its senders allow {state.inputs.value} (G7)")
 
     def _rose(self, inputs: InputWatermark) -> None:
-        """What senders allow is at most what the authority has journaled for each of them.
+        """The senders' bound is at most what the authority has journaled for each of them.
 
-        A sender that joins later has no part in what was allowed before: it counts from the moment at which it joins.
+        A sender that joins later does not change earlier bounds. It counts from the moment at which it joins.
         """
         self._heard["rise"] += 1
         for sender in inputs.senders:
@@ -218,7 +222,10 @@ class Evidence:
     # Deliveries.
 
     def _sent(self, delivery: Delivery) -> None:
-        """A mark says what is committed at the consumer; a position stands for the record that the journal has."""
+        """All records below an ACK mark are committed at the consumer.
+
+        A position identifies the record in the journal.
+        """
         self._heard["delivery"] += 1
         ids = delivery.ids
         if not isinstance(ids, PositionIds) or self._is_void(delivery.consumer):
@@ -239,19 +246,22 @@ class Evidence:
                 self._world.violated(f"{where} states mark {ids.mark}, and {sorted(lost)} are not committed there (G1)")
 
     def _is_void(self, consumer: str) -> bool:
-        """Whether a consumer is of a former life of a topology that came back: its owners may not have heard of it."""
+        """Whether a consumer belongs to a former incarnation of a topology that came back.
+
+        Its owners may not be notified of its end yet.
+        """
         live = self._catalog.computation(consumer) is not None or self._catalog.log_of(consumer) is not None
         return self._world.plan.returns_at > 0 and not live
 
     def _checks_ids(self, consumer: str) -> bool:
-        """Whether its commits name the ids that they consume."""
+        """Whether the consumer's commits name the ids that they consume."""
         found = self._catalog.computation(consumer)
         if found is None:
             return self._catalog.log_of(consumer) is not None
         return all(one["exactly_once"] for one in self._nodes() if one["name"] == found[1].name)
 
     def _joined_later(self, consumer: str) -> bool:
-        """Whether a consumer came when records had been injected already."""
+        """Whether a consumer was added after records had been injected."""
         found, plan = self._catalog.computation(consumer), self._world.plan
         later = {one["name"] for one in (plan.added, plan.neighbour) if one is not None} | {MIDDLE, BEHIND}
         return found is not None and found[1].name in later
@@ -261,7 +271,7 @@ class Evidence:
         return [*plan.nodes, *(one for one in (plan.added, plan.neighbour) if one is not None)]
 
     def _acked(self, core: IntervalCore | LogCore, answer: Acknowledge) -> None:
-        """A record that is ACKed is committed (6.1.1)."""
+        """A record with an ACK is committed (6.1.1)."""
         if isinstance(core, IntervalCore) and not core.state.program.options.exactly_once:
             return
         self._heard["ACK"] += 1
@@ -269,7 +279,7 @@ class Evidence:
         if self._is_void(delivery.consumer):
             return
         if isinstance(delivery.ids, BatchIds) and self._joined_later(delivery.consumer):
-            return  # a batch that was completed before is ACKed without a look at its records
+            return  # a batch that was completed before is ACKed without a check of its records
         acked = (index for index in range(len(delivery.keys)) if index not in remaining)
         if missing := self._ledger.uncommitted(delivery, acked):
             claim = f"{core.state.config.journal} ACKs {missing} of {delivery.sender.origin}"
@@ -278,7 +288,7 @@ class Evidence:
     # The authority.
 
     def _restored(self, core: AuthorityCore) -> None:
-        """A shard knows after a restart what its journal says, neither more nor less."""
+        """After a restart, a shard's state equals its journal's content."""
         self._heard["restart"] += 1
         head = self._world.store.inner._head(core.journal)
         if head is not None and (head.sequencer, head.commit) == (core.sequencer, core._commit):
@@ -286,7 +296,7 @@ class Evidence:
                 self._world.violated(f"{core.journal}, restarted with {core.sequencer}: {difference}")
 
     def _accepted(self, journal: str, computation: str, member: Any, sequencer: int, number: int) -> None:
-        """An acceptance that is answered is in the journal, and so is the report that was asked for."""
+        """An acceptance that the authority answers is in its journal, and so is the report that was sent with it."""
         self._heard["acceptance"] += 1
         book = self._books.get(journal, ShardBook())
         name = member if isinstance(member, str) else (member.start, member.end)

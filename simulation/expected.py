@@ -1,4 +1,4 @@
-"""What is to arrive at the sinks of a plan: each record's effect, exactly once, unless the plan says otherwise."""
+"""The records that must arrive at a plan's sinks: each record's effect exactly once, unless the plan says otherwise."""
 
 from __future__ import annotations
 
@@ -12,23 +12,28 @@ from simulation.plan import LETTERS, Plan
 __all__ = ["Arrivals", "arrivals_by_stream", "differences", "missed_by_added", "neighbour_differences"]
 
 _ANY = 1_000_000
-"""So often that nobody counts: records of computations that take duplicates."""
+"""No upper bound: computations that are not exactly-once may repeat records."""
 
 _WAITING = frozenset({"window", "brief", "batch", "delay"})
-"""Blocks that keep records until the watermark has passed them, or a wall time: that may be far ahead, where the clock
-of the worker that set the timer was."""
+"""Blocks that keep records until the watermark passes them, or until a wall time.
+
+That wall time may be far ahead, if the clock of the worker that set the timer was ahead.
+"""
 
 Arrivals = dict[int, tuple[int, int]]
-"""By injected record: how often it arrives at least, and at most."""
+"""By injected record: the minimum and the maximum number of its arrivals."""
 
 Found = Mapping[str, Counter[int]]
 
 
 def differences(plan: Plan, found: Found, late: Mapping[str, int], acked: Set[int]) -> Iterator[str]:
-    """What did not arrive as it should.
+    """The differences between expected and actual arrivals.
 
-    ``found``: by sink, how often each injected record has arrived there; ``late``: by computation, how many late
-    records it has counted; ``acked``: the records that their injectors know to be in.
+    Args:
+        plan: The plan of the run.
+        found: By sink, how often each injected record has arrived there.
+        late: By computation, how many late records it has counted.
+        acked: The records that their injectors know to be ACKed.
     """
     sinks = _arrivals(plan, acked)
     for sink, arrivals in sinks.items():
@@ -45,12 +50,12 @@ def differences(plan: Plan, found: Found, late: Mapping[str, int], acked: Set[in
 
 
 def missed_by_added(plan: Plan, joined: float, first_sent: Mapping[int, float], found: Counter[int]) -> Iterator[str]:
-    """Records that the added computation lacks, though they were sent when every worker knew of it (G1).
+    """Records that the added computation lacks, although they were sent after every worker knew of it (G1).
 
     Args:
-        plan: The plan of a run in which the computation joined and stayed.
-        joined: When the last worker learnt of it, in virtual seconds.
-        first_sent: When each injected record was sent for the first time.
+        plan: The plan of a run in which the computation was added and stayed.
+        joined: When the last worker was notified of it, in virtual seconds.
+        first_sent: When each injected record was sent for the first time, in virtual seconds.
         found: How often each injected record has arrived at the computation's sink.
     """
     if plan.ending:
@@ -62,9 +67,10 @@ def missed_by_added(plan: Plan, joined: float, first_sent: Mapping[int, float], 
 def neighbour_differences(
     plan: Plan, joined: float | None, first_sent: Mapping[int, float], found: Counter[int]
 ) -> Iterator[str]:
-    """What the second topology has too often, or lacks though it was sent when every worker knew of it (G1).
+    """Records that the second topology has too often, or lacks although every worker knew of it (G1).
 
-    Injectors learn of it by themselves: where it reads from them, nothing is said of what it lacks.
+    Injectors are notified of the topology at their own times. So this function does not check for missing records where
+    the topology reads directly from injectors.
     """
     assert plan.neighbour is not None
     streams = _streams(plan, set())
@@ -85,7 +91,7 @@ def _missed(
 
 
 def arrivals_by_stream(plan: Plan) -> dict[str, Arrivals]:
-    """By stream of the plan's own nodes and sources: what comes by there."""
+    """By stream of the plan's own nodes and sources: the arrivals there."""
     return _streams(plan, set())
 
 
@@ -94,20 +100,23 @@ def _injected_late(plan: Plan) -> set[int]:
 
 
 def _arrivals(plan: Plan, acked: Set[int], without: str = "", joined: bool = False) -> dict[str, Arrivals]:
-    """By sink, see :func:`_streams`; those of library windows are :mod:`simulation.windowed`'s to judge, and
-    that of what updates change :mod:`simulation.updates`'."""
+    """Arrivals by sink, see :func:`_streams`.
+
+    :mod:`simulation.windowed` checks the sinks of library windows, and :mod:`simulation.updates` the sink of the
+    changing part.
+    """
     at = _streams(plan, acked, without, joined)
     apart = {SINK, *plan.windowed}
     return {sink: at[sink] for sink in (*plan.sinks, *plan.added_sinks) if sink not in apart}
 
 
 def _streams(plan: Plan, acked: Set[int], without: str = "", joined: bool = False) -> dict[str, Arrivals]:
-    """By stream. Blocks lose nothing and repeat nothing, but for one that gives up, and what is ``without``.
+    """Arrivals by stream.
 
-    With ``joined`` the computation that is added gets everything; otherwise it may lack what came before it.
-
-    Of a topology that is drained what was ACKed comes out, but for what waits for a timer; of one that is
-    cancelled nothing need come.
+    Blocks neither lose nor repeat records, except a block that gives up on records. The node ``without`` produces
+    nothing. If ``joined`` is set, the added computation gets everything; otherwise it may miss earlier records. From a
+    drained topology, all ACKed records arrive, except those that wait for a timer. From a cancelled topology, none
+    needs to arrive.
     """
     late = _injected_late(plan)
     at: dict[str, Arrivals] = {source["name"]: {} for source in plan.sources}
@@ -119,7 +128,7 @@ def _streams(plan: Plan, acked: Set[int], without: str = "", joined: bool = Fals
     for node in (*plan.nodes, *([plan.added] if plan.added else ())):  # in the order of the streams
         taken = _taken(at, node["inputs"])
         if plan.added and node is plan.added and set(node["inputs"]) <= plan.circling:
-            # Copies that count, wherever in the cycle they are made, come by here, too.
+            # Copies on the cycle count as well, and pass here wherever they are made.
             exact = all(one["exactly_once"] for one in plan.nodes)
             taken.update({number: (0, most * turns(number) if exact else _ANY) for number, (_, most) in taken.items()})
         if (plan.ending and node["kind"] in _WAITING) or (node is plan.added and not joined):
@@ -140,7 +149,7 @@ def _streams(plan: Plan, acked: Set[int], without: str = "", joined: bool = Fals
 
 
 def _taken(at: Mapping[str, Arrivals], streams: Iterable[str]) -> Arrivals:
-    """What comes over any of the streams."""
+    """The total arrivals over all of the streams."""
     taken: dict[int, tuple[int, int]] = defaultdict(lambda: (0, 0))
     for stream in streams:
         for number, (least, most) in at[stream].items():
@@ -149,7 +158,8 @@ def _taken(at: Mapping[str, Arrivals], streams: Iterable[str]) -> Arrivals:
 
 
 def _given_up(plan: Plan, acked: Set[int], sinks: Mapping[str, Arrivals], found: Found) -> Iterator[str]:
-    """What is a dead letter is nowhere else, and what is none is everywhere: each time that it was taken."""
+    """Check dead letters: each copy of a record is either a dead letter, or arrives at every sink that its paths
+    lead to."""
     for node in plan.nodes:
         if "letters" not in node:
             continue
@@ -164,11 +174,11 @@ def _given_up(plan: Plan, acked: Set[int], sinks: Mapping[str, Arrivals], found:
 
 
 def _late(plan: Plan, sinks: Mapping[str, Arrivals], found: Found, counted: Mapping[str, int]) -> Iterator[str]:
-    """The computation that takes injected records drops, or diverts, each as a whole, and counts it (G14).
+    """The computation that consumes injected records drops or diverts each late record as a whole, and counts it (G14).
 
-    One with weak productions may have sent some of what a run made that was never committed, before its interval was
-    taken over; where the record is run again it may be late and was not before, or was and is not (G10). What is not
-    whole then was made by such a run, so that the committed one found the record late.
+    A computation with weak productions may send some of them in a run that is never committed, before a takeover. The
+    new owner runs the record again. The record may be late in only one of the two runs (G10). A record that arrived in
+    part therefore comes from an uncommitted run, and the committed run found the record late.
     """
     node = plan.nodes[0]
     if not node["late"]:

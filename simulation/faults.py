@@ -1,4 +1,4 @@
-"""What goes wrong in a run: drawn from the seed, spread over the time of its input, and over in the end."""
+"""The faults of a run: drawn from the seed, spread over the time of its input, and ended before the run ends."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable
 from random import Random
 from typing import Final
 
-from millwheel.core.catalog_keys import LEADERSHIP, SHARD_LEADERSHIPS, WORKERS
+from millwheel.model.catalog_keys import LEADERSHIP, SHARD_LEADERSHIPS, WORKERS
 from simulation.cluster import AUTHORITIES, MASTERS
 from simulation.cluster import WORKERS as WORKER_NAMES
 from simulation.machine import SimulatedMachine
@@ -18,15 +18,15 @@ _HOSTS: Final = (*MASTERS, *AUTHORITIES, *WORKER_NAMES)
 
 
 class Faults:
-    """Plans what goes wrong, and has it happen."""
+    """Plans faults and schedules them."""
 
     def __init__(self, world: World) -> None:
         self._world = world
         self._chance = Random(f"faults {world.plan.seed}")
         self.ends_at = 0.0
-        """When all of them are over."""
+        """The virtual time at which all faults are over."""
         self.turned = 0.0
-        """By how many seconds wall clocks were turned, all together."""
+        """The total seconds by which wall clocks were changed."""
         self._kinds: list[Callable[[], None]] = [
             self._crash,
             self._crash,
@@ -49,9 +49,9 @@ class Faults:
         ]
 
     def arrange(self) -> None:
-        """Have faults happen, and all of them be over some time after the last record was injected."""
+        """Schedule faults, and their end some time after the last record was injected."""
         world, chance = self._world, self._chance
-        # Some runs have many of few kinds: what goes wrong together is what nobody thought of.
+        # Some runs have many faults of few kinds, because combinations of faults find unexpected errors.
         kinds = chance.sample(self._kinds, chance.randint(1, len(self._kinds)))
         for _ in range(chance.choice((0, 2, 4, 8, 16))):
             world.later(chance.uniform(0.0, world.plan.span * 1.2), chance.choice(kinds))
@@ -70,7 +70,7 @@ class Faults:
                 world.later(apart.uniform(0.0, world.plan.span), fault, apart)
 
     def _zombie(self, chance: Random) -> None:
-        """A worker that owns something sleeps past its lease; what it had asked of the store arrives as it wakes."""
+        """A worker that owns intervals sleeps past its lease; its requests to the store arrive as it wakes."""
         world, store = self._world, self._world.store.remote
         name = self._owner(chance)
         if not name or name in store.held:
@@ -84,7 +84,7 @@ class Faults:
         world.later(awake + chance.choice((-0.5, 0.0, 0.2)), self._arrives, name)
 
     def _power_cut(self, chance: Random) -> None:
-        """The machine of the embedded store and of all roles loses its power in the middle of a group commit."""
+        """The machine of the embedded store and of all roles loses power in the middle of a group commit."""
         store = self._world.store
         if isinstance(store, SimulatedMachine):
             store.lose_power = lambda: self._dark(chance)
@@ -99,7 +99,7 @@ class Faults:
         world.later(chance.uniform(0.2, 4.0), self._light)
 
     def _light(self) -> None:
-        """The machine starts: leases end with that."""
+        """The machine starts again. All leases end with the power cut."""
         world = self._world
         assert isinstance(world.store, SimulatedMachine)
         world.history.note("the power is back")
@@ -109,7 +109,7 @@ class Faults:
             self._restart(name)
 
     def _suspension(self, chance: Random) -> None:
-        """A machine is suspended for longer than its lease; its process goes on as if no time had passed."""
+        """A machine is suspended for longer than its lease; its process continues as if no time had passed."""
         world, store = self._world, self._world.store.remote
         name = self._owner(chance) if chance.random() < 0.6 else chance.choice(_HOSTS)
         if not name or not world.processes[name].alive or world.processes[name].paused:
@@ -131,7 +131,7 @@ class Faults:
             self._world.suspend(name)
 
     def _etcd_suspended(self, chance: Random) -> None:
-        """The coordinator's machines are suspended: afterwards all leases are over, or none."""
+        """The coordinator's machines are suspended: afterwards either all leases have ended, or none."""
         world = self._world
         slept = chance.choice((2.0, 6.0)) * chance.uniform(0.8, 1.2)
         counts = world.plan.etcd_suspended == "counts"
@@ -140,7 +140,7 @@ class Faults:
         world.later(slept, world.coordinator.resume, slept, counts)
 
     def _owner(self, chance: Random) -> str:
-        """A worker that owns something and runs; empty if none does."""
+        """A running worker that owns intervals; empty if there is none."""
         world = self._world
         names = [name for name in WORKER_NAMES if name in world.workers and world.workers[name].hosted]
         fit = [name for name in names if world.processes[name].alive and not world.processes[name].paused]
@@ -157,7 +157,7 @@ class Faults:
             self._world.store.remote.release(name)
 
     def end(self) -> None:
-        """Everything is as it should be from now on."""
+        """End all faults: from now on everything works."""
         world = self._world
         world.history.note("all faults end")
         self._heal()
@@ -192,7 +192,7 @@ class Faults:
             self._world.start(name)
 
     def _pause(self) -> None:
-        """Often past the lease: when it goes on, it is a zombie (figure 12)."""
+        """Pause a process, often past its lease: when it continues, it is a zombie (figure 12)."""
         world, chance, name = self._world, self._chance, self._victim()
         process = world.processes[name]
         if process.alive and not process.paused:
@@ -200,7 +200,7 @@ class Faults:
             world.later(chance.choice((0.2, 3.0, 8.0)) * chance.uniform(0.5, 1.5), world.resume, name)
 
     def _terminate(self) -> None:
-        """As SIGTERM: it hands over what it has."""
+        """Stop a process as SIGTERM does: it hands over its intervals."""
         world, chance, name = self._world, self._chance, self._victim()
         process, stop = world.processes[name], world.stops.get(name)
         if process.alive and not process.paused and stop is not None:
@@ -208,7 +208,7 @@ class Faults:
             world.later(chance.choice((0.1, 3.0)) * chance.uniform(0.5, 1.5), self._again, name)
 
     def _again(self, name: str) -> None:
-        """If it has not ended by now, it is killed."""
+        """Kill the process if it has not ended by now, and start it again."""
         self._world.kill(name)
         self._restart(name)
 
@@ -240,7 +240,11 @@ class Faults:
         world.later(chance.choice((0.5, 5.0, 40.0)) * chance.uniform(0.5, 1.5), self._heal)
 
     def _one_way(self, chance: Random) -> None:
-        """What one host says does not reach another, which it hears: of those that have something to say."""
+        """Messages of one host do not reach another one, while the reverse direction works.
+
+        The hosts are drawn from the cluster's processes, the store and the coordinator, because these exchange
+        messages.
+        """
         name = chance.choice(_HOSTS)
         others = [other for other in (*_HOSTS, "store", "store", "coordinator", "coordinator") if other != name]
         pair = [name, chance.choice(others)]
@@ -250,8 +254,10 @@ class Faults:
         self._world.later(chance.choice((0.5, 5.0, 12.0)) * chance.uniform(0.5, 1.5), self._heal)
 
     def _island(self, chance: Random) -> None:
-        """A worker that owns something cannot reach the store, and then nobody, for longer than its lease: what it
-        asked of the store arrives when others own what it had."""
+        """A worker that owns intervals loses the store, and then all other hosts, for longer than its lease.
+
+        Its store requests arrive when others own its intervals.
+        """
         name = self._owner(chance)
         if name:
             self._world.history.note(f"{name} cannot reach the store")
@@ -269,7 +275,7 @@ class Faults:
                 world.network.cut(other, name)
 
     def _blind(self) -> None:
-        """A worker that hears nothing of its lease's end, nor of its successors, and works on: figure 12's zombie."""
+        """A worker gets no notice of its lease's end or its successors, and continues to work: figure 12's zombie."""
         world, chance = self._world, self._chance
         name = chance.choice(WORKER_NAMES)
         world.history.note(f"{name} and the coordinator cannot reach each other, nor can it and the masters")
@@ -333,7 +339,7 @@ class Faults:
 
     def _clock(self) -> None:
         name = self._victim()
-        # A wall timer that was set by a clock that is an hour ahead rings in an hour: longer than a run is waited for.
+        # A wall timer that was set by a clock one hour ahead fires in an hour. A run does not wait that long.
         waits = any(node["kind"] == "delay" for node in self._world.plan.nodes)
         step = self._chance.choice((-30.0, -0.5, 0.5, 30.0, 10.0 if waits else 3600.0))
         self._world.history.note(f"the clock of {name} jumps by {step} s")

@@ -1,12 +1,13 @@
-"""Injectors of files in simulated runs: `millwheel inject file`, killed at any step and run again (section 5.2).
+"""File injectors in simulated runs: `millwheel inject file`, killed at any step and run again (section 5.2).
 
-Invariant that this threatens: a line is one record, however often its file is read, by however many lives of the
-process, with a checkpoint or without, while the file grows (G1). What a life has ACKed is in (G2), and the end of the
-last run is the end of the stream (G8). Who could break it: an injector that names a file or a line otherwise in another
-life, that takes half a line for a line, or whose checkpoint is ahead of the ACKs.
+Invariant: a line is one record (G1). That holds however often its file is read, by any number of incarnations of the
+process. It holds with or without a checkpoint, and while the file grows. What an incarnation has ACKed is in the
+cluster (G2). The end of the last run is the end of the stream (G8). Who could break it: an injector that names a file
+or a line differently in another incarnation; one that takes half a line for a line; one whose checkpoint is ahead of
+the ACKs.
 
-The files are real ones. What the product does with them in threads is done at once here, with a pause before and behind
-it; in such a pause, or when records are handed over, the process may be killed.
+The files are real. The simulation performs at once what the product does with them in threads, with a pause before and
+after. The process may be killed in such a pause, or when records are handed over.
 """
 
 from __future__ import annotations
@@ -22,10 +23,10 @@ from unittest.mock import patch
 
 from millwheel.client.injector import Injector, InjectorSettings
 from millwheel.client.injector.errors import InjectorError
-from millwheel.core.time import Duration
 from millwheel.injectors.files import FileInjector, FileSettings, SourceError
 from millwheel.injectors.identity import partition_name
 from millwheel.injectors.parsing import TimestampField, TimeUnit
+from millwheel.model.time import Duration
 from millwheel.rpc.failures import RequestError
 from simulation.clients import ADDRESS, Progress
 from simulation.plan import Reader
@@ -35,14 +36,14 @@ from simulation.world import Main, World
 __all__ = ["file_reader", "file_writer", "files_within"]
 
 _READ_BYTES: Final = 150
-"""So few bytes are read at a time: one line or two."""
+"""Bytes read at a time: so few that a read holds one or two lines."""
 _DISORDER: Final = Duration(500_000)
-"""By so much a plan's records are disordered that are not late."""
+"""The disorder of a plan's records that are not late: the largest distance from the promised time."""
 
 
 @contextmanager
 def files_within(world: World) -> Iterator[None]:
-    """File injectors run without threads, and know files by paths below the run's directory."""
+    """File injectors run without threads, and name files by paths below the run's directory."""
 
     async def to_thread(call: Callable[..., Any], /, *arguments: Any) -> Any:
         module = getattr(call, "__module__", None) or type(call).__module__
@@ -75,7 +76,7 @@ async def _step(world: World) -> None:
     if which.kills > 0 and chance.random() < 0.08:
         which.kills -= 1
         world.history.note("is killed at a step of its own")
-        # Not from within: this step is to be the last one.
+        # The kill is scheduled and not called here, so that this is the process's last step.
         world.later(0.0, world.kill, process.name)
         world.later(chance.uniform(0.1, 2.0), _restart, world, process.name)
         await asyncio.sleep(1e9)
@@ -93,7 +94,7 @@ def _directory(world: World, which: Reader) -> Path:
 
 
 def file_writer(progress: Progress, which: Reader) -> Main:
-    """Writes the reader's files: at once, or piece by piece, with lines that are not whole in between."""
+    """Write the reader's files: at once, or in pieces that may end in the middle of a line."""
 
     async def main(world: World, process: Process) -> None:
         directory, chance = _directory(world, which), Random(f"writer {world.plan.seed} {process.name}")
@@ -120,7 +121,7 @@ def _line(one: Any) -> str:
 
 
 class _NotedInjector(Injector):
-    """Notes when each record is sent for the first time."""
+    """Records when each record is sent for the first time."""
 
     world: World
     progress: Progress
@@ -134,7 +135,7 @@ class _NotedInjector(Injector):
 
 
 def file_reader(progress: Progress, which: Reader) -> Main:
-    """Injects the files: first as often as the plan says without an end, or as a tail, then to the end."""
+    """Inject the files: first the planned number of times without an end or as a tail, then to the end."""
     name = (which.stream, which.process)
 
     async def main(world: World, process: Process) -> None:
@@ -177,7 +178,9 @@ async def _run(world: World, progress: Progress, which: Reader, *, last: bool) -
         finish=last,
         checkpoint=directory / "checkpoint" if which.checkpoint else None,
     )
-    injector = _NotedInjector(ADDRESS, which.stream, process=which.process, settings=InjectorSettings(check_types=True))
+    injector = _NotedInjector(
+        ADDRESS, which.stream, process=which.process, settings=InjectorSettings(check_at_worker=True)
+    )
     injector.world, injector.progress = world, progress
     async with injector:
         files = FileInjector(injector, settings)

@@ -1,4 +1,4 @@
-"""Each run in a process of its own, forked from one that has everything loaded: cheap, and nothing is shared."""
+"""Runs each seed in a forked process. The fork has all modules loaded, so it is cheap, and runs share no state."""
 
 from __future__ import annotations
 
@@ -31,16 +31,22 @@ def run_apart(seed: int, directory: Path, arrange: Arrange | None = None) -> Ver
 def run_many(
     seeds: Iterable[int], directory: Path, processes: int, arrange: Arrange | None = None
 ) -> Generator[Verdict, None, None]:
-    """Run seeds, some side by side; yields as they end. A run that dies without a verdict raises RuntimeError."""
+    """Run seeds, some in parallel, and yield verdicts as the runs end.
+
+    A run that dies without one raises RuntimeError.
+    """
     return apart(
         ((f"the run of seed {seed}", partial(run_seed, seed, directory, arrange)) for seed in seeds), processes
     )
 
 
 def apart(work: Iterable[tuple[str, Callable[[], Found]]], processes: int = 1) -> Generator[Found, None, None]:
-    """Do each work in a fork, and yield what comes of it as they end. RuntimeError names one that dies without.
+    """Run each function in a fork, and yield the results as the forks end.
 
-    A caller that looks no further closes it; what is still under way ends with that, and uses nothing any more.
+    Closing the generator kills the forks that still run. After that, none of them uses any resource.
+
+    Raises:
+        RuntimeError: a fork died without a result. The message has its name.
     """
     waiting = iter(work)
     with selectors.DefaultSelector() as selector:
@@ -66,13 +72,13 @@ def apart(work: Iterable[tuple[str, Callable[[], Found]]], processes: int = 1) -
         finally:
             for key in list(selector.get_map().values()):
                 _, number, _ = key.data
-                os.kill(number, signal.SIGKILL)  # not waited for yet: no other process has its number
+                os.kill(number, signal.SIGKILL)  # the child is not reaped yet, so no other process has its number
                 os.close(key.fd)
                 os.waitpid(number, 0)
 
 
 def _fork(do: Callable[[], object]) -> tuple[int, int]:
-    """The child's number, and the end of the pipe that its answer comes by."""
+    """The child's process id, and the read end of the pipe for its result."""
     sys.stdout.flush()
     sys.stderr.flush()
     come, go = os.pipe()
@@ -81,7 +87,7 @@ def _fork(do: Callable[[], object]) -> tuple[int, int]:
         os.close(go)
         return number, come
     status = 1
-    gc.disable()  # a run is short, and its memory goes with it: a twelfth of its time
+    gc.disable()  # a run is short and frees its memory at exit; collection would take a twelfth of its time
     try:
         os.close(come)
         content = pickle.dumps(do())
@@ -89,10 +95,10 @@ def _fork(do: Callable[[], object]) -> tuple[int, int]:
             pipe.write(content)
         status = 0
     except KeyboardInterrupt:
-        pass  # the parent was told, too
+        pass  # the parent gets the signal as well
     except BaseException:
         traceback.print_exc()
     finally:
-        # Without the interpreter's end: what the run left behind would be finalized, and speak up.
+        # Skip the interpreter's shutdown: it would finalize what the run left behind, and print messages.
         sys.stderr.flush()
         os._exit(status)

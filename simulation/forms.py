@@ -1,9 +1,10 @@
-"""The part of a simulated topology that updates change: its forms, one after the other (section 4.1).
+"""The part of a simulated topology that updates change: its successive forms (section 4.1).
 
-Three computations: ``base`` stays as it is. ``middle`` stands beside it: updates change its key, its inputs and its
-code, remove it while records are in flight, and bring it back under its name. ``behind`` consumes both; updates change
-its key, and whether it reads the first stream itself, too. Each life of ``middle``, and each version of its code, signs
-its steps with a name of its own: ``middle#2/3`` is the third version of the code in the second life.
+It has three computations. ``base`` never changes. ``middle`` runs in parallel with it: updates change its key, its
+inputs and its code. They also remove it while records are in flight, and bring it back under its name. ``behind``
+consumes both. Updates change its key, and whether it also reads the first stream directly. Each incarnation of
+``middle``, and each version of its code, signs its steps with a different name: ``middle#2/3`` is the third version of
+the code in the second incarnation.
 """
 
 from __future__ import annotations
@@ -23,15 +24,16 @@ BETWEEN: Final = "v0"
 """The stream from ``base`` and ``middle`` to ``behind``."""
 SINK: Final = "v1"
 _CODES: Final = ("count", "recount", "tally")
-"""The versions of the code of a ``middle`` that counts; each migrates the states of those before it."""
+"""The versions of the code of a ``middle`` that counts; each migrates the states of the earlier versions."""
 
 
 @dataclass(frozen=True, slots=True)
 class Form:
     """What one version of the topology has.
 
-    ``stream``: what ``base`` reads. ``lives``: how often ``middle`` has been there; ``present``: whether it is there.
-    ``inputs``, ``key``, ``code``: those of ``middle``; it counts, or (``windows``) gathers windows.
+    ``stream``: the input of ``base``. ``lives``: the number of incarnations of ``middle`` so far; ``present``: whether
+    it exists now. ``inputs``, ``key`` and ``code`` are those of ``middle``. It counts records, or collects windows
+    (``windows``).
     """
 
     stream: str
@@ -43,7 +45,7 @@ class Form:
     present: bool = True
     behind_key: str = "b"
     direct: bool = False
-    """Whether ``behind`` reads ``stream``, too."""
+    """Whether ``behind`` also reads ``stream``."""
     rekeyed: bool = True
     """Whether keys of ``stream`` and the other inputs may change: see :func:`simulation.options.changing_forms`."""
 
@@ -59,7 +61,7 @@ class Form:
         return found
 
     def fields_of(self, stream: str) -> dict[str, str]:
-        """The consumers of one stream, as ``edges`` has them."""
+        """The consumers of one stream, as in ``edges``."""
         return self.edges.get(stream, {})
 
 
@@ -76,7 +78,7 @@ def form_nodes(form: Form) -> list[dict[str, Any]]:
     ]
     if form.present:
         kind = "window" if form.windows else _CODES[form.code]
-        # What another stream has may be behind the one that ``behind`` waits for.
+        # Records of another stream may be behind the stream that ``behind`` waits for.
         apart = {"belated": True} if set(form.inputs) != {form.stream} else {}
         more: dict[str, Any] = {"arguments": [1_000_000] if form.windows else [], "joins": [*form.inputs], **apart}
         signed = f"{MIDDLE}#{form.lives}/{form.code}"
@@ -85,9 +87,9 @@ def form_nodes(form: Form) -> list[dict[str, Any]]:
 
 
 def next_form(form: Form, chance: Random, streams: tuple[str, ...]) -> Form:
-    """Another form: one or two things differ. ``streams``: those that ``middle`` may read."""
+    """Another form, with one or two differences. ``streams``: those that ``middle`` may read."""
     if not form.present and chance.random() < 0.7:
-        # A new life may have any key: nothing that was sent to the former one has an effect in it.
+        # A new incarnation may have any key: records for the former incarnation have no effect in it.
         form = replace(form, present=True, lives=form.lives + 1, code=0, key=chance.choice("ab"))
         return _changed(form, chance, streams, ("inputs", "behind"))
     kinds = ("leave", "leave", "key", "inputs", "code", "behind", "direct") if form.present else ("behind", "direct")
@@ -122,5 +124,5 @@ def life_of(computation: str) -> str:
 
 
 def code_of(computation: str) -> int:
-    """The version of the code that made a step; 0 where it has none."""
+    """The version of the code that made a step; 0 if the name has none."""
     return int(computation.partition("/")[2] or 0)

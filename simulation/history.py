@@ -1,4 +1,4 @@
-"""What happened in a run, in order: for people to read when a seed fails, and to compare replays byte by byte."""
+"""The ordered history of a run. People read it when a seed fails, and replays are compared with it byte by byte."""
 
 from __future__ import annotations
 
@@ -17,26 +17,26 @@ from simulation.process import PROCESS
 __all__ = ["EXPECTED", "History"]
 
 EXPECTED: Final = (CoordinatorError, StoreError, RequestError, TimeoutError)
-"""What the world may do to the product."""
+"""Errors that the simulated world may cause in the product."""
 
 
 class History(logging.Handler):
-    """Lines of (virtual time, process, event). As a logging handler it takes in what the product logs."""
+    """Lines of (virtual time, process, event). As a logging handler, it also records the product's log messages."""
 
     def __init__(self, loop: SimulatedLoop) -> None:
         super().__init__(logging.INFO)
         self._loop = loop
         self._lines: list[str] = []
         self.faults: list[str] = []
-        """What the product logged with a traceback at level ERROR: it contradicted itself."""
+        """Messages that the product logged with a traceback at level ERROR: they are contradictions in the product."""
 
     def note(self, text: str, who: object = None) -> None:
-        """Note an event; ``who`` is by default the process whose step it is."""
+        """Record an event; ``who`` defaults to the process whose step is running."""
         who = PROCESS.get() if who is None else who
         self._lines.append(f"{self._loop.now:12.6f} {who or 'world'!s:16} {text}")
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Take in a log record."""
+        """Record a log message."""
         text = record.getMessage()
         error = record.exc_info[1] if record.exc_info else None
         if error is not None:
@@ -47,7 +47,7 @@ class History(logging.Handler):
 
     @contextmanager
     def listening(self) -> Iterator[None]:
-        """Take in what the product logs meanwhile."""
+        """Inside this context, record the product's log messages."""
         logger = logging.getLogger("millwheel")
         level, propagate = logger.level, logger.propagate
         logger.setLevel(logging.INFO)
@@ -65,5 +65,5 @@ class History(logging.Handler):
         return "\n".join(self._lines) + "\n"
 
     def digest(self) -> str:
-        """By which two runs are compared."""
+        """A digest of all lines, to compare two runs."""
         return hashlib.sha256(self.text().encode()).hexdigest()

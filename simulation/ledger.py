@@ -1,7 +1,7 @@
-"""What the journals of intervals and logs say together: which records were produced, and which are committed where.
+"""The combined content of the journals of intervals and logs: produced records, and where each is committed.
 
-It reads each entry as it is appended, from the first one on, and forgets nothing. So it knows what every owner,
-receiver and takeover may conclude, whatever they have written into bases since.
+The ledger reads each entry as it is appended, from the first one on, and forgets nothing. So it can check the
+conclusions of every owner, receiver and takeover, even after they have written new base parts.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ from typing import Any, Final
 
 import msgspec
 
-from millwheel.core.catalog import Catalog
-from millwheel.core.keys import ALL_KEYS
+from millwheel.model.catalog import Catalog
+from millwheel.model.keys import ALL_KEYS
 from millwheel.store.contract import Append
 from millwheel.store.memory import MemoryStore
 from millwheel.worker.dedup import BatchIds, OpaqueIds, PositionIds
-from millwheel.worker.interval.entry import Entry, ProductionRow
+from millwheel.worker.interval.entry import IntervalEntry, ProductionRow
 from millwheel.worker.log.entry import LogEntry
 from millwheel.worker.messages import Delivery
 from simulation.twin import plain_entry
@@ -31,7 +31,7 @@ _NONE: Final[frozenset[Any]] = frozenset()
 
 
 class Ledger:
-    """Consumers are incarnations: what one of its intervals has committed is committed for the keys of that record."""
+    """Consumers are incarnations. A record that one interval has committed counts as committed for its consumer."""
 
     def __init__(self, catalog: Catalog, store: MemoryStore) -> None:
         self._catalog = catalog
@@ -41,17 +41,23 @@ class Ledger:
         self.due: dict[tuple[str, str], dict[int, str]] = {}
         """By consumer and sequence: positions that are not committed there, each with its stream."""
         self.stated: dict[tuple[str, str], int] = {}
-        """By consumer and sequence of an injector: its largest mark. What it repeats from below is due no more: a
-        consumer that came later has not had it."""
+        """By consumer and an injector's sequence: its largest ACK mark.
+
+        A record that the injector repeats from below the mark is not due. A consumer that was added later has never
+        received it.
+        """
         self.committed: dict[str, IdFacts] = {}
         """By consumer."""
         self._is_log: dict[str, bool] = {}
-        """By consumer that the catalog has had. Its owner may write entries until it learns that it is removed."""
+        """By consumer that the catalog has had: whether it is a log.
 
-    def read(self, journal: str, append: Append) -> Entry | LogEntry | None:
-        """Take an entry in, and return it; None if it is neither an interval's nor a log's."""
+        A removed consumer's owner may still write entries until it is notified of the removal.
+        """
+
+    def read(self, journal: str, append: Append) -> IntervalEntry | LogEntry | None:
+        """Process an entry and return it; None if the journal belongs neither to an interval nor to a log."""
         consumer = journal.rpartition(".j")[0]
-        entry: Entry | LogEntry
+        entry: IntervalEntry | LogEntry
         if (is_log := self._kind(consumer)) is None:
             return None
         if is_log:
@@ -97,14 +103,17 @@ class Ledger:
         mine.inherit(facts)
 
     def follow(self) -> None:
-        """The catalog has changed. A consumer that takes a stream no more may miss what is due to it, for good."""
+        """The catalog has changed.
+
+        A consumer that no longer reads a stream may lose the productions that are due to it.
+        """
         edges = self._catalog.edges()
         for (consumer, _), due in self.due.items():
             for position in [one for one, stream in due.items() if (consumer, stream) not in edges]:
                 del due[position]
 
     def uncommitted(self, delivery: Delivery, indexes: Iterable[int]) -> list[int | bytes]:
-        """Those of a delivery's ids whose records are in no journal of the consumer."""
+        """The ids of a delivery whose records are in no journal of the consumer."""
         facts, ids = self.committed.get(delivery.consumer), delivery.ids
         known: Any = _NONE
         names: Any

@@ -1,4 +1,4 @@
-"""What may be left when everything has come out: nothing on its way in any owner, and short journals (G13)."""
+"""What may be left after all results have arrived: no owner has unfinished work, and journals are short (G13)."""
 
 from __future__ import annotations
 
@@ -11,20 +11,24 @@ from simulation.world import World
 __all__ = ["check_leftovers"]
 
 _ENTRY_COST: Final = 256
-"""What the authority counts an entry as, in bytes, beside its size."""
+"""The bytes that the authority counts for an entry in addition to its size."""
 _MOMENT: Final = 5.0
-"""Virtual seconds in which what is on its way arrives, where nothing is wrong any more: some tries to connect."""
+"""Virtual seconds in which messages in flight arrive after all faults have ended.
+
+It allows some attempts to connect.
+"""
 _SLACK: Final = 60
-"""Entries more than two bases' worth: a base is named by an append, and perhaps nothing is appended any more."""
+"""The allowance in entries beyond two bases' worth. An append names a base, and there may be no further append."""
 
 
 async def check_leftovers(world: World, sound_at: float) -> None:
-    """Complain of what nobody needs any more. Bounds that the plan leaves as they are, no run reaches.
+    """Report a violation for everything that should have been removed.
 
-    ``sound_at``: when the faults end. What has come out may have left somebody behind who is not told yet.
+    A run never reaches the bounds that its plan does not override, so these are not checked. ``sound_at``: the virtual
+    time at which the faults end. Some processes may still wait for a notification when all results have arrived.
     """
     before = _on_their_way(world)
-    if before:  # whoever has just taken an interval over sends anew what its receivers have
+    if before:  # a new owner of an interval sends again what its receivers already have
         await asyncio.sleep(max(0.0, sound_at - world.loop.time()) + _MOMENT)
         for place, told in _on_their_way(world).items():
             if place in before:
@@ -33,7 +37,7 @@ async def check_leftovers(world: World, sound_at: float) -> None:
 
 
 def _on_their_way(world: World) -> dict[tuple[str, int], str]:
-    """What owners have that is not ACKed, by journal and sequencer."""
+    """Unfinished work of owners, by journal and sequencer."""
     found = {}
     for name, core in serving(world):
         process, config, state = world.processes[name], core.state.config, core.state
@@ -45,7 +49,7 @@ def _on_their_way(world: World) -> dict[tuple[str, int], str]:
 
 
 def _check_journals(world: World) -> None:
-    """Of a journal what lies beyond its floor is short."""
+    """The part of a journal above its truncation point is short."""
     bounds = {
         ".log.": world.plan.tuning["log"].get("checkpoint_entries"),
         "authority.": world.plan.tuning["authority"].get("snapshot_bytes"),

@@ -1,9 +1,8 @@
 """An asyncio event loop in virtual time, whose steps belong to simulated processes.
 
-When nothing is ready, time jumps to the next timer: a run takes as long as its steps take. Steps of different processes
-that are ready at the same moment are taken in an order that the seed decides; those of one process in the order in
-which they were scheduled, as in reality. Threads and sockets are errors: nothing may happen that no seed
-decides.
+When nothing is ready, time jumps to the next timer. So a run takes only as long as its steps take. The seed decides the
+order of steps of different processes that are ready at the same moment. Steps of one process keep the order in which
+they were scheduled, as in reality. Threads and sockets are errors: the seed must determine everything.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ class StuckError(Exception):
 
 
 class _Future(asyncio.Future[Any]):
-    """A future whose place in a set does not depend on its address in memory."""
+    """A future whose hash, and so its place in a set, does not depend on its memory address."""
 
     def __init__(self, number: int, loop: SimulatedLoop) -> None:
         super().__init__(loop=loop)
@@ -38,7 +37,7 @@ class _Future(asyncio.Future[Any]):
 
 
 class _Task(asyncio.Task[Any]):
-    """A task likewise."""
+    """A task whose hash does not depend on its memory address."""
 
     def __init__(
         self,
@@ -48,7 +47,7 @@ class _Task(asyncio.Task[Any]):
         name: str | None,
         context: Context | None,
     ) -> None:
-        # Before the rest: registering a task hashes it.
+        # Set before the base constructor, because registering a task hashes it.
         self._number = number
         self.process = PROCESS.get() if context is None else context.get(PROCESS)
         super().__init__(work, loop=loop, name=name or "task", context=context)
@@ -58,7 +57,7 @@ class _Task(asyncio.Task[Any]):
 
 
 class SimulatedLoop(asyncio.BaseEventLoop):
-    """See the module. ``chance`` decides who is first."""
+    """The loop that the module describes. ``chance`` decides which process's steps run first."""
 
     def __init__(self, chance: Random) -> None:
         super().__init__()
@@ -68,14 +67,14 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         self._timers: list[tuple[float, int, Step]] = []
         self._serial = 0
         self._suspended = False
-        """Whether a machine has ever been suspended: until then all steady clocks show the same."""
+        """Whether a machine was ever suspended. Until then all steady clocks show the same time."""
         self.steps = 0
-        """Steps taken so far."""
+        """The number of steps run so far."""
 
-    # What asyncio asks of a loop.
+    # What asyncio requires of a loop.
 
     def time(self) -> float:
-        """Virtual seconds since the run began, without those for which this step's machine was suspended."""
+        """Virtual seconds since the run began, without the seconds for which this step's machine was suspended."""
         return self._now if not self._suspended else self._now - _lag(PROCESS.get())
 
     @property
@@ -89,7 +88,7 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         self._queue.append(step)
         return step
 
-    # Nothing here has threads: what asyncio says from a finalizer comes from this one, too.
+    # The simulation has no threads: calls that asyncio makes from a finalizer come from this thread, too.
     call_soon_threadsafe = call_soon  # type: ignore[assignment]
 
     def call_at(  # type: ignore[override]
@@ -128,14 +127,14 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         return _Task(self._serial, coro, self, name, context)
 
     def run_in_executor(self, executor: Any, func: Callable[..., Any], *args: Any) -> NoReturn:  # type: ignore[override]
-        """An error: there are no threads."""
+        """Raise an error: there are no threads."""
         raise RuntimeError(f"a thread in a simulation: {func}")
 
     def _process_events(self, event_list: Any) -> None:
-        """There are none."""
+        """Do nothing: there are no I/O events."""
 
     def _write_to_self(self) -> None:
-        """Nobody waits for it."""
+        """Do nothing: no thread waits for a wake-up."""
 
     # Steps.
 
@@ -160,7 +159,7 @@ class SimulatedLoop(asyncio.BaseEventLoop):
                 self.call_exception_handler({"message": "a step raised", "exception": error, "handle": step})
 
     def _advance(self) -> None:
-        """Let time jump to the next timer, and make all that are due ready."""
+        """Let time jump to the next timer, and make all due timers ready."""
         timers = self._timers
         while timers:
             when, _, step = heapq.heappop(timers)
@@ -168,7 +167,8 @@ class SimulatedLoop(asyncio.BaseEventLoop):
                 continue
             self._now = max(self._now, when)
             lag = _lag(step.process) if self._suspended else 0.0
-            while self._now - lag < step.when:  # by rounding: who waits for a time must find that it has come
+            # Correct the rounding: a step that waits for a time must find that this time has come.
+            while self._now - lag < step.when:
                 self._now = math.nextafter(self._now, math.inf)
             self._queue.append(step)
             while timers and timers[0][0] <= self._now:
@@ -181,7 +181,7 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         raise StuckError("nothing is ready, and no timer is set")
 
     def _put_off(self, step: Step, due: float) -> bool:
-        """Whether a timer is not due yet, as its machine is suspended, or was, since it was set; or never will be."""
+        """Whether a timer does not run now: its machine was suspended after it was set, or its process is dead."""
         process = step.process
         if process is None:
             return False
@@ -196,7 +196,7 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         return True
 
     def _ordered(self, batch: deque[Step]) -> list[Step]:
-        """Steps by process; which is first, the seed decides."""
+        """Steps grouped by process. The seed decides the order of the groups."""
         by_process: dict[Process | None, list[Step]] = {}
         for step in batch:
             by_process.setdefault(step.process, []).append(step)
@@ -208,17 +208,17 @@ class SimulatedLoop(asyncio.BaseEventLoop):
     # Processes.
 
     def pause(self, process: Process) -> None:
-        """As SIGSTOP: its steps wait. Time goes on."""
+        """Pause a process, as SIGSTOP does: its steps wait while time continues."""
         process.paused = True
 
     def suspend(self, process: Process) -> None:
-        """Its machine is suspended: its steps wait, and so does its steady clock. Other clocks go on."""
+        """Suspend a process's machine: its steps wait, and its steady clock stops. Other clocks continue."""
         self._suspended = True
         process.paused = True
         process.asleep_since = self._now
 
     def resume(self, process: Process) -> None:
-        """As SIGCONT, or the machine goes on."""
+        """Resume a process, as SIGCONT does, or resume its machine."""
         process.paused = False
         if process.asleep_since is not None:
             process.lag += self._now - process.asleep_since
@@ -230,9 +230,9 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         self._queue.extend(held)
 
     def kill(self, process: Process) -> None:
-        """As SIGKILL: it takes no step more."""
+        """Kill a process, as SIGKILL does: it takes no further step."""
         process.alive = False
-        # First: what waited for its turn may be all that keeps a task.
+        # Collected before ``held`` is cleared: a waiting step may hold the only reference to a task.
         process.tasks = [task for task in asyncio.all_tasks(self) if getattr(task, "process", None) is process]
         process.held.clear()
 

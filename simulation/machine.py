@@ -1,9 +1,9 @@
-"""The product's embedded store in a simulated world: its code and its group commit, on a disk that may lose power.
+"""The product's embedded store in a simulated world: its code and its group commit run on a disk that may lose power.
 
-What it threatens: an answer must rest on nothing that a loss of power takes back. So an append that was confirmed is
-there afterwards (G1, G2), as are a fence (G3), a part, the rows that a floor has passed (G12), and a head once read.
+Invariant: an answer depends only on what a loss of power cannot undo. A confirmed append exists afterwards (G1, G2). So
+do a fence (G3), a part, the state rows for entries below a truncation point (G12), and a head that was once read.
 
-A loss of power ends the store and all processes of the cluster. Clients live on.
+A loss of power ends the store and all processes of the cluster. Clients keep running.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from unittest.mock import patch
 
 from millwheel.store.contract import Append, JournalHead, StoreError, StoreUnavailableError
 from millwheel.store.embedded import EmbeddedStore
-from millwheel.store.writer import StoreThread, _Call
+from millwheel.store.writer import StoreThread, _WriteCall
 from simulation.disk_view import DiskView
 from simulation.network import Network
 from simulation.process import PROCESS
@@ -31,7 +31,10 @@ _IDLE = SimpleNamespace(start=lambda: None, join=lambda: None)
 
 
 class _SteppedThread(StoreThread):
-    """The store thread, whose turns are steps of the simulated loop, each ``pause`` seconds after it is wanted."""
+    """The store thread, whose turns are steps of the simulated loop.
+
+    A turn runs ``pause`` seconds after it is requested.
+    """
 
     def __init__(self, rocks: SimulatedRocks, network: Network, pause: float) -> None:
         self._network = network
@@ -42,7 +45,7 @@ class _SteppedThread(StoreThread):
         if pause:
             self._place.allows = lambda: False  # type: ignore[method-assign]
 
-    def _enqueue(self, call: _Call, *, fail: bool = False) -> None:
+    def _enqueue(self, call: _WriteCall, *, fail: bool = False) -> None:
         super()._enqueue(call, fail=fail)
         self._want()
 
@@ -57,7 +60,7 @@ class _SteppedThread(StoreThread):
             self._network.loop.call_later(self._pause, self._turn, context=self._network.context)
 
     def _turn(self) -> None:
-        """What the thread does in one turn."""
+        """Do what the thread does in one turn."""
         self._wanted = False
         if not self._queue.empty():
             self._collect()
@@ -77,11 +80,14 @@ class _ReadInPlace(EmbeddedStore):
 
 
 class SimulatedMachine(SimulatedStore):
-    """The machine of a store: every process asks it over the network."""
+    """The machine of an embedded store. Every process sends its requests over the network."""
 
     def __init__(self, network: Network, chance: Random, watch: StoreWatch, ways: dict[str, Any]) -> None:
-        """``ways``: ``pause``, the seconds that a slow disk takes for a group (0: groups are committed in place), and
-        whether each write ``survives``, as no power is ever lost."""
+        """Start the store on an empty disk.
+
+        ``ways`` holds ``pause``, the seconds that a slow disk takes for a group (0: groups are committed in place). It
+        also holds ``survives``: each write survives at once, because power is never lost in this run.
+        """
         super().__init__(network, chance, watch)
         self.remote = Remote(network, "store", chance, StoreUnavailableError, 2.0)
         self.reached = {"groups of several": 0, "writes lost with the power": 0, "writes kept by chance": 0}
@@ -92,9 +98,9 @@ class SimulatedMachine(SimulatedStore):
         self._pause: float = ways.get("pause", 0.0)
         self._cut_at_sync = False
         self._whose: dict[tuple[str, int], str] = {}
-        """By journal, and sequencer of a fence or append itself: who asked for it."""
+        """The requesting process, by journal and the fence's sequencer, or by journal and the append's object id."""
         self._next: SimulatedRocks | None = None
-        """While power is away: what is on the disk."""
+        """While power is away: the contents of the disk."""
         self.inner = self._view = DiskView()
         self._survives = bool(ways.get("survives"))
         self._start(SimulatedRocks())
@@ -115,25 +121,25 @@ class SimulatedMachine(SimulatedStore):
 
     @contextmanager
     def patched(self) -> Iterator[None]:
-        """The store's code writes batches of ours, and its thread never sleeps."""
+        """The store's code writes simulated batches, and its thread never sleeps."""
         sleepless = SimpleNamespace(sleep=lambda seconds: None, perf_counter=lambda: self._network.loop.now)
         with (
-            patch("millwheel.store.writer.Batch", SimulatedBatch),
+            patch("millwheel.store.writer.RowBatch", SimulatedBatch),
             patch("millwheel.store.writer.time", sleepless),
         ):
             yield
 
     def cut_power(self) -> None:
-        """Power is lost when the next group has been written, before it is synced."""
+        """Cut the power after the next group is written and before it is synced."""
         self._cut_at_sync = True
 
     def calm(self) -> None:
-        """Power is there, and stays."""
+        """Restore power, and cancel a power cut that is still due."""
         self._cut_at_sync = False
         self.return_power()
 
     def return_power(self) -> None:
-        """The machine starts again with what is on its disk."""
+        """Start the machine again with the contents of its disk."""
         if self._next is not None:
             self._start(self._next)
             self._next = None
@@ -149,7 +155,7 @@ class SimulatedMachine(SimulatedStore):
             self.reached["writes kept by chance"] += before - len(self.rocks.log)
             self.lose_power()
 
-    # What checkers hear, when it survives a loss of power.
+    # Events for checkers. Each is published when its write survives a loss of power.
 
     def _appending(self, append: Callable[..., bool]) -> Callable[..., bool]:
         def appended(journal: str, asked: Append, batch: SimulatedBatch) -> bool:
@@ -181,7 +187,7 @@ class SimulatedMachine(SimulatedStore):
         self.reached["groups of several"] += len(batch.events) == 1
         batch.events.append(event)
 
-    # The contract.
+    # The store's contract.
 
     async def _ask(
         self, call: Callable[[], Coroutine[Any, Any, Any]], done: Callable[[str], None] | None = None

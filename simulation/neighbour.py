@@ -1,4 +1,4 @@
-"""A second topology that reads a stream of the first: it comes, is cancelled, and comes back under its name."""
+"""A second topology that reads a stream of the first one: it is submitted, cancelled, and submitted again."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from simulation.world import Main, World
 __all__ = ["NEIGHBOUR", "neighbour"]
 
 NEIGHBOUR = "neighbour"
-"""The second topology's name, in each of its lives."""
+"""The second topology's name, in each of its incarnations."""
 
 
 def neighbour(progress: Progress) -> Main:
-    """Submits and cancels the second topology as often as the plan says; the last life stays and is read."""
+    """Submit and cancel the second topology as often as planned. The last incarnation stays, and its sinks are read."""
 
     async def main(world: World, process: Process) -> None:
         await progress.submitted.wait()
@@ -31,7 +31,8 @@ def neighbour(progress: Progress) -> Main:
         assert plan.neighbour is not None
         chance = Random(f"neighbour {plan.seed} {process.life}")
         pause = plan.span / plan.neighbour_lives / 2
-        # Each life is a submission and, but for the last one, a cancellation. What is done is not done again.
+        # Each incarnation is a submission and a cancellation; the last one is not cancelled. A finished step is not
+        # repeated.
         while progress.neighbour_steps < 2 * plan.neighbour_lives - 1:
             life, ends = divmod(progress.neighbour_steps, 2)
             await asyncio.sleep(chance.uniform(0.0, pause))
@@ -46,7 +47,7 @@ def neighbour(progress: Progress) -> Main:
 
 
 async def _repeated(world: World, what: str, do: Callable[[ControlClient], Awaitable[None]]) -> None:
-    """Do it until it is known to be done."""
+    """Repeat an action until it is known to have succeeded."""
     while True:
         try:
             async with ControlClient(ADDRESS, deadline=3.0, patience=5.0) as client:

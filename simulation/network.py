@@ -1,8 +1,9 @@
 """The network between simulated processes: connections that are reliable and ordered until they break.
 
-As over TCP, a message that was sent before a partition arrives after it, unless the connection breaks meanwhile; then
-both sides learn of it, each in its time, and what was on its way is lost, whether or not the other side has acted on
-what came before. Records are duplicated and reordered as in reality: by what is sent again over another connection.
+As with TCP, a message that was sent before a partition arrives after it, unless the connection breaks meanwhile. When a
+connection breaks, each side is notified at its own time. Messages in flight are lost, whether or not the other side has
+acted on earlier ones. Records are duplicated and reordered as in reality: a sender resends them over another
+connection.
 """
 
 from __future__ import annotations
@@ -17,32 +18,35 @@ from simulation.process import PROCESS, Process
 __all__ = ["Connection", "End", "Listener", "Network"]
 
 KEEPALIVE: Final = 30.0
-"""Seconds after which a connection whose other side does not answer is given up (see millwheel.rpc.channel)."""
+"""Seconds after which a connection whose other side does not answer is closed (see millwheel.rpc.channel)."""
 CONNECT: Final = 5.0
-"""Seconds that an attempt to connect may take."""
+"""The longest time in seconds that an attempt to connect may take."""
 
 
 class End(Protocol):
-    """What one side of a connection is told."""
+    """One side of a connection, as the network notifies it."""
 
     def received(self, message: tuple[Any, ...]) -> None:
-        """A message of the other side's."""
+        """Receive a message of the other side."""
 
     def broken(self) -> None:
-        """The connection is no more."""
+        """The connection is broken."""
 
 
 class Listener(Protocol):
-    """A server that takes connections."""
+    """A server that accepts connections."""
 
     process: Process
 
     def accept(self, connection: Connection) -> End:
-        """The end of a new connection here."""
+        """Accept a new connection, and return the server's end of it."""
 
 
 class Connection:
-    """Two directions between ``client`` and ``server``. ``ends`` and the arguments ``side``: 0 client, 1 server."""
+    """Two directions between ``client`` and ``server``.
+
+    In ``ends`` and the arguments ``side``, 0 is the client and 1 the server.
+    """
 
     def __init__(self, network: Network, client: Process, server: Process) -> None:
         self.sides = (client, server)
@@ -53,7 +57,7 @@ class Connection:
         self._waiting: list[list[tuple[Any, ...]]] = [[], []]
 
     def send(self, side: int, message: tuple[Any, ...]) -> None:
-        """Side ``side`` sends a message to the other."""
+        """Send a message from side ``side`` to the other side."""
         if self.alive:
             self._network.tap(self, side, message)
             self._pass(side, message)
@@ -74,7 +78,7 @@ class Connection:
             self.sides[1 - side].enter(end.received, message)
 
     def healed(self) -> None:
-        """What a partition held up goes on."""
+        """Send the messages that a partition held back."""
         for side in (0, 1):
             sender, receiver = self.sides[side], self.sides[1 - side]
             if self._waiting[side] and not self._network.is_cut(sender.name, receiver.name):
@@ -83,7 +87,7 @@ class Connection:
                     self._pass(side, message)
 
     def breaks(self) -> None:
-        """The connection breaks now; the sides learn of it soon. What is on its way is lost."""
+        """Break the connection now. Both sides are notified soon. Messages in flight are lost."""
         if not self.alive:
             return
         self.alive = False
@@ -96,28 +100,28 @@ class Connection:
 
 
 class Network:
-    """All links. Made within the world's own context."""
+    """All links. It is created in the world's own context."""
 
     def __init__(self, loop: SimulatedLoop, chance: Random) -> None:
         self.loop = loop
         self.chance = chance
         self.connections: dict[Connection, None] = {}
         self.listeners: dict[str, Listener] = {}
-        """By address."""
+        """Servers by address."""
         self.tap: Callable[[Connection, int, tuple[Any, ...]], object] = lambda connection, side, message: None
-        """Told of each message when it sets out: its connection, the sender's side, and what is said."""
+        """Called with each message when it is sent: its connection, the sender's side, and the message."""
         self.slow: dict[str, float] = {}
-        """Seconds that are added to what a host sends and receives."""
+        """By host: seconds that are added to each message that it sends or receives."""
         self.healing: list[Callable[[], object]] = []
-        """Told when all partitions have ended."""
+        """Called when all partitions have ended."""
         self._cuts: set[tuple[str, str]] = set()
-        """(sender, receiver)."""
+        """Cut directions as (sender, receiver)."""
         process = Process(loop, "world", 0, clock=None)  # type: ignore[arg-type]
         self.context = process.context
         self.context.run(PROCESS.set, None)
 
     def delay(self, sender: str, receiver: str) -> float:
-        """Seconds that a message takes: a fraction of a millisecond, now and then some."""
+        """The seconds that a message takes: mostly a fraction of a millisecond, sometimes up to 50 ms."""
         chance = self.chance.random()
         usual = 0.0001 + 0.0005 * chance
         if chance > 0.97:
@@ -125,11 +129,11 @@ class Network:
         return usual + self.slow.get(sender, 0.0) + self.slow.get(receiver, 0.0)
 
     def is_cut(self, sender: str, receiver: str) -> bool:
-        """Whether nothing gets from ``sender`` to ``receiver`` now."""
+        """Whether messages from ``sender`` to ``receiver`` are blocked now."""
         return (sender, receiver) in self._cuts
 
     def cut(self, sender: str, receiver: str) -> None:
-        """Let nothing through in that direction."""
+        """Block messages in that direction."""
         self._cuts.add((sender, receiver))
         for connection in list(self.connections):
             if {side.name for side in connection.sides} == {sender, receiver}:
@@ -144,7 +148,7 @@ class Network:
             hear()
 
     def paused(self, process: Process) -> None:
-        """A process was stopped: if it stays so, those who talk to it give up."""
+        """A process was paused. If it stays paused, its peers close their connections to it."""
         for connection in list(self.connections):
             if process in connection.sides:
                 self.loop.call_later(KEEPALIVE, self._give_up, connection, context=self.context)
@@ -156,7 +160,7 @@ class Network:
             connection.breaks()
 
     def died(self, process: Process) -> None:
-        """A process ended: its system resets its connections, and refuses new ones."""
+        """A process ended: its operating system resets its connections and refuses new ones."""
         for address, listener in list(self.listeners.items()):
             if listener.process is process:
                 del self.listeners[address]
@@ -165,14 +169,17 @@ class Network:
                 connection.breaks()
 
     def reset(self) -> bool:
-        """One connection, any, breaks; False if there is none."""
+        """Break one random connection; False if there is none."""
         if not self.connections:
             return False
         self.chance.choice(list(self.connections)).breaks()
         return True
 
     def connect(self, client: Process, address: str, end: Callable[[Connection | None], End | None]) -> None:
-        """Try to connect; ``end`` is called with the connection, whose end there it gives, or with None."""
+        """Try to connect.
+
+        ``end`` is called with the connection, or None after a failure, and returns the client's end.
+        """
         host = address.rpartition(":")[0]
         done = False
 

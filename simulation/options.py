@@ -1,7 +1,8 @@
-"""Plan options that put several mechanisms under load at once: weak timers, the library's windows, tight bounds, and
-what is in the store alone while intervals are split and merged.
+"""Plan options that stress several mechanisms at once.
 
-:mod:`simulation.variety` gives each a chance of its own. They come after all others and look at the plan as it then is.
+They cover weak timers, the library's windows, tight bounds, and state that is only in the store while intervals split
+and merge. :mod:`simulation.variety` gives each option its probability. These options run after all others, and look at
+the plan as it is at that point.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 from random import Random
 from typing import TYPE_CHECKING, Any, Final
 
-from millwheel.core.time import seconds
+from millwheel.model.time import seconds
 from simulation.blocks import LIBRARY, plain_node
 from simulation.forms import Form
 
@@ -21,26 +22,26 @@ __all__ = ["changing_forms", "library_windows", "spilled_and_divided", "tight_bo
 _AN_HOUR: Final = 3_600_000_000
 
 _FAITHFUL: Final = frozenset({"pass", "count", "slow", "flaky", "poison"})
-"""Blocks that send each record on as it was: at its timestamp, with its keys."""
+"""Blocks that forward each record unchanged, with its timestamp and its keys."""
 
 
 def _plain(plan: Plan) -> list[dict[str, Any]]:
-    """The nodes that no other option has asked anything of."""
+    """The nodes that no other option has changed."""
     nodes = [node for node in plan.nodes if node["exactly_once"] and not node["late"] and node["name"] != plan.renewed]
     nodes = [node for node in nodes if not (node["feedback"] or node["back"])]
     return [node for node in nodes if "letters" not in node and "stops" not in node]
 
 
 def _joining(plan: Plan, node: dict[str, Any]) -> bool:
-    """Whether one record may come to it by two ways."""
+    """Whether one record may reach the node by two paths."""
     sources = {source["name"] for source in plan.sources}
     return len(node["inputs"]) > 1 and not set(node["inputs"]) <= sources
 
 
 def weak_timers(plan: Plan, chance: Random) -> None:
-    """A computation produces weakly several times a call: from timers, or from records, with chaff."""
+    """A computation has several weak productions per call: from timers, or from records together with chaff."""
     nodes = [node for node in _plain(plan) if not _joining(plan, node)]
-    if plan.wide:  # what comes round may come at any time
+    if plan.wide:  # records that return on a cycle may arrive at any time
         nodes = [node for node in nodes if not set(node["outputs"]) & plan.circling]
     if not nodes:
         return
@@ -54,7 +55,7 @@ def weak_timers(plan: Plan, chance: Random) -> None:
 
 
 def tight_bounds(plan: Plan, chance: Random) -> None:
-    """Several bounds are reached at once: a poisoned key and a slow one behind queues of four, perhaps on a cycle."""
+    """Several bounds are reached at once: a poisoned and a slow key with queues of four records, perhaps on a cycle."""
     core, log = plan.tuning["core"], plan.tuning["log"]
     core.update(batch_records=chance.choice((1, 2)), queue_records=4, outbox_records=chance.choice((2, 4)))
     core.update(checkpoint_entries=chance.choice((2, 5)))
@@ -90,7 +91,7 @@ def tight_bounds(plan: Plan, chance: Random) -> None:
 
 
 def spilled_and_divided(plan: Plan, chance: Random) -> None:
-    """Timers and ids are in the store alone, and the intervals that have them are split and merged all the time."""
+    """Timers and ids are only in the store, while the intervals that have them split and merge often."""
     plan.tuning["ids"] = {"segment": chance.choice((1, 3)), "group": chance.choice((1, 4)), "cached": 1}
     few = {"timers_kept": 1, "timer_part": chance.choice((1, 2)), "checkpoint_entries": chance.choice((2, 4))}
     plan.tuning["core"].update(few, timer_lead=chance.choice((0, 1_000_000)), flush_interval=10_000)
@@ -103,7 +104,7 @@ def spilled_and_divided(plan: Plan, chance: Random) -> None:
 
 
 def library_windows(plan: Plan, chance: Random) -> None:
-    """The library's windows of a stream that carries injected records as they were."""
+    """The library's windows over a stream that carries injected records unchanged."""
     known = {source["name"]: {source["name"]} for source in plan.sources}
     plain = [node["name"] for node in _plain(plan) if not _joining(plan, node)]
     consumed = set(known)
@@ -136,15 +137,20 @@ def library_windows(plan: Plan, chance: Random) -> None:
 
 
 def changing_forms(plan: Plan, chance: Random) -> None:
-    """Updates change keys, inputs, consumers and code of a part of the topology, and a computation of it goes and comes
-    back, while records flow. It stands in the place of what is added, and of the second topology."""
+    """Updates change a part of the topology while records flow.
+
+    They change its keys, inputs, consumers and code. One of its computations is removed and comes back. This option
+    replaces the added computation and the second topology.
+    """
     if plan.wide or plan.ending or plan.returns_at:
         return
-    # A stream without a consumer has a log from the beginning. One that these computations read is to have one before.
+    # A stream without a consumer has a log from the beginning. Each stream that these computations read needs another
+    # consumer from the beginning, too.
     consumed = {stream for node in plan.nodes for stream in node["inputs"]}
     streams = [stream for node in plan.nodes for stream in node["outputs"] if stream in consumed]
     streams += [source["name"] for source in plan.sources]
-    # What is sent again under an id of its own, and not from a journal, gets its key again, too: docs/topologies.md.
+    # An injector's record or a weak production that is resent gets its key computed again; a journaled one does not.
+    # See docs/topologies.md.
     strong = {stream for node in plan.nodes if node["strong"] for stream in node["outputs"]}
     streams = [one for one in streams if one in strong] if strong & set(streams) and chance.random() < 0.5 else streams
     chosen = tuple(chance.sample(streams, min(len(streams), 2)))

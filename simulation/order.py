@@ -1,14 +1,15 @@
-"""Order of what one key produces: at every consumer's key and in every log, that of its commits (G15).
+"""Checks the order of one key's productions at every consumer's key and in every log: that of their commits (G15).
 
-Two looks at it. The journals say which commits consumed which productions. Of one producing key, no commit of a
-consumer may take a production of an older commit after one of a younger commit. Of one stream, it may take no older
-production of the same commit after a younger one. Between streams no order is promised within a commit. The steps that
-records carry to the sinks say in which order one commit ran them.
+There are two checks. The first check uses the journals: they say which commits consumed which productions. Its rules
+hold for each producing key. A commit of a consumer takes no production of an older commit after one of a younger
+commit. On one stream, it takes no older production of the same commit after a younger one. Within a commit there is no
+promised order between streams. The second check uses the steps that records carry to the sinks: they show in which
+order one commit ran them.
 
-Weak productions keep the order in which their owner first sent them. Invariant: of those that only one owner of an
-interval has sent, one producing key's reach each consumer's key in that order. What another owner has sent as well was
-made again after a crash or a move, and is not judged. Who could break it: a sender that goes on behind a refusal, a
-receiver that takes what does not follow.
+Weak productions keep the order in which their owner first sent them. Invariant: of the productions that only one owner
+of an interval has sent, one producing key's reach each consumer's key in that order. If another owner has sent a
+production as well, it was made again after a crash or a move, and is not checked. Who could break it: a sender that
+continues after a refusal, or a receiver that takes a record out of sequence.
 """
 
 from __future__ import annotations
@@ -16,11 +17,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from millwheel.core.catalog import Catalog
+from millwheel.model.catalog import Catalog
 from millwheel.store.contract import Append
 from millwheel.store.memory import MemoryStore
 from millwheel.worker.dedup import IdDelta, OpaqueIds
-from millwheel.worker.interval.entry import Entry, ProductionRow
+from millwheel.worker.interval.entry import IntervalEntry, ProductionRow
 from millwheel.worker.interval.entry import decode_entry as decode_interval
 from millwheel.worker.log.entry import LogEntry
 from millwheel.worker.log.entry import decode as decode_log
@@ -36,16 +37,16 @@ Place = tuple[str, bytes, str, bytes]
 
 
 class JournalOrder:
-    """Reads each entry as it is appended: what was produced, and what was consumed."""
+    """Reads each entry as it is appended, and compares what it consumed with what was produced."""
 
     def __init__(self) -> None:
         self._appends = 0
         self._made: dict[tuple[str, int], tuple[int, str, bytes, dict[str, bytes]]] = {}
         """By sequence and position: the number of the append, stream, producing key, consumers and their keys."""
         self._last: dict[Place, int] = {}
-        """What each consumer's key has last consumed of each producing key: the number of the append."""
+        """The last production of each producing key that each consumer's key has consumed: the number of its append."""
         self._last_of: dict[tuple[Place, str], tuple[int, int]] = {}
-        """The same by stream: append and position. Weak productions are of the stream "", and have no position."""
+        """The same by stream: append and position. Weak productions use the stream "" and have no position."""
         self._weak = WeakSendings()
         self.seen = 0
         """How many consumed productions were compared."""
@@ -53,7 +54,7 @@ class JournalOrder:
         """How many of them were weak."""
 
     def produced(self, rows: Iterable[ProductionRow]) -> None:
-        """An owner has made these productions, and sends them soon."""
+        """An owner has made these productions and will send them soon."""
         self._weak.produced(rows)
 
     def sent(self, delivery: Delivery) -> None:
@@ -61,10 +62,10 @@ class JournalOrder:
         self._weak.sent(delivery)
 
     def appended(self, journal: str, append: Append, catalog: Catalog, store: MemoryStore) -> Iterator[str]:
-        """Take an entry of an interval, or of a log, in; yields what is out of order."""
+        """Process an entry of an interval or of a log; yields violations of the order."""
         self._appends += 1
         incarnation = journal.rpartition(".j")[0]
-        entry: Entry | LogEntry
+        entry: IntervalEntry | LogEntry
         if catalog.computation(incarnation) is not None:
             entry = decode_interval(whole_entry(store, journal, append.commit, append.entry), journal)
             self._produced(journal, entry.productions)
@@ -90,7 +91,7 @@ class JournalOrder:
                 yield f"{journal}, commit {append.commit}: {disorder} (G15)"
 
     def _took(self, place: Place, streams: Mapping[str, list[tuple[int, int]]]) -> Iterator[str]:
-        """Take in what one commit consumes of one producing key, by stream; yields what comes too late."""
+        """Process what one commit consumes of one producing key, by stream; yields productions that come too late."""
         before = self._last.get(place, 0)
         for stream, found in streams.items():
             self.seen += len(found)
@@ -108,27 +109,27 @@ class JournalOrder:
 
 
 class WeakSendings:
-    """When each weak production was first sent, and by whom."""
+    """The owner and the order of each weak production's first sending."""
 
     def __init__(self) -> None:
         self._producers: dict[bytes, bytes] = {}
         """By id: the producing key."""
         self._first: dict[tuple[bytes, str], tuple[tuple[str, int], Place, int]] = {}
-        """By id and consumer: the owner (journal and sequencer), where it goes, and the number of the sending."""
+        """By id and consumer: the owner (journal and sequencer), the place, and the number of the sending."""
         self._remade: set[tuple[bytes, str]] = set()
-        """What several owners have sent."""
+        """Productions that several owners have sent."""
         self._taken: set[tuple[bytes, str]] = set()
-        """What has been consumed."""
+        """Productions that have been consumed."""
         self._sendings = 0
 
     def produced(self, rows: Iterable[ProductionRow]) -> None:
-        """Note who produces what is known by its id."""
+        """Record the producing key of each production with an opaque id."""
         for _, producer, _, _, _, _, opaque in rows:
             if opaque:
                 self._producers[opaque] = producer
 
     def sent(self, delivery: Delivery) -> None:
-        """Note the first sending of each record."""
+        """Record the first sending of each record."""
         sender, ids = delivery.sender, delivery.ids
         if not isinstance(ids, OpaqueIds) or sender.keys is None:
             return
@@ -143,10 +144,10 @@ class WeakSendings:
                 self._remade.add(name)
 
     def first(self, one: bytes, consumer: str) -> tuple[Place, tuple[int, int]] | None:
-        """Where a record goes, and the number of its first sending; None if that says nothing.
+        """The place that a record goes to, and the number of its first sending; None if its order is not checked.
 
-        It says nothing of a copy: a computation that is not exactly-once makes one when it is sent its input again,
-        perhaps when the consumer has forgotten the id.
+        The order of a copy is not checked. A computation that is not exactly-once makes a copy when it receives its
+        input again, perhaps after the consumer has forgotten the id.
         """
         name = one, consumer
         found = self._first.get(name)
@@ -157,7 +158,7 @@ class WeakSendings:
 
 
 def steps_out_of_order(plan: Plan, sunk: Mapping[str, Mapping[int, tuple[int, Item]]]) -> Iterator[str]:
-    """What a key's steps say of the order in which its consumers' keys, or a log, took what it produced."""
+    """Compares steps and sinks: yields each key's productions that a consumer's key or a log took out of order."""
     nodes = {node["name"]: node for node in plan.nodes}
     direct = {
         (one["name"], other["name"])
@@ -166,7 +167,8 @@ def steps_out_of_order(plan: Plan, sunk: Mapping[str, Mapping[int, tuple[int, It
         if not set(one["outputs"]).isdisjoint(other["inputs"]) and other["exactly_once"] and one["exactly_once"]
     }
     if any(_unnumbered(node) for node in plan.nodes):
-        # It leaves no step: what came through it looks as if it had come directly, and its keys share the way.
+        # Such a node adds no step: a record that passed it looks as if it had come directly, and its keys share the
+        # path.
         direct = {pair for pair in direct if not _by_pass(plan, *pair)}
     runs: dict[tuple[str, str, str, str], dict[int, int]] = {}
     for stream, records in sunk.items():
@@ -191,12 +193,12 @@ def steps_out_of_order(plan: Plan, sunk: Mapping[str, Mapping[int, tuple[int, It
 
 
 def _unnumbered(node: Mapping[str, Any]) -> bool:
-    """Whether a node's block leaves no step of its own."""
+    """Whether a node's block adds no step."""
     return not node["strong"] or node["kind"] in ("pass", "brief", "scatter", LIBRARY)
 
 
 def _by_pass(plan: Plan, one: str, two: str) -> bool:
-    """Whether a block that leaves no step stands between the two as well."""
+    """Whether a node that adds no step is also between the two."""
     nodes = {node["name"]: node for node in plan.nodes}
     reached, streams = set[str](), list(nodes[one]["outputs"])
     while streams:

@@ -1,11 +1,11 @@
-"""What owners of intervals say, against what store and other owners know: watermarks and deliveries (G4, G9)."""
+"""Compares what owners of intervals say with the store and other owners: watermarks and deliveries (G4, G9)."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
 from millwheel.worker.dedup import PositionIds
-from millwheel.worker.interval import IntervalCore, Phase
+from millwheel.worker.interval import IntervalCore, IntervalPhase
 from millwheel.worker.interval.state import INDEX_BITS
 from millwheel.worker.messages import Delivery
 from simulation.world import World
@@ -14,30 +14,33 @@ __all__ = ["OwnerChecks", "serving"]
 
 
 def serving(world: World) -> Iterator[tuple[str, IntervalCore]]:
-    """Cores that serve, and that the store has as the newest of their journals, each with its worker's name."""
+    """Serving cores that are the newest owners of their journals in the store, each with its worker's name."""
     for name, worker in world.workers.items():
         for hosted in worker.hosted.values():
             core = hosted.built.core
-            if isinstance(core, IntervalCore) and core.phase is Phase.SERVING:
+            if isinstance(core, IntervalCore) and core.phase is IntervalPhase.SERVING:
                 head = world.store.inner._head(core.state.config.journal)
                 if head is not None and head.sequencer == core.state.config.sequencer:
                     yield name, core
 
 
 class OwnerChecks:
-    """Looks at all that workers hear and send."""
+    """Checks all broadcasts that workers receive and all deliveries that they send."""
 
     def __init__(self, world: World) -> None:
         self._world = world
         self._said: dict[tuple[str, str, int | bytes], tuple[str, bytes, bytes, int]] = {}
         """By consumer, sequence and id: what was first sent under it."""
         self._told = 0
-        """How many broadcasts were heard."""
+        """How many broadcasts workers received."""
         world.broadcasts.append(self._heard)
         world.deliveries.append(self._sent)
 
     def _heard(self, watermarks: Mapping[str, int]) -> None:
-        """A broadcast value is at most what each interval's owner has said, and nobody else's word counts."""
+        """A broadcast value is at most what each interval's current owner has reported.
+
+        Other processes' reports do not count.
+        """
         self._told += 1
         for _, core in serving(self._world):
             state = core.state
@@ -47,14 +50,14 @@ class OwnerChecks:
                 self._world.violated(f"{told}, and the owner of {state.config.journal} is at {state.output} (G4)")
 
     def conclude(self) -> None:
-        """Whoever looks must have seen something: else the product has moved on, and what is checked is nothing."""
+        """A checker without any observation has checked nothing: its hook no longer fits the product."""
         if not self._told:
             self._world.violated("no broadcast was heard by anybody who checks them")
         if not self._said:
             self._world.violated("no delivery was seen by anybody who checks them")
 
     def _sent(self, delivery: Delivery) -> None:
-        """A strong production that is sent is in the journal whose positions it has."""
+        """A strong production that is sent is in the journal that its positions refer to."""
         ids = delivery.ids
         self._repeated(delivery)
         if isinstance(ids, PositionIds) and ids.positions:
@@ -65,7 +68,7 @@ class OwnerChecks:
                 self._world.violated(f"{told}, and {head.commit} is the journal's last (G9)")
 
     def _repeated(self, delivery: Delivery) -> None:
-        """What is sent again under an id is what was sent under it before, whoever sends it."""
+        """A production that is sent again under an id equals the first one, whichever owner sends it."""
         ids = delivery.ids
         sequence = ids.sequence if isinstance(ids, PositionIds) else ""
         guarantee = "G9" if sequence else "G10"

@@ -1,4 +1,8 @@
-"""What a seed decides beforehand: the topology, its input, the cluster's settings, and what is to come of it all."""
+"""The plan of a run: all that a seed decides before the run begins.
+
+A plan holds the topology, its input, the cluster's settings and the faults' numbers. The expected results follow from
+it.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +14,7 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Any, Final
 
-from millwheel.core.time import seconds
+from millwheel.model.time import seconds
 from millwheel.sdk.package import CodePackage
 from simulation.blocks import LIBRARY, plain_node
 from simulation.clocks import BEGINNING
@@ -20,10 +24,10 @@ from simulation.variety import vary
 __all__ = ["FIRST", "LETTERS", "Input", "Plan", "Reader", "neighbour_package", "package_of", "packed", "plan_for"]
 
 FIRST: Final = int(BEGINNING) * 1_000_000
-"""The first event time, in microseconds."""
+"""The first event time, in microseconds since the epoch."""
 
 LETTERS: Final = "simulated.dead-letters"
-"""The stream of what computations give up on."""
+"""The stream of dead letters, which receives the records that computations give up on."""
 
 
 _TUNED: Final = ("core", "log", "ids", "authority", "bounds")
@@ -31,7 +35,7 @@ _TUNED: Final = ("core", "log", "ids", "authority", "bounds")
 
 @dataclass(frozen=True, slots=True)
 class Input:
-    """One record to be injected. ``late``: it is behind what its process has promised."""
+    """One record to inject. ``late``: its timestamp is behind the watermark that its injector process has promised."""
 
     number: int
     timestamp: int
@@ -42,7 +46,7 @@ class Input:
 
 @dataclass(slots=True)
 class Reader:
-    """One injector process: its source's records in order, and what may be promised after each."""
+    """One injector process: its source's records in order, and the watermark that it may promise after each record."""
 
     stream: str
     process: str
@@ -50,21 +54,24 @@ class Reader:
     promises: list[int]
     by_position: bool
     batched: bool = False
-    """Whether it sends batches of a query, under the records' numbers (and not by position)."""
+    """Whether it sends batches of a query under the records' numbers. Such a process does not send by position."""
     spark: bool = False
-    """Whether it is a query of Spark's: :mod:`simulation.spark`."""
+    """Whether it is a Spark query: :mod:`simulation.spark`."""
     files: int = 0
-    """Of how many files it is the injector; 0: of none."""
+    """The number of files that it injects; 0: it is not a file injector."""
     runs: int = 0
-    """How often they are read before the run that finishes the process."""
+    """How often the files are read before the run that finishes the process."""
     grows: bool = False
-    """Whether they grow meanwhile; earlier runs are tails then."""
+    """Whether the files grow between runs. In that case the earlier runs follow the files' tails."""
     checkpoint: bool = False
-    """Whether it remembers how far all is ACKed."""
+    """Whether it stores a checkpoint: the position up to which all records are ACKed."""
     kills: int = 0
-    """How often it is killed at a step of its own."""
+    """How often it is killed at one of its own steps."""
     idle_at: int = -1
-    """Before which record it says that it has nothing to send, if it does: from there on they may be late."""
+    """The index of the record before which the process declares itself idle; -1: never.
+
+    Records from this one on may be late.
+    """
 
 
 @dataclass(slots=True)
@@ -77,78 +84,89 @@ class Plan:
     readers: list[Reader] = field(default_factory=list)
     intervals: int = 1
     tuning: dict[str, dict[str, int]] = field(default_factory=lambda: {name: {} for name in _TUNED})
-    """Bounds of intervals, of stream logs, of what they know of ids, of the authority, and those that no setting has;
-    the others are as usual."""
+    """Overridden bounds: of interval cores, stream logs, id sets and the authority, and bounds that have no setting.
+
+    A bound that is missing here has its usual value.
+    """
     span: float = 10.0
-    """Seconds over which the input comes, and faults happen."""
+    """Seconds during which input arrives and faults happen."""
     added: dict[str, Any] | None = None
-    """A computation that comes with a new version, and may go with another."""
+    """A computation that one new version adds. A later version may remove it."""
     neighbour: dict[str, Any] | None = None
-    """The computation of a second topology, which reads a stream of the first one."""
+    """The computation of a second topology. It reads a stream of the first topology."""
     neighbour_lives: int = 0
-    """How often the second topology is submitted; it is cancelled in between."""
+    """How often the second topology is submitted. It is cancelled between two submissions."""
     ending: str = ""
-    """How an operator ends the topology before its input has ended: "drain", "cancel", or not at all."""
+    """How an operator ends the topology before its input has ended: "drain", "cancel", or empty for neither."""
     ends_at: float = 0.0
-    """Seconds after it was submitted."""
+    """Seconds from the topology's submission to the operator's request to end it."""
     clocks: dict[str, tuple[float, float]] = field(default_factory=dict)
-    """By process: by how many seconds its wall clock is wrong at first, and goes wrong each second."""
+    """Wall clock errors by process: the offset in seconds at the start, and the drift in seconds per second."""
     versions: int = 0
-    """How many new versions come beside those that come by chance."""
+    """The number of new versions, in addition to those that come by chance."""
     merges: int = 0
-    """And how many merges of neighbours."""
+    """The number of merges of neighbouring intervals."""
     splits: int = 0
-    """And how many splits."""
+    """The number of splits."""
     zombies: int = 0
-    """How many workers sleep past their leases with what they had asked of the store on its way."""
+    """How many workers sleep past their leases while their requests to the store are in flight."""
     one_way: int = 0
-    """How often one host does not reach another, which reaches it."""
+    """How often one host cannot reach another host while the reverse direction works."""
     islands: int = 0
-    """How many workers are cut off from everybody for longer than their leases."""
+    """How many workers are cut off from all other processes for longer than their leases."""
     balanced: float = 0.0
-    """Seconds of work that each event costs an interval, where masters balance by themselves; 0: they do not."""
+    """Seconds of work that each event costs an interval, if masters balance by themselves; 0: they do not."""
     retired: bool = False
-    """Whether somebody has processes that have finished, and their queries, forgotten."""
+    """Whether a client retires finished processes and finished queries."""
     tended: bool = False
-    """Whether somebody has what its failure policy has stopped go on."""
+    """Whether a client resumes what a failure policy has stopped."""
     guests: bool = False
-    """Whether somebody else reads the sinks, too, and has cursors forgotten."""
+    """Whether a second subscriber also reads the sinks, and its cursors are removed."""
     probed: bool = False
-    """Whether somebody asks for percentiles."""
+    """Whether a client requests latency percentiles."""
     readers_late: float = 0.0
-    """Seconds after which the sinks are read."""
+    """Seconds after which subscribers start to read the sinks."""
     readers_rest: float = 0.0
-    """Seconds for which a subscriber stands still when it has its first records. Full logs take holders alone then."""
+    """Seconds for which a subscriber stops reading after its first records.
+
+    Meanwhile logs fill up. A full log accepts only records that hold the watermark.
+    """
     renewed: str = ""
-    """The computation whose states are others from the first new version on."""
+    """The computation whose state has another format from the first new version on."""
     returns_at: float = 0.0
-    """Seconds after it was submitted, the topology is cancelled, and submitted again; 0: it is not."""
+    """Seconds after its submission at which the topology is cancelled and submitted again; 0: it is not."""
     surely: frozenset[int] | None = None
-    """Of a topology that came back: the records that were sent since. None: all are to arrive."""
+    """For a topology that was submitted again: the records that were sent since. None: all records must arrive."""
     form: Form | None = None
-    """The first form of what updates change, if the plan has such a part: :mod:`simulation.forms`."""
+    """The first form of the part of the topology that updates change; None: there is no such part.
+
+    See :mod:`simulation.forms`.
+    """
     forms: int = 0
-    """How many updates change it."""
+    """The number of updates that change the form."""
     form_streams: tuple[str, ...] = ()
-    """The streams that its forms may read."""
+    """The streams that the forms may read."""
     lease_clock: str = ""
-    """What processes judge their leases by; see :class:`simulation.coordinator.SimulatedCoordinator`."""
+    """The clock by which processes measure their leases; see :class:`simulation.coordinator.SimulatedCoordinator`."""
     suspensions: int = 0
-    """How many machines are suspended, and for longer than a lease."""
+    """How many machines are suspended for longer than a lease."""
     etcd_suspended: str = ""
-    """Whether the coordinator's machines are suspended, and its clock "counts" that or "stands"."""
+    """Whether the coordinator's machines are suspended, and what its clock does then: "counts" that time or "stands".
+
+    Empty: no suspension.
+    """
     power_cuts: int = 0
-    """How often the machine of an embedded store loses its power, and all processes of the cluster with it."""
+    """How often the machine of an embedded store loses power. All processes of the cluster lose power with it."""
     store: str = ""
-    """Whose ways the store has: "cassandra", "embedded", or those of one step a call."""
+    """The kind of store: "cassandra", "embedded", or empty for a store that performs each call in one step."""
     store_ways: dict[str, Any] = field(default_factory=dict)
-    """How often it takes which, and bounds of its code."""
+    """How often the store chooses each of its behaviours, and bounds of its code."""
     revisions_kept: int = 5_000
-    """Of the coordinator's: who is further behind must read everything anew."""
+    """How many revisions the coordinator keeps. A watcher that is further behind must read all values again."""
 
     @property
     def sinks(self) -> list[str]:
-        """The streams that nobody consumes."""
+        """The streams without a consumer."""
         consumed = {stream for node in self.nodes for stream in node["inputs"]}
         produced = {stream for node in self.nodes for stream in node["outputs"]}
         diverted = {self.diverted(node) for node in self.nodes if node["late"] == "divert"}
@@ -158,35 +176,40 @@ class Plan:
 
     @property
     def windowed(self) -> set[str]:
-        """The streams of library windows; :mod:`simulation.windowed` knows what they carry."""
+        """The output streams of library windows; :mod:`simulation.windowed` computes what they carry."""
         return {stream for node in self.nodes if node["kind"] == LIBRARY for stream in node["outputs"]}
 
     @staticmethod
     def diverted(node: dict[str, Any]) -> str:
-        """The stream of a node's late records, if it diverts them."""
+        """The stream of a node's late records, if the node diverts them."""
         return f"{node['name']}-late"
 
     @property
     def wide(self) -> bool:
-        """Whether a cycle leads over several computations, or may lead over several intervals: then no watermark waits
-        for what is on its way round, and what comes of it may be behind the end of a stream."""
+        """Whether a cycle leads over several computations, or may lead over several intervals.
+
+        In that case no watermark waits for records on the cycle. Their results may be behind the end of a stream.
+        """
         cycles = [(node, stream) for node in self.nodes for stream in node["feedback"]]
         divided = self.intervals > 1 or self.balanced > 0 or self.reshaping()[0] > 0
         return any(divided or stream not in node["back"] for node, stream in cycles)
 
     @property
     def straggling(self) -> float:
-        """Seconds after which weak productions that are not ACKed are stored, at the latest; 0 where there are none."""
+        """The largest straggler delay in seconds; 0 if all nodes are strong.
+
+        After this delay, weak productions without an ACK are stored.
+        """
         return max((node["straggler"] / 1e6 for node in self.nodes if not node["strong"]), default=0.0)
 
     def reshaping(self) -> tuple[int, Random]:
-        """How many changes an operator tries to make, and the chance that decides on them."""
+        """The number of changes that an operator tries to make, and the random generator that chooses them."""
         chance = Random(f"reshaping {self.seed}")
         return chance.choice((0, 2, 5, 10)), chance
 
     @property
     def circling(self) -> set[str]:
-        """The streams that a cycle over several computations leads through, each time round."""
+        """The streams on which a record travels round a cycle over several computations."""
         found: set[str] = set()
         for first, node in enumerate(self.nodes):
             for back in node["feedback"]:
@@ -200,8 +223,13 @@ class Plan:
         return list(self.added["outputs"]) if self.added else []
 
     def text(self, whole: bool = False, renewed: bool = False, form: Form | None = None) -> str:
-        """The topology, for :func:`simulation.blocks.assemble`; with what is added, if it is to be the ``whole``; with
-        other code for what is to be ``renewed``; in a ``form`` (None: the first one)."""
+        """The topology as text for :func:`simulation.blocks.assemble`.
+
+        Args:
+            whole: include the added computation.
+            renewed: replace the code of the computation in ``self.renewed``.
+            form: the form of the changing part; None: the first one.
+        """
         nodes = [*self.nodes, self.added] if whole and self.added else self.nodes
         form = form or self.form
         nodes = [*nodes, *form_nodes(form)] if form is not None else nodes
@@ -247,7 +275,7 @@ _TUNING: Final[dict[str, dict[str, tuple[int, ...]]]] = {
         "publish_records": (1, 3),
     },
 }
-"""What a bound may be, if it is not the usual one."""
+"""The values that a bound may have instead of its usual value."""
 
 
 def _choose_tuning(plan: Plan, chance: Random) -> None:
@@ -313,7 +341,8 @@ def _choose_inputs(plan: Plan, chance: Random) -> None:
     for source in plan.sources:
         source["id_slack"] = chance.choice((0, seconds(1), seconds(3600)))
         names = ["r0", "r1"][: chance.choice((1, 2))]
-        # Of two, the one that comes later begins where the other is by then, if that does not wait for it.
+        # Two processes are always declared. Otherwise the later one would start at the watermark that the other has
+        # reached.
         if len(names) > 1 or chance.random() < 0.5:
             source["injectors"] = names
         for name in names:
@@ -333,9 +362,9 @@ def _choose_inputs(plan: Plan, chance: Random) -> None:
 def package_of(
     plan: Plan, whole: bool = False, renewed: bool = False, form: Form | None = None, version: int = 0
 ) -> CodePackage:
-    """The plan's topology as a code package, as users send it; see :meth:`Plan.text`.
+    """The plan's topology as a code package, as users submit it; see :meth:`Plan.text`.
 
-    ``version``: an update with a package that the topology has changes nothing, so each one has a package of its own.
+    ``version`` makes the package unique. An update with a package that the topology already has changes nothing.
     """
     text = plan.text(whole, renewed, form)
     source = f"from simulation.blocks import assemble\n\nversion = {version}\ntopology = assemble({text!r})\n"
@@ -349,7 +378,7 @@ def neighbour_package(plan: Plan) -> CodePackage:
 
 
 def packed(name: str, source: str) -> CodePackage:
-    """A code package of one module with a ``topology``."""
+    """A code package with one module that defines ``topology``."""
     archived = io.BytesIO()
     with zipfile.ZipFile(archived, "w") as archive:
         archive.writestr(zipfile.ZipInfo(f"{name}.py", (1980, 1, 1, 0, 0, 0)), source)

@@ -1,4 +1,4 @@
-"""Simulated processes: whose every step is, and what becomes of it when the process is paused or killed."""
+"""Simulated processes: which process each step belongs to, and what happens to steps when it is paused or killed."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from typing import Any
 __all__ = ["PROCESS", "Clock", "Process", "Step"]
 
 PROCESS: ContextVar[Process | None] = ContextVar("simulated process", default=None)
-"""Whose step is being taken; None: the world's own."""
+"""The process whose step is running; None: the world itself."""
 
 
 class Step:
-    """A call that a process is to make, at once or when its time comes: what asyncio calls a handle.
+    """A call that a process makes at once or at a set time: what asyncio calls a handle.
 
-    Half of a run's time goes into making and taking these, so they do no more than a run needs.
+    Half of a run's time goes into creating and running steps, so a step does only what a run needs.
     """
 
     __slots__ = ("_arguments", "_call", "_context", "is_cancelled", "process", "when")
@@ -28,14 +28,14 @@ class Step:
         self.process: Process | None = self._context.get(PROCESS)
         self.is_cancelled = False
         self.when = 0.0
-        """Of a timer: its time, by the steady clock of its process."""
+        """For a timer: its time, by the steady clock of its process."""
 
     def cancel(self) -> None:
-        """It is passed over when its time comes."""
+        """Cancel the step: the loop skips it when its time comes."""
         self.is_cancelled = True
 
     def cancelled(self) -> bool:
-        """Whether it is."""
+        """Whether the step is cancelled."""
         return self.is_cancelled
 
     def take(self) -> None:
@@ -47,7 +47,10 @@ class Step:
 
 
 class Clock:
-    """A process's wall clock: ``offset`` seconds from the true time, going wrong by ``drift`` seconds a second."""
+    """A process's wall clock.
+
+    It is ``offset`` seconds from the true time, and drifts by ``drift`` seconds per second.
+    """
 
     __slots__ = ("_since", "drift", "offset")
 
@@ -57,12 +60,12 @@ class Clock:
         self._since = 0.0
 
     def wall(self, true: float) -> float:
-        """What it shows at ``true`` seconds."""
+        """The wall time that the clock shows at ``true`` seconds."""
         return true + self.offset + (true - self._since) * self.drift
 
 
 class Process:
-    """One life of one process. ``name`` is also its host, which it has for itself."""
+    """One incarnation of one process. ``name`` is also the name of its host, which runs no other process."""
 
     __slots__ = (
         "alive",
@@ -87,15 +90,15 @@ class Process:
         self.alive = True
         self.paused = False
         self.held: list[Step] = []
-        """What became due while it was paused, in order."""
+        """The steps that became due while the process was paused, in order."""
         self.asleep_since: float | None = None
-        """When its machine was suspended, if it is."""
+        """The virtual time at which its machine was suspended; None: it is not suspended."""
         self.lag = 0.0
-        """Seconds for which its machine was suspended so far. CLOCK_MONOTONIC does not count them."""
+        """Total seconds for which its machine was suspended. CLOCK_MONOTONIC does not count them."""
         self.frozen: list[Step] = []
-        """Timers that would be due, if its steady clock went on."""
+        """Timers that would be due if the steady clock had not stopped."""
         self.tasks: list[asyncio.Task[Any]] = []
-        """Of a dead one: those that will never go on. They are kept, so that nothing of them is finalized."""
+        """Of a dead process: the tasks that never continue. The references prevent their finalization."""
         self.context: Context = copy_context()
         self.context.run(PROCESS.set, self)
 
@@ -103,11 +106,11 @@ class Process:
         return f"{self.name}.{self.life}"
 
     def spawn(self, work: Coroutine[Any, Any, Any], name: str | None = None) -> asyncio.Task[Any]:
-        """Have the process do something."""
+        """Start a task of the process."""
         return self.loop.create_task(work, name=name, context=self.context.copy())
 
     def enter(self, call: Callable[..., Any], *arguments: Any) -> None:
-        """Something reaches the process from outside: now, or when it goes on; never if it is dead."""
+        """Run a call that reaches the process from outside: now, or after a pause; never if the process is dead."""
         if not self.alive:
             return
         if self.paused:
@@ -116,5 +119,5 @@ class Process:
             self.context.copy().run(call, *arguments)
 
     def later(self, delay: float, call: Callable[..., Any], *arguments: Any) -> asyncio.TimerHandle:
-        """A timer of the process's own."""
+        """Set a timer of the process."""
         return self.loop.call_later(delay, call, *arguments, context=self.context.copy())

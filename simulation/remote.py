@@ -1,7 +1,7 @@
-"""A service beyond the network, as its clients meet it: slow, away, and not always saying what it did.
+"""A service beyond the network, as its clients see it: it may be slow or unavailable, and outcomes may stay unknown.
 
-A request is carried out in one step of the world's. Before and after it there is the network: what is asked may arrive
-late, even after its sender gave up, or died, or when a partition has healed; and what came of it may never be told.
+The service executes a request in one step of the world. The network is before and after that step. A request may arrive
+late, even after its sender has given up or died, or after a partition has healed. Its outcome may never be reported.
 """
 
 from __future__ import annotations
@@ -20,21 +20,21 @@ Answer = TypeVar("Answer")
 
 
 class Weather:
-    """How a service does at present. Chances from 0 to 1, times in seconds."""
+    """The current behaviour of a service. Probabilities from 0 to 1, times in seconds."""
 
     def __init__(self) -> None:
         self.away = False
-        """Whether it refuses everything."""
+        """Whether it refuses all requests."""
         self.slow = 0.0
-        """What is added to each request."""
+        """The largest delay that is added to a request, in seconds."""
         self.lost = 0.0
-        """The chance that a request's outcome is not told."""
+        """The probability that a request's outcome is not reported."""
         self.latest = 20.0
-        """How long after it was asked for something of which nothing was told may still happen."""
+        """The longest time in seconds after which a request with an unknown outcome may still execute."""
 
 
 class Remote:
-    """One such service, on host ``name``. ``unavailable`` makes what a caller is told of an unknown outcome."""
+    """A service on host ``name``. ``unavailable`` makes the exception that a caller gets for an unknown outcome."""
 
     def __init__(
         self, network: Network, name: str, chance: Random, unavailable: Callable[[str], Exception], timeout: float
@@ -42,9 +42,12 @@ class Remote:
         self.name = name
         self.weather = Weather()
         self.held: dict[str, list[Callable[[], object]]] = {}
-        """By process whose requests are held up on their way: those that are."""
+        """By process whose requests are held back: these requests."""
         self.cut_off: list[Callable[[], object]] = []
-        """What a partition holds up: it arrives some time after that has healed, whatever has happened by then."""
+        """Requests that a partition holds back.
+
+        They arrive some time after it has healed, whatever has happened by then.
+        """
         self._network = network
         self._chance = chance
         self._unavailable = unavailable
@@ -52,7 +55,7 @@ class Remote:
         network.healing.append(self._healed)
 
     async def ask(self, work: Callable[[], Answer]) -> Answer:
-        """The outcome of ``work``, done at the service; or the exception for an unknown one."""
+        """Run ``work`` at the service, and return its outcome; raises the exception for an unknown outcome."""
         answer = self._network.loop.create_future()
         timer = self.post(answer, work)
         try:
@@ -62,7 +65,11 @@ class Remote:
             timer.cancel()
 
     def post(self, answer: Any, work: Callable[[], object]) -> Step:
-        """Send ``work`` to the service; ``answer``, a future, is set to the outcome, by the timer returned at last."""
+        """Send ``work`` to the service, and set the future ``answer`` to its outcome.
+
+        Returns:
+            The timer that sets ``answer`` to an unknown outcome at the timeout.
+        """
         process = PROCESS.get()
         assert process is not None, "the world asks itself"
         loop, weather = self._network.loop, self.weather
@@ -73,7 +80,7 @@ class Remote:
             delay, told, cut_off = -1.0, False, self._chance.random() < 0.5
         elif weather.lost and self._chance.random() < weather.lost:
             told = False
-            # Done at once, later, or never.
+            # The request is executed at once, later, or never.
             fate = self._chance.random()
             delay = delay if fate < 0.4 else -1.0 if fate > 0.75 else self._chance.random() * weather.latest
         arguments = (process, work, answer if told else None)
@@ -86,16 +93,16 @@ class Remote:
         return timer
 
     def hold(self, name: str) -> None:
-        """From now on, what process ``name`` asks for is on its way until it is released, whatever becomes of it."""
+        """From now on, hold back the requests of process ``name`` until they are released, even if the process dies."""
         self.held[name] = []
 
     def release(self, name: str) -> None:
-        """What was held up arrives now."""
+        """Let the held requests arrive now."""
         for serve in self.held.pop(name):
             self._network.loop.call_soon(serve, context=self._network.context)
 
     def _healed(self) -> None:
-        """What partitions held up is on its way again: some of it for a while."""
+        """Send on the requests that partitions held back, some of them with a delay."""
         asked, self.cut_off = self.cut_off, []
         for serve in asked:
             delay = self._chance.choice((0.0, 0.1, 3.0)) * self._chance.random()

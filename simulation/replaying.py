@@ -1,4 +1,4 @@
-"""Programs of Python's, as a replay needs them: with fixed hashes, which decide the order of sets."""
+"""Starts Python programs as a replay needs them: with fixed hashes, because hashes decide the order of sets."""
 
 from __future__ import annotations
 
@@ -15,15 +15,18 @@ _HASHES: Final = "PYTHONHASHSEED"
 
 
 def with_fixed_hashes(module: str) -> None:
-    """Start the interpreter again for ``python -m module`` if it was not started as a replay needs it."""
+    """Restart the interpreter for ``python -m module``, unless it has fixed hashes already."""
     if os.environ.get(_HASHES) != "0":
         os.environ[_HASHES] = "0"
         os.execv(sys.executable, [sys.executable, "-m", module, *sys.argv[1:]])
 
 
 def run_module(module: str, *arguments: str, seconds: float | None = None) -> subprocess.CompletedProcess[str]:
-    """``python -m module``, as from a shell, whatever hashes this process has; subprocess.TimeoutExpired if it takes
-    longer."""
+    """Run ``python -m module`` as from a shell, whatever hashes this process has.
+
+    Raises:
+        subprocess.TimeoutExpired: the program takes longer than ``seconds``.
+    """
     environment = {name: value for name, value in os.environ.items() if name != _HASHES}
     command = [sys.executable, "-m", module, *arguments]
     return subprocess.run(

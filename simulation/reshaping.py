@@ -1,5 +1,7 @@
-"""An operator who moves, splits and merges intervals, and pauses and resumes the topology, while the rest goes on; and
-who has what has stopped go on."""
+"""Operators that change a running topology: they move, split and merge intervals, pause and resume, and update it.
+
+One resumes computations that a failure policy has stopped.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from random import Random
 
 from millwheel.client.control import ControlClient
-from millwheel.core.interval_table import interval_from_proto
+from millwheel.model.interval_table import interval_from_proto
 from millwheel.rpc.failures import RequestError
 from millwheel.rpc.v1 import catalog_pb2 as catalog
 from millwheel.rpc.v1 import interval_pb2
@@ -25,7 +27,7 @@ __all__ = ["former", "merger", "reshaper", "splitter", "tender", "updater"]
 
 
 def reshaper(progress: Progress) -> Main:
-    """Makes some changes while the input comes, then none."""
+    """Make some changes while the input arrives, then none."""
 
     async def main(world: World, process: Process) -> None:
         await progress.submitted.wait()
@@ -46,7 +48,7 @@ def reshaper(progress: Progress) -> Main:
 
 
 def updater(progress: Progress) -> Main:
-    """Makes the plan's new versions, one after the other."""
+    """Make the plan's new versions, one after the other."""
 
     async def main(world: World, process: Process) -> None:
         await progress.submitted.wait()
@@ -60,7 +62,7 @@ def updater(progress: Progress) -> Main:
 
 
 def former(progress: Progress) -> Main:
-    """Makes the updates that change what computations are keyed by, read, send to and do."""
+    """Make the updates that change keys, inputs, consumers and code of computations."""
 
     async def main(world: World, process: Process) -> None:
         await progress.submitted.wait()
@@ -76,9 +78,9 @@ def former(progress: Progress) -> Main:
 
 
 async def update_form(world: World, progress: Progress, client: ControlClient, chance: Random | None = None) -> int:
-    """Make a new version in another form, that ``chance`` decides, or in the form that the present one has.
+    """Make a new version in another form that ``chance`` chooses, or in the current version's form without ``chance``.
 
-    Only one update is based on each version, so every version follows from the one before it.
+    Each version is the base of only one update. So every version follows from the one before it.
     """
     plan = world.plan
     present = (await client.get_topology("simulated")).topology
@@ -96,7 +98,7 @@ async def update_form(world: World, progress: Progress, client: ControlClient, c
 
 
 def merger(progress: Progress) -> Main:
-    """Merges neighbours, where there are any, while the input comes."""
+    """Merge neighbouring intervals, if there are any, while the input arrives."""
 
     async def main(world: World, process: Process) -> None:
         await progress.submitted.wait()
@@ -108,7 +110,7 @@ def merger(progress: Progress) -> Main:
 
 
 def splitter(progress: Progress) -> Main:
-    """Splits intervals while the input comes."""
+    """Split intervals while the input arrives."""
 
     async def main(world: World, process: Process) -> None:
         await progress.submitted.wait()
@@ -134,8 +136,10 @@ async def _changes(
     span: float,
     change: Callable[[ControlClient], tuple[str, Awaitable[str]]],
 ) -> None:
-    """Make ``count`` changes in about ``span`` seconds, and note what comes of each; ``change`` names one, and makes
-    it."""
+    """Make ``count`` changes in about ``span`` seconds, and record each outcome.
+
+    ``change`` returns the name of a change and the awaitable that makes it.
+    """
     for _ in range(count):
         await asyncio.sleep(chance.uniform(0.0, 2.0 * span / count))
         what, made = change(client)
@@ -146,13 +150,17 @@ async def _changes(
 
 
 def tender(progress: Progress) -> Main:
-    """Has what its failure policy has stopped go on, as long as anything is to come: elsewhere, or in a new version."""
+    """Resume what its failure policy has stopped: at another worker, or with a new version.
+
+    This continues until all results have arrived.
+    """
 
     async def main(world: World, process: Process) -> None:
         await progress.submitted.wait()
         chance = Random(f"tending {world.plan.seed} {process.life}")
         async with ControlClient(ADDRESS, deadline=3.0, patience=2.0) as client:
-            # Where no end is told, silence is the end, and whoever has stopped is silent, too.
+            # In a wide plan no sink has an end, and silence means the end. A stopped interval is silent, too, so
+            # resuming never stops there.
             while world.plan.wide or not all(settled(world, progress, sink) for sink in world.plan.sinks):
                 await asyncio.sleep(chance.uniform(0.2, 1.0))
                 for name, journal in _stopped(world):
@@ -165,7 +173,7 @@ def tender(progress: Progress) -> Main:
 
 
 def _stopped(world: World) -> list[tuple[str, str]]:
-    """The intervals that stand still, each with its worker, as their metrics tell."""
+    """The stopped intervals, each with its worker, as their metrics show."""
     alive = [(name, one) for name, one in world.workers.items() if world.processes[name].alive]
     cores = [(name, journal, hosted.built.core) for name, one in alive for journal, hosted in one.hosted.items()]
     return [(name, journal) for name, journal, core in cores if isinstance(core, IntervalCore) and core.stopped]
@@ -181,13 +189,13 @@ async def _go_on(world: World, progress: Progress, client: ControlClient, name: 
 
 
 def _drawn(found: Sequence[interval_pb2.IntervalStatus], chance: Random) -> tuple[interval_pb2.IntervalName, str]:
-    """One of the intervals, and a worker that is to have it; empty: whoever the master says."""
+    """One of the intervals, and the worker that must own it; empty: the master chooses."""
     name = interval_pb2.IntervalName(journal=chance.choice(found).interval.journal)
     return name, f"{chance.choice(WORKER_NAMES)}.0" if chance.random() < 0.7 else ""
 
 
 async def _merge(client: ControlClient, chance: Random) -> str:
-    """Of the intervals that are not the last of their computation's, one with its neighbour."""
+    """Merge an interval with its neighbour. The interval is not the last of its computation."""
     found = [one for one in await client.list_intervals() if one.interval.keys.HasField("end")]
     if not found:
         return "no neighbours"
@@ -196,13 +204,16 @@ async def _merge(client: ControlClient, chance: Random) -> str:
 
 
 async def _update(world: World, progress: Progress, client: ControlClient) -> str:
-    """A new version: every interval is taken over. If the plan has a computation to add, it comes or goes by some."""
+    """Make a new version: every interval is taken over.
+
+    Some versions add or remove the computation that the plan adds.
+    """
     plan, coming = world.plan, Random(f"added {world.plan.seed} {progress.versions}")
     progress.versions += 1
     if plan.added and progress.added is None and coming.random() < 0.7:
         progress.added = True
     elif progress.added and not progress.updating and coming.random() < 0.4:
-        progress.added = False  # for good: no version with it is on its way
+        progress.added = False  # final: no version with it is in flight
     progress.updating += 1
     whole, renewed = bool(progress.added), bool(plan.renewed)
     if plan.form is not None:
@@ -238,8 +249,10 @@ async def _change(progress: Progress, client: ControlClient, chance: Random, wha
 
 
 async def _resumed(world: World, progress: Progress, client: ControlClient) -> None:
-    """A pause of which no outcome was told is ended, whenever it shows: a master that does not follow the coordinator
-    for a while tells what was before."""
+    """End a pause whose outcome is unknown, whenever it shows.
+
+    A master that does not follow the coordinator for a while may report the old state, so the check repeats.
+    """
     plan = world.plan
     while progress.pauses:
         sinks = (*plan.sinks, *(plan.added_sinks if progress.added else ()))

@@ -1,8 +1,8 @@
-"""The first topology is cancelled while its input comes, and submitted again under its name (sections 4.1, 7.1).
+"""The first topology is cancelled while its input arrives, and submitted again under its name (sections 4.1, 7.1).
 
-Invariant that this threatens: the next life has nothing of the one before it: no state, no ids, no watermark, no
-offset. What is sent from then on is in once. What was sent before is in once at most. Who could break it: an owner that
-serves a former life, ids or injectors that outlive it, a log that goes on behind the offsets of the former one.
+Invariant: the new incarnation has no state, ids, watermark or offset of the former one. Each record that is sent from
+then on is in it once. Each record that was sent before is in it at most once. Who could break it: an owner that serves
+a former incarnation, ids or injectors that outlive it, or a log that continues behind the offsets of the former one.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ __all__ = ["returner"]
 
 _NAME = "simulated"
 _KNOWN_AFTER = 2.0
-"""Virtual seconds in which those who follow the coordinator hear of the new life, where nothing is wrong."""
+"""Virtual seconds in which, without faults, all watchers of the coordinator are notified of the new incarnation."""
 
 
 def returner(progress: Progress) -> Main:
-    """Cancels the topology when the plan says so, and submits it again."""
+    """Cancel the topology at the planned time, and submit it again."""
 
     async def main(world: World, process: Process) -> None:
         await progress.submitted.wait()
@@ -49,7 +49,7 @@ async def _again(world: World, progress: Progress, client: ControlClient) -> Non
             await client.cancel(_NAME, request_id="the first end")
         progress.cancelled = True
         world.history.note("the topology is cancelled")
-        # Those who read and send are the former life's.
+        # The current subscribers and injectors belong to the former incarnation.
         for name in _clients(world):
             world.kill(name)
         await asyncio.sleep(world.file_chance.uniform(0.0, 2.0))
@@ -60,7 +60,7 @@ async def _again(world: World, progress: Progress, client: ControlClient) -> Non
     for kept in (progress.sunk, progress.promised, progress.flushed):
         kept.clear()
     progress.ended.clear()
-    # Who reads begins at once: workers may still have the former logs.
+    # Subscribers start at once: workers may still have the former logs.
     progress.readable.set()
     readers = [name for name in _clients(world) if name.startswith("sub-")]
     _start_again(world, readers)
@@ -73,7 +73,7 @@ async def _again(world: World, progress: Progress, client: ControlClient) -> Non
 
 def _start_again(world: World, names: list[str]) -> None:
     for name in names:
-        world.kill(name)  # faults may have started it again
+        world.kill(name)  # a fault may have restarted it
         world.start(name)
 
 
@@ -87,6 +87,6 @@ async def _is_cancelled(client: ControlClient) -> bool:
 
 
 def _clients(world: World) -> list[str]:
-    """Who reads sinks, and who injects."""
+    """The subscribers of sinks, and the injectors."""
     readers = {f"{one.stream}-{one.process}" for one in world.plan.readers}
     return [name for name in world.processes if name in readers or name.startswith("sub-")]

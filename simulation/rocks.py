@@ -1,7 +1,7 @@
-"""In the place of RocksDB: a sorted map with a log, of which a loss of power leaves what was synced, at least.
+"""Replaces RocksDB: a sorted map with a log. After a loss of power at least the synced data remains.
 
-What was written and not synced survives in a prefix of its batches. The record in which the log is torn fails its
-checksum, and counts as not written.
+Of the unsynced batches, a prefix survives. The record at which the log is torn fails its checksum, and counts as not
+written.
 """
 
 from __future__ import annotations
@@ -23,26 +23,26 @@ Maps = dict[str, dict[bytes, bytes]]
 
 
 class SimulatedBatch:
-    """See :class:`millwheel.store.rocks.Batch`. ``events`` are called when it survives a loss of power."""
+    """See :class:`millwheel.store.rocks.RowBatch`. ``events`` are called when the batch survives a loss of power."""
 
     def __init__(self, rocks: SimulatedRocks) -> None:
         self.changes: list[Change] = []
         self.events: list[Callable[[], object]] = []
 
     def put(self, key: bytes, value: bytes, family: str = _DEFAULT) -> None:
-        """As RocksDB's."""
+        """As in RocksDB."""
         self.changes.append((family, key, value, None))
 
     def delete(self, key: bytes, family: str = _DEFAULT) -> None:
-        """As RocksDB's."""
+        """As in RocksDB."""
         self.changes.append((family, key, None, None))
 
     def delete_range(self, start: bytes, end: bytes) -> None:
-        """As RocksDB's."""
+        """As in RocksDB."""
         self.changes.append((_DEFAULT, start, None, end))
 
     def delete_state_range(self, start: bytes, end: bytes) -> None:
-        """As RocksDB's."""
+        """As in RocksDB."""
         self.changes.append((_STATE, start, None, end))
 
     def __bool__(self) -> bool:
@@ -58,13 +58,13 @@ class SimulatedRocks:
         self._disk: Maps = disk or {_DEFAULT: {}, _STATE: {}}
         self.maps: Maps = {family: dict(kept) for family, kept in self._disk.items()}
         self.log: list[SimulatedBatch] = []
-        """What is not synced."""
+        """The unsynced batches."""
         self.on_disk: Callable[[Sequence[Change]], object] = lambda changes: None
-        """Called with what a batch has changed, when it survives a loss of power."""
+        """Called with the changes of a batch when it survives a loss of power."""
         self.unsynced = False
         self.powered = True
         self.survives = False
-        """Whether power is never lost, so that each write counts as soon as it is made."""
+        """Whether power is never lost, so that each write is durable as soon as it is made."""
         self.before_sync: Callable[[], None] = lambda: None
         """Called when a sync begins: power may be lost now."""
 
@@ -85,7 +85,7 @@ class SimulatedRocks:
         self.unsynced = False
 
     def cut(self, chance: Random) -> SimulatedRocks:
-        """Power is lost: the database as it is opened next."""
+        """Lose power, and return the database as it is opened next."""
         self.powered = False
         self._keep(chance.randint(0, len(self.log)))
         return SimulatedRocks(self._disk)
@@ -113,7 +113,7 @@ class SimulatedRocks:
         return [key for key, _ in self.scan(start, end)]
 
     def _keep(self, count: int) -> None:
-        """The first ``count`` batches of the log are on the disk."""
+        """The first ``count`` batches of the log reach the disk."""
         kept, self.log = self.log[:count], self.log[count:]
         for batch in kept:
             _apply(self._disk, batch)

@@ -1,4 +1,4 @@
-"""One run: a seed from its plan to the verdict."""
+"""One run: from a seed's plan to the verdict."""
 
 from __future__ import annotations
 
@@ -41,19 +41,21 @@ __all__ = ["Verdict", "run_seed", "simulated"]
 _KEPT: Final[list[World]] = []
 
 _AFTER: Final = 20.0
-"""Virtual seconds after a topology has ended by an operator's word for which its sinks are read."""
+"""Virtual seconds for which the sinks are still read after an operator has ended the topology."""
 _GRACE: Final = 45.0
-"""Virtual seconds after the end of all faults by which everything has come out. The longest that is explained: a
-connection that answers no more is given up after 30."""
+"""Virtual seconds after the end of all faults within which all results must arrive.
+
+The longest delay that has an explanation: a connection that no longer answers is closed after 30 seconds.
+"""
 _COPIES: Final = 8
-"""The most records that one injected record is likely to become at one computation."""
+"""The most copies that one injected record is likely to have at one computation."""
 _CALM: Final = 15.0
-"""Virtual seconds that the last fault may be behind the input."""
+"""Virtual seconds that the last fault may come after the input."""
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What came of a seed. ``steps``: of the loop; ``seconds``: virtual."""
+    """The result of a seed. ``steps``: steps of the loop; ``seconds``: virtual seconds."""
 
     seed: int
     violations: list[str]
@@ -64,10 +66,10 @@ class Verdict:
 
 
 def run_seed(seed: int, directory: Path, arrange: Callable[[World], None] | None = None) -> Verdict:
-    """Run a seed; ``arrange`` may change the world before it begins.
+    """Run a seed; ``arrange`` may change the world before the run begins.
 
-    Once in the life of a process: what the run leaves behind, tasks above all, must not be finalized before its end.
-    See :mod:`simulation.forking`.
+    A process runs at most one seed. What the run leaves behind, above all its tasks, must not be finalized before the
+    process ends. See :mod:`simulation.forking`.
     """
     gc.disable()
     loop = SimulatedLoop(Random(f"loop {seed}"))
@@ -80,7 +82,7 @@ def run_seed(seed: int, directory: Path, arrange: Callable[[World], None] | None
 
 @contextmanager
 def simulated(world: World, seed: int) -> Iterator[None]:
-    """The product runs in ``world``: its clocks and chance, its log, its network, its workers."""
+    """Inside this context, the product runs in ``world``: with its clocks, randomness, log, network and workers."""
     with (
         replaced(world.loop, seed),
         world.history.listening(),
@@ -117,7 +119,7 @@ def _run(world: World, arrange: Callable[[World], None] | None) -> None:
 
 
 async def _life(world: World, progress: Progress, faults: Faults, arrange: Callable[[World], None] | None) -> None:
-    """From the start of the cluster until everything has come out at its end."""
+    """Run the cluster from its start until all results have arrived."""
     start_cluster(world)
     if arrange is not None:
         arrange(world)
@@ -151,10 +153,10 @@ async def _life(world: World, progress: Progress, faults: Faults, arrange: Calla
 
 
 def _notice_joining(world: World, progress: Progress) -> None:
-    """Note the moment from which every worker knows of a computation that came later."""
+    """Record the moment at which the last worker routes records to a computation that was added later."""
     alive = [one for name, one in world.workers.items() if world.processes[name].alive]
     if not alive:
-        return  # the power is away
+        return  # the power is off
     added = progress.added and all("extra" in _incarnations(one, "simulated") for one in alive)
     if added and progress.joined is None:
         progress.joined = world.loop.time()
@@ -167,34 +169,37 @@ def _notice_joining(world: World, progress: Progress) -> None:
 
 
 def _incarnations(worker: Worker, topology: str) -> Mapping[str, str]:
-    """What the worker routes records by: code is loaded first, so that is later than its catalog."""
+    """The incarnations by which the worker routes records.
+
+    They follow its catalog with a delay, because code loads first.
+    """
     assert isinstance(worker.routing, Routed)
     return worker.routing.routed.get(topology, {})
 
 
 def _limit(world: World, faults: Faults) -> float:
-    """When a run that has not ended takes longer than anybody can explain."""
+    """The virtual time from which an unfinished run is a failure: no known delay explains it."""
     limit, plan = faults.ends_at + _GRACE, world.plan
     if plan.wide or plan.ending:
         limit += _CALM + _AFTER
     if any(node["feedback"] for node in plan.nodes):
-        # Where all queues of a cycle are full, one record goes on with each production that is stored as a straggler.
+        # If all queues of a cycle are full, each production that is stored as a straggler lets one record continue.
         limit += plan.straggling * sum(len(reader.inputs) for reader in plan.readers)
     if plan.tuning["bounds"]:
-        # A full queue lets its senders in one by one, and a slow hook takes record by record. Each injected one may
-        # have become several, by chaff and by two ways.
+        # A full queue admits its senders one by one, and a slow hook processes record by record. Each injected record
+        # may have become several, through chaff and through two paths.
         slow = [node["arguments"][0] / 1000 for node in plan.nodes if node["kind"] == "slow" and node["arguments"]]
         limit += _COPIES * max(slow, default=0.0) * sum(len(reader.inputs) for reader in plan.readers)
     return limit + _late_timers(world, faults)
 
 
 def _late_timers(world: World, faults: Faults) -> float:
-    """By how much longer than meant a wall timer may wait: it was told its time by a clock that was ahead."""
+    """The extra seconds that a wall timer may wait, because the clock that set it was ahead."""
     return faults.turned if any(node["kind"] == "delay" for node in world.plan.nodes) else 0.0
 
 
 def _visit(world: World, progress: Progress) -> None:
-    """Those come whom not every plan has."""
+    """Start the clients that only some plans have."""
     plan = world.plan
     if plan.versions:
         world.start("updater", updater(progress))
@@ -224,7 +229,7 @@ def _look(world: World) -> None:
 
 
 def _unfinished(world: World, progress: Progress, faults: Faults) -> str:
-    """What is still to come; empty if nothing is."""
+    """What the run still waits for; empty if it waits for nothing."""
     if world.plan.ending:
         if progress.over is None:
             return f"the {world.plan.ending}"
@@ -244,7 +249,7 @@ def _unfinished(world: World, progress: Progress, faults: Faults) -> str:
 
 
 def _neighbours(world: World) -> list[str]:
-    """The streams of the second topology, if there is one in this run."""
+    """The streams of the second topology, if it exists in this run."""
     return world.plan.neighbour["outputs"] if world.plan.neighbour and NEIGHBOUR in world.processes else []
 
 

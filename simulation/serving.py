@@ -1,4 +1,4 @@
-"""The server's side of a simulated gRPC: the product's real servicers, called as ``grpc.aio`` calls them."""
+"""The server side of a simulated gRPC: it calls the product's real servicers as ``grpc.aio`` does."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["SimulatedServer"]
 
 
 class SimulatedServer:
-    """A server of one process at ``address``. Services are added as to a real one."""
+    """A server of one process at ``address``. Services are added as to a real server."""
 
     def __init__(self, network: Network, process: Process, address: str) -> None:
         self.process = process
@@ -32,14 +32,14 @@ class SimulatedServer:
         self._handlers.extend(handlers)
 
     def add_registered_method_handlers(self, service: str, handlers: Any) -> None:
-        """Nothing: calls are found by the generic handlers."""
+        """Do nothing: calls are found by the generic handlers."""
 
     def start(self) -> None:
-        """Take connections."""
+        """Accept connections."""
         self._network.listeners[self._address] = self
 
     def stop(self) -> None:
-        """Take no more, and end those that there are."""
+        """Accept no more connections, and break the existing ones."""
         if self._network.listeners.get(self._address) is self:
             del self._network.listeners[self._address]
         for end in list(self._ends):
@@ -52,11 +52,11 @@ class SimulatedServer:
         return end
 
     def gone(self, end: _ServerEnd) -> None:
-        """A connection is no more."""
+        """Remove a connection that is broken."""
         self._ends.pop(end, None)
 
     def handler(self, method: str) -> Any:
-        """Who answers calls of a method; None: nobody."""
+        """The handler of a method; None if there is none."""
         details = SimpleNamespace(method=method, invocation_metadata=())
         found = (handler.service(details) for handler in self._handlers)
         return next((one for one in found if one is not None), None)
@@ -92,7 +92,7 @@ class _ServerEnd:
 
 
 class _Context:
-    """What a servicer is given of its call."""
+    """The context that a servicer gets for its call."""
 
     def __init__(self, call: _ServedCall) -> None:
         self._call = call
@@ -118,7 +118,7 @@ class _ServedCall:
         self._task = end.server.process.spawn(self._run(method), name=method)
 
     def received(self, kind: str, *rest: Any) -> None:
-        """What the client says."""
+        """Receive a message of the client."""
         if kind == "message":
             self._requests.append(rest[0])
         elif kind == "end":
@@ -134,12 +134,12 @@ class _ServedCall:
             self._waiter.set_result(None)
 
     def cancel(self) -> None:
-        """The client has hung up."""
+        """The client has closed the connection or cancelled the call."""
         self._finished = True
         self._task.cancel()
 
     def finish(self, code: grpc.StatusCode, details: str, trailing: Any = ()) -> None:
-        """Tell how it ended, once."""
+        """Report the call's status, once."""
         if not self._finished:
             self._finished = True
             self._end.calls.pop(self._number, None)

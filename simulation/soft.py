@@ -1,6 +1,7 @@
-"""Soft state against a scan (G12): what an owner has in memory is what its journal says.
+"""Checks cached state against a scan of the journal (G12): an owner's memory equals its journal.
 
-The journal is read by code of the simulator's own (:mod:`simulation.twin`): a takeover that misreads it is found, too.
+The simulator reads the journal with its own code (:mod:`simulation.twin`). So the check also finds errors of a takeover
+that misreads the journal.
 """
 
 from __future__ import annotations
@@ -9,15 +10,15 @@ from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import Any
 
-from millwheel.core.time import CLOCKS_DIFFER
+from millwheel.model.time import MAX_CLOCK_SKEW_US
 from millwheel.store.contract import JournalHead, JournalMissingError
 from millwheel.store.memory import MemoryStore
 from millwheel.worker.interval import IntervalCore
-from millwheel.worker.interval.core import Phase
+from millwheel.worker.interval.core import IntervalPhase
 from millwheel.worker.interval.entry import TimerRow, decode_part
 from millwheel.worker.interval.state import IntervalState
 from millwheel.worker.log import LogCore
-from millwheel.worker.log import Phase as LogPhase
+from millwheel.worker.log import LogPhase as LogPhase
 from millwheel.worker.log.state import LogState
 from millwheel.worker.shell.worker import Worker
 from simulation.soft_ids import id_differences, sequencer_differences
@@ -33,7 +34,7 @@ Core = IntervalCore | LogCore
 
 
 def check_soft_state(world: World) -> int:
-    """Compare every interval and log that is at rest, and is owned as the store has it; how many those are."""
+    """Compare each idle interval and log whose owner is the newest in the store. Returns the number of comparisons."""
     compared = 0
     for name, worker in list(world.workers.items()):
         process = world.processes[name]
@@ -47,16 +48,16 @@ def check_soft_state(world: World) -> int:
 
 
 def _at_rest(worker: Worker, store: MemoryStore) -> Iterator[Core]:
-    """Cores that serve, with nothing on its way to the store, and that nobody has deposed yet."""
+    """Serving cores without appends in flight that no newer owner has replaced."""
     for hosted in worker.hosted.values():
         core = hosted.built.core
-        if not isinstance(core, Core) or core.phase not in (Phase.SERVING, LogPhase.SERVING):
+        if not isinstance(core, Core) or core.phase not in (IntervalPhase.SERVING, LogPhase.SERVING):
             continue
         state = core.state
         try:
             head: JournalHead = finished(store.read_head(state.config.journal))
         except JournalMissingError:
-            continue  # its interval has been split or merged, or is gone, and this owner has not heard
+            continue  # its interval was split, merged or removed, and this owner is not notified yet
         if isinstance(core, LogCore):
             idle = log_rests(core)
         else:
@@ -66,7 +67,10 @@ def _at_rest(worker: Worker, store: MemoryStore) -> Iterator[Core]:
 
 
 def differences(state: IntervalState | LogState, store: MemoryStore, *, recovered: bool) -> Iterator[str]:
-    """What an owner has in memory otherwise than its journal. ``recovered``: it has just read it, and done no more."""
+    """The differences between an owner's memory and its journal.
+
+    ``recovered``: it has just recovered the journal, and has done nothing else since.
+    """
     config = state.config
     twin: Any
     if isinstance(state, LogState):
@@ -83,18 +87,18 @@ def differences(state: IntervalState | LogState, store: MemoryStore, *, recovere
 
 
 def _stored_ids(state: IntervalState | LogState, store: MemoryStore, name: str) -> set[bytes]:
-    """The ids of a segment; a child's may be in a parent's journal still."""
+    """The ids of a segment. A child's segment may still be in a parent's journal."""
     foreign = state.foreign if isinstance(state, IntervalState) else {}
     (blob,) = finished(store.read_parts(foreign.get(name, state.config.journal), state.segments[name][:1]))
     return {blob[at : at + 16] for at in range(0, len(blob), 16)}
 
 
 def _whole_differences(state: IntervalState, twin: IntervalTwin, recovered: bool) -> Iterator[str]:
-    """What is known of the interval as a whole."""
+    """Differences in the state of the interval as a whole."""
     mine, its = (state.watermark, state.output), (twin.watermark, twin.output)
     if (recovered and mine != its) or min(state.watermark - twin.watermark, state.output - twin.output) < 0:
         yield f"watermarks {mine} in memory, {its} in the journal"
-    if recovered and twin.wall - state._clock <= CLOCKS_DIFFER and state.wall < twin.wall:
+    if recovered and twin.wall - state._clock <= MAX_CLOCK_SKEW_US and state.wall < twin.wall:
         yield f"the wall time is {state.wall} in memory, {twin.wall} in the journal (G6)"
     if recovered and state.counts.row != twin.counts:
         yield f"counts {state.counts.row} in memory, {twin.counts} in the journal"
@@ -105,7 +109,7 @@ def _whole_differences(state: IntervalState, twin: IntervalTwin, recovered: bool
 
 
 def _key_differences(state: IntervalState, twin: IntervalTwin, store: MemoryStore) -> Iterator[str]:
-    """What is known of keys: their timers, holds and states."""
+    """Differences in the state of keys: their timers, holds and states."""
     timers = _timers(state, store)
     for name in {**timers, **twin.timers}:
         if timers.get(name) != twin.timers.get(name):
@@ -119,7 +123,7 @@ def _key_differences(state: IntervalState, twin: IntervalTwin, store: MemoryStor
         if stored != cell.encoded:
             yield f"key {key!r}: {cell.encoded!r} in memory, {stored!r} in the store"
     for key, stored in twin.states.items():
-        # Keys without a cell: their state is their row's, or none while no cell has ever been evicted.
+        # A key without a cell: its state is its row's. While no cell was ever evicted, it has no state.
         known = b"" if not state.cells.evicted else _row(state, store, key)
         if key not in state.cells and known != stored:
             yield f"key {key!r}: no cell and {known!r} in its row, {stored!r} in the journal"
@@ -131,12 +135,12 @@ def _row(state: IntervalState, store: MemoryStore, key: bytes) -> bytes:
 
 
 def _timers(state: IntervalState, store: MemoryStore) -> Mapping[TimerName, tuple[int, int | None, int, int]]:
-    """All timers, those in the store alone included."""
+    """All timers, including spilled ones."""
     found: dict[TimerName, tuple[int, int | None, int, int]] = {}
-    for part in state.far.parts.values():
+    for part in state.spilled.parts.values():
         (blob,) = finished(store.read_parts(state.config.journal, [part.rows]))
         rows = decode_part(blob, list[TimerRow], str(part.rows))
-        found.update((row[:3], row[3:]) for row in state.far.standing(rows))
+        found.update((row[:3], row[3:]) for row in state.spilled.standing(rows))
     for wall, table in state.timers.items():
         for key, tag, one in table.items():
             found[key, wall, tag] = one.at, one.hold, one.cause, one.origin
@@ -144,7 +148,7 @@ def _timers(state: IntervalState, store: MemoryStore) -> Mapping[TimerName, tupl
 
 
 def _production_differences(state: IntervalState, twin: IntervalTwin, recovered: bool) -> Iterator[str]:
-    """What is not ACKed, by sequence, position and consumer. An ACK is in the journal with the next base."""
+    """Differences in productions without an ACK, by sequence, position and consumer. The next base journals an ACK."""
     outbox = state.outbox
     mine: dict[Place, Any] = {
         (shipment.sequence, row[0], shipment.consumer): row for shipment in outbox for row in outbox.rows_of(shipment)

@@ -1,4 +1,4 @@
-"""Ids in memory against those of the journal (G12): what is committed there is known here, and nothing else (G1)."""
+"""Checks ids in memory against the journal (G12): the owner knows all committed ids, and no others (G1)."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from simulation.twin_ids import IdFacts, OpaqueFacts, SequenceFacts, highest_seq
 __all__ = ["id_differences", "sequencer_differences"]
 
 Stored = Callable[[str], set[bytes]]
-"""The ids of a segment that the store has, by its name."""
+"""The ids of a stored segment, by its name."""
 
 
 def id_differences(dedup: Dedup, stored: Stored, twin: IdFacts, *, recovered: bool) -> Iterator[str]:
-    """What an owner knows of ids otherwise than its journal.
+    """The differences between the ids that an owner knows and its journal.
 
-    An owner that serves may know more of sequences and sequencers than was committed: its next commit says so. One that
-    has just ``recovered`` may not.
+    A serving owner may know more sequences and sequencers than it has committed: its next commit contains them. An
+    owner that has just ``recovered`` may not.
     """
     tables = dedup._tables
     for name in {**tables.positions, **twin.positions}:
@@ -44,7 +44,7 @@ def id_differences(dedup: Dedup, stored: Stored, twin: IdFacts, *, recovered: bo
 
 
 def _position_differences(mine: PositionSource, its: SequenceFacts, recovered: bool) -> Iterator[str]:
-    """Keys between two borders are alike: one of each such range is asked for."""
+    """Keys between two borders are equivalent, so one key of each such range is checked."""
     name = mine.sequence
     keys = sorted({one.keys.start for one in its.ranges} | {piece.interval.start for piece in mine.pieces})
     marks = {mark for one in its.ranges for mark, _ in one.statements} | {piece.mark for piece in mine.pieces}
@@ -90,7 +90,7 @@ def _ids(source: OpaqueSource, stored: Stored) -> set[bytes]:
 
 
 def sequencer_differences(dedup: Dedup, twin: IdFacts, *, recovered: bool) -> Iterator[str]:
-    """Sequencers of senders: an owner knows those that were committed, or newer ones (G3)."""
+    """Sequencers of senders: an owner knows the committed ones, or newer ones (G3)."""
     rows = dedup._tables.sequencers.rows()
     places = {(name, span[0]) for name, span, _ in [*rows, *twin.sequencers] if not isinstance(span, str)}
     mine: Any = highest_sequencers(rows, places)

@@ -1,4 +1,4 @@
-"""A stream log in memory against its journal (G12): records, cursors and their age."""
+"""Checks a stream log in memory against its journal (G12): records, cursors and their age."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ __all__ = ["log_differences", "log_rests"]
 
 
 def log_rests(core: LogCore) -> bool:
-    """Whether nothing of it is on its way into the journal."""
+    """Whether the log has no append in flight and no queued records."""
     return core._commits._in_flight is None and not core.state.intake.line
 
 
 def log_differences(state: LogState, twin: LogTwin, *, recovered: bool) -> Iterator[str]:
-    """What the log in memory has otherwise than its journal."""
+    """The differences between the log in memory and its journal."""
     yield from twin.faults
     mine = state.records
     if (mine.start, mine.end) != (twin.start, twin.end):
@@ -37,7 +37,7 @@ def log_differences(state: LogState, twin: LogTwin, *, recovered: bool) -> Itera
 
 
 def _record_differences(mine: Records, twin: LogTwin) -> Iterator[str]:
-    """The records that are in memory; the others are read from their rows, as they are for ``twin``."""
+    """Differences in the records in memory. The others are read from their rows, as for ``twin``."""
     for segment in (*mine.closed, mine.open):
         for number, record in enumerate(zip(segment.timestamps, segment.values, strict=True), segment.first):
             if twin.records.get(number) != record:

@@ -1,13 +1,14 @@
-"""Spark as an injector, by the sink's own protocol (:mod:`millwheel.injectors.batches`), in simulated time (5.2).
+"""Spark as an injector: the sink's own protocol (:mod:`millwheel.injectors.batches`) in simulated time (5.2).
 
-Invariant that this threatens: each row of each batch is in once (G1), whatever dies in between, and a batch that is
-committed is ACKed wholly (G2). Who could break it: a task that ends before its rows are ACKed; ids that depend on the
-task, the partition or the driver; a driver that commits before it publishes, or lets an older driver's tasks go on.
+Invariant: each row of each batch is in the stream once (G1), whatever dies meanwhile, and all rows of a committed batch
+are ACKed (G2). Who could break it: a task that ends before its rows are ACKed; ids that depend on the task, the
+partition or the driver; a driver that commits before it publishes, or lets an older driver's tasks continue.
 
-What Spark does is played here. A checkpoint has the rows of each batch that was begun, and the last batch that Spark
-has committed. A driver that starts again goes on behind it: the same rows, in the same or in other partitions. A task
-runs on an executor, now and then twice at once, and the copy that is done first wins. The other copy is killed or goes
-on. Executors die, and what ran there is tried again. A driver dies at any step; its tasks go on without it.
+This module imitates Spark. A checkpoint has the rows of each batch that was begun, and the last batch that Spark has
+committed. A driver that restarts continues after that batch: with the same rows, in the same or other partitions. A
+task runs on an executor. Sometimes two copies of it run at once, and the first one to finish wins. The other copy is
+killed or continues. Executors die, and their tasks are retried. A driver dies at any step, and its tasks continue
+without it.
 """
 
 from __future__ import annotations
@@ -32,14 +33,14 @@ EXECUTORS: Final = ("e0", "e1")
 _ROWS: Final = 6
 """Rows in a batch."""
 _DELAY: Final = 500_000
-"""By so much, in microseconds, rows that are not late are disordered."""
+"""The disorder of rows that are not late, in microseconds."""
 _FAILURES: Final = 4
-"""Attempts of one task that may fail before the batch fails."""
+"""Failed attempts of one task after which the batch fails."""
 
 
 @dataclass(frozen=True)
 class _Sink:
-    """Where rows go, as the sink's options say."""
+    """The destination of rows, as in the sink's options."""
 
     stream: str
     process: str
@@ -58,7 +59,7 @@ class _Task:
 
 
 def executor(progress: Progress) -> Main:
-    """Runs what drivers start there."""
+    """A process on which drivers start tasks."""
 
     async def main(world: World, process: Process) -> None:
         await asyncio.Event().wait()
@@ -67,7 +68,7 @@ def executor(progress: Progress) -> Main:
 
 
 def spark_driver(progress: Progress, which: Reader) -> Main:
-    """Runs a reader's query to its end, from its checkpoint."""
+    """Run a reader's query to its end, from its checkpoint."""
     name = (which.stream, which.process)
 
     async def main(world: World, process: Process) -> None:
@@ -92,7 +93,7 @@ class _BatchFailedError(Exception):
 
 
 class _Driver:
-    """One life of a driver."""
+    """One incarnation of a driver."""
 
     def __init__(self, world: World, progress: Progress, which: Reader, process: Process) -> None:
         self._world = world
@@ -104,7 +105,7 @@ class _Driver:
         self._query = f"{query_of(which)}/{which.stream}"
 
     async def run(self) -> None:
-        """From behind the last batch that the checkpoint has as committed."""
+        """Run the batches after the last one that is committed in the checkpoint."""
         inputs, name = self._which.inputs, (self._which.stream, self._which.process)
         count = -(-len(inputs) // _ROWS)
         pace = self._world.plan.span / count / 2
@@ -140,7 +141,8 @@ class _Driver:
     # Tasks.
 
     async def _run_tasks(self, rows: list[Input], batch: BatchOf, sequencer: int) -> int | None:
-        """Have all partitions done; the newest time in them, None if the batch was in."""
+        """Run the tasks of all partitions; returns their newest timestamp, or None if the batch was committed
+        already."""
         shuffled = self._chance.sample(rows, len(rows))
         parts = self._chance.choice((1, 2, 3))
         tasks = [_Task(shuffled[part::parts]) for part in range(parts) if shuffled[part::parts]]
@@ -159,7 +161,7 @@ class _Driver:
         return max(newest, default=None)
 
     def _start(self, task: _Task, batch: BatchOf, sequencer: int, newest: list[int]) -> None:
-        """Start a copy of a task on an executor that is there; if none is, one is started again."""
+        """Start a copy of a task on a running executor; if there is none, restart one."""
         hosts = [self._world.processes[name] for name in EXECUTORS]
         alive = [host for host in hosts if host.alive]
         if not alive:
@@ -171,20 +173,20 @@ class _Driver:
         task.running.append((host, host.spawn(work, f"task of {self._query}, batch {batch.batch}")))
 
     def _end_copies(self, task: _Task) -> None:
-        """Of a task that is done the other copies are killed, or go on."""
+        """Kill some of the other copies of a task that has finished. The rest continues."""
         for _, one in task.running if task.done else ():
             if not one.done() and self._chance.random() < 0.5:
                 one.cancel()
 
     def _kill_executor(self) -> None:
-        """Executors come and go."""
+        """Sometimes kill an executor, and restart it later."""
         name = self._chance.choice(EXECUTORS)
         if self._chance.random() < 0.1:
             self._world.kill(name)
             self._world.later(self._chance.uniform(0.1, 2.0), self._again, name)
 
     async def _attempt(self, task: _Task, batch: BatchOf, sequencer: int, newest: list[int]) -> None:
-        """One copy of a task: what the sink does with a partition."""
+        """Run one copy of a task: what the sink does with a partition."""
         try:
             found = await self._write(self._chance.sample(task.rows, len(task.rows)), batch, sequencer)
         except (RequestError, InjectorError, TimeoutError) as error:

@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager, nullcontext
 from random import Random
 from typing import Any
 
-from millwheel.core.keys import KeyInterval
+from millwheel.model.keys import KeyInterval
 from millwheel.store.contract import (
     Append,
     JournalHead,
@@ -28,28 +28,31 @@ __all__ = ["SimulatedStore", "StoreWatch", "finished", "whole_entry"]
 
 
 class StoreWatch:
-    """Told of everything that changes journals; checkers override what they need. ``who``: the process that asked."""
+    """Called for everything that changes journals.
+
+    Checkers override what they need. ``who``: the requesting process.
+    """
 
     def fenced(self, who: str, journal: str, sequencer: int) -> None:
         """A journal was fenced."""
 
     def unfenced(self, who: str, journal: str, sequencer: int, error: SequencerRefusedError) -> None:
-        """A journal was not fenced: it is held by a newer owner, or sealed."""
+        """A journal was not fenced: a newer owner has it, or it is sealed."""
 
     def sealed(self, who: str, journal: str) -> None:
-        """A journal was ended."""
+        """A journal was sealed."""
 
     def asked(self, who: str, journal: str, append: Append) -> None:
-        """An append sets out for the store."""
+        """A process sends an append to the store."""
 
     def appended(self, who: str, journal: str, append: Append) -> None:
         """An entry was appended."""
 
     def refused(self, who: str, journal: str, append: Append, error: SequencerRefusedError) -> None:
-        """An entry was not appended: the journal is another's, or has it already."""
+        """An entry was not appended: another owner has the journal, or the entry is there already."""
 
     def misused(self, who: str, error: Exception) -> None:
-        """A call that no process may make."""
+        """A process made a call that no process may make."""
 
 
 class SimulatedStore:
@@ -57,24 +60,24 @@ class SimulatedStore:
 
     def __init__(self, network: Network, chance: Random, watch: StoreWatch) -> None:
         self.inner = MemoryStore()
-        """What is stored, for those who look from outside."""
+        """The stored data, for checkers."""
         self._server: StateStore = self.inner
-        """What carries requests out."""
+        """The store that executes requests."""
         self.remote = Remote(network, "store", chance, StoreUnavailableError, 2.0)
         self.watch = watch
         self.reached: dict[str, int] = {}
-        """How often each of the store's own ways was taken."""
+        """How often the store has chosen each of its special behaviours."""
 
     def open(self) -> StateStore:
-        """The store of the process whose step it is."""
+        """The store for the process whose step is running."""
         return self
 
     def patched(self) -> AbstractContextManager[object]:
-        """What the product's code needs beside it."""
+        """The patches of the product's code that this store needs."""
         return nullcontext()
 
     def calm(self) -> None:
-        """What goes wrong by the store's own ways goes wrong no more."""
+        """End the faults that the store itself causes."""
 
     async def _ask(
         self, call: Callable[[], Coroutine[Any, Any, Any]], done: Callable[[str], None] | None = None
@@ -176,11 +179,11 @@ class SimulatedStore:
         await self._ask(lambda: self._server.drop_computation(computation))
 
     async def close(self) -> None:
-        """Nothing to release."""
+        """Do nothing: there is nothing to release."""
 
 
 def whole_entry(store: MemoryStore, journal: str, commit: int, entry: bytes) -> bytes:
-    """The bytes of an interval's entry; of a divided one they are in parts. CorruptValueError if one is not stored."""
+    """The bytes of an interval's entry; a divided entry is in parts. CorruptValueError if a part is missing."""
     return joined(entry, commit, store._journals[journal].parts, f"entry {commit} of journal {journal}")
 
 

@@ -1,4 +1,4 @@
-"""Places in the product where checkers listen: what it concludes, at the moment when it concludes it."""
+"""Hooks in the product for checkers. They publish what the product decides, at the moment of the decision."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from unittest.mock import patch
 
 from millwheel.authority.core import AuthorityCore
 from millwheel.authority.shell import AuthorityShell
-from millwheel.core.watermarks import InputWatermark
+from millwheel.model.watermarks import InputWatermark
 from millwheel.rpc.v1.delivery_pb2 import DeliveryOutcome
 from millwheel.store.contract import Append
 from millwheel.worker.interval import IntervalCore
@@ -31,33 +31,33 @@ _ACKED = DeliveryOutcome.DELIVERY_OUTCOME_ACKED
 
 
 class Taps:
-    """Lists of listeners. What is heard is about the product; listeners change nothing of it."""
+    """Lists of listeners. Invariant: listeners only observe the product and change nothing in it."""
 
     def __init__(self) -> None:
         self.appends: list[Callable[[str, Append], None]] = []
-        """A journal, and what was appended to it."""
+        """A journal, and an append to it."""
         self.recoveries: list[Callable[[IntervalState | LogState], None]] = []
-        """The state of an interval or a log that has just been read back."""
+        """The state of an interval or a log that was just recovered from the store."""
         self.acks: list[Callable[[IntervalCore | LogCore, Acknowledge], None]] = []
-        """A receiver's ACK, on its way to the sender."""
+        """A receiver's ACK, in flight to the sender."""
         self.productions: list[Callable[[Iterable[ProductionRow]], None]] = []
-        """What an owner has produced and sends soon."""
+        """Productions of an owner that it will send soon."""
         self.confirmations: list[Callable[[str, int, int], None]] = []
-        """An owner that takes its append for journaled: journal, sequencer, commit."""
+        """An owner that considers its append journaled: journal, sequencer, commit."""
         self.publications: list[Callable[[LogState, str, Publish], None]] = []
-        """What a log shows a subscriber, with the name of its cursor (empty: it has none)."""
+        """What a log publishes to a subscriber, with the name of the subscriber's cursor (empty: it has none)."""
         self.restores: list[Callable[[AuthorityCore], None]] = []
-        """A shard of the authority that has just been read back."""
+        """A shard of the authority that was just recovered from the store."""
         self.acceptances: list[Callable[[str, str, Any, int, int], None]] = []
-        """What the authority has answered: journal, computation, member, sequencer, number of the report."""
+        """An answer of the authority: journal, computation, member, sequencer, number of the report."""
         self.advances: list[Callable[[IntervalCore | LogCore], None]] = []
-        """An interval or a log whose input watermark has moved."""
+        """An interval or a log whose input watermark has advanced."""
         self.rises: list[Callable[[InputWatermark], None]] = []
-        """What an interval's or a log's senders allow has risen."""
+        """An input watermark whose bound from the senders has risen."""
 
     @contextmanager
     def listening(self) -> Iterator[None]:
-        """Hear of it all meanwhile."""
+        """Inside this context, the listeners are called."""
         with (
             patch.object(interval_core, "recover", self._reading(vars(interval_core)["recover"])),
             patch.object(log_core, "recover", self._reading(vars(log_core)["recover"])),

@@ -1,6 +1,6 @@
-"""An interval as its journal has it, read by code of the simulator's own (G12).
+"""The state of an interval according to its journal, read by the simulator's own code (G12).
 
-The product's takeover is on trial here, so nothing of it is used: only the row types, which say what the bytes are.
+It checks the product's takeover, so it shares no code with it, except the row types, which define the bytes.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ from typing import Any, Final
 
 import msgspec
 
-from millwheel.core.keys import KeyInterval
-from millwheel.core.time import MIN_TIMESTAMP
+from millwheel.model.keys import KeyInterval
+from millwheel.model.time import MIN_TIMESTAMP
 from millwheel.store.contract import JournalHead, PartId
 from millwheel.store.memory import MemoryStore
-from millwheel.worker.interval.entry import BaseMeta, Entry, InheritedRow, ProductionRow, TimerRow, VoidRow
+from millwheel.worker.interval.entry import BaseMeta, InheritedRow, IntervalEntry, ProductionRow, TimerRow, VoidRow
 from millwheel.worker.messages import Parent
 from simulation.store import finished
 from simulation.twin_ids import IdFacts
@@ -29,7 +29,7 @@ Setting = tuple[int, int | None, int, int]
 Place = tuple[str, int, str]
 """Sequence (empty: the journal's own), position, consumer."""
 FloorRow = tuple[bytes, bytes | None, int]
-"""First key, end, the watermark that these keys have been shown."""
+"""First key, end, the watermark that these keys have seen."""
 
 _DIVIDED: Final = 2
 """The format number of an entry whose bytes are in parts."""
@@ -37,7 +37,7 @@ _DIVIDED: Final = 2
 
 @dataclass(slots=True)
 class IntervalTwin:
-    """What a journal says of an interval."""
+    """What a journal says about an interval."""
 
     keys: KeyInterval
     ids: IdFacts
@@ -47,22 +47,22 @@ class IntervalTwin:
     counts: tuple[int, ...] = (0, 0, 0, 0)
     floors: list[FloorRow] = field(default_factory=list)
     states: dict[bytes, bytes] = field(default_factory=dict)
-    """Of the keys that the entries name; the others are in their rows."""
+    """The states of keys that the entries name; the others are in their rows."""
     holds: dict[bytes, int] = field(default_factory=dict)
     timers: dict[TimerName, Setting] = field(default_factory=dict)
     productions: dict[Place, ProductionRow] = field(default_factory=dict)
-    """Each with one consumer. Those that are not ACKed are among them."""
+    """Each with one consumer. It contains all productions without an ACK."""
     faults: list[str] = field(default_factory=list)
-    """What its parts contradict each other in."""
+    """Contradictions between its parts."""
 
     def floor_of(self, key: bytes) -> int:
-        """The watermark that the key has been shown, if the interval's is below it."""
+        """The watermark that the key has seen, if the interval's watermark is below it."""
         shown = [one for start, end, one in self.floors if start <= key and (end is None or key < end)]
         return max((one for one in shown if one > self.watermark), default=MIN_TIMESTAMP)
 
 
 def read_interval(store: MemoryStore, journal: str, keys: KeyInterval, parents: Sequence[Parent]) -> IntervalTwin:
-    """The interval of ``journal``. Until its head names a base, what it began with is in its parents' journals."""
+    """The interval of ``journal``. Until its head names a base, its initial state is in its parents' journals."""
     head: JournalHead = finished(store.read_head(journal))
     twin = IntervalTwin(keys, IdFacts(keys))
     if parents and all(part.name.startswith("entry/") for part in head.parts):
@@ -78,7 +78,10 @@ def _read_parent(store: MemoryStore, parent: Parent) -> IntervalTwin:
 
 
 def _begin(child: IntervalTwin, parents: Sequence[tuple[Parent, IntervalTwin]]) -> None:
-    """Have ``child`` start from its parents: of keys their own, of the whole what holds for each."""
+    """Start ``child`` from its parents.
+
+    Each key's state comes from its parent. State of the whole interval gets the value that holds for every parent.
+    """
     twins = [twin for _, twin in parents]
     keys = child.keys
     child.watermark = min(twin.watermark for twin in twins)
@@ -102,7 +105,7 @@ def _begin(child: IntervalTwin, parents: Sequence[tuple[Parent, IntervalTwin]]) 
 
 
 def _read(store: MemoryStore, journal: str, head: JournalHead, twin: IntervalTwin) -> None:
-    """Take in what the head of a journal names."""
+    """Read what the head of a journal names."""
     blobs = dict(zip(head.parts, finished(store.read_parts(journal, head.parts)), strict=True))
     _read_base(journal, blobs, twin)
     entries = finished(store.read_entries(journal, head.floor + 1, head.commit))
@@ -112,14 +115,14 @@ def _read(store: MemoryStore, journal: str, head: JournalHead, twin: IntervalTwi
         _apply(twin, plain_entry(blob, number, blobs.__getitem__))
 
 
-def plain_entry(blob: bytes, commit: int, part: Callable[[PartId], bytes]) -> Entry:
-    """The entry of a commit; of a large one the bytes are in parts."""
+def plain_entry(blob: bytes, commit: int, part: Callable[[PartId], bytes]) -> IntervalEntry:
+    """The entry of a commit; the bytes of a large entry are in parts."""
     raw = msgspec.msgpack.decode(blob)
     if raw[0] == _DIVIDED:
         _, sequencer, parts, size = raw
         blob = b"".join(part(PartId(f"entry/{number}", sequencer, commit)) for number in range(parts))
         assert len(blob) == size, f"an entry of {size} bytes has {len(blob)}"
-    return msgspec.msgpack.decode(blob, type=Entry)
+    return msgspec.msgpack.decode(blob, type=IntervalEntry)
 
 
 def _rows(blobs: Mapping[PartId, bytes], kind: str, type_: Any) -> list[Any]:
@@ -155,7 +158,7 @@ def _read_base(journal: str, blobs: Mapping[PartId, bytes], twin: IntervalTwin) 
 
 
 def load_ids(ids: IdFacts, blobs: Mapping[PartId, bytes]) -> None:
-    """Take in what a base says of ids: its parts are numbered, and are one list of rows in that order."""
+    """Read the ids of a base. Its parts are numbered, and are one list of rows in that order."""
     names = {part.name: blob for part, blob in blobs.items()}
     numbers = sorted(int(name.removeprefix("dedup/")) for name in names if name.startswith("dedup/"))
     for number in numbers:
@@ -163,7 +166,7 @@ def load_ids(ids: IdFacts, blobs: Mapping[PartId, bytes]) -> None:
 
 
 def _wrong_indexes(blobs: Mapping[PartId, bytes]) -> list[str]:
-    """Indexes of stored timers that do not fit their rows: what is searched by them would not be found, or too late."""
+    """Indexes of stored timers that do not fit their rows: searches would find these timers late or never."""
     wrong = []
     for part, blob in blobs.items():
         if part.name.startswith("far/index/"):
@@ -176,7 +179,7 @@ def _wrong_indexes(blobs: Mapping[PartId, bytes]) -> list[str]:
 
 
 def wrong_filters(blobs: Mapping[PartId, bytes]) -> list[str]:
-    """Filters of stored segments that are not of their ids: a copy would be taken for a fresh record."""
+    """Filters of stored segments that do not match their ids: a duplicate would be admitted as a new record."""
     ids = {part.name.removeprefix("segment/ids/"): blob for part, blob in blobs.items()}
     wrong = []
     for part, blob in blobs.items():
@@ -195,8 +198,8 @@ def _keep(twin: IntervalTwin, sequence: str, row: ProductionRow) -> None:
         twin.productions[sequence, position, consumer] = one
 
 
-def _apply(twin: IntervalTwin, entry: Entry) -> None:
-    """Take in one commit."""
+def _apply(twin: IntervalTwin, entry: IntervalEntry) -> None:
+    """Apply one commit."""
     if entry.watermark < twin.watermark:
         twin.faults.append(f"an entry is at watermark {entry.watermark}, and {twin.watermark} was before it")
     twin.watermark = max(twin.watermark, entry.watermark)

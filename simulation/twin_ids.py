@@ -1,6 +1,7 @@
-"""Ids as journals have them, read by code of the simulator's own: facts, in the order of the commits (6.1.1).
+"""Ids according to journals, read by the simulator's own code: facts, in the order of the commits (6.1.1).
 
-Nothing is forgotten here that a mark or a horizon covers, so each question has one plain answer: did a commit say it?
+The facts include everything that an ACK mark or a horizon covers. So each question has one plain answer: did a commit
+say it?
 """
 
 from __future__ import annotations
@@ -12,8 +13,8 @@ from typing import Any, Final
 
 import msgspec
 
-from millwheel.core.keys import KeyInterval
-from millwheel.core.time import MIN_TIMESTAMP
+from millwheel.model.keys import KeyInterval
+from millwheel.model.time import MIN_TIMESTAMP
 
 __all__ = ["IdFacts", "OpaqueFacts", "Range", "SequenceFacts", "SequencerFact", "highest_sequencers"]
 
@@ -27,13 +28,13 @@ SequencerFact = tuple[str, Any, int]
 
 @dataclass(slots=True)
 class Range:
-    """Keys of a receiver for which a sequence is admitted, and what its sender has stated of them."""
+    """Keys of a receiver for which a sequence is admitted, and its sender's statements about them."""
 
     keys: KeyInterval
     statements: list[tuple[int, frozenset[int]]] = field(default_factory=list)
-    """Marks, each with the positions below it that are not ACKed."""
+    """ACK marks, each with the positions below it that have no ACK."""
     committed: set[int] = field(default_factory=set)
-    """Positions that entries name one by one, while an interval had these keys."""
+    """Positions that entries list individually, while an interval had these keys."""
 
     def knows(self, position: int) -> bool:
         """Whether an entry or a statement says that the position is committed."""
@@ -48,22 +49,25 @@ class SequenceFacts:
     origin: str = ""
     ranges: list[Range] = field(default_factory=list)
     committed: set[int] = field(default_factory=set)
-    """Positions that entries or bases name one by one, for any keys: one position is one record, of one key. What was
-    consumed in one parent of a merge may be known for the keys of the other one."""
+    """Positions that entries or bases list individually, for any keys.
+
+    One position is one record with one key. A position that one parent of a merge consumed may be known for the keys of
+    the other parent.
+    """
 
     def knows(self, position: int, key: bytes) -> bool:
-        """Whether a record at ``position``, with the key ``key``, is certainly known to be committed."""
+        """Whether a record at ``position`` with the key ``key`` must be known as committed."""
         return any(one.knows(position) for one in self.ranges if key in one.keys)
 
     def commit(self, positions: Iterable[int]) -> None:
-        """An entry, or a base, names these positions."""
+        """An entry or a base lists these positions."""
         news = set(positions)
         self.committed |= news
         for one in self.ranges:
             one.committed |= news
 
     def admit(self, keys: KeyInterval) -> None:
-        """Nothing is committed for those of ``keys`` that are in no range."""
+        """Admit ``keys``. Those that are in no range yet start without committed positions."""
         left: list[KeyInterval] = [keys]
         for one in self.ranges:
             left = [rest for piece in left for rest in _outside(piece, one.keys)]
@@ -72,7 +76,7 @@ class SequenceFacts:
 
 @dataclass(slots=True)
 class OpaqueFacts:
-    """The ids of one sending computation. ``collect``: from when on each may be forgotten."""
+    """The ids of one sending computation. ``collect``: the watermark from which on each id may be forgotten."""
 
     collect: dict[bytes, int] = field(default_factory=dict)
     watermark: int = MIN_TIMESTAMP
@@ -85,7 +89,7 @@ class OpaqueFacts:
 
 
 class IdFacts:
-    """All that a receiver's journal says of ids."""
+    """All facts about ids in a receiver's journal."""
 
     def __init__(self, keys: KeyInterval) -> None:
         self.keys = keys
@@ -94,7 +98,7 @@ class IdFacts:
         self.batches: dict[str, dict[int, set[bytes]]] = {}
         self.sequencers: list[SequencerFact] = []
         self.segments: dict[str, str] = {}
-        """The stored segments that the base relies on, each with its sending computation."""
+        """The stored segments that the base needs, each with its sending computation."""
 
     def _sequence(self, name: str) -> SequenceFacts:
         if name not in self.positions:
@@ -105,7 +109,7 @@ class IdFacts:
     # A base.
 
     def load(self, blob: bytes, segment: Callable[[str], bytes]) -> None:
-        """Take one part of a base. ``segment``: the ids of a stored segment, by its name."""
+        """Read one part of a base. ``segment``: returns the ids of a stored segment, by its name."""
         _, rows = msgspec.msgpack.decode(blob)
         for kind, *row in rows:
             self._load(kind, row, segment)
@@ -136,7 +140,7 @@ class IdFacts:
     # Entries.
 
     def apply(self, wire: Sequence[Any]) -> None:
-        """Take what one entry says."""
+        """Read one entry."""
         if not wire:
             return
         assert len(wire) == _COLUMNS, wire
@@ -151,7 +155,8 @@ class IdFacts:
             for one in self._sequence(name).ranges:
                 one.statements.append((mark, frozenset(unacked)))
         for name in retired:
-            # It was admitted before, if both are in one entry. Whose records are consumed here is not retired.
+            # If one entry admits and retires a sequence, it was admitted first. A sequence with records that this entry
+            # consumes is not retired.
             if all(name != consumed for consumed, *_ in positions):
                 self.positions.pop(name, None)
         for computation, watermark, horizon in horizons:
@@ -163,7 +168,7 @@ class IdFacts:
             self.batches.setdefault(query, {}).setdefault(batch, set()).update(_split(blob))
 
     def inherit(self, parent: IdFacts) -> None:
-        """Take what a parent knew of the keys here."""
+        """Copy a parent's facts about the keys of this receiver."""
         self.sequencers += parent.sequencers
         for name, theirs in parent.positions.items():
             cut = [(one.keys.intersection(self.keys), one) for one in theirs.ranges]
@@ -216,7 +221,7 @@ def _sequencer(row: Sequence[Any]) -> SequencerFact:
 
 
 def _outside(piece: KeyInterval, keys: KeyInterval) -> list[KeyInterval]:
-    """What of ``piece`` is not in ``keys``."""
+    """The parts of ``piece`` that are not in ``keys``."""
     if not piece.overlaps(keys):
         return [piece]
     rest = []

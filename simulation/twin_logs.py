@@ -1,4 +1,4 @@
-"""A stream log as its journal has it, read by code of the simulator's own (G12)."""
+"""The state of a stream log according to its journal, read by the simulator's own code (G12)."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from millwheel.core.keys import ALL_KEYS
-from millwheel.core.time import MIN_TIMESTAMP
+from millwheel.model.keys import ALL_KEYS
+from millwheel.model.time import MIN_TIMESTAMP
 from millwheel.store.contract import JournalHead, PartId
 from millwheel.store.memory import MemoryStore
 from millwheel.worker.log.entry import LogEntry, LogMeta, SegmentBlob
@@ -21,7 +21,7 @@ __all__ = ["LogTwin", "read_log"]
 
 @dataclass(slots=True)
 class LogTwin:
-    """What a journal says of a log, and the rows that it relies on."""
+    """What a journal says about a log, with the rows that it needs."""
 
     ids: IdFacts
     watermark: int = MIN_TIMESTAMP
@@ -30,15 +30,15 @@ class LogTwin:
     end: int = 0
     counts: tuple[int, ...] = (0, 0, 0)
     cursors: dict[str, tuple[int, int]] = field(default_factory=dict)
-    """ACKed offset and life, by name."""
+    """ACKed offset and incarnation number, by name."""
     records: dict[int, tuple[int, bytes]] = field(default_factory=dict)
     """Timestamp and value, by offset."""
     faults: list[str] = field(default_factory=list)
-    """What contradicts itself."""
+    """Contradictions in the journal."""
 
 
 def read_log(store: MemoryStore, computation: str, journal: str) -> LogTwin:
-    """The log of ``journal``; the rows of its closed segments are those of ``computation``."""
+    """The log of ``journal``; the rows of its closed segments belong to ``computation``."""
     head: JournalHead = finished(store.read_head(journal))
     twin = LogTwin(IdFacts(ALL_KEYS))
     blobs = dict(zip(head.parts, finished(store.read_parts(journal, head.parts)), strict=True))
@@ -65,7 +65,7 @@ def _read_base(store: MemoryStore, computation: str, blobs: Mapping[PartId, byte
 
 
 def _read_segment(store: MemoryStore, computation: str, first: int, end: int, twin: LogTwin) -> None:
-    """A segment that was dropped since the base has no row any more: whether it is missing is said at the end."""
+    """Read a segment. A segment that was dropped since the base has no row; missing offsets are reported later."""
     (row,) = finished(store.read_states(computation, [first.to_bytes(8, "big")]))
     if row is None:
         return

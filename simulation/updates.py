@@ -1,15 +1,16 @@
-"""Which records go where when updates change the topology, record by record (sections 4.1, 7.1; G1).
+"""The consumers of each record when updates change the topology (sections 4.1, 7.1; G1).
 
-Invariants that updates threaten, and that are judged here:
+This module checks these invariants:
 
-- A production has the consumers of one version of the topology, with that version's keys. An owner whose sequencer was
-  drawn after an update knows it: its productions have the consumers of that version, or of a later one.
-- Each of those consumers commits it once, however it is keyed by then, unless the consumer was removed.
-- A life of a removed computation ends: the next one has no state and no ids of it. What it had committed arrives.
-- No key's steps go back to an earlier version of the code, and state stays with its keys through every migration.
+- A production has the consumers and keys of one version of the topology. An owner whose sequencer was drawn after an
+  update knows that update: its productions have the consumers of that version or of a later one.
+- Each of those consumers commits the production once, under whichever key it has by then, unless the consumer was
+  removed.
+- A removed computation's incarnation ends: the next one has no state and no ids of it. What it had committed arrives.
+- No key's steps return to an earlier version of the code, and state stays with its keys through every migration.
 
-Who could break them: an owner that routes by an old catalog, discards what is due, or delivers what is void; a new life
-that finds rows of the former one.
+Who could break them: an owner that routes by an old catalog, discards due records, or delivers void ones; a new
+incarnation that finds rows of the former one.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from typing import Final
 import msgspec
 
 from millwheel.coordination.contract import Change
-from millwheel.core.catalog_keys import topology_key
+from millwheel.model.catalog_keys import topology_key
 from millwheel.rpc.v1 import catalog_pb2 as catalog
 from millwheel.worker.interval.entry import ProductionRow
 from simulation.blocks import Item
@@ -40,20 +41,20 @@ Version = tuple[int, Form, dict[str, str]]
 
 
 class VersionedRoutes:
-    """Follows the versions of the topology, and judges each journaled production by them."""
+    """Follows the versions of the topology, and checks each journaled production against them."""
 
     def __init__(self, forms: Mapping[str, Form]) -> None:
-        """``forms``: by a package's digest."""
+        """Start without versions. ``forms``: by a package's digest."""
         self._forms = forms
         self._versions: list[Version] = []
         self._last = 0
         self._lives: set[str] = set()
         """All incarnations that the changing computations have had."""
         self.judged: Counter[int] = Counter()
-        """How many productions had the consumers of which version, counted from 0."""
+        """How many productions had the consumers of each version, counted from 0."""
 
     def follow(self, changes: Iterable[Change]) -> None:
-        """Take the topology's versions from the coordinator's changes."""
+        """Read the topology's versions from the coordinator's changes."""
         for change in changes:
             if change.key != _KEY or change.value is None:
                 continue
@@ -73,7 +74,7 @@ class VersionedRoutes:
             return
         first = max(index for index, (drawn, _, _) in enumerate(self._versions) if drawn < sequencer)
         for position, _, stream, value, _, targets, opaque in rows:
-            # A weak production is journaled only as a straggler, with those of its consumers that have not ACKed it.
+            # A weak production is journaled only as a straggler. It lists only the consumers that have not ACKed it.
             if opaque or not any(form.fields_of(stream) for _, form, _ in self._versions):
                 continue
             item = _item(value)
@@ -90,14 +91,14 @@ class VersionedRoutes:
 
 
 def _consumers(version: Version, stream: str, item: Item) -> dict[str, bytes]:
-    """Who consumes a record of ``stream`` in a version, under which key."""
+    """The consumers of a record of ``stream`` in a version, with the record's key for each."""
     _, form, incarnations = version
     fields = form.fields_of(stream)
     return {incarnations[name]: getattr(item, field).encode() for name, field in fields.items()}
 
 
 def update_differences(plan: Plan, items: Iterable[Item]) -> Iterator[str]:
-    """What the sink of the changing part has that it should not have, or lacks.
+    """Wrong or missing records at the sink of the changing part.
 
     ``items``: in the order of the sink.
     """
@@ -121,7 +122,7 @@ def update_differences(plan: Plan, items: Iterable[Item]) -> Iterator[str]:
 
 
 def _way(item: Item) -> str:
-    """By which of the changing computations a record came; ``behind`` itself: straight from the first stream."""
+    """The changing computation that a record came through; ``behind`` itself: directly from the first stream."""
     names = [life_of(step.computation) for step in item.steps]
     return next((name for name in reversed(names) if name == BASE or name.startswith(f"{MIDDLE}#")), BEHIND)
 
@@ -132,7 +133,7 @@ def _lost(due: Arrivals, found: Counter[int]) -> Iterator[str]:
 
 
 def _codes(items: Iterable[Item]) -> Iterator[str]:
-    """The steps of a key are made by versions of the code that never go back."""
+    """The versions of the code that made a key's steps never decrease."""
     steps: dict[tuple[str, str], dict[int, int]] = {}
     for item in items:
         for step in item.steps:

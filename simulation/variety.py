@@ -1,6 +1,6 @@
-"""What plans vary beyond topology and input: policies, cycles, ways of injecting.
+"""What plans vary beyond topology and input: policies, cycles, kinds of injectors.
 
-Each has a chance of its own, so that a new one changes nothing of what a seed decides otherwise.
+Each variation has its own random generator. So a new variation does not change the other choices of a seed.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from dataclasses import replace
 from random import Random
 from typing import TYPE_CHECKING, Final
 
-from millwheel.core.time import seconds
+from millwheel.model.time import seconds
 from simulation.backends import embedded, on_cassandra, suspended
 from simulation.blocks import LIBRARY, plain_node
 from simulation.options import (
@@ -32,11 +32,11 @@ HOSTS: Final = ("m0", "m1", "t0", "t1", "w0", "w1", "w2")
 _AN_HOUR: Final = 3_600_000_000
 
 _PER_RECORD: Final = frozenset({"pass", "count", "slow", "flaky", "delay"})
-"""Blocks that send on each record by itself."""
+"""Blocks that process each record independently."""
 
 
 def vary(plan: Plan) -> None:
-    """Change a plan, here and there."""
+    """Apply a random selection of the variations to a plan."""
     for name, change, share in _CHANGES:
         chance = Random(f"{name} {plan.seed}")
         if chance.random() < share:
@@ -44,17 +44,17 @@ def vary(plan: Plan) -> None:
 
 
 def _compact(plan: Plan, chance: Random) -> None:
-    """Who has not followed the coordinator for some revisions must read everything anew."""
+    """A watcher that is some revisions behind the coordinator must read all values again."""
     plan.revisions_kept = chance.choice((1, 10, 50))
 
 
 def _segments(plan: Plan, chance: Random) -> None:
-    """The ids of what was taken go to the store, a few at a time, behind their filters."""
+    """The ids of consumed records go to the store in small groups, with their filters."""
     plan.tuning["ids"] = {"segment": chance.choice((1, 3, 10)), "group": chance.choice((1, 4)), "cached": 1}
 
 
 def _far(plan: Plan, chance: Random) -> None:
-    """All timers but a few are in the store alone."""
+    """All timers except a few are only in the store."""
     few = {"timers_kept": 1, "timer_part": chance.choice((1, 2)), "checkpoint_entries": chance.choice((2, 4))}
     plan.tuning["core"].update(few, timer_lead=chance.choice((0, 1_000_000)), flush_interval=10_000)
 
@@ -65,7 +65,7 @@ def _divided(plan: Plan, chance: Random) -> None:
 
 
 def _bases(plan: Plan, chance: Random) -> None:
-    """The authority's journals are short: its shards start from bases, of several parts."""
+    """The authority's journals are short: its shards start from base parts, several for each base."""
     few = chance.choice((1_000, 5_000))
     plan.tuning["authority"] = {"snapshot_bytes": few, "part_bytes": 100, "entry_bytes": chance.choice((100, 10_000))}
 
@@ -76,34 +76,36 @@ def _versions(plan: Plan, chance: Random) -> None:
 
 
 def _merges(plan: Plan, chance: Random) -> None:
-    """Neighbours are merged, of which there are some."""
+    """Neighbouring intervals are merged. Each computation starts with at least two."""
     plan.intervals = max(plan.intervals, 2)
     plan.merges = chance.randint(2, 6)
 
 
 def _zombies(plan: Plan, chance: Random) -> None:
-    """Owners wake up after their leases, and what they had asked of the store arrives then (figure 12)."""
+    """Owners wake up after their leases have ended, and their former store requests arrive then (figure 12)."""
     plan.zombies = chance.randint(1, 2)
 
 
 def _one_way(plan: Plan, chance: Random) -> None:
-    """What some say is not heard, and they hear all."""
+    """Some hosts' messages do not arrive, while messages to these hosts do."""
     plan.one_way = chance.randint(1, 3)
 
 
 def _islands(plan: Plan, chance: Random) -> None:
-    """Owners are cut off for longer than their leases; what they asked of the store comes afterwards (figure 12)."""
+    """Owners are cut off for longer than their leases; their store requests arrive afterwards (figure 12)."""
     plan.islands = chance.randint(1, 2)
 
 
 def _copies_circle(plan: Plan) -> bool:
-    """Whether copies count again and come round: at each new owner there are more of them, and of owners there must not
-    be dozens."""
+    """Whether copies count as records and return on a cycle.
+
+    Each new owner makes more copies, so such a plan must not have dozens of owners.
+    """
     return any(node["feedback"] for node in plan.nodes) and not all(node["exactly_once"] for node in plan.nodes)
 
 
 def _balanced(plan: Plan, chance: Random) -> None:
-    """Masters move, split and merge intervals for their load's sake."""
+    """Masters move, split and merge intervals to balance their load."""
     if _copies_circle(plan):
         return
     plan.balanced = chance.choice((0.0005, 0.005, 0.02))
@@ -111,14 +113,15 @@ def _balanced(plan: Plan, chance: Random) -> None:
 
 
 def _retired(plan: Plan, chance: Random) -> None:
-    """What is known of injector processes that have finished is forgotten, while the rest goes on."""
+    """Injector processes are retired after they finish, while the rest of the run continues."""
     plan.retired = True
 
 
 def _stops(plan: Plan, chance: Random) -> None:
-    """A computation stands still when records fail again and again, until an operator has it go on elsewhere.
+    """A computation stops when records fail repeatedly, until an operator resumes it at another worker.
 
-    Not one for which copies count: of a delivery whose records fail in turn, those before are run at each new owner.
+    This needs a computation for which copies do not count. When one record of a delivery fails, each new owner runs the
+    earlier records of the delivery again.
     """
     if _copies_circle(plan):
         return
@@ -131,30 +134,30 @@ def _stops(plan: Plan, chance: Random) -> None:
 
 
 def _guests(plan: Plan, chance: Random) -> None:
-    """Somebody else reads the sinks, too."""
+    """A second subscriber also reads the sinks."""
     plan.guests = True
 
 
 def _probed(plan: Plan, chance: Random) -> None:
-    """Somebody asks for percentiles."""
+    """A client requests percentiles."""
     plan.probed = True
 
 
 def _late_readers(plan: Plan, chance: Random) -> None:
-    """Sinks are read when their records have left memory."""
+    """Sinks are read after their records have left memory."""
     plan.readers_late = chance.uniform(0.3, 1.0) * plan.span
     plan.tuning["log"].update(memory_bytes=1, segment_bytes=300, checkpoint_entries=2)
 
 
 def _clocks(plan: Plan, chance: Random) -> None:
-    """Wall clocks are not set alike, and go wrong by a little all the time."""
+    """Wall clocks differ from each other and drift."""
     for name in HOSTS:
         if chance.random() < 0.5:
             plan.clocks[name] = (chance.uniform(-2.0, 2.0), chance.choice((0.0, -0.02, 0.02)))
 
 
 def _weakly(plan: Plan, chance: Random) -> None:
-    """A computation produces weakly, and waits for its stragglers for less than others, or for more."""
+    """A computation has weak productions, and its straggler delay is shorter or longer than usual."""
     node = chance.choice(plan.nodes)
     if node["kind"] in _PER_RECORD and not node["late"]:
         node.update(kind="pass", strong=False, arguments=[])
@@ -164,7 +167,7 @@ def _weakly(plan: Plan, chance: Random) -> None:
 
 
 def _letters(plan: Plan, chance: Random) -> None:
-    """A computation gives up on records that fail again and again: they are at its sinks, or dead letters."""
+    """A computation gives up on records that fail repeatedly: each reaches its sinks or becomes a dead letter."""
     nodes = [node for node in plan.nodes if node["kind"] in ("count", "slow", "flaky")]
     simple = all(node["exactly_once"] and not node["late"] for node in plan.nodes)
     if nodes and simple and not plan.ending and not plan.wide:
@@ -172,14 +175,15 @@ def _letters(plan: Plan, chance: Random) -> None:
 
 
 def _renewed(plan: Plan, chance: Random) -> None:
-    """A computation's states are others with the next version of its code."""
+    """The next version of a computation's code has another state format."""
     plan.renewed = chance.choice([node["name"] for node in plan.nodes if node["kind"] == "count"] or [""])
 
 
 def _throttled(plan: Plan, chance: Random) -> None:
-    """A process that is far ahead of the low watermark waits (8.4), where nothing holds the watermark for its records.
+    """A process that is far ahead of the low watermark waits (8.4).
 
-    One that promises late would wait for itself.
+    This needs a stream on which no hold waits for the process's records. A process that advances its watermark late
+    would wait for itself.
     """
     source = chance.choice(plan.sources)
     readers = [reader for reader in plan.readers if reader.stream == source["name"]]
@@ -190,12 +194,12 @@ def _throttled(plan: Plan, chance: Random) -> None:
 
 
 def _batches(plan: Plan, chance: Random) -> None:
-    """An injector sends batches of a query, and old ones again."""
+    """An injector sends batches of a query, and repeats old batches."""
     chance.choice(plan.readers).batched = True
 
 
 def _idle(plan: Plan, chance: Random) -> None:
-    """An injector has nothing to send for a while; what it sends after that may be late."""
+    """An injector is idle for a while; records that it sends after that may be late."""
     reader = chance.choice(plan.readers)
     if not reader.batched:
         at = reader.idle_at = chance.randrange(len(reader.inputs))
@@ -203,8 +207,10 @@ def _idle(plan: Plan, chance: Random) -> None:
 
 
 def _files(plan: Plan, chance: Random) -> None:
-    """An injector reads files, is killed while it does, and reads them again. It is idle in between: what it sends may
-    be late."""
+    """An injector reads files, is killed meanwhile, and reads them again.
+
+    It is idle between runs, so what it sends may be late.
+    """
     skewed = {source["name"] for source in plan.sources if "skew" in source}
     readers = [one for one in plan.readers if not one.batched and one.idle_at < 0 and one.stream not in skewed]
     if readers:
@@ -216,7 +222,10 @@ def _files(plan: Plan, chance: Random) -> None:
 
 
 def _spark(plan: Plan, chance: Random) -> None:
-    """An injector is a query of Spark's. A process that waits for the low watermark would wait for its own batch."""
+    """An injector is a Spark query.
+
+    Its stream has no skew limit: a process that waits for the low watermark would wait for its own batch.
+    """
     skewed = {source["name"] for source in plan.sources if "skew" in source}
     readers = [one for one in plan.readers if not (one.files or one.batched) and one.idle_at < 0]
     readers = [one for one in readers if one.stream not in skewed]
@@ -226,7 +235,7 @@ def _spark(plan: Plan, chance: Random) -> None:
 
 
 def _late(plan: Plan, chance: Random) -> None:
-    """A computation that takes injected records, and those alone, drops late ones, or diverts them."""
+    """A computation that consumes only injected records drops or diverts late ones."""
     sources = {source["name"] for source in plan.sources}
     node = chance.choice([node for node in plan.nodes if set(node["inputs"]) <= sources])
     node["late"] = chance.choice(("drop", "divert"))
@@ -239,14 +248,17 @@ def _late(plan: Plan, chance: Random) -> None:
 
 
 def _loose(plan: Plan, chance: Random) -> None:
-    """A computation takes records as often as they come."""
+    """A computation is not exactly-once: it processes every copy of a record."""
     node = chance.choice(plan.nodes)
     if node["strong"]:
         node["exactly_once"] = False
 
 
 def _cycle(plan: Plan, chance: Random) -> None:
-    """A computation sends records back some times before it sends them on: to itself, or to the first of the chain."""
+    """A computation sends records back some times before it sends them on.
+
+    The records return to the computation itself, or to the first one of the chain.
+    """
     index = chance.randrange(len(plan.nodes))
     first = 0 if chance.random() < 0.5 and all(len(node["outputs"]) == 1 for node in plan.nodes) else index
     if any(node["kind"] not in _PER_RECORD or node["late"] for node in plan.nodes[first : index + 1]):
@@ -257,7 +269,7 @@ def _cycle(plan: Plan, chance: Random) -> None:
 
 
 def _added(plan: Plan, chance: Random) -> None:
-    """A computation comes with a new version. What is behind when it joins is late to it."""
+    """A new version adds a computation. Records behind the watermark at that time are late for it."""
     plan.added = {
         "name": "extra",
         "kind": chance.choice(("count", "slow", "flaky", "pass")),
@@ -269,7 +281,7 @@ def _added(plan: Plan, chance: Random) -> None:
 
 
 def _neighbour(plan: Plan, chance: Random) -> None:
-    """A second topology reads a stream of the first, and goes and comes back under its name."""
+    """A second topology reads a stream of the first one. It is cancelled and submitted again under its name."""
     produced = [stream for node in plan.nodes for stream in node["outputs"]]
     plan.neighbour = {
         "name": "other",
@@ -285,13 +297,13 @@ def _neighbour(plan: Plan, chance: Random) -> None:
 
 
 def _ending(plan: Plan, chance: Random) -> None:
-    """The topology is drained, or cancelled, while its input comes."""
+    """The topology is drained or cancelled while its input arrives."""
     plan.ending = chance.choice(("drain", "drain", "cancel"))
     plan.ends_at = chance.uniform(0.2, 1.2) * plan.span
 
 
 def _returning(plan: Plan, chance: Random) -> None:
-    """The topology is cancelled while its input comes, and comes back under its name."""
+    """The topology is cancelled while its input arrives, and submitted again under its name."""
     simple = all(node["exactly_once"] and not node["late"] and node["kind"] != LIBRARY for node in plan.nodes)
     simple = simple and not any({"letters", "stops"} & node.keys() for node in plan.nodes)
     if plan.ending or plan.wide or not simple or any(one.batched or one.spark for one in plan.readers):
@@ -352,4 +364,4 @@ _CHANGES: Final[tuple[tuple[str, Callable[[Plan, Random], None], float], ...]] =
     ("suspended", suspended, 0.22),
     ("embedded", embedded, 0.31),
 )
-"""Name, change, and in what share of all seeds."""
+"""Name, change, and its share of all seeds."""

@@ -1,5 +1,8 @@
-"""Those who come by: guests who read a sink beside its subscriber, somebody who asks for percentiles, and an operator
-who retires injector processes and queries."""
+"""Clients that only some plans have: guests, a prober and a retirer.
+
+Guests read a sink beside its own subscriber. The prober requests percentiles. The retirer is an operator that retires
+injector processes and queries.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,7 @@ from millwheel.client.log_link import delete_cursor, list_cursors
 from millwheel.client.percentiles import read_percentile
 from millwheel.client.shards import ShardedWatermarks
 from millwheel.client.subscription import From, Subscription
-from millwheel.core.time import MIN_TIMESTAMP
+from millwheel.model.time import MIN_TIMESTAMP
 from millwheel.rpc.failures import FailureCode, RequestError
 from simulation.blocks import Item
 from simulation.clients import ADDRESS, Progress, query_of, settled
@@ -26,10 +29,10 @@ _CURSOR = "guest"
 
 
 def guest(progress: Progress, stream: str) -> Main:
-    """Reads a sink now under a cursor, now without, for some seconds each, and has the cursor forgotten now and then.
+    """Read a sink for some seconds at a time, with or without a cursor, and sometimes delete the cursor.
 
-    What is read is what the sink's subscriber reads at the same offsets. Whoever's cursor is there misses nothing. Now
-    and then the cursor is created again while its deletion is on its way, beside appends that are in flight.
+    The guest must read what the sink's subscriber reads at the same offsets. A guest with a cursor misses nothing.
+    Sometimes the cursor is created again while its deletion and other appends are in flight.
     """
 
     async def main(world: World, process: Process) -> None:
@@ -73,13 +76,16 @@ async def _look_in(world: World, progress: Progress, stream: str, cursor: str) -
 
 
 def _check_life(world: World, subscription: Subscription) -> None:
-    """A cursor answers when it is durable: then its life has a number."""
+    """A subscription with a cursor is answered after the cursor is durable.
+
+    From then on its incarnation has a number.
+    """
     if subscription.cursor and not subscription._life:
         world.violated(f"stream {subscription.stream}: a cursor answers before its creation is in the journal (G1)")
 
 
 async def _created_again(world: World, progress: Progress, stream: str) -> None:
-    """Have the cursor forgotten, and meanwhile subscribe under its name, several times in succession."""
+    """Delete the cursor, and meanwhile subscribe under its name several times in succession."""
     if stream not in progress.promised:
         return
     forgetting: asyncio.Task[None] | None = None
@@ -97,7 +103,7 @@ async def _created_again(world: World, progress: Progress, stream: str) -> None:
 
 
 async def _forgotten(world: World, stream: str) -> None:
-    """Have the cursor forgotten, if it is there; whether that happened is not always told."""
+    """Delete the cursor, if it exists. A timeout leaves the outcome unknown."""
     try:
         async with ControlClient(ADDRESS, deadline=3.0, patience=5.0) as client:
             known = {one.name: one.acked for one in await list_cursors(stream, client)}
@@ -108,7 +114,7 @@ async def _forgotten(world: World, stream: str) -> None:
 
 
 async def _gone(world: World, stream: str) -> None:
-    """Leave nothing behind that keeps records for ever."""
+    """Delete the cursor with retries, because a cursor that stays would keep records for ever."""
     while True:
         try:
             async with ControlClient(ADDRESS, deadline=3.0, patience=5.0) as client:
@@ -122,7 +128,7 @@ async def _gone(world: World, stream: str) -> None:
 
 
 def prober(progress: Progress) -> Main:
-    """Asks how far the first computation is but for a tenth of its work: never back, and not behind the watermark."""
+    """Request the 90th percentile of the last computation's progress: it never decreases."""
 
     async def main(world: World, process: Process) -> None:
         await progress.submitted.wait()
@@ -155,7 +161,7 @@ async def _probe(world: World, progress: Progress) -> None:
 
 
 def retirer(progress: Progress) -> Main:
-    """Has processes that have finished forgotten, with their queries, soon after; of others that is refused."""
+    """Retire processes and their queries soon after they finish. The request is refused for unfinished processes."""
 
     async def main(world: World, process: Process) -> None:
         await progress.submitted.wait()
@@ -176,7 +182,7 @@ def retirer(progress: Progress) -> Main:
 def _has_all(progress: Progress, which: Reader) -> bool:
     """Whether a process may have finished: all of its records were ACKed before it did.
 
-    A file injector finishes by itself, and its run goes on for a while. Each of its records was sent before that.
+    A file injector finishes by itself, and its run continues for a while. Each of its records was sent before that.
     :mod:`simulation.evidence` compares the end of every process with the journals.
     """
     if which.files:
@@ -185,7 +191,7 @@ def _has_all(progress: Progress, which: Reader) -> bool:
 
 
 async def _retired(world: World, progress: Progress, which: Reader) -> bool:
-    """Retire a process, and the query that it has; whether both are."""
+    """Retire a process and its query, if it has one; True if both are retired."""
     name = which.stream, which.process
     async with ControlClient(ADDRESS, deadline=3.0, patience=2.0) as client:
         await client.retire_injector(*name)

@@ -1,7 +1,7 @@
-"""What is to arrive of library windows: computed from the injected records alone, window by window.
+"""The expected results of library windows, computed window by window from the injected records alone.
 
 Without late records the results are known exactly: start, end and ids of each key's windows. Late records have bounds:
-each is in windows that it belongs to, or was too late for all of them, and nothing else changes by it.
+each is in the windows that it belongs to, or was too late for all of them. It changes nothing else.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Sunk = Mapping[str, Mapping[int, tuple[int, Item]]]
 
 
 def window_differences(plan: Plan, sunk: Sunk) -> Iterator[str]:
-    """What library windows produced that they should not have, or did not produce (G1)."""
+    """Wrong or missing results of library windows (G1)."""
     for node in plan.nodes:
         if node["kind"] == LIBRARY:
             yield from _Judge(plan, node, sunk).differences()
@@ -38,7 +38,7 @@ class _Judge:
         if self._shape != "sliding":
             self._every = self._size
         self._whole = not plan.ending
-        """Whether everything has come out."""
+        """Whether all results have arrived."""
         output, *too_late = node["outputs"]
         self._output: Mapping[int, tuple[int, Item]] = sunk.get(output, {})
         aside = [item for stream in too_late for _, item in sunk.get(stream, {}).values()]
@@ -78,7 +78,7 @@ class _Judge:
                 yield f"late record {one.number} is in no window, and all windows are kept for it"
 
     def _revisions(self, span: Span, revisions: Mapping[int, list[int]]) -> Iterator[str]:
-        """They are 0, 1, 2, … and each has one record more than the one before."""
+        """Revisions are 0, 1, 2, … and each has one record more than the one before."""
         if sorted(revisions) != list(range(len(revisions))):
             yield f"the revisions of {span} are {sorted(revisions)}"
             return
@@ -97,7 +97,7 @@ class _Judge:
             yield from self._compare(f"window {span}", sure, late, last.get(span, Counter()))
 
     def _spans(self, timestamp: int) -> Iterator[Span]:
-        """All windows that a timestamp is in: each start that is a multiple of ``every`` from the offset, tried."""
+        """All windows that contain a timestamp, found by trying each start ``offset + n * every``."""
         nearest = (timestamp - self._size - self._offset) // self._every - 1
         for number in range(nearest, nearest + self._size // self._every + 4):
             start = self._offset + number * self._every
@@ -105,7 +105,10 @@ class _Judge:
                 yield start, start + self._size
 
     def _sessions(self, inputs: list[Input], last: Mapping[Span, Counter[int]]) -> Iterator[str]:
-        """Without late records the sessions are known; with some, in which no record may be twice, or missing."""
+        """Without late records the sessions are known exactly.
+
+        With late records, no record may be duplicated or missing.
+        """
         sure, late = {one.number for one in inputs if not one.late}, {one.number for one in inputs if one.late}
         if late:
             yield from self._compare("all sessions", sure, late, sum(last.values(), Counter()))

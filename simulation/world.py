@@ -26,7 +26,7 @@ from simulation.taps import Taps
 __all__ = ["Main", "World"]
 
 Main = Callable[["World", Process], Awaitable[None]]
-"""What a process does from its start to its end."""
+"""The main function of a process. The process ends when it returns."""
 
 
 def _store(plan: Plan, network: Network, watch: StoreWatch) -> SimulatedStore | SimulatedCassandra:
@@ -39,7 +39,7 @@ def _store(plan: Plan, network: Network, watch: StoreWatch) -> SimulatedStore | 
 
 
 class World:
-    """Made anew for each run. Everything in it that is chance comes from the plan's seed."""
+    """The state of one run. All of its randomness comes from the plan's seed."""
 
     def __init__(self, plan: Plan, loop: SimulatedLoop, directory: Path) -> None:
         self.plan = plan
@@ -53,11 +53,11 @@ class World:
         self.watch = StoreWatch()
         self.changes: list[Callable[[tuple[Change, ...]], None]] = []
         self.broadcasts: list[Callable[[Mapping[str, int]], None]] = []
-        """Told of the watermarks that a worker hears, by sending computation."""
+        """Called with the watermarks that a worker receives, by sending computation."""
         self.deliveries: list[Callable[[Delivery], None]] = []
-        """Told of what intervals send."""
+        """Called with each delivery that an interval sends."""
         self.taps = Taps()
-        """Further places where checkers listen."""
+        """Further hooks for checkers inside the product."""
         self.store = _store(plan, self.network, self.watch)
         self.coordinator = SimulatedCoordinator(
             self.network, Random(f"coordinator {plan.seed}"), self._changed, plan.revisions_kept
@@ -65,17 +65,17 @@ class World:
         self.coordinator.lease_clock = plan.lease_clock
         self.coordinator.misused = self.violated
         self.processes: dict[str, Process] = {}
-        """The present life of each."""
+        """The current incarnation of each process, by name."""
         self.forms: dict[str, Form] = {}
-        """By a package's digest: which form of what updates change is in it."""
+        """Which form of the changing part a package contains, by the package's digest."""
         self.workers: dict[str, Worker] = {}
-        """The worker in each worker process's present life."""
+        """The worker object of each worker process's current incarnation."""
         self.stops: dict[str, asyncio.Event] = {}
-        """What tells each daemon to stop, as SIGTERM does."""
+        """The event that stops each daemon, as SIGTERM does."""
         self._mains: dict[str, Main] = {}
 
     def violated(self, what: str) -> None:
-        """A guarantee does not hold."""
+        """Record that a guarantee does not hold."""
         self.violations.append(what)
         self.history.note(f"VIOLATION {what}")
 
@@ -86,11 +86,11 @@ class World:
     # Processes.
 
     def start(self, name: str, main: Main | None = None, clock: Clock | None = None) -> Process:
-        """Start a process, or start it again as it was."""
+        """Start a process, or restart it with its former main function and clock."""
         before = self.processes.get(name)
         life = 1 if before is None else before.life + 1
         if before is not None:
-            self.network.died(before)  # a machine that comes back knows nothing of its old connections
+            self.network.died(before)  # a machine that restarts has lost its old connections
         kept = clock or (before.clock if before is not None else Clock())
         process = self.processes[name] = Process(self.loop, name, life, kept)
         main = self._mains[name] = main or self._mains[name]
@@ -106,7 +106,7 @@ class World:
         self.history.note("has ended", process)
 
     def kill(self, name: str) -> None:
-        """As SIGKILL."""
+        """Kill a process, as SIGKILL does."""
         process = self.processes[name]
         if process.alive:
             self.history.note("is killed", process)
@@ -114,7 +114,7 @@ class World:
             self.network.died(process)
 
     def vanish(self, name: str) -> None:
-        """Its machine is lost: nobody is told, and nothing answers there, not even that nothing is there."""
+        """Lose a process's machine: no connection is reset, and no connection attempt is refused or answered."""
         process = self.processes[name]
         self.history.note("vanishes", process)
         for other in (*self.processes, "store", "coordinator"):
@@ -124,26 +124,26 @@ class World:
         self.loop.kill(process)
 
     def pause(self, name: str) -> None:
-        """As SIGSTOP."""
+        """Pause a process, as SIGSTOP does."""
         process = self.processes[name]
         self.history.note("is paused", process)
         self.loop.pause(process)
         self.network.paused(process)
 
     def suspend(self, name: str) -> None:
-        """Its machine is suspended: when it goes on, no time has passed by its steady clock."""
+        """Suspend a process's machine. Its steady clock stands still until the machine resumes."""
         process = self.processes[name]
         self.history.note("is suspended", process)
         self.loop.suspend(process)
         self.network.paused(process)
 
     def resume(self, name: str) -> None:
-        """As SIGCONT, or its machine goes on."""
+        """Resume a process, as SIGCONT does, or resume its machine."""
         process = self.processes[name]
         if process.paused:
             self.history.note("goes on", process)
             self.loop.resume(process)
 
     def later(self, delay: float, call: Callable[..., Any], *arguments: Any) -> None:
-        """Have something happen by itself."""
+        """Schedule a call that belongs to the world and not to a process."""
         self.loop.call_later(delay, call, *arguments, context=self.network.context)

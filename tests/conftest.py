@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import traceback
 
+import hypothesis
 import pytest
 
 from tests.patience import patience
@@ -12,6 +13,10 @@ from tests.servers import stop_servers_with_their_loops
 
 # Most tests count time from 0. What refuses such times is tested where the option says so.
 os.environ.setdefault("MILLWHEEL_ANY_TIMESTAMP", "1")
+
+# An example may take any time on a busy machine. The time limit of the whole test stays.
+hypothesis.settings.register_profile("no deadline", deadline=None)
+hypothesis.settings.load_profile("no deadline")
 
 # pytest parses the source of what failed. In some releases of CPython (3.11.7 is one) that ends with "AST constructor
 # recursion depth mismatch" if another thread parses, too, and the whole run with it. Threads of the Cassandra driver do

@@ -1,7 +1,7 @@
-"""Generate the stubs of the protos, or check that they are fresh (--check).
+"""Generate the stubs of the protos, or check that they are up to date (--check).
 
-protoc names Python modules after the proto package, ``millwheel.v1`` say; the stubs live in
-``millwheel.rpc.v1``, so the imports between them are rewritten.
+protoc names Python modules after the proto package, for example ``millwheel.v1``. The stubs are in
+``millwheel.rpc.v1``, so this script rewrites the imports between them.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from grpc_tools import protoc
 ROOT = Path(__file__).resolve().parent.parent
 PROTO = ROOT / "proto"
 PACKAGES = {"millwheel.v1": "millwheel.rpc.v1", "millwheel.etcd.v3": "millwheel.coordination.etcd.v3"}
-"""Where the stubs of each proto package live."""
+"""The Python package that contains the stubs of each proto package."""
 
 
 def _folder(package: str) -> Path:
@@ -25,7 +25,7 @@ def _folder(package: str) -> Path:
 
 
 def generate(package: str, into: Path) -> None:
-    """Write fresh stubs of a proto package into the folder ``into``."""
+    """Write new stubs of a proto package into the folder ``into``."""
     home, folder = PACKAGES[package], _folder(package)
     name = re.escape(package)
     with tempfile.TemporaryDirectory() as raw:
@@ -49,13 +49,13 @@ def generate(package: str, into: Path) -> None:
 
 
 def _plugins() -> list[str]:
-    """Where protoc finds the plugins: beside the running interpreter, be it on PATH or not."""
+    """protoc's options for its plugins. They are beside the running interpreter, which need not be on PATH."""
     beside = Path(sys.executable).parent
     return [f"--plugin={name}={beside / name}" for name in ("protoc-gen-mypy", "protoc-gen-mypy_grpc")]
 
 
 def check() -> int:
-    """0 if the stubs in the tree are those that the protos give, else 1 with the stale files named."""
+    """Return 0 if the stubs in the tree match the protos. Otherwise print the stale files and return 1."""
     stale = []
     for package, home in PACKAGES.items():
         stubs = ROOT / _folder(home)

@@ -1,10 +1,12 @@
-"""The order in which one owner takes the deliveries of each sending interval (G15).
+"""The order in which one owner accepts the deliveries of each sending interval (G15).
 
-Invariant: of what one key has produced for a key here, that which is committed or taken is a prefix. A delivery is
-taken only right after the one that its sender names. A sender that names none sends everything that it was not ACKed
-for, from the oldest on, so all that came before is committed. Who may break it: docs/decisions/0020-order.md.
+Invariant: of the productions from one sending key to one key here, the accepted or committed ones are a prefix. A
+delivery is accepted only right after the delivery that it names as predecessor. A delivery without a predecessor is the
+sender's oldest one that is not ACKed. So everything before it is committed. docs/decisions/0020-order.md lists who
+could break this.
 
-What is kept is soft. A receiver that forgets a sender refuses what does not begin, and the sender begins again.
+The state here is only cached. A receiver that has forgotten a sender refuses every delivery that names a predecessor.
+The sender then starts again from its oldest delivery that is not ACKed.
 """
 
 from __future__ import annotations
@@ -23,67 +25,113 @@ _FULL: Final = DeliveryOutcome.DELIVERY_OUTCOME_REFUSED_FULL
 _REFUSED: Final = DeliveryOutcome.DELIVERY_OUTCOME_REFUSED_SEQUENCER
 _OUT_OF_ORDER: Final = DeliveryOutcome.DELIVERY_OUTCOME_OUT_OF_ORDER
 
-_WAITING: Final = 64
-"""Deliveries of one sender that wait behind one that is being looked into, at most (G13)."""
+_MAX_WAITING_PER_SENDER: Final = 64
+"""Maximum number of deliveries of one sender that wait behind a delivery with a pending look-up (G13)."""
 
-_SENDERS: Final = 10_000
-"""Senders that are remembered, at most: one that is forgotten begins again (G13)."""
+_MAX_SENDERS: Final = 10_000
+"""Maximum number of senders that are remembered. A forgotten sender has to start again (G13)."""
 
 _RECORD_BYTES: Final = 64
-"""Counted for each record that waits, beside its key and value: its timestamp, its id, its places in the columns."""
+"""Bytes counted for each waiting record beside key and value: its timestamp, id and places in the columns."""
+
+_MAX_REFUSED_SENDERS: Final = 1_000
+"""Maximum number of refused senders whose place is remembered (G13). Another one is added at a later refusal, if there
+is room then."""
 
 
 class Admission(Enum):
-    """What became of a delivery."""
+    """The result for one delivery."""
 
     TAKEN = 1
-    """Each of its records is in the queue, committed, or a copy of one that is."""
+    """Each of its records is queued, committed, or a copy of such a record."""
     REFUSED = 2
-    """None of its records was taken in: it is to be sent again."""
+    """None of its records was accepted: the sender has to send it again."""
     WAITS = 3
-    """Something is being looked up, and its answer decides."""
+    """A look-up is in progress, and its answer decides."""
+    NO_ROOM = 4
+    """Refused: the delivery needs a look-up, and there is no room in which it can wait."""
 
 
 class WaitingBytes:
-    """The deliveries of one receiver that wait for a look-up, or behind one that does, with their bytes (G13).
+    """Counts the bytes of one receiver's deliveries that wait for a look-up, or behind another waiting delivery (G13).
 
-    Invariant: ``used`` is at most ``limit``, unless one delivery waits alone. That one may have any size: a look-up
-    ends, so every delivery has its turn (G8).
+    Invariant: ``used`` is at most ``limit``, unless a single delivery waits alone. A single delivery may have any size:
+    every look-up ends, so every delivery gets its turn (G8).
+
+    First come, first served: room is reserved for the sender that was refused first. Others enter if they leave that
+    room free. Without the reservation, small deliveries could keep a large one out for ever.
+
+    The first sender may be gone, or need no room any more. So its reservation lapses in two cases. Both count from the
+    last refusal of the first sender. Either another sender was refused and then came again, or there were more than
+    ``_MAX_REFUSED_SENDERS`` refusals.
     """
 
     def __init__(self, limit: int | None = None) -> None:
         """
         Args:
-            limit: Bytes that may wait together, those of keys and some for each record included; None: any number.
+            limit: Maximum bytes that may wait together, with keys and a fixed amount per record. None: no limit.
         """
         self.used = 0
         self._limit = limit
         self._sizes: dict[Delivery, int] = {}
+        self._refused: dict[str, tuple[int, int]] = {}
+        """Refused senders that have not entered since, in order of their first refusal. The value: the bytes that the
+        sender needs, and the number of its last refusal."""
+        self._refusals = 0
 
     def __len__(self) -> int:
         return len(self._sizes)
 
     def enter(self, delivery: Delivery) -> bool:
-        """Count a delivery; returns whether it may wait. A delivery that waits already may go on waiting."""
+        """Count a delivery. Returns whether it may wait. A delivery that already waits may continue to wait."""
         if delivery in self._sizes:
             return True
         size = sum(map(len, delivery.values)) + sum(map(len, delivery.keys)) + _RECORD_BYTES * len(delivery.keys)
-        if self._limit is not None and self._sizes and self.used + size > self._limit:
-            return False
+        origin = delivery.sender.origin
+        if self._limit is not None:
+            self._drop_silent_places(origin)
+            if not self._has_room(origin, size, self._limit):
+                self._note(origin, size)
+                return False
+        self._refused.pop(origin, None)
         self._sizes[delivery] = size
         self.used += size
         return True
 
+    def _drop_silent_places(self, origin: str) -> None:
+        """Drop the first places until one whose sender is not silent. ``origin``: the sender that comes now."""
+        _, before = self._refused.get(origin, (0, 0))
+        while self._refused:
+            first, (_, last) = next(iter(self._refused.items()))
+            if first == origin or (last > before and self._refusals - last <= _MAX_REFUSED_SENDERS):
+                return
+            del self._refused[first]
+
+    def _has_room(self, origin: str, size: int, limit: int) -> bool:
+        first = next(iter(self._refused), origin)
+        kept = self._refused[first][0] if first != origin else 0
+        alone = not self._sizes and not kept
+        return alone or self.used + size + kept <= limit
+
+    def _note(self, origin: str, size: int) -> None:
+        self._refusals += 1
+        if origin in self._refused or len(self._refused) < _MAX_REFUSED_SENDERS:
+            self._refused[origin] = size, self._refusals
+
     def leave(self, delivery: Delivery) -> None:
-        """The delivery waits no longer; no effect if it does not wait."""
+        """The delivery waits no longer. No effect if it did not wait."""
         self.used -= self._sizes.pop(delivery, 0)
+
+    def forget(self, origin: str) -> None:
+        """The sender needs no room, or sends nothing any more: cancel its reservation."""
+        self._refused.pop(origin, None)
 
 
 class _Sender:
-    """What is known of one sending interval. ``last``: the number that the next delivery has to follow.
+    """The state of one sending interval. ``last`` is the number that the next delivery must name as predecessor.
 
-    Invariant: ``last`` is the number of the last delivery in ``waiting``, or ``taken`` if none waits. It is 0 while all
-    that waits is of an earlier sending: the sender has begun again, and that was refused.
+    Invariant: ``last`` is the number of the last delivery in ``waiting``, or ``taken`` if none waits. Exception: it is
+    0 after the sender started again and was refused, while deliveries of its earlier attempt still wait.
     """
 
     __slots__ = ("last", "retired", "sequencer", "taken", "waiting")
@@ -91,19 +139,19 @@ class _Sender:
     def __init__(self) -> None:
         self.sequencer = 0
         self.retired = False
-        """Whether it sends nothing any more: it is dropped when nothing of it waits."""
+        """Whether the sender is retired. A retired sender is dropped when none of its deliveries waits."""
         self.last = 0
         self.taken = 0
-        """The newest number that was taken; those in ``waiting`` follow it."""
+        """The newest number that was accepted. The deliveries in ``waiting`` follow it."""
         self.waiting: deque[Delivery] = deque()
-        """The first is being looked into, the others wait behind it."""
+        """The first delivery has a pending look-up. The others wait behind it."""
 
 
 class ArrivalOrder:
-    """Lets deliveries through in the order of their senders. ``admit`` is what takes one in.
+    """Passes deliveries on in their senders' order. ``admit`` performs the admission of one delivery.
 
-    A sender of which nothing was taken and nothing waits is as good as unknown, and is not kept. So what arrives late
-    of a retired sender, and is refused, leaves nothing behind.
+    A sender is dropped if none of its deliveries was accepted and none waits. So a late, refused delivery of a retired
+    sender leaves no state behind.
     """
 
     def __init__(
@@ -111,19 +159,19 @@ class ArrivalOrder:
     ) -> None:
         """
         Args:
-            admit: Takes in a delivery whose turn it is.
-            room: Counts the bytes of the deliveries that wait; None: they have no bound.
+            admit: Performs the admission of the delivery that is next in order.
+            room: Counts the bytes of the waiting deliveries. None: there is no limit.
         """
         self._admit = admit
         self._room = WaitingBytes() if room is None else room
         self._senders: OrderedDict[str, _Sender] = OrderedDict()
-        """The sender that was heard of last is the last."""
+        """In order of the last delivery received, the most recent last."""
 
     def __len__(self) -> int:
         return len(self._senders)
 
     def arrived(self, delivery: Delivery, out: list[Instruction]) -> None:
-        """Take a delivery in, have it wait, or refuse it."""
+        """Accept a delivery, let it wait, or refuse it."""
         order = delivery.order
         if order is None:
             self._admit(delivery, out)
@@ -142,13 +190,16 @@ class ArrivalOrder:
             self._refuse_behind(sender, out)
         self._senders.move_to_end(origin)
         if sender.waiting:
-            if len(sender.waiting) > _WAITING or not self._room.enter(delivery):
-                out.append(Acknowledge(delivery, _FULL, (), "an earlier delivery of the sender is being looked into"))
+            if len(sender.waiting) > _MAX_WAITING_PER_SENDER or not self._room.enter(delivery):
+                out.append(Acknowledge(delivery, _FULL, (), "an earlier delivery of the sender waits for a look-up"))
                 return
             sender.waiting.append(delivery)
             sender.last = order.number
             return
         admission = self._admit(delivery, out)
+        if admission is not Admission.NO_ROOM:
+            # An earlier attempt may have reserved room. This one does not need it.
+            self._room.forget(origin)
         if admission is Admission.WAITS:
             sender.waiting.append(delivery)
             sender.last = order.number
@@ -163,7 +214,7 @@ class ArrivalOrder:
         return order is not None and order.after == sender.last and delivery.sender.sequencer == sender.sequencer
 
     def _begun(self, sender: _Sender | None, delivery: Delivery) -> _Sender | None:
-        """The sender, which begins with this delivery; None if it does not, or has done more since."""
+        """The sender's state, reset to start with this delivery. None if the delivery starts nothing or is outdated."""
         order = delivery.order
         assert order is not None
         number = delivery.sender.sequencer, order.number
@@ -178,20 +229,20 @@ class ArrivalOrder:
 
     def _make_room(self) -> None:
         """Forget the sender that was silent for the longest time, if there are too many."""
-        if len(self._senders) >= _SENDERS:
+        if len(self._senders) >= _MAX_SENDERS:
             oldest = next((origin for origin, one in self._senders.items() if not one.waiting), None)
             if oldest is not None:
                 del self._senders[oldest]
 
     def _refuse_behind(self, sender: _Sender, out: list[Instruction]) -> None:
-        """The sender begins again: what waits behind the first delivery comes again, too."""
+        """Refuse the deliveries that wait behind the first one. The sender starts again, so it repeats them."""
         while len(sender.waiting) > 1:
             refused = sender.waiting.pop()
             self._room.leave(refused)
             out.append(_out_of_order(refused))
 
     def settled(self, delivery: Delivery, admission: Admission, out: list[Instruction]) -> None:
-        """What was looked up for a delivery is known, and this became of it: those that wait behind it go on."""
+        """The look-up for a delivery has ended with ``admission``: continue with the deliveries behind it."""
         if delivery.order is None or admission is Admission.WAITS:
             return
         origin = delivery.sender.origin
@@ -206,9 +257,9 @@ class ArrivalOrder:
             self._drop_if_idle(origin, sender)
 
     def _take_waiting(self, sender: _Sender, out: list[Instruction]) -> bool:
-        """Take in what waited behind a delivery; returns whether nothing waits any more.
+        """Process the deliveries that waited behind another. Returns whether none waits any more.
 
-        ``sender.last`` stays the number of the last that waits.
+        ``sender.last`` stays the number of the last waiting delivery.
         """
         while sender.waiting:
             following = sender.waiting[0]
@@ -225,13 +276,14 @@ class ArrivalOrder:
         return True
 
     def _drop_if_idle(self, origin: str, sender: _Sender) -> None:
-        """Forget a sender of which nothing waits, if it is retired or nothing of it was taken."""
+        """Forget a sender without waiting deliveries, if it is retired or none of its deliveries was accepted."""
         if not sender.waiting and (sender.retired or not sender.taken):
             del self._senders[origin]
 
     def forget(self, origins: Iterable[str]) -> None:
-        """These send nothing any more (G13)."""
+        """These senders are retired: drop their state (G13)."""
         for origin in origins:
+            self._room.forget(origin)
             sender = self._senders.get(origin)
             if sender is not None:
                 sender.retired = True

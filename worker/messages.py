@@ -1,7 +1,7 @@
-"""What goes between interval cores and the shell that drives them: deliveries, events and instructions.
+"""Deliveries, events and instructions between interval cores and the drivers that run them.
 
-A core takes one event and returns instructions; it performs none of them itself. The shell performs
-them against store, network and authority, and comes back with the events that tell how it went.
+A core takes one event and returns instructions. It performs no instruction itself. The driver performs them against
+store, network and authority, and reports the results as events.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Collection, Container, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from millwheel.core.keys import KeyInterval
+from millwheel.model.keys import KeyInterval
 from millwheel.rpc.v1.delivery_pb2 import DeliveryOutcome
 from millwheel.rpc.v1.watermark_pb2 import HoldKind
 from millwheel.store.contract import Append, JournalHead, PartId, StateRow
@@ -59,7 +59,7 @@ __all__ = [
     "ReleasePrepared",
     "Report",
     "Resend",
-    "Send",
+    "SendDelivery",
     "SenderWatermarks",
     "SequenceChecked",
     "StatesFlushed",
@@ -71,12 +71,15 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class DeliveryOrder:
-    """Where a delivery stands among all that its sender sends to the journal (G15).
+    """The place of a delivery in the order of everything that its sender sends to the journal (G15).
 
-    ``number`` is the delivery's own: it rises with every sending under one sequencer. ``after`` is the number of the
-    delivery that the receiver must have taken before; 0: this is the oldest of all that the sender has not been ACKed
-    for, and needs none. ``pending`` is the least timestamp of this delivery and of all that wait behind it at the
-    sender, ``streams`` are the other streams of these. ``asks``: the sender wants to know at once that it was taken.
+    ``number`` is the delivery's own number. It rises with every delivery that is sent under one sequencer. ``after`` is
+    the number of the delivery that the receiver must have accepted before this one. It is 0 if this delivery is the
+    sender's oldest one that is not ACKed, which needs no predecessor.
+
+    ``pending`` is the smallest timestamp of this delivery and of all that wait behind it at the sender. ``streams`` are
+    the other streams of the waiting ones. ``asks``: the sender requests an immediate answer when the delivery is
+    accepted.
     """
 
     number: int
@@ -88,10 +91,10 @@ class DeliveryOrder:
 
 @dataclass(slots=True, eq=False, weakref_slot=True)
 class Delivery:
-    """One batch of records of one stream for one interval; the lists are columns of equal length.
+    """One batch of records of one stream for one interval. The lists are columns of equal length.
 
-    ``channel`` is whatever the shell needs to bring the acknowledgement back; ``token`` is the
-    sender's number for the batch. ``order``: None where the sender keeps no order, as injectors do.
+    ``channel`` is chosen by the driver, to return the acknowledgement. ``token`` is the sender's number for the batch.
+    ``order`` is None if the sender keeps no order, as injectors do.
     """
 
     consumer: str
@@ -108,13 +111,13 @@ class Delivery:
 
 
 def without(values: Sequence[bytes], kept: Container[int]) -> list[bytes]:
-    """A column with nothing but what is at the ``kept`` indexes: the rest is not to be held here any longer."""
+    """The column with only the values at the ``kept`` indexes. The others become empty, to free their memory."""
     return [value if index in kept else b"" for index, value in enumerate(values)]
 
 
 @dataclass(frozen=True, slots=True)
 class Parent:
-    """A sealed journal that a split or merge made this interval a child of, and the keys that it had."""
+    """A sealed journal whose interval was split or merged into this interval, and the keys that it had."""
 
     journal: str
     keys: KeyInterval
@@ -125,7 +128,7 @@ class Parent:
 
 @dataclass(slots=True)
 class OpenedParent:
-    """What a parent's head, which is sealed, names."""
+    """The content that a parent's sealed head names."""
 
     parent: Parent
     head: JournalHead
@@ -135,9 +138,10 @@ class OpenedParent:
 
 @dataclass(slots=True)
 class Opened:
-    """The fence holds; ``parts`` and ``entries`` are what the head names, in its order.
+    """The journal is fenced. ``parts`` and ``entries`` are those that the head names, in the head's order.
 
-    ``parents`` are there as long as the head names no base: then it says only what came after them.
+    ``parents`` are included while the head names no base. The journal then has only the changes after its parents'
+    state.
     """
 
     head: JournalHead
@@ -148,9 +152,9 @@ class Opened:
 
 @dataclass(slots=True)
 class OpenFailed:
-    """The journal could not be taken or read; ``reason`` says why, and the interval is not ours to run.
+    """The journal could not be fenced or read, for the given ``reason``. This owner must not run the interval.
 
-    ``damaged``: a stored value that it relies on is missing or damaged, and no other owner would fare better.
+    ``damaged``: a stored value that the interval needs is missing or damaged. Another owner could not open it either.
     """
 
     reason: str
@@ -159,7 +163,7 @@ class OpenFailed:
 
 @dataclass(slots=True)
 class Accepted:
-    """The authority accepted our sequencer (G4) and last broadcast ``watermark`` for our keys."""
+    """The authority accepted this owner's sequencer (G4). ``watermark`` is its last broadcast value for these keys."""
 
     watermark: int
 
@@ -173,14 +177,14 @@ class Appended:
 
 @dataclass(slots=True)
 class Deposed:
-    """Somebody refused our sequencer: a larger one holds the interval."""
+    """This owner's sequencer was refused: a larger one owns the interval."""
 
     reason: str
 
 
 @dataclass(slots=True)
 class Acknowledged:
-    """A receiver answered for one of our batches: all but ``remaining`` indexes are ACKed."""
+    """A receiver answered one of this owner's batches: all records except the ``remaining`` indexes are ACKed."""
 
     token: int
     remaining: Sequence[int] = ()
@@ -188,9 +192,9 @@ class Acknowledged:
 
 @dataclass(slots=True)
 class Refused:
-    """A receiver knows a successor of ours, or that the batch's sequence is retired.
+    """The receiver knows a successor of this owner, or the batch's sequence is retired.
 
-    It says nothing if the batch is ACKed: then it was a copy that came late.
+    No effect if the batch is ACKed: then the refused delivery was a late copy.
     """
 
     token: int
@@ -199,11 +203,12 @@ class Refused:
 
 @dataclass(slots=True)
 class Resend:
-    """Batches whose sending failed or was refused, to be sent again (to wherever their keys live now).
+    """Send these batches again, because sending failed or was refused. Their keys' present owner receives them.
 
-    ``tokens`` None: every batch that is not ACKed. ``refused``: of those of which a part was refused, the indexes of
-    that part: copies of records that the receiver has taken. It has taken the rest, too. ``full``: those that were
-    refused for want of room. All that was sent before them the receiver has taken, and it is not sent again.
+    ``tokens`` None: every batch that is not ACKed. ``refused``: for each batch that was refused in part, the indexes of
+    that part. These are copies of records that the receiver has already accepted. It has accepted the rest of the
+    batch, too. ``full``: batches refused for lack of room. The receiver has accepted everything sent before them, so
+    that is not repeated.
     """
 
     tokens: Sequence[int] | None = None
@@ -213,9 +218,9 @@ class Resend:
 
 @dataclass(slots=True)
 class Halted:
-    """The batch ``token`` was refused, or lost. Resend names it when it is time to send it again.
+    """The batch ``token`` was refused, or lost. A later ``Resend`` names it when it is time to send it again.
 
-    Until then nothing more is sent behind it: a receiver would refuse that, too (G15).
+    Until then nothing more is sent behind it, because the receiver would refuse that, too (G15).
     """
 
     token: int
@@ -223,7 +228,7 @@ class Halted:
 
 @dataclass(slots=True)
 class SenderWatermarks:
-    """Broadcast values by sending computation, with the sequencers behind them."""
+    """Broadcast low watermarks by sending computation, with the sequencers behind them."""
 
     values: Mapping[str, int]
     sequencers: Mapping[str, Sequence[tuple[KeyInterval | str, int]]] = field(default_factory=dict)
@@ -231,11 +236,12 @@ class SenderWatermarks:
 
 @dataclass(slots=True)
 class CatalogChanged:
-    """Who sends to this interval now, by sending injector, how long the ids of late records are to be kept (None: as
-    before), and which journals nobody sends under any more.
+    """Changes of the catalog that concern this interval.
 
-    ``ended_injectors``, ``ended_queries``: all origins of injector processes, and queries, that are retired by an
-    operator's word.
+    ``senders`` are the present senders. ``slack`` is, for each sending injector, how long the ids of late records are
+    kept, in microseconds. None: unchanged. ``retired`` are journals under which no interval sends any more.
+    ``ended_injectors`` and ``ended_queries`` are all injector processes (by sender name) and queries that an operator
+    has retired.
     """
 
     senders: frozenset[str]
@@ -247,7 +253,7 @@ class CatalogChanged:
 
 @dataclass(slots=True)
 class StatesRead:
-    """The rows of ``keys``; None where there is none. ``damaged``: the keys whose rows cannot be read, and why."""
+    """The rows of ``keys``, None for a key without a row. ``damaged``: keys with unreadable rows, and reasons."""
 
     keys: Sequence[bytes]
     rows: Sequence[StateRow | None]
@@ -263,21 +269,21 @@ class StatesFlushed:
 
 @dataclass(slots=True)
 class PartsWritten:
-    """The parts of WriteParts (or CopyParts) ``number`` are acknowledged."""
+    """The parts of the ``WriteParts`` (or ``CopyParts``) ``number`` are acknowledged."""
 
     number: int
 
 
 @dataclass(slots=True)
 class PartsRead:
-    """Base parts asked for by ReadSegments."""
+    """The base parts that ``ReadSegments`` requested."""
 
     blobs: dict[PartId, bytes]
 
 
 @dataclass(slots=True)
 class PartsMissing:
-    """Of the base parts asked for by ReadSegments one is gone, or damaged: ``where`` names it, ``why`` says more."""
+    """A base part that ``ReadSegments`` requested is missing or damaged. ``where`` names it, ``why`` gives details."""
 
     parts: Sequence[PartId]
     where: str
@@ -286,7 +292,7 @@ class PartsMissing:
 
 @dataclass(slots=True)
 class SequenceChecked:
-    """Whether the sequence that CheckSequence asked for lives, by a linearizable read."""
+    """The answer to ``CheckSequence``, by a linearizable read: whether the sequence is alive."""
 
     sequence: str
     alive: bool
@@ -294,7 +300,7 @@ class SequenceChecked:
 
 @dataclass(slots=True)
 class HookFinished:
-    """An asynchronous hook has ended; ``error`` None: well."""
+    """An asynchronous hook has ended. ``error`` is None if it succeeded."""
 
     hook: int
     error: BaseException | None
@@ -302,14 +308,14 @@ class HookFinished:
 
 @dataclass(slots=True)
 class PrepareRelease:
-    """The interval is to change hands: make what its successor has to read small; answer ReleasePrepared."""
+    """The interval is about to move: reduce what its next owner has to read. Answer ``ReleasePrepared``."""
 
     request: Any
 
 
 @dataclass(slots=True)
 class Tick:
-    """Nothing but time has passed."""
+    """Only time has passed."""
 
 
 Event = (
@@ -342,9 +348,10 @@ Event = (
 
 @dataclass(slots=True)
 class FenceJournal:
-    """Fence the journal with our sequencer and read what its head names; answer Opened or OpenFailed.
+    """Fence the journal with this owner's sequencer, and read what its head names. Answer ``Opened`` or
+    ``OpenFailed``.
 
-    The journal of a child (it has ``parents``) is created if it does not exist, after its parents' are sealed.
+    A child's journal (it has ``parents``) is created if it does not exist, after its parents' journals are sealed.
     """
 
     journal: str
@@ -354,7 +361,7 @@ class FenceJournal:
 
 @dataclass(slots=True)
 class AcceptSequencer:
-    """Have the authority accept our sequencer; answer Accepted or Deposed."""
+    """Let the authority accept this owner's sequencer. Answer ``Accepted`` or ``Deposed``."""
 
     computation: str
     keys: KeyInterval
@@ -363,7 +370,7 @@ class AcceptSequencer:
 
 @dataclass(slots=True)
 class AppendEntry:
-    """Append; answer Appended or Deposed. An ambiguous time-out is repeated with the identical bytes."""
+    """Append to the journal. Answer ``Appended`` or ``Deposed``. After an ambiguous time-out, repeat the same bytes."""
 
     journal: str
     append: Append
@@ -371,7 +378,10 @@ class AppendEntry:
 
 @dataclass(slots=True)
 class Acknowledge:
-    """Answer a delivery: ``outcome`` for all its records but ``remaining`` (or, refused as full, for those alone)."""
+    """Answer a delivery.
+
+    ``outcome`` applies to all its records except ``remaining``. If refused as full, it applies only to ``remaining``.
+    """
 
     delivery: Delivery
     outcome: DeliveryOutcome.ValueType
@@ -380,15 +390,15 @@ class Acknowledge:
 
 
 @dataclass(slots=True)
-class Send:
-    """Bring a batch to the owner of ``delivery.journal``; answer Acknowledged, or Resend where that failed."""
+class SendDelivery:
+    """Send a batch to the owner of ``delivery.journal``. Answer ``Acknowledged``, or ``Resend`` if that failed."""
 
     delivery: Delivery
 
 
 @dataclass(slots=True)
 class ReadStates:
-    """Read state rows; answer StatesRead."""
+    """Read state rows. Answer ``StatesRead``."""
 
     computation: str
     keys: list[bytes]
@@ -396,7 +406,7 @@ class ReadStates:
 
 @dataclass(slots=True)
 class FlushStates:
-    """Write state rows behind the journal; answer StatesFlushed."""
+    """Write state rows behind the journal. Answer ``StatesFlushed``."""
 
     computation: str
     journal: str
@@ -407,7 +417,7 @@ class FlushStates:
 
 @dataclass(slots=True)
 class WriteParts:
-    """Store parts of a base or of an entry; answer PartsWritten when all are acknowledged."""
+    """Store parts of a base or of an entry. Answer ``PartsWritten`` when all are acknowledged."""
 
     journal: str
     number: int
@@ -416,7 +426,7 @@ class WriteParts:
 
 @dataclass(slots=True)
 class ReadSegments:
-    """Read base parts; answer PartsRead, or PartsMissing. ``elsewhere``: those that are in a parent's journal."""
+    """Read base parts. Answer ``PartsRead`` or ``PartsMissing``. ``elsewhere``: parts in a parent's journal."""
 
     journal: str
     parts: list[PartId]
@@ -425,7 +435,7 @@ class ReadSegments:
 
 @dataclass(slots=True)
 class CopyParts:
-    """Copy base parts from parents' journals into ``journal``, under the ids given; answer PartsWritten."""
+    """Copy base parts from parents' journals into ``journal``, under the given ids. Answer ``PartsWritten``."""
 
     journal: str
     number: int
@@ -434,7 +444,7 @@ class CopyParts:
 
 @dataclass(slots=True)
 class ReleasePrepared:
-    """What a successor has to read is small, or as small as it gets: ``entries`` above the floor."""
+    """The next owner has as little to read as possible: ``entries`` above the truncation point."""
 
     request: Any
     entries: int
@@ -443,14 +453,14 @@ class ReleasePrepared:
 
 @dataclass(slots=True)
 class CheckSequence:
-    """Find out whether a sender's sequence lives; answer SequenceChecked."""
+    """Find out whether a sender's sequence is alive. Answer ``SequenceChecked``."""
 
     sequence: str
 
 
 @dataclass(slots=True)
 class DeleteEntries:
-    """Forget journal entries below ``below``. No answer is needed."""
+    """Delete journal entries below ``below``. No answer."""
 
     journal: str
     below: int
@@ -458,7 +468,7 @@ class DeleteEntries:
 
 @dataclass(slots=True)
 class DeleteParts:
-    """Forget parts of a base or of entries. No answer is needed."""
+    """Delete parts of a base or of entries. No answer."""
 
     journal: str
     parts: list[PartId]
@@ -466,7 +476,7 @@ class DeleteParts:
 
 @dataclass(slots=True)
 class Report:
-    """Report to the authority: output and input watermark, and what holds the output."""
+    """Report to the authority: output and input watermark in microseconds, and what holds the output watermark."""
 
     computation: str
     keys: KeyInterval
@@ -479,7 +489,7 @@ class Report:
 
 @dataclass(slots=True)
 class AsyncHook:
-    """Run user code that waits; answer HookFinished."""
+    """Run an asynchronous hook. Answer ``HookFinished``."""
 
     hook: int
     coroutine: Coroutine[Any, Any, object]
@@ -487,16 +497,17 @@ class AsyncHook:
 
 @dataclass(slots=True)
 class GiveUp:
-    """Somebody else owns the interval; answer Deposed."""
+    """Another owner has the interval. Answer ``Deposed``."""
 
     reason: str
 
 
 @dataclass(slots=True)
 class HookFailed:
-    """User code raised: for the log and the operator. Nothing else needs doing.
+    """User code raised an exception. This is only for the log and the operator.
 
-    ``error`` is what it raised. ``endless``: the failure policy tries again for ever, so that only other code ends it.
+    ``error`` is the exception. ``endless``: the failure policy retries for ever, so only other code can end the
+    failure. ``unkeyed``: it retries because a consumer has no key for the work's dead letter.
     """
 
     message: str
@@ -505,11 +516,12 @@ class HookFailed:
     error: BaseException
     stopped: bool
     endless: bool
+    unkeyed: bool = False
 
 
 @dataclass(slots=True)
 class HooksSlow:
-    """Calls of a hook kept the event loop for long: for the log. Nothing else needs doing."""
+    """Calls of a hook blocked the event loop for long. This is only for the log."""
 
     batch: SlowBatch
 
@@ -519,7 +531,7 @@ Instruction = (
     | AcceptSequencer
     | AppendEntry
     | Acknowledge
-    | Send
+    | SendDelivery
     | ReadStates
     | FlushStates
     | WriteParts

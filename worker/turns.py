@@ -1,27 +1,28 @@
-"""Turns of senders whose records hold the low watermark, at a receiver that is full (G8, G13).
+"""Turns of senders whose records hold the low watermark, at a full receiver (G8, G13).
 
-A full receiver takes in what holds the low watermark, and nothing else. Many senders may have such a record at once:
-when a window ends, all of them do. A sender that keeps an order sends all that comes before its record first, which
-may be its whole outbox. So they come in one after the other.
+A full receiver accepts only records that hold the low watermark. Many senders may have such a record at once: when a
+window ends, all of them do. An ordered sender must first send everything that comes before its record. That may be its
+whole outbox. So the receiver accepts one such sender after the other.
 
-Invariant: what is taken in beyond the bound is of the sender whose turn it is. The turn ends when the record that holds
-the watermark is committed, or its key is blocked by a hook; the rest of its delivery may wait for room. While there is
-room no sender has a turn.
+Invariant: everything that is accepted beyond the receiver's capacity comes from the sender whose turn it is. The turn
+ends when the record that holds the watermark is committed, or when a failing hook blocks its key. The rest of its
+delivery may wait for room. While there is room, no sender has a turn.
 
-Why every such record gets in (G8):
+Why every such record is accepted in the end (G8):
 
-- A turn whose record is here ends by the receiver's own work. That work never waits for a sender.
-- A turn whose record is still to come is lost to the first sender that comes twice before anything is taken in. So a
-  sender that died, moved or is cut off stops no other, and no two receivers wait for one another.
-- The same turn is lost where thousands came and nothing was taken in: those that are noted may all be dead.
-- A turn covers the least record that its sender has stated. That record stands at a finite place of the sender's flow.
-- The next turn is that of the sender that has waited longest. A sender that misses its turn waits again.
+- If the record of the turn is here, the turn ends by the receiver's own work. That work never waits for a sender.
+- If the record is still to come, the turn passes to the first sender that comes twice while nothing is accepted. So a
+  sender that died, moved or lost its connection stops no other sender. Two receivers never wait for one another.
+- The same turn also passes on after thousands of refusals while nothing is accepted: all noted senders may be dead.
+- A turn covers the smallest timestamp that its sender has stated. That record is at a finite place in the sender's
+  order.
+- The next turn goes to the sender that has waited longest. A sender that misses its turn waits again.
 
-The order is not that of the records' timestamps. All these records hold the watermark at one and the same value, the
-receiver's bound. Those with smaller timestamps are late, and a stream of late records would keep the others out.
+Turns do not follow the records' timestamps. All these records hold the watermark at the same value, the receiver's
+bound. Records with smaller timestamps are late, so a stream of late records would keep the other senders out.
 
-Who may break it: a receiver that calls ``clear`` while it is full, or that waits for a sender before it works on what
-it has taken in. What is known here is soft: senders come again.
+Who could break the invariant: a receiver that calls ``clear`` while it is full, or that waits for a sender before it
+processes the records that it has accepted. The state here is only cached, because senders come again.
 """
 
 from __future__ import annotations
@@ -29,52 +30,52 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Final, Generic, TypeVar
 
-from millwheel.core.time import MIN_TIMESTAMP
+from millwheel.model.time import MIN_TIMESTAMP
 from millwheel.worker.messages import Delivery
 
 __all__ = ["MAX_WAITING", "HolderTurns"]
 
 MAX_WAITING: Final = 1_000
-"""Senders whose place in the queue is remembered, at most (G13). Others are noted when they come again."""
+"""Maximum number of senders in the queue (G13). Others are noted when they come again."""
 
 ReceiptT = TypeVar("ReceiptT")
 
 
 class HolderTurns(Generic[ReceiptT]):
-    """Says which sender may be taken in beyond the bound."""
+    """Decides which sender a full receiver accepts."""
 
     def __init__(self, is_done: Callable[[ReceiptT, int], bool]) -> None:
         """
         Args:
-            is_done: Whether nothing up to a timestamp is left of a delivery but what a hook blocks.
+            is_done: Whether all records of a delivery up to a timestamp are done, or blocked by a failing hook.
         """
         self._is_done = is_done
         self._origin = ""
-        """Whose turn it is; empty: no sender's."""
+        """The sender whose turn it is. Empty: no turn."""
         self._until: int = MIN_TIMESTAMP
-        """The turn is for a record with this timestamp, or a smaller one."""
+        """The turn is for records up to this timestamp."""
         self._holding: ReceiptT | None = None
-        """The delivery that brought the record."""
+        """The receipt of the delivery that contains the record."""
         self._events = 0
-        """How often a turn has begun, or a delivery was taken in beyond the bound."""
+        """Counts the turns that began, and the deliveries that were accepted at a full receiver."""
         self._refused = 0
-        """How many deliveries were refused since. Beyond all that can be noted, the queue may be of dead senders."""
+        """Deliveries refused since the last event. If they exceed all that is noted, the noted senders may be dead."""
         self._waiting: dict[str, int] = {}
-        """Senders that were refused, in the order in which they first came, with ``_events`` when they last came."""
+        """Refused senders in the order of their first refusal, each with ``_events`` at its last refusal."""
 
     def choose(self, delivery: Delivery, fresh: Sequence[int], bound: int) -> tuple[bool, Sequence[int]]:
-        """What of a delivery is taken in although there is no room.
+        """Decide which records of a delivery are accepted although the receiver is full.
 
-        Where its sender keeps an order that is all of it or nothing, and what comes before its record, too.
+        For an ordered sender the answer is all or nothing, and includes what comes before its record.
 
         Args:
-            delivery: What has come.
+            delivery: The delivery that has arrived.
             fresh: The indexes of its records that are no copies.
-            bound: The receiver's bound: what is not above it holds the watermark.
+            bound: A timestamp. Records at or below it hold the watermark.
 
         Returns:
-            Whether records are taken in by a turn, which :meth:`entered` is to learn, and those for which there is no
-            room.
+            Two values. First, whether the sender has a turn: then the caller must call :meth:`entered`. Second, the
+            indexes of the fresh records for which there is no room.
         """
         order, origin = delivery.order, delivery.sender.origin
         if order is None:
@@ -90,11 +91,12 @@ class HolderTurns(Generic[ReceiptT]):
         return (True, ahead) if self.may_enter(origin, pending) else (False, fresh)
 
     def may_enter(self, origin: str, pending: int) -> bool:
-        """Whether a delivery may be taken in although there is no room.
+        """Whether a delivery is accepted although the receiver is full.
 
         Args:
             origin: Its sender.
-            pending: The least timestamp of it and of all that waits behind it at its sender. It holds the watermark.
+            pending: The smallest timestamp of it and of everything that waits behind it at its sender. It holds the
+                watermark.
         """
         if self._holding is not None and self._is_done(self._holding, self._until):
             self._pass_on()
@@ -111,13 +113,12 @@ class HolderTurns(Generic[ReceiptT]):
         return True
 
     def entered(self, origin: str, least: int, receipt: ReceiptT | None) -> None:
-        """A delivery was taken in by ``may_enter``.
+        """A delivery was accepted by ``may_enter``.
 
         Args:
             origin: Its sender.
-            least: The least timestamp of its records.
-            receipt: What stands for its records that hold the watermark, until they are done; None: it brought copies
-                of them alone.
+            least: The smallest timestamp of its records.
+            receipt: Identifies its records that hold the watermark until they are done. None: they were all copies.
         """
         self._happened()
         if self._origin != origin or self._holding is not None or least > self._until:
@@ -127,7 +128,7 @@ class HolderTurns(Generic[ReceiptT]):
             self._pass_on()
 
     def leave(self, origin: str) -> None:
-        """The sender has nothing that holds the watermark, or sends nothing any more."""
+        """The sender has no record that holds the watermark, or sends nothing any more: end its turn."""
         self._waiting.pop(origin, None)
         if self._origin == origin and self._holding is None:
             self._pass_on()

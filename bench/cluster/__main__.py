@@ -1,6 +1,7 @@
 """`make bench-cluster`: figures of a cluster of processes on this machine, as a table and in build/bench-cluster.json.
 
-`make bench-interval` (``--interval``): how long an interval with 1 GB of state is away; build/bench-interval.json.
+`make bench-interval` (``--interval``) measures for how long an interval with 1 GB of state is unavailable. It writes
+build/bench-interval.json.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ _WORKERS: Final = 2
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """How much is done."""
+    """The amount of work of each measurement."""
 
     store_warm: float = 150.0
     warm: float = 15.0
@@ -60,7 +61,7 @@ _LARGE: Final = Sizes(held_keys=250_000, held_state=4_000)
 
 
 def main() -> int:
-    """The command; 0 if everything was measured, whatever the figures are."""
+    """Run the command. The exit code is 0 if everything was measured, whatever the figures are."""
     parser = argparse.ArgumentParser(prog="python -m bench.cluster", description=__doc__)
     parser.add_argument("--only", default="", help="measure only what has figures whose names begin so")
     parser.add_argument("--quick", action="store_true", help="little of everything, to see that it works")
@@ -138,7 +139,7 @@ async def _all(found: Components, sizes: Sizes, only: str, figures: list[Figure]
 def _measurements(
     running: System, sizes: Sizes
 ) -> Iterator[tuple[tuple[str, ...], Callable[[], Awaitable[list[Figure]]]]]:
-    """What the figures' names begin with, and how they are had."""
+    """The measurements, by the prefix of their figures' names."""
     for form in ("strong", "plain"):
         yield (f"stage_latency.{form}",), partial(stage_latency.measure, running, form, sizes.warm, sizes.seconds)
     yield ("watermark_lag",), partial(watermark_lag.measure, running, sizes.warm, sizes.seconds)

@@ -1,8 +1,8 @@
-"""For how long an interval is away when it is moved, split or merged under a steady load (4.1, 7.1).
+"""For how long an interval is unavailable when it is moved, split or merged under a steady load (4.1, 7.1).
 
-Each of a few of its keys is sent a record every few milliseconds, and answers it. The longest gap between two answers
-of one key, from before the change to a second after it, is how long that key was away: what lies between two
-answers anyway is part of it.
+A few of its keys each receive a record every few milliseconds, and produce an answer to it. For each key, the time
+without an answer is the longest gap between two answers, from before the change to a second after it. The normal gap
+between two answers is part of this time.
 """
 
 from __future__ import annotations
@@ -29,36 +29,36 @@ from millwheel.rpc.v1 import interval_pb2 as wire
 __all__ = ["Interval", "Load", "held_interval", "measure"]
 
 _SPACING: Final = 0.008
-"""Seconds from one record of a key to its next."""
+"""Seconds between two records of a key."""
 _SETTLE: Final = 1.0
-"""Seconds after a change in which the gap is looked for."""
+"""Seconds after a change in which the gap is searched."""
 _FILLING: Final = 500
-"""Records sent at once to fill the interval."""
+"""The number of records per call while the interval is filled."""
 
 
 @dataclass(slots=True)
 class Load:
-    """The steady load on some keys, and when each of them answered (the machine's monotonic clock)."""
+    """The steady load on some keys, and the times of each key's answers (the machine's monotonic clock)."""
 
     keys: list[str]
     answers: dict[str, list[float]] = field(default_factory=dict)
 
     async def send(self, injector: Injector) -> None:
-        """A record to each key, again and again."""
+        """Send a record to each key, repeatedly."""
         async for _ in beats(1 / _SPACING):
             at = wall_micros()
             await injector.send_many([Beat(key, at) for key in self.keys], [at] * len(self.keys))
             await injector.advance(at)
 
     async def receive(self, subscription: Subscription) -> None:
-        """Take down when answers come."""
+        """Note the time of each answer."""
         async for batch in subscription:
             now = time.monotonic()
             for beat in batch.values:
                 self.answers.setdefault(beat.key, []).append(now)
 
     def gap(self, begin: float, end: float) -> float:
-        """The longest that any key was away, in milliseconds; those that never came back are an error."""
+        """The longest time in milliseconds that any key had no answer. A key that never answers again is an error."""
         if len(self.answers) < len(self.keys):
             raise RuntimeError(f"only {sorted(self.answers)} of {self.keys} answer")
         return worst_gap(self.answers, begin, end) * 1e3
@@ -66,32 +66,32 @@ class Load:
 
 @dataclass(slots=True)
 class Interval:
-    """The interval that changes hands, under load."""
+    """The interval that is moved, split and merged, under load."""
 
     system: System
     load: Load
     middle: bytes
-    """The key at which it is split."""
+    """The key at which the interval is split."""
 
     def _name(self, key: bytes = b"") -> wire.IntervalName:
         return wire.IntervalName(topology="held", computation="holder", key=key)
 
     async def move(self) -> None:
-        """To the next worker."""
+        """Move the interval to the next worker."""
         owner = await self.system.owner_of("held", "holder", b"")
         await self.system.client.move_interval(self._name(), self.system.other(owner.worker_id))
 
     async def split(self) -> None:
-        """In two, of which the upper half goes to the next worker."""
+        """Split the interval in two. The upper half moves to the next worker."""
         owner = await self.system.owner_of("held", "holder", b"")
         await self.system.client.split_interval(self._name(), self.middle, self.system.other(owner.worker_id))
 
     async def merge(self) -> None:
-        """The halves, where the lower one is."""
+        """Merge the halves, at the worker of the lower one."""
         await self.system.client.merge_intervals(self._name())
 
     async def away(self, change: Callable[[], object]) -> float:
-        """How long the longest gap around ``change`` was, in milliseconds."""
+        """The longest gap around ``change``, in milliseconds."""
         await self.system.settled("held", "holder")
         began = time.monotonic()
         result = change()
@@ -106,7 +106,10 @@ class Interval:
 
 
 async def measure(system: System, say: Callable[[str], None], repetitions: int, keys: int, state: int) -> list[Figure]:
-    """The median and the longest absence by kind of change. ``keys`` with ``state`` bytes each are in the interval."""
+    """Return the median and the longest time without answers, by kind of change.
+
+    The interval contains ``keys`` keys with ``state`` bytes each.
+    """
     async with AsyncExitStack() as stack:
         interval = await held_interval(system, say, stack, keys, state)
         still = [await interval.away(lambda: None) for _ in range(5)]
@@ -127,7 +130,7 @@ async def measure(system: System, say: Callable[[str], None], repetitions: int, 
 async def held_interval(
     system: System, say: Callable[[str], None], stack: AsyncExitStack, keys: int, state: int
 ) -> Interval:
-    """An interval with that much state, under a steady load for as long as ``stack`` is not closed."""
+    """An interval with that much state, under a steady load until ``stack`` is closed."""
     await system.submit("bench.cluster.topologies:held")
     await system.settled("held", "holder")
     await system.log_on("answers", system.workers[0])
@@ -146,7 +149,7 @@ async def held_interval(
 
 
 async def _fill(injector: Injector, say: Callable[[str], None], keys: int, state: int) -> None:
-    """Give every key its state."""
+    """Send each key its state."""
     told = time.monotonic()
     for first in range(0, keys, _FILLING):
         at = wall_micros()
@@ -160,7 +163,7 @@ async def _fill(injector: Injector, say: Callable[[str], None], keys: int, state
 
 
 async def _ended(task: asyncio.Task[None]) -> None:
-    """Stop it; whatever went wrong in it goes wrong here."""
+    """Cancel the task and wait for its end. Raises the task's error, if it had one."""
     task.cancel()
     try:
         await task

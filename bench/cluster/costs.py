@@ -1,4 +1,4 @@
-"""What the processes of the cluster cost: CPU seconds, by what they are."""
+"""The CPU seconds that the processes of the cluster use, by kind of process."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["Costs"]
 
 
 class Costs:
-    """Counts from when it is made."""
+    """Measures from its creation on."""
 
     def __init__(self, system: System) -> None:
         self._system = system
@@ -23,7 +23,7 @@ class Costs:
         self._idle = psutil.cpu_times().idle
 
     def told(self) -> str:
-        """Cores used since, by kind of process: what was busy, and whether the machine was full."""
+        """Text: the cores used since the creation, by kind of process, by others, and idle."""
         took = time.monotonic() - self._began
         spent = self._spent()
         idle = (psutil.cpu_times().idle - self._idle) / took
@@ -35,7 +35,7 @@ class Costs:
         return f"cores: {used}, others {others:.2f}, idle {idle:.2f}"
 
     def _spent(self) -> Mapping[tuple[str, int], float]:
-        """By kind and process. What was killed is not among them any more, and counts for nothing."""
+        """CPU seconds by kind and process. A process that was killed is missing, and counts as nothing."""
         components, services = self._system.components, self._system.daemons.services.processes
         kinds = {"Cassandra": components.cassandra.nodes[0].pid, "etcd": components.etcd.members[0].pid}
         kinds |= {name: process.pid for name, process in services.items()}
@@ -44,7 +44,7 @@ class Costs:
 
 
 def _cpu(pid: int) -> float:
-    """0 for a process that is no more."""
+    """The CPU seconds of a process. 0 if the process has ended."""
     try:
         times = psutil.Process(pid).cpu_times()
     except psutil.NoSuchProcess:

@@ -1,7 +1,8 @@
-"""What is left of the store's speed: the keyed count, against its own entries as bare fenced appends (5; 6.1.2).
+"""How much of the store's speed remains: the keyed count, compared with its entries as bare fenced appends (5; 6.1.2).
 
-The workers keep the entries that they write. After the run they are ended, and as many processes as there were workers
-write the same entries to the same Cassandra again: the same journals at once, each one after the other, nothing else.
+The workers keep the entries that they write. After the run, the workers are stopped. Then the same number of processes
+writes the same entries to the same Cassandra again, and does nothing else. Different journals are written at once, the
+entries of one journal one after the other.
 """
 
 from __future__ import annotations
@@ -25,12 +26,12 @@ from millwheel.client.subscription import Subscription
 __all__ = ["measure"]
 
 _POINTS: Final = [b"key-02500", b"key-05000", b"key-07500"]
-"""Four intervals, half of them on each of two workers."""
+"""Four intervals. Each of two workers owns two of them."""
 _PATIENCE: Final = 240.0
 
 
 async def measure(components: Components, say: Callable[[str], None], warm: int, records: int) -> list[Figure]:
-    """The share, and the two rates that it is made of."""
+    """Return the share, and the two rates from which it is computed."""
     folder = components.place / "entries"
     async with system(components, say, 2, worker_code(folder)) as running:
         say(f"keyed count: {warm:,} records to warm up")
@@ -54,7 +55,7 @@ def _figures(records: int, took: float, bare: float) -> list[Figure]:
 
 
 def _profile(records: int, took: float, written: Sequence[Written]) -> list[Figure]:
-    """How the commits of the run went: what to look at when the share is small."""
+    """A description of the run's commits. It helps to explain a small share."""
     spans = [(one.ended - one.began) * 1e3 for one in written]
     values = {
         "entries": (len(written), ""),
@@ -66,7 +67,7 @@ def _profile(records: int, took: float, written: Sequence[Written]) -> list[Figu
 
 
 async def _count(running: System, records: int) -> tuple[set[str], float, str]:
-    """Run the keyed count; the incarnations that had journals in it, how long it took, and what it cost meanwhile."""
+    """Run the keyed count. Return the incarnations that had journals, the duration, and the CPU cost."""
     record = await running.submit("bench.topologies:counts")
     owners = [running.workers[0], running.workers[0], running.workers[1], running.workers[1]]
     await running.arrange("counts", "second-counter", _POINTS, owners)
@@ -93,7 +94,7 @@ async def _count(running: System, records: int) -> tuple[set[str], float, str]:
 
 
 async def _collect(address: str, records: int, wanted: int) -> float:
-    """Receive and ACK every result; when the last was durable. Wrong results are an error, not a figure."""
+    """Receive and ACK every result. Return when the last one was durable. Raises if results are wrong."""
     results = counted = 0
     async with Subscription(
         "counts", cursor="bench", record_type=Count, address=address, until_end=True, auto_ack=True
@@ -108,7 +109,7 @@ async def _collect(address: str, records: int, wanted: int) -> float:
 
 
 async def _replay(components: Components, files: Sequence[Path], names: set[str]) -> float:
-    """Seconds from the first append to the end of the last, of all processes."""
+    """Seconds from the first append to the end of the last one, over all processes."""
     settings = components.store_settings
     command = (sys.executable, "-m", "bench.cluster.replay", settings.contact_points[0], settings.keyspace)
     processes = [

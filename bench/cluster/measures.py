@@ -1,4 +1,4 @@
-"""What is made of moments and durations: percentiles, gaps, added lag. Pure."""
+"""Figures computed from times and durations: percentiles, gaps, added lag. Pure functions."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ __all__ = ["added_lags", "longest_gap", "percentile", "worst_gap"]
 
 
 def percentile(values: Iterable[float], share: float) -> float:
-    """The value below which ``share`` of all lie; ValueError if there is none."""
+    """The value below which a share of ``share`` of all values lies. ValueError if there are no values."""
     ordered = sorted(values)
     if not ordered:
         raise ValueError("a percentile of nothing")
@@ -18,9 +18,10 @@ def percentile(values: Iterable[float], share: float) -> float:
 
 
 def longest_gap(moments: Sequence[float], begin: float, end: float) -> float:
-    """The longest time from one of the rising ``moments`` to the next, of those that reach into ``begin`` .. ``end``.
+    """The longest gap between neighbours in the rising ``moments``, of those gaps that overlap ``begin`` .. ``end``.
 
-    One that is not over at ``end`` counts with what follows; ValueError if nothing was seen before or nothing since.
+    A gap that is still open at ``end`` counts up to the next moment. ValueError if there is no moment before ``begin``,
+    or none from ``end`` on.
     """
     first, last = bisect_left(moments, begin), bisect_left(moments, end)
     if first == 0 or last == len(moments):
@@ -29,13 +30,15 @@ def longest_gap(moments: Sequence[float], begin: float, end: float) -> float:
 
 
 def worst_gap(moments: Mapping[str, Sequence[float]], begin: float, end: float) -> float:
-    """The longest gap of any key: it was away for so long."""
+    """The longest gap of any key. It is the longest time for which a key was unavailable."""
     return max(longest_gap(seen, begin, end) for seen in moments.values())
 
 
 def added_lags(samples: Sequence[Sequence[float]]) -> list[float]:
-    """By stage, what it adds to the lag of the one before it, at the median. ``samples``: each the lags of all stages,
-    of which the first is where the stream begins."""
+    """By stage: the lag that it adds to the lag of the stage before it, as the median over the samples.
+
+    Each of ``samples`` has the lags of all stages. The first lag is that of the stream's source.
+    """
     if not samples:
         raise ValueError("no samples of the lag")
     return [median(sample[stage] - sample[stage - 1] for sample in samples) for stage in range(1, len(samples[0]))]

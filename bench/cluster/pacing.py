@@ -1,4 +1,4 @@
-"""A steady load: something is sent at each beat of a clock, and what comes late is made up for."""
+"""A steady load: one send for each beat of a clock. Beats that were missed are made up for."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ __all__ = ["beats", "wall_micros"]
 
 
 async def beats(rate: float, seconds: float | None = None) -> AsyncIterator[int]:
-    """0, 1, 2, …: ``rate`` of them a second, for so long, or until the iteration is given up."""
+    """Yield 0, 1, 2, … at ``rate`` per second, for the given time or until the iteration is closed."""
     began, number = time.perf_counter(), 0
     while seconds is None or number < rate * seconds:
         delay = began + number / rate - time.perf_counter()
@@ -21,5 +21,5 @@ async def beats(rate: float, seconds: float | None = None) -> AsyncIterator[int]
 
 
 def wall_micros() -> int:
-    """The time of an event that happens now."""
+    """The wall time now, in microseconds, as the timestamp of a new event."""
     return time.time_ns() // 1_000

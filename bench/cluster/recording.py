@@ -1,4 +1,4 @@
-"""A worker that keeps the journal entries which it writes, so that they can be written again without all the rest."""
+"""A worker that keeps the journal entries that it writes, so that a replay can write the entries alone again."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["Written", "main", "read_entries", "worker_code"]
 
 
 class Written(msgspec.Struct, array_like=True):
-    """One append, as it went: seconds of the machine's monotonic clock."""
+    """One append and its times, in seconds of the machine's monotonic clock."""
 
     journal: str
     began: float
@@ -26,12 +26,15 @@ class Written(msgspec.Struct, array_like=True):
 
 
 def worker_code(folder: Path) -> str:
-    """The program of a worker that leaves its entries in ``folder`` when it ends."""
+    """The program of a worker that writes its entries to ``folder`` when it ends."""
     return f"from bench.cluster.recording import main; main({str(folder)!r})"
 
 
 def main(folder: str) -> None:
-    """The command line, with an ear at the store. Entries are kept in memory, so that nothing else is written."""
+    """Run the command line, and record the store's appends.
+
+    The entries are kept in memory until the end, so that the run writes nothing else.
+    """
     written: list[Written] = []
     append_to_journal = CassandraStore.append
 
@@ -51,5 +54,5 @@ def _write(folder: Path, written: list[Written]) -> None:
 
 
 def read_entries(file: Path) -> list[Written]:
-    """What one process left."""
+    """Read the entries that one process wrote."""
     return msgspec.msgpack.decode(file.read_bytes(), type=list[Written])

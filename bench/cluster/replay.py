@@ -1,7 +1,8 @@
-"""A run's entries, written again as bare appends: ``python -m bench.cluster.replay HOST:PORT KEYSPACE FILE NAME…``.
+"""Writes a run's entries again, as bare appends: ``python -m bench.cluster.replay HOST:PORT KEYSPACE FILE NAME…``.
 
-Each journal of the run gets a journal of its own, whose entries go one after the other, all journals at once: as the
-run had them. Prints when it is ready; begins when it is told to, by a line; prints when it began and ended (monotonic).
+Each journal of the run gets a new journal. As in the run, the entries of one journal are appended one after the other,
+and all journals at once. The process prints a line when it is ready, and starts after it has read a line. At the end it
+prints its start and end times (monotonic).
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from pathlib import Path
 import uvloop
 
 from bench.cluster.recording import read_entries
-from millwheel.cli.daemons.pieces import settle_memory
+from millwheel.server.startup import settle_memory
 from millwheel.store.cassandra import CassandraSettings, CassandraStore
 from millwheel.store.contract import Append
 
@@ -23,7 +24,7 @@ __all__ = ["by_journal", "main"]
 
 
 def by_journal(file: Path, prefixes: tuple[str, ...]) -> dict[str, list[bytes]]:
-    """The entries of the journals of these incarnations, in their order."""
+    """The entries of these incarnations' journals, by journal and in their order."""
     found: dict[str, list[bytes]] = {}
     for one in read_entries(file):
         if one.journal.rpartition(".j")[0] in prefixes:
@@ -32,7 +33,7 @@ def by_journal(file: Path, prefixes: tuple[str, ...]) -> dict[str, list[bytes]]:
 
 
 async def main(contact_point: str, keyspace: str, file: str, *prefixes: str) -> None:
-    """Replay one process's entries."""
+    """Replay the entries of one process."""
     settle_memory()
     journals = by_journal(Path(file), prefixes)
     store = await CassandraStore.open(CassandraSettings((contact_point,), keyspace=keyspace))

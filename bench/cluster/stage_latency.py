@@ -1,11 +1,12 @@
-"""How long a committed result takes: one stage between two computations with different keys (8.1, figure 13).
+"""The latency of a committed result: one stage between two computations with different keys (8.1, figure 13).
 
-The stage begins in the hook of the first computation, which produces a record, and ends in the hook of whoever gets the
-result that the second made of it. With strong productions two commits lie between, that of the production and that of
-the result, one after the other; with exactly-once and strong productions off there is none.
+The stage begins in the hook of the first computation, which produces a record. The second computation produces a result
+from this record. The stage ends in the hook of the result's consumer. With strong productions, the stage contains two
+commits in sequence: the commit of the production and the commit of the result. Without exactly-once and strong
+productions, it contains none.
 
-Each computation has one interval, the second on another worker than the others: what is measured crosses from process
-to process twice, and nothing runs beside it but what a cluster needs.
+Each computation has one interval. The second computation's interval is on another worker than the others. So a record
+crosses between processes twice. Only the processes that a cluster needs run beside the measurement.
 """
 
 from __future__ import annotations
@@ -31,12 +32,12 @@ __all__ = ["RATE", "measure"]
 RATE: Final = 500
 _KEYS: Final = 1_000
 _ADVANCE: Final = 10
-"""Records from one step of the low watermark to the next: 50 steps a second."""
+"""The number of records between two steps of the low watermark: 50 steps a second."""
 _GRACE: Final = 30.0
 
 
 async def measure(system: System, form: str, warm: float, seconds: float) -> list[Figure]:
-    """Figures of the stage in one ``form``: "strong" or "plain"."""
+    """Measure the figures of the stage in one ``form``: "strong" or "plain"."""
     topology = f"stage-{form}"
     await system.submit(f"bench.cluster.topologies:{form}_stage")
     for computation, worker in (("first", 0), ("second", 1), ("probe", 0)):
@@ -50,7 +51,7 @@ async def measure(system: System, form: str, warm: float, seconds: float) -> lis
 
 
 def figures(form: str, pings: Sequence[Ping]) -> list[Figure]:
-    """What is told of pings: of the stage, of its way to the second hook, and of all from the injector's send on."""
+    """The figures of the stage, of its part up to the second hook, and of the whole way from the injector's send."""
     spans = {
         "": [ping.got - ping.made for ping in pings],
         "delivery.": [ping.run - ping.made for ping in pings],
@@ -65,7 +66,7 @@ def figures(form: str, pings: Sequence[Ping]) -> list[Figure]:
 
 
 async def _pings(address: str, topology: Topology, warm: float, seconds: float) -> list[Ping]:
-    """Send, and receive all but the last few; those of the warm-up are left out."""
+    """Send pings and receive all but the last few. The pings of the warm-up are not returned."""
     received: dict[int, Ping] = {}
     count = int(RATE * (warm + seconds))
     async with (
@@ -87,7 +88,10 @@ async def _pings(address: str, topology: Topology, warm: float, seconds: float) 
 
 
 async def _receive(subscription: Subscription, received: dict[int, Ping], enough: int) -> None:
-    """Until all have come; without exactly-once some may come twice, of which the first counts."""
+    """Receive until all pings have arrived.
+
+    Without exactly-once, some may arrive twice. The first arrival counts.
+    """
     begun = time.perf_counter_ns()
     async for batch in subscription:
         for ping in (ping for seen in batch.values for ping in seen.pings):

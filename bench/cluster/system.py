@@ -1,4 +1,4 @@
-"""The cluster that is measured: Cassandra and etcd, MillWheel's daemons around them, and what is asked of it."""
+"""The cluster that is measured: Cassandra, etcd and MillWheel's daemons, and the requests to them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from deploy.local.daemons import Daemons
 from deploy.local.etcd import EtcdCluster
 from millwheel.cli.loading import load
 from millwheel.client.control import ControlClient
-from millwheel.core.catalog import Catalog
+from millwheel.model.catalog import Catalog
 from millwheel.rpc.failures import FailureCode, RequestError
 from millwheel.rpc.v1 import catalog_pb2 as catalog
 from millwheel.rpc.v1 import interval_pb2 as wire
@@ -34,7 +34,7 @@ Say = Callable[[str], None]
 
 
 class Components:
-    """Cassandra and etcd, with data and logs in ``place``."""
+    """Cassandra and etcd. Their data and logs are in ``place``."""
 
     def __init__(self, place: Path, commitlog_sync: CommitLogSync) -> None:
         self.place = place
@@ -43,17 +43,17 @@ class Components:
 
     @property
     def store_settings(self) -> CassandraSettings:
-        """As the daemons open their store."""
+        """The store settings of the daemons."""
         return CassandraSettings(self.cassandra.contact_points, keyspace=_NAME)
 
     async def catalog(self) -> Catalog:
-        """What the coordinator says now."""
+        """The coordinator's present records."""
         return await catalog_of(self.etcd, _NAME)
 
 
 @asynccontextmanager
 async def components(place: Path, commitlog_sync: CommitLogSync, say: Say) -> AsyncIterator[Components]:
-    """Both, running; they end with the block, or with this process, however that ends."""
+    """Start both components. They end with the block, or with this process, even if the process is killed."""
     found = Components(place, commitlog_sync)
     say("starting Cassandra and etcd")
     async with found.etcd, found.cassandra:
@@ -61,49 +61,49 @@ async def components(place: Path, commitlog_sync: CommitLogSync, say: Say) -> As
 
 
 class System:
-    """The daemons, and what is asked of them."""
+    """The daemons, and the requests to them."""
 
     def __init__(self, components: Components, daemons: Daemons, client: ControlClient) -> None:
         self.components = components
         self.daemons = daemons
         self.client = client
         self.workers = [f"worker-{number}.0" for number in range(1, len(daemons.workers) + 1)]
-        """Their names, as the master has them."""
+        """The workers' names, as the master knows them."""
 
     @property
     def address(self) -> str:
-        """The masters, for clients."""
+        """The masters' address, for clients."""
         return self.daemons.address
 
     def kill(self, worker: str) -> None:
-        """SIGKILL a worker; it is started again, after a second."""
+        """SIGKILL a worker. It is restarted after a second."""
         self.daemons.kill(f"worker {self.workers.index(worker) + 1}")
 
     def other(self, worker: str) -> str:
-        """The next worker after this one."""
+        """The worker that follows this one."""
         return self.workers[(self.workers.index(worker) + 1) % len(self.workers)]
 
     # Topologies and their intervals.
 
     async def submit(self, target: str) -> catalog.TopologyRecord:
-        """Run the topology at ``module:attribute``."""
+        """Submit the topology at ``module:attribute``."""
         packaged = await asyncio.to_thread(load, target)
         await self.client.upload_package(packaged.package.digest, packaged.package.data)
         return await self.client.submit(packaged.spec())
 
     async def cancel(self, topology: str) -> None:
-        """Stop a topology, and forget its state."""
+        """Cancel a topology. Its state is deleted."""
         await self.client.cancel(topology)
 
     async def intervals(self, topology: str, computation: str) -> list[catalog.IntervalRecord]:
-        """In the order of their keys."""
+        """The intervals in key order."""
         found = await self.client.list_intervals(topology, computation)
         return sorted((one.interval for one in found), key=lambda one: one.keys.start)
 
     async def arrange(
         self, topology: str, computation: str, points: Sequence[bytes], owners: Sequence[str]
     ) -> list[catalog.IntervalRecord]:
-        """Have a computation's intervals begin at "" and at ``points``, on these workers; returns when all are so."""
+        """Make a computation's intervals begin at "" and at ``points``, on these workers. Return when this is done."""
         for point in points:
             if point not in {one.keys.start for one in await self.settled(topology, computation)}:
                 name = wire.IntervalName(topology=topology, computation=computation, key=point)
@@ -115,7 +115,7 @@ class System:
         return await self.settled(topology, computation)
 
     async def settled(self, topology: str, computation: str) -> list[catalog.IntervalRecord]:
-        """The intervals, once all have an owner and have let go of their parents."""
+        """Return the intervals when each has an owner and needs no parent journals."""
 
         async def all_settled() -> list[catalog.IntervalRecord] | None:
             found = await self.intervals(topology, computation)
@@ -124,7 +124,7 @@ class System:
         return await until(all_settled, f"the intervals of {topology}/{computation} are not settled")
 
     async def log_on(self, stream: str, worker: str) -> None:
-        """Have the log of a stream, on this worker."""
+        """Put the log of a stream on this worker."""
         await self.client.ensure_stream_log(stream)
 
         async def owned() -> catalog.IntervalRecord | None:
@@ -136,7 +136,7 @@ class System:
             await self.client.move_interval(wire.IntervalName(journal=log.journal), worker)
 
     async def owner_of(self, topology: str, computation: str, key: bytes) -> Endpoint:
-        """Who owns a key; RequestError if nobody does."""
+        """The owner of a key. RequestError if the key has none."""
         for one in reversed(await self.intervals(topology, computation)):
             if one.keys.start <= key and one.HasField("owner"):
                 return one.owner
@@ -145,7 +145,10 @@ class System:
 
 @asynccontextmanager
 async def system(found: Components, say: Say, workers: int, worker_code: str = "") -> AsyncIterator[System]:
-    """Masters, authorities and workers, serving; they end with the block. ``worker_code``: see :class:`Daemons`."""
+    """Start masters, authorities and workers, and wait until they serve. They end with the block.
+
+    ``worker_code``: see :class:`Daemons`.
+    """
     settings = settings_of(found.etcd, found.cassandra, _NAME) + _SETTINGS
     daemons = Daemons(found.place, settings, say, workers=workers, worker_code=worker_code)
     say(f"starting {', '.join(daemons.services.processes)}")
@@ -154,7 +157,7 @@ async def system(found: Components, say: Say, workers: int, worker_code: str = "
 
 
 async def until(look: Callable[[], Awaitable[Found | None]], what: str, within: float = _PATIENCE) -> Found:
-    """Look until there is something; TimeoutError that says what is not."""
+    """Poll until there is a value. TimeoutError names what is missing."""
     end = time.monotonic() + within
     while (found := await look()) is None:
         if time.monotonic() > end:

@@ -1,8 +1,8 @@
-"""How long an interval with many keys and timers is away when its owner dies (7.1; design section 5).
+"""How long an interval with many keys and timers is unavailable when its owner is killed (7.1; design section 5).
 
-Its worker is killed under a steady load. First its lease has to end, or itself to come back and give it up: that is
-the cluster's patience, a setting. From the new owner in the interval map to the first record processed, committed and
-ACKed is the takeover.
+The worker is killed under a steady load. Before another worker can own the interval, the lease must end, or the
+restarted worker must give it up. This wait depends on the cluster's settings. The takeover is the time from the new
+owner's entry in the interval map to the first record that is processed, committed and ACKed.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _LOOK: Final = 0.001
 
 
 async def measure(system: System, say: Callable[[str], None], keys: int, kills: int) -> list[Figure]:
-    """The median time of a takeover, the longest, and how long it took until there was a new owner."""
+    """Return the median and the longest time of a takeover, and the time until there was a new owner."""
     await system.submit("bench.cluster.topologies:timers")
     await system.settled("timers", "timer-holder")
     waits, takeovers = [], []
@@ -69,7 +69,7 @@ async def _set(injector: Injector, numbers: range) -> None:
 
 
 class _Steady:
-    """A record after another, and how many of them are ACKed."""
+    """Sends one record after the other, and counts the ACKs."""
 
     def __init__(self, injector: Injector, keys: int) -> None:
         self._injector = injector
@@ -88,13 +88,13 @@ class _Steady:
 
 
 async def _kill(system: System, load: _Steady) -> tuple[float, float]:
-    """Kill the owner. Seconds until there was another, and from then to the first record that it committed."""
+    """Kill the owner. Return the seconds until there was a new owner, and from then to its first committed record."""
     (interval,) = await system.settled("timers", "timer-holder")
     watching = asyncio.create_task(_new_owner(system, interval.sequencer))
     await asyncio.sleep(0.2)
     killed = time.monotonic()
     system.kill(interval.owner.worker_id)
-    # What was ACKed just before is no sign of life.
+    # An ACK of the killed owner may still arrive. It does not count as an ACK of the new owner.
     await asyncio.sleep(0.2)
     acked = load.acked
     owned = await asyncio.wait_for(watching, 60)
@@ -105,7 +105,7 @@ async def _kill(system: System, load: _Steady) -> tuple[float, float]:
 
 
 async def _new_owner(system: System, sequencer: int) -> float:
-    """When the interval map had another owner."""
+    """The time at which the interval map named another owner."""
     async for routing in system.client.watch_routing("settings"):
         if _sequencer(routing) > sequencer:
             return time.monotonic()
@@ -113,13 +113,13 @@ async def _new_owner(system: System, sequencer: int) -> float:
 
 
 def _sequencer(routing: WatchRoutingResponse) -> int:
-    """Of the interval, while it has an owner."""
+    """The sequencer of the interval. 0 if it has no owner."""
     (interval,) = routing.consumers[0].intervals.intervals
     return int(interval.sequencer) if interval.HasField("owner") else 0
 
 
 async def _all_back(system: System) -> None:
-    """Wait until all workers are there again."""
+    """Wait until all workers are registered again."""
 
     async def all_there() -> bool | None:
         health = await system.client.cluster_health()

@@ -1,4 +1,4 @@
-"""What the figures should be on two cores, and whether they are. Pure."""
+"""The targets of the figures on two cores, and whether the figures meet them. Pure functions."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ __all__ = ["TARGETS", "Target", "verdicts"]
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A bound: at most so much, or at least."""
+    """A bound of a figure: a maximum or a minimum."""
 
     bound: float
     at_least: bool = False
 
     def met(self, value: float) -> bool:
-        """Whether a figure keeps it."""
+        """Whether a figure is within the bound."""
         return value >= self.bound if self.at_least else value <= self.bound
 
     def __str__(self) -> str:
@@ -39,7 +39,7 @@ TARGETS: Final = {
 
 
 def verdicts(figures: Iterable[Figure]) -> list[str]:
-    """A line for each figure that has a target."""
+    """One line for each figure that has a target."""
     return [
         f"{'met   ' if TARGETS[one.name].met(one.value) else 'MISSED'}  {one.name} = {one.value:.2f}{one.unit and ' '}"
         f"{one.unit} ({TARGETS[one.name]})"

@@ -1,4 +1,4 @@
-"""What runs on the cluster while it is measured."""
+"""The topologies that run on the cluster while it is measured."""
 
 from __future__ import annotations
 
@@ -29,39 +29,39 @@ _SPARE = Random(1).randbytes(1 << 20)
 
 
 def name_of(number: int) -> str:
-    """A key's name; their order is that of the numbers."""
+    """The name of a key. Names sort like the numbers."""
     return f"k{number:07d}"
 
 
 class Ping(msgspec.Struct, array_like=True):
-    """A record that knows where it was when, in nanoseconds of the machine's monotonic clock."""
+    """A record that notes the time at each point of its way, in nanoseconds of the machine's monotonic clock."""
 
     user: str
     page: str
     sent: int
     made: int = 0
-    """In the hook of the first computation."""
+    """The time in the hook of the first computation."""
     run: int = 0
-    """In the hook of the second, which makes the result."""
+    """The time in the hook of the second computation, which produces the result."""
     got: int = 0
-    """In the hook of whoever gets the result."""
+    """The time in the hook of the result's consumer."""
 
 
 TOLD: Final = 50
-"""Pings in one record of the probe's."""
+"""The number of pings in one record of the probe."""
 
 
 class Seen(msgspec.Struct, array_like=True):
-    """Pings that are at their end."""
+    """Pings whose way has ended."""
 
     pings: list[Ping]
 
 
 class First(mw.Computation[Ping, int]):
-    """Counts its key's records, and passes each on."""
+    """Counts its key's records, and produces each record again."""
 
     def process_record(self, ctx: mw.Context[int], record: mw.Record[Ping]) -> None:
-        """The stage begins."""
+        """Note the start of the stage."""
         ctx.state += 1
         ping = record.value
         ping.made = time.perf_counter_ns()
@@ -69,10 +69,10 @@ class First(mw.Computation[Ping, int]):
 
 
 class Second(mw.Computation[Ping, int]):
-    """Counts by another key, and makes a result of each record."""
+    """Counts by another key, and produces a result for each record."""
 
     def process_record(self, ctx: mw.Context[int], record: mw.Record[Ping]) -> None:
-        """The result depends on what is stored."""
+        """Produce a result that depends on the stored state."""
         ctx.state += 1
         ping = record.value
         ping.run = time.perf_counter_ns()
@@ -80,14 +80,16 @@ class Second(mw.Computation[Ping, int]):
 
 
 class Probe(mw.Computation[Ping, None]):
-    """Gets the results; has neither state nor guarantees of its own, and tells of :data:`TOLD` pings at a time, so that
-    it adds next to nothing to the load, and nothing to the times."""
+    """Consumes the results, without state and without guarantees.
+
+    It reports :data:`TOLD` pings in one record, so that it adds almost nothing to the load and to the times.
+    """
 
     def __init__(self) -> None:
         self._got: list[Ping] = []
 
     def process_record(self, ctx: mw.Context[None], record: mw.Record[Ping]) -> None:
-        """The stage has ended: its result is here."""
+        """Note the end of the stage: the result has arrived."""
         ping = record.value
         ping.got = time.perf_counter_ns()
         self._got.append(ping)
@@ -122,7 +124,7 @@ plain_stage = _stage("stage-plain", False)
 
 
 class Beat(msgspec.Struct, array_like=True):
-    """A record of the steady load; ``fill`` is how many bytes of state it leaves with its key, if any."""
+    """A record of the steady load. ``fill``: the number of bytes of state that it leaves with its key. 0: none."""
 
     key: str
     sent: int
@@ -130,13 +132,13 @@ class Beat(msgspec.Struct, array_like=True):
 
 
 class Forward(mw.Computation[Beat, int]):
-    """Counts, and passes on."""
+    """Counts, and produces each record again."""
 
     def __init__(self, output: str) -> None:
         self.output = output
 
     def process_record(self, ctx: mw.Context[int], record: mw.Record[Beat]) -> None:
-        """One in, one out."""
+        """Produce one record for each record."""
         ctx.state += 1
         ctx.produce(self.output, record.value)
 
@@ -149,7 +151,7 @@ chain.add(Forward("ticks-3"), name="three", inputs={"ticks-2": mw.key("key")}, o
 
 
 class Held(msgspec.Struct, array_like=True):
-    """What a key of the interval that changes hands has."""
+    """The state of a key in the interval that is moved, split and merged."""
 
     records: int = 0
     filling: bytes = b""
@@ -159,7 +161,7 @@ class Holder(mw.Computation[Beat, Held]):
     """Keeps state of a given size, and answers every beat."""
 
     def process_record(self, ctx: mw.Context[Held], record: mw.Record[Beat]) -> None:
-        """What fills a key is not answered."""
+        """Answer the record, unless it only fills the key's state."""
         held, beat = ctx.state, record.value
         held.records += 1
         if beat.fill:
@@ -184,15 +186,15 @@ class Setting(msgspec.Struct, array_like=True):
 
 
 class TimerHolder(mw.Computation[Setting, Setting]):
-    """Each key has a state and a timer that is far away."""
+    """Each key has a state and a timer far in the future."""
 
     def process_record(self, ctx: mw.Context[Setting], record: mw.Record[Setting]) -> None:
-        """Set it, or set it anew."""
+        """Set the timer, or move it."""
         ctx.state = record.value
         ctx.set_timer(mw.Timestamp(record.value.at), "far")
 
     def process_timer(self, ctx: mw.Context[Setting], timer: mw.Timer) -> None:
-        """None of them is ever due."""
+        """Never called: no timer becomes due during the measurement."""
         raise AssertionError(f"timer of {ctx.key} at {timer.timestamp}")
 
 

@@ -1,8 +1,8 @@
-"""A Cassandra that has just started is several times slower than a minute later: it is given work first.
+"""Warms up Cassandra, which is several times slower in its first minute than afterwards.
 
-Its JVM compiles meanwhile. A transaction of 300 bytes took it 2.6 ms of CPU in the first 6,000 of them, 1.3 ms in the
-fourth 6,000, and 0.75 ms from then on; and after 40,000 of them its compiler was still busy with half a core for
-another 25 seconds. So the work goes on until the compiler rests, whatever its amount.
+In the first minute, the JVM compiles. A transaction of 300 bytes took 2.6 ms of CPU in the first 6,000 of them. It took
+1.3 ms in the fourth 6,000, and 0.75 ms afterwards. After 40,000 transactions, the compiler still used half a core for
+another 25 seconds. So the work continues until the compiler is idle, whatever amount of work that takes.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ from millwheel.store.contract import Append, PartId, StateRow
 __all__ = ["compiling", "warm"]
 
 _SIZES: Final = (200, 200, 2_000, 20_000)
-"""Bytes of an entry, a journal for each. Few, so that the compiler gets its half of a machine with two cores."""
+"""Bytes of an entry, for each journal. There are few journals, so that the compiler gets half of a two-core machine."""
 _ROWS: Final = 200
-"""State rows in one write, which follows some appends."""
+"""The number of state rows in one write. A write follows some appends."""
 _APPENDS: Final = 20
 _ENOUGH: Final = 20_000
-"""Appends that are made in any case."""
+"""The minimum number of appends."""
 _WINDOW: Final = 5.0
 _RESTING: Final = 0.1
-"""Of a core, in a window of so many seconds: the compiler has done what this work asks of it."""
+"""The share of a core in a window of ``_WINDOW`` seconds. Below it, the compiler counts as idle."""
 _TICKS: Final = os.sysconf("SC_CLK_TCK")
 
 
 def compiling(process: int) -> float:
-    """Seconds of CPU that the JVM's compiler has used."""
+    """CPU seconds that the JVM's compiler has used."""
     seconds = 0.0
     for thread in Path(f"/proc/{process}/task").iterdir():
         try:
@@ -50,9 +50,10 @@ def compiling(process: int) -> float:
 
 
 async def warm(settings: CassandraSettings, compiled: Callable[[], float], longest: float) -> tuple[float, float]:
-    """Work until the compiler rests, whose seconds so far ``compiled`` tells; no longer than ``longest`` seconds.
+    """Work until the compiler is idle, but at most ``longest`` seconds.
 
-    Returns what a small append took at the median of the first and the last seconds, in milliseconds.
+    ``compiled`` returns the CPU seconds that the compiler has used so far. Returns the median time of a small append in
+    the first and in the last seconds, in milliseconds.
     """
     store = await CassandraStore.open(settings)
     try:
@@ -62,7 +63,7 @@ async def warm(settings: CassandraSettings, compiled: Callable[[], float], longe
 
 
 class _Warming:
-    """Work for a store: entries of several sizes and state rows, as intervals write them."""
+    """Work for a store: entries of several sizes, and state rows, as intervals write them."""
 
     def __init__(self, store: CassandraStore) -> None:
         self._store = store
@@ -92,7 +93,7 @@ class _Warming:
         return medians[0], medians[-1]
 
     async def _interval(self, size: int) -> None:
-        """Commits one after the other; behind them rows are written and read, and the journal kept short."""
+        """Commit repeatedly. After some commits, write and read rows, and truncate the journal."""
         journal = _Journal(self._store, f"warming.{uuid.uuid4().hex}", os.urandom(size))
         await journal.open()
         try:
@@ -111,7 +112,7 @@ class _Warming:
 
 
 class _Journal:
-    """What an interval does to the store, without an interval."""
+    """The store operations of an interval, without the interval."""
 
     def __init__(self, store: CassandraStore, name: str, blob: bytes) -> None:
         self.commit = 0
@@ -122,24 +123,27 @@ class _Journal:
         self._parts: tuple[PartId, ...] = ()
 
     async def open(self) -> None:
-        """Create and fence it."""
+        """Create and fence the journal."""
         await self._store.create_journal(self._name)
         await self._store.fence(self._name, 1)
 
     async def append(self) -> None:
-        """One commit."""
+        """Append one commit."""
         self.commit += 1
         await self._store.append(self._name, Append(1, self.commit, self._floor, self._parts, self._blob))
 
     async def write_and_read_rows(self) -> None:
-        """State rows as a flush writes them, and as misses of the cache read them; half of these are not there."""
+        """Write state rows as a flush does, and read rows as cache misses do.
+
+        Half of the rows that are read do not exist.
+        """
         keys = [b"k%07d" % number for number in range(2 * _ROWS)]
         rows = [StateRow(key, self.commit, self._blob[:20]) for key in keys[:_ROWS]]
         await self._store.write_states(self._name, self._name, 1, rows)
         await self._store.read_states(self._name, keys)
 
     async def move_floor(self) -> None:
-        """A base, the append that names it, and the end of what is below."""
+        """Write a base part and the append that names it. Then delete the entries below."""
         before, part = self._parts, PartId("state", 1, self.commit)
         await self._store.write_part(self._name, part, self._blob)
         self._floor, self._parts = self.commit, (part,)
@@ -149,6 +153,6 @@ class _Journal:
         await self._store.delete_parts(self._name, before)
 
     async def drop(self) -> None:
-        """Leave nothing behind."""
+        """Delete everything that was written."""
         await self._store.drop_journal(self._name)
         await self._store.drop_computation(self._name)

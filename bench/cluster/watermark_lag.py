@@ -1,4 +1,4 @@
-"""How far each stage of a pipeline adds to the low watermark's lag behind real time (8.2, figure 15)."""
+"""The lag behind real time that each stage of a pipeline adds to the low watermark (8.2, figure 15)."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from bench.cluster.topologies import Beat, name_of
 from bench.report import Figure
 from millwheel.client.injector import Injector
 from millwheel.client.shards import ShardedWatermarks, shard_is_away
-from millwheel.core.catalog import Catalog, injector_sender
-from millwheel.core.time import MIN_TIMESTAMP
+from millwheel.model.catalog import Catalog, injector_sender
+from millwheel.model.time import MIN_TIMESTAMP
 
 __all__ = ["measure"]
 
 _RATE: Final = 500
 _KEYS: Final = 1_000
 _SAMPLES: Final = 100
-"""Looks at the watermarks, a second."""
+"""Samples of the watermarks per second."""
 _STAGES: Final = ("one", "two", "three")
 
 
 async def measure(system: System, warm: float, seconds: float) -> list[Figure]:
-    """The most that any stage adds at the median, under load; and the lag of each."""
+    """Return the largest median lag that a stage adds under load, and the lag of each stage."""
     record = await system.submit("bench.cluster.topologies:chain")
     for computation in _STAGES:
         await system.arrange("chain", computation, [name_of(_KEYS // 2).encode()], system.workers[:2])
@@ -49,7 +49,7 @@ async def measure(system: System, warm: float, seconds: float) -> list[Figure]:
 
 
 async def _samples(system: System, senders: list[str], warm: float, seconds: float) -> list[list[float]]:
-    """The lags of all senders, milliseconds, some hundred times a second, while records flow."""
+    """The lags of all senders in milliseconds, sampled while records flow."""
     known: dict[str, int] = {}
     samples: list[list[float]] = []
     places = _Places(await system.components.catalog())
@@ -85,7 +85,7 @@ async def _send(injector: Injector, seconds: float) -> None:
 
 
 class _Places:
-    """Where the shards are: nothing moves while this is measured."""
+    """The addresses of the shards. They do not change during the measurement."""
 
     def __init__(self, known: Catalog) -> None:
         self._known = known

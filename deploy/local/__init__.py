@@ -1,1 +1,1 @@
-"""Real components of a cluster, installed and run on this machine: for tests, and for trying a cluster out."""
+"""Installs and runs the real components of a cluster on this machine, for tests and for trying out a cluster."""

@@ -1,4 +1,7 @@
-"""``make cluster``: the main job on a whole cluster, against the same job on one process. See ``--help``."""
+"""``make cluster``: runs the demonstration's job on a whole cluster and on one process, and compares.
+
+See ``--help``.
+"""
 
 from __future__ import annotations
 
@@ -31,14 +34,14 @@ __all__ = ["main"]
 PLACE: Final = ROOT / "build" / "cluster"
 TARGET: Final = "examples.zeitgeist.topology:zeitgeist"
 PATIENCE: Final = 840.0
-"""Seconds after which something hangs."""
+"""Seconds after which the command counts as stuck."""
 _EXPECTED: Final = (RuntimeError, TimeoutError, MillwheelError)
 STREAMS_END: Final = 240.0
-"""Seconds from the end of the job to that of the streams, at most: a cluster with accidents has to catch up."""
+"""Maximum seconds from the end of the job to the end of the streams. After faults, a cluster needs time to catch up."""
 
 
 def main() -> int:
-    """The command; 0 if both systems found the same."""
+    """Run the command. The exit code is 0 if both systems found the same."""
     parser = argparse.ArgumentParser(prog="python -m deploy.local", description=__doc__)
     parser.add_argument("--nodes", type=int, choices=(1, 3), default=1, help="of Cassandra")
     parser.add_argument("--chaos", action="store_true", help="kill something of each kind on the way")
@@ -59,7 +62,10 @@ Done = Callable[["LocalCluster | None", int], None]
 
 
 def _run(told: argparse.Namespace, done: Done) -> int:
-    """Do all of it; ``done`` gets the exit code as soon as it is known. A cluster that is kept is then waited with."""
+    """Run everything. ``done`` gets the exit code as soon as it is known.
+
+    A cluster that is kept then runs until stopped.
+    """
     try:
         return asyncio.run(stoppable(_job(told, done)))
     except (KeyboardInterrupt, asyncio.CancelledError):
@@ -98,7 +104,7 @@ async def _job(told: argparse.Namespace, done: Done) -> int:
 
 
 async def _end(task: asyncio.Task[None]) -> None:
-    """Whatever went wrong in ``task`` goes wrong here."""
+    """Cancel the task and wait for its end. Raises the task's error, if it had one."""
     if not task.done():
         task.cancel()
     with suppress(asyncio.CancelledError):
@@ -115,7 +121,7 @@ async def _embedded(flights: pd.DataFrame) -> FirstPass:
 
 
 def _progress(watch: Watch) -> float:
-    """How far the low watermark is through the year."""
+    """The low watermark's progress through the year, 0 to 1."""
     if watch.watermark in (MIN_TIMESTAMP, MAX_TIMESTAMP):
         return float(watch.watermark == MAX_TIMESTAMP)
     year = 365 * 86_400_000_000

@@ -1,4 +1,4 @@
-"""Programs out of Debian's packages, unpacked beside the checkout: nothing is enabled, configured or started."""
+"""Programs from Debian's packages, unpacked beside the checkout. Nothing is enabled, configured or started."""
 
 from __future__ import annotations
 
@@ -12,15 +12,18 @@ from typing import Final
 __all__ = ["COMPONENTS", "InstallError", "unpack"]
 
 COMPONENTS: Final = Path(__file__).resolve().parents[2] / "build" / "components"
-"""Where components are kept. Each is known to be whole by its folder: it is made elsewhere, then moved here."""
+"""The folder of the components.
+
+Invariant: a component's folder is complete if it exists. It is built elsewhere and then renamed.
+"""
 
 
 class InstallError(Exception):
-    """A component cannot be had; the message says what to do."""
+    """A component cannot be installed. The message says what to do."""
 
 
 def unpack(package: str) -> Path:
-    """The folder with the files of a Debian package, downloaded and unpacked if it is not there yet."""
+    """The folder with the files of a Debian package. It is downloaded and unpacked if it does not exist yet."""
     folder = COMPONENTS / package
     if folder.is_dir():
         return folder
@@ -43,7 +46,7 @@ def unpack(package: str) -> Path:
         try:
             unpacked.rename(folder)
         except OSError:
-            # Somebody else was faster.
+            # Another process was faster.
             if not folder.is_dir():
                 raise
     return folder

@@ -1,4 +1,4 @@
-"""Cassandra on loopback: one node or three, each of which can be killed, paused and come back."""
+"""Cassandra on loopback, with one node or three. Each node can be killed, paused and restarted."""
 
 from __future__ import annotations
 
@@ -19,23 +19,26 @@ from deploy.local.child import ChildProcess, free_ports
 __all__ = ["CassandraCluster", "CassandraNode", "InstallError", "install"]
 
 _START: Final = 180.0
-"""Seconds within which a node must take clients, on a machine that is busy with others."""
+"""Seconds within which a node must accept clients, on a machine with other load."""
 
 _TIMER_SLACK: Final = 250
-"""Microseconds. Cassandra's threads wait for work in sleeps of 10 microseconds, one of them or a few all the time: at
-500 small transactions a second 25,000 times a second, which is 0.3 of a core, and takes the cores from whoever runs
-just then. Each sleep ends so much later; a transaction goes from thread to thread, and takes 0.2 ms longer on a
-machine that has nothing else to do."""
+"""The timer slack of Cassandra's threads, in microseconds.
+
+While they wait for work, one or a few of them always sleep for 10 microseconds at a time. At 500 small transactions a
+second, that makes 25,000 sleeps a second. They cost 0.3 of a core, and interrupt other processes. The slack makes each
+sleep longer by this time. A transaction passes from thread to thread. On an idle machine it takes 0.2 ms longer because
+of the slack.
+"""
 
 _READY: Final = "Starting listening for CQL clients"
 _HAS_SUPERUSER: Final = "Created default superuser role"
 
 
 class CassandraNode:
-    """One node. It keeps address, port and data over stop and start."""
+    """One node. It keeps its address, port and data when it is stopped and started again."""
 
     def __init__(self, config: NodeConfig) -> None:
-        """Nothing runs yet."""
+        """Does not start the node."""
         self.config = config
         self.address = f"{config.address}:{config.native_port}"
         """``host:port`` for clients."""
@@ -46,34 +49,34 @@ class CassandraNode:
 
     @property
     def log(self) -> Path:
-        """What it says, over all its lives."""
+        """The file with the node's output, over all its starts."""
         return self._process.log
 
     @property
     def pid(self) -> int:
-        """Its process id."""
+        """The node's process id."""
         return self._process.pid
 
     def launch(self) -> None:
-        """Start it; nothing happens if it runs. It takes clients some ten seconds later."""
+        """Start the node. Idempotent. The node accepts clients about ten seconds later."""
         if not self._process.is_running:
             write_files(self.config)
             self._said_before = self.log.stat().st_size if self.log.exists() else 0
             self._process.start()
 
     def is_ready(self) -> bool:
-        """Whether it takes clients; RuntimeError with the end of its log if it has ended."""
+        """Whether the node accepts clients. RuntimeError with the end of its log if it has ended."""
         text = self.log.read_bytes()
         ready = _READY.encode() in text[self._said_before :]
         if self.config.authentication and self.config.address == self.config.seeds[0]:
             ready = ready and _HAS_SUPERUSER.encode() in text
         if not self._process.is_running:
             raise RuntimeError(f"Cassandra {self.address} has ended; {self.log} ends with:\n{self._last_lines()}")
-        # It says so a moment before it listens.
+        # The log line comes a moment before the node listens.
         return ready and self._listens()
 
     def start(self) -> None:
-        """Start it, and wait until it takes clients."""
+        """Start the node, and wait until it accepts clients."""
         self.launch()
         end = time.monotonic() + _START
         while not self.is_ready():
@@ -84,19 +87,22 @@ class CassandraNode:
             time.sleep(0.05)
 
     def stop(self) -> None:
-        """Stop it. Where its commit log has all that was acknowledged, a moment to tell its peers is enough."""
+        """Stop the node.
+
+        If its commit log has every acknowledged write, a second suffices for notifying the other nodes.
+        """
         self._process.stop(1.0 if self.config.commitlog_sync == "batch" else 20.0)
 
     def kill(self) -> None:
-        """SIGKILL; its data stay."""
+        """SIGKILL the node. Its data stay."""
         self._process.kill()
 
     def pause(self) -> None:
-        """SIGSTOP: its connections stay, and nobody answers."""
+        """SIGSTOP the node. Its connections stay open, and it does not respond."""
         self._process.signal(signal.SIGSTOP)
 
     def resume(self) -> None:
-        """SIGCONT."""
+        """SIGCONT the node."""
         self._process.signal(signal.SIGCONT)
 
     def _listens(self) -> bool:
@@ -111,9 +117,9 @@ class CassandraNode:
 
 
 class CassandraCluster:
-    """Nodes on 127.0.0.1, 127.0.0.2, … with free ports; data and logs in one folder.
+    """Nodes on 127.0.0.1, 127.0.0.2, … with free ports. Their data and logs are in one folder.
 
-    Usable ``with`` and ``async with``; what is left running when this process ends is killed by the kernel.
+    Usable with ``with`` and ``async with``. The kernel kills nodes that still run when this process ends.
     """
 
     def __init__(
@@ -128,10 +134,10 @@ class CassandraCluster:
         broadcast: Callable[[str], str] | None = None,
         commitlog_mebibytes: int = 512,
     ) -> None:
-        """``authentication``: passwords are asked for; the superuser is ``cassandra``, and so is its password.
+        """``authentication``: the nodes require passwords. The superuser's name and password are ``cassandra``.
 
-        ``broadcast``: where clients are told that the node at an address is, and somebody passes them on. The others:
-        see :class:`~deploy.local.cassandra_config.NodeConfig`.
+        ``broadcast``: returns for a node's address the address that clients are given, where a proxy forwards them. For
+        the other parameters, see :class:`~deploy.local.cassandra_config.NodeConfig`.
         """
         self.directory = directory.resolve()
         self.username, self.password = ("cassandra", "cassandra") if authentication else ("", "")
@@ -162,12 +168,15 @@ class CassandraCluster:
         return tuple(node.address for node in self.nodes)
 
     def start(self) -> None:
-        """Start the nodes and wait until they take clients: one after the other, the first makes what all share."""
+        """Start the nodes one after the other, and wait until they accept clients.
+
+        The first one creates what all of them share.
+        """
         for node in self.nodes:
             node.start()
 
     def stop(self) -> None:
-        """Stop all nodes; their data stay."""
+        """Stop all nodes. Their data stay."""
         for node in self.nodes:
             node.stop()
 
@@ -192,7 +201,7 @@ class CassandraCluster:
 
 
 def _main() -> None:
-    """``python -m deploy.local.cassandra``: a node with its data below ``build``, until Ctrl-C."""
+    """``python -m deploy.local.cassandra``: run a node with its data below ``build``, until Ctrl-C."""
     install()
     with CassandraCluster(COMPONENTS.parent / "cassandra") as cluster:
         print(f"Cassandra takes clients at {', '.join(cluster.contact_points)}; Ctrl-C ends it", flush=True)

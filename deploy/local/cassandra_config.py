@@ -1,4 +1,4 @@
-"""What a local Cassandra node is told: its cassandra.yaml, its logging, and the options of its JVM."""
+"""The configuration of a local Cassandra node: its cassandra.yaml, its logging, and its JVM options."""
 
 from __future__ import annotations
 
@@ -14,13 +14,14 @@ CommitLogSync = Literal["batch", "periodic"]
 
 @dataclass(frozen=True, slots=True)
 class NodeConfig:
-    """One node.
+    """The configuration of one node.
 
-    ``commitlog_sync``: ``batch`` acknowledges a write when it is on the disk, so nothing acknowledged is lost in a
-    power cut or a SIGKILL. ``periodic`` syncs every ten seconds: a power cut of all replicas takes what came since.
-    ``quick_start`` leaves out the optimizing compiler: ready in two thirds of the time, slower under load.
-    ``broadcast``: where clients are told that it is, on the same port; empty: where it listens.
-    ``commitlog_mebibytes``: when its commit log is larger, it writes out what that is for.
+    ``commitlog_sync``: ``batch`` acknowledges a write when it is on the disk, so a power cut or a SIGKILL loses no
+    acknowledged write. ``periodic`` syncs every ten seconds: a power cut of all replicas loses the writes since then.
+    ``quick_start`` turns the optimizing compiler off. The node is ready in two thirds of the time, but slower under
+    load. ``broadcast``: the address that clients are given for this node, with the same port. Empty: the listen
+    address. ``commitlog_mebibytes``: the size of the commit log above which the node flushes its tables, to free the
+    log.
     """
 
     folder: Path
@@ -45,14 +46,14 @@ def write_files(config: NodeConfig) -> None:
 
 
 def command(config: NodeConfig, java: Path, jars: Path) -> list[str]:
-    """What starts the node."""
+    """The command that starts the node."""
     heap = f"{config.heap_mebibytes}m"
     properties = {
         "cassandra.config": (config.folder / "cassandra.yaml").as_uri(),
         "logback.configurationFile": (config.folder / "logback.xml").as_uri(),
         "cassandra.storagedir": str(config.folder),
         "cassandra-foreground": "yes",
-        # Waits that a cluster of machines needs and one on loopback does not.
+        # A cluster of machines needs these waits. A cluster on loopback does not.
         "cassandra.ring_delay_ms": "0",
         "cassandra.skip_wait_for_gossip_to_settle": "0",
         "cassandra.superuser_setup_delay_ms": "0",
@@ -61,7 +62,7 @@ def command(config: NodeConfig, java: Path, jars: Path) -> list[str]:
         "java.io.tmpdir": str(config.folder / "tmp"),
         "jdk.attach.allowAttachSelf": "true",
     }
-    # The serial collector: the least work on few cores and a small heap.
+    # The serial collector costs the least on few cores with a small heap.
     options = [f"-Xms{heap}", f"-Xmx{heap}", "-Xss256k", "-XX:+UseSerialGC", "-XX:-UsePerfData"]
     options += ["-XX:+ExitOnOutOfMemoryError", f"-XX:ErrorFile={config.folder}/hs_err.log"]
     if config.quick_start:
@@ -106,7 +107,7 @@ def _yaml(config: NodeConfig) -> dict[str, object]:
     if config.authentication:
         yaml["authenticator"] = "PasswordAuthenticator"
         yaml["authorizer"] = "CassandraAuthorizer"
-        # Changed permissions count at once.
+        # Short cache times, so that changed permissions apply at once.
         yaml |= {f"{what}_validity": "100ms" for what in ("permissions", "roles", "credentials")}
     return yaml
 

@@ -1,4 +1,4 @@
-"""Cassandra's jars from Maven Central: with Maven where it is installed, else with the Ivy that comes with pyspark."""
+"""Cassandra's jars from Maven Central: by Maven if it is installed, otherwise by the Ivy that pyspark contains."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ Say = Callable[[str], None]
 
 
 def find_java() -> Path:
-    """The ``java`` of a runtime that Cassandra and Spark can use; InstallError if there is none."""
+    """The ``java`` of a runtime that Cassandra and Spark can use. InstallError if there is none."""
     found = subprocess.run([_FIND_JAVA], capture_output=True, text=True, check=False)
     if found.returncode != 0:
         raise InstallError("no Java runtime >= 17; run `make install`, or set JAVA_HOME")
@@ -37,7 +37,7 @@ def find_java() -> Path:
 
 
 def install(say: Say = print) -> Path:
-    """The folder of Cassandra's jars; fetched the first time (a minute or three), then found."""
+    """The folder of Cassandra's jars. The first call downloads them, which takes one to three minutes."""
     with _one_installer(COMPONENTS / f"cassandra-{VERSION}") as folder:
         jars = folder / "jars"
         if jars.is_dir():
@@ -49,7 +49,7 @@ def install(say: Say = print) -> Path:
         say(f"cassandra {VERSION}: fetching its jars (60 MB) with {'Maven' if maven else 'Ivy'}, a minute or three")
         command = _by_maven(maven, folder, partial) if maven else _by_ivy(folder, partial)
         _run(command, folder / "install.log", partial, say)
-        # Whole or not at all: a run that is cut short leaves nothing that looks installed.
+        # The folder appears only when it is complete. An interrupted run leaves nothing that looks installed.
         partial.rename(jars)
         shutil.rmtree(folder / "cache", ignore_errors=True)
         say(f"cassandra {VERSION}: {len(list(jars.iterdir()))} jars in {jars}")
@@ -58,7 +58,7 @@ def install(say: Say = print) -> Path:
 
 @contextmanager
 def _one_installer(folder: Path) -> Iterator[Path]:
-    """The folder, held against other processes that install the same."""
+    """Lock the folder against other processes that install the same."""
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -91,7 +91,7 @@ def _by_ivy(folder: Path, target: Path) -> list[str]:
 
 
 def _run(command: list[str], log: Path, target: Path, say: Say) -> None:
-    """Networks have moments: what was fetched is kept in the cache, so that another try is short."""
+    """Run the command, and retry after network errors. A retry is short, because downloaded files stay in the cache."""
     for attempt in range(1, _TRIES + 1):
         with log.open("wb") as output:
             done = subprocess.run(command, stdout=output, stderr=subprocess.STDOUT, check=False)

@@ -1,4 +1,4 @@
-"""Accidents on the way: SIGKILL to a worker, the leading master, an authority shard and a member of etcd, in turn."""
+"""Faults during a run: SIGKILL to a worker, the leading master, an authority shard and a member of etcd, in turn."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from typing import Final
 from deploy.local.cluster import LocalCluster
 from millwheel.client.control import ControlClient
 from millwheel.coordination.etcd import EtcdCoordinator, EtcdSettings
-from millwheel.core.catalog_keys import authority_key
+from millwheel.model.catalog_keys import authority_key
 from millwheel.rpc.v1.catalog_pb2 import AuthorityRecord
 
 __all__ = ["Chaos"]
 
 _OUTAGE: Final = 3.0
-"""Seconds until etcd's member comes back."""
+"""Seconds until etcd's member is restarted."""
 
 
 class Chaos:
-    """Kills one thing after another, each when the job has come so far."""
+    """Kills one process after another, each at a given progress of the job."""
 
     def __init__(self, cluster: LocalCluster, say: Callable[[str], None]) -> None:
         self.killed: list[str] = []
@@ -33,7 +33,7 @@ class Chaos:
         )
 
     async def run(self, progress: Callable[[], float]) -> None:
-        """Do it all; ``progress`` goes from 0 to 1."""
+        """Run all faults. ``progress`` returns the job's progress, from 0 to 1."""
         for at, accident in self._accidents:
             while progress() < at:  # noqa: ASYNC110 a job of other processes is looked at
                 await asyncio.sleep(0.1)
@@ -51,7 +51,7 @@ class Chaos:
         return self._kill(f"master {number}") + ", which led"
 
     async def _authority_shard(self) -> str:
-        """Whoever serves shard 0."""
+        """The process that serves shard 0."""
         number = self._cluster.daemons.authorities.index(await self._server_of_shard(0)) + 1
         return self._kill(f"authority {number}") + ", which served a shard"
 

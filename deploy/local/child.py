@@ -1,4 +1,4 @@
-"""Child processes that end with their parent, however it ends."""
+"""Child processes that end with their parent, even if the parent is killed."""
 
 from __future__ import annotations
 
@@ -24,8 +24,11 @@ Result = TypeVar("Result")
 
 
 def free_ports(count: int, host: str = "127.0.0.1") -> list[int]:
-    """Ports that nobody listens on just now. None that the system gives to outgoing connections: a listener
-    that was killed must find its own again."""
+    """Ports on which no process listens now.
+
+    They are outside the range that the system gives to outgoing connections. So a listener that was killed can use its
+    port again.
+    """
     found: list[int] = []
     candidates = random.sample(range(20_000, 32_000), 2_000)
     while len(found) < count:
@@ -43,7 +46,10 @@ _PR_SET_TIMERSLACK: Final = 29
 
 @contextmanager
 def _slack(micros: int) -> Iterator[None]:
-    """What this thread starts has so much timer slack, and keeps it over exec (prctl(2)); 0: as it began with."""
+    """Give the processes that this thread starts this timer slack.
+
+    They keep it over exec (prctl(2)). 0: the default.
+    """
     libc = ctypes.CDLL(None)
     libc.prctl(_PR_SET_TIMERSLACK, ctypes.c_ulong(micros * 1_000))
     try:
@@ -53,7 +59,7 @@ def _slack(micros: int) -> Iterator[None]:
 
 
 class ChildProcess:
-    """One program, run in a process group of its own, and again on the same terms after it was stopped or killed."""
+    """One program in its own process group. After a stop or kill, it can be started again with the same settings."""
 
     def __init__(
         self,
@@ -63,10 +69,10 @@ class ChildProcess:
         *,
         timer_slack: int = 0,
     ) -> None:
-        """``log``: what it prints is appended there. ``environment`` is added to this process's own.
+        """``log``: the file to which output is appended. ``environment`` is added to this process's environment.
 
-        ``timer_slack``: how many microseconds later than asked for the kernel may end its sleeps; 0: as many as
-        for this process.
+        ``timer_slack``: the microseconds by which the kernel may delay the end of the program's sleeps. 0: as for this
+        process.
         """
         self._arguments = list(arguments)
         self._environment = {**os.environ, **(environment or {})}
@@ -76,16 +82,16 @@ class ChildProcess:
 
     @property
     def pid(self) -> int:
-        """0 while it was not started."""
+        """The process id. 0 if it was not started."""
         return 0 if self._process is None else self._process.pid
 
     @property
     def is_running(self) -> bool:
-        """Whether it was started and has not ended."""
+        """Whether the process was started and has not ended."""
         return self._process is not None and self._process.poll() is None
 
     def start(self) -> None:
-        """Start it; nothing happens if it runs."""
+        """Start the process. Idempotent while it runs."""
         if self.is_running:
             return
         self.log.parent.mkdir(parents=True, exist_ok=True)
@@ -94,7 +100,7 @@ class ChildProcess:
     def _spawn(self) -> subprocess.Popen[bytes]:
         with self.log.open("ab") as log, _slack(self._timer_slack):
             return subprocess.Popen(
-                # Not by a hook of our own between fork and exec: that would run in a copy of a process full of threads.
+                # Not by `preexec_fn`: it would run between fork and exec, in a copy of a process with many threads.
                 ["setpriv", "--pdeathsig", "KILL", *self._arguments],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
@@ -104,26 +110,26 @@ class ChildProcess:
             )
 
     def signal(self, number: signal.Signals) -> None:
-        """Send it a signal: SIGSTOP and SIGCONT pause it and have it go on."""
+        """Send a signal to the process. SIGSTOP pauses it, and SIGCONT resumes it."""
         if self.is_running:
             assert self._process is not None
             os.killpg(self._process.pid, number)
 
     def kill(self) -> None:
-        """End it without a chance to tidy up; returns when it is gone."""
+        """SIGKILL the process, and return when it has ended."""
         self.signal(signal.SIGKILL)
         if self._process is not None:
             self._process.wait()
 
     def stop(self, patience: float = 10.0) -> None:
-        """Ask it to end, and after ``patience`` seconds kill it; returns when it is gone."""
+        """Send SIGTERM, and SIGKILL after ``patience`` seconds. Return when the process has ended."""
         self._ask()
         self._await(patience)
 
     def _ask(self) -> None:
-        """Once: a daemon that is told a second time ends without letting go of what it has."""
+        """Send SIGTERM once. A daemon that receives a second one ends without releasing what it owns."""
         self.signal(signal.SIGTERM)
-        # One that is paused does not hear what it is told.
+        # A paused process handles SIGTERM only after SIGCONT.
         self.signal(signal.SIGCONT)
 
     def _await(self, patience: float) -> None:
@@ -134,7 +140,7 @@ class ChildProcess:
                 self.kill()
 
     def last_lines(self, count: int = 10) -> str:
-        """The end of what it printed, for error messages."""
+        """The end of the program's output, for error messages."""
         try:
             return "\n".join(self.log.read_text(errors="replace").splitlines()[-count:])
         except OSError:
@@ -142,7 +148,7 @@ class ChildProcess:
 
     @staticmethod
     def stop_all(processes: Iterable[ChildProcess], patience: float = 10.0) -> None:
-        """Stop several at once: ask all, then wait for each."""
+        """Stop several processes at once: send SIGTERM to all, then wait for each."""
         stopping = list(processes)
         for process in stopping:
             process._ask()
@@ -170,7 +176,7 @@ def _lasting_thread() -> threading.Thread:
 
 
 def _in_lasting_thread(work: Callable[[], Result]) -> Result:
-    """Do it in a thread that ends with this process alone: a child dies with the thread that started it."""
+    """Run it in a thread that ends only with this process, because a child ends with the thread that started it."""
     _lasting_thread()
     future: Future[Result] = Future()
     _work.put((work, future))

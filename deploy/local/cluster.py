@@ -1,4 +1,4 @@
-"""A whole cluster on loopback: Cassandra, etcd, and MillWheel's daemons, each an operating-system process."""
+"""A whole cluster on loopback: Cassandra, etcd and MillWheel's daemons, each in an operating-system process."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from deploy.local.cassandra import CassandraCluster
 from deploy.local.daemons import Daemons
 from deploy.local.etcd import EtcdCluster
 from millwheel.coordination.etcd import EtcdCoordinator, EtcdSettings
-from millwheel.core.catalog import Catalog
+from millwheel.model.catalog import Catalog
 
 __all__ = ["LocalCluster", "catalog_of", "settings_of"]
 
@@ -20,7 +20,10 @@ _NAME: Final = "millwheel"
 
 
 def settings_of(etcd: EtcdCluster, cassandra: CassandraCluster, name: str = "millwheel") -> str:
-    """[coordinator] and [store] for daemons on these; ``name`` is the keyspace, and begins every key."""
+    """[coordinator] and [store] for daemons on these components.
+
+    ``name`` is the keyspace, and the prefix of every key.
+    """
     replicas = len(cassandra.nodes)
     members = ", ".join(f'"{one}"' for one in etcd.endpoints)
     nodes = ", ".join(f'"{one}"' for one in cassandra.contact_points)
@@ -32,7 +35,7 @@ def settings_of(etcd: EtcdCluster, cassandra: CassandraCluster, name: str = "mil
 
 
 async def catalog_of(etcd: EtcdCluster, name: str = _NAME) -> Catalog:
-    """What the coordinator says now of the cluster whose keys begin with ``name``."""
+    """The present records in the coordinator, for the cluster whose keys have the prefix ``name``."""
     coordinator = EtcdCoordinator(EtcdSettings(etcd.endpoints, f"{name}/"))
     try:
         known = Catalog()
@@ -43,22 +46,25 @@ async def catalog_of(etcd: EtcdCluster, name: str = _NAME) -> Catalog:
 
 
 class LocalCluster:
-    """Started by ``async with``; everything of it ends with the block, or with this process, however that ends."""
+    """A cluster, started by ``async with``.
+
+    All its processes end with the block, or with this process even if it is killed.
+    """
 
     def __init__(self, place: Path, say: Callable[[str], None], *, nodes: int = 1, members: int = 1) -> None:
-        """``place``: a folder that is its own; ``nodes`` of Cassandra and ``members`` of etcd."""
+        """``place``: a folder for this cluster only. ``nodes`` of Cassandra, ``members`` of etcd."""
         self.place = place
         self.etcd = EtcdCluster(place / "etcd", members)
         self.cassandra = CassandraCluster(place / "cassandra", nodes)
         self.daemons = Daemons(place, settings_of(self.etcd, self.cassandra, _NAME), say)
         self.prefix = f"{_NAME}/"
-        """What every key in etcd begins with."""
+        """The prefix of every key in etcd."""
         self._say = say
         self._stack = AsyncExitStack()
 
     @property
     def address(self) -> str:
-        """The masters, for clients."""
+        """The masters' address, for clients."""
         return self.daemons.address
 
     async def __aenter__(self) -> Self:

@@ -1,4 +1,4 @@
-"""The same job on two systems, and whether they found the same."""
+"""Compares the results of the same job on two systems."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ _SHOWN = 5
 
 
 def record_counts(found: Found) -> dict[str, int]:
-    """How many records came by each stream."""
+    """The number of records by stream."""
     return {one.name.replace("_", " "): len(getattr(found, one.name)) for one in fields(found)}
 
 
 def differences(expected: Found, found: Found) -> Iterator[str]:
-    """Every difference between what two runs found, record for record; no line, no difference."""
+    """Every difference between the results of two runs, record by record. Empty if they are equal."""
     for one in fields(expected):
         wanted: Counter[Any] = Counter(map(repr, getattr(expected, one.name)))
         got: Counter[Any] = Counter(map(repr, getattr(found, one.name)))

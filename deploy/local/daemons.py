@@ -1,4 +1,4 @@
-"""MillWheel's daemons as operating-system processes on loopback, started again when they end."""
+"""MillWheel's daemons as operating-system processes on loopback. A daemon that ends is restarted."""
 
 from __future__ import annotations
 
@@ -29,7 +29,8 @@ _MAIN: Final = "from millwheel.cli.main import main; main()"
 class Daemons:
     """Masters, candidates for the authority's shards, and workers, with one configuration. Use it as ``async with``.
 
-    ``address`` is what clients take; ``config`` the file that all share; logs are in ``place``/logs.
+    ``address`` is the masters' address for clients. ``config`` is the common configuration file. The logs are in
+    ``place``/logs.
     """
 
     def __init__(
@@ -44,8 +45,10 @@ class Daemons:
         worker_code: str = "",
         code: str = _MAIN,
     ) -> None:
-        """``settings``: TOML, of [coordinator] and [store] at least. ``code``: a program that
-        runs the command line; ``worker_code``: another one for workers."""
+        """``settings``: TOML with at least [coordinator] and [store].
+
+        ``code``: a program that runs the command line. ``worker_code``: another program for workers.
+        """
         self.place = place
         self.config = place / "millwheel.toml"
         self._settings = settings
@@ -58,16 +61,16 @@ class Daemons:
             for role, served in (("master", self.masters), ("authority", self.authorities), ("worker", self.workers))
             for number, address in enumerate(served, 1)
         }
-        """By the names of daemons."""
+        """The gRPC addresses, by the names of daemons."""
         self.metrics = dict(zip(self.addresses, places, strict=True))
-        """The metrics pages, likewise."""
+        """The addresses of the metrics pages, by the names of daemons."""
         self._code, self._worker_code = code, worker_code or code
         self._counted: dict[str, int] = {}
         self.services = Services({name: self._process(name) for name in self.addresses}, say)
 
     @property
     def address(self) -> str:
-        """The masters, for clients."""
+        """The masters' address, for clients."""
         return ",".join(self.masters)
 
     def _process(self, name: str) -> ChildProcess:
@@ -77,20 +80,20 @@ class Daemons:
             flags.append(f"--worker-id={name.replace(' ', '-')}")
         code = self._worker_code if role == "worker" else self._code
         command = [sys.executable, "-c", code, role, "run", f"--config={self.config}", *flags]
-        # What the environment puts first stays so: a compiled tree, if one is measured.
+        # The environment's entries stay first, so that a compiled tree is used if one is measured.
         found = [os.environ.get("PYTHONPATH", ""), str(ROOT)]
         return ChildProcess(command, self.log(name), {"PYTHONPATH": os.pathsep.join(filter(None, found))})
 
     def log(self, name: str) -> Path:
-        """The log of a daemon, such as "worker 1"."""
+        """The log file of a daemon, such as "worker 1"."""
         return self.place / "logs" / f"{name.replace(' ', '-')}.log"
 
     def kill(self, name: str) -> None:
-        """SIGKILL a daemon; it is started again, after a second."""
+        """SIGKILL a daemon. It is restarted after a second."""
         self.services.processes[name].kill()
 
     async def __aenter__(self) -> Self:
-        """Start all, and wait until they serve; RuntimeError with their last words if they do not."""
+        """Start all daemons, and wait until they serve. RuntimeError with their last output if they do not."""
         self.place.mkdir(parents=True, exist_ok=True)
         packages = f'[worker]\npackages = "{self.place / "packages"}"\n'
         self.config.write_text(f'{self._settings}\n{packages}\n[logging]\nformat = "json"\n')
@@ -120,7 +123,10 @@ class Daemons:
             raise RuntimeError(f"the daemons were not ready within {_READY:.0f} s; their last words:\n{told}") from None
 
     def counts(self, computation: str) -> dict[str, int]:
-        """A computation's records so far, over all workers: where an interval has no owner at the moment, as before."""
+        """A computation's records so far, over all workers.
+
+        While an interval has no owner, its records are missing. Then the largest earlier count is returned.
+        """
         found = 0
         for page in (page for name, page in self.metrics.items() if name.startswith("worker")):
             with contextlib.suppress(OSError):

@@ -1,4 +1,4 @@
-"""How a command that started processes ends: stopped from outside, or because something went wrong."""
+"""How a command that started processes ends: by a signal, or by an error."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ __all__ = ["causes", "stoppable"]
 
 
 async def stoppable(work: Coroutine[Any, Any, int]) -> int:
-    """SIGTERM stops as Ctrl-C does: everything that was started is stopped."""
+    """Make SIGTERM cancel ``work``, as Ctrl-C does. Then everything that was started is stopped."""
     task = asyncio.ensure_future(work)
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
     return await task
 
 
 def causes(error: BaseException, expected: tuple[type[BaseException], ...], otherwise: str) -> list[str]:
-    """What went wrong, a line for each; what nobody thought of, not ``expected``, comes with its traceback.
+    """The errors, one line for each. An error that is not ``expected`` is printed with its traceback.
 
-    ``otherwise``: what is said of an error without words.
+    ``otherwise``: the text for an error without a message.
     """
     if isinstance(error, BaseExceptionGroup):
         return [cause for one in error.exceptions for cause in causes(one, expected, otherwise)]

@@ -1,4 +1,4 @@
-"""etcd on loopback: installed once, run as one member or three, each of which can be killed and come back."""
+"""etcd on loopback: installed once, run with one member or three. Each member can be killed and restarted."""
 
 from __future__ import annotations
 
@@ -27,28 +27,28 @@ _START: Final = 30.0
 
 @dataclass(frozen=True, slots=True)
 class TlsFiles:
-    """PEM files for members that ask their clients for a certificate, and show the same one themselves."""
+    """PEM files for members that require a certificate from their clients. The members show the same certificate."""
 
     ca: Path
     cert: Path
     key: Path
 
     def options(self) -> list[str]:
-        """etcd's command line for them."""
+        """etcd's command line options for these files."""
         return [
             *("--cert-file", str(self.cert), "--key-file", str(self.key)),
             *("--trusted-ca-file", str(self.ca), "--client-cert-auth"),
         ]
 
     def context(self) -> ssl.SSLContext:
-        """For a client of such a member."""
+        """The SSL context for a client of such a member."""
         context = ssl.create_default_context(cafile=str(self.ca))
         context.load_cert_chain(self.cert, self.key)
         return context
 
 
 def install() -> Path:
-    """The etcd program: the one on PATH, or Debian's, which is fetched into the build folder."""
+    """The path of the etcd program: the one on PATH, or Debian's, which is downloaded into the build folder."""
     on_path = shutil.which("etcd")
     if on_path is not None:
         return Path(on_path)
@@ -59,16 +59,18 @@ def install() -> Path:
 
 
 class EtcdCluster:
-    """etcd with its data and logs in one folder. Ports stay the same when a member comes back.
+    """etcd with its data and logs in one folder. A member keeps its ports when it is restarted.
 
-    Usable ``with`` and ``async with``; what is left running when this process ends is killed by the kernel.
+    Usable with ``with`` and ``async with``. The kernel kills members that still run when this process ends.
     """
 
     def __init__(
         self, directory: Path, members: int = 1, *, tls: TlsFiles | None = None, options: tuple[str, ...] = ()
     ) -> None:
-        """``tls``: for clients; members speak to each other without.
-        ``options``: more of etcd's command line, for every member; its limits are otherwise its defaults."""
+        """``tls``: for clients. Connections between members do not use TLS.
+
+        ``options``: further command line options for every member. Otherwise etcd's limits are its defaults.
+        """
         self.directory = directory
         self._scheme = "http" if tls is None else "https"
         self._context = None if tls is None else tls.context()
@@ -89,7 +91,7 @@ class EtcdCluster:
                     *("--logger", "zap", "--log-outputs", "stderr", *options),
                 ],
                 directory / f"m{number}.log",
-                # etcd 3.4 asks to be told that one knows what one does on anything but amd64.
+                # On other processors than amd64, etcd 3.4 starts only if this variable confirms the processor.
                 {} if platform.machine() == "x86_64" else {"ETCD_UNSUPPORTED_ARCH": _go_name(platform.machine())},
             )
             for number in range(members)
@@ -101,7 +103,7 @@ class EtcdCluster:
         return tuple(self._clients)
 
     def launch(self) -> None:
-        """Start the members that do not run; they may take a few seconds until they serve."""
+        """Start the members that do not run. They may need a few seconds until they serve."""
         self.directory.mkdir(parents=True, exist_ok=True)
         for member in self.members:
             member.start()
@@ -117,7 +119,7 @@ class EtcdCluster:
             time.sleep(0.05)
 
     async def started(self) -> None:
-        """Return once all members that were started serve."""
+        """Return when all members that were started serve."""
         end = time.monotonic() + _START
         while waiting := [one for one in range(len(self.members)) if not await asyncio.to_thread(self.serves, one)]:
             self._check(waiting, end)
@@ -131,7 +133,7 @@ class EtcdCluster:
                 raise RuntimeError(f"etcd member {number} {ended}; {member.log} ends with:\n{member.last_lines()}")
 
     def serves(self, number: int) -> bool:
-        """Whether a member answers, and knows a leader."""
+        """Whether a member responds, and knows a leader."""
         try:
             with urllib.request.urlopen(
                 f"{self._scheme}://{self._clients[number]}/health", timeout=1.0, context=self._context
@@ -141,11 +143,11 @@ class EtcdCluster:
             return False
 
     def kill(self, number: int) -> None:
-        """SIGKILL a member; its data stay."""
+        """SIGKILL a member. Its data stay."""
         self.members[number].kill()
 
     def pause(self, number: int) -> None:
-        """SIGSTOP a member: its connections stay, and nobody answers."""
+        """SIGSTOP a member. Its connections stay open, and it does not respond."""
         self.members[number].signal(signal.SIGSTOP)
 
     def resume(self, number: int) -> None:
@@ -153,8 +155,8 @@ class EtcdCluster:
         self.members[number].signal(signal.SIGCONT)
 
     def stop(self) -> None:
-        """Stop all members; their data stay."""
-        # A leader that hands over first takes seconds; what was answered is on disk anyway.
+        """Stop all members. Their data stay."""
+        # A leader's handover would take seconds. It is not needed, because every acknowledged write is on disk.
         ChildProcess.stop_all(self.members, patience=2.0)
 
     def __enter__(self) -> EtcdCluster:

@@ -1,4 +1,4 @@
-"""``python -m deploy.local.install``: fetch every component that tests and clusters need; quick when they are there."""
+"""``python -m deploy.local.install``: download every component that tests and clusters need, unless it is installed."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["main"]
 
 
 def main() -> int:
-    """Install what is missing; 1 if something cannot be had, with what to do about it."""
+    """Install what is missing. Return 1 if a component cannot be installed, and print what to do."""
     try:
         etcd.install()
         cassandra_jars.install()

@@ -1,4 +1,4 @@
-"""A cluster that outlives the command that started it: a process of its own has it, until it is told to stop."""
+"""A cluster that outlives the command that started it. A background process owns it until that process is stopped."""
 
 from __future__ import annotations
 
@@ -18,7 +18,10 @@ _STOPS: Final = 60.0
 
 
 def keep_in_background(place: Path, run: Callable[[Callable[[LocalCluster | None, int], None]], int]) -> int:
-    """``run`` in a process of its own, which stays with its cluster; the exit code as soon as it is known."""
+    """Call ``run`` in a background process, which stays with its cluster.
+
+    Return the exit code as soon as it is known.
+    """
     reading, writing = os.pipe()
     keeper = os.fork()
     if keeper == 0:
@@ -58,7 +61,7 @@ def _keep(place: Path, run: Callable[[Callable[[LocalCluster | None, int], None]
 
 
 def stop_kept(place: Path, *, quiet: bool = False) -> int:
-    """Stop the cluster that an earlier run left up; 0 if there is none any more."""
+    """Stop the cluster that an earlier run kept. Return 0 if no cluster is left."""
     try:
         pid = int(_pid_file(place).read_text())
         os.kill(pid, signal.SIGTERM)

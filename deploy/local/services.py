@@ -1,4 +1,4 @@
-"""Daemons that are started again when they end, as a service manager would."""
+"""Restarts daemons when they end, as a service manager does."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ __all__ = ["Services"]
 
 _LOOK: Final = 0.2
 _PAUSE: Final = 1.0
-"""Seconds until a service that ended is started again: systemd's RestartSec in deploy/systemd."""
+"""Seconds until a service that ended is restarted. It is systemd's RestartSec in deploy/systemd."""
 
 
 class Services:
-    """Keeps processes running from :meth:`start` to :meth:`stop`. All calls from the main thread."""
+    """Keeps processes running between :meth:`start` and :meth:`stop`. All calls come from the main thread."""
 
     def __init__(self, processes: Mapping[str, ChildProcess], say: Callable[[str], None]) -> None:
         self.processes = processes
@@ -24,17 +24,17 @@ class Services:
         self._watching: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        """Start all, and look after them from now on."""
+        """Start all processes, and restart them from now on when they end."""
         for process in self.processes.values():
             process.start()
         self._watching = asyncio.create_task(self._watch())
 
     async def stop(self) -> None:
-        """Stop all, politely; their logs stay."""
+        """Stop all processes with SIGTERM. Their logs stay."""
         if self._watching is not None:
             self._watching.cancel()
             await asyncio.gather(self._watching, return_exceptions=True)
-        # Not on the loop: they may want something of this process before they end.
+        # In a thread, not on the event loop: the processes may need responses from this process before they end.
         await asyncio.to_thread(ChildProcess.stop_all, list(self.processes.values()), 15.0)
 
     async def _watch(self) -> None:

@@ -1,4 +1,4 @@
-"""Runs the demonstration; see the package."""
+"""Runs the demonstration. See the package's docstring."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ EXPECTED: Final = {
     "the delays of 8 March": ("spike", ("2013-03-08",)),
     "the delays of 1 July": ("spike", ("2013-07-01",)),
 }
-"""What happened, and must be found. The topology knows nothing of it."""
+"""Events of that year that Zeitgeist must find. The topology does not contain them."""
 PATIENCE: Final = 600.0
-"""Seconds after which something hangs."""
+"""Seconds after which the demonstration counts as stuck."""
 
 
 def main() -> int:
-    """The command; 0 if everything is as it should be."""
+    """Run the command. The exit code is 0 if every check succeeds."""
     parser = argparse.ArgumentParser(prog="python -m examples.demo", description=__doc__)
     parser.add_argument("--out", type=Path, default=ROOT / "build" / "demo", help="where the picture goes")
     out: Path = parser.parse_args().out
@@ -53,7 +53,7 @@ def main() -> int:
 
 
 def _causes(error: Exception) -> list[str]:
-    """What went wrong, a line for each; what nobody thought of comes with its traceback."""
+    """The errors, one line for each. An unexpected error is printed with its traceback."""
     if isinstance(error, ExceptionGroup):
         return [cause for one in error.exceptions for cause in _causes(one)]
     if not isinstance(error, (RuntimeError, TimeoutError, MillwheelError)):

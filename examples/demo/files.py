@@ -1,4 +1,4 @@
-"""The flights as files, one for each day on which they became known: what the Spark job reads."""
+"""The input files of the Spark job: the flights in one file for each day on which they became known."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ __all__ = ["write_files"]
 
 
 def write_files(flights: pd.DataFrame, place: Path) -> int:
-    """Write ``flights`` (ordered by ``known``) to ``place``; how many files.
+    """Write ``flights`` (ordered by ``known``) to ``place``. Return the number of files.
 
-    Spark takes files in the order of their times, so those are set apart.
+    Spark reads files in the order of their modification times, so each file gets a different time.
     """
     place.mkdir(parents=True)
     known = pd.to_datetime(flights["known"], unit="us", utc=True).dt.tz_convert(NEW_YORK)

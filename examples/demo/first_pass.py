@@ -1,4 +1,4 @@
-"""The first pass: Spark streams the year into MillWheel, and the alerts come out."""
+"""The first pass: Spark streams the year into MillWheel, and the alerts arrive."""
 
 from __future__ import annotations
 
@@ -26,25 +26,25 @@ from millwheel import MAX_TIMESTAMP, MIN_TIMESTAMP
 __all__ = ["FirstPass", "first_pass", "stream_flights"]
 
 LOOK_EVERY: Final = 0.25
-"""Seconds between two looks at the counts."""
+"""Seconds between two readings of the counts."""
 
 
 @dataclass
 class FirstPass:
-    """What came of it."""
+    """The results of the first pass."""
 
     found: Found = field(default_factory=Found)
     counts: dict[str, int] = field(default_factory=dict)
     seconds: float = 0.0
-    """From the first record committed to the last alert."""
+    """Seconds from the first committed record to the last alert."""
     spark: dict[str, Any] = field(default_factory=dict)
     lag_hours: list[float] = field(default_factory=list)
-    """How far the low watermark was behind the newest departure: event time, while it ran."""
+    """How far the low watermark was behind the newest departure while the pass ran, in event time."""
     problems: list[str] = field(default_factory=list)
 
 
 async def first_pass(server: Server, flights: pd.DataFrame, place: Path) -> FirstPass:
-    """Stream ``flights`` by a Spark job that works in ``place``, and see whether all is as the whole table has it."""
+    """Stream ``flights`` by a Spark job that works in ``place``. Check the results against the whole table."""
     done = await stream_flights(server, flights, place)
     _check(done, server, flights)
     return done
@@ -53,9 +53,9 @@ async def first_pass(server: Server, flights: pd.DataFrame, place: Path) -> Firs
 async def stream_flights(
     server: Server, flights: pd.DataFrame, place: Path, watch: Watch | None = None, patience: float = 60.0
 ) -> FirstPass:
-    """Stream ``flights`` by a Spark job that works in ``place``; ``watch`` (not yet entered) shows how far it is.
+    """Stream ``flights`` by a Spark job that works in ``place``. ``watch`` (not yet entered) shows the progress.
 
-    ``patience``: seconds from the end of the job to that of the streams.
+    ``patience``: seconds from the end of the job to the end of the streams, at most.
     """
     done = FirstPass()
     watch = watch or Watch(server.address)
@@ -81,7 +81,7 @@ async def stream_flights(
 
 @asynccontextmanager
 async def _spark(address: str, place: Path) -> AsyncIterator[asyncio.subprocess.Process]:
-    """The job as a process of its own, which does not outlive this one."""
+    """Run the job in a separate process, which ends with this one."""
     with _log(place).open("w") as log:
         job = await asyncio.create_subprocess_exec(
             *(sys.executable, "-m", "examples.demo.spark_job", address),
@@ -105,7 +105,7 @@ def _log(place: Path) -> Path:
 
 
 async def _look(server: Server, watch: Watch, flights: pd.DataFrame, show: Show, done: FirstPass) -> None:
-    """Show how far it is, and take the lag of the watermark, until cancelled."""
+    """Show the progress, and sample the watermark's lag, until cancelled."""
     known = flights["known"].tolist()
     while True:
         counts = await asyncio.to_thread(server.counts, "window-counter")

@@ -1,4 +1,4 @@
-"""The frame of the demonstration's page: its style and its words."""
+"""The frame of the demonstration's HTML page: its style and its texts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The picture of the year: traffic, model and alerts over time, as one HTML page that needs nothing else."""
+"""The picture of the year: traffic, model and alerts over time, as one self-contained HTML page."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ AIRPORTS: Final = {"EWR": "Newark", "JFK": "Kennedy", "LGA": "LaGuardia"}
 
 @dataclass
 class _Year:
-    """What the charts show, by day (ordinals) or by airport and hour."""
+    """The data of the charts, by day (ordinals) or by airport and hour."""
 
     departures: dict[int, int] = field(default_factory=lambda: defaultdict(int))
     expected: dict[int, int] = field(default_factory=lambda: defaultdict(int))
@@ -36,7 +36,7 @@ class _Year:
 
     @classmethod
     def of(cls, found: Found) -> _Year:
-        """Join the windows with the models that they were judged by."""
+        """Join the windows with the models by which they were judged."""
         year = cls()
         models: dict[tuple[str, str], list[tuple[int, int]]] = defaultdict(list)
         for model in found.traffic_models:
@@ -55,7 +55,7 @@ class _Year:
             if expected is not None:
                 year.expected[day] += expected
                 judged.add(day)
-        # The days on which the first models came are no whole days of the model.
+        # The first models came in the course of these days, so their expected values do not cover the whole day.
         for day in [day for day in year.expected if judged and day <= min(judged) + 1]:
             del year.expected[day]
         year.limit = {local_time(model.day).toordinal(): model.limit for model in found.delay_models}
@@ -63,7 +63,7 @@ class _Year:
 
 
 def alert_line(alert: Anomaly) -> str:
-    """One line that begins with the ISO date, in New York."""
+    """One line of text that begins with the ISO date, in New York time."""
     start, end = local_time(alert.start), local_time(alert.end)
     if alert.kind == "spike":
         return f"{start:%F}  spike  {alert.subject}  more than {alert.expected:,} minutes of delay that day"
@@ -74,7 +74,7 @@ def alert_line(alert: Anomaly) -> str:
 
 
 def render_page(found: Found, figures: Sequence[tuple[str, str, str]]) -> str:
-    """The page. ``figures`` are shown on top: (value, what it is, a remark)."""
+    """Return the page. ``figures`` are shown at the top, each as (value, description, remark)."""
     year, alerts = _Year.of(found), sorted(found.anomalies)
     cards = "".join(
         f'<div class="card"><b>{escape(value)}</b><span>{escape(what)}</span><small>{escape(remark)}</small></div>'
@@ -132,7 +132,7 @@ def _blizzard(year: _Year, alerts: Iterable[Anomaly], airport: str) -> str:
     plot.grid((0, 10, 20, 30), [(at, f"{local_time(at):%a %-d %b}") for at in midnights])
     for alert in alerts:
         if alert.kind == "dip" and alert.subject == airport and hours[0] <= alert.start <= hours[-1]:
-            # An alert is for the rest of its local day: another begins with the next.
+            # An alert is valid for the rest of its local day. The next day can have another alert.
             plot.band(alert.start, day_of(alert.start).end, "alarm", alert_line(alert))
     for at in hours:
         departures, expected = year.hours.get((airport, at), (0, None))
@@ -146,7 +146,7 @@ def _blizzard(year: _Year, alerts: Iterable[Anomaly], airport: str) -> str:
 
 
 def _pins(marked: dict[int, set[str]]) -> Iterable[tuple[int, str, int]]:
-    """Days with their names and the row of their labels: neighbours stand in different rows."""
+    """Days with their names and the row of their labels. Labels of neighbouring days are in different rows."""
     last, row = -1_000, 0
     for day in sorted(marked):
         row = row + 1 if day - last < 30 else 0

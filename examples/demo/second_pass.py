@@ -1,4 +1,4 @@
-"""The second pass: late and duplicate records in known numbers, and how fast single records and watermarks are."""
+"""The second pass: late records and duplicates in known numbers, and the latency of single records and watermarks."""
 
 from __future__ import annotations
 
@@ -21,27 +21,27 @@ __all__ = ["Outcome", "second_pass"]
 
 CHUNK: Final = 2_000
 PROBES: Final = 300
-"""Records that are sent one at a time."""
+"""The number of records that are sent one at a time."""
 WATERMARK_PROBES: Final = 50
 
 
 @dataclass
 class Outcome:
-    """What was sent, what was counted, and what is wrong."""
+    """What was sent, what was counted, and which checks failed."""
 
     on_time: int = 0
     late: int = 0
     duplicates: int = 0
     counted: dict[str, dict[str, int]] = field(default_factory=dict)
     record_ms: list[float] = field(default_factory=list)
-    """From the sending of a record to its ACK: it has taken effect, and is on disk."""
+    """Milliseconds from the sending of a record to its ACK. By then the record has taken effect and is on disk."""
     watermark_ms: list[float] = field(default_factory=list)
-    """From the publishing of a watermark to its arrival behind the last computation."""
+    """Milliseconds from the publishing of a watermark to its arrival behind the last computation."""
     problems: list[str] = field(default_factory=list)
 
 
 async def second_pass(server: DemoServer, flights: pd.DataFrame) -> Outcome:
-    """Send the flights up to the blizzard's end; one in 97 too late, and one in 41 twice."""
+    """Send the flights up to the blizzard's end. One in 97 is too late, and one in 41 is sent twice."""
     flights = flights[flights["scheduled"] < WINTER_END]
     late = flights[flights["flight"] % 97 == 0]
     on_time = flights.drop(late.index)
@@ -67,14 +67,18 @@ async def second_pass(server: DemoServer, flights: pd.DataFrame) -> Outcome:
 
 
 async def _send_on_time(injector: Injector, flights: pd.DataFrame, twice: set[str]) -> None:
-    """As they left; some twice, before the low watermark is beyond them and their ids may be forgotten."""
+    """Send the flights in the order in which they left.
+
+    Some are sent twice. The copy comes before the low watermark passes the flight, because ids may be dropped after
+    that.
+    """
     to_come = flights["scheduled"][::-1].cummin()[::-1].tolist()
     for start in range(0, len(flights), CHUNK):
         part = flights.iloc[start : start + CHUNK]
         await _send(injector, part)
         await _send(injector, part[part["id"].isin(twice)])
         if start + CHUNK < len(flights):
-            # What the probes are about is younger than this.
+            # The flights of the probes are sent later, and their timestamps are above this watermark.
             await injector.advance(min(to_come[start + CHUNK], int(part["known"].iloc[-1]) - 1_301 * 60_000_000))
 
 
@@ -87,7 +91,7 @@ async def _probe_records(injector: Injector, flights: pd.DataFrame, outcome: Out
 
 
 async def _probe_watermarks(injector: Injector, watch: Watch, outcome: Outcome) -> None:
-    """Raise the watermark by and by, to where everything is complete; each time, wait until it is behind all."""
+    """Raise the watermark in steps up to the end. After each step, wait until it is behind all computations."""
     await injector.flush()
     reached = max(int(injector.watermark), WINTER_END - WATERMARK_PROBES * 60_000_000 * 10)
     for step in range(WATERMARK_PROBES + 1):
@@ -96,7 +100,7 @@ async def _probe_watermarks(injector: Injector, watch: Watch, outcome: Outcome) 
         await injector.advance(target)
         await asyncio.wait_for(watch.until(lambda target=target: watch.watermark >= target), 60)  # type: ignore[misc]
         if step:
-            # The first had the way up to the last day to go.
+            # The first step is not measured, because it covers the long way up to the last day.
             outcome.watermark_ms.append((time.perf_counter() - began) * 1e3)
 
 
@@ -111,7 +115,7 @@ def _values(flights: pd.DataFrame) -> Sequence[Departure]:
 
 
 def _check(outcome: Outcome, server: DemoServer, found: list[Anomaly], on_time: pd.DataFrame) -> None:
-    """The counts at both consumers of the flights, and that late ones changed nothing."""
+    """Check the counts at both consumers of the flights, and that late records changed nothing."""
     expected = {"late_records": outcome.late, "duplicates": outcome.duplicates, "dead_letters": 0}
     for computation in ("window-counter", "spike-detector"):
         counted = outcome.counted[computation] = server.counts(computation)

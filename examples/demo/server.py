@@ -1,4 +1,4 @@
-"""A development server as a process of its own, and what is asked of it."""
+"""A development server in a separate process, and the requests to it."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ _READY: Final = re.compile(r"millwheel is ready at (\S+);")
 
 
 class Server(Protocol):
-    """What the passes ask of whatever they run on."""
+    """What the passes need of the system on which they run."""
 
     @property
     def address(self) -> str:
-        """Where a master answers; of several, with commas between."""
+        """The master's address. Several addresses are separated by commas."""
 
     def counts(self, computation: str) -> dict[str, int]:
-        """A computation's totals: records, and of one process late_records, duplicates, dead_letters."""
+        """A computation's totals: records. A single process also has late_records, duplicates and dead_letters."""
 
 
 class DemoServer:
-    """``millwheel server start-dev`` on free ports and a temporary database; use it as ``with``."""
+    """``millwheel server start-dev`` on free ports and a temporary database. Use it as ``with``."""
 
     def __init__(self, log: Path) -> None:
-        """``log``: where it writes whatever it has to say."""
+        """``log``: the file for the server's output."""
         self._log = log
         self._metrics_port = _free_port()
         self._process: subprocess.Popen[str] | None = None
@@ -70,18 +70,18 @@ class DemoServer:
             self._process.communicate()
 
     def submit(self, target: str) -> str:
-        """Submit the topology at ``module:attribute``; what the command says."""
+        """Submit the topology at ``module:attribute``. Return the command's output."""
         return submit(self.address, target)
 
     def counts(self, computation: str) -> dict[str, int]:
-        """A computation's totals as its metrics have them: records, late_records, duplicates, dead_letters."""
+        """A computation's totals from its metrics: records, late_records, duplicates, dead_letters."""
         counted = figures(f"127.0.0.1:{self._metrics_port}", computation)
         totals = {name: value for name, value in counted.items() if name.endswith("_total")}
         return {name.removeprefix("millwheel_").removesuffix("_total"): value for name, value in totals.items()}
 
 
 def submit(address: str, target: str) -> str:
-    """Submit the topology at ``module:attribute``; what the command says."""
+    """Submit the topology at ``module:attribute``. Return the command's output."""
     done = subprocess.run(
         millwheel_command("topology", "submit", target, "--address", address),
         capture_output=True,
@@ -95,7 +95,7 @@ def submit(address: str, target: str) -> str:
 
 
 def figures(metrics: str, computation: str) -> dict[str, int]:
-    """What the metrics page at ``metrics`` (host:port) has of a computation."""
+    """The values of a computation on the metrics page at ``metrics`` (host:port)."""
     with urlopen(f"http://{metrics}/metrics", timeout=10) as response:
         text = response.read().decode()
     return {

@@ -1,4 +1,4 @@
-"""What the demonstration says while it runs: a bar where somebody watches, plain lines elsewhere."""
+"""The demonstration's output while it runs: a progress bar on a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from millwheel import MAX_TIMESTAMP, MIN_TIMESTAMP
 __all__ = ["Show", "percentiles", "say"]
 
 LINE_EVERY: float = 5.0
-"""Seconds between plain lines."""
+"""Seconds between two plain lines."""
 
 _began = time.monotonic()
 
 
 def say(text: str) -> None:
-    """A line, with the seconds since the beginning."""
+    """Print a line, with the seconds since the start."""
     print(f"[{time.monotonic() - _began:6.1f} s] {text}", flush=True)
 
 
@@ -34,7 +34,7 @@ def percentiles(values: Sequence[float]) -> tuple[float, float, float]:
 
 
 class Show:
-    """Progress towards ``total`` records; use it as ``with``."""
+    """The progress towards ``total`` records. Use it as ``with``."""
 
     def __init__(self, what: str, total: int) -> None:
         self._what, self._total = what, total
@@ -63,7 +63,7 @@ class Show:
             self._bar.stop()
 
     def update(self, done: int, watermark: int, alerts: int) -> None:
-        """So many records are committed, and the low watermark behind all computations has got so far."""
+        """Show the number of committed records, and the low watermark behind all computations."""
         known = MIN_TIMESTAMP < watermark < MAX_TIMESTAMP
         where = f"low watermark {local_time(watermark):%F %H:%M}, {alerts} alerts" if known else ""
         if self._bar is not None:

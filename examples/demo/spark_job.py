@@ -1,6 +1,7 @@
-"""The Spark job: reads the files in order, a week for a micro-batch, and writes them to MillWheel's stream.
+"""The Spark job: it reads the files in order, one week in each micro-batch, and writes them to MillWheel's stream.
 
-Run as ``python -m examples.demo.spark_job ADDRESS FILES CHECKPOINT``; its last line is a JSON object with what it took.
+Run as ``python -m examples.demo.spark_job ADDRESS FILES CHECKPOINT``. The last line of its output is a JSON object with
+the job's durations.
 """
 
 from __future__ import annotations
@@ -22,13 +23,19 @@ COLUMNS: Final = (
 )
 DAYS_A_BATCH: Final = 7
 QUICK_START: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-"""For a job of a minute or two: compiling everything twice, and collecting garbage on all cores, takes longer."""
+"""JVM options for a job of a minute or two.
+
+A second compiler tier and parallel garbage collection cost more than they save.
+"""
 ALLOWED_DELAY: Final = "1301 minutes"
-"""No flight of that year left later than so long after it was to."""
+"""The maximum delay of a flight in that year."""
 
 
 def run(address: str, files: str, checkpoint: str) -> dict[str, object]:
-    """Stream all files into MillWheel; exactly once, however often this is begun anew with the same checkpoint."""
+    """Stream all files into MillWheel.
+
+    The effect is exactly once, even if the job is restarted with the same checkpoint.
+    """
     spark = (
         SparkSession.builder.appName("flights of New York")
         .master("local[2]")
@@ -65,6 +72,6 @@ def run(address: str, files: str, checkpoint: str) -> dict[str, object]:
 
 
 if __name__ == "__main__":
-    # The workers run by the interpreter that runs this.
+    # Spark's Python workers use the interpreter that runs this job.
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     print(json.dumps(run(*sys.argv[1:4])), flush=True)

@@ -1,4 +1,4 @@
-"""Just enough SVG for the demonstration's picture: a plot with axes, and marks that are placed by their data."""
+"""A small SVG writer for the demonstration's picture: a plot with axes, and marks whose positions are data values."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ __all__ = ["Plot"]
 
 
 class Plot:
-    """A plot of ``width`` x ``height`` pixels whose x runs over ``xs`` and y from 0 to ``top``."""
+    """A plot of ``width`` x ``height`` pixels. The x axis covers ``xs``, and the y axis 0 to ``top``."""
 
     def __init__(self, width: int, height: int, xs: tuple[float, float], top: float, *, left: int = 52) -> None:
         self.width, self.height = width, height
@@ -18,16 +18,16 @@ class Plot:
         self._marks: list[str] = []
 
     def x(self, value: float) -> float:
-        """Where ``value`` is, from the left."""
+        """The pixel position of ``value`` from the left."""
         low, high = self._xs
         return self._left + (value - low) / (high - low) * (self.width - self._left - self._right)
 
     def y(self, value: float) -> float:
-        """Where ``value`` is, from the top."""
+        """The pixel position of ``value`` from the top."""
         return self.height - self._below - value / self._top * (self.height - self._above - self._below)
 
     def grid(self, ys: Iterable[float], xs: Iterable[tuple[float, str]], *, dividers: bool = True) -> None:
-        """Lines across at ``ys``, and labels below at ``xs``."""
+        """Draw horizontal lines at ``ys``, and labels on the x axis at ``xs``."""
         for value in ys:
             at = f"{self.y(value):.1f}"
             self._add(f'<line class="grid" x1="{self._left}" x2="{self.width - self._right}" y1="{at}" y2="{at}"/>')
@@ -39,17 +39,17 @@ class Plot:
             self._add(f'<text class="axis" x="{at}" y="{self.height - 6}" dx="3">{escape(label)}</text>')
 
     def area(self, points: Sequence[tuple[float, float]], style: str) -> None:
-        """What lies below a line."""
+        """Fill the area below a line."""
         path = self._path(points)
         ends = f"L{self.x(points[-1][0]):.1f},{self.y(0):.1f}L{self.x(points[0][0]):.1f},{self.y(0):.1f}Z"
         self._add(f'<path class="{style}" d="{path}{ends}"/>')
 
     def line(self, points: Sequence[tuple[float, float]], style: str) -> None:
-        """A line through ``points``."""
+        """Draw a line through ``points``."""
         self._add(f'<path class="{style}" d="{self._path(points)}"/>')
 
     def steps(self, points: Sequence[tuple[float, float]], step: float, style: str) -> None:
-        """A line that keeps each value for ``step``; broken where the next point is further away."""
+        """Draw a line that keeps each value for ``step``. It has a gap where the next point is further away."""
         path = ""
         end: float | None = None
         for place, value in points:
@@ -59,7 +59,7 @@ class Plot:
         self._add(f'<path class="{style}" d="{path}"/>')
 
     def bar(self, start: float, end: float, value: float, style: str, title: str) -> None:
-        """A bar from ``start`` to ``end``; ``title`` is shown where the pointer is."""
+        """Draw a bar from ``start`` to ``end``. ``title`` is its tooltip."""
         left, right = self.x(start), self.x(end)
         wide = max(right - left - (0.6 if right - left > 2 else 0), 0.6)
         top = min(self.y(value), self.y(0))
@@ -67,11 +67,11 @@ class Plot:
         self._add(f'<rect class="{style}" {shape}><title>{escape(title)}</title></rect>')
 
     def band(self, start: float, end: float, style: str, title: str) -> None:
-        """The whole height from ``start`` to ``end``."""
+        """Fill the whole height from ``start`` to ``end``."""
         self.bar(start, end, self._top, style, title)
 
     def pin(self, place: float, value: float, label: str, style: str, *, row: int = 0) -> None:
-        """A labelled mark above the plot, joined to its place; ``row`` 1 and so on put it lower."""
+        """Draw a label above the plot, with a line to its place. A larger ``row`` puts it lower."""
         at, top = self.x(place), 14 + 14 * row
         anchor = "end" if at > self.width - 110 else "start"
         shift = -5 if anchor == "end" else 5
@@ -80,11 +80,11 @@ class Plot:
         self._add(f'<text class="{style}" x="{at + shift:.1f}" y="{top}" text-anchor="{anchor}">{escape(label)}</text>')
 
     def note(self, label: str) -> None:
-        """A heading in the upper left corner."""
+        """Draw a heading in the upper left corner."""
         self._add(f'<text class="note" x="{self._left}" y="16">{escape(label)}</text>')
 
     def render(self) -> str:
-        """The element."""
+        """Return the SVG element."""
         return f'<svg viewBox="0 0 {self.width} {self.height}" role="img">{"".join(self._marks)}</svg>'
 
     def _path(self, points: Sequence[tuple[float, float]]) -> str:

@@ -1,4 +1,4 @@
-"""Follows the streams that Zeitgeist produces, while it runs."""
+"""Subscribes to the streams that Zeitgeist produces, while it runs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["Found", "Watch"]
 
 @dataclass
 class Found:
-    """What came by the streams."""
+    """The records received from the streams."""
 
     anomalies: list[Anomaly] = field(default_factory=list)
     windows: list[WindowCount] = field(default_factory=list)
@@ -26,15 +26,16 @@ class Found:
 
 
 class Watch:
-    """Subscriptions to all of them, from beginning to end.
+    """Subscriptions to all of the streams, from their start to their end.
 
-    Use it as ``async with``: leaving the block waits for the streams' ends, and a subscription that fails ends it.
+    Use it as ``async with``. The end of the block waits for the ends of the streams. A subscription that fails ends the
+    block.
     """
 
     def __init__(self, address: str) -> None:
         self.found = Found()
         self.watermark: int = MIN_TIMESTAMP
-        """How far the anomalies are complete: the low watermark behind all computations, in microseconds."""
+        """The low watermark behind all computations, in microseconds. The anomalies are complete up to it."""
         self._address = address
         self._group = asyncio.TaskGroup()
         self._tasks: list[asyncio.Task[None]] = []
@@ -62,13 +63,13 @@ class Watch:
         await self._group.__aexit__(kind, error, trace)
 
     async def ended(self, patience: float = 60.0) -> None:
-        """Return when every stream has ended, and all of it is here; TimeoutError after ``patience`` seconds."""
+        """Return when every stream has ended and all its records are here. TimeoutError after ``patience`` seconds."""
         _, pending = await asyncio.wait(self._tasks, timeout=patience)
         if pending:
             raise TimeoutError(f"{len(pending)} of the streams did not end within {patience:.0f} s of the source")
 
     async def until(self, done: Callable[[], bool]) -> None:
-        """Return when ``done()``; asked again when the low watermark moves."""
+        """Return when ``done()`` is true. It is checked whenever the low watermark moves."""
         while not done():
             self._moved.clear()
             await self._moved.wait()

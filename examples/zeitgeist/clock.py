@@ -1,4 +1,4 @@
-"""New York's clock: local hours and days as windows, and what they are called."""
+"""New York's clock: local hours and days as windows, and their names."""
 
 from __future__ import annotations
 
@@ -17,31 +17,34 @@ NEW_YORK: Final = ZoneInfo("America/New_York")
 _HOURS: Final = tumbling(hours(1), zone=NEW_YORK)
 _DAYS: Final = tumbling(hours(24), zone=NEW_YORK)
 _QUARTER: Final = 900_000_000
-"""No window of any zone's clock begins within a quarter of an hour."""
+"""In every time zone, windows begin at multiples of a quarter of an hour. So one look-up serves a whole quarter."""
 
 
 def hour_of(timestamp: int) -> Window:
-    """The local hour that ``timestamp`` lies in."""
+    """The local hour that contains ``timestamp``."""
     return _hour(timestamp // _QUARTER)
 
 
 def next_hour(window: Window) -> Window | None:
-    """The local hour after ``window``; None at the end of time."""
+    """The local hour after ``window``. None at the end of time."""
     return hour_of(window.end) if window.end < MAX_TIMESTAMP else None
 
 
 def day_of(timestamp: int) -> Window:
-    """The local day, from midnight to midnight, that ``timestamp`` lies in: 23 or 25 hours where the clocks change."""
+    """The local day, from midnight to midnight, that contains ``timestamp``.
+
+    It has 23 or 25 hours where the clocks change.
+    """
     return _day(timestamp // _QUARTER)
 
 
 def local_time(timestamp: int) -> datetime:
-    """The wall clock's time in New York."""
+    """The local time in New York."""
     return to_datetime(Timestamp(timestamp)).astimezone(NEW_YORK)
 
 
 def slot_of(window: Window) -> str:
-    """The window's place in the week, such as ``Fri 17``."""
+    """The window's weekday and hour, such as ``Fri 17``."""
     return f"{local_time(window.start):%a %H}"
 
 

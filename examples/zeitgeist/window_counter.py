@@ -14,11 +14,11 @@ from millwheel.windows import Window
 __all__ = ["Hours", "WindowCounter"]
 
 DAY: Final = 24
-"""Empty hours are produced so many at a time."""
+"""The maximum number of empty hours that one timer produces."""
 
 
 class Hour(msgspec.Struct):
-    """What has left in a window so far."""
+    """The departures of a window so far."""
 
     departures: int = 0
     delay: int = 0
@@ -32,12 +32,12 @@ class Hours(msgspec.Struct):
 
 
 class WindowCounter(mw.Computation[Departure, Hours]):
-    """One WindowCount per airport and local hour, once the low watermark says that the hour is complete.
+    """Produces one WindowCount per airport and local hour, when the low watermark shows that the hour is complete.
 
-    Hours without a departure count too: that nothing left is what a dip is made of. From an airport's
-    first hour on there is one after the other until ``until`` (microseconds; by default without end).
-    A source that ends (watermark +inf) ends them too. Without an ``until`` this is where the low watermark was
-    before its end: how many empty hours follow the last departure is then a matter of when it was published.
+    Hours without a departure count too, because a dip consists of them. From an airport's first hour on, every hour is
+    produced until ``until`` (microseconds; by default without end). The end of the source (watermark +inf) also ends
+    the hours. Without an ``until``, they then end where the low watermark was before. In this case the number of empty
+    hours after the last departure depends on when that watermark was published.
     """
 
     def __init__(self, until: mw.Timestamp = mw.MAX_TIMESTAMP) -> None:
@@ -56,21 +56,24 @@ class WindowCounter(mw.Computation[Departure, Hours]):
         hour.delay += max(departure.delay, 0)
 
     def process_timer(self, ctx: mw.Context[Hours], timer: mw.Timer) -> None:
-        """An hour is complete: produce it, and wait for the next, which may have no departure to announce it."""
+        """Produce the hour that is complete, and set a timer for the next.
+
+        If the next hour has no departure, no record sets its timer.
+        """
         hour = hour_of(int(timer.tag))
         self._produce(ctx, hour)
         follower = self._follower(ctx, hour)
         for _ in range(DAY):
             if follower is None or follower.end > ctx.watermark:
                 break
-            # It is over already, and nothing has left.
+            # This hour is already complete, and contains no departure.
             self._produce(ctx, follower)
             follower = self._follower(ctx, follower)
         if follower is not None:
             ctx.set_timer(mw.Timestamp(follower.end), str(follower.start))
 
     def _follower(self, ctx: mw.Context[Hours], hour: Window) -> Window | None:
-        """The next hour, unless it has a timer already, or is none that is counted."""
+        """The next hour. None if it already has a timer, or is not counted."""
         follower, is_open = hour_of(hour.end), ctx.state.open
         ends = not is_open and min(self.until, ctx.watermark) == mw.MAX_TIMESTAMP
         return None if follower.start in is_open or follower.end > self.until or ends else follower

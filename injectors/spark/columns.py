@@ -1,7 +1,7 @@
-"""Arrow batches as records: mappings of a row's columns, with their ids and timestamps. Pure.
+"""Converts Arrow batches to records: mappings of a row's columns, with ids and timestamps. Pure.
 
-Timestamps become whole microseconds since 1970, wherever they stand in a row; everything else is what
-msgpack has a form for. Columns are converted whole, which is several times faster than row by row.
+Every timestamp in a row becomes integer microseconds since 1970. Other values keep a form that msgpack supports.
+Columns are converted as a whole, which is several times faster than row by row.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from typing import Any, Final
 import pyarrow as pa
 
 from millwheel.client.injector.likelihood import is_likely, unlikely
-from millwheel.core.time import MAX_TIMESTAMP, MIN_TIMESTAMP
 from millwheel.injectors.spark.errors import RowError
 from millwheel.injectors.spark.options import SinkOptions
+from millwheel.model.time import MAX_TIMESTAMP, MIN_TIMESTAMP
 
 __all__ = ["RowReader", "Rows"]
 
@@ -31,7 +31,10 @@ _MEANT: Final = "set option 'any_timestamp' to true"
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """Records as columns of equal length. ``newest``: the largest time that the watermark follows, in microseconds."""
+    """Records as columns of equal length.
+
+    ``newest``: the largest value of the watermark's column, in microseconds. ``first_row``: the number of the first row
+    within the partition."""
 
     values: list[dict[str, Any]]
     ids: list[str | bytes | int]
@@ -41,17 +44,17 @@ class Rows:
 
 
 class RowReader:
-    """Reads one partition's Arrow batches; counts the rows, so that an error can say which it was."""
+    """Reads one partition's Arrow batches. It counts the rows, so that an error can name the row."""
 
     def __init__(self, options: SinkOptions, partition: int, now: int) -> None:
-        """``now`` is the clock's time, in microseconds: by it a time is likely or not."""
+        """``now``: the clock's time, in microseconds, to judge which times are plausible."""
         self._options = options
         self._partition = partition
         self._now = now
         self._row = 0
 
     def read(self, batch: pa.RecordBatch) -> Rows:
-        """The rows of a batch that has some; RowError names the row that cannot become a record."""
+        """Convert the rows of a batch that is not empty. RowError names a row that cannot become a record."""
         options = self._options
         names = batch.schema.names
         columns = {name: _plain(batch.column(at)) for at, name in enumerate(names)}
@@ -67,7 +70,7 @@ class RowReader:
         return Rows(values, ids, columns[options.timestamp_column], newest, first)
 
     def error(self, rows: Rows, at: int, why: str) -> RowError:
-        """What says that row ``at`` of ``rows`` is at fault."""
+        """The error for row ``at`` of ``rows``."""
         return RowError(self._options.stream, _shown(rows.ids[at]), self._partition, rows.first_row + at, why)
 
     def _refuse(self, ids: Sequence[Any], column: Sequence[Any], first: int, name: str, what: str, bad: Any) -> None:
@@ -98,7 +101,7 @@ def _shown(id_: Any) -> str | None:
 
 
 def _plain(column: pa.Array) -> list[Any]:
-    """A column as Python values that msgpack has a form for."""
+    """A column as Python values that msgpack supports."""
     wanted = _with_whole_times(column.type)
     if wanted != column.type:
         column = column.cast(wanted)
@@ -107,7 +110,7 @@ def _plain(column: pa.Array) -> list[Any]:
 
 
 def _with_whole_times(kind: pa.DataType) -> pa.DataType:
-    """The type with a 64-bit number for each timestamp. Spark's Arrow timestamps are microseconds of UTC."""
+    """The type with each timestamp replaced by a 64-bit integer. Spark's Arrow timestamps are microseconds of UTC."""
     if pa.types.is_timestamp(kind):
         return pa.int64()
     if pa.types.is_list(kind):

@@ -1,4 +1,4 @@
-"""What the driver does for a batch: before its tasks begin, and when all of them are done (section 5.2; 4.5)."""
+"""The driver's part of a batch: before its tasks begin, and after all of them are done (section 5.2; 4.5)."""
 
 from __future__ import annotations
 
@@ -22,29 +22,28 @@ _FINISHED: Final = "INJECTOR_FINISHED"
 
 
 def announce(options: SinkOptions) -> int:
-    """Draw a sequencer for the tasks of one batch, before the first of them begins.
+    """Allocate a sequencer for the tasks of one batch, before the first task begins.
 
-    From now on the process takes part in the stream's watermark, and whatever an earlier driver's tasks still
-    send is refused.
+    From now on the process takes part in the stream's low watermark. Rows from an earlier driver's tasks are refused.
     """
 
     return run(draw_sequencer(options))
 
 
 def is_committed(options: SinkOptions, batch: BatchOf) -> bool:
-    """Whether the batch is wholly in, and its watermark published."""
+    """Whether the batch is committed: complete, with its watermark published."""
 
     return run(last_batch(options, batch.query)) >= batch.batch
 
 
 def settle(options: SinkOptions, reports: Sequence[TaskReport], batch: BatchOf) -> None:
-    """Every record of ``batch`` is ACKed: publish the watermark, then commit the batch."""
+    """Publish the watermark, then commit the batch. Every record of ``batch`` is ACKed."""
     newest = max((report.newest for report in reports if report.newest is not None), default=None)
     run(commit_batch(options, batch, None if newest is None else newest - options.allowed_delay))
 
 
 def finish(options: SinkOptions) -> None:
-    """Publish plus infinity for the process, once and for all; it may have been done before."""
+    """Publish plus infinity for the process, permanently. Idempotent."""
 
     async def end() -> None:
         try:
@@ -58,11 +57,18 @@ def finish(options: SinkOptions) -> None:
 
 
 def finish_stream(query: StreamingQuery, options: Mapping[str, str]) -> None:
-    """Say that a streaming query was the last: its stream's watermark goes to plus infinity. That is final.
+    """Declare a streaming query the last of its stream: the watermark becomes plus infinity. This is final.
 
-    Call it when ``query.awaitTermination()`` has returned, for example after ``trigger(availableNow=True)``, with
-    the options that the query was given. Calling it again changes nothing. SinkError if the query still runs or has
-    failed: its last batch may have to be sent again.
+    Call it when ``query.awaitTermination()`` has returned, for example after ``trigger(availableNow=True)``. The call
+    is idempotent.
+
+    Args:
+        query: The query, which must have ended without an error.
+        options: The sink options of the query.
+
+    Raises:
+        SinkError: The query still runs or has failed. Its last batch may have to be sent again.
+        OptionError: An option is invalid.
     """
     parsed = parse_options(options)
     if query.isActive:

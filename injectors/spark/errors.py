@@ -1,4 +1,4 @@
-"""What the Spark sink refuses."""
+"""Errors of the Spark sink."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ __all__ = ["ColumnError", "OptionError", "RowError", "SinkError"]
 
 
 class SinkError(MillwheelError):
-    """The sink cannot go on; the message says why."""
+    """The sink cannot continue. The message says why."""
 
 
 class OptionError(UsageError):
-    """An option of the sink is unknown, missing, or says nothing that it may."""
+    """An option of the sink is unknown, missing, or has an invalid value."""
 
     def __init__(self, name: str, what: str) -> None:
         super().__init__(f"option {name!r} of format 'millwheel' {what}")
@@ -22,11 +22,11 @@ class OptionError(UsageError):
 
 
 class ColumnError(UsageError):
-    """A column is missing, or of a type that MillWheel's records do not have."""
+    """A column is missing, or has a type that a record cannot have."""
 
 
 class RowError(SinkError):
-    """One row cannot become a record. ``id`` is its id as text, if it has one."""
+    """One row cannot become a record. ``id`` is its id as text. None if it has no id."""
 
     def __init__(self, stream: str, id_: str | None, partition: int, row: int, why: str) -> None:
         named = "" if id_ is None else f" with id {id_[:200]!r}"
@@ -35,5 +35,5 @@ class RowError(SinkError):
 
 
 def listed(names: Iterable[str]) -> str:
-    """Names for a message."""
+    """Join names for a message."""
     return ", ".join(names)

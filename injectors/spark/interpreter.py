@@ -1,4 +1,4 @@
-"""The Python that Spark's workers run by, and a warning that says nothing about the sink."""
+"""Checks the Python interpreter of Spark's workers, and silences a warning that does not concern the sink."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ __all__ = ["check_interpreter", "ignore_pandas_warning"]
 
 
 def ignore_pandas_warning() -> None:
-    """Keep pyspark from warning of pandas 3 in every process: the sink takes Arrow batches, and pandas no part.
+    """Silence pyspark's warning about pandas 3. The sink uses Arrow batches and not pandas.
 
-    That warning alone, by its words.
+    The filter matches the text of that warning only.
     """
     warnings.filterwarnings("ignore", message="PySpark does not yet fully support pandas", category=FutureWarning)
 
 
 def check_interpreter() -> None:
-    """See that a local session's workers run by this interpreter, or can be made to; SinkError says what to set.
+    """Make a local session's workers run this interpreter. Raises SinkError if a setting prevents it.
 
-    Spark starts ``PYSPARK_PYTHON``, or else whatever ``python3`` is on the path, which may lack pyarrow and
-    millwheel. On a cluster the executors' Python is the cluster's matter.
+    Spark starts ``PYSPARK_PYTHON``, or otherwise the ``python3`` on the path, which may lack pyarrow and millwheel. On
+    a cluster, the cluster configures the executors' Python, so nothing is checked.
     """
     context = SparkContext._active_spark_context
     if context is None or not (context.master or "").startswith("local"):
@@ -42,7 +42,7 @@ def check_interpreter() -> None:
 
 
 def _is_this(command: str) -> bool:
-    """Whether a command is this interpreter. Not by what links lead to: those of two environments lead to one file."""
+    """Whether a command is this interpreter. Directories count too: two environments may link to the same file."""
     found = shutil.which(command)
     if found is None:
         return False

@@ -1,7 +1,7 @@
-"""One event loop for each process of Spark's, on a thread of its own.
+"""One event loop for each Spark process, in a background thread.
 
-A worker process runs many tasks, one after the other. One loop serves them all: gRPC's poller is the
-process's, and a loop that was closed under it costs the others their events.
+A worker process runs many tasks, one after the other, and one loop serves them all. gRPC has one poller per process.
+If a loop that uses the poller were closed, other loops would lose events.
 """
 
 from __future__ import annotations
@@ -18,16 +18,19 @@ T = TypeVar("T")
 
 _lock = threading.Lock()
 _loops: dict[int, asyncio.AbstractEventLoop] = {}
-"""By process id: Spark forks its workers, and a thread does not come along."""
+"""By process id: Spark forks its workers, and a fork does not copy threads."""
 
 
 def run(work: Coroutine[Any, Any, T]) -> T:
-    """Do ``work`` on the process's loop; blocks until it is done. What is opened on it lives on between calls."""
+    """Run ``work`` on the process's loop, and block until it is done.
+
+    Objects that it opens stay usable in later calls.
+    """
     future = asyncio.run_coroutine_threadsafe(work, _loop())
     try:
         return future.result()
     except BaseException:
-        # A KeyboardInterrupt, say: the work is not to go on behind the caller's back.
+        # For example a KeyboardInterrupt: the work must not continue in the background.
         future.cancel()
         raise
 

@@ -1,4 +1,4 @@
-"""The sink's options: what ``.option(name, value)`` may say, checked all at once. Pure."""
+"""The sink's options: parses and checks the values of ``.option(name, value)``. Pure."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ _TERM: Final = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([a-z]+)\s*")
 _ADDRESS: Final = re.compile(r"(\[[^\s\]]+\]|[^\s:]+):(\d{1,5})")
 _LONGEST: Final = 1 << 60
 _SPARKS_OWN: Final = frozenset({"checkpointlocation"})
-"""Options that are Spark's, and that Spark hands to the sink too."""
+"""Spark's own options, which Spark also passes to the sink."""
 
 
 @dataclass(frozen=True, slots=True)
 class SinkOptions:
-    """Options as the sink uses them; times are in microseconds, ``patience`` is in seconds."""
+    """The parsed options. Times are in microseconds, ``patience`` is in seconds."""
 
     stream: str
     id_column: str
@@ -53,21 +53,23 @@ class SinkOptions:
 
     @property
     def watermark_source(self) -> str:
-        """The column that the watermark follows."""
+        """The column that determines the watermark."""
         return self.watermark_column or self.timestamp_column
 
     def scope(self, query: str) -> str:
-        """The name under which receivers and the master know the batches of ``query`` into this stream.
+        """The name of the batches of ``query`` into this stream, for receivers and the master.
 
-        The stream takes part: a program that writes a query's batches to two streams moves two cursors.
+        The name contains the stream, because a program may write a query's batches to two streams. Each stream then has
+        its own cursor.
         """
         return f"{query}/{self.stream}"
 
 
 def parse_options(given: Mapping[str, str]) -> SinkOptions:
-    """The options as Spark hands them over; OptionError names the one that is wrong, and says what is allowed.
+    """Parse options as Spark passes them. The case of option names does not matter, as everywhere in Spark.
 
-    Names count without their case, as everywhere in Spark.
+    Raises:
+        OptionError: An option is invalid. The error names it, and says what is allowed.
     """
     values: dict[str, Any] = {}
     for spelled, text in given.items():
@@ -88,7 +90,7 @@ def parse_options(given: Mapping[str, str]) -> SinkOptions:
 
 
 def parse_duration(text: str) -> int:
-    """``"22 hours"``, ``"1 day 2 hours"``, ``"1.5 seconds"`` or ``"0 seconds"`` in microseconds; ValueError."""
+    """Convert ``"22 hours"``, ``"1 day 2 hours"``, ``"1.5 seconds"`` or ``"0 seconds"`` to microseconds. ValueError."""
     rest, total = text.strip().lower(), Decimal(0)
     if not rest:
         raise ValueError(_DURATION)

@@ -1,4 +1,4 @@
-"""Which columns become what in a record: checked by the schema, before any row is read. Pure."""
+"""Checks the schema of a DataFrame before any row is read: column names and types. Pure."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _REMEDIES: Final[tuple[tuple[type[spark.DataType], str], ...]] = (
 
 
 def check_schema(schema: spark.StructType, options: SinkOptions) -> None:
-    """ColumnError names the column that is missing, or cannot be in a record, and says what to do."""
+    """Raise ColumnError for a column that is missing or cannot be in a record. It names the column and a remedy."""
     names = schema.fieldNames()
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
@@ -65,7 +65,7 @@ def check_schema(schema: spark.StructType, options: SinkOptions) -> None:
 
 
 def _problems(where: str, kind: spark.DataType) -> Iterator[tuple[str, str]]:
-    """What in a column's type a record cannot hold."""
+    """The parts of a column's type that a record cannot hold, and why."""
     if isinstance(kind, spark.StructType):
         for field in kind.fields:
             yield from _problems(f"{where}.{field.name}", field.dataType)

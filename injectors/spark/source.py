@@ -1,4 +1,4 @@
-"""Format ``millwheel``: a DataFrame's rows become records of a stream, exactly once (section 5.2; design §9)."""
+"""Format ``millwheel``: a DataFrame's rows become records of a stream, exactly once (section 5.2)."""
 
 from __future__ import annotations
 
@@ -34,32 +34,32 @@ _IN_ALREADY: Final = (
 
 
 class MillwheelDataSource(DataSource):
-    """Register it with ``spark.dataSource.register``; docs/spark.md has the options."""
+    """The data source. Register it with ``spark.dataSource.register``. docs/spark.md lists the options."""
 
     @classmethod
     def name(cls) -> str:
-        """The format's name. Registering asks for it, in the driver: the moment to look at the session."""
+        """The format's name. Spark calls it in the driver at registration, so the session is checked here."""
         check_interpreter()
         return "millwheel"
 
     def __init__(self, options: MutableMapping[str, str]) -> None:
-        """OptionError names the option that is wrong."""
+        """Raises OptionError, which names the invalid option."""
         super().__init__(options)
         self.parsed = parse_options(options)
         self._revived = False
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        # Spark makes a data source where it plans a batch's tasks, and sends a pickled one to where it commits or
-        # aborts the batch: there no task begins, so none needs a sequencer.
+        # Spark creates a data source where it plans a batch's tasks. It sends a pickled copy to the process that
+        # commits or aborts the batch. No task begins there, so the copy needs no sequencer.
         self.__dict__.update(state)
         self._revived = True
 
     def writer(self, schema: StructType, overwrite: bool) -> BatchWriter:
-        """For ``df.write``."""
+        """The writer for ``df.write``."""
         return BatchWriter(self._checked(schema, overwrite))
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> StreamWriter:
-        """For ``df.writeStream``: made for each micro-batch."""
+        """The writer for ``df.writeStream``. Spark creates one for each micro-batch."""
         options = self._checked(schema, overwrite)
         for name, given in (("query", options.query), ("batch", options.batch), ("end_of_input", options.end_of_input)):
             if given:
@@ -77,27 +77,27 @@ class MillwheelDataSource(DataSource):
 
 
 class StreamWriter(DataSourceStreamArrowWriter):
-    """Writes micro-batches; ``sequencer`` is what its tasks send under."""
+    """Writes micro-batches. ``sequencer`` is the sequencer of the tasks."""
 
     def __init__(self, options: SinkOptions, sequencer: int) -> None:
         self.options = options
         self.sequencer = sequencer
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        """In an executor: one partition of one micro-batch."""
+        """Write one partition of one micro-batch, in an executor."""
         return write_partition(iterator, self.options, micro_batch(self.options), self.sequencer)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
-        """In the driver, when every task has succeeded: every record of the batch is ACKed."""
+        """Commit the batch, in the driver, after every task has succeeded: every record of the batch is ACKed."""
         reports = _reports(messages)
         if not reports or any(report.batch != reports[0].batch or report.batch.batch != batchId for report in reports):
             raise SinkError(f"the tasks of batch {batchId} report {[str(report.batch) for report in reports]}")
         settle(self.options, reports, reports[0].batch)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
-        """Nothing is undone: what was sent is in, and the receivers know it by its ids until the next batch begins.
+        """Do nothing: sent rows cannot be undone. Receivers keep their ids until the next batch begins.
 
-        The batch itself comes again, and is completed then; the watermark has not passed it.
+        Spark repeats the batch and completes it then. The watermark has not passed the batch.
         """
 
 
@@ -111,23 +111,23 @@ class BatchWriter(DataSourceArrowWriter):
         self.batch = BatchOf(options.scope(options.query), options.batch)
         self.sequencer = 0
         if is_committed(options, self.batch):
-            # Its process may have finished, too, and then takes no new sequencer.
+            # The process may have finished too. A finished process gets no new sequencer.
             log.warning(_IN_ALREADY, options.batch, options.query, options.stream)
         else:
             self.sequencer = announce(options)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        """In an executor: one partition."""
+        """Write one partition, in an executor."""
         return write_partition(iterator, self.options, self.batch, self.sequencer)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """In the driver, when every task has succeeded: every record is ACKed."""
+        """Commit, in the driver, after every task has succeeded: every record is ACKed."""
         settle(self.options, _reports(messages), self.batch)
         if self.options.end_of_input:
             finish(self.options)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Nothing is undone: the next attempt under the same ``query`` completes the load."""
+        """Do nothing: sent rows cannot be undone. The next attempt under the same ``query`` completes the load."""
 
 
 def _reports(messages: Sequence[WriterCommitMessage | None]) -> list[TaskReport]:

@@ -1,4 +1,4 @@
-"""What a task of Spark does with its partition: every row is a record, ACKed before the task is done."""
+"""The work of a Spark task on its partition: every row becomes a record, ACKed before the task ends."""
 
 from __future__ import annotations
 
@@ -40,9 +40,10 @@ _BATCH_PROPERTY = "streaming.sql.batchId"
 
 @dataclass(frozen=True, slots=True)
 class TaskReport(WriterCommitMessage):
-    """What the driver is told of one partition. ``newest``: the largest time that the watermark follows, microseconds.
+    """What a task reports to the driver about one partition.
 
-    ``rows`` were sent, and are ACKed; 0 of a batch that was in before.
+    ``rows``: how many rows were sent and ACKed; 0 if the batch was committed before. ``newest``: the largest value of
+    the watermark's column, in microseconds.
     """
 
     batch: BatchOf
@@ -51,7 +52,7 @@ class TaskReport(WriterCommitMessage):
 
 
 def micro_batch(options: SinkOptions) -> BatchOf:
-    """The micro-batch that this task belongs to: by the id in the query's checkpoint, never by the query's name."""
+    """The micro-batch of this task. It is identified by the id in the query's checkpoint, not by the query's name."""
     context = TaskContext.get()
     query = None if context is None else context.getLocalProperty(_QUERY_PROPERTY)
     batch = None if context is None else context.getLocalProperty(_BATCH_PROPERTY)
@@ -65,9 +66,11 @@ def micro_batch(options: SinkOptions) -> BatchOf:
 def write_partition(
     batches: Iterator[pa.RecordBatch], options: SinkOptions, batch: BatchOf, sequencer: int
 ) -> TaskReport:
-    """Send a partition's rows under the driver's ``sequencer``, and wait until each is ACKed by every consumer.
+    """Send a partition's rows under the driver's ``sequencer``, and wait until every consumer has ACKed each of them.
 
-    RowError names the row that cannot become a record; what was sent before it stays, and a retry finds it there.
+    Raises:
+        RowError: A row cannot become a record; the error names it. Rows before it stay sent, and a retry of the task
+            sends them under the same ids, so they count once.
     """
     context = TaskContext.get()
     reader = RowReader(options, context.partitionId() if context else 0, time.time_ns() // 1_000)
@@ -95,10 +98,10 @@ def write_partition(
 
 
 async def _is_in(options: SinkOptions, batch: BatchOf) -> bool:
-    """Whether the batch is in already; SinkError if the stream takes no rows.
+    """Whether the batch is committed. SinkError if the stream's format does not fit rows.
 
-    Receivers would know the rows of such a batch themselves. But a consumer that has joined since then would
-    take a replay for news.
+    Receivers would drop the rows of a committed batch as duplicates. But a consumer that joined later would accept a
+    replay as new records.
     """
     async with ControlClient(options.address, patience=options.patience) as client:
         cursor = await client.batch_cursor(batch.query)
@@ -116,13 +119,13 @@ async def _is_in(options: SinkOptions, batch: BatchOf) -> bool:
 
 
 def _drain(batches: Iterable[pa.RecordBatch]) -> None:
-    """Read to the end: Spark takes an iterator that was left for a failure."""
+    """Read the iterator to its end. Spark treats a partly read iterator as a failure."""
     for _ in batches:
         pass
 
 
 class _Partition:
-    """The way of one partition's rows."""
+    """Sends one partition's rows."""
 
     def __init__(self, injector: Injector, batch: BatchOf, reader: RowReader) -> None:
         self.injector = injector
@@ -130,7 +133,7 @@ class _Partition:
         self._reader = reader
 
     async def send(self, rows: Rows) -> None:
-        """Send rows; RowError names the one that cannot be a record."""
+        """Send rows. RowError names a row that cannot become a record."""
         try:
             await self._send(rows, 0, len(rows.values))
         except InjectorError:
@@ -145,7 +148,7 @@ class _Partition:
         )
 
     async def _find_culprit(self, rows: Rows) -> None:
-        """Send the rows one by one: those that are in already are known by their ids, and the culprit fails alone."""
+        """Send rows one by one to find the faulty one. Rows that were sent before are duplicates by their ids."""
         for at in range(len(rows.values)):
             try:
                 await self._send(rows, at, at + 1)

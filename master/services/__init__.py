@@ -27,7 +27,7 @@ SERVICES: Final = (
 
 
 def add_services(server: grpc.aio.Server, shell: MasterShell) -> None:
-    """Have ``server`` answer for a master."""
+    """Add a master's services to ``server``."""
     control_pb2_grpc.add_TopologyServiceServicer_to_server(TopologyServicer(shell), server)
     control_pb2_grpc.add_RoutingServiceServicer_to_server(RoutingServicer(shell), server)
     injection_pb2_grpc.add_InjectionServiceServicer_to_server(InjectionServicer(shell), server)

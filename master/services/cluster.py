@@ -1,4 +1,4 @@
-"""ClusterService: how the cluster as a whole is, and everything that somebody should do something about."""
+"""ClusterService: the health of the whole cluster, and every problem that needs an operator."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from millwheel.coordination.contract import DamagedValueError
-from millwheel.core.catalog import ACTIVE_STATES, Catalog, incarnations_of
 from millwheel.master.hook_failures import hook_failures
 from millwheel.master.load_book import LoadBook
 from millwheel.master.loads import FRESH
 from millwheel.master.plans import refuse_unknown_stream, refuse_unknown_topology
 from millwheel.master.shell import MasterShell, steady_clock
 from millwheel.master.views import names_of
+from millwheel.model.catalog import ACTIVE_STATES, Catalog, incarnations_of
 from millwheel.rpc.errors import answering
 from millwheel.rpc.hook_failures import AWAITED_PROBLEM
 from millwheel.rpc.v1 import cluster_pb2 as wire
@@ -27,15 +27,15 @@ from millwheel.store.contract import JournalMissingError, StoreError
 
 __all__ = ["ClusterServicer"]
 
-_DEADLINE: Final = 2.0
+_DEADLINE_SECONDS: Final = 2.0
 _PROBE: Final = "health"
-"""A journal that never is: that the store says so is all that is asked of it."""
+"""A journal that never exists. The health check only needs the store's answer that it is missing."""
 
 Context = grpc.aio.ServicerContext[Any, Any]
 
 
 class ClusterServicer(cluster_pb2_grpc.ClusterServiceServicer):
-    """Answers from the catalog, from what workers last told, and by asking authority and store."""
+    """Answers from the catalog, from the workers' last load reports, and from calls to authority and store."""
 
     def __init__(self, shell: MasterShell) -> None:
         self._shell = shell
@@ -43,13 +43,13 @@ class ClusterServicer(cluster_pb2_grpc.ClusterServiceServicer):
     async def GetClusterHealth(
         self, request: wire.GetClusterHealthRequest, context: Context
     ) -> wire.GetClusterHealthResponse:
-        """Everything at once; what does not answer in time is said to be so."""
+        """Return the whole health report. Parts that do not answer in time are marked as such."""
         return await answering(context, self._health)
 
     async def ListHookFailures(
         self, request: wire.ListHookFailuresRequest, context: Context
     ) -> wire.ListHookFailuresResponse:
-        """As workers reported them last, some seconds ago."""
+        """Return the failures from the workers' last reports, some seconds old."""
         return await answering(context, lambda: self._hook_failures(request))
 
     async def _hook_failures(self, request: wire.ListHookFailuresRequest) -> wire.ListHookFailuresResponse:
@@ -78,7 +78,7 @@ class ClusterServicer(cluster_pb2_grpc.ClusterServiceServicer):
             response.masters.add(address=address, leads=address == self._shell.address)
         response.workers.extend(self._workers(known))
         names = {}
-        with suppress(DamagedValueError):  # which is told among the problems
+        with suppress(DamagedValueError):  # the problems below report the damage
             names = names_of(known)
         for hot in self._shell.hot_keys:
             topology, computation = names.get(hot.incarnation, ("", hot.incarnation))
@@ -127,7 +127,7 @@ class ClusterServicer(cluster_pb2_grpc.ClusterServiceServicer):
             return False
         stub = health_pb2_grpc.HealthStub(self._shell.observer.channel(address))
         try:
-            answer = await stub.Check(health_pb2.HealthCheckRequest(), timeout=_DEADLINE)
+            answer = await stub.Check(health_pb2.HealthCheckRequest(), timeout=_DEADLINE_SECONDS)
         except grpc.aio.AioRpcError:
             return False
         return bool(answer.status == health_pb2.HealthCheckResponse.SERVING)
@@ -135,11 +135,11 @@ class ClusterServicer(cluster_pb2_grpc.ClusterServiceServicer):
     async def _store(self) -> wire.StoreHealth:
         began = time.monotonic()
         try:
-            async with asyncio.timeout(_DEADLINE):
+            async with asyncio.timeout(_DEADLINE_SECONDS):
                 with suppress(JournalMissingError):
                     await self._shell.store.read_head(_PROBE)
         except (StoreError, TimeoutError) as error:
-            why = str(error) or f"no answer within {_DEADLINE:g} s"
+            why = str(error) or f"no answer within {_DEADLINE_SECONDS:g} s"
             return wire.StoreHealth(error=why, read_seconds=time.monotonic() - began)
         return wire.StoreHealth(answers=True, read_seconds=time.monotonic() - began)
 
@@ -149,7 +149,7 @@ def _wall_now() -> int:
 
 
 def _totals(known: Catalog) -> wire.IntervalTotals:
-    """Of everything that ought to have an owner: the intervals of topologies that run, and of logs."""
+    """Count all intervals that should have an owner: those of running topologies, and those of logs."""
     incarnations = [log.incarnation for log in known.logs.values()]
     for record in known.topologies.values():
         if record.state in ACTIVE_STATES:
@@ -165,7 +165,7 @@ def _totals(known: Catalog) -> wire.IntervalTotals:
 
 
 def _damages(known: Catalog, book: LoadBook) -> Iterator[str]:
-    """What of the stored values is damaged, as far as that was met, and what to do."""
+    """Yield the damaged stored values found so far, each with a remedy."""
     remedy = "restore it from a snapshot or a replica"
     for key, why in sorted(known.damaged.items()):
         yield f"the coordinator's value {key} is damaged ({why}), and nothing is done with it: {remedy}"
@@ -180,19 +180,19 @@ def _damages(known: Catalog, book: LoadBook) -> Iterator[str]:
 
 
 def _problems(health: wire.GetClusterHealthResponse, in_use: bool) -> Iterator[str]:
-    """What is wrong, and what to do."""
+    """Yield the problems, each with a remedy."""
     if not health.store.answers:
         yield f"the state store does not answer: {health.store.error}"
     for authority in health.authorities:
         if not authority.address:
-            yield f"nobody serves authority shard {authority.shard}: start `millwheel authority run`"
+            yield f"no process serves authority shard {authority.shard}: start `millwheel authority run`"
         elif not authority.answers:
             yield f"authority shard {authority.shard} at {authority.address} does not answer"
     if not health.workers and in_use:
         yield "there are no workers: start `millwheel worker run`"
     for worker in health.workers:
         if not worker.answers:
-            yield f"worker {worker.worker_id} at {worker.address} has told no load lately: look at its log"
+            yield f"worker {worker.worker_id} at {worker.address} has reported no load lately: look at its log"
     if health.intervals.without_owner and health.workers:
         yield (
             f"{health.intervals.without_owner:,} of {health.intervals.all:,} intervals have no owner: "

@@ -1,4 +1,4 @@
-"""InjectionService: injector processes and the cursors of batch sources (section 5.2)."""
+"""InjectionService: injector processes, and the cursors of batch sources (section 5.2)."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from typing import Any, Final, cast
 
 import grpc
 
-from millwheel.core.catalog import Catalog, injector_sender
-from millwheel.core.catalog_keys import batch_key
-from millwheel.core.time import MAX_TIMESTAMP, MIN_TIMESTAMP
 from millwheel.master.injecting import not_finished, refuse_retired
 from millwheel.master.messages import CommitBatch, FinishInjector, OpenInjector, RetireInjector, RetireQuery
-from millwheel.master.observer import MOST_ROWS
+from millwheel.master.observer import MAX_ROWS
 from millwheel.master.plans import refuse_unknown_stream
 from millwheel.master.shell import MasterShell
+from millwheel.model.catalog import Catalog, injector_sender
+from millwheel.model.catalog_keys import batch_key
+from millwheel.model.time import MAX_TIMESTAMP, MIN_TIMESTAMP
 from millwheel.rpc.errors import answering
 from millwheel.rpc.failures import FailureCode, RequestError
 from millwheel.rpc.v1 import catalog_pb2 as catalog
@@ -23,14 +23,14 @@ from millwheel.rpc.watermarks import SEQUENCER_REFUSED
 
 __all__ = ["InjectionServicer"]
 
-_PAGE: Final = 100
-_LARGEST_PAGE: Final = 1_000
+_DEFAULT_PAGE_ROWS: Final = 100
+_MAX_PAGE_ROWS: Final = 1_000
 
 Context = grpc.aio.ServicerContext[Any, Any]
 
 
 class InjectionServicer(injection_pb2_grpc.InjectionServiceServicer):
-    """Answers from the catalog, and from the authority, which knows what injectors report."""
+    """Answers from the catalog, and from the authority, which has the injectors' reports."""
 
     def __init__(self, shell: MasterShell) -> None:
         self._shell = shell
@@ -41,7 +41,7 @@ class InjectionServicer(injection_pb2_grpc.InjectionServiceServicer):
         return await answering(context, lambda: self._open(request))
 
     async def _open(self, request: injection.OpenInjectorRequest) -> injection.OpenInjectorResponse:
-        """The authority accepts the new sequencer before the process begins: an older one is refused from then on."""
+        """Open an injector. Before the process starts, the authority accepts its sequencer and refuses older ones."""
         known = (await self._shell.term()).catalog
         sender = injector_sender(request.stream)
         authority = known.authority_of(sender)
@@ -53,8 +53,8 @@ class InjectionServicer(injection_pb2_grpc.InjectionServiceServicer):
                 "see that one runs, and try again",
                 reason="NO_AUTHORITY",
             )
-        # Before the first process is accepted: from then on its own watermark is the stream's, unless others are
-        # expected.
+        # The expected set comes before the first acceptance, or the stream's watermark could follow this process
+        # alone.
         await self._shell.observer.expect(known, request.stream)
         watermark = await self._shell.observer.accept(authority, sender, request.process, record.sequencer)
         if watermark >= MAX_TIMESTAMP:
@@ -63,12 +63,12 @@ class InjectionServicer(injection_pb2_grpc.InjectionServiceServicer):
         return injection.OpenInjectorResponse(sequencer=record.sequencer, watermark_us=watermark, authority=authority)
 
     async def _finished(self, known: Catalog, request: injection.OpenInjectorRequest) -> RequestError:
-        """Why the process may not begin: it has finished, or all have, and with them the stream."""
+        """Return why the process may not start: it has finished, or all processes of the stream have."""
         told = await self._shell.observer.explain(known, injector_sender(request.stream))
         what, remedy = f"injector process {request.process!r} of stream {request.stream!r}", "use another process name"
         if told is not None and told.watermark_us >= MAX_TIMESTAMP:
             what = f"stream {request.stream!r}, with every injector process of it,"
-            remedy = "inject into another stream, or cancel the topologies that read this one and submit them anew"
+            remedy = "inject into another stream, or cancel the topologies that read this one and submit them again"
         return RequestError(
             FailureCode.FAILED_PRECONDITION,
             f"{what} has finished, and that is final",
@@ -92,7 +92,7 @@ class InjectionServicer(injection_pb2_grpc.InjectionServiceServicer):
         return response
 
     async def _statuses(self, known: Catalog, stream: str) -> list[injection.InjectorStatus]:
-        explained = await self._shell.observer.explain(known, injector_sender(stream), MOST_ROWS)
+        explained = await self._shell.observer.explain(known, injector_sender(stream), MAX_ROWS)
         reports = {report.process: report for report in (explained.intervals if explained else ())}
         found = []
         for process in sorted(process for name, process in known.injectors if name == stream):
@@ -116,7 +116,7 @@ class InjectionServicer(injection_pb2_grpc.InjectionServiceServicer):
         return await answering(context, lambda: self._cursor(request))
 
     async def _cursor(self, request: injection.GetBatchCursorRequest) -> injection.GetBatchCursorResponse:
-        """Read from the coordinator itself: a replay must not miss a batch that was committed a moment ago."""
+        """Read the cursor from the coordinator itself: a replay must see a batch that was committed a moment ago."""
         await self._shell.term()
         entry = await self._shell.coordinator.get(batch_key(request.query))
         if entry is None:
@@ -139,7 +139,7 @@ class InjectionServicer(injection_pb2_grpc.InjectionServiceServicer):
 
     async def _cursors(self, request: injection.ListBatchCursorsRequest) -> injection.ListBatchCursorsResponse:
         known = (await self._shell.term()).catalog
-        size = min(request.page_size if request.page_size > 0 else _PAGE, _LARGEST_PAGE)
+        size = min(request.page_size if request.page_size > 0 else _DEFAULT_PAGE_ROWS, _MAX_PAGE_ROWS)
         names = [name for name in sorted(known.batches) if name > request.page_token]
         return injection.ListBatchCursorsResponse(
             cursors=[
@@ -163,21 +163,21 @@ class InjectionServicer(injection_pb2_grpc.InjectionServiceServicer):
         return await answering(context, lambda: self._retire(request))
 
     async def _retire(self, request: injection.RetireInjectorRequest) -> injection.RetireInjectorResponse:
-        """Refused unless the process has finished: else the watermark would wait for one that is refused."""
+        """Retire a process. It must have finished, because the watermark would wait for ever for a refused process."""
         known = (await self._shell.term()).catalog
         record = known.injectors.get((request.stream, request.process))
         if record is not None and not record.finished and not await self._is_over(known, request):
             raise not_finished(request.stream, request.process)
-        # Between the look and the deed it may have begun, or begun anew.
+        # The process may have started in the meantime. The sequencer detects that.
         seen = 0 if record is None else record.sequencer
         await self._shell.ask(RetireInjector(request.stream, request.process, seen))
         return injection.RetireInjectorResponse()
 
     async def _is_over(self, known: Catalog, request: injection.RetireInjectorRequest) -> bool:
-        """Whether no watermark waits for the process: it has finished, or is none of those expected any more."""
-        told = await self._shell.observer.explain(known, injector_sender(request.stream), MOST_ROWS)
+        """Whether no watermark waits for the process: it has finished, or it is no longer expected."""
+        told = await self._shell.observer.explain(known, injector_sender(request.stream), MAX_ROWS)
         if told is None:
-            return False
+            raise _authority_away(request)
         row = next((row for row in told.intervals if row.process == request.process), None)
         if row is not None:
             return row.watermark_us >= MAX_TIMESTAMP and await self._end_is_journaled(known, request, row.sequencer)
@@ -185,20 +185,30 @@ class InjectionServicer(injection_pb2_grpc.InjectionServiceServicer):
         return spec is not None and bool(spec.expected_injectors) and request.process not in spec.expected_injectors
 
     async def _end_is_journaled(self, known: Catalog, request: injection.RetireInjectorRequest, sequencer: int) -> bool:
-        """Whether the authority has the end of the process in its journal (G7).
+        """Whether the end of the process is in the authority's journal (G7).
 
-        The authority shows what it has heard. Its shard may restart before that is journaled. A retired process never
-        says it again, so the watermark would wait for ever. An acceptance is answered from the journal; repeated, it
-        changes nothing.
+        The authority shows reports that may not be journaled yet, and its shard may restart before they are. A
+        retired process never repeats its report, so the watermark would wait for ever. An acceptance is answered from
+        the journal, and repeating it changes nothing.
         """
         sender = injector_sender(request.stream)
         authority = known.authority_of(sender)
         if authority is None:
-            return False
+            raise _authority_away(request)
         try:
             watermark = await self._shell.observer.accept(authority, sender, request.process, sequencer)
         except RequestError as error:
             if error.reason == SEQUENCER_REFUSED:
-                return False  # the process has begun again
+                return False  # the process has started again
             raise
         return watermark >= MAX_TIMESTAMP
+
+
+def _authority_away(request: injection.RetireInjectorRequest) -> RequestError:
+    return RequestError(
+        FailureCode.UNAVAILABLE,
+        f"the low watermark authority of stream {request.stream!r} cannot be reached, and nothing else says whether "
+        f"injector process {request.process!r} has finished",
+        "another candidate takes its shard within its lease's time; see that `millwheel authority run` runs",
+        reason="AUTHORITY_AWAY",
+    )

@@ -1,4 +1,4 @@
-"""IntervalService: who owns which keys, and changing it while everything runs (sections 4.1, 7.1)."""
+"""IntervalService: lists interval owners, and moves, splits and merges intervals while they run (4.1, 7.1)."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from typing import Any, Final
 
 import grpc
 
-from millwheel.core.catalog import LIVE_STATES, Catalog
 from millwheel.master import reshaping
 from millwheel.master.load_book import LoadBook, divide
 from millwheel.master.messages import IntervalName, MergeIntervals, MoveInterval, SplitInterval
 from millwheel.master.plans import refuse_unknown_topology
 from millwheel.master.shell import MasterShell
+from millwheel.model.catalog import LIVE_STATES, Catalog
 from millwheel.rpc.errors import answering
 from millwheel.rpc.failures import FailureCode, RequestError
 from millwheel.rpc.v1 import catalog_pb2 as catalog
@@ -24,27 +24,27 @@ from millwheel.rpc.v1 import interval_pb2_grpc
 
 __all__ = ["IntervalServicer"]
 
-_PAGE: Final = 100
-_LARGEST_PAGE: Final = 1_000
-_SMALLEST_SIDE: Final = 0.1
-"""A split that would leave one side with a smaller share of the load relieves nothing."""
+_DEFAULT_PAGE_ROWS: Final = 100
+_MAX_PAGE_ROWS: Final = 1_000
+_MIN_SIDE_SHARE: Final = 0.1
+"""A split that leaves one side with a smaller share of the load is not worth it."""
 
 Context = grpc.aio.ServicerContext[Any, Any]
 
 
 class IntervalServicer(interval_pb2_grpc.IntervalServiceServicer):
-    """Answers from the catalog and from what workers tell of their loads; the core decides what changes."""
+    """Answers from the catalog and from the workers' load reports. The core decides all changes."""
 
     def __init__(self, shell: MasterShell) -> None:
         self._shell = shell
 
     async def ListIntervals(self, request: wire.ListIntervalsRequest, context: Context) -> wire.ListIntervalsResponse:
-        """A page of intervals, in the order of topology, computation and keys; the streams' logs come last."""
+        """Return a page of intervals, ordered by topology, computation and keys. The streams' logs come last."""
         return await answering(context, lambda: self._list(request))
 
     async def _list(self, request: wire.ListIntervalsRequest) -> wire.ListIntervalsResponse:
         known = (await self._shell.term()).catalog
-        size = min(request.page_size if request.page_size > 0 else _PAGE, _LARGEST_PAGE)
+        size = min(request.page_size if request.page_size > 0 else _DEFAULT_PAGE_ROWS, _MAX_PAGE_ROWS)
         response = wire.ListIntervalsResponse()
         after = _from_token(request.page_token) if request.page_token else None
         for place in _incarnations(known, request):
@@ -70,7 +70,7 @@ class IntervalServicer(interval_pb2_grpc.IntervalServiceServicer):
         )
 
     async def MoveInterval(self, request: wire.MoveIntervalRequest, context: Context) -> wire.MoveIntervalResponse:
-        """Another owner, under a fresh sequencer."""
+        """Give an interval to another owner, under a fresh sequencer."""
 
         async def work() -> wire.MoveIntervalResponse:
             move = MoveInterval(_name(request.interval), request.worker_id, request.request_id)
@@ -79,7 +79,7 @@ class IntervalServicer(interval_pb2_grpc.IntervalServiceServicer):
         return await answering(context, work)
 
     async def SplitInterval(self, request: wire.SplitIntervalRequest, context: Context) -> wire.SplitIntervalResponse:
-        """Two intervals instead of one."""
+        """Split an interval in two."""
 
         async def work() -> wire.SplitIntervalResponse:
             if request.HasField("at") and not request.at:
@@ -101,7 +101,7 @@ class IntervalServicer(interval_pb2_grpc.IntervalServiceServicer):
     async def MergeIntervals(
         self, request: wire.MergeIntervalsRequest, context: Context
     ) -> wire.MergeIntervalsResponse:
-        """One interval instead of two neighbours."""
+        """Merge two neighbouring intervals."""
 
         async def work() -> wire.MergeIntervalsResponse:
             merge = MergeIntervals(_name(request.interval), request.worker_id, request.request_id)
@@ -119,21 +119,21 @@ def _name(name: wire.IntervalName) -> IntervalName:
     return IntervalName(name.topology, name.computation, name.journal, key)
 
 
-def _halving(place: reshaping.Place, book: LoadBook) -> bytes:
-    """The key that halves an interval's load; FAILED_PRECONDITION if its owner told none, or no key does."""
+def _halving(place: reshaping.IntervalPlace, book: LoadBook) -> bytes:
+    """Return the key that halves an interval's load; FAILED_PRECONDITION if no report or no key allows that."""
     if place.code is None:
-        # Refused for what it is, whatever the key.
+        # A stream's log is refused later, whatever the key.
         return b"\0"
     load = book.of(place.interval)
     if load is None or not load.sample:
         raise RequestError(
             FailureCode.FAILED_PRECONDITION,
-            f"where to split {reshaping.shown(place)} is not known: its owner has told nothing of its keys' load yet",
+            f"where to split {reshaping.shown(place)} is not known: its owner has not reported its keys' load yet",
             "give a key to split at (`--at KEY`), or try again once records come in",
             reason="NO_SAMPLE",
         )
     division = divide(place.keys, load.sample)
-    if division is not None and division.smaller >= _SMALLEST_SIDE:
+    if division is not None and division.smaller >= _MIN_SIDE_SHARE:
         return division.at
     hottest = max(load.sample, key=lambda one: one.share)
     raise RequestError(
@@ -150,7 +150,7 @@ def _halving(place: reshaping.Place, book: LoadBook) -> bytes:
 
 
 class _Listed:
-    """An incarnation and what it is called; ``order``: where it stands in the list."""
+    """An incarnation with its names. ``order``: its place in the list."""
 
     __slots__ = ("computation", "incarnation", "order", "stream", "topology")
 
@@ -163,7 +163,7 @@ class _Listed:
 
 
 def _incarnations(known: Catalog, request: wire.ListIntervalsRequest) -> Iterator[_Listed]:
-    """Those that the request asks for, in the list's order."""
+    """Yield the incarnations that the request selects, in the list's order."""
     if request.topology and request.topology not in known.topologies:
         refuse_unknown_topology(request.topology, known)
     if request.computation:
@@ -180,7 +180,7 @@ def _incarnations(known: Catalog, request: wire.ListIntervalsRequest) -> Iterato
 
 
 def _from(known: Catalog, incarnation: str, start: bytes) -> Iterator[catalog.IntervalRecord]:
-    """The intervals of an incarnation that begin at ``start`` or after it."""
+    """Yield the intervals of an incarnation that begin at ``start`` or after it."""
     at: bytes | None = start
     while at is not None:
         interval = known.locate(incarnation, at)
@@ -204,6 +204,6 @@ def _from_token(token: str) -> tuple[str, str, str, bytes]:
         raise RequestError(
             FailureCode.INVALID_ARGUMENT,
             "the page token is not one that this service gave",
-            "leave it out to begin anew",
+            "leave it out to start again",
             reason="PAGE_TOKEN_INVALID",
         ) from error

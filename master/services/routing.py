@@ -1,4 +1,4 @@
-"""RoutingService: where the records of a stream go, for senders outside the cluster, and where its log is."""
+"""RoutingService: the consumers and the log of a stream, for senders outside the cluster."""
 
 from __future__ import annotations
 
@@ -7,16 +7,17 @@ from typing import Any, cast
 
 import grpc
 
-from millwheel.core.catalog import Catalog, injector_sender
 from millwheel.master.messages import EnsureLog
 from millwheel.master.plans import refuse_unknown_stream
-from millwheel.master.services.told_routing import ToldRouting
+from millwheel.master.services.routing_diff import RoutingDiff
 from millwheel.master.shell import MasterShell
+from millwheel.model.catalog import Catalog, injector_sender
 from millwheel.rpc.errors import abort, answering, as_request_error
 from millwheel.rpc.failures import NOT_LEADING, FailureCode, RequestError
 from millwheel.rpc.v1 import catalog_pb2 as catalog
 from millwheel.rpc.v1 import control_pb2 as control
 from millwheel.rpc.v1 import control_pb2_grpc
+from millwheel.rpc.v1 import topology_pb2 as topology
 
 __all__ = ["RoutingServicer", "routing_of"]
 
@@ -24,12 +25,14 @@ Context = grpc.aio.ServicerContext[Any, Any]
 
 
 def routing_of(known: Catalog, stream: str) -> control.WatchRoutingResponse:
-    """The routing of a stream, but for revision and intervals; RequestError (NOT_FOUND) if nobody knows the stream."""
+    """Return a stream's routing without revision and intervals; RequestError (NOT_FOUND) for an unknown stream."""
     spec = known.stream(stream)
     if spec is None:
         refuse_unknown_stream(stream, known)
     reports_to = known.authority_of(injector_sender(stream))
     response = control.WatchRoutingResponse(stream=spec, draining=known.is_draining(stream), authority=reports_to)
+    response.stream.ClearField("schema")  # the schema is among the schemas below
+    response.schemas.extend(_schemas(known, stream))
     consumers = known.consumers(stream)
     topologies = sorted({consumer.topology for consumer in consumers if not consumer.log})
     paused = catalog.TOPOLOGY_STATE_PAUSED
@@ -48,6 +51,17 @@ def routing_of(known: Catalog, stream: str) -> control.WatchRoutingResponse:
     return response
 
 
+def _schemas(known: Catalog, stream: str) -> list[topology.RecordSchema]:
+    """Return the distinct types with which an injected stream is declared; none if a declaration has no schema."""
+    found: list[topology.RecordSchema] = []
+    for declared in known.injected(stream):
+        if not declared.HasField("schema"):
+            return []
+        if declared.schema not in found:
+            found.append(declared.schema)
+    return found
+
+
 class RoutingServicer(control_pb2_grpc.RoutingServiceServicer):
     """Answers from the catalog of the leading master."""
 
@@ -64,9 +78,9 @@ class RoutingServicer(control_pb2_grpc.RoutingServiceServicer):
             await abort(context, as_request_error(error))
 
     async def _watch(self, stream: str) -> AsyncIterator[control.WatchRoutingResponse]:
-        """Changes that come faster than they are sent are told as one."""
+        """Yield routing updates. Changes that come faster than they are sent are combined."""
         term = await self._shell.term()
-        told = ToldRouting()
+        told = RoutingDiff()
         shape = -1
         while not term.is_over:
             if shape != term.catalog.shape:
@@ -85,7 +99,7 @@ class RoutingServicer(control_pb2_grpc.RoutingServiceServicer):
     async def ListAuthorities(
         self, request: control.ListAuthoritiesRequest, context: Context
     ) -> control.ListAuthoritiesResponse:
-        """As the leading master's catalog has it."""
+        """Return the authority's shards, from the leading master's catalog."""
 
         async def work() -> control.ListAuthoritiesResponse:
             known = (await self._shell.term()).catalog

@@ -7,7 +7,6 @@ from typing import Any, Final, cast
 
 import grpc
 
-from millwheel.core.catalog import LIVE_STATES, Catalog, dead_letter_stream, incarnations_of, outputs_of
 from millwheel.master.messages import (
     CancelTopology,
     DrainTopology,
@@ -21,6 +20,7 @@ from millwheel.master.plans import refuse_unknown_topology
 from millwheel.master.shell import MasterShell
 from millwheel.master.updating import other_specs, update_problems
 from millwheel.master.validation import validate
+from millwheel.model.catalog import LIVE_STATES, Catalog, dead_letter_stream, incarnations_of, outputs_of
 from millwheel.rpc.errors import abort, answering, as_request_error
 from millwheel.rpc.failures import FailureCode, RequestError
 from millwheel.rpc.v1 import catalog_pb2 as catalog
@@ -31,14 +31,14 @@ from millwheel.rpc.v1 import topology_pb2 as specs
 
 __all__ = ["TopologyServicer"]
 
-_PAGE: Final = 100
-_LARGEST_PAGE: Final = 1_000
+_DEFAULT_PAGE_ROWS: Final = 100
+_MAX_PAGE_ROWS: Final = 1_000
 
 Context = grpc.aio.ServicerContext[Any, Any]
 
 
 class TopologyServicer(control_pb2_grpc.TopologyServiceServicer):
-    """Answers from the catalog, and asks the core for what changes it."""
+    """Answers from the catalog, and passes changes to the core."""
 
     def __init__(self, shell: MasterShell) -> None:
         self._shell = shell
@@ -86,7 +86,7 @@ class TopologyServicer(control_pb2_grpc.TopologyServiceServicer):
         return control.SubmitTopologyResponse(topology=cast("catalog.TopologyRecord", record))
 
     async def _check_packages(self, spec: specs.TopologySpec) -> None:
-        """RequestError (FAILED_PRECONDITION) unless all code that a topology names is here."""
+        """Raise RequestError (FAILED_PRECONDITION) unless all code that a topology names is stored."""
         packages = await self._shell.packages()
         codes = [spec.code, *(one.code for one in spec.computations if one.HasField("code"))]
         for digest in dict.fromkeys(code.digest for code in codes):
@@ -147,7 +147,7 @@ class TopologyServicer(control_pb2_grpc.TopologyServiceServicer):
 
     async def _list(self, request: control.ListTopologiesRequest) -> control.ListTopologiesResponse:
         known = (await self._shell.term()).catalog
-        size = min(request.page_size if request.page_size > 0 else _PAGE, _LARGEST_PAGE)
+        size = min(request.page_size if request.page_size > 0 else _DEFAULT_PAGE_ROWS, _MAX_PAGE_ROWS)
         names = [name for name in sorted(known.topologies) if name > request.page_token]
         return control.ListTopologiesResponse(
             topologies=[known.topologies[name] for name in names[:size]],

@@ -1,6 +1,6 @@
-"""WatermarkService at a master: what holds a watermark, asked of the shard that knows (7.2).
+"""WatermarkService at a master: explains a watermark by a call to the shard that keeps it (7.2).
 
-For people and their tools; owners and injectors speak to the shards themselves.
+It serves people and their tools. Owners and injectors call the shards directly.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from millwheel.rpc.v1 import watermark_pb2_grpc
 
 __all__ = ["WatermarkProxy"]
 
-_DEADLINE: Final = 5.0
+_DEADLINE_SECONDS: Final = 5.0
 
 Context = grpc.aio.ServicerContext[Any, Any]
 
 
 class WatermarkProxy(watermark_pb2_grpc.WatermarkServiceServicer):
-    """Answers ExplainWatermark; other calls belong to the shards, and are UNIMPLEMENTED here."""
+    """Answers ExplainWatermark. Other calls belong to the shards, and are UNIMPLEMENTED here."""
 
     def __init__(self, shell: MasterShell) -> None:
         self._shell = shell
@@ -31,7 +31,7 @@ class WatermarkProxy(watermark_pb2_grpc.WatermarkServiceServicer):
     async def ExplainWatermark(
         self, request: pb.ExplainWatermarkRequest, context: Context
     ) -> pb.ExplainWatermarkResponse:
-        """As the computation's shard answers; UNAVAILABLE while nobody serves it."""
+        """Return the answer of the computation's shard; UNAVAILABLE while no process serves it."""
 
         async def work() -> pb.ExplainWatermarkResponse:
             catalog = (await self._shell.term()).catalog
@@ -39,13 +39,13 @@ class WatermarkProxy(watermark_pb2_grpc.WatermarkServiceServicer):
             if endpoint is None:
                 raise RequestError(
                     FailureCode.UNAVAILABLE,
-                    f"nobody serves authority shard {catalog.shard_of(request.computation)}, "
+                    f"no process serves authority shard {catalog.shard_of(request.computation)}, "
                     f"which keeps the low watermark of {request.computation!r}",
                     "another candidate takes it within its lease's time; see that `millwheel authority run` runs",
                     reason="AUTHORITY_AWAY",
                 )
             stub = watermark_pb2_grpc.WatermarkServiceStub(self._shell.observer.channel(endpoint.address))
             async with calling(endpoint.address):
-                return await stub.ExplainWatermark(request, timeout=_DEADLINE)
+                return await stub.ExplainWatermark(request, timeout=_DEADLINE_SECONDS)
 
         return await answering(context, work)

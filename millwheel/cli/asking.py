@@ -1,4 +1,4 @@
-"""Questions before something is given up for good; a script answers them in advance, by ``--yes``."""
+"""Confirmation questions before a command deletes something for good. A script answers in advance with ``--yes``."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do it without a question
 
 
 def confirm(question: str) -> None:
-    """Ask on stderr; the command ends unless the answer is yes.
+    """Print a question to stderr, and read the answer. The command ends unless the answer is yes.
 
     Raises:
         typer.Abort: the answer is no, or the question was interrupted.
-        typer.BadParameter: there is no terminal to ask on, and stdin has no answer.
+        typer.BadParameter: there is no terminal, and stdin has no answer.
     """
     if sys.stdin is not None and sys.stdin.isatty():
         agreed = typer.confirm(question, err=True)

@@ -11,7 +11,7 @@ from millwheel.cli.failing import ExitCode
 from millwheel.cli.options import DEFAULT_ADDRESS, Address, Output, Timeout
 from millwheel.cli.output import OutputFormat, Plain, print_plain, print_table
 from millwheel.client.control import ControlClient
-from millwheel.rpc.channel import DEFAULT_DEADLINE
+from millwheel.rpc.channel import DEFAULT_DEADLINE_SECONDS
 from millwheel.rpc.v1 import cluster_pb2 as wire
 
 __all__ = ["app"]
@@ -26,7 +26,7 @@ def _verbs() -> None:
 
 @app.command()
 def health(
-    output: Output = OutputFormat.TABLE, address: Address = DEFAULT_ADDRESS, timeout: Timeout = DEFAULT_DEADLINE
+    output: Output = OutputFormat.TABLE, address: Address = DEFAULT_ADDRESS, timeout: Timeout = DEFAULT_DEADLINE_SECONDS
 ) -> None:
     """Show masters, workers, authority, store and intervals, and their problems. Exit code 1 if there are problems."""
 

@@ -1,4 +1,4 @@
-"""``millwheel computation``: add and remove, while the rest of a topology runs: an update of one computation."""
+"""``millwheel computation``: add and remove. Both update one computation while the rest of its topology runs."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from millwheel.cli.output import OutputFormat, print_plain
 from millwheel.cli.records import state_name, summarize_topology
 from millwheel.cli.topology import wait_for_update
 from millwheel.client.control import ControlClient
-from millwheel.core.catalog import outputs_of
-from millwheel.rpc.channel import DEFAULT_DEADLINE
+from millwheel.model.catalog import outputs_of
+from millwheel.rpc.channel import DEFAULT_DEADLINE_SECONDS
 from millwheel.rpc.failures import FailureCode, RequestError
 from millwheel.rpc.v1 import catalog_pb2 as catalog
 from millwheel.rpc.v1 import topology_pb2 as specs
@@ -57,11 +57,11 @@ def add(
     wait: Wait = 0.0,
     output: Output = OutputFormat.TABLE,
     address: Address = DEFAULT_ADDRESS,
-    timeout: Timeout = DEFAULT_DEADLINE,
+    timeout: Timeout = DEFAULT_DEADLINE_SECONDS,
 ) -> None:
     """Add one computation to a running topology; the others keep the code that they have.
 
-    It gets the records from now on, and begins without state.
+    The new computation receives records from now on. It starts without state.
     """
     topology, computation = split_place(place)
     packaged = load(target, include or ())
@@ -83,7 +83,7 @@ def remove(
     wait: Wait = 0.0,
     output: Output = OutputFormat.TABLE,
     address: Address = DEFAULT_ADDRESS,
-    timeout: Timeout = DEFAULT_DEADLINE,
+    timeout: Timeout = DEFAULT_DEADLINE_SECONDS,
 ) -> None:
     """Remove one computation. What it had produced is delivered; its state and its pending records are deleted."""
     topology, computation = split_place(place)
@@ -98,7 +98,7 @@ def remove(
 
 
 def added(running: specs.TopologySpec, offered: specs.TopologySpec, name: str) -> specs.TopologySpec:
-    """``running`` with the computation ``name`` of ``offered``, which brings its code and its streams."""
+    """Return ``running`` plus the computation ``name`` of ``offered``, with its code and its streams."""
     found = next((one for one in offered.computations if one.name == name), None)
     if found is None:
         hint = did_you_mean(name, [one.name for one in offered.computations])
@@ -121,7 +121,10 @@ def added(running: specs.TopologySpec, offered: specs.TopologySpec, name: str) -
 
 
 def removed(running: specs.TopologySpec, name: str) -> specs.TopologySpec:
-    """``running`` without the computation ``name``, and without the streams that nothing else names."""
+    """Return ``running`` without the computation ``name``, and without streams that only this computation names.
+
+    Injected streams stay.
+    """
     spec = specs.TopologySpec()
     spec.CopyFrom(running)
     gone = next((one for one in spec.computations if one.name == name), None)

@@ -1,4 +1,4 @@
-"""``millwheel config``: what holds and whence, and whether it can."""
+"""``millwheel config``: show the settings with their sources, and check them."""
 
 from __future__ import annotations
 

@@ -1,21 +1,21 @@
-"""How commands fail: one clear message on stderr, and an exit code that means something; never a traceback.
+"""Reports errors of commands: one message on stderr and a meaningful exit code. A traceback is never shown by default.
 
 ====  =========================================================================
 code  meaning
 ====  =========================================================================
-0     it was done
-1     it failed
+0     success
+1     failure of another kind
 2     the command line is wrong
-3     what was named does not exist
+3     the named object does not exist
 4     the server cannot be reached, does not lead, or did not answer in time; for a server: a port or a directory that
       it needs is in use
-5     what was given is invalid: a topology with problems, a configuration with mistakes,
+5     the input is invalid: a topology with problems, a configuration with mistakes,
       a file with a line that is no record
-6     it clashes with what there is: a name that is taken, a state that does not allow it, a directory with other files
+6     a conflict: a name that is taken, a state that does not allow the command, a directory with other files
 130   interrupted
 ====  =========================================================================
 
-With ``-o json`` and ``-o yaml`` the message is an object, on stderr too: :func:`describe` makes it.
+With ``-o json`` and ``-o yaml`` the message on stderr is an object. :func:`describe` builds it.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ __all__ = ["ExitCode", "describe", "exit_code_of", "explain", "output_of"]
 
 
 class ExitCode(IntEnum):
-    """What the command's exit code says."""
+    """The exit codes of the command. The module docstring explains them."""
 
     OK = 0
     FAILED = 1
@@ -73,7 +73,7 @@ _BY_CODE: Final = {
 
 
 def exit_code_of(error: BaseException) -> ExitCode:
-    """The exit code that goes with an error."""
+    """Return the exit code for an error."""
     if isinstance(error, KeyboardInterrupt):
         return ExitCode.INTERRUPTED
     if _usage_message(error):
@@ -90,7 +90,7 @@ def exit_code_of(error: BaseException) -> ExitCode:
 
 
 def output_of(arguments: Sequence[str]) -> OutputFormat:
-    """What -o asks for in a command line that may be wrong in other ways; the last one counts."""
+    """Return the value of the last -o in a command line, which may have other mistakes."""
     found = OutputFormat.TABLE
     for index, word in enumerate(arguments):
         if word == "--":
@@ -103,14 +103,14 @@ def output_of(arguments: Sequence[str]) -> OutputFormat:
 
 
 def _attached(word: str) -> str:
-    """The value in ``--output=json`` and ``-ojson``; empty for other words."""
+    """Return the value in ``--output=json`` and ``-ojson``, or an empty text for other words."""
     if word.startswith("--output="):
         return word.partition("=")[2]
     return word[2:] if word.startswith("-o") else ""
 
 
 def explain(error: BaseException, output: OutputFormat = OutputFormat.TABLE) -> None:
-    """Say on stderr what is wrong. An error that nobody foresaw shows where it was with MILLWHEEL_DEBUG=1."""
+    """Print an error to stderr, with its traceback if MILLWHEEL_DEBUG=1 is set."""
     if output is OutputFormat.JSON:
         print(json.dumps(describe(error), ensure_ascii=False), file=sys.stderr)
     elif output is OutputFormat.YAML:
@@ -124,11 +124,11 @@ def explain(error: BaseException, output: OutputFormat = OutputFormat.TABLE) -> 
 
 
 def describe(error: BaseException) -> dict[str, Plain]:
-    """An error as an object: ``{"error": {...}}``.
+    """Return an error as an object, ``{"error": {...}}``.
 
     Returns:
         ``exit_code``; ``reason``, a constant in UPPER_SNAKE_CASE; ``message``; ``remedy``, which may be empty; and
-        ``problems``, a list of ``where`` and ``message``, for errors that list several.
+        ``problems``, a list of objects with ``where`` and ``message``, for errors with several problems.
     """
     code = exit_code_of(error)
     message, remedy, reason = _text(error), "", code.name
@@ -164,7 +164,7 @@ def _text(error: BaseException) -> str:
 
 
 def _usage_message(error: BaseException) -> str:
-    """What is wrong with the command line; empty for an error of another kind."""
-    # The base class of these errors has no public name in every release of typer.
+    """Return the message of a command line error, or an empty text for an error of another kind."""
+    # Not every release of Typer has a public name for the base class of these errors.
     format_message = getattr(error, "format_message", None)
     return "" if format_message is None else str(format_message())

@@ -1,23 +1,23 @@
-"""A topology drawn: as a text tree, for Graphviz, for Mermaid."""
+"""Draws a topology: as a text tree, for Graphviz, or for Mermaid."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterator
 
-from millwheel.core.catalog import outputs_of
+from millwheel.model.catalog import outputs_of
 from millwheel.rpc.v1 import topology_pb2 as specs
 
 __all__ = ["key_text", "to_dot", "to_mermaid", "to_text"]
 
 
 def key_text(key: specs.KeySpec) -> str:
-    """How an input is keyed, for people."""
+    """Return for people how an input is keyed: its key function, or its fields."""
     return key.function or ", ".join(key.fields)
 
 
 def _roots(spec: specs.TopologySpec) -> list[str]:
-    """The streams that come from outside."""
+    """Return the streams that come from outside the topology, or all streams that it reads if there are none."""
     made = {output for computation in spec.computations for output in outputs_of(computation)}
     read = {edge.stream for computation in spec.computations for edge in computation.inputs}
     sources = [stream.name for stream in spec.streams if stream.injected]
@@ -33,7 +33,7 @@ def _label(spec: specs.TopologySpec, name: str) -> str:
 
 
 def to_text(spec: specs.TopologySpec) -> str:
-    """A tree from the sources on; a computation met again is shown where it came first."""
+    """Draw a tree that starts at the sources. A computation with several inputs is expanded only at its first place."""
     lines = [f"topology {spec.name}"]
     shown: set[str] = set()
     for root in _roots(spec):
@@ -62,7 +62,7 @@ def _below(spec: specs.TopologySpec, stream: str, shown: set[str]) -> Iterator[s
 
 
 def _edges(spec: specs.TopologySpec) -> Iterator[tuple[str, str, str]]:
-    """From, to and label; streams are s:name, computations c:name."""
+    """Yield the start, end and label of each edge. Streams are ``s:name``, computations ``c:name``."""
     for computation in spec.computations:
         for edge in computation.inputs:
             note = " (feedback)" if edge.feedback else ""
@@ -72,7 +72,7 @@ def _edges(spec: specs.TopologySpec) -> Iterator[tuple[str, str, str]]:
 
 
 def to_dot(spec: specs.TopologySpec) -> str:
-    """For Graphviz: ``millwheel topology graph ... -o dot | dot -Tsvg``."""
+    """Draw for Graphviz: ``millwheel topology graph ... -o dot | dot -Tsvg``."""
     lines = [f"digraph {_quoted(spec.name)} {{", "  rankdir=LR;"]
     for node in _nodes(spec):
         shape = "box" if node.startswith("c:") else "ellipse"
@@ -85,7 +85,7 @@ def to_dot(spec: specs.TopologySpec) -> str:
 
 
 def to_mermaid(spec: specs.TopologySpec) -> str:
-    """For Markdown pages that draw Mermaid."""
+    """Draw for Markdown pages that support Mermaid."""
     ids = {node: f"n{index}" for index, node in enumerate(_nodes(spec))}
     lines = ["flowchart LR"]
     for node, name in ids.items():

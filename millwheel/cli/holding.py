@@ -1,4 +1,4 @@
-"""What holds low watermarks back, followed upstream to the root and put into words (section 4.5; G8)."""
+"""Explains what holds a low watermark back: follows the holds upstream to the cause (section 4.5; G8)."""
 
 from __future__ import annotations
 
@@ -9,12 +9,13 @@ from typing import Final
 import grpc
 
 from millwheel.cli.hooks import wall_now
+from millwheel.cli.keyless import held_by_key
 from millwheel.cli.records import state_name
 from millwheel.client.control import ControlClient
 from millwheel.client.shards import ShardedWatermarks
-from millwheel.core.catalog import ACTIVE_STATES
-from millwheel.core.interval_table import interval_from_proto
-from millwheel.core.time import MAX_TIMESTAMP, MIN_TIMESTAMP, Duration, Timestamp, format_duration, format_timestamp
+from millwheel.model.catalog import ACTIVE_STATES
+from millwheel.model.interval_table import interval_from_proto
+from millwheel.model.time import MAX_TIMESTAMP, MIN_TIMESTAMP, Duration, Timestamp, format_duration, format_timestamp
 from millwheel.rpc.channel import open_channel
 from millwheel.rpc.failures import FailureCode, RequestError
 from millwheel.rpc.hook_failures import blocks, computation_text, names_remedy
@@ -27,25 +28,25 @@ from millwheel.rpc.v1.inspection_pb2_grpc import InspectionServiceStub
 from millwheel.rpc.v1.watermark_pb2 import HoldKind
 from millwheel.rpc.watermarks import INJECTOR_PREFIX
 
-__all__ = ["Cause", "Link", "Names", "Watermark", "explain_chain", "held_by", "read_watermark"]
+__all__ = ["Cause", "HoldStep", "Names", "Watermark", "explain_chain", "held_by", "read_watermark"]
 
 _OWNER: Final = "its owner"
 _TOPOLOGY: Final = "its topology is"
 _MEND: Final = "mend the computation's code, or what it is sent, then `millwheel topology update`"
-_LONGEST: Final = 100
-"""Links of one chain; a longer one goes in a circle."""
+_MAX_STEPS: Final = 100
+"""The maximum number of steps in one chain. A longer chain counts as a cycle."""
 
 
 @dataclass(frozen=True, slots=True)
 class Names:
-    """Whose incarnation is whose, over all topologies."""
+    """The names of computations by incarnation id, for all topologies."""
 
     computations: dict[str, tuple[str, str]]
-    """Topology and computation by incarnation."""
+    """Topology and computation name by incarnation id."""
 
     @classmethod
     def of(cls, records: Iterable[catalog.TopologyRecord]) -> Names:
-        """From what ``list_topologies`` answers."""
+        """Build the names from the result of ``list_topologies``."""
         found = {}
         for record in records:
             for name, incarnation in record.incarnations.items():
@@ -53,13 +54,13 @@ class Names:
         return cls(found)
 
     def in_words(self, subject: str) -> str:
-        """What holds a watermark, with computations by their names."""
+        """Return ``subject`` with each incarnation id replaced by ``topology/computation``."""
         for incarnation, place in self.computations.items():
             subject = subject.replace(repr(incarnation), "/".join(place))
         return subject
 
     def show(self, sender: str) -> str:
-        """A sender as people know it: ``topology/computation``, or ``source stream``."""
+        """Return the sender's name for people: ``topology/computation``, or ``source stream``."""
         if sender.startswith(INJECTOR_PREFIX):
             return f"source {sender.removeprefix(INJECTOR_PREFIX)}"
         return "/".join(self.computations.get(sender, ("", sender))).removeprefix("/")
@@ -67,7 +68,11 @@ class Names:
 
 @dataclass(frozen=True, slots=True)
 class Watermark:
-    """A computation's or source's broadcast value, and the row that holds it most, if anything is known of it."""
+    """The broadcast low watermark of a computation or source.
+
+    ``row`` is the first report with the smallest value, or None if the authority has none. ``holding`` is the number
+    of intervals or processes that hold the value.
+    """
 
     sender: str
     value: int = MIN_TIMESTAMP
@@ -76,8 +81,8 @@ class Watermark:
 
 
 @dataclass(frozen=True, slots=True)
-class Link:
-    """One step upstream: ``name`` waits for what follows."""
+class HoldStep:
+    """One step of the chain upstream: ``name`` waits for the next step."""
 
     name: str
     value: int
@@ -86,8 +91,11 @@ class Link:
 
 @dataclass(frozen=True, slots=True)
 class Cause:
-    """Where the chain ends. ``kind`` is a constant for programs: input, record, production, timer, state, silent,
-    injector, unknown or none."""
+    """The cause at the end of the chain.
+
+    ``kind`` is a constant for programs: input, record, production, timer, state, silent, injector, key, unknown or
+    none.
+    """
 
     kind: str
     name: str
@@ -96,15 +104,15 @@ class Cause:
     interval: str = ""
     process: str = ""
     subject: str = ""
-    chain: list[Link] = field(default_factory=list)
+    chain: list[HoldStep] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
-    """Sentences that say more of the cause: which hook raises what, since when."""
+    """Further sentences about the cause: which hook raises which error, and since when."""
     failing: list[cluster_pb2.ComputationFailures] = field(default_factory=list)
-    """Computations on the way whose hooks raise, whether or not the watermark is held by that now."""
+    """Computations of the chain whose hooks raise, even if the failures do not hold the watermark now."""
 
 
 async def read_watermark(client: ShardedWatermarks, sender: str) -> Watermark:
-    """What the authority says of a sender; a value of minus infinity without a row if it knows nothing of it."""
+    """Return the authority's value for a sender: minus infinity without a row if the authority does not know it."""
     try:
         told = await client.explain(sender, 1)
     except RequestError as error:
@@ -115,12 +123,12 @@ async def read_watermark(client: ShardedWatermarks, sender: str) -> Watermark:
 
 
 def kind_name(kind: HoldKind.ValueType) -> str:
-    """``input``, ``record``, …"""
+    """Return the kind's name in lower case: ``input``, ``record``, …"""
     return HoldKind.Name(kind).removeprefix("HOLD_KIND_").lower()
 
 
 def held_by(found: Watermark, names: Names) -> str:
-    """One cell: what a watermark is held by."""
+    """Return the text of a table cell: what holds a watermark."""
     row = found.row
     if found.value == MAX_TIMESTAMP:
         return "nothing: it has ended"
@@ -141,18 +149,22 @@ def _senders(row: watermarks.IntervalWatermark) -> list[str]:
 async def explain_chain(
     start: str, control_client: ControlClient, client: ShardedWatermarks, names: Names
 ) -> tuple[Watermark, Cause]:
-    """Follow what holds ``start`` upstream, to what waits for nobody else."""
+    """Follow the holds of ``start`` upstream to a sender that waits for no other sender.
+
+    Returns:
+        The watermark of ``start``, and the cause at the end of the chain.
+    """
     first = found = await read_watermark(client, start)
-    chain: list[Link] = []
+    chain: list[HoldStep] = []
     seen = {start}
-    while len(chain) < _LONGEST:
+    while len(chain) < _MAX_STEPS:
         row = found.row
         follows = row is not None and not row.process and row.hold.kind == HoldKind.HOLD_KIND_INPUT
         upstream = [one for one in _senders(row) if one not in seen] if row is not None and follows else []
         if not upstream or found.value == MAX_TIMESTAMP:
             break
         name = names.show(found.sender)
-        chain.append(Link(name, found.value, f"{name} waits for {names.show(upstream[0])}"))
+        chain.append(HoldStep(name, found.value, f"{name} waits for {names.show(upstream[0])}"))
         seen.add(upstream[0])
         found = await read_watermark(client, upstream[0])
     cause = await _cause(found, control_client, names)
@@ -163,7 +175,7 @@ async def explain_chain(
 async def _failing(
     senders: Iterable[str], client: ControlClient, names: Names
 ) -> list[cluster_pb2.ComputationFailures]:
-    """What the hooks of these computations raise, and those of the consumers of these sources."""
+    """Return the hook failures of the computations among ``senders``, and of the consumers of the sources."""
     found: dict[tuple[str, str], cluster_pb2.ComputationFailures] = {}
     for sender in sorted(senders):
         topology, computation = names.computations.get(sender, ("", ""))
@@ -179,12 +191,14 @@ async def _cause(found: Watermark, client: ControlClient, names: Names) -> Cause
     if found.value == MAX_TIMESTAMP:
         return Cause("none", name, f"nothing holds {name}: all of its input has ended")
     if found.sender.startswith(INJECTOR_PREFIX):
-        return _and_paused(_injector(found, name), await _paused_readers(found.sender, client))
+        stream = found.sender.removeprefix(INJECTOR_PREFIX)
+        cause = _and_unkeyed(_injector(found, name), found, await client.hook_failures(stream=stream))
+        return _and_paused(cause, await _paused_readers(stream, client))
     owner = await _ask_owner(found, client, names)
     if row is None or row.hold.kind in (HoldKind.HOLD_KIND_SILENT, HoldKind.HOLD_KIND_UNSPECIFIED):
         return _silent(found, name, owner)
     interval = str(interval_from_proto(row.keys))
-    # The report was made when the watermark last changed: the owner says how it is now.
+    # The row shows the hold at the last change of the watermark. The owner's status shows the hold now.
     hold = owner.hold if isinstance(owner, inspection.GetIntervalStatusResponse) else row.hold
     subject, kind = hold.subject, kind_name(hold.kind)
     shown = names.in_words(subject)
@@ -203,17 +217,18 @@ async def _cause(found: Watermark, client: ControlClient, names: Names) -> Cause
 
 
 async def _and_failing(cause: Cause, subject: str, client: ControlClient, names: Names) -> Cause:
-    """The cause, with what the consumer raises that a production waits for."""
+    """Add to the cause the hook failures of the consumer that has not ACKed the production."""
     consumers = [place for one, place in names.computations.items() if f"for consumer {one!r}" in subject]
-    found = [one for place in consumers for one in await client.hook_failures(*place) if one.blocks]
+    told = [one for place in consumers for one in await client.hook_failures(*place)]
+    # A production already has its key. So a key function that raises cannot delay the production's ACK.
+    found = [one for one in told if blocks(one.failures, one.stopped)]
     open_ended = [one for one in found if not names_remedy(one.failures, one.stopped)]
     remedy = _MEND if open_ended else cause.remedy
     return replace(cause, notes=[*cause.notes, *(one.text for one in found)], remedy=remedy)
 
 
-async def _paused_readers(sender: str, client: ControlClient) -> list[str]:
-    """The paused topologies that take the records of an injected stream: these are not ACKed meanwhile."""
-    stream = sender.removeprefix(INJECTOR_PREFIX)
+async def _paused_readers(stream: str, client: ControlClient) -> list[str]:
+    """Return the paused topologies that consume an injected stream. A paused topology does not ACK its records."""
     return [
         record.spec.name
         for record in await client.list_topologies()
@@ -223,7 +238,7 @@ async def _paused_readers(sender: str, client: ControlClient) -> list[str]:
 
 
 async def _paused_consumer(subject: str, client: ControlClient) -> list[str]:
-    """The paused topology of the consumer that a production waits for, as its report names it."""
+    """Return the paused topology of the consumer that has not ACKed a production. ``subject`` names the consumer."""
     return [
         record.spec.name
         for record in await client.list_topologies()
@@ -233,7 +248,7 @@ async def _paused_consumer(subject: str, client: ControlClient) -> list[str]:
 
 
 def _and_paused(cause: Cause, paused: list[str]) -> Cause:
-    """The cause, with the paused topologies that are the reason."""
+    """Add to the cause the paused topologies that explain it."""
     if not paused:
         return cause
     names, verb = ", ".join(map(repr, paused)), "is" if len(paused) == 1 else "are"
@@ -278,8 +293,27 @@ def _injector(found: Watermark, name: str) -> Cause:
             "",
             process,
         )
-    ago = "" if silence is None else f", {format_duration(Duration(silence))} ago"
-    return Cause("injector", name, f"{who} last published {at}{ago}: it promises no more yet", "", "", process)
+    return Cause("injector", name, f"{who} last published {_published(row)}: it promises no more yet", "", "", process)
+
+
+def _published(row: watermarks.IntervalWatermark) -> str:
+    """Return an injector process's last low watermark, and the time since that report."""
+    ago = f", {format_duration(Duration(row.silence_us))} ago" if row.HasField("silence_us") else ""
+    return f"{format_timestamp(Timestamp(row.watermark_us))}{ago}"
+
+
+def _and_unkeyed(cause: Cause, found: Watermark, failing: list[cluster_pb2.ComputationFailures]) -> Cause:
+    """Return the cause, or the failing key function if records that wait for their keys hold the watermark."""
+    held = None if found.row is None else held_by_key(found.row, failing)
+    if found.row is None or held is None:
+        return cause
+    one, key = held
+    place = f"{one.topology}/{one.computation}"
+    text = (
+        f"{cause.name}: the {key.extractor} for computation {place} raises; records wait for their keys in injector "
+        f"process {found.row.process!r}, which last published {_published(found.row)}"
+    )
+    return replace(cause, kind="key", text=text, notes=[one.text], subject=place)
 
 
 def _silent(found: Watermark, name: str, owner: inspection.GetIntervalStatusResponse | str) -> Cause:
@@ -295,7 +329,7 @@ def _silent(found: Watermark, name: str, owner: inspection.GetIntervalStatusResp
 async def _ask_owner(
     found: Watermark, client: ControlClient, names: Names
 ) -> inspection.GetIntervalStatusResponse | str:
-    """What the owner of the holding interval says of it, or why nobody does."""
+    """Return the status of the holding interval from its owner, or a text that says why there is no status."""
     topology, _ = names.computations.get(found.sender, ("", ""))
     if not topology:
         return "no topology that is known has it"
@@ -316,7 +350,7 @@ async def _ask_owner(
 
 
 def interval_at(found: control.GetTopologyResponse, watermark: Watermark) -> catalog.IntervalRecord | None:
-    """The interval whose row holds a watermark; the first where there is no row."""
+    """Return the interval whose row holds a watermark. Without a row, return the computation's first interval."""
     name = next((name for name, one in found.topology.incarnations.items() if one == watermark.sender), "")
     for record in found.interval_maps:
         if record.computation == name and record.topology:

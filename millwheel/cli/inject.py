@@ -19,11 +19,11 @@ from millwheel.cli.unacked import unacked_explainer
 from millwheel.client.control import ControlClient
 from millwheel.client.injector import Injector, InjectorSettings
 from millwheel.client.injector.likelihood import ANY_TIMESTAMP_VARIABLE
-from millwheel.core.time import seconds
-from millwheel.core.wording import counted
 from millwheel.injectors.errors import SourceError
 from millwheel.injectors.files import FileInjector, FileSettings, check_files
 from millwheel.injectors.parsing import ColumnType, FileFormat, TimestampField, TimeUnit
+from millwheel.model.time import seconds
+from millwheel.model.wording import counted
 from millwheel.rpc.failures import RequestError
 
 __all__ = ["app"]
@@ -147,13 +147,13 @@ def _print_done(stream: str, process: str, done: FileInjector, late: int, output
         print_plain({"stream": stream, "process": process, **counts}, output)
         return
     skipped = f", {counted(done.skipped, 'line')} skipped" if done.skipped else ""
-    # Some of them may have been in before: an ACK does not tell.
+    # Some of these records may be duplicates of earlier ones. An ACK does not distinguish them.
     are = "is" if done.records == 1 else "are"
     typer.echo(f"{counted(done.records, 'record')} {are} in {stream}, {late:,} late{skipped}")
 
 
 async def _unfinished(address: str, stream: str) -> list[tuple[str, str]]:
-    """The stream's processes that have not finished, each with its state; none if the cluster does not answer."""
+    """Return the stream's unfinished processes with their states. Empty if the cluster does not answer."""
     try:
         async with ControlClient(address) as client:
             known = await client.list_injectors(stream)
@@ -163,7 +163,7 @@ async def _unfinished(address: str, stream: str) -> list[tuple[str, str]]:
 
 
 def _how_to_mend(stream: str, skipped_to: Path | None) -> str:
-    """How the lines that were skipped are brought in."""
+    """Return instructions for injecting the skipped lines."""
     if skipped_to is None:
         return (
             "to bring skipped lines in, mend copies of them in a file of their own, and inject that; do not mend them "
@@ -176,14 +176,15 @@ def _how_to_mend(stream: str, skipped_to: Path | None) -> str:
 
 
 async def _inject(address: str, stream: str, process: str, settings: FileSettings) -> tuple[FileInjector, int]:
-    """Inject the files; the injector when it is done, and how many records were late."""
+    """Inject the files. Returns the finished file injector and the number of late records."""
     injector = Injector(
         address,
         stream,
         process=process,
-        # Lines are checked where they are read. The injector checks again, and the watermark, too.
+        # ``FileInjector`` checks each line's timestamp when it reads the line. The injector repeats the check, and
+        # checks the watermark, too.
         settings=InjectorSettings(
-            check_types=True, any_timestamp=settings.any_timestamp, explain=unacked_explainer(address)
+            check_at_worker=True, any_timestamp=settings.any_timestamp, explain=unacked_explainer(address)
         ),
     )
     files = FileInjector(injector, settings)
@@ -191,7 +192,7 @@ async def _inject(address: str, stream: str, process: str, settings: FileSetting
     def read() -> InjectionProgress:
         return InjectionProgress(files.records, files.skipped, injector.late, injector.unacked)
 
-    # An orderly end by a service manager leaves the process idle if all is ACKed, as Ctrl-C does.
+    # SIGTERM from a service manager acts like Ctrl-C: if all records are ACKed, the injector process becomes idle.
     running = asyncio.current_task()
     assert running is not None
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, running.cancel)

@@ -12,8 +12,8 @@ from millwheel.cli.options import DEFAULT_ADDRESS, Address, Output, Timeout
 from millwheel.cli.output import OutputFormat, Plain, print_plain, print_table
 from millwheel.client.control import ControlClient
 from millwheel.client.injector import Injector
-from millwheel.core.time import Timestamp, format_timestamp
-from millwheel.rpc.channel import DEFAULT_DEADLINE
+from millwheel.model.time import Timestamp, format_timestamp
+from millwheel.rpc.channel import DEFAULT_DEADLINE_SECONDS
 from millwheel.rpc.failures import FailureCode, RequestError
 from millwheel.rpc.v1 import catalog_pb2 as catalog
 from millwheel.rpc.v1 import injection_pb2 as injection
@@ -32,7 +32,7 @@ def list_injectors(
     everything: Annotated[bool, typer.Option("--all", help="Also those that were retired.")] = False,
     output: Output = OutputFormat.TABLE,
     address: Address = DEFAULT_ADDRESS,
-    timeout: Timeout = DEFAULT_DEADLINE,
+    timeout: Timeout = DEFAULT_DEADLINE_SECONDS,
 ) -> None:
     """List injector processes with their low watermarks."""
 
@@ -55,7 +55,7 @@ def list_injectors(
 
 
 def _waiting(found: list[injection.InjectorStatus], topologies: list[catalog.TopologyRecord]) -> dict[str, list[str]]:
-    """By stream, the paused topologies that its records wait for; of the streams that have a process that goes on."""
+    """Return by stream the paused topologies that delay its records. Only streams with unfinished processes count."""
     active = {status.stream for status in found if not status.finished}
     waiting: dict[str, list[str]] = {}
     for record in topologies:
@@ -109,7 +109,10 @@ def finish(
 
 
 async def _check_known(stream: str, process: str, address: str) -> None:
-    """RequestError (NOT_FOUND) unless it has announced itself, or is expected: to finish another would make it."""
+    """Raise RequestError (NOT_FOUND) unless the process has announced itself or is expected.
+
+    Without this check, finishing an unknown process would create it.
+    """
     async with ControlClient(address) as client:
         known = {one.process for one in await client.list_injectors(stream)}
         known.update((await client.routing(stream)).stream.expected_injectors)
@@ -126,8 +129,9 @@ def retire(
     stream: Annotated[str, typer.Argument(help="The stream that it fed.")],
     process: Annotated[str, typer.Argument(help="The process's name.")],
     yes: Yes = False,
+    output: Output = OutputFormat.TABLE,
     address: Address = DEFAULT_ADDRESS,
-    timeout: Timeout = DEFAULT_DEADLINE,
+    timeout: Timeout = DEFAULT_DEADLINE_SECONDS,
 ) -> None:
     """Free the space that a finished injector process takes in the cluster. Its name cannot be used again."""
     if not yes:
@@ -138,12 +142,15 @@ def retire(
             await client.retire_injector(stream, process)
 
     asyncio.run(work())
+    if output is not OutputFormat.TABLE:
+        print_plain({"stream": stream, "process": process, "state": "retired"}, output)
+        return
     print(f"injector process {process} of stream {stream} is retired")
 
 
 @app.command()
 def queries(
-    output: Output = OutputFormat.TABLE, address: Address = DEFAULT_ADDRESS, timeout: Timeout = DEFAULT_DEADLINE
+    output: Output = OutputFormat.TABLE, address: Address = DEFAULT_ADDRESS, timeout: Timeout = DEFAULT_DEADLINE_SECONDS
 ) -> None:
     """List the queries of batch sources (Spark), each with its last committed batch."""
 
@@ -167,10 +174,11 @@ def _plain_cursor(cursor: injection.BatchCursor) -> dict[str, Plain]:
 def retire_query(
     query: Annotated[str, typer.Argument(help="The query, as `millwheel injector queries` shows it.")],
     yes: Yes = False,
+    output: Output = OutputFormat.TABLE,
     address: Address = DEFAULT_ADDRESS,
-    timeout: Timeout = DEFAULT_DEADLINE,
+    timeout: Timeout = DEFAULT_DEADLINE_SECONDS,
 ) -> None:
-    """Free the space that a batch source's query takes. Only for a query that never goes on from its checkpoint."""
+    """Free the space that a batch source's query takes. Use it only if the query never resumes from its checkpoint."""
     if not yes:
         question = f"Forget query {query}? Whatever of it came again would be taken for new records."
         confirm(question)
@@ -180,4 +188,7 @@ def retire_query(
             await client.retire_query(query)
 
     asyncio.run(work())
+    if output is not OutputFormat.TABLE:
+        print_plain({"query": query, "retired": True}, output)
+        return
     print(f"query {query} is retired")

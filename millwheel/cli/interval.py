@@ -14,7 +14,7 @@ from millwheel.cli.options import DEFAULT_ADDRESS, Address, Output, Timeout
 from millwheel.cli.output import OutputFormat, Plain, print_plain, print_table
 from millwheel.cli.records import plain_interval
 from millwheel.client.control import ControlClient
-from millwheel.rpc.channel import DEFAULT_DEADLINE
+from millwheel.rpc.channel import DEFAULT_DEADLINE_SECONDS
 from millwheel.rpc.hook_failures import blocks, computation_text, failed_lately, heading
 from millwheel.rpc.v1 import catalog_pb2 as catalog
 from millwheel.rpc.v1 import inspection_pb2 as inspection
@@ -62,7 +62,7 @@ def list_intervals(
     ] = "",
     output: Output = OutputFormat.TABLE,
     address: Address = DEFAULT_ADDRESS,
-    timeout: Timeout = DEFAULT_DEADLINE,
+    timeout: Timeout = DEFAULT_DEADLINE_SECONDS,
 ) -> None:
     """List intervals with their owners and the load that the owners last reported."""
     topology, computation = split_place(place) if "/" in place else (place, "")
@@ -89,7 +89,7 @@ def move(
     request_id: RequestId = "",
     output: Output = OutputFormat.TABLE,
     address: Address = DEFAULT_ADDRESS,
-    timeout: Timeout = DEFAULT_DEADLINE,
+    timeout: Timeout = DEFAULT_DEADLINE_SECONDS,
 ) -> None:
     """Move an interval to another worker."""
     interval = _name(name, key)
@@ -111,7 +111,7 @@ def split(
     request_id: RequestId = "",
     output: Output = OutputFormat.TABLE,
     address: Address = DEFAULT_ADDRESS,
-    timeout: Timeout = DEFAULT_DEADLINE,
+    timeout: Timeout = DEFAULT_DEADLINE_SECONDS,
 ) -> None:
     """Split an interval in two at a key.
 
@@ -138,7 +138,7 @@ def merge(
     request_id: RequestId = "",
     output: Output = OutputFormat.TABLE,
     address: Address = DEFAULT_ADDRESS,
-    timeout: Timeout = DEFAULT_DEADLINE,
+    timeout: Timeout = DEFAULT_DEADLINE_SECONDS,
 ) -> None:
     """Merge an interval with the next one."""
     interval = _name(name, key)
@@ -150,7 +150,7 @@ def merge(
 
 
 def _name(name: str, key: str | None) -> wire.IntervalName:
-    """What the command line names: there is no slash in a journal's name."""
+    """Parse the command line's name of an interval. A name without a slash is a journal's name."""
     if key == "":
         raise typer.BadParameter(f"an empty key {_EMPTY_KEY}", param_hint="--key")
     if "/" not in name:
@@ -175,7 +175,7 @@ def _run(
 
 
 def _print(made: Sequence[catalog.IntervalRecord], output: OutputFormat) -> None:
-    """What there is now."""
+    """Print the intervals that the operation made."""
     rows = [cast("dict[str, Any]", plain_interval(one)) for one in made]
     if output is not OutputFormat.TABLE:
         print_plain(rows, output)

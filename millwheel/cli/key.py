@@ -14,10 +14,10 @@ from millwheel.cli.naming import incarnation_of, split_place
 from millwheel.cli.options import DEFAULT_ADDRESS, Address, Output, Timeout
 from millwheel.cli.output import OutputFormat, print_plain, print_table
 from millwheel.client.control import ControlClient
-from millwheel.core.interval_table import interval_from_proto
-from millwheel.core.limits import MAX_KEY_BYTES
-from millwheel.core.time import Timestamp, format_timestamp
-from millwheel.rpc.channel import DEFAULT_DEADLINE, open_channel
+from millwheel.model.interval_table import interval_from_proto
+from millwheel.model.limits import MAX_KEY_BYTES
+from millwheel.model.time import Timestamp, format_timestamp
+from millwheel.rpc.channel import DEFAULT_DEADLINE_SECONDS, open_channel
 from millwheel.rpc.errors import calling
 from millwheel.rpc.failures import FailureCode, RequestError
 from millwheel.rpc.hook_failures import failure_text
@@ -44,7 +44,7 @@ def inspect(
     key: Annotated[str, typer.Argument(help="The key, as text.")],
     output: Output = OutputFormat.TABLE,
     address: Address = DEFAULT_ADDRESS,
-    timeout: Timeout = DEFAULT_DEADLINE,
+    timeout: Timeout = DEFAULT_DEADLINE_SECONDS,
 ) -> None:
     """Show a key's state, timers, hold and pending records, as the worker that owns it has them.
 
@@ -115,7 +115,7 @@ def _interval_of(answer: control.GetTopologyResponse, computation: str, key: byt
 
 
 def _state(told: wire.InspectKeyResponse) -> Any:
-    """The state as JSON can say it; null where there is none."""
+    """Return the state as a value that JSON can represent, or None if there is no state."""
     if not told.state:
         return None
     try:

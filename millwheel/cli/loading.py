@@ -1,4 +1,4 @@
-"""From a MODULE:ATTR on the command line to a topology with its code package, as a worker will load it."""
+"""Loads a topology from MODULE:ATTR on the command line through its code package, as a worker loads it."""
 
 from __future__ import annotations
 
@@ -18,23 +18,24 @@ __all__ = ["Packaged", "load"]
 
 @dataclass(frozen=True, slots=True)
 class Packaged:
-    """A topology, and the code package that it was loaded from."""
+    """A topology and the code package from which it was loaded."""
 
     topology: Topology
     package: CodePackage
 
     def spec(self) -> specs.TopologySpec:
-        """What is sent to the cluster; TopologyError lists everything wrong with it."""
+        """Return the specification for the cluster. TopologyError lists all problems of the topology."""
         return self.topology.to_spec(self.package.reference())
 
 
 def load(target: str, include: Sequence[str] = ()) -> Packaged:
-    """Package the code at ``target``, and load the topology out of the package.
+    """Package the code at ``target``, and load the topology from the package.
 
-    What the package lacks is found missing here and not in a worker. PackageError says what is wrong.
+    This finds modules that the package lacks before a worker loads it. PackageError: the code cannot be packaged or
+    loaded.
     """
     package = build_package(target, include=include)
-    # Kept until the process ends: the code may import more of itself later.
+    # The directory is kept until the process ends, because the code may import further modules from it later.
     directory = tempfile.mkdtemp(prefix="millwheel-")
     atexit.register(shutil.rmtree, directory, ignore_errors=True)
     topology = load_topology(package.digest, package.data, package.entry_point, Path(directory))

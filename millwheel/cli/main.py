@@ -1,4 +1,4 @@
-"""The ``millwheel`` command: noun, then verb. One file per noun; it is imported when its noun is used."""
+"""The ``millwheel`` command: noun, then verb. Each noun has its own file, which is imported only when it is used."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ _NOUNS: Final = {
     "config": "config:app",
     "version": "version:app",
 }
-"""Where each noun stands: the module in this package, and its Typer there."""
+"""Module and variable of each noun's Typer application, as ``module:variable`` within this package."""
 
 
 class _Nouns(TyperGroup):
-    """Imports only what the command line names: the answer to one command does not wait for all the others' code."""
+    """Imports only the noun that the command line names. So a command does not wait for imports of other nouns."""
 
     def list_commands(self, ctx: Any) -> list[str]:
         return list(_NOUNS)
@@ -65,7 +65,7 @@ app = typer.Typer(
 
 def _show_version(wanted: bool) -> None:
     if wanted:
-        # Imported where it is needed, as all commands are.
+        # A late import, as for all commands.
         from millwheel.cli.version import print_version
 
         print_version(output_of(sys.argv[1:]))
@@ -101,7 +101,7 @@ def main() -> None:
     poll_without_threads()
     output = output_of(sys.argv[1:])
     try:
-        # In tables' mode typer itself shows what is wrong with a command line.
+        # In table mode, Typer itself reports errors in the command line.
         code = app(standalone_mode=output is OutputFormat.TABLE)
     except (Exception, KeyboardInterrupt) as error:
         explain(error, output)

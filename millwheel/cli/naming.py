@@ -10,7 +10,7 @@ __all__ = ["incarnation_of", "split_place"]
 
 
 def split_place(place: str) -> tuple[str, str]:
-    """Topology and computation; RequestError (INVALID_ARGUMENT) for anything else."""
+    """Split ``TOPOLOGY/COMPUTATION`` in two. RequestError (INVALID_ARGUMENT): ``place`` has another form."""
     topology, slash, computation = place.partition("/")
     if not topology or not slash or not computation or "/" in computation:
         raise RequestError(
@@ -20,7 +20,10 @@ def split_place(place: str) -> tuple[str, str]:
 
 
 def incarnation_of(record: catalog.TopologyRecord, computation: str) -> str:
-    """The incarnation of a topology's computation; RequestError (NOT_FOUND) names the nearest if there is none."""
+    """Return the incarnation id of a topology's computation.
+
+    RequestError (NOT_FOUND): the topology has no such computation. The message suggests the most similar name.
+    """
     found = record.incarnations.get(computation)
     if found:
         return found

@@ -1,4 +1,4 @@
-"""Options that every noun's commands share."""
+"""Options that the commands of all nouns share."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import typer
 from millwheel.cli.output import OutputFormat
 from millwheel.client.control import DEFAULT_ADDRESS
 
-__all__ = ["DEFAULT_ADDRESS", "DEFAULT_PATIENCE", "Address", "Output", "Patience", "Timeout"]
+__all__ = ["DEFAULT_ADDRESS", "DEFAULT_PATIENCE_SECONDS", "Address", "Output", "Patience", "Timeout"]
 
 _CONNECTION: Final = "Connection"
 
@@ -22,7 +22,7 @@ Address = Annotated[
         rich_help_panel=_CONNECTION,
     ),
 ]
-"""Which server to ask; the default is :data:`DEFAULT_ADDRESS`."""
+"""The masters' addresses. The default is :data:`DEFAULT_ADDRESS`."""
 
 Timeout = Annotated[
     float,
@@ -35,7 +35,7 @@ Timeout = Annotated[
 ]
 """The deadline of each call, in seconds."""
 
-DEFAULT_PATIENCE: Final = 10.0
+DEFAULT_PATIENCE_SECONDS: Final = 10.0
 
 Patience = Annotated[
     float,
@@ -46,7 +46,7 @@ Patience = Annotated[
         rich_help_panel=_CONNECTION,
     ),
 ]
-"""How long a command waits for a server that cannot be reached, in seconds."""
+"""Seconds that a command waits for a server that cannot be reached."""
 
 Output = Annotated[OutputFormat, typer.Option("--output", "-o", help="How the answer, or an error, is printed.")]
-"""table for people; json and yaml for programs, whose fields stay as they are."""
+"""The output's format: table for people, json and yaml for programs. The fields of json and yaml are stable."""

@@ -1,4 +1,4 @@
-"""Answers on stdout: as tables for people, as JSON or YAML for programs."""
+"""Prints results to stdout: tables for people, JSON or YAML for programs."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from rich.table import Table
 __all__ = ["OutputFormat", "Plain", "print_plain", "print_table", "to_yaml"]
 
 Plain: TypeAlias = "Mapping[str, Plain] | Sequence[Plain] | str | int | float | bool | None"
-"""What JSON can say."""
+"""A value that JSON can represent."""
 
 
 class OutputFormat(StrEnum):
-    """The values of -o."""
+    """The values of the option -o."""
 
     TABLE = "table"
     JSON = "json"
@@ -33,7 +33,7 @@ def print_plain(value: Plain, output: OutputFormat) -> None:
 
 
 def print_table(columns: Sequence[str], rows: Sequence[Sequence[object]], empty: str = "") -> None:
-    """Print a table without lines; ``empty`` instead where there are no rows. In a pipe no cell is cut."""
+    """Print a table without lines, or ``empty`` if there are no rows. Output to a pipe never cuts a cell."""
     if not rows and empty:
         print(empty)
         return
@@ -47,18 +47,18 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[object]], empty:
         console.width = 10_000
     with console.capture() as drawn:
         console.print(table, crop=False, soft_wrap=not console.is_terminal)
-    # Without the spaces after the last cell, which fill every line up to the longest one.
+    # The console pads every line with spaces to the same length. They are removed here.
     sys.stdout.write("".join(line.rstrip() + "\n" for line in drawn.get().splitlines()))
 
 
 _PLAIN_SCALAR: Final = re.compile(r"[A-Za-z_/][A-Za-z0-9_./-]*")
-# What YAML takes for a line's end or forbids, and JSON leaves as it is.
+# Characters that YAML forbids or reads as the end of a line, and that JSON does not escape.
 _UNPRINTABLE: Final = re.compile("[\x7f-\x9f\u2028\u2029\ufeff]")
 _RESERVED: Final = frozenset({"true", "false", "null", "yes", "no", "on", "off", "y", "n"})
 
 
 def to_yaml(value: Plain) -> str:
-    """``value`` as a block of YAML 1.2 that 1.1 readers understand alike: whatever could be misread is quoted."""
+    """Return ``value`` as YAML 1.2 that readers of YAML 1.1 understand in the same way. Ambiguous text is quoted."""
     return "\n".join(_lines(value)) + "\n"
 
 

@@ -1,4 +1,4 @@
-"""How far a long command is: one updating line on a terminal, a line every ten seconds elsewhere."""
+"""Shows the progress of a long command: one updating line on a terminal, otherwise a new line every ten seconds."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from typing import Final, TextIO
 
-from millwheel.core.wording import counted
+from millwheel.model.wording import counted
 
 __all__ = ["InjectionProgress", "ProgressText", "showing"]
 
@@ -21,7 +21,7 @@ _CLEAR: Final = "\r\x1b[2K"
 
 @dataclass(frozen=True, slots=True)
 class InjectionProgress:
-    """How far an injection is."""
+    """The counts of an injection so far."""
 
     records: int
     skipped: int
@@ -30,7 +30,7 @@ class InjectionProgress:
 
 
 class ProgressText:
-    """What to write when; pure. Times are seconds of any steady clock."""
+    """Formats the progress lines. Pure: the caller passes the time, in seconds of a monotonic clock."""
 
     def __init__(self, terminal: bool, began: float) -> None:
         self.pause = _TERMINAL_SECONDS if terminal else _LOG_SECONDS
@@ -39,7 +39,7 @@ class ProgressText:
         self._last = (began, 0)
 
     def line(self, now: float, progress: InjectionProgress) -> str:
-        """The text for ``now``, with the rate since the last one."""
+        """Return the progress text at time ``now``, with the rate since the last call."""
         before, records = self._last
         self._last = (now, progress.records)
         rate = (progress.records - records) / max(now - before, 1e-6)
@@ -49,16 +49,16 @@ class ProgressText:
         return f"{_CLEAR}{text}" if self._terminal else f"{text}\n"
 
     def message(self, text: str) -> str:
-        """A message that stays."""
+        """Return the text for a log message. The next progress line does not overwrite it."""
         return f"{_CLEAR}{text}\n" if self._terminal else f"{text}\n"
 
     def end(self) -> str:
-        """What leaves no unfinished line behind."""
+        """Return the text that clears an unfinished line."""
         return _CLEAR if self._terminal else ""
 
 
 class _Messages(logging.Handler):
-    """Writes log messages beside the progress."""
+    """Writes log messages between the progress lines."""
 
     def __init__(self, out: TextIO, text: ProgressText) -> None:
         super().__init__(logging.WARNING)
@@ -66,14 +66,14 @@ class _Messages(logging.Handler):
         self._text = text
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Write a message on a line of its own."""
+        """Write a message on a separate line."""
         self._out.write(self._text.message(self.format(record)))
         self._out.flush()
 
 
 @contextlib.asynccontextmanager
 async def showing(read: Callable[[], InjectionProgress], out: TextIO) -> AsyncIterator[None]:
-    """Show progress on ``out`` while the block runs, and what the client library logs meanwhile."""
+    """While the block runs, show on ``out`` its progress and the client library's log messages."""
     text = ProgressText(out.isatty(), time.monotonic())
     logger, handler = logging.getLogger("millwheel"), _Messages(out, text)
     propagate, logger.propagate = logger.propagate, False

@@ -1,4 +1,4 @@
-"""Clients of commands that wait for a server which is still starting, and say on stderr that they wait."""
+"""Clients for commands that wait for a server which is still starting. They print to stderr that they wait."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from typing import Final
 from millwheel.client.control import ControlClient
 from millwheel.rpc.waiting import wait_notices
 
-__all__ = ["patient_client"]
+__all__ = ["retrying_client"]
 
 _FIRST_NOTICE_SECONDS: Final = 1.0
 _NEXT_NOTICE_SECONDS: Final = 10.0
 
 
 @asynccontextmanager
-async def patient_client(address: str, timeout: float, patience: float) -> AsyncIterator[ControlClient]:
-    """A client that tries again while the server cannot be reached.
+async def retrying_client(address: str, timeout: float, patience: float) -> AsyncIterator[ControlClient]:
+    """Open a client that retries while the server cannot be reached.
 
     Args:
         address: the masters' addresses.
-        timeout: the most seconds that one call may take.
-        patience: seconds for which a call that fails in passing is tried again; 0 fails at once.
+        timeout: the maximum seconds of one call.
+        patience: seconds for which a call with a temporary error is retried. 0: no retry.
     """
     async with ControlClient(address, deadline=timeout, patience=patience) as client:
 
@@ -31,7 +31,7 @@ async def patient_client(address: str, timeout: float, patience: float) -> Async
             return f"waiting for {seconds:.0f} s by now, {patience:g} s at most (--patience), for {client.awaited()}"
 
         def say(notice: str) -> None:
-            # A call that is merely slow has not failed: no notice.
+            # A slow call has not failed, so it causes no notice.
             if client.failure is not None:
                 print(notice, file=sys.stderr, flush=True)
 

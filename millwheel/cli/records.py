@@ -1,11 +1,11 @@
-"""Catalog records as plain values: what -o json and -o yaml show. Names and meanings of the fields stay as they are."""
+"""Converts catalog records to plain values for -o json and -o yaml. The fields' names and meanings are stable."""
 
 from __future__ import annotations
 
 from millwheel.cli.graph import key_text
 from millwheel.cli.output import Plain
-from millwheel.core.interval_table import interval_from_proto
-from millwheel.core.time import Timestamp, format_timestamp
+from millwheel.model.interval_table import interval_from_proto
+from millwheel.model.time import Timestamp, format_timestamp
 from millwheel.rpc.v1 import catalog_pb2 as catalog
 from millwheel.rpc.v1 import control_pb2 as control
 from millwheel.rpc.v1 import topology_pb2 as specs
@@ -14,12 +14,12 @@ __all__ = ["describe_topology", "plain_interval", "state_name", "summarize_topol
 
 
 def state_name(state: catalog.TopologyState.ValueType) -> str:
-    """``running``, ``draining``, …"""
+    """Return the state's name in lower case: ``running``, ``draining``, …"""
     return catalog.TopologyState.Name(state).removeprefix("TOPOLOGY_STATE_").lower()
 
 
 def summarize_topology(record: catalog.TopologyRecord) -> dict[str, Plain]:
-    """One topology in a list."""
+    """Describe one topology for a list."""
     return {
         "name": record.spec.name,
         "state": state_name(record.state),
@@ -32,7 +32,7 @@ def summarize_topology(record: catalog.TopologyRecord) -> dict[str, Plain]:
 
 
 def describe_topology(found: control.GetTopologyResponse) -> dict[str, Plain]:
-    """Everything that the catalog says of a topology."""
+    """Describe a topology with everything that the catalog has of it."""
     maps = {record.computation: record for record in found.interval_maps if record.topology}
     record = found.topology
     summary = summarize_topology(record)
@@ -65,7 +65,7 @@ def _computation(
 
 
 def plain_interval(interval: catalog.IntervalRecord) -> dict[str, Plain]:
-    """One interval: its keys, its journal, and who has it; ``parents`` while it still rests on their journals."""
+    """Describe one interval. ``parents`` lists the parent journals that the interval still needs."""
     return {
         "keys": str(interval_from_proto(interval.keys)),
         "journal": interval.journal,

@@ -1,6 +1,7 @@
 """``millwheel master run``, ``worker run`` and ``authority run``: the daemons of a cluster.
 
-What a role is made of is imported when it runs: no other command waits for the drivers of stores and coordinators.
+A role's code is imported only when the role runs. So other commands do not wait for imports of store drivers and
+coordinator clients.
 """
 
 from __future__ import annotations
@@ -12,10 +13,10 @@ from typing import Annotated, Any, Final
 import typer
 import uvloop
 
-from millwheel.cli.daemons.supervisor import die_with_parent, own_command, supervise
-from millwheel.cli.logs import configure_logging
 from millwheel.cli.setting_flags import with_settings
 from millwheel.config import Configuration
+from millwheel.server.logs import configure_logging
+from millwheel.server.supervisor import die_with_parent, own_command, supervise
 
 __all__ = ["authority_app", "master_app", "worker_app"]
 
@@ -32,7 +33,7 @@ worker_app = typer.Typer(
 )
 
 _SHARED: Final = ("coordinator", "store", "rpc", "metrics", "logging")
-_MARGIN: Final = 5.0
+_MARGIN_SECONDS: Final = 5.0
 _Hidden = Annotated[int | None, typer.Option(hidden=True)]
 
 
@@ -47,8 +48,8 @@ def _nouns() -> None:
 @with_settings(("cluster", "master", *_SHARED))
 def run_master(configuration: Configuration) -> None:
     """Run a master, until SIGTERM or Ctrl-C. A cluster has two or more: one leads, the others stand by."""
-    from millwheel.cli.daemons.frame import run_daemon
-    from millwheel.cli.daemons.master import MASTER
+    from millwheel.server.daemon import run_daemon
+    from millwheel.server.master import MASTER
 
     configure_logging(configuration.settings.logging, role="master")
     _run(lambda stop: run_daemon(MASTER, configuration, stop))
@@ -58,8 +59,8 @@ def run_master(configuration: Configuration) -> None:
 @with_settings(("cluster", "authority", *_SHARED))
 def run_authority(configuration: Configuration) -> None:
     """Run a low watermark authority, until SIGTERM or Ctrl-C. A cluster has two or more, which share the shards."""
-    from millwheel.cli.daemons.authority import AUTHORITY
-    from millwheel.cli.daemons.frame import run_daemon
+    from millwheel.server.authority import AUTHORITY
+    from millwheel.server.daemon import run_daemon
 
     configure_logging(configuration.settings.logging, role="authority")
     _run(lambda stop: run_daemon(AUTHORITY, configuration, stop))
@@ -69,13 +70,13 @@ def run_authority(configuration: Configuration) -> None:
 @with_settings(("cluster", "worker", *_SHARED), process=_Hidden, parent=_Hidden)
 def run_worker(configuration: Configuration, process: int | None, parent: int | None) -> None:
     """Run a worker, of one process or several (--worker-processes), until SIGTERM or Ctrl-C."""
-    from millwheel.cli.daemons.frame import run_daemon
-    from millwheel.cli.daemons.worker import WORKER
+    from millwheel.server.daemon import run_daemon
+    from millwheel.server.worker import WORKER
 
     settings = configuration.settings
     if process is None and settings.worker.processes > 1:
         configure_logging(settings.logging, role="worker")
-        grace = WORKER.grace(settings) + _MARGIN
+        grace = WORKER.grace(settings) + _MARGIN_SECONDS
         _run(lambda stop: supervise(own_command, settings.worker.processes, stop, grace))
         return
     index = process or 0
@@ -86,8 +87,8 @@ def run_worker(configuration: Configuration, process: int | None, parent: int | 
 
 
 def _run(work: Callable[[asyncio.Event], Coroutine[Any, Any, None]]) -> None:
-    """Run ``work`` until it ends, which it does when it is told to stop."""
-    from millwheel.cli.daemons.frame import stop_on_signals
+    """Run ``work`` until it ends. A stop signal sets the event that ``work`` receives."""
+    from millwheel.server.daemon import stop_on_signals
 
     async def main() -> None:
         stop = asyncio.Event()

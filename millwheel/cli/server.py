@@ -16,7 +16,7 @@ from millwheel.rpc.addresses import DEFAULT_PORT
 from millwheel.rpc.identity import process_tls
 
 if TYPE_CHECKING:
-    from millwheel.cli.dev_server import DevServer, DevSettings
+    from millwheel.server.dev_server import DevServer, DevSettings
 
 __all__ = ["app", "refuse_exposure"]
 
@@ -28,7 +28,7 @@ app = typer.Typer(
 
 
 class LogLevel(StrEnum):
-    """The values of --log-level."""
+    """The values of the option --log-level."""
 
     DEBUG = "debug"
     INFO = "info"
@@ -91,8 +91,8 @@ def start_dev(
     TLS (`millwheel --tls-ca ... --tls-cert ... --tls-key ... server start-dev`), or with --insecure.
     """
     refuse_exposure(host, insecure)
-    # Imported when a server is run: no other command waits for all that it is made of.
-    from millwheel.cli.dev_server import DevSettings
+    # A late import, so that other commands do not wait for the server's code.
+    from millwheel.server.dev_server import DevSettings
 
     logging.basicConfig(level=log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     settings = DevSettings(
@@ -110,7 +110,7 @@ def start_dev(
 
 
 def refuse_exposure(host: str, insecure: bool) -> None:
-    """A usage error if others can reach ``host``, there is no TLS, and the user has not said that this is wanted."""
+    """Raise a usage error if other machines can reach ``host`` without TLS and ``insecure`` is not set."""
     if insecure or is_loopback(host.strip("[]")) or process_tls() is not None:
         return
     raise typer.BadParameter(
@@ -122,8 +122,8 @@ def refuse_exposure(host: str, insecure: bool) -> None:
 
 
 async def _serve(settings: DevSettings) -> None:
-    from millwheel.cli.daemons.frame import stop_on_signals
-    from millwheel.cli.dev_server import serve
+    from millwheel.server.daemon import stop_on_signals
+    from millwheel.server.dev_server import serve
 
     stop = asyncio.Event()
     stop_on_signals(stop)

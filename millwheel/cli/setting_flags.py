@@ -1,4 +1,4 @@
-"""Commands whose options are settings: one flag for each, made from its declaration."""
+"""Builds commands whose options are settings. Each setting's flag is made from its declaration."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ _FILE = Annotated[
 
 
 def with_settings(sections: Sequence[str] = (), **extra: Any) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Make ``work(configuration, **extra)`` a command with a flag for each setting of ``sections`` (all, if none).
+    """Make ``work(configuration, **extra)`` a command with a flag for each setting of ``sections`` (default: all).
 
-    ``extra``: the annotations of further options, which have to have defaults of None. A setting that is a secret has
-    no flag: the list of processes would show it.
+    ``extra``: the annotations of further options, whose defaults must be None. A secret setting has no flag, because
+    the operating system's list of processes would show its value.
     """
     chosen = [one for one in declared(Settings) if not one.secret and (not sections or one.section in sections)]
     names = {f"{one.section}_{one.name}": one.path for one in chosen}
@@ -54,7 +54,7 @@ def _load(file: Path | None, options: dict[str, str | None]) -> Configuration:
 
 
 def _parameter(name: str, setting: Setting) -> Parameter:
-    """A flag is text like the environment's: one parser for both, and one message if it is wrong."""
+    """Return a text parameter for a setting. Flags and environment variables share one parser and its errors."""
     option = typer.Option(
         flag_name(setting),
         help=f"{setting.meaning}{_default(setting)} [{environment_name(setting)}]",
@@ -65,7 +65,7 @@ def _parameter(name: str, setting: Setting) -> Parameter:
 
 
 def _default(setting: Setting) -> str:
-    """The default as a user writes it; nothing where it is empty, for then the meaning says what holds."""
+    """Return the default as a user writes it. The text is empty for an empty default, which the meaning explains."""
     value = setting.default
     if value is None or value in ("", ()):
         return ""

@@ -1,4 +1,4 @@
-"""``millwheel stream``: tail, and cursors list, delete."""
+"""``millwheel stream``: tail, cursors list and cursors delete."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from millwheel.cli.output import OutputFormat, print_plain, print_table, to_yaml
 from millwheel.client.control import ControlClient
 from millwheel.client.log_link import delete_cursor, list_cursors
 from millwheel.client.subscription import Batch, From, Subscription
-from millwheel.core.time import Timestamp, format_timestamp
-from millwheel.rpc.channel import DEFAULT_DEADLINE
+from millwheel.model.time import Timestamp, format_timestamp
+from millwheel.rpc.channel import DEFAULT_DEADLINE_SECONDS
 from millwheel.rpc.failures import RequestError
 from millwheel.rpc.v1 import topology_pb2 as specs
 
@@ -36,11 +36,11 @@ Stream = Annotated[str, typer.Argument(help="The stream's name.")]
 
 _FLUSH_SECONDS: Final = 5.0
 _TEXT_WIDTH: Final = 27
-"""A timestamp with microseconds."""
+"""The length of a timestamp with microseconds, in characters."""
 
 
 class Begin(StrEnum):
-    """The values of --from."""
+    """The values of the option --from."""
 
     OLDEST = "oldest"
     NOW = "now"
@@ -69,7 +69,7 @@ def tail(
         float, typer.Option(min=0.001, help="Seconds to look for the stream while the cluster cannot be reached.")
     ] = 60.0,
 ) -> None:
-    """Print a stream's records as they come, until Ctrl-C. With -o json each is an object on a line of its own.
+    """Print a stream's records as they come, until Ctrl-C. With -o json it prints one JSON object per line.
 
     Example: millwheel stream tail windows --from oldest -n 10
     """
@@ -82,7 +82,7 @@ def tail(
 
 
 def kept_note(subscription: Subscription, from_oldest: bool) -> str:
-    """What has to be said of the records before those that are printed; empty if nothing."""
+    """Return a note about the records before the printed ones, or an empty text if no note is needed."""
     since = subscription.kept_since
     at = "now" if since is None else format_timestamp(Timestamp(since - since % 1_000_000))
     if subscription.made_log:
@@ -102,7 +102,7 @@ async def _tail(subscription: Subscription, count: int, output: OutputFormat, fr
         try:
             await _print_all(subscription, count, output)
         except asyncio.CancelledError:
-            # Interrupted: what was printed is not to be printed again.
+            # After an interrupt, the ACKs of printed records are flushed, so that they are not printed again.
             with suppress(TimeoutError, RequestError):
                 async with asyncio.timeout(_FLUSH_SECONDS):
                     await subscription.flush()
@@ -124,7 +124,7 @@ async def _print_all(subscription: Subscription, count: int, output: OutputForma
 
 
 def _print_batch(batch: Batch, form: specs.ValueFormat.ValueType, output: OutputFormat, limit: int) -> int:
-    """Print up to ``limit`` records; returns how many."""
+    """Print up to ``limit`` records. Returns the number of printed records."""
     lines = []
     for (offset, timestamp, value), _ in zip(batch, range(limit), strict=False):
         at = format_timestamp(Timestamp(timestamp))
@@ -143,12 +143,12 @@ def _print_batch(batch: Batch, form: specs.ValueFormat.ValueType, output: Output
 
 
 def show_value(value: bytes, form: specs.ValueFormat.ValueType) -> Any:
-    """A value as JSON can say it: MessagePack decoded, text as text, other bytes as {"base64": …}."""
+    """Return a value that JSON can represent: decoded MessagePack, text, or other bytes as {"base64": …}."""
     if form in (specs.VALUE_FORMAT_MSGPACK, specs.VALUE_FORMAT_UNSPECIFIED):
         try:
             return msgspec.json.decode(msgspec.json.encode(msgspec.msgpack.decode(value)))
         except (msgspec.MsgspecError, TypeError, ValueError):
-            pass  # not MessagePack after all, or with keys that JSON has no form for
+            pass  # The value is not MessagePack, or it has keys that JSON cannot represent.
     if form in (specs.VALUE_FORMAT_RAW, specs.VALUE_FORMAT_MSGPACK, specs.VALUE_FORMAT_UNSPECIFIED):
         try:
             return value.decode()
@@ -162,7 +162,7 @@ def list_(
     stream: Stream,
     output: Output = OutputFormat.TABLE,
     address: Address = DEFAULT_ADDRESS,
-    timeout: Timeout = DEFAULT_DEADLINE,
+    timeout: Timeout = DEFAULT_DEADLINE_SECONDS,
 ) -> None:
     """List a stream's durable cursors, and how many records each is behind."""
 
@@ -187,7 +187,7 @@ def delete(
     cursor: Annotated[str, typer.Argument(help="The cursor's name.")],
     yes: Yes = False,
     address: Address = DEFAULT_ADDRESS,
-    timeout: Timeout = DEFAULT_DEADLINE,
+    timeout: Timeout = DEFAULT_DEADLINE_SECONDS,
 ) -> None:
     """Delete a durable cursor. Records that were kept for it alone are deleted, too."""
     if not yes:

@@ -1,4 +1,4 @@
-"""``millwheel topology``: submit, update, validate, list, describe, graph, pause, resume, drain, cancel."""
+"""``millwheel topology``: submit, update, validate, list, describe, graph, pause, resume, drain and cancel."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from millwheel.cli.failing import ExitCode
 from millwheel.cli.graph import to_dot, to_mermaid, to_text
 from millwheel.cli.hooks import HOOK_COLUMNS, hook_cells, plain_computation, plain_hooks, wall_now
 from millwheel.cli.loading import load
-from millwheel.cli.options import DEFAULT_ADDRESS, DEFAULT_PATIENCE, Address, Output, Patience, Timeout
+from millwheel.cli.options import DEFAULT_ADDRESS, DEFAULT_PATIENCE_SECONDS, Address, Output, Patience, Timeout
 from millwheel.cli.output import OutputFormat, print_plain, print_table
-from millwheel.cli.reaching import patient_client
+from millwheel.cli.reaching import retrying_client
 from millwheel.cli.records import describe_topology, state_name, summarize_topology
 from millwheel.client.control import ControlClient
-from millwheel.rpc.channel import DEFAULT_DEADLINE
+from millwheel.rpc.channel import DEFAULT_DEADLINE_SECONDS
 from millwheel.rpc.failures import FailureCode, RequestError
 from millwheel.rpc.hook_failures import heading
 from millwheel.rpc.v1 import catalog_pb2 as catalog
@@ -49,7 +49,7 @@ Name = Annotated[str, typer.Argument(help="The topology's name.")]
 
 
 class GraphFormat(StrEnum):
-    """The values of graph's -o."""
+    """The values of the option -o of ``graph``."""
 
     TEXT = "text"
     DOT = "dot"
@@ -68,8 +68,8 @@ def submit(
     ] = "",
     output: Output = OutputFormat.TABLE,
     address: Address = DEFAULT_ADDRESS,
-    timeout: Timeout = DEFAULT_DEADLINE,
-    patience: Patience = DEFAULT_PATIENCE,
+    timeout: Timeout = DEFAULT_DEADLINE_SECONDS,
+    patience: Patience = DEFAULT_PATIENCE_SECONDS,
 ) -> None:
     """Package a topology's code, send both to a cluster, and run it.
 
@@ -79,7 +79,7 @@ def submit(
     spec = packaged.spec()
 
     async def work() -> catalog.TopologyRecord:
-        async with patient_client(address, timeout, patience) as client:
+        async with retrying_client(address, timeout, patience) as client:
             await client.upload_package(packaged.package.digest, packaged.package.data)
             return await client.submit(spec, request_id)
 
@@ -104,8 +104,8 @@ def update(
     ] = "",
     output: Output = OutputFormat.TABLE,
     address: Address = DEFAULT_ADDRESS,
-    timeout: Timeout = DEFAULT_DEADLINE,
-    patience: Patience = DEFAULT_PATIENCE,
+    timeout: Timeout = DEFAULT_DEADLINE_SECONDS,
+    patience: Patience = DEFAULT_PATIENCE_SECONDS,
 ) -> None:
     """Replace a running topology by a new version, without stopping it.
 
@@ -119,7 +119,7 @@ def update(
     spec = packaged.spec()
 
     async def work() -> tuple[catalog.TopologyRecord, bool]:
-        async with patient_client(address, timeout, patience) as client:
+        async with retrying_client(address, timeout, patience) as client:
             await client.upload_package(packaged.package.digest, packaged.package.data)
             versions = {one.spec.name: one.version for one in await client.list_topologies()}
             record = await client.update(spec, request_id, expected_version)
@@ -133,7 +133,7 @@ def update(
 
 
 async def wait_for_update(client: ControlClient, record: catalog.TopologyRecord, wait: float) -> catalog.TopologyRecord:
-    """Return when nothing is left to be done of a topology's updates; RequestError after ``wait`` seconds."""
+    """Wait until a topology's updates are complete. RequestError: they are not complete after ``wait`` seconds."""
     name, end = record.spec.name, time.monotonic() + wait
     while True:
         found = await client.get_topology(name)
@@ -163,7 +163,7 @@ def validate(
     ] = False,
     output: Output = OutputFormat.TABLE,
     address: Address = DEFAULT_ADDRESS,
-    timeout: Timeout = DEFAULT_DEADLINE,
+    timeout: Timeout = DEFAULT_DEADLINE_SECONDS,
 ) -> None:
     """Check a topology, and list all its problems. Nothing is run. Exit code 5 if there are problems."""
     packaged = load(target, include or ())
@@ -185,7 +185,7 @@ async def _remote_problems(spec: specs.TopologySpec, update: bool, address: str,
 
 @app.command("list")
 def list_topologies(
-    output: Output = OutputFormat.TABLE, address: Address = DEFAULT_ADDRESS, timeout: Timeout = DEFAULT_DEADLINE
+    output: Output = OutputFormat.TABLE, address: Address = DEFAULT_ADDRESS, timeout: Timeout = DEFAULT_DEADLINE_SECONDS
 ) -> None:
     """List the topologies of a cluster."""
 
@@ -201,7 +201,7 @@ def describe(
     name: Name,
     output: Output = OutputFormat.TABLE,
     address: Address = DEFAULT_ADDRESS,
-    timeout: Timeout = DEFAULT_DEADLINE,
+    timeout: Timeout = DEFAULT_DEADLINE_SECONDS,
 ) -> None:
     """Show a topology: its computations, their intervals and owners, its streams."""
     found, intervals, failing = asyncio.run(_looked_at(name, address, timeout))
@@ -233,7 +233,7 @@ def graph(
     ],
     output: Annotated[GraphFormat, typer.Option("--output", "-o", help="How it is drawn.")] = GraphFormat.TEXT,
     address: Address = DEFAULT_ADDRESS,
-    timeout: Timeout = DEFAULT_DEADLINE,
+    timeout: Timeout = DEFAULT_DEADLINE_SECONDS,
 ) -> None:
     """Draw a topology: as a tree of text, for Graphviz (dot) or for Mermaid."""
     is_code = ":" in topology
@@ -247,7 +247,7 @@ def pause(
     name: Name,
     output: Output = OutputFormat.TABLE,
     address: Address = DEFAULT_ADDRESS,
-    timeout: Timeout = DEFAULT_DEADLINE,
+    timeout: Timeout = DEFAULT_DEADLINE_SECONDS,
 ) -> None:
     """Stop processing, for minutes: state, timers and pending records are kept until `resume`."""
 
@@ -263,7 +263,7 @@ def resume(
     name: Name,
     output: Output = OutputFormat.TABLE,
     address: Address = DEFAULT_ADDRESS,
-    timeout: Timeout = DEFAULT_DEADLINE,
+    timeout: Timeout = DEFAULT_DEADLINE_SECONDS,
 ) -> None:
     """Let a paused topology go on where it stopped."""
 
@@ -282,7 +282,7 @@ def drain(
     ] = 0.0,
     output: Output = OutputFormat.TABLE,
     address: Address = DEFAULT_ADDRESS,
-    timeout: Timeout = DEFAULT_DEADLINE,
+    timeout: Timeout = DEFAULT_DEADLINE_SECONDS,
 ) -> None:
     """Take no more injected records, and end when the pending ones are processed. The state is kept."""
     _print_record(asyncio.run(_drain(name, wait, address, timeout)), output)
@@ -318,7 +318,7 @@ def cancel(
     ] = "",
     output: Output = OutputFormat.TABLE,
     address: Address = DEFAULT_ADDRESS,
-    timeout: Timeout = DEFAULT_DEADLINE,
+    timeout: Timeout = DEFAULT_DEADLINE_SECONDS,
 ) -> None:
     """Stop a topology at once, and delete its state and its pending records."""
     if not yes:
@@ -339,7 +339,7 @@ async def _get(name: str, address: str, timeout: float) -> control.GetTopologyRe
 async def _looked_at(
     name: str, address: str, timeout: float
 ) -> tuple[control.GetTopologyResponse, list[interval_pb2.IntervalStatus], list[cluster_pb2.ComputationFailures]]:
-    """A topology, with its intervals' loads and what its hooks raise."""
+    """Return a topology, the loads of its intervals, and the failures of its hooks."""
     async with ControlClient(address, deadline=timeout) as client:
         return await client.get_topology(name), await client.list_intervals(name), await client.hook_failures(name)
 

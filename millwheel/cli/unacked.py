@@ -1,4 +1,4 @@
-"""Why a computation does not ACK: the explanation of its low watermark, in a sentence (sections 4.5, 6.1.1)."""
+"""Explains in a sentence why a computation does not ACK, from its low watermark (sections 4.5, 6.1.1)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,10 @@ _SECONDS: Final = 4.0
 
 
 def unacked_explainer(address: str) -> Callable[[str], Awaitable[str]]:
-    """What an injector asks when a computation, given by its incarnation, does not ACK."""
+    """Return the function that an injector calls when a computation does not ACK.
+
+    The function takes the computation's incarnation id. It returns the explanation, or an empty text.
+    """
 
     async def explain(incarnation: str) -> str:
         async with ControlClient(address, deadline=_SECONDS, patience=_SECONDS) as client:
@@ -29,11 +32,11 @@ def unacked_explainer(address: str) -> Callable[[str], Awaitable[str]]:
             finally:
                 await authority.close()
         if cause.kind in ("none", "injector"):
-            return ""  # the computation follows its input: its owner knows more
+            return ""  # The computation only waits for its input. Its owner can explain more.
         return f"{cause.text}; {cause.remedy}" if cause.remedy else cause.text
 
     return explain
 
 
 def _ignore(report: WatermarkReport) -> None:
-    """Nothing is reported here, so nothing is refused."""
+    """Do nothing: this client sends no reports, so the authority refuses none."""

@@ -22,7 +22,7 @@ def version(output: Output = OutputFormat.TABLE) -> None:
 
 
 def print_version(output: OutputFormat) -> None:
-    """Print the version of millwheel, Python, gRPC and the system."""
+    """Print the versions of millwheel, Python, gRPC and the operating system."""
     found = {
         "millwheel": metadata.version("openmillwheel"),
         "python": platform.python_version(),

@@ -18,9 +18,9 @@ from millwheel.client.authorities import MasterPlaces
 from millwheel.client.control import ControlClient
 from millwheel.client.percentiles import PercentileWatermark, basis_points, read_percentile
 from millwheel.client.shards import ShardedWatermarks
-from millwheel.core.catalog import LIVE_STATES, injector_sender
-from millwheel.core.time import MAX_TIMESTAMP, MIN_TIMESTAMP, Timestamp, format_duration, format_timestamp, seconds
-from millwheel.rpc.channel import DEFAULT_DEADLINE
+from millwheel.model.catalog import LIVE_STATES, injector_sender
+from millwheel.model.time import MAX_TIMESTAMP, MIN_TIMESTAMP, Timestamp, format_duration, format_timestamp, seconds
+from millwheel.rpc.channel import DEFAULT_DEADLINE_SECONDS
 from millwheel.rpc.v1 import catalog_pb2 as catalog
 from millwheel.rpc.watermarks import WatermarkReport
 
@@ -44,7 +44,7 @@ def show(
     ] = None,
     output: Output = OutputFormat.TABLE,
     address: Address = DEFAULT_ADDRESS,
-    timeout: Timeout = DEFAULT_DEADLINE,
+    timeout: Timeout = DEFAULT_DEADLINE_SECONDS,
 ) -> None:
     """Show the low watermark of every source and computation, how far it is behind the clock, and what holds it."""
     if percentile is not None:
@@ -83,7 +83,7 @@ async def _show(topology: str, percentile: float | None, address: str, timeout: 
             for topology_name, kind, name, sender in members
         ]
         if percentile is not None:
-            # Together: whoever does not tell what it has at work is waited for once.
+            # The reads run concurrently, so the timeouts of members that do not publish their pending work overlap.
             reads = (read_percentile(authority, known, sender, percentile) for *_, sender in members)
             for row, found in zip(rows, await asyncio.gather(*reads), strict=True):
                 row |= _percentile(found, percentile)
@@ -93,7 +93,7 @@ async def _show(topology: str, percentile: float | None, address: str, timeout: 
 
 
 def _members(record: catalog.TopologyRecord) -> Iterable[tuple[str, str, str]]:
-    """Sources, then computations, as (kind, name, sender)."""
+    """Yield the sources, then the computations, as (kind, name, sender)."""
     for stream in record.spec.streams:
         if stream.injected:
             yield "source", stream.name, injector_sender(stream.name)
@@ -123,7 +123,7 @@ def _percentile(found: PercentileWatermark, percentile: float) -> dict[str, Any]
 
 
 def _lag(watermark: int) -> float | None:
-    """Wall time minus the low watermark, in seconds; None for the infinities."""
+    """Return wall time minus the low watermark, in seconds, or None for the infinities."""
     if not MIN_TIMESTAMP < watermark < MAX_TIMESTAMP:
         return None
     return round(time.time() - watermark / 1e6, 3)
@@ -138,7 +138,7 @@ def explain(
     place: Annotated[str, typer.Argument(metavar="TOPOLOGY/COMPUTATION", help="The computation.")],
     output: Output = OutputFormat.TABLE,
     address: Address = DEFAULT_ADDRESS,
-    timeout: Timeout = DEFAULT_DEADLINE,
+    timeout: Timeout = DEFAULT_DEADLINE_SECONDS,
 ) -> None:
     """Say what holds a low watermark back: the interval, record, timer or injector process at the root of it."""
     topology, computation = split_place(place)
@@ -197,9 +197,9 @@ def _plain(topology: str, computation: str, found: Watermark, cause: Cause) -> d
 
 
 async def _authority(client: ControlClient, timeout: float) -> ShardedWatermarks:
-    """The authority of the cluster whose leading master ``client`` has just talked to."""
+    """Return a client of the cluster's authority. ``client`` must have called the leading master before."""
     return ShardedWatermarks(await MasterPlaces.ask(client.address, timeout), on_refused=_ignore)
 
 
 def _ignore(report: WatermarkReport) -> None:
-    """Nothing is reported here, so nothing is refused."""
+    """Do nothing: this client sends no reports, so the authority refuses none."""

@@ -1,7 +1,7 @@
-"""The control plane from outside: packages, topologies, intervals, routing, injection, as calls that a program awaits.
+"""A client of the master: packages, topologies, intervals, routing and injection, as calls to await.
 
-Every failure is a :class:`~millwheel.rpc.failures.RequestError` that says what is wrong and what to do. A replica of
-the master that only stands by names the leader, and the client goes on there.
+Every failure is a :class:`~millwheel.rpc.failures.RequestError` that says what is wrong and what to do. A standby
+master names the leader, and the client continues there.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ import grpc
 
 from millwheel.client.routing_view import RoutingView
 from millwheel.rpc.addresses import DEFAULT_PORT, server_addresses
-from millwheel.rpc.channel import DEFAULT_DEADLINE, RETRYABLE, Backoff, open_channel, retrying
+from millwheel.rpc.channel import DEFAULT_DEADLINE_SECONDS, RETRYABLE, Backoff, open_channel, retrying
 from millwheel.rpc.errors import calling, ended_unheard
 from millwheel.rpc.failures import NOT_LEADING, FailureCode, RequestError
-from millwheel.rpc.hook_failures import moment
+from millwheel.rpc.raised_errors import moment
 from millwheel.rpc.v1 import catalog_pb2 as catalog
 from millwheel.rpc.v1 import (
     cluster_pb2,
@@ -40,34 +40,38 @@ from millwheel.sdk.errors import Problem
 __all__ = ["DEFAULT_ADDRESS", "ControlClient"]
 
 DEFAULT_ADDRESS: Final = f"127.0.0.1:{DEFAULT_PORT}"
-"""Where ``millwheel server start-dev`` listens unless it is told otherwise."""
+"""The default address of ``millwheel server start-dev``."""
 
 _CHUNK_BYTES: Final = 512 << 10
-_UPLOAD_DEADLINE: Final = 120.0
+_UPLOAD_DEADLINE_SECONDS: Final = 120.0
 
 Answer = TypeVar("Answer")
 
 
 class ControlClient:
-    """A client of the master; use it as ``async with``.
+    """A client of the master. Use it with ``async with``.
 
-    ``address``: host or host:port of a replica, or of several with commas between them. One of them has to be there;
-    a replica that stands by names the leader. Without a port it is 7433. RequestError if it is no address.
+    Args:
+        address: host or host:port of a master; several with commas between them. One of them must be reachable, since
+            a standby master names the leader. The default port is 7433.
+        deadline: The timeout of one call, in seconds.
+        patience: Seconds to retry a call after a failure that may pass (no leader, no connection). 0 fails at once.
+            Calls that change topologies or intervals carry a request id, so a retry does not repeat the change. Any
+            other call may take effect twice.
 
-    ``patience``: for how many seconds a call that fails in passing (no leader, no connection) is tried again;
-    0 fails at once. What changes topologies or intervals carries a request id, so that trying again repeats nothing;
-    all else may be done twice.
+    Raises:
+        RequestError: ``address`` is not an address.
     """
 
     def __init__(
-        self, address: str = DEFAULT_ADDRESS, *, deadline: float = DEFAULT_DEADLINE, patience: float = 0.0
+        self, address: str = DEFAULT_ADDRESS, *, deadline: float = DEFAULT_DEADLINE_SECONDS, patience: float = 0.0
     ) -> None:
         self._homes = server_addresses(address) or [DEFAULT_ADDRESS]
         self.address = self._homes[0]
         self.failure: RequestError | None = None
-        """Why the last call failed; None if it did not. A caller that waits shows it."""
+        """Why the last call failed. None if it succeeded. A caller that waits shows it."""
         self._failing_since = 0.0
-        """When the first of the calls failed that have failed since the last answer, in seconds since 1970."""
+        """When the first call failed after the last success, in seconds since 1970."""
         self._deadline = deadline
         self._patience = patience
         self._channels: dict[str, grpc.aio.Channel] = {}
@@ -81,18 +85,18 @@ class ControlClient:
         await self.close()
 
     def awaited(self) -> str:
-        """What a program waits for that calls this client, in words: the cluster, and why the last call failed."""
+        """What a caller of this client waits for: the cluster, and why the last call failed."""
         why = "" if self.failure is None else f": {self.failure.message}"
         return f"the cluster at {', '.join(self._homes)}{why}"
 
     def unreachable(self) -> str:
-        """That the cluster cannot be reached, why, and since when; empty if the last call was answered."""
+        """Why the cluster cannot be reached, and since when. Empty if the last call was answered."""
         if self.failure is None or self.failure.code not in RETRYABLE:
             return ""
         return f"{self.failure.message}, since {moment(int(self._failing_since * 1e6))}"
 
     def _note(self, failure: RequestError | None) -> None:
-        """Remember how a call ended."""
+        """Record the result of a call."""
         if failure is not None and self.failure is None:
             self._failing_since = time.time()
         self.failure = failure
@@ -106,7 +110,7 @@ class ControlClient:
     # Packages and topologies.
 
     async def upload_package(self, digest: str, content: bytes) -> bool:
-        """Store a code package under its SHA-256 in hex; False if it was known already."""
+        """Store a code package under its SHA-256 in hex. Returns False if the package was stored already."""
 
         async def chunks() -> AsyncIterator[control.UploadPackageRequest]:
             yield control.UploadPackageRequest(digest=digest)
@@ -115,39 +119,41 @@ class ControlClient:
 
         async def upload() -> control.UploadPackageResponse:
             try:
-                return await self._topologies().UploadPackage(chunks(), timeout=_UPLOAD_DEADLINE)
+                return await self._topologies().UploadPackage(chunks(), timeout=_UPLOAD_DEADLINE_SECONDS)
             except grpc.aio.AioRpcError as error:
                 if ended_unheard(error):
-                    # Perhaps another replica leads: a call that writes nothing more is told which.
-                    await self._topologies().ListTopologies(control.ListTopologiesRequest(), timeout=DEFAULT_DEADLINE)
+                    # Another master may lead. The error of a call that writes nothing more names the leader.
+                    await self._topologies().ListTopologies(
+                        control.ListTopologiesRequest(), timeout=DEFAULT_DEADLINE_SECONDS
+                    )
                 raise
 
         return not (await self._call(upload)).already_known
 
     async def download_package(self, digest: str) -> bytes:
-        """The code package of that digest."""
+        """Fetch the code package with this SHA-256 in hex."""
 
         async def whole() -> bytes:
             request = control.DownloadPackageRequest(digest=digest)
-            call = self._topologies().DownloadPackage(request, timeout=_UPLOAD_DEADLINE)
+            call = self._topologies().DownloadPackage(request, timeout=_UPLOAD_DEADLINE_SECONDS)
             return b"".join([response.chunk async for response in call])
 
         return await self._call(whole)
 
     async def submit(self, spec: specs.TopologySpec, request_id: str = "") -> catalog.TopologyRecord:
-        """Run a topology whose package is uploaded; everything wrong with it is in the error's ``problems``."""
+        """Run a topology whose package is uploaded. If it is invalid, the error's ``problems`` list every problem."""
         request = control.SubmitTopologyRequest(spec=spec, request_id=request_id or uuid4().hex)
         answer = await self._call(lambda: self._topologies().SubmitTopology(request, timeout=self._deadline))
         return answer.topology
 
     async def validate(self, spec: specs.TopologySpec, *, update: bool = False) -> list[Problem]:
-        """Everything wrong with a topology, beside those that run, or with an update of one; changes nothing."""
+        """List every problem that a topology, or an update, would have among the running ones. Changes nothing."""
         request = control.ValidateTopologyRequest(spec=spec, update=update)
         answer = await self._call(lambda: self._topologies().ValidateTopology(request, timeout=self._deadline))
         return [Problem(problem.where, problem.message) for problem in answer.problems]
 
     async def list_topologies(self, page_size: int = 0) -> list[catalog.TopologyRecord]:
-        """Every topology, in the order of their names."""
+        """Every topology, ordered by name."""
         found: list[catalog.TopologyRecord] = []
         request = control.ListTopologiesRequest(page_size=page_size)
         while True:
@@ -158,22 +164,33 @@ class ControlClient:
             request.page_token = answer.next_page_token
 
     async def get_topology(self, name: str) -> control.GetTopologyResponse:
-        """A topology with its interval maps and logs; while it drains, what it waits for."""
+        """A topology with its interval maps and logs. While it drains, the answer says what it waits for."""
         request = control.GetTopologyRequest(name=name)
         return await self._call(lambda: self._topologies().GetTopology(request, timeout=self._deadline))
 
     async def drain(self, name: str) -> catalog.TopologyRecord:
-        """Have a topology take no more injections and run out; returns as soon as that has begun."""
+        """Drain a topology: it takes no more injected records and finishes its work.
+
+        Returns when the drain has begun.
+        """
         request = control.DrainTopologyRequest(name=name, request_id=uuid4().hex)
         return (await self._call(lambda: self._topologies().DrainTopology(request, timeout=self._deadline))).topology
 
     async def update(
         self, spec: specs.TopologySpec, request_id: str = "", expected_version: int = 0
     ) -> catalog.TopologyRecord:
-        """Make a new version of a running or paused topology; its packages are uploaded.
+        """Make a new version of a running or paused topology whose packages are uploaded.
 
-        Returns as soon as it is decided; :meth:`get_topology` tells what it waits for. RequestError (ABORTED) unless
-        it has ``expected_version`` (0: whatever it has); everything wrong with it is in the error's ``problems``.
+        Returns as soon as the update is accepted. :meth:`get_topology` says what the update waits for.
+
+        Args:
+            spec: The new version.
+            request_id: Identifies the request, so that a retry does not repeat it.
+            expected_version: The version to replace. 0 means any.
+
+        Raises:
+            RequestError: The topology has another version (ABORTED), or the update is invalid. The error's ``problems``
+                list every problem.
         """
         request = control.UpdateTopologyRequest(
             spec=spec, request_id=request_id or uuid4().hex, expected_version=expected_version
@@ -181,17 +198,17 @@ class ControlClient:
         return (await self._call(lambda: self._topologies().UpdateTopology(request, timeout=self._deadline))).topology
 
     async def pause(self, name: str) -> catalog.TopologyRecord:
-        """Take the owners from a topology's intervals; state, timers and everything pending are kept."""
+        """Pause a topology: its intervals have no owners. State, timers and pending work are kept."""
         request = control.PauseTopologyRequest(name=name, request_id=uuid4().hex)
         return (await self._call(lambda: self._topologies().PauseTopology(request, timeout=self._deadline))).topology
 
     async def resume(self, name: str) -> catalog.TopologyRecord:
-        """Let a paused topology go on."""
+        """Resume a paused topology."""
         request = control.ResumeTopologyRequest(name=name, request_id=uuid4().hex)
         return (await self._call(lambda: self._topologies().ResumeTopology(request, timeout=self._deadline))).topology
 
     async def cancel(self, name: str, request_id: str = "") -> catalog.TopologyRecord:
-        """Stop a topology at once, and give up its state."""
+        """Stop a topology at once, and delete its state."""
         request = control.CancelTopologyRequest(name=name, request_id=request_id or uuid4().hex)
         return (await self._call(lambda: self._topologies().CancelTopology(request, timeout=self._deadline))).topology
 
@@ -200,7 +217,7 @@ class ControlClient:
     async def list_intervals(
         self, topology: str = "", computation: str = "", page_size: int = 0
     ) -> list[interval_pb2.IntervalStatus]:
-        """The intervals of a computation, of a topology, or all, with what their owners last told of their load."""
+        """The intervals of a computation, of a topology, or all, with the load that their owners last reported."""
         found: list[interval_pb2.IntervalStatus] = []
         request = interval_pb2.ListIntervalsRequest(topology=topology, computation=computation, page_size=page_size)
         while True:
@@ -213,7 +230,7 @@ class ControlClient:
     async def move_interval(
         self, interval: interval_pb2.IntervalName, worker: str = "", request_id: str = ""
     ) -> catalog.IntervalRecord:
-        """Give an interval to ``worker``; empty: to the least loaded other one that may run it."""
+        """Move an interval to ``worker``. If empty, to the other eligible worker with the least load."""
         request = interval_pb2.MoveIntervalRequest(
             interval=interval, worker_id=worker, request_id=request_id or uuid4().hex
         )
@@ -223,9 +240,13 @@ class ControlClient:
     async def split_interval(
         self, interval: interval_pb2.IntervalName, at: bytes | None = None, worker: str = "", request_id: str = ""
     ) -> list[catalog.IntervalRecord]:
-        """Cut an interval in two: below ``at`` and from there on; None: where its load is halved.
+        """Split an interval into two: the keys below ``at``, and the others.
 
-        ``worker`` is to own the upper half; empty: whoever owns the whole.
+        Args:
+            interval: The interval.
+            at: The first key of the upper part. None splits where the load is halved.
+            worker: The new owner of the upper part. Empty keeps the owner.
+            request_id: Identifies the request, so that a retry does not repeat it.
         """
         request = interval_pb2.SplitIntervalRequest(
             interval=interval, at=at, worker_id=worker, request_id=request_id or uuid4().hex
@@ -236,7 +257,7 @@ class ControlClient:
     async def merge_intervals(
         self, interval: interval_pb2.IntervalName, worker: str = "", request_id: str = ""
     ) -> catalog.IntervalRecord:
-        """Make one of an interval and the next; ``worker`` is to own it, empty: whoever owns the one that is named."""
+        """Merge an interval with the next one. ``worker`` becomes the owner; empty means the owner of ``interval``."""
         request = interval_pb2.MergeIntervalsRequest(
             interval=interval, worker_id=worker, request_id=request_id or uuid4().hex
         )
@@ -244,7 +265,7 @@ class ControlClient:
         return answer.interval
 
     async def cluster_health(self) -> cluster_pb2.GetClusterHealthResponse:
-        """Masters, workers, authority, store and intervals, and everything that is wrong with them."""
+        """The state of masters, workers, authority, store and intervals, and everything that is wrong with them."""
         request = cluster_pb2.GetClusterHealthRequest()
         return await self._call(lambda: self._cluster().GetClusterHealth(request, timeout=self._deadline))
 
@@ -253,27 +274,28 @@ class ControlClient:
     async def hook_failures(
         self, topology: str = "", computation: str = "", stream: str = ""
     ) -> list[cluster_pb2.ComputationFailures]:
-        """The computations whose hooks raise, as workers reported within the last seconds.
+        """The computations whose hooks raise, as reported by workers within the last seconds.
 
         Args:
-            topology: only computations of this topology; empty: all.
-            computation: only those of this name; empty: all.
-            stream: only consumers of this stream, say to learn why its records are not ACKed; empty: all.
+            topology: Only computations of this topology. Empty means all.
+            computation: Only computations of this name. Empty means all.
+            stream: Only consumers of this stream, for example to find why its records are not ACKed. Empty means all.
 
         Returns:
-            Each has a ``text`` that says everything, and ``blocks``: whether its senders wait for ACKs because of it.
+            The computations. ``text`` describes the failure, and ``blocks`` says whether senders wait for ACKs because
+            of it.
         """
         request = cluster_pb2.ListHookFailuresRequest(topology=topology, computation=computation, stream=stream)
         answer = await self._call(lambda: self._cluster().ListHookFailures(request, timeout=self._deadline))
         return list(answer.computations)
 
     async def ensure_stream_log(self, stream: str) -> control.EnsureStreamLogResponse:
-        """Where the log of a stream is; one is made where there is none."""
+        """The place of a stream's log. The log is created if it does not exist."""
         request = control.EnsureStreamLogRequest(stream=stream)
         return await self._call(lambda: self._routing().EnsureStreamLog(request, timeout=self._deadline))
 
     async def routing(self, stream: str) -> control.WatchRoutingResponse:
-        """Where the records of a stream go just now, its log included if it has one. A look: it changes nothing."""
+        """The current routing of a stream, with its log if it has one. Changes nothing."""
 
         async def first() -> control.WatchRoutingResponse:
             call = self._routing().WatchRouting(control.WatchRoutingRequest(stream=stream), timeout=self._deadline)
@@ -285,15 +307,15 @@ class ControlClient:
                         return whole
             finally:
                 call.cancel()
-            raise RequestError(FailureCode.UNAVAILABLE, f"{self.address} told no routing of stream {stream!r}")
+            raise RequestError(FailureCode.UNAVAILABLE, f"{self.address} sent no routing of stream {stream!r}")
 
         return await self._call(first)
 
     async def watch_routing(self, stream: str) -> AsyncIterator[control.WatchRoutingResponse]:
-        """The routing of a stream, then again after each change, for as long as it is iterated.
+        """The routing of a stream, then again after each change, as long as it is iterated.
 
-        A broken watch is taken up again until ``patience`` seconds have passed without an answer. Yields only
-        what differs from the routing before.
+        A broken watch is restarted until ``patience`` seconds have passed without an answer. Equal routings are yielded
+        only once.
         """
         request = control.WatchRoutingRequest(stream=stream)
         backoff, failures, failing_since = Backoff(), 0, 0.0
@@ -328,29 +350,29 @@ class ControlClient:
     # Injection.
 
     async def open_injector(self, stream: str, process: str) -> injection.OpenInjectorResponse:
-        """Draw a sequencer for an injector process; older ones of that name are dead from now on."""
+        """Allocate a sequencer for an injector process. Older processes of that name are superseded from now on."""
         request = injection.OpenInjectorRequest(stream=stream, process=process)
         return await self._call(lambda: self._injection().OpenInjector(request, timeout=self._deadline))
 
     async def list_injectors(self, stream: str = "") -> list[injection.InjectorStatus]:
-        """The injector processes of a stream, or of all."""
+        """The injector processes of a stream, or of all streams."""
         request = injection.ListInjectorsRequest(stream=stream)
         answer = await self._call(lambda: self._injection().ListInjectors(request, timeout=self._deadline))
         return list(answer.injectors)
 
     async def batch_cursor(self, query: str) -> int:
-        """The last batch of a batch source that is wholly in; -1: none."""
+        """The last complete batch of a batch source. -1 if there is none."""
         request = injection.GetBatchCursorRequest(query=query)
         answer = await self._call(lambda: self._injection().GetBatchCursor(request, timeout=self._deadline))
         return answer.committed_batch
 
     async def commit_batch(self, query: str, batch: int) -> None:
-        """Say that every batch up to ``batch`` is in; a smaller one than before changes nothing."""
+        """Declare that every batch up to ``batch`` is complete. A lower number than before changes nothing."""
         request = injection.CommitBatchRequest(query=query, batch=batch)
         await self._call(lambda: self._injection().CommitBatch(request, timeout=self._deadline))
 
     async def batch_cursors(self) -> list[injection.BatchCursor]:
-        """The cursors of all batch sources, by query."""
+        """The cursors of all batch sources, ordered by query."""
         found: list[injection.BatchCursor] = []
         request = injection.ListBatchCursorsRequest()
         while True:
@@ -364,12 +386,12 @@ class ControlClient:
         return await self._injection().ListBatchCursors(request, timeout=self._deadline)
 
     async def retire_injector(self, stream: str, process: str) -> None:
-        """Have all that is known of a finished process's records forgotten, for good. RequestError if it has not."""
+        """Delete everything known of a finished process's records, permanently. RequestError if it has not finished."""
         request = injection.RetireInjectorRequest(stream=stream, process=process)
         await self._call(lambda: self._injection().RetireInjector(request, timeout=self._deadline))
 
     async def retire_query(self, query: str) -> None:
-        """Have a batch source forgotten, for good: a batch of it that came again would be taken for a new one."""
+        """Delete a batch source permanently. If one of its batches is sent again, it counts as new."""
         request = injection.RetireQueryRequest(query=query)
         await self._call(lambda: self._injection().RetireQuery(request, timeout=self._deadline))
 
@@ -396,7 +418,7 @@ class ControlClient:
         return injection_pb2_grpc.InjectionServiceStub(self._channel())
 
     async def _call(self, call: Callable[[], Awaitable[Answer]]) -> Answer:
-        """Call; where another replica leads, call there."""
+        """Make a call, at the leader if another master leads."""
 
         async def once() -> Answer:
             try:
@@ -409,7 +431,7 @@ class ControlClient:
             return answer
 
         async def following() -> Answer:
-            # Every replica that is known, and the leader that one of them names.
+            # Try every known address, and the leader that one of them names.
             for _ in range(len(self._homes) + 1):
                 try:
                     return await once()
@@ -421,7 +443,9 @@ class ControlClient:
         return await retrying(following, patience=self._patience)
 
     def _follow(self, error: RequestError) -> bool:
-        """Go where the leader is, or from where none is to the next; whether calling again at once makes sense."""
+        """Choose the next address: the named leader, or the next one of the list.
+
+        Returns whether to call again at once."""
         if error.reason == NOT_LEADING and error.leader and error.leader != self.address:
             self.address = error.leader
             return True
@@ -429,7 +453,7 @@ class ControlClient:
             return False
         before, homes = self.address, self._homes
         self.address = homes[(homes.index(before) + 1) % len(homes)] if before in homes else homes[0]
-        # A call that was not answered has used up its time.
+        # A call without an answer has used its time, so the caller does not retry at once.
         return error.code is FailureCode.UNAVAILABLE and self.address != before
 
 

@@ -1,4 +1,4 @@
-"""The way to a stream's log: its owner found at the master, called, and found again when it has moved (design §9)."""
+"""The connection to a stream's log. It finds the owner at the master, and finds it again after a move."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Final
 import grpc
 
 from millwheel.client.control import ControlClient
-from millwheel.rpc.channel import DEFAULT_DEADLINE, PASSING, Backoff, open_channel
+from millwheel.rpc.channel import DEFAULT_DEADLINE_SECONDS, PASSING, Backoff, open_channel
 from millwheel.rpc.errors import calling, from_rpc_error
 from millwheel.rpc.failures import FailureCode, RequestError
 from millwheel.rpc.v1 import control_pb2 as control
@@ -22,17 +22,18 @@ from millwheel.rpc.v1 import topology_pb2 as specs
 from millwheel.rpc.v1.subscription_pb2_grpc import SubscriptionServiceStub
 from millwheel.rpc.waiting import wait_notices
 
-__all__ = ["SILENCE", "CursorStatus", "LogLink", "delete_cursor", "list_cursors"]
+__all__ = ["MAX_SILENCE_SECONDS", "CursorStatus", "LogLink", "delete_cursor", "list_cursors"]
 
 log = logging.getLogger("millwheel.client")
 
-SILENCE: Final = 3.0
-"""Seconds without a response, after which the master is asked whether the log is still where the call goes: an owner
-that is paused, or cut off, hangs up on nobody, and another has the log long before gRPC finds out."""
+MAX_SILENCE_SECONDS: Final = 3.0
+"""Seconds without a response before a request to the master checks whether the log has moved.
+
+A paused or unreachable owner does not end the call. Another worker has the log long before gRPC detects the failure."""
 
 
 class LogLink:
-    """The call to the log's present owner: found, opened and opened again."""
+    """The call to the current owner of a log. It is opened again after failures."""
 
     def __init__(self, control: ControlClient, stream: str, patience: float) -> None:
         self._control = control
@@ -41,27 +42,27 @@ class LogLink:
         self._backoff = Backoff()
         self.spec = specs.StreamSpec()
         self.created_at = 0
-        """Since when the log keeps records, as wall time in microseconds; 0: not known."""
+        """Since when the log keeps records, as wall time in microseconds. 0 if that is unknown."""
         self.created = False
-        """Whether there was no log before this subscriber asked for it."""
+        """Whether this subscriber created the log."""
         self._incarnation = ""
         self._address = ""
         self._channel: grpc.aio.Channel | None = None
         self._call: grpc.aio.StreamStreamCall[wire.SubscribeRequest, wire.SubscribeResponse] | None = None
         self._watching: asyncio.Task[None] | None = None
         self._waits_since: float | None = None
-        """Since when the present reader has heard nothing; None while nobody reads."""
+        """Since when the current reader waits for a response, by the loop's clock. None while there is no reader."""
         self._has_moved = False
-        """Whether that is why the call was cancelled."""
+        """Whether the call was cancelled because the log has moved."""
         self._failure: RequestError | None = None
         """Why the last call ended."""
 
     async def close(self) -> None:
-        """Hang up."""
-        await self._hang_up()
+        """Close all connections."""
+        await self._close_connection()
         await self._control.close()
 
-    async def _hang_up(self) -> None:
+    async def _close_connection(self) -> None:
         call, self._call = self._call, None
         channel, self._channel = self._channel, None
         watching, self._watching = self._watching, None
@@ -73,7 +74,10 @@ class LogLink:
             await channel.close(None)
 
     async def write(self, request: wire.SubscribeRequest) -> None:
-        """Send on the call at hand. If that is broken, the next call begins with what is to be said."""
+        """Send on the current call.
+
+        If the call is broken, nothing is sent: the next call's first requests say the same.
+        """
         if self._call is None:
             return
         before = _cancellations()
@@ -87,9 +91,9 @@ class LogLink:
                 raise
 
     async def read(self, opening: Callable[[], list[wire.SubscribeRequest]]) -> wire.SubscribeResponse:
-        """The next response, of a new call if need be, which begins with what ``opening`` returns.
+        """The next response. If there is no call, a new one is opened, with the requests that ``opening`` returns.
 
-        A reader that waits for the log, and not for records, says so in the program's log.
+        While the reader waits for the log, and not for records, the program's log has notices about it.
         """
         failure: RequestError | None = None
         if self._call is not None:
@@ -111,12 +115,12 @@ class LogLink:
         )
 
     async def _read_again(self, opening: Callable[[], list[wire.SubscribeRequest]]) -> wire.SubscribeResponse:
-        """The first response of a new call, which is opened again while it fails and patience lasts."""
+        """The first response of a new call. The call is opened again after failures, for up to ``patience`` seconds."""
         loop = asyncio.get_running_loop()
         failures, since = 0, 0.0
         while True:
             if self._failure is not None:
-                await self._hang_up()
+                await self._close_connection()
                 since = loop.time() if failures == 0 else since
                 failures += 1
                 remaining = since + self._patience - loop.time()
@@ -142,7 +146,8 @@ class LogLink:
         except grpc.aio.AioRpcError as error:
             raise from_rpc_error(error, f"the log of stream {self._stream!r}") from error
         except asyncio.CancelledError:
-            # gRPC cancels a call with whoever waits for it: the next reader opens another, and goes on there.
+            # gRPC cancels the call together with its reader. So the next reader opens another call, and continues
+            # there.
             self._call = None
             if not self._has_moved or _cancellations() > before:
                 raise
@@ -152,25 +157,25 @@ class LogLink:
         raise RequestError(FailureCode.UNAVAILABLE, f"the log of stream {self._stream!r} ended the call ({code})")
 
     async def _watch(self, call: grpc.aio.StreamStreamCall[wire.SubscribeRequest, wire.SubscribeResponse]) -> None:
-        """End the call once its reader has heard nothing for long, and the log has moved away (7.1, figure 12).
+        """End the call if its reader has waited long and the log has moved (7.1, figure 12).
 
-        One task for each call, and none for each response.
+        There is one such task for each call, instead of one timer for each response.
         """
         loop = asyncio.get_running_loop()
         while True:
             since = self._waits_since
             heard = loop.time() if since is None else since
-            await asyncio.sleep(heard + SILENCE - loop.time())
+            await asyncio.sleep(heard + MAX_SILENCE_SECONDS - loop.time())
             if since is None or self._waits_since != since:
                 continue
             if await self._moved() and self._waits_since == since:
                 self._has_moved = True
                 call.cancel()
                 return
-            await asyncio.sleep(SILENCE)
+            await asyncio.sleep(MAX_SILENCE_SECONDS)
 
     async def _moved(self) -> bool:
-        """Whether somebody else owns the log by now; while nobody knows, nobody does."""
+        """Whether another worker owns the log now. False if the master does not answer, or no worker owns the log."""
         try:
             place = await _place_of(self._control, self._stream)
         except RequestError:
@@ -179,45 +184,45 @@ class LogLink:
 
     async def _open(self, requests: list[wire.SubscribeRequest]) -> None:
         place = await self._control.ensure_stream_log(self._stream)
-        # A log that was just made has no owner yet: the next call finds it.
+        # A log that was just created has no owner yet. The next call finds the owner.
         self.created_at, self.created = place.created_at_us, self.created or place.created
         _address(self._stream, place.owner.address)
         if self._incarnation not in ("", place.incarnation):
             raise RequestError(
                 FailureCode.FAILED_PRECONDITION,
-                f"the log of stream {self._stream!r} was replaced by another, whose offsets begin anew",
-                "subscribe anew",
+                f"the log of stream {self._stream!r} was replaced by another, whose offsets start again",
+                "subscribe again",
                 reason="STREAM_LOG_REPLACED",
             )
         self._incarnation, self.spec = place.incarnation, place.stream
         for request in requests:
             if request.HasField("start"):
                 request.start.incarnation = place.incarnation
-        await self._hang_up()
+        await self._close_connection()
         self._address = place.owner.address
         self._channel = open_channel(self._address)
         self._call = SubscriptionServiceStub(self._channel).Subscribe()  # type: ignore[call-arg]  # the stubs know no call that is written to
         self._has_moved = False
         self._watching = asyncio.create_task(self._watch(self._call))
-        # A call that has ended already is not written to: who reads it is told why.
+        # A call that has ended cannot be written to. Its reader gets the reason.
         with suppress(asyncio.InvalidStateError):
             for request in requests:
                 await self._call.write(request)
 
 
 def _cancellations() -> int:
-    """How often this task was cancelled: gRPC shows the end of a call here as a cancellation, too, which it is not."""
+    """How often this task was cancelled. gRPC also shows the end of a call as a cancellation, which is not counted."""
     task = asyncio.current_task()
     return 0 if task is None else task.cancelling()
 
 
 def _passes(error: RequestError) -> bool:
-    """Whether another call may go better."""
+    """Whether another call may succeed."""
     return error.code in PASSING and error.reason != "CURSOR_TAKEN_OVER"
 
 
 async def _place_of(client: ControlClient, stream: str) -> control.EnsureStreamLogResponse:
-    """Where the stream's log is, made where there is none; RequestError (UNAVAILABLE) while no worker owns it."""
+    """The place of the stream's log, created if necessary. RequestError (UNAVAILABLE) while no worker owns it."""
     place = await client.ensure_stream_log(stream)
     _address(stream, place.owner.address)
     return place
@@ -233,7 +238,7 @@ def _address(stream: str, owner: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class CursorStatus:
-    """A durable cursor: everything below ``acked`` is done with; the stream's next record gets offset ``end``."""
+    """A durable cursor. Records below ``acked`` are processed. The stream's next record gets the offset ``end``."""
 
     stream: str
     name: str
@@ -242,9 +247,9 @@ class CursorStatus:
 
 
 async def _present_owner(client: ControlClient, stream: str) -> tuple[str, str]:
-    """The address of who owns the stream's log, and the log's incarnation.
+    """The address of the worker that owns the stream's log, and the log's incarnation.
 
-    Where there is no log both are empty, and none is made.
+    Both are empty if there is no log. None is created.
     """
     routing = await client.routing(stream)
     log = next((consumer for consumer in routing.consumers if consumer.log), None)
@@ -254,18 +259,22 @@ async def _present_owner(client: ControlClient, stream: str) -> tuple[str, str]:
 
 
 async def list_cursors(stream: str, client: ControlClient) -> list[CursorStatus]:
-    """The durable cursors of a stream, by name; a stream that has no log yet has none."""
+    """The durable cursors of a stream, ordered by name. A stream without a log has none."""
     address, incarnation = await _present_owner(client, stream)
     if not address:
         return []
     async with calling(address), open_channel(address) as channel:
         request = wire.ListCursorsRequest(stream=stream, incarnation=incarnation)
-        answer = await SubscriptionServiceStub(channel).ListCursors(request, timeout=DEFAULT_DEADLINE)
+        answer = await SubscriptionServiceStub(channel).ListCursors(request, timeout=DEFAULT_DEADLINE_SECONDS)
     return [CursorStatus(one.stream, one.cursor, one.acked_offset, one.end_offset) for one in answer.cursors]
 
 
 async def delete_cursor(stream: str, cursor: str, client: ControlClient) -> None:
-    """Forget a durable cursor, for good: what only it has kept may go. RequestError (NOT_FOUND) if there is none."""
+    """Delete a durable cursor permanently. Records that only this cursor kept may be deleted too.
+
+    Raises:
+        RequestError: The stream has no such cursor (NOT_FOUND), or no worker owns the log (UNAVAILABLE).
+    """
     address, incarnation = await _present_owner(client, stream)
     if not address:
         raise RequestError(
@@ -275,4 +284,4 @@ async def delete_cursor(stream: str, cursor: str, client: ControlClient) -> None
         )
     async with calling(address), open_channel(address) as channel:
         request = wire.DeleteCursorRequest(stream=stream, cursor=cursor, incarnation=incarnation)
-        await SubscriptionServiceStub(channel).DeleteCursor(request, timeout=DEFAULT_DEADLINE)
+        await SubscriptionServiceStub(channel).DeleteCursor(request, timeout=DEFAULT_DEADLINE_SECONDS)

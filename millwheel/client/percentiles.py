@@ -1,7 +1,7 @@
-"""Percentile watermarks: how far time is when the last stragglers are left out (section 7.2).
+"""Percentile watermarks: the progress of time if the last stragglers are left out (section 7.2).
 
-The authority tells of each computation by itself. What is still upstream of a computation is no work of its own yet;
-so, as with low watermarks, the least counts of its own value and of all that its records come from.
+The authority knows the pending work of each computation alone. Records that are still upstream of a computation are
+not among its pending work. So, as with low watermarks, the minimum is taken over the computation and its senders.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from millwheel.client.shards import ShardedWatermarks
-from millwheel.core.catalog import LIVE_STATES, dead_letter_stream, dead_letter_writers, injector_sender, outputs_of
-from millwheel.core.time import MIN_TIMESTAMP
+from millwheel.model.catalog import LIVE_STATES, dead_letter_stream, dead_letter_writers, injector_sender, outputs_of
+from millwheel.model.time import MIN_TIMESTAMP
 from millwheel.rpc.failures import FailureCode, RequestError
 from millwheel.rpc.v1 import catalog_pb2 as catalog
 
@@ -21,15 +21,20 @@ __all__ = ["PercentileWatermark", "basis_points", "read_percentile", "upstream_o
 
 @dataclass(frozen=True, slots=True)
 class PercentileWatermark:
-    """Microseconds. ``silent``: how many intervals and injector processes did not tell what they have at work in time,
-    and count by their low watermarks."""
+    """A percentile watermark, in microseconds.
+
+    ``silent``: how many intervals and injector processes did not report their pending work in time. Their low
+    watermarks are used instead."""
 
     value: int
     silent: int
 
 
 def basis_points(percentile: float) -> int:
-    """``percentile`` in hundredths of a percent, as the authority counts; ValueError unless it is over 0, up to 100."""
+    """Convert ``percentile`` to hundredths of a percent, the authority's unit.
+
+    ValueError unless 0 < percentile <= 100.
+    """
     found = round(percentile * 100)
     if not 0 < found <= 10_000:
         raise ValueError(f"a percentile is over 0 and at most 100, with two decimals: not {percentile:g}")
@@ -37,9 +42,10 @@ def basis_points(percentile: float) -> int:
 
 
 def upstream_of(records: Iterable[catalog.TopologyRecord], sender: str) -> list[str]:
-    """``sender`` (a computation's incarnation, or a source's sender) and all that its records come from.
+    """``sender`` and all senders that its records come from, directly or not.
 
-    Feedback edges take no part, as in low watermarks.
+    ``sender`` is a computation's incarnation, or the sender of a source. Feedback edges do not count, as in low
+    watermarks.
     """
     feeders: dict[str, list[str]] = {}
     inputs: dict[str, list[str]] = {}
@@ -66,10 +72,19 @@ def upstream_of(records: Iterable[catalog.TopologyRecord], sender: str) -> list[
 async def read_percentile(
     authority: ShardedWatermarks, records: Iterable[catalog.TopologyRecord], sender: str, percentile: float
 ) -> PercentileWatermark:
-    """The watermark of ``sender`` that ``percentile`` percent of the timestamps at work are at or above (7.2).
+    """The percentile watermark of ``sender``: ``percentile`` percent of the pending timestamps are at or above it
+    (7.2).
 
-    ``records``: all topologies, as ``ControlClient.list_topologies`` gives them. Heuristic: records may come behind it.
-    For the same topologies it never goes back. RequestError if the authority does not answer.
+    The value is heuristic: records below it may still arrive. For the same topologies it never falls.
+
+    Args:
+        authority: A client of the low watermark authority.
+        records: All topologies, as returned by ``ControlClient.list_topologies``.
+        sender: A computation's incarnation, or the sender of a source.
+        percentile: Over 0 and at most 100, with two decimals.
+
+    Raises:
+        RequestError: The authority does not answer.
     """
     told = await asyncio.gather(
         *(_told(authority, one, basis_points(percentile)) for one in upstream_of(records, sender))

@@ -1,4 +1,4 @@
-"""One Report stream, kept open: the newest report of every interval, until it has arrived (7.2)."""
+"""One Report stream that stays open. It sends the newest report of every interval until that has arrived (7.2)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequenc
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from millwheel.rpc.channel import RETRYABLE, Backoff
-from millwheel.rpc.errors import calling, heed_cancellation
+from millwheel.rpc.errors import calling, raise_if_cancelled
 from millwheel.rpc.failures import FailureCode, RequestError
 from millwheel.rpc.v1 import watermark_pb2 as pb
 from millwheel.rpc.watermarks import (
@@ -26,50 +26,50 @@ from millwheel.rpc.writing import writing
 if TYPE_CHECKING:
     from millwheel.rpc.v1.watermark_pb2_grpc import WatermarkServiceAsyncStub
 
-__all__ = ["PendingOf", "ReportStream", "connected", "nothing_told"]
+__all__ = ["PendingOf", "ReportStream", "connected", "nothing_reported"]
 
 log = logging.getLogger("millwheel.client")
 
-_REPORTS_A_MESSAGE: Final = 1_000
-_OFTEN: Final = 10
-"""Failures in a row, some seconds, after which even those that pass by themselves are worth a line, one in so many."""
-_HEALTHY: Final = 1.0
-"""Seconds that a stream must have lasted for its end to count as a first failure."""
+_MAX_REPORTS_PER_MESSAGE: Final = 1_000
+_MANY_FAILURES: Final = 10
+"""A warning is logged once in so many failures in a row, for failures that pass by themselves. This takes seconds."""
+_HEALTHY_SECONDS: Final = 1.0
+"""If a stream ends after more seconds than this, the failure count starts at 1 again."""
 
 Key: TypeAlias = tuple[str, Member]
 
 PendingOf: TypeAlias = Callable[[str], Mapping[Member, PendingWork]]
-"""What the members of a computation that are reported here have at work."""
+"""Returns the pending work of those members of a computation that report here."""
 
 
-def nothing_told(computation: str) -> Mapping[Member, PendingWork]:
-    """The answer of who has nothing to tell."""
+def nothing_reported(computation: str) -> Mapping[Member, PendingWork]:
+    """A ``PendingOf`` without pending work."""
     return {}
 
 
 def _level(error: RequestError, before: int) -> int:
-    """How loud a failure is told that had so many ``before`` it."""
+    """The log level of a failure after ``before`` other failures in a row."""
     if error.code not in RETRYABLE:
         return logging.ERROR
-    return logging.WARNING if before % _OFTEN == _OFTEN - 1 else logging.DEBUG
+    return logging.WARNING if before % _MANY_FAILURES == _MANY_FAILURES - 1 else logging.DEBUG
 
 
 @contextlib.asynccontextmanager
 async def connected(address: str) -> AsyncIterator[None]:
-    """Around client calls: failures leave as a RequestError, and so does the closing of a channel under a call.
+    """Context of client calls. It converts failures to RequestError, also the closing of a channel during a call.
 
-    gRPC shows the latter as a cancellation, which it is not unless this task was cancelled.
+    gRPC shows that closing as a cancellation. It is a real cancellation only if this task was cancelled.
     """
     try:
         async with calling(address):
             yield
     except asyncio.CancelledError:
-        heed_cancellation()
+        raise_if_cancelled()
         raise RequestError(FailureCode.UNAVAILABLE, f"the connection to {address} was closed") from None
 
 
 class ReportStream:
-    """Keeps the newest report per computation and member; every reconnect sends all of them again."""
+    """Keeps the newest report of each computation and member. After a reconnect all of them are sent again."""
 
     def __init__(
         self,
@@ -77,19 +77,28 @@ class ReportStream:
         accept: Callable[[WatermarkReport], Awaitable[None]],
         on_refused: Callable[[WatermarkReport], None],
         *,
-        pending_of: PendingOf = nothing_told,
+        pending_of: PendingOf = nothing_reported,
         coalesce: float,
         refresh: float,
         backoff: Backoff,
     ) -> None:
-        """``accept`` has a report's sequencer accepted, where the authority does not know it; ``pending_of`` tells what
-        members of a computation have at work."""
+        """Create a stream.
+
+        Args:
+            stub: Returns a stub for the authority, and its address.
+            accept: Announces a report's sequencer if the authority does not know it.
+            on_refused: Called with a report whose sequencer is out of date.
+            pending_of: Returns the pending work of a computation's members.
+            coalesce: The least number of seconds between two messages.
+            refresh: Seconds after which every report is sent again.
+            backoff: The back-off between connections.
+        """
         self._stub = stub
         self._accept = accept
         self._on_refused = on_refused
         self._pending_of = pending_of
         self._pending: dict[Key, PendingWork] = {}
-        """What was asked for, to go with the next report of each."""
+        """Requested pending work, to send with the next report of each member."""
         self._coalesce = coalesce
         self._refresh = refresh
         self._backoff = backoff
@@ -102,11 +111,11 @@ class ReportStream:
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        """Connect, and stay so."""
+        """Connect and stay connected."""
         self._task = asyncio.create_task(self._run())
 
     async def close(self) -> None:
-        """Stop."""
+        """Stop reporting."""
         tasks = [*self._accepting.values(), *([self._task] if self._task else [])]
         for task in tasks:
             task.cancel()
@@ -114,7 +123,7 @@ class ReportStream:
         self._task = None
 
     def report(self, report: WatermarkReport) -> int:
-        """Number ``report`` and send it soon, unless a newer one of the same member comes before; its number."""
+        """Number ``report`` and queue it. A newer report of the same member replaces it. Returns its number."""
         key = (report.computation, report.member)
         self._number += 1
         report.number = self._number
@@ -125,14 +134,14 @@ class ReportStream:
         return report.number
 
     def forget(self, computation: str, member: Member) -> None:
-        """Send nothing more of a member."""
+        """Stop reports about a member."""
         key = (computation, member)
         self._newest.pop(key, None)
         self._unsent.pop(key, None)
         self._pending.pop(key, None)
 
     async def _run(self) -> None:
-        """Stream after stream."""
+        """Open streams, one after the other."""
         loop = asyncio.get_running_loop()
         failures = 0
         while True:
@@ -142,13 +151,17 @@ class ReportStream:
             except RequestError as error:
                 log.log(_level(error, failures), "reporting watermarks: %s", error)
             except Exception:
-                # Whoever reports would be silent for good, and hold every low watermark after it.
+                # Without another attempt this reporter would be silent for good, and would hold every low watermark
+                # after it.
                 log.exception("watermarks cannot be reported, trying again")
-            failures = 1 if loop.time() - began > _HEALTHY else failures + 1
+            failures = 1 if loop.time() - began > _HEALTHY_SECONDS else failures + 1
             await asyncio.sleep(self._backoff.delay(failures, random.random()))
 
     async def _one_stream(self) -> None:
-        """Open a stream, send everything, then what changes; returns or raises RequestError when it ends."""
+        """Open a stream, send every report, then each change.
+
+        Returns or raises RequestError at the end of the stream.
+        """
         stub, address = await self._stub()
         call: Any = stub.Report()  # type: ignore[call-arg]  # the stubs know no call that is written to
         async with connected(address), writing(call, self._write(call)):
@@ -160,7 +173,7 @@ class ReportStream:
             await call.write(request)
 
     async def _requests(self) -> AsyncIterator[pb.ReportRequest]:
-        """What goes out on one stream."""
+        """The messages of one stream."""
         self._unsent = dict.fromkeys(self._newest)
         refresh_at = self._now() + self._refresh
         while True:
@@ -175,8 +188,8 @@ class ReportStream:
                 await self._more(refresh_at)
 
     def _take(self) -> list[WatermarkReport]:
-        """The next unsent reports, no more of them than a message holds."""
-        keys = [key for key, _ in zip(self._unsent, range(_REPORTS_A_MESSAGE), strict=False)]
+        """Remove and return the next unsent reports, at most as many as fit into a message."""
+        keys = [key for key, _ in zip(self._unsent, range(_MAX_REPORTS_PER_MESSAGE), strict=False)]
         for key in keys:
             del self._unsent[key]
         newest = [self._newest[key] for key in keys if key not in self._accepting]
@@ -185,7 +198,10 @@ class ReportStream:
         return newest
 
     async def _more(self, until: float) -> None:
-        """Wait for changes and, close after a message, for others; but for the first no longer than ``until``."""
+        """Wait for a change, at most until ``until``.
+
+        After a change, wait for ``coalesce`` to gather further changes.
+        """
         self._changed.clear()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout_at(until):
@@ -196,9 +212,9 @@ class ReportStream:
         return asyncio.get_running_loop().time()
 
     def _heed(self, response: pb.ReportResponse) -> None:
-        """Give up what was refused, announce what was never accepted, tell what is asked for."""
+        """Process a response: drop refused members, announce unknown sequencers, and queue requested pending work."""
         for computation in response.wanted:
-            self._tell_pending(computation)
+            self._report_pending(computation)
         for report in self._standing(response.refused):
             self.forget(report.computation, report.member)
             self._on_refused(report)
@@ -208,7 +224,7 @@ class ReportStream:
                 task = asyncio.create_task(self._announce(key, report))
                 self._accepting[key] = task
 
-    def _tell_pending(self, computation: str) -> None:
+    def _report_pending(self, computation: str) -> None:
         for member, pending in self._pending_of(computation).items():
             key = (computation, member)
             if key in self._newest and key not in self._accepting:
@@ -217,7 +233,7 @@ class ReportStream:
         self._changed.set()
 
     def _standing(self, messages: Sequence[pb.IntervalWatermark]) -> list[WatermarkReport]:
-        """Those of ``messages`` that speak of the sequencers that are reported now, not of earlier ones."""
+        """Those of ``messages`` that are about the current sequencers, and not about earlier ones."""
         reports = [report_from_wire(message) for message in messages]
         return [
             report
@@ -227,11 +243,11 @@ class ReportStream:
         ]
 
     async def _announce(self, key: Key, report: WatermarkReport) -> None:
-        """Have a sequencer accepted again, then report again."""
+        """Announce a sequencer again, then report again."""
         try:
             await self._accept(report)
         except AcceptRefusedError:
-            # Whoever refuses a sequencer says nothing of a newer one, under which the interval may be back by now.
+            # The refusal is about this sequencer only. The interval may be back here under a newer one.
             if (newest := self._newest.get(key)) is not None and newest.sequencer == report.sequencer:
                 self.forget(*key)
                 self._on_refused(report)

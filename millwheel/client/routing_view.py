@@ -1,4 +1,4 @@
-"""A stream's routing, put together from what a master tells of it piece by piece. Pure."""
+"""Assembles a stream's routing from the master's partial messages. Pure."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ __all__ = ["RoutingView"]
 
 
 class _Intervals:
-    """One consumer's intervals, in the order of their keys."""
+    """One consumer's intervals, ordered by their keys."""
 
     def __init__(self) -> None:
         self.records: list[catalog.IntervalRecord] = []
         self._starts: list[bytes] = []
 
     def replace(self, changed: Iterable[catalog.IntervalRecord]) -> None:
-        """Put each in place of all that share a key with it."""
+        """Insert each interval. It replaces all intervals that share a key with it."""
         for one in changed:
             start = one.keys.start
             end = one.keys.end if one.keys.HasField("end") else None
@@ -36,13 +36,13 @@ class _Intervals:
 
 
 class RoutingView:
-    """What one watch has told so far."""
+    """The routing that one watch has received so far."""
 
     def __init__(self) -> None:
         self._intervals: dict[str, _Intervals] = {}
 
     def take(self, message: control.WatchRoutingResponse) -> control.WatchRoutingResponse | None:
-        """Take a message in: the routing with all intervals, or None while more of the same revision is to come."""
+        """Apply a message. Returns the routing with all intervals, or None if the revision has more messages."""
         known, self._intervals = self._intervals, {}
         for route in message.consumers:
             intervals = known.get(route.incarnation) if route.only_changes else None

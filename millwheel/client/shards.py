@@ -1,4 +1,4 @@
-"""The client of the whole authority: each computation's shard, wherever it is now (7.2)."""
+"""A client of the whole low watermark authority. It finds each computation's shard (7.2)."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import AsyncGenerator, Callable, Hashable, Iterable
 from contextlib import aclosing, suppress
 from typing import Final, Protocol
 
-from millwheel.client.report_stream import PendingOf, nothing_told
+from millwheel.client.report_stream import PendingOf, nothing_reported
 from millwheel.client.watermarks import WatermarkClient, client_is_closed
 from millwheel.rpc.failures import FailureCode, RequestError
 from millwheel.rpc.merging import merged
@@ -16,49 +16,49 @@ from millwheel.rpc.watermarks import BroadcastUpdate, Member, WatermarkReport
 
 __all__ = ["OnePlace", "ShardPlaces", "ShardedWatermarks", "shard_is_away"]
 
-_LOOKS: Final = 0.5
-"""Seconds between two looks whether a shard has moved."""
+_POLL_SECONDS: Final = 0.5
+"""Seconds between two checks whether a shard has moved."""
 
 
 class ShardPlaces(Protocol):
-    """Where shards are. Asked before every attempt to connect, and a few times a second in between."""
+    """Finds shards. The client uses it before every attempt to connect, and a few times a second in between."""
 
     def shard_of(self, computation: str) -> Hashable:
-        """What the computations of one shard have in common, and no others."""
+        """A value that is the same for all computations of one shard, and differs between shards."""
 
     async def address_of(self, shard: Hashable) -> str:
-        """host:port; RequestError (UNAVAILABLE) while nobody serves the shard."""
+        """The shard's address, as host:port. RequestError (UNAVAILABLE) while no authority serves the shard."""
 
 
 class OnePlace:
-    """An authority that is one server, for ever."""
+    """An authority that is a single server at a fixed address."""
 
     def __init__(self, address: str) -> None:
         self._address = address
 
     def shard_of(self, computation: str) -> Hashable:
-        """All are one."""
+        """All computations have the same shard."""
         return None
 
     async def address_of(self, shard: Hashable) -> str:
-        """Always the same."""
+        """The fixed address."""
         return self._address
 
 
 def shard_is_away(what: str) -> RequestError:
-    """What :meth:`ShardPlaces.address_of` raises."""
+    """The error that :meth:`ShardPlaces.address_of` raises."""
     return RequestError(
         FailureCode.UNAVAILABLE,
-        f"nobody serves the low watermark authority's shard of {what} now",
+        f"no process serves the low watermark authority's shard of {what} now",
         "another candidate takes it within its lease's time; see that `millwheel authority run` runs",
         reason="AUTHORITY_AWAY",
     )
 
 
 class ShardedWatermarks:
-    """As :class:`~millwheel.client.watermarks.WatermarkClient`, for the computations of all shards.
+    """A :class:`~millwheel.client.watermarks.WatermarkClient` for the computations of all shards.
 
-    An async context manager; reports begin to flow inside it.
+    Use it as an async context manager. Reports are sent inside it.
     """
 
     def __init__(
@@ -66,7 +66,7 @@ class ShardedWatermarks:
         places: ShardPlaces,
         *,
         on_refused: Callable[[WatermarkReport], None],
-        pending_of: PendingOf = nothing_told,
+        pending_of: PendingOf = nothing_reported,
         refresh: float = 10.0,
     ) -> None:
         self._places = places
@@ -85,7 +85,7 @@ class ShardedWatermarks:
         await self.close()
 
     async def close(self) -> None:
-        """Stop reporting and close the connections. What is reported from now on is told to nobody."""
+        """Stop reports and close the connections. Later reports are dropped."""
         self._closed = True
         if self._follower is not None:
             self._follower.cancel()
@@ -95,14 +95,17 @@ class ShardedWatermarks:
         await asyncio.gather(*(client.close() for client in clients), *self._closing)
 
     def keep(self, computations: Iterable[str]) -> None:
-        """Hang up on the shards that none of these is kept by: nobody watches or reports there any more."""
+        """Close the clients of the shards that keep none of ``computations``.
+
+        No watch or report may use them any more.
+        """
         for shard in self._clients.keys() - {self._places.shard_of(computation) for computation in computations}:
             task = asyncio.create_task(self._clients.pop(shard).close())
             self._closing.add(task)
             task.add_done_callback(self._closing.discard)
 
     def of(self, computation: str) -> WatermarkClient:
-        """The client of the computation's shard; RequestError (FAILED_PRECONDITION) once this one is closed."""
+        """The client of the computation's shard. RequestError (FAILED_PRECONDITION) if this object is closed."""
         if self._closed:
             raise client_is_closed()
         shard = self._places.shard_of(computation)
@@ -120,9 +123,9 @@ class ShardedWatermarks:
         return client
 
     async def _follow(self) -> None:
-        """Leave processes that shards have moved away from, and that do not say so."""
+        """Reconnect to shards that have moved. A paused or unreachable server does not end the connection itself."""
         while True:
-            await asyncio.sleep(_LOOKS)
+            await asyncio.sleep(_POLL_SECONDS)
             for client in list(self._clients.values()):
                 with suppress(RequestError):
                     await client.follow()
@@ -135,7 +138,7 @@ class ShardedWatermarks:
         return await client.accept(computation, member, sequencer, patience, report_number=report_number)
 
     def report(self, report: WatermarkReport) -> int:
-        """See :meth:`WatermarkClient.report`; 0 from one that is closed."""
+        """See :meth:`WatermarkClient.report`. Returns 0 if this object is closed."""
         return 0 if self._closed else self.of(report.computation).report(report)
 
     def forget(self, computation: str, member: Member) -> None:
@@ -152,7 +155,7 @@ class ShardedWatermarks:
         return await self.of(computation).percentile(computation, basis_points)
 
     async def watch(self, computations: Iterable[str]) -> AsyncGenerator[dict[str, BroadcastUpdate], None]:
-        """See :meth:`WatermarkClient.watch`; shards tell their news apart."""
+        """See :meth:`WatermarkClient.watch`. Each update comes from one shard."""
         shards: dict[Hashable, list[str]] = {}
         for computation in computations:
             shards.setdefault(self._places.shard_of(computation), []).append(computation)

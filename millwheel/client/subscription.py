@@ -1,4 +1,4 @@
-"""Reading a stream from outside: subscriptions with a durable cursor, or as a tail (section 4.3; design §9).
+"""Reads a stream from outside: with a durable cursor, or as a tail (section 4.3).
 
 ::
 
@@ -8,8 +8,8 @@
                 ...
             await subscription.ack(batch.next_offset)
 
-What is ACKed is not delivered again, whoever asks under that cursor. When the log moves or its worker restarts, the
-subscription finds it again and goes on where it was: the program sees every offset once.
+Records that are ACKed and flushed under a cursor are not delivered again to any subscriber of that cursor. If the log
+moves or its worker restarts, the subscription finds it and continues where it was: the program gets every offset once.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from uuid import uuid4
 
 from millwheel.client.control import DEFAULT_ADDRESS, ControlClient
 from millwheel.client.log_link import LogLink
-from millwheel.core.time import MAX_TIMESTAMP, MIN_TIMESTAMP
+from millwheel.model.time import MAX_TIMESTAMP, MIN_TIMESTAMP
 from millwheel.rpc.v1 import subscription_pb2 as wire
 from millwheel.rpc.v1 import topology_pb2 as specs
 from millwheel.sdk.codecs import codec_for
@@ -37,19 +37,19 @@ Result = TypeVar("Result")
 
 
 class From(Enum):
-    """Where a cursor that does not exist yet begins, or a tail."""
+    """Where a new cursor or a tail begins."""
 
     OLDEST = wire.SUBSCRIBE_FROM_OLDEST
-    """At the oldest record kept."""
+    """At the oldest record in the log."""
     NOW = wire.SUBSCRIBE_FROM_NOW
 
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Consecutive records of a stream; iterate it for (offset, timestamp, value).
+    """Consecutive records of a stream. Iterate over it for (offset, timestamp, value).
 
-    ``watermark``: every record with a smaller timestamp (microseconds) is at a smaller offset than ``next_offset``,
-    late ones aside (4.5). A batch without records says that the watermark moved.
+    ``watermark``, in microseconds: every record with a smaller timestamp has a smaller offset than ``next_offset``,
+    except late records (4.5). A batch without records means that the watermark advanced.
     """
 
     first_offset: int
@@ -66,24 +66,25 @@ class Batch:
 
 
 class Subscription:
-    """One subscriber of one stream; ``async with`` it, and iterate it for batches.
+    """One subscriber of one stream. Use it with ``async with``, and iterate over it for batches.
 
     Args:
-        stream: its name.
-        cursor: a durable cursor's name; empty for a tail, which keeps nothing.
-        start: where a cursor that does not exist yet begins, or a tail; by default at the oldest record, or now.
-        record_type: what values are decoded as, by the SDK's codecs; None leaves them bytes.
-        decode: the same by a function of one's own.
-        address: a master's, as host or host:port; of several, all with commas between them.
-        window: records sent beyond the last ACK, at most; 0 takes the log's default. For cursors.
-        auto_ack: ACK a batch when the next is asked for.
-        until_end: end the iteration when the stream has ended and everything was delivered.
-        watermarks: also deliver batches without records, when only the watermark moved.
-        patience: seconds for which a log that cannot be reached is looked for. While it lasts, the logger
-            ``millwheel.client`` says what is waited for: after 3 seconds, then every 30.
+        stream: The name of the stream.
+        cursor: The name of a durable cursor. Empty for a tail, which keeps no position.
+        start: Where a new cursor or a tail begins. The default is the oldest record for a cursor, and now for a tail.
+        record_type: The type to decode values as, with the SDK's codecs. None leaves values as bytes.
+        decode: A function that decodes values. ``record_type`` overrides it.
+        address: A master's address, as host or host:port; several with commas between them.
+        window: The most records that are sent beyond the last ACK, for cursors. 0 uses the log's default.
+        auto_ack: Whether to ACK a batch when the next batch is requested.
+        until_end: Whether to end the iteration when the stream has ended and every record is delivered.
+        watermarks: Whether to deliver batches without records when only the watermark advances.
+        patience: Seconds to look for a log that cannot be reached. The logger ``millwheel.client`` says what the
+            subscription waits for: after 3 seconds, then every 30.
 
-    Iteration raises RequestError for what does not pass by itself: an unknown stream, a cursor that another
-    subscriber has taken over (reason ``CURSOR_TAKEN_OVER``) or that was deleted.
+    Raises:
+        RequestError: By the iteration, for a failure that does not pass: the stream is unknown, or the cursor was
+            deleted or taken over by another subscriber (reason ``CURSOR_TAKEN_OVER``).
     """
 
     def __init__(
@@ -106,9 +107,12 @@ class Subscription:
         self.stream = stream
         self.cursor = cursor
         self.watermark: int = MIN_TIMESTAMP
-        """The largest watermark that came with a batch."""
+        """The largest watermark of a batch received so far, in microseconds."""
         self.missed = 0
-        """Records that were gone before they could be delivered: of a tail slower than the stream's retention."""
+        """Records that were deleted before they were delivered.
+
+        It happens to a tail slower than the stream's retention.
+        """
         self._start = start or (From.OLDEST if cursor else From.NOW)
         self._decode = decode
         self._window = window
@@ -120,16 +124,19 @@ class Subscription:
         self._reading = asyncio.Lock()
         self._ahead: deque[Batch] = deque()
         self._position: int | None = None
-        """The offset after the last record received; None before the first response."""
+        """The offset after the last record received. None before the first response."""
         self._delivered: int | None = None
         self._life = 0
-        """The life of the cursor that the position is of. Between two calls another may have come."""
+        """The incarnation of the cursor that ``_position`` belongs to.
+
+        The cursor may be re-created between two calls.
+        """
         self._acked = 0
         self._durable = 0
         self._ended = False
 
     async def __aenter__(self) -> Subscription:
-        """Waits until the log has answered: from now on the cursor exists, or the tail has its beginning."""
+        """Wait until the log has answered. From then on the cursor exists, or the tail has its start."""
         try:
             await self._receive()
         except BaseException:
@@ -165,18 +172,18 @@ class Subscription:
             await self._receive()
 
     def _decoded(self, batch: Batch) -> Batch:
-        """The batch as it is delivered. One that cannot be decoded stays: nothing is passed over."""
+        """Decode a batch. A batch that cannot be decoded stays queued, so no record is skipped."""
         decode = self._decode
         return batch if decode is None else replace(batch, values=[decode(value) for value in batch.values])
 
     async def _receive(self) -> None:
-        """Take one response in; what is to be delivered goes ``_ahead``."""
+        """Receive one response, and append its records to ``_ahead``."""
         async with self._reading:
             response = await self._link.read(self._request)
             self._take(response)
 
     def _request(self) -> list[wire.SubscribeRequest]:
-        """What a new call begins with: where to go on, and the last ACK, which the call before may have lost."""
+        """The first requests of a new call: the position, and the last ACK, which the previous call may have lost."""
         start = wire.SubscribeStart(
             stream=self.stream, cursor=self.cursor, begin=self._start.value, window=self._window
         )
@@ -208,34 +215,38 @@ class Subscription:
 
     @property
     def spec(self) -> specs.StreamSpec:
-        """The stream's declaration, once the log has been found."""
+        """The stream's declaration. It is available once the log has been found."""
         return self._link.spec
 
     @property
     def kept_since(self) -> int | None:
-        """Since when the stream's log keeps records, as wall time in microseconds; None if that is not known."""
+        """Since when the stream's log keeps records, as wall time in microseconds. None if that is unknown."""
         return self._link.created_at or None
 
     @property
     def made_log(self) -> bool:
-        """Whether the stream had no log before this subscription asked for one: earlier records were not kept."""
+        """Whether this subscription created the stream's log. Earlier records were then not kept."""
         return self._link.created
 
-    # Acknowledging.
+    # ACKs.
 
     async def ack(self, below_offset: int) -> None:
-        """Be done with every record below ``below_offset``. Returns at once: see ``flush``. For cursors."""
+        """ACK every record below ``below_offset``, for cursors. Returns at once; :meth:`flush` makes it durable.
+
+        Args:
+            below_offset: The offset after the last processed record, such as :attr:`Batch.next_offset`.
+        """
         if below_offset > self._acked:
             self._acked = below_offset
             await self._link.write(_ack(below_offset))
 
     @property
     def durable(self) -> int:
-        """The ACK that the log has on disk: nothing below it is ever delivered again."""
+        """The last ACK that the log has on disk. Records below this offset are never delivered again."""
         return self._durable
 
     async def flush(self) -> None:
-        """Wait until the last ACK is on disk. What arrives meanwhile is delivered by the next iterations."""
+        """Wait until the last ACK is on disk. Records that arrive meanwhile are delivered by the next iterations."""
         while self.cursor and self._durable < self._acked:
             await self._receive()
 
@@ -245,9 +256,9 @@ def _ack(below: int) -> wire.SubscribeRequest:
 
 
 class BlockingSubscription:
-    """A :class:`Subscription` for programs without an event loop: ``with`` it, and iterate it.
+    """A :class:`Subscription` for programs without an event loop. Use it with ``with``, and iterate over it.
 
-    Takes the same arguments. One thread of its own does the talking.
+    The arguments are those of :class:`Subscription`. The subscription runs in a background thread.
     """
 
     def __init__(self, stream: str, **options: Any) -> None:
@@ -290,11 +301,11 @@ class BlockingSubscription:
 
     @property
     def watermark(self) -> int:
-        """The largest watermark that came with a batch."""
+        """The largest watermark of a batch received so far, in microseconds."""
         return self._inner.watermark
 
     def ack(self, below_offset: int) -> None:
-        """Be done with every record below ``below_offset``; see :meth:`Subscription.ack`."""
+        """ACK every record below ``below_offset``. See :meth:`Subscription.ack`."""
         self._run(self._inner.ack(below_offset))
 
     def flush(self) -> None:
@@ -321,5 +332,5 @@ async def _entered(stream: str, options: dict[str, Any]) -> Subscription:
 
 
 async def _next_or_none(subscription: Subscription) -> Batch | None:
-    """The next batch; a StopAsyncIteration cannot leave a task."""
+    """The next batch, or None at the end: a task cannot raise StopAsyncIteration."""
     return await anext(subscription, None)

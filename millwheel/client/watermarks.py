@@ -1,7 +1,7 @@
-"""The client of one authority shard, for workers and injectors (5.2, 7.2).
+"""The client of one shard of the low watermark authority, for workers and injectors (5.2, 7.2).
 
-Reports are idempotent: what counts is the newest of each interval, so that alone is kept, sent on
-change, and sent again after a reconnect. A watch survives reconnects; values never go back.
+Reports are idempotent: only the newest report of each interval counts. So the client keeps only that one. It sends the
+report after a change, and again after a reconnect. A watch survives reconnects, and its values never fall.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import grpc
 
-from millwheel.client.report_stream import PendingOf, ReportStream, connected, nothing_told
-from millwheel.core.time import MIN_TIMESTAMP
-from millwheel.rpc.channel import DEFAULT_DEADLINE, PASSING, RETRYABLE, Backoff, open_channel, retrying
+from millwheel.client.report_stream import PendingOf, ReportStream, connected, nothing_reported
+from millwheel.model.time import MIN_TIMESTAMP
+from millwheel.rpc.channel import DEFAULT_DEADLINE_SECONDS, PASSING, RETRYABLE, Backoff, open_channel, retrying
 from millwheel.rpc.failures import FailureCode, RequestError
 from millwheel.rpc.v1 import watermark_pb2 as pb
 from millwheel.rpc.v1.watermark_pb2_grpc import WatermarkServiceStub
@@ -25,7 +25,7 @@ from millwheel.rpc.watermarks import (
     AcceptRefusedError,
     BroadcastUpdate,
     Member,
-    ReportNotHeardError,
+    ReportNotReceivedError,
     WatermarkReport,
     interval_to_wire,
     sequencers_from_wire,
@@ -37,17 +37,18 @@ if TYPE_CHECKING:
 __all__ = ["Address", "WatermarkClient", "client_is_closed"]
 
 Address: TypeAlias = str | Callable[[], Awaitable[str]]
-"""``host:port`` of the shard, or how to find out where it is now, asked before every attempt to connect."""
+"""``host:port`` of the shard, or a function that finds the current address before every attempt to connect."""
 
 
 class WatermarkClient:
-    """Talks to one shard. An async context manager; reports begin to flow inside it.
+    """A client of one shard. Use it as an async context manager. Reports are sent inside it.
 
-    ``on_refused``: called with a report whose owner is the owner no more: drop the interval. ``pending_of``: what
-    members of a computation have at work, told to the authority when it asks.
-    ``coalesce``: how far apart messages are at least, seconds: under load a watermark changes with every record, and
-    a message for each would cost both sides as much as the record does. ``refresh``: seconds after which every value is
-    sent again, so that the authority can tell a still interval from a silent one.
+    ``on_refused``: called with a report whose sequencer is out of date; the caller must drop the interval.
+    ``pending_of``: returns the pending work of a computation's members, when the authority requests it.
+    ``coalesce``: the least number of seconds between two messages. Under load a watermark changes with every record,
+    and a message for each change would cost both sides as much as the record.
+    ``refresh``: seconds after which every value is sent again. So the authority can distinguish an interval without
+    changes from one that does not report.
     """
 
     def __init__(
@@ -55,7 +56,7 @@ class WatermarkClient:
         address: Address,
         *,
         on_refused: Callable[[WatermarkReport], None],
-        pending_of: PendingOf = nothing_told,
+        pending_of: PendingOf = nothing_reported,
         coalesce: float = 0.02,
         refresh: float = 10.0,
         backoff: Backoff | None = None,
@@ -79,14 +80,14 @@ class WatermarkClient:
         return self
 
     def start(self) -> None:
-        """Have reports flow, until :meth:`close`."""
+        """Start to send reports, until :meth:`close`."""
         self._stream.start()
 
     async def __aexit__(self, *_: object) -> None:
         await self.close()
 
     async def close(self) -> None:
-        """Stop reporting and close the connection."""
+        """Stop reports and close the connection."""
         self._closed = True
         await self._stream.close()
         for channel, _ in self._channels.values():
@@ -94,9 +95,10 @@ class WatermarkClient:
         self._channels.clear()
 
     async def follow(self) -> None:
-        """See whether the shard has moved: then its old connection is closed, and all that used it goes on at the new.
+        """Check whether the shard has moved. If so, close the old connection, so that all its users reconnect.
 
-        Whoever had it may be paused, or cut off, and never say that it is over. RequestError: not known where it is.
+        The old server may be paused or unreachable, and then never ends the connection itself. RequestError if the
+        shard's address is unknown.
         """
         await self._stub()
 
@@ -105,11 +107,25 @@ class WatermarkClient:
     async def accept(
         self, computation: str, member: Member, sequencer: int, patience: float = 60.0, *, report_number: int = 0
     ) -> int:
-        """Have ``sequencer`` accepted for ``member`` (G4); what was last broadcast for it.
+        """Announce that ``sequencer`` is the sequencer of ``member`` (G4). The call is idempotent.
 
-        Do no work before it returns. AcceptRefusedError: somebody else owns it. ReportNotHeardError: an injector's
-        report ``report_number`` has not come; if it has, it is as durable as the acceptance. Any other RequestError:
-        not known within ``patience`` seconds; ask again, it is idempotent.
+        Invariant: the caller does no work before this call returns. Otherwise a deposed owner, which does not know the
+        records of its successor, could still move the low watermark past them.
+
+        Args:
+            computation: The computation.
+            member: An interval, or the name of an injector process.
+            sequencer: The sequencer to accept.
+            patience: Seconds to try.
+            report_number: For an injector: also confirm that this report is as durable as the acceptance.
+
+        Returns:
+            The last broadcast watermark of the member, in microseconds.
+
+        Raises:
+            AcceptRefusedError: A newer sequencer owns the member.
+            ReportNotHeardError: Report ``report_number`` has not arrived.
+            RequestError: The result is unknown after ``patience`` seconds. Call again.
         """
         request = pb.AcceptSequencerRequest(
             computation=computation,
@@ -122,7 +138,7 @@ class WatermarkClient:
         async def call() -> int:
             stub, address = await self._stub()
             async with connected(address):
-                return (await stub.AcceptSequencer(request, timeout=DEFAULT_DEADLINE)).watermark_us
+                return (await stub.AcceptSequencer(request, timeout=DEFAULT_DEADLINE_SECONDS)).watermark_us
 
         try:
             return await retrying(call, patience=patience, backoff=self._backoff, passing=PASSING)
@@ -130,24 +146,24 @@ class WatermarkClient:
             if error.reason == SEQUENCER_REFUSED:
                 raise AcceptRefusedError(error.message) from error
             if error.reason == REPORT_NOT_HEARD:
-                raise ReportNotHeardError(str(member), report_number) from error
+                raise ReportNotReceivedError(str(member), report_number) from error
             raise
 
     def report(self, report: WatermarkReport) -> int:
-        """Report, soon and until it has arrived; the report's number. Its sequencer was accepted before."""
+        """Queue a report. It is sent until it has arrived. Its sequencer must be accepted. Returns its number."""
         return self._stream.report(report)
 
     def forget(self, computation: str, member: Member) -> None:
-        """Report nothing more of a member: it was let go of."""
+        """Stop reports about a member that was released."""
         self._stream.forget(computation, member)
 
     # -- listeners -------------------------------------------------------------------------------
 
     async def watch(self, computations: Iterable[str]) -> AsyncGenerator[dict[str, BroadcastUpdate], None]:
-        """What is broadcast for ``computations``: first the current values, then every change.
+        """Broadcast values of ``computations``: first the current values, then every change.
 
-        Each update has the newest value, never below an earlier one, and the sequencers that are new (after a
-        reconnect all of them again). Goes on through failures that may pass; other RequestErrors end it.
+        Each update has the newest value, never below an earlier one, and the new sequencers. After a reconnect it has
+        all sequencers again. Failures that may pass do not end the watch. Other RequestErrors do.
         """
         known: dict[str, int] = {}
         request = pb.WatchWatermarksRequest(computations=sorted(set(computations)))
@@ -174,41 +190,49 @@ class WatermarkClient:
     # -- operators -------------------------------------------------------------------------------
 
     async def explain(self, computation: str, limit: int = 0) -> pb.ExplainWatermarkResponse:
-        """What holds the watermark of ``computation`` back (G8); RequestError NOT_FOUND if nothing is known of it."""
+        """What holds the low watermark of ``computation`` (G8). RequestError (NOT_FOUND) if it is unknown."""
         stub, address = await self._stub()
         async with connected(address):
             request = pb.ExplainWatermarkRequest(computation=computation, limit=limit)
-            return await stub.ExplainWatermark(request, timeout=DEFAULT_DEADLINE)
+            return await stub.ExplainWatermark(request, timeout=DEFAULT_DEADLINE_SECONDS)
 
     async def percentile(self, computation: str, basis_points: int) -> pb.GetPercentileWatermarkResponse:
-        """The watermark of ``computation`` alone without the smallest timestamps at work in it (7.2).
+        """The watermark of ``computation`` alone, without the smallest of its pending timestamps (7.2).
 
-        ``basis_points``: 9900 leaves out one in a hundred. RequestError NOT_FOUND if nothing is known of it.
+        Args:
+            computation: The computation.
+            basis_points: The share of timestamps that count. 9900 leaves out one in a hundred.
+
+        Raises:
+            RequestError: The computation is unknown (NOT_FOUND), or the authority does not answer.
         """
         stub, address = await self._stub()
         async with connected(address):
             request = pb.GetPercentileWatermarkRequest(computation=computation, percentile_bp=basis_points)
-            return await stub.GetPercentileWatermark(request, timeout=DEFAULT_DEADLINE)
+            return await stub.GetPercentileWatermark(request, timeout=DEFAULT_DEADLINE_SECONDS)
 
     async def expect_injectors(self, stream: str, processes: Iterable[str], patience: float = 60.0) -> None:
-        """Have ``stream``'s watermark wait for exactly ``processes`` (5.2); for all announced if none."""
+        """Make the low watermark of ``stream`` wait for exactly ``processes`` (5.2).
+
+        If empty, for all that announce.
+        """
         request = pb.ExpectInjectorsRequest(stream=stream, processes=sorted(set(processes)))
 
         async def call() -> None:
             stub, address = await self._stub()
             async with connected(address):
-                await stub.ExpectInjectors(request, timeout=DEFAULT_DEADLINE)
+                await stub.ExpectInjectors(request, timeout=DEFAULT_DEADLINE_SECONDS)
 
         await retrying(call, patience=patience, backoff=self._backoff, passing=PASSING)
 
     async def remove(self, computation: str, patience: float = 60.0) -> None:
-        """Have a cancelled computation forgotten."""
+        """Remove a cancelled computation from the authority."""
 
         async def call() -> None:
             stub, address = await self._stub()
             async with connected(address):
                 await stub.RemoveComputation(
-                    pb.RemoveComputationRequest(computation=computation), timeout=DEFAULT_DEADLINE
+                    pb.RemoveComputationRequest(computation=computation), timeout=DEFAULT_DEADLINE_SECONDS
                 )
 
         await retrying(call, patience=patience, backoff=self._backoff, passing=PASSING)
@@ -216,12 +240,12 @@ class WatermarkClient:
     # -- inside ----------------------------------------------------------------------------------
 
     async def _stub(self) -> tuple[WatermarkServiceAsyncStub, str]:
-        """The service where the shard is now, and its address; RequestError (FAILED_PRECONDITION) after the end."""
+        """A stub for the shard's current server, and its address. RequestError (FAILED_PRECONDITION) once closed."""
         address = self._address if isinstance(self._address, str) else await self._address()
-        # Others may come by here while a channel is being closed: none may stay open to where the shard is no more.
+        # Other tasks may run here while a channel is closing. No channel to an earlier address may stay open.
         while gone := [one for one in self._channels if one != address]:
             await self._channels.pop(gone[0])[0].close(None)
-        if self._closed:  # meanwhile, say: nobody would close what is opened now
+        if self._closed:  # closed during an await above: a channel opened now would never be closed
             raise client_is_closed()
         if address not in self._channels:
             channel = open_channel(address)
@@ -233,7 +257,7 @@ class WatermarkClient:
 
 
 def client_is_closed() -> RequestError:
-    """What is raised to those who ask a client that is closed, or was closed under them. Not to be tried again."""
+    """The error for a call to a client that is closed, or closes during the call. A retry does not help."""
     return RequestError(FailureCode.FAILED_PRECONDITION, "the client of the low watermark authority was closed")
 
 
@@ -247,7 +271,7 @@ async def _read(
 
 
 def _news(response: pb.WatchWatermarksResponse, known: dict[str, int]) -> dict[str, BroadcastUpdate]:
-    """What of ``response`` is new to one who knows ``known``, which is brought up to date."""
+    """The updates in ``response`` that change ``known``. ``known`` is updated."""
     news = {}
     for message in response.watermarks:
         name, before = message.computation, known.get(message.computation)

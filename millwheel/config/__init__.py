@@ -1,4 +1,4 @@
-"""Settings: one TOML file, environment variables over it, flags over those. Every value knows where it comes from."""
+"""Settings from a TOML file, environment variables and flags; later ones win. Every value has its source."""
 
 from millwheel.config.declaring import Setting, declared
 from millwheel.config.errors import ConfigError

@@ -1,4 +1,4 @@
-"""Addresses in settings: ``host:port``, and lists of them. Pure."""
+"""Checks for settings that are addresses: ``host:port``, and lists of them. Pure."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ TAKES_ADDRESSES: Final = 'one host:port or more, such as ["10.0.0.1:2379", "10.0
 
 
 def address(text: str) -> str:
-    """A check for ``host:port``; port 0 is a free one."""
+    """Check for ``host:port``. Port 0 means a free port."""
     found = _ADDRESS.fullmatch(text)
     if found is None or int(found[2]) > 65_535:
         raise ValueError(f"it takes {TAKES_ADDRESS}")
@@ -30,12 +30,12 @@ def address(text: str) -> str:
 
 
 def optional_address(text: str) -> str:
-    """A check for ``host:port``, or nothing."""
+    """Check for ``host:port`` or an empty string."""
     return address(text) if text else text
 
 
 def addresses(texts: tuple[str, ...]) -> tuple[str, ...]:
-    """A check for a list of at least one ``host:port`` that can be connected to."""
+    """Check for a list of at least one ``host:port``. Port 0 is refused, because no client can connect to it."""
     if not texts:
         raise ValueError(f"it takes {TAKES_ADDRESSES}")
     for text in texts:
@@ -45,13 +45,13 @@ def addresses(texts: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def split_address(text: str) -> tuple[str, int]:
-    """The host, without brackets, and the port of ``host:port``."""
+    """Return the host (without brackets) and the port of ``host:port``."""
     host, _, port = text.rpartition(":")
     return host.strip("[]"), int(port)
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine can reach ``host``."""
+    """Return whether only this machine can reach ``host``."""
     if host == "localhost":
         return True
     try:

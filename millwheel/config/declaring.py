@@ -1,4 +1,4 @@
-"""How a section declares its settings, and what is declared."""
+"""How a section declares its settings, and a list of all declared settings."""
 
 from __future__ import annotations
 
@@ -22,9 +22,14 @@ class _About:
 
 
 def setting(default: Any, meaning: str, *, check: Check | None = None, secret: bool = False, allowed: str = "") -> Any:
-    """A field of a section. ``meaning``: one line for the reference; a ``secret`` one is never shown, and has no flag.
+    """Return a dataclass field for one setting of a section.
 
-    ``allowed`` says what ``check`` lets through, where the type alone does not.
+    Args:
+        default: the default value.
+        meaning: one line for the reference in docs/operations.md.
+        check: checks and normalizes a value.
+        secret: the value is never shown, and there is no flag for it.
+        allowed: the values that ``check`` accepts, in words, if the type alone does not say that.
     """
     return field(default=default, metadata={_ABOUT: _About(meaning, check, secret, allowed)})
 
@@ -44,21 +49,21 @@ class Setting:
 
     @property
     def path(self) -> str:
-        """section.name, as messages call it."""
+        """The setting's name in messages: ``section.name``."""
         return f"{self.section}.{self.name}"
 
     @property
     def takes(self) -> str:
-        """What is allowed."""
+        """The allowed values, in words."""
         return self.allowed or self.kind.takes
 
     def checked(self, value: Any) -> Any:
-        """``value``, of the right type, as it counts; ValueError says what is allowed."""
+        """Return ``value``, which has the right type, after its check; ValueError says what is allowed."""
         return value if self.check is None else self.check(value)
 
 
 def declared(settings: type) -> Iterator[Setting]:
-    """Every setting of a dataclass whose fields are sections, in order."""
+    """Yield every setting of a dataclass whose fields are sections, in order."""
     hints = get_type_hints(settings)
     for section in fields(settings):
         kind = hints[section.name]

@@ -1,4 +1,4 @@
-"""What is wrong with a configuration: all of it at once, each thing with its place."""
+"""The error for a wrong configuration. It lists all problems at once, each with its place."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ __all__ = ["ConfigError"]
 
 
 class ConfigError(MillwheelError):
-    """Settings that are unknown, ill-typed or impossible: ``problems`` holds them all, and the message lists them."""
+    """Settings are unknown, of a wrong type or contradictory. ``problems`` and the message list all of them."""
 
     def __init__(self, problems: Sequence[Problem]) -> None:
         count = "1 problem" if len(problems) == 1 else f"{len(problems)} problems"

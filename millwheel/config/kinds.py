@@ -1,4 +1,4 @@
-"""Kinds of values: what a setting of each type takes, from TOML and from text (environment, flags). Pure."""
+"""The kinds of settings' values: how each type is read from TOML and from text (environment, flags). Pure."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from millwheel.sdk.errors import did_you_mean
 __all__ = ["Check", "Kind", "at_least", "kind_of", "one_line"]
 
 Check = Callable[[Any], Any]
-"""Takes a value of the right type and returns it as it counts; ValueError ("it takes ...") if it may not be."""
+"""Takes a value of the right type and returns it, normalized. ValueError ("it takes ...") if it is not allowed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """``takes`` says what is allowed. Both functions raise ValueError if they are given something else."""
+    """How values of one type are read. ``takes`` says what is allowed. Both functions raise ValueError otherwise."""
 
     takes: str
     from_toml: Callable[[Any], Any]
@@ -26,7 +26,7 @@ class Kind:
 
 
 def kind_of(annotation: Any) -> Kind:
-    """The kind of a dataclass field's type."""
+    """Return the kind for a dataclass field's type."""
     if get_origin(annotation) is Literal:
         return _choice(get_args(annotation))
     return _KINDS[annotation]
@@ -34,7 +34,7 @@ def kind_of(annotation: Any) -> Kind:
 
 def _typed(allowed: type | tuple[type, ...], takes: str, convert: Callable[[Any], Any]) -> Callable[[Any], Any]:
     def check(value: Any) -> Any:
-        # In Python a boolean is a number; in a configuration it is a mistake.
+        # In Python a boolean is a number. In a configuration that is a mistake.
         if not isinstance(value, allowed) or (isinstance(value, bool) and allowed is not bool):
             raise ValueError(f"it takes {takes}")
         return convert(value)
@@ -112,7 +112,7 @@ _KINDS: Final[dict[Any, Kind]] = {
 
 
 def at_least(least: float, most: float = math.inf) -> Check:
-    """A check for numbers from ``least`` to ``most``."""
+    """Return a check for numbers from ``least`` to ``most``."""
     takes = f"a number from {least:g}" + (f" to {most:g}" if most < math.inf else "")
 
     def check(value: float) -> float:
@@ -124,7 +124,7 @@ def at_least(least: float, most: float = math.inf) -> Check:
 
 
 def one_line(value: str) -> str:
-    """A check for names: not empty, and without spaces, slashes or control characters."""
+    """Check for a name: not empty, and without spaces, slashes or control characters."""
     if not value or any(char.isspace() or not char.isprintable() or char == "/" for char in value):
         raise ValueError("it takes a name without spaces and slashes")
     return value

@@ -1,4 +1,4 @@
-"""Putting settings together: defaults, the file, the environment, flags; or everything that is wrong with them."""
+"""Combines the layers of settings: defaults, file, environment, flags. Reports all problems at once."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from millwheel.sdk.errors import Problem, did_you_mean
 __all__ = ["DEFAULT_FILE", "FILE_VARIABLE", "Configuration", "environment_name", "flag_name", "load"]
 
 FILE_VARIABLE: Final = "MILLWHEEL_CONFIG"
-"""Names the file where no flag does."""
+"""The variable that names the file if no flag does."""
 DEFAULT_FILE: Final = Path("/etc/millwheel/millwheel.toml")
-"""Read where it exists, and nothing else is named."""
+"""The file that is read if it exists and no other file is named."""
 
 _PREFIX: Final = "MILLWHEEL_"
 _DEFAULT: Final = "default"
@@ -28,31 +28,40 @@ _DEFAULT: Final = "default"
 
 @dataclass(frozen=True, slots=True)
 class Configuration:
-    """Settings as they hold. ``sources``: by path (``store.keyspace``), where each comes from, in words."""
+    """The resulting settings. ``sources`` maps each path (``store.keyspace``) to the value's source, in words."""
 
     settings: Settings
     sources: Mapping[str, str]
     file: Path | None
 
     def value(self, setting: Setting) -> Any:
-        """What a setting is."""
+        """Return the value of a setting."""
         return getattr(getattr(self.settings, setting.section), setting.name)
 
 
 def environment_name(setting: Setting) -> str:
-    """``MILLWHEEL_STORE_CONTACT_POINTS`` for store.contact_points."""
+    """Return the environment variable of a setting: ``MILLWHEEL_STORE_CONTACT_POINTS`` for store.contact_points."""
     return f"{_PREFIX}{setting.section}_{setting.name}".upper()
 
 
 def flag_name(setting: Setting) -> str:
-    """``--store-contact-points`` for store.contact_points."""
+    """Return the flag of a setting: ``--store-contact-points`` for store.contact_points."""
     return f"--{setting.section}-{setting.name}".replace("_", "-")
 
 
 def load(
     file: Path | None = None, environment: Mapping[str, str] | None = None, flags: Mapping[str, str] | None = None
 ) -> Configuration:
-    """The settings. ``flags``: text by path, of those that were given. ConfigError names everything wrong at once."""
+    """Load the settings.
+
+    Args:
+        file: the TOML file; None: the file of :data:`FILE_VARIABLE`, or :data:`DEFAULT_FILE` if it exists.
+        environment: the environment variables.
+        flags: the given flags, as text by the setting's path.
+
+    Raises:
+        ConfigError: lists all problems at once.
+    """
     environment = environment or {}
     layers = _Layers({one.path: one for one in declared(Settings)})
     path = _file(file, environment)
@@ -88,7 +97,7 @@ def _built(layers: _Layers) -> Settings:
 
 
 class _Layers:
-    """Values as they are put over each other, with their sources, and what is wrong with them."""
+    """The values while the layers are applied one over another, their sources, and the problems found."""
 
     def __init__(self, known: Mapping[str, Setting]) -> None:
         self.known = known
@@ -98,7 +107,7 @@ class _Layers:
         self.problems: list[Problem] = []
 
     def take(self, setting: Setting, given: Any, parse: Callable[[Any], Any], source: str) -> None:
-        """Have ``given`` count for a setting."""
+        """Set the value of a setting, or add a problem."""
         try:
             self.values[setting.path] = setting.checked(parse(given))
             self.sources[setting.path] = source
@@ -107,7 +116,7 @@ class _Layers:
             self.problems.append(Problem(source, f"{setting.path} is {shown}: {error}"))
 
     def read_file(self, path: Path) -> None:
-        """The file's layer."""
+        """Apply the file's layer."""
         try:
             text = path.read_bytes().decode()
             content = tomllib.loads(text)
@@ -145,7 +154,7 @@ class _Layers:
         return f"{section}.{name} is unknown{did_you_mean(name, names)}: [{section}] has {_listed(names)}"
 
     def read_environment(self, environment: Mapping[str, str]) -> None:
-        """The layer of variables that begin with a section's name; others are none of ours."""
+        """Apply the layer of environment variables. Variables without a section's prefix are ignored."""
         by_name = {environment_name(one): one for one in self.known.values()}
         for name, text in environment.items():
             if (setting := by_name.get(name)) is not None:

@@ -1,4 +1,4 @@
-"""What settings may not say together. Pure, but for a look at the files that they name."""
+"""The rules between several settings. Pure, except that it checks the files that settings name."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _ANY: Final = ("0.0.0.0", "::", "")
 
 
 def impossible(settings: Settings) -> Iterator[tuple[str, str]]:
-    """(setting, what is wrong with it in the company of others), all of them."""
+    """Yield every contradiction between settings: the setting, and what is wrong with it."""
     yield from _tls(settings)
     rpc, metrics = settings.rpc, settings.metrics
     secured = rpc.tls_cert is not None or rpc.insecure
@@ -54,7 +54,7 @@ def _tls(settings: Settings) -> Iterator[tuple[str, str]]:
 
 
 def unreadable(settings: Settings) -> Iterator[tuple[str, str]]:
-    """(setting, why the file that it names cannot be read)."""
+    """Yield every setting whose file cannot be read, and why."""
     for section in ("coordinator", "store", "rpc"):
         for name in ("tls_ca", "tls_cert", "tls_key"):
             path: Path | None = getattr(getattr(settings, section), name)

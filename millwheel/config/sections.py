@@ -1,4 +1,4 @@
-"""Every setting of the daemons, typed, by section. docs/operations.md lists them, and a test holds the two together."""
+"""Every setting of the daemons, typed, by section. docs/operations.md lists them; a test compares the two."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def _listen(text: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class ClusterSection:
-    """What all daemons of a cluster agree on."""
+    """The settings that all daemons of a cluster share."""
 
     authority_shards: int = setting(
         2,
@@ -53,7 +53,7 @@ class ClusterSection:
 
 @dataclass(frozen=True, slots=True)
 class CoordinatorSection:
-    """Where ownership, leadership and topologies are kept."""
+    """The storage of ownership, leadership and topologies."""
 
     kind: Literal["etcd", "embedded"] = setting(
         "etcd", "etcd for a cluster; embedded for one process alone, on its disk."
@@ -85,7 +85,7 @@ class CoordinatorSection:
 
 @dataclass(frozen=True, slots=True)
 class StoreSection:
-    """Where journals and state are kept."""
+    """The storage of journals and state."""
 
     kind: Literal["cassandra", "embedded"] = setting(
         "cassandra", "cassandra for a cluster; embedded for one process alone, on its disk."
@@ -178,7 +178,7 @@ class MasterSection:
 
 @dataclass(frozen=True, slots=True)
 class WorkerSection:
-    """A worker daemon: one process or more, which own intervals."""
+    """A worker daemon: one or more processes that own intervals."""
 
     id: str = setting("", "Its name in the cluster; empty: the host's name and the port.")
     processes: int = setting(
@@ -233,7 +233,7 @@ class AuthoritySection:
 
 @dataclass(frozen=True, slots=True)
 class RpcSection:
-    """Where a daemon answers, and how it and its peers know each other."""
+    """The address of a daemon, and TLS between daemons."""
 
     listen: str = setting(
         "",
@@ -257,7 +257,7 @@ class RpcSection:
 
 @dataclass(frozen=True, slots=True)
 class MetricsSection:
-    """Prometheus."""
+    """The metrics page for Prometheus."""
 
     listen: str = setting(
         "",
@@ -270,7 +270,7 @@ class MetricsSection:
 
 @dataclass(frozen=True, slots=True)
 class LoggingSection:
-    """What a daemon writes to stderr."""
+    """A daemon's log on stderr."""
 
     level: Literal["debug", "info", "warning", "error"] = setting("info", "The least level that is written.")
     format: Literal["text", "json"] = setting("text", "text for people; json: one object a line.")

@@ -1,4 +1,4 @@
-"""In which line of a TOML file a setting stands: the parser does not tell. Pure."""
+"""Finds the line of a setting in a TOML file, which the TOML parser does not report. Pure."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _KEY: Final = re.compile(r"""\s*([\w."'-]+(?:\s*\.\s*[\w"'-]+)*)\s*=""")
 
 
 def line_of(text: str, section: str, name: str) -> int:
-    """The line (from 1) of ``name`` in ``section``, or of the section if ``name`` is empty; 0 if it is not found."""
+    """Return the line (from 1) of ``name`` in ``section``. An empty ``name`` finds the section. 0: not found."""
     wanted = ".".join(part for part in (section, name) if part)
     here = ""
     for number, line in enumerate(text.splitlines(), 1):

@@ -1,1 +1,1 @@
-"""Coordination: leases, watches and transactions on a small keyspace, for ownership and leadership (7.1)."""
+"""Coordination: leases, watches and transactions on a small keyspace, for ownership and leadership (section 7.1)."""

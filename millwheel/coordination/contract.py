@@ -1,9 +1,9 @@
-"""What MillWheel asks of a coordinator: a small, linearizable key-value store with revisions,
-transactions, watches and leases, as etcd offers them.
+"""The coordinator's contract: a small, linearizable key-value store with revisions, transactions, watches and leases.
 
-Topologies, interval maps, worker registrations and the master's leadership live here (section 7.1).
-Every change gets a larger revision. Every implementation passes
-``tests/contracts/test_coordinator_contract.py``.
+This is what etcd offers. Topologies, interval maps, worker registrations and the master's leadership are stored here
+(section 7.1). Every change gets a larger revision.
+
+Every implementation passes the same test suite, ``tests/contracts/test_coordinator_contract.py``.
 """
 
 from __future__ import annotations
@@ -20,27 +20,28 @@ __all__ = [
     "CoordinatorError",
     "CoordinatorUnavailableError",
     "DamagedValueError",
-    "Entry",
+    "KeyValue",
     "LeaseExpiredError",
-    "Outcome",
+    "PrefixSnapshot",
     "Put",
-    "Snapshot",
+    "TransactionResult",
     "TransactionTooLargeError",
 ]
 
 
 class CoordinatorError(Exception):
-    """Anything that a coordinator reports; the message says what to do."""
+    """Base class of all errors that a coordinator reports. The message says what to do."""
 
 
 class CoordinatorUnavailableError(CoordinatorError):
-    """No quorum or no connection: the call may or may not have taken effect."""
+    """There is no quorum or no connection. The outcome of the call is unknown."""
 
 
 class DamagedValueError(CoordinatorUnavailableError):
-    """A value fails its checksum, or is none of ours: what it says is not known, until it is written anew or restored.
+    """A stored value fails its checksum, or MillWheel did not write it. Its content is unknown until the value is
+    overwritten or restored.
 
-    To whoever can but wait it is as if the coordinator were away.
+    A caller that can only wait treats the error like an unavailable coordinator.
     """
 
     def __init__(self, key: str, why: str) -> None:
@@ -53,22 +54,22 @@ class DamagedValueError(CoordinatorUnavailableError):
 
 
 class LeaseExpiredError(CoordinatorError):
-    """The lease has ended; whatever was bound to it is gone."""
+    """The lease has ended. All keys bound to it are deleted."""
 
 
 class CompactedError(CoordinatorError):
-    """A watch asked for revisions that are no longer kept: list again, then watch from there."""
+    """A watch requests revisions that are no longer kept. List again, then watch from the list's revision."""
 
 
 class TransactionTooLargeError(CoordinatorError):
-    """The transaction had no effect: it is more than this coordinator takes at a time."""
+    """The transaction had no effect, because it is larger than the coordinator's limit."""
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
-    """One key with its value. ``created`` and ``modified`` are the revisions that did so.
+class KeyValue:
+    """One key with its value. ``created`` and ``modified`` are the revisions in which that happened.
 
-    ``damage``: why the value cannot be read, if it cannot; ``value`` is empty then.
+    ``damage``: why the value cannot be read; ``value`` is then empty.
     """
 
     key: str
@@ -80,16 +81,16 @@ class Entry:
 
 
 @dataclass(frozen=True, slots=True)
-class Snapshot:
-    """The keys of a prefix, sorted, all as of ``revision``."""
+class PrefixSnapshot:
+    """The keys of a prefix, sorted, as of ``revision``."""
 
     revision: int
-    entries: tuple[Entry, ...]
+    entries: tuple[KeyValue, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Compare:
-    """A transaction's condition: the key was last modified at ``modified`` (0: it does not exist)."""
+    """A condition of a transaction: ``key`` was last modified at revision ``modified`` (0: it does not exist)."""
 
     key: str
     modified: int
@@ -97,7 +98,7 @@ class Compare:
 
 @dataclass(frozen=True, slots=True)
 class Put:
-    """Set ``key`` to ``value``; with a lease the key goes when the lease ends."""
+    """Set ``key`` to ``value``. With a lease, the key is deleted when the lease ends."""
 
     key: str
     value: bytes
@@ -105,8 +106,8 @@ class Put:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
-    """Whether a transaction's conditions all held, and the revision after it."""
+class TransactionResult:
+    """Whether all of a transaction's conditions held, and the revision after it."""
 
     committed: bool
     revision: int
@@ -114,9 +115,9 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One change that a watch reports; ``value`` None: deleted, by a call or by its lease's end.
+    """One change that a watch reports. ``value`` is None if the key was deleted, by a call or by its lease's end.
 
-    ``damage``: why the value cannot be read, if it cannot; ``value`` is empty then.
+    ``damage``: why the value cannot be read; ``value`` is then empty.
     """
 
     key: str
@@ -126,40 +127,45 @@ class Change:
 
 
 class Coordinator(Protocol):
-    """The contract. Times are wall-clock seconds."""
+    """The contract. Times are in seconds of wall-clock time."""
 
-    async def get(self, key: str) -> Entry | None:
-        """The key as of now (linearizable), or None. DamagedValueError if its value fails its checksum."""
+    async def get(self, key: str) -> KeyValue | None:
+        """Return the current entry of ``key`` (linearizable), or None. DamagedValueError if its value is damaged."""
 
-    async def list(self, prefix: str) -> Snapshot:
-        """All keys that begin with ``prefix``, from one moment; those whose values are damaged say so."""
+    async def list(self, prefix: str) -> PrefixSnapshot:
+        """Return all keys with ``prefix`` as of one revision. Entries with a damaged value have ``damage`` set."""
 
     async def transact(
         self, compares: Sequence[Compare], puts: Sequence[Put] = (), deletes: Sequence[str] = ()
-    ) -> Outcome:
-        """Apply all puts and deletes in one revision if every compare holds, else nothing.
+    ) -> TransactionResult:
+        """Apply all puts and deletes in one revision if every compare holds, else nothing. Durable on return.
 
-        Durable before it returns. LeaseExpiredError if a put names a lease that has ended; ValueError
-        if puts and deletes name a key twice; TransactionTooLargeError if it is more than the coordinator takes at
-        a time. One that changes nothing makes no revision.
+        A transaction that changes nothing creates no revision.
+
+        Raises:
+            LeaseExpiredError: if a put names a lease that has ended.
+            ValueError: if puts and deletes name a key twice.
+            TransactionTooLargeError: if the transaction is larger than the coordinator's limit.
         """
 
     def watch(self, prefix: str, after: int) -> AsyncIterator[tuple[Change, ...]]:
-        """The changes below ``prefix`` with revisions above ``after``: one tuple per revision, in order,
-        without a gap, until the iterator is closed. CompactedError where they are no longer kept."""
+        """Yield the changes below ``prefix`` with revisions above ``after``, until the iterator is closed.
+
+        It yields one tuple per revision, in order and without gaps. CompactedError if a revision is no longer kept.
+        """
 
     async def grant_lease(self, ttl: float) -> int:
-        """A lease that ends ``ttl`` seconds after its last renewal.
+        """Grant a lease that ends ``ttl`` seconds after its last renewal, and return its id.
 
-        A lease never survives the loss of the coordinator's own data; a coordinator that keeps leases in
-        memory ends all of them, and deletes what is bound to them, when it is started.
+        A lease never survives the loss of the coordinator's data. A coordinator that keeps leases in memory ends all of
+        them when it starts, and deletes the keys bound to them.
         """
 
     async def keep_alive(self, lease: int) -> None:
-        """Renew a lease; LeaseExpiredError if it has ended."""
+        """Renew a lease. LeaseExpiredError if it has ended."""
 
     async def revoke_lease(self, lease: int) -> None:
-        """End a lease now; nothing happens if it has ended."""
+        """End a lease now. Does nothing if it has ended."""
 
     async def close(self) -> None:
-        """End all watches and release what is held."""
+        """End all watches and release all resources."""

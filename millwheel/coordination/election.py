@@ -1,8 +1,8 @@
 """Leader election on the coordinator's contract: one key, bound to the leader's lease.
 
-Being leader is a fact that only a transaction can establish: each transaction of a leader carries
-:attr:`Leadership.compare`, and fails once another has been elected, whatever the deposed one
-still believes (it may have been paused). That :meth:`Leadership.lost` returns is a courtesy, not the safeguard.
+Invariant: only the current leader's transactions commit. Why: each of them carries :attr:`Leadership.compare`, so it
+fails once another leader is elected. Who could break it: a transaction without that compare. A deposed leader that was
+paused may still act as the leader. :meth:`Leadership.lost` may return late, so safety must not depend on it.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ __all__ = ["Election", "Leadership"]
 
 
 class Leadership:
-    """One term of one leader."""
+    """One leader's term."""
 
     def __init__(self, coordinator: Coordinator, key: str, term: int, lease: int, ttl: float) -> None:
-        """Made by :meth:`Election.campaign`. ``term`` is the revision in which the key was created."""
+        """:meth:`Election.campaign` creates terms. ``term`` is the revision in which the key was created."""
         self.term = term
         self.compare = Compare(key, term)
-        """What every transaction of this leader must carry among its compares."""
+        """The compare that every transaction of this leader must contain."""
         self._coordinator = coordinator
         self._key = key
         self._lease = lease
@@ -42,25 +42,25 @@ class Leadership:
 
     @property
     def lease(self) -> int:
-        """The lease that the leadership is bound to: what is to end with it is put under it, too."""
+        """The lease of the leadership. Keys that must end with the term are bound to it too."""
         return self._lease
 
     @property
     def is_lost(self) -> bool:
-        """Whether the term is known to be over."""
+        """Whether the term is known to have ended."""
         return self._lost.is_set()
 
     async def lost(self) -> None:
-        """Return once the term is over: resigned, its lease ended, or its key changed by somebody else."""
+        """Return when the term has ended: resigned, its lease ended, or another process changed its key."""
         await self._lost.wait()
 
     async def resign(self) -> None:
-        """End the term, so that another is elected at once. Nothing happens if it is over."""
+        """End the term, so that another leader is elected at once. Does nothing if the term has ended."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         self._lost.set()
-        # If it cannot be reached now, the lease ends by itself.
+        # If the coordinator is unavailable, the lease ends by itself.
         with suppress(CoordinatorUnavailableError):
             await self._coordinator.revoke_lease(self._lease)
 
@@ -74,7 +74,7 @@ class Leadership:
         return asyncio.ensure_future(run())
 
     async def _renew(self) -> None:
-        """Renew the lease until it has ended, or may have ended: unanswered for all of its time."""
+        """Renew the lease until it has ended, or may have ended: no renewal succeeded for ``ttl`` seconds."""
         loop = asyncio.get_running_loop()
         renewed = loop.time()
         while loop.time() - renewed < self._ttl:
@@ -90,7 +90,7 @@ class Leadership:
             renewed = asked
 
     async def _watch(self) -> None:
-        """Return when the key is no longer what this leader put; the lease alone says nothing about that."""
+        """Return when the key differs from what this leader wrote. The lease alone does not show this."""
         while not self._lost.is_set():
             try:
                 snapshot = await self._coordinator.list(self._key)
@@ -103,17 +103,17 @@ class Leadership:
 
 
 class Election:
-    """A candidate for ``key``."""
+    """One candidate for the leadership under ``key``."""
 
     def __init__(self, coordinator: Coordinator, key: str, name: str, ttl: float = 5.0) -> None:
-        """``name`` tells people who leads; ``ttl`` seconds after a leader has vanished another is elected."""
+        """``name`` is shown to users. ``ttl``: seconds from a leader's failure to the next election."""
         self._coordinator = coordinator
         self._key = key
         self._name = name
         self._ttl = ttl
 
     async def campaign(self) -> Leadership:
-        """Wait until this candidate is the leader. Calls that fail for want of the coordinator are repeated."""
+        """Wait until this candidate is the leader. Repeats calls that fail while the coordinator is unavailable."""
         while True:
             try:
                 leadership = await self.attempt()
@@ -124,12 +124,15 @@ class Election:
                 await asyncio.sleep(self._ttl / 5)
 
     async def leader(self) -> str | None:
-        """The name of who leads now, or None."""
+        """Return the name of the current leader, or None."""
         entry = await self._coordinator.get(self._key)
         return None if entry is None else entry.value.decode()
 
     async def attempt(self) -> Leadership | None:
-        """Be elected now, or None if somebody leads. CoordinatorError: not known; what is left ends with its lease."""
+        """Try to become the leader now. Return None if there is a leader.
+
+        CoordinatorError: the outcome is unknown. A key that the attempt left behind ends with its lease.
+        """
         if await self._is_held():
             return None
         lease = await self._coordinator.grant_lease(self._ttl)
@@ -140,7 +143,7 @@ class Election:
             )
             elected = outcome.committed
         finally:
-            # Also when the outcome is unknown: a key bound to a lease that nobody renews must not linger.
+            # Also if the outcome is unknown: a key whose lease is not renewed must not block the next election.
             if not elected:
                 with suppress(CoordinatorUnavailableError):
                     await self._coordinator.revoke_lease(lease)
@@ -149,7 +152,7 @@ class Election:
         return Leadership(self._coordinator, self._key, outcome.revision, lease, self._ttl)
 
     async def _is_held(self) -> bool:
-        """Whether somebody leads, though it may not be legible who."""
+        """Return whether there is a leader, even if its name cannot be read."""
         try:
             return await self._coordinator.get(self._key) is not None
         except DamagedValueError:
@@ -162,7 +165,7 @@ class Election:
 
 
 async def _next_change(coordinator: Coordinator, key: str, after: int) -> None:
-    """Return when ``key`` has changed since revision ``after``, or may have."""
+    """Return when ``key`` has changed after revision ``after``, or may have changed."""
     watch = cast("Any", coordinator.watch(key, after))
     with suppress(CompactedError):
         async with aclosing(watch):

@@ -1,10 +1,10 @@
 """The coordinator of one process, on the RocksDB of the embedded store.
 
-Keys and the revision are durable; leases and the watches' history live in memory. A restart is the
-loss of every lease, so the keys bound to one are removed when the database is opened.
+Keys and the revision are durable. Leases and the history for watches are in memory. A restart ends every lease, so keys
+with a lease are deleted when the database is opened.
 
 Rows (below the store's prefix ``c``, each in the usual envelope): ``ck`` + key → created, modified, lease, value;
-``cr`` → revision, epoch. The epoch counts how often the database was opened.
+``cr`` → revision, epoch. The epoch is the number of times that the database was opened.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ import logging
 import struct
 from typing import Final
 
-from millwheel.coordination.contract import CoordinatorUnavailableError, Entry
+from millwheel.coordination.contract import CoordinatorUnavailableError, KeyValue
 from millwheel.coordination.local import LocalCoordinator
 from millwheel.coordination.state import CoordinatorState, Transition
-from millwheel.core.catalog_keys import LEASED
+from millwheel.model.catalog_keys import LEASED
 from millwheel.store.contract import CorruptValueError, StoreUnavailableError
 from millwheel.store.envelope import unwrap, wrap
 from millwheel.store.layout import COORDINATOR, past
-from millwheel.store.rocks import Batch, Rocks
+from millwheel.store.rocks import Rocks, RowBatch
 from millwheel.store.writer import StoreThread
 
 __all__ = ["EmbeddedCoordinator"]
@@ -34,12 +34,13 @@ _PAIR: Final = struct.Struct(">QQ")
 
 
 class EmbeddedCoordinator(LocalCoordinator):
-    """A :class:`~millwheel.coordination.contract.Coordinator` that survives the process."""
+    """A :class:`~millwheel.coordination.contract.Coordinator` whose keys survive the process."""
 
     def __init__(self, rocks: Rocks, thread: StoreThread) -> None:
-        """Load what is stored; :meth:`start` before any other call.
+        """Load the stored keys. Call :meth:`start` before any other method.
 
-        A damaged value is there, and says so. CorruptValueError: the revision is damaged, and with it everything.
+        A damaged value is loaded with its ``damage`` set. CorruptValueError: the revision is damaged, so the whole
+        coordinator is unusable.
         """
         self._rocks = rocks
         self._thread = thread
@@ -54,9 +55,9 @@ class EmbeddedCoordinator(LocalCoordinator):
         super().__init__(CoordinatorState(entries, revision=revision, epoch=self._epoch))
 
     async def start(self) -> None:
-        """Begin a new epoch: the leases of the last one have ended, and so have the keys bound to them.
+        """Begin a new epoch: the last epoch's leases have ended, so the keys bound to them are deleted.
 
-        A damaged key does not tell its lease; of a kind that always has one, it goes with the others.
+        A damaged value does not show its lease. So a damaged key is also deleted if keys of its kind always have one.
         """
         entries = self._state.list("").entries
         transition = self._state.decide_end([entry.lease for entry in entries if entry.lease])
@@ -74,7 +75,7 @@ class EmbeddedCoordinator(LocalCoordinator):
             raise CoordinatorUnavailableError(str(error)) from error
 
     async def _settle(self) -> None:
-        """After a failed write: what does the database say of the transition whose outcome was unknown?"""
+        """After a failed write, read from the database whether its transition took effect."""
         self._check_open()
         transition = self._unsettled
         if transition is None:
@@ -83,13 +84,13 @@ class EmbeddedCoordinator(LocalCoordinator):
             revision = await self._thread.call(lambda _: self._read_counters()[0])
         except StoreUnavailableError as error:
             raise CoordinatorUnavailableError(str(error)) from error
-        # A concurrent call may have settled it while this one waited.
+        # A concurrent call may have settled the transition while this call waited.
         if self._unsettled is transition:
             self._unsettled = None
             if revision == transition.revision:
                 self._publish(transition)
 
-    def _stage(self, transition: Transition, batch: Batch) -> None:
+    def _stage(self, transition: Transition, batch: RowBatch) -> None:
         for entry in transition.puts:
             value = wrap(_ENTRY.pack(entry.created, entry.modified, entry.lease) + entry.value)
             batch.put(_KEYS + entry.key.encode(), value)
@@ -105,15 +106,15 @@ class EmbeddedCoordinator(LocalCoordinator):
         return int(revision), int(epoch)
 
 
-def _decode(key: bytes, value: bytes, revision: int) -> Entry:
-    """The stored entry. What is damaged counts as made at ``revision``: whoever knew it before does not any more."""
+def _decode(key: bytes, value: bytes, revision: int) -> KeyValue:
+    """Decode an entry. A damaged one gets ``revision``, so a transaction that expects its earlier revision fails."""
     name = key[len(_KEYS) :].decode("utf-8", "backslashreplace")
     try:
         payload = unwrap(value, name)
     except CorruptValueError as error:
-        return Entry(name, b"", revision, revision, damage=error.why)
+        return KeyValue(name, b"", revision, revision, damage=error.why)
     if len(payload) < _ENTRY.size:
         why = f"at least {_ENTRY.size} bytes are needed, not {len(payload)}"
-        return Entry(name, b"", revision, revision, damage=why)
+        return KeyValue(name, b"", revision, revision, damage=why)
     created, modified, lease = _ENTRY.unpack_from(payload)
-    return Entry(name, payload[_ENTRY.size :], created, modified, lease)
+    return KeyValue(name, payload[_ENTRY.size :], created, modified, lease)

@@ -1,6 +1,6 @@
-"""The shell that the coordinators within a process share: locking, waking watches, lease timers.
+"""The part that in-process coordinators share: locking, waking of watches, lease timers.
 
-What differs is whether a transition is made durable first (:meth:`LocalCoordinator._persist`).
+They differ in one method, :meth:`LocalCoordinator._persist`: whether a transition is made durable first.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from millwheel.coordination.contract import (
     Compare,
     CoordinatorUnavailableError,
     DamagedValueError,
-    Entry,
-    Outcome,
+    KeyValue,
+    PrefixSnapshot,
     Put,
-    Snapshot,
+    TransactionResult,
 )
 from millwheel.coordination.loop_clock import LoopClock
 from millwheel.coordination.state import CoordinatorState, Transition
@@ -30,13 +30,15 @@ Result = TypeVar("Result")
 class LocalCoordinator:
     """A :class:`~millwheel.coordination.contract.Coordinator` whose state is in this process.
 
-    One transition at a time is under way, under ``_lock``; it is applied, and seen by reads and
-    watches, only once it is durable.
+    Invariant: ``_lock`` admits one transition at a time. The transition is applied, and visible to reads and watches,
+    only when it is durable.
     """
 
     def __init__(self, state: CoordinatorState, clock: Callable[[], float] | None = None) -> None:
-        """With a ``clock`` of one's own (seconds, steady), no timer runs: see :meth:`expire_leases`. Without, leases
-        end by a :class:`LoopClock`: all who hold one are to run on the coordinator's own loop."""
+        """With a ``clock`` (seconds, monotonic) no timer runs: see :meth:`expire_leases`.
+
+        Without one, leases end by a :class:`LoopClock`. Then all lease holders must run on the coordinator's own loop.
+        """
         self._state = state
         self._loop_clock = LoopClock()
         self._clock: Callable[[], float] = self._loop_clock if clock is None else clock
@@ -48,7 +50,7 @@ class LocalCoordinator:
         self._watches: set[asyncio.Event] = set()
         self._closed = False
 
-    async def get(self, key: str) -> Entry | None:
+    async def get(self, key: str) -> KeyValue | None:
         """See :meth:`Coordinator.get`."""
         await self._settle()
         entry = self._state.get(key)
@@ -56,15 +58,15 @@ class LocalCoordinator:
             raise DamagedValueError(key, entry.damage)
         return entry
 
-    async def list(self, prefix: str) -> Snapshot:
+    async def list(self, prefix: str) -> PrefixSnapshot:
         """See :meth:`Coordinator.list`."""
         await self._settle()
         return self._state.list(prefix)
 
     async def transact(
         self, compares: Sequence[Compare], puts: Sequence[Put] = (), deletes: Sequence[str] = ()
-    ) -> Outcome:
-        """See :meth:`Coordinator.transact`. A caller that is cancelled leaves it either done or not begun."""
+    ) -> TransactionResult:
+        """See :meth:`Coordinator.transact`. After a cancellation the transaction is either complete or not begun."""
         return await self._alone(self._transact(tuple(compares), tuple(puts), tuple(deletes)))
 
     async def watch(self, prefix: str, after: int) -> AsyncIterator[tuple[Change, ...]]:
@@ -102,7 +104,7 @@ class LocalCoordinator:
         await self._alone(self._revoke(lease))
 
     async def expire_leases(self) -> None:
-        """End the leases whose time is over. Needed only with a clock of one's own, after it has moved."""
+        """End the leases whose time is over. Needed only with a ``clock``, after the clock has moved."""
         await self._alone(self._expire())
 
     async def close(self) -> None:
@@ -116,23 +118,23 @@ class LocalCoordinator:
         if self._tasks:
             await asyncio.gather(*self._tasks, return_exceptions=True)
 
-    # What an implementation adds.
+    # Methods that an implementation overrides.
 
     async def _persist(self, transition: Transition) -> None:
-        """Make it durable. CoordinatorUnavailableError if that is not known to have happened."""
+        """Make the transition durable. CoordinatorUnavailableError if the outcome is unknown."""
 
     async def _settle(self) -> None:
-        """Make sure that the state is the durable one."""
+        """Make sure that the state in memory equals the durable state."""
         self._check_open()
 
-    # Within.
+    # Helpers.
 
     def _check_open(self) -> None:
         if self._closed:
             raise CoordinatorUnavailableError("the coordinator is closed")
 
     async def _alone(self, work: Coroutine[Any, Any, Result]) -> Result:
-        """Run ``work`` to its end under the lock, even if the caller is cancelled: half of it would be lost."""
+        """Run all of ``work`` under the lock, even if the caller is cancelled: half-done work would be lost."""
         if self._closed:
             work.close()
             self._check_open()
@@ -151,13 +153,13 @@ class LocalCoordinator:
 
     async def _transact(
         self, compares: tuple[Compare, ...], puts: tuple[Put, ...], deletes: tuple[str, ...]
-    ) -> Outcome:
+    ) -> TransactionResult:
         await self._expire()
         transition = self._state.decide(compares, puts, deletes, self._clock())
         if transition is None:
-            return Outcome(False, self._state.revision)
+            return TransactionResult(False, self._state.revision)
         await self._make(transition)
-        return Outcome(True, self._state.revision)
+        return TransactionResult(True, self._state.revision)
 
     async def _revoke(self, lease: int) -> None:
         if self._state.has_lease(lease):
@@ -183,7 +185,7 @@ class LocalCoordinator:
             wake.set()
 
     def _set_timer(self) -> None:
-        """Have the timer ring at the first deadline, or before: a renewed lease is looked at again then."""
+        """Set the timer to the first deadline. It may fire early, because a renewal does not move it."""
         deadline = self._state.next_deadline()
         if not self._uses_timer or self._closed or deadline is None:
             return
@@ -205,6 +207,6 @@ class LocalCoordinator:
         try:
             await self.expire_leases()
         except CoordinatorUnavailableError:
-            # Not durable now: the next ring, or the next transaction, tries again.
+            # The end is not durable now. The next timer, or the next transaction, tries again.
             await asyncio.sleep(0.1)
         self._set_timer()

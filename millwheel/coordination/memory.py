@@ -1,4 +1,4 @@
-"""The coordinator in plain memory: deterministic, gone with the process."""
+"""The coordinator in memory: deterministic, lost when the process ends."""
 
 from __future__ import annotations
 
@@ -11,8 +11,11 @@ __all__ = ["MemoryCoordinator"]
 
 
 class MemoryCoordinator(LocalCoordinator):
-    """For tests and simulation. With a ``clock`` (seconds) nothing happens unless it is asked for:
-    leases end in the next transaction after their time, or in ``expire_leases()``."""
+    """A coordinator for tests and simulation.
+
+    With a ``clock`` (seconds) no timer runs. A lease ends in the next transaction after its time, or in
+    ``expire_leases()``.
+    """
 
     def __init__(self, clock: Callable[[], float] | None = None, *, history: int = HISTORY_REVISIONS) -> None:
         super().__init__(CoordinatorState(history=history), clock)

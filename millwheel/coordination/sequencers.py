@@ -1,17 +1,17 @@
-"""Sequencers: one counter in the coordinator, from which those of owners and of shards are drawn (section 6.2)."""
+"""Sequencers: one counter in the coordinator, for the owners of intervals and of shards (section 6.2)."""
 
 from __future__ import annotations
 
 from millwheel.coordination.contract import Compare, Coordinator, Put
-from millwheel.core.catalog_keys import SEQUENCER
+from millwheel.model.catalog_keys import SEQUENCER
 
 __all__ = ["draw_sequencer"]
 
 
 async def draw_sequencer(coordinator: Coordinator) -> int:
-    """A sequencer that is larger than all before it, and nobody else's.
+    """Return a unique sequencer that is larger than all earlier ones.
 
-    CoordinatorError: it is not known which were drawn; the next draw is larger in any case.
+    CoordinatorError: it is unknown whether a sequencer was drawn. The next draw is larger in any case.
     """
     while True:
         entry = await coordinator.get(SEQUENCER)

@@ -1,7 +1,7 @@
-"""The coordinator as a plain state machine: keys with revisions, leases, and a bounded history of changes.
+"""The coordinator as a pure state machine: keys with revisions, leases, and a bounded history of changes.
 
-It decides and remembers; it has no clock (``now`` is passed in, in seconds of any steady clock), stores nothing and
-wakes nobody. Shells make a :class:`Transition` durable before they :meth:`~CoordinatorState.apply` it.
+It has no clock (``now`` is in seconds of any monotonic clock), no storage and no tasks. Its caller makes a
+:class:`Transition` durable before it calls :meth:`~CoordinatorState.apply`.
 """
 
 from __future__ import annotations
@@ -15,35 +15,35 @@ from millwheel.coordination.contract import (
     Change,
     CompactedError,
     Compare,
-    Entry,
+    KeyValue,
     LeaseExpiredError,
+    PrefixSnapshot,
     Put,
-    Snapshot,
 )
 
 __all__ = ["HISTORY_REVISIONS", "CoordinatorState", "Leases", "Revisions", "Transition"]
 
 HISTORY_REVISIONS: Final = 10_000
-"""How many revisions a watch may lag behind."""
+"""How many revisions a watch may lag behind the current one."""
 
 _LEASES_PER_EPOCH: Final = 1 << 32
 
 Revisions: TypeAlias = list[tuple[Change, ...]]
-"""The changes of some revisions, one tuple for each."""
+"""The changes of several revisions, one tuple per revision."""
 
 Leases: TypeAlias = list[int]
 
 
 @dataclass(frozen=True, slots=True)
 class Transition:
-    """One revision: what it sets and what it deletes."""
+    """One revision: its puts and deletes."""
 
     revision: int
-    puts: tuple[Entry, ...]
+    puts: tuple[KeyValue, ...]
     deletes: tuple[str, ...]
 
     def changes(self) -> tuple[Change, ...]:
-        """What watches report of it."""
+        """Return the changes that watches report for it."""
         put = [Change(entry.key, entry.value, self.revision) for entry in self.puts]
         return (*put, *(Change(key, None, self.revision) for key in self.deletes))
 
@@ -55,17 +55,17 @@ class _Lease:
 
 
 class CoordinatorState:
-    """All of a coordinator's data. Revisions grow by one with each applied transition."""
+    """All data of a coordinator. Each applied transition increases the revision by one."""
 
     def __init__(
         self,
-        entries: Iterable[Entry] = (),
+        entries: Iterable[KeyValue] = (),
         *,
         revision: int = 0,
         epoch: int = 0,
         history: int = HISTORY_REVISIONS,
     ) -> None:
-        """``epoch`` differs in each life of the data's process, so that no lease id is given twice."""
+        """``epoch`` differs each time the data is opened, so that no lease id is used twice."""
         if history < 1:
             raise ValueError(f"a history of {history} revisions cannot serve a watch: keep at least one")
         self._entries = {entry.key: entry for entry in entries}
@@ -79,21 +79,21 @@ class CoordinatorState:
         """The revision of the last change."""
         return self._revision
 
-    def get(self, key: str) -> Entry | None:
-        """The key as it is, or None."""
+    def get(self, key: str) -> KeyValue | None:
+        """Return the entry of ``key``, or None."""
         return self._entries.get(key)
 
-    def list(self, prefix: str) -> Snapshot:
-        """All keys that begin with ``prefix``, sorted."""
+    def list(self, prefix: str) -> PrefixSnapshot:
+        """Return all keys with ``prefix``, sorted."""
         keys = sorted(key for key in self._entries if key.startswith(prefix))
-        return Snapshot(self._revision, tuple(self._entries[key] for key in keys))
+        return PrefixSnapshot(self._revision, tuple(self._entries[key] for key in keys))
 
     def decide(
         self, compares: Sequence[Compare], puts: Sequence[Put], deletes: Sequence[str], now: float
     ) -> Transition | None:
-        """What a transaction would do; None if a compare does not hold. Nothing is changed.
+        """Return the transition of a transaction, or None if a compare does not hold. Changes nothing.
 
-        LeaseExpiredError if a put names a lease that has ended; ValueError if a key is named twice.
+        LeaseExpiredError if a put names a lease that has ended. ValueError if a key is named twice.
         """
         changed = [*(put.key for put in puts), *deletes]
         if len(set(changed)) != len(changed):
@@ -113,7 +113,7 @@ class CoordinatorState:
         )
 
     def apply(self, transition: Transition) -> None:
-        """Make a transition, decided on the state as it is, part of it. One that changes nothing has no revision."""
+        """Apply a transition that was decided on the current state. An empty transition creates no revision."""
         if not transition.puts and not transition.deletes:
             return
         if transition.revision != self._revision + 1:
@@ -126,7 +126,7 @@ class CoordinatorState:
         self._history.append(transition.changes())
 
     def changes_after(self, prefix: str, after: int) -> Revisions:
-        """The changes below ``prefix`` with revisions above ``after``, one non-empty tuple per revision.
+        """Return the changes below ``prefix`` with revisions above ``after``: one non-empty tuple per revision.
 
         CompactedError if some of those revisions are no longer kept.
         """
@@ -146,7 +146,7 @@ class CoordinatorState:
     # Leases.
 
     def grant(self, ttl: float, now: float) -> int:
-        """A new lease that ends at ``now + ttl``."""
+        """Grant a lease that ends at ``now + ttl``, and return its id."""
         if not 0 < ttl < float("inf"):
             raise ValueError(f"a lease lasts a positive number of seconds, not {ttl}")
         lease = self._next_lease
@@ -155,31 +155,31 @@ class CoordinatorState:
         return lease
 
     def keep_alive(self, lease: int, now: float) -> None:
-        """The lease ends ``ttl`` after ``now``; LeaseExpiredError if it has ended."""
+        """Renew the lease until ``now`` plus its ttl. LeaseExpiredError if it has ended."""
         held = self._living(lease, now)
         held.deadline = now + held.ttl
 
     def next_deadline(self) -> float | None:
-        """When the first of the leases ends, as of now."""
+        """Return the earliest deadline of all leases, or None."""
         return min((held.deadline for held in self._leases.values()), default=None)
 
     def decide_end(self, leases: Iterable[int]) -> Transition:
-        """What the end of ``leases`` does: the keys bound to them go."""
+        """Return the transition that deletes the keys bound to ``leases``."""
         ended = frozenset(leases)
         keys = tuple(key for key, entry in self._entries.items() if entry.lease in ended)
         return Transition(self._revision + 1, (), keys)
 
     def expired(self, now: float) -> Leases:
-        """The leases whose time is over."""
+        """Return the leases whose time is over."""
         return [lease for lease, held in self._leases.items() if held.deadline <= now]
 
     def forget(self, leases: Iterable[int]) -> None:
-        """The leases have ended, and what was bound to them is gone."""
+        """Remove leases that have ended, after the keys bound to them are deleted."""
         for lease in leases:
             self._leases.pop(lease, None)
 
     def has_lease(self, lease: int) -> bool:
-        """Whether the lease has not been ended."""
+        """Return whether the lease exists. Its time may be over."""
         return lease in self._leases
 
     def _living(self, lease: int, now: float) -> _Lease:
@@ -188,7 +188,7 @@ class CoordinatorState:
             raise LeaseExpiredError(f"lease {lease} has ended: grant a new one, and put what was bound to it again")
         return held
 
-    def _put(self, put: Put, revision: int) -> Entry:
+    def _put(self, put: Put, revision: int) -> KeyValue:
         known = self._entries.get(put.key)
         created = revision if known is None else known.created
-        return Entry(put.key, put.value, created, revision, put.lease)
+        return KeyValue(put.key, put.value, created, revision, put.lease)

@@ -1,1 +1,1 @@
-"""gRPC between the roles: channels, servers, failures; the generated stubs are in ``v1``."""
+"""gRPC between the roles: channels, servers and failures. The generated stubs are in ``v1``."""

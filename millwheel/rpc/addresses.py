@@ -1,4 +1,4 @@
-"""Addresses of servers as people write them: ``host``, ``host:port``, ``[IPv6]:port``. Pure."""
+"""Server addresses as users write them: ``host``, ``host:port``, ``[IPv6]:port``. Pure."""
 
 from __future__ import annotations
 
@@ -11,21 +11,24 @@ from millwheel.rpc.failures import FailureCode, RequestError
 __all__ = ["DEFAULT_PORT", "server_address", "server_addresses"]
 
 DEFAULT_PORT: Final = 7433
-"""The port of a master, and of ``millwheel server start-dev``, where an address names none."""
+"""The port for an address without one: that of a master, and of ``millwheel server start-dev``."""
 
 _ADDRESS: Final = re.compile(r"(?P<host>\[[0-9A-Fa-f:.]+(?:%\w+)?\]|[^\s:\[\]/,%]+)(?::(?P<port>[0-9]{1,5}))?")
 _MAX_PORT: Final = 65_535
 
 
 def server_address(text: str) -> str:
-    """``host:port`` of one server.
+    """Return the address of one server as ``host:port``.
 
     Args:
-        text: a host name, an IPv4 address or an IPv6 address, with a port or without one
-            (then :data:`DEFAULT_PORT`). An IPv6 address with a port is in brackets.
+        text: a host name, an IPv4 address or an IPv6 address, with or without a port
+            (without: :data:`DEFAULT_PORT`). An IPv6 address with a port is in brackets.
+
+    Returns:
+        The address. An IPv6 address is in brackets.
 
     Raises:
-        RequestError: ``text`` is no address (INVALID_ARGUMENT).
+        RequestError: ``text`` is not an address (INVALID_ARGUMENT).
 
     >>> server_address("localhost"), server_address("[::1]:80"), server_address("::1")
     ('localhost:7433', '[::1]:80', '[::1]:7433')
@@ -46,7 +49,7 @@ def server_address(text: str) -> str:
 
 
 def server_addresses(text: str) -> list[str]:
-    """The addresses in a list with commas between them; empty entries are left out. RequestError as above."""
+    """Return the addresses of a comma-separated list, without empty entries. RequestError as for one address."""
     return [server_address(one) for one in text.split(",") if one.strip()]
 
 

@@ -1,4 +1,4 @@
-"""gRPC channels as every client and role opens them, and the patience that goes with them."""
+"""The gRPC channels of all clients and roles, and the retries of their calls."""
 
 from __future__ import annotations
 
@@ -15,33 +15,33 @@ from millwheel.rpc.identity import process_tls
 from millwheel.rpc.security import client_credentials
 from millwheel.rpc.server import MAX_MESSAGE_BYTES, MAX_METADATA_BYTES
 
-__all__ = ["CHANNEL_OPTIONS", "DEFAULT_DEADLINE", "PASSING", "RETRYABLE", "Backoff", "open_channel", "retrying"]
+__all__ = ["CHANNEL_OPTIONS", "DEFAULT_DEADLINE_SECONDS", "PASSING", "RETRYABLE", "Backoff", "open_channel", "retrying"]
 
-DEFAULT_DEADLINE: Final = 10.0
-"""Seconds that a unary call may take, unless its caller says otherwise."""
+DEFAULT_DEADLINE_SECONDS: Final = 10.0
+"""Seconds that a unary call may take, unless its caller gives another limit."""
 
 RETRYABLE: Final = frozenset({FailureCode.UNAVAILABLE, FailureCode.ABORTED})
-"""Failures that may pass by themselves. A DEADLINE_EXCEEDED has used up its caller's patience already."""
+"""Failures that a retry may cure. DEADLINE_EXCEEDED is not one of them: the call has used up its caller's time."""
 
 PASSING: Final = RETRYABLE | {FailureCode.DEADLINE_EXCEEDED, FailureCode.CANCELLED}
-"""The same to those who have more patience than one call's deadline. One that was cancelled from the other side is that
-of a server which stops."""
+"""Failures that a retry may cure, for a caller that waits longer than one call's deadline. CANCELLED means here that
+the server cancelled the call because it stops."""
 
 CHANNEL_OPTIONS: Final[Sequence[tuple[str, int]]] = (
     ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
     ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
-    # Failures travel as metadata; by default a list of some fifty problems would be dropped on its way.
+    # Failures travel as metadata. By default gRPC would drop a list of about fifty problems.
     ("grpc.max_metadata_size", MAX_METADATA_BYTES),
     ("grpc.keepalive_time_ms", 20_000),
     ("grpc.keepalive_timeout_ms", 10_000),
     ("grpc.keepalive_permit_without_calls", 1),
     ("grpc.http2.max_pings_without_data", 0),
-    # A master or worker that comes back is found within a second, not after gRPC's two minutes.
+    # With these limits a restarted master or worker is reached within a second. gRPC's default limit is two minutes.
     ("grpc.initial_reconnect_backoff_ms", 100),
-    # In spite of its name: how long one attempt to connect may take, over a slow line or to a busy machine.
+    # In spite of its name, this is the limit for one attempt to connect. A slow line or a busy machine needs the time.
     ("grpc.min_reconnect_backoff_ms", 5_000),
     ("grpc.max_reconnect_backoff_ms", 1_000),
-    # Connections are not shared between channels: each has its own flow control.
+    # Channels do not share connections, so each channel has its own flow control.
     ("grpc.use_local_subchannel_pool", 1),
 )
 
@@ -49,7 +49,7 @@ Answer = TypeVar("Answer")
 
 
 def open_channel(address: str) -> grpc.aio.Channel:
-    """A channel to ``host:port``, with TLS if this process speaks it; it connects at its first call."""
+    """Return a channel to ``host:port``, with TLS if this process uses TLS. It connects at its first call."""
     tls = process_tls()
     if tls is None:
         return grpc.aio.insecure_channel(address, options=list(CHANNEL_OPTIONS))
@@ -58,15 +58,20 @@ def open_channel(address: str) -> grpc.aio.Channel:
 
 @dataclass(frozen=True, slots=True)
 class Backoff:
-    """How long to wait before the next attempt: doubling from ``first`` to ``largest`` seconds, with full jitter."""
+    """The delay before the next attempt: it doubles from ``first`` to ``largest`` seconds, with jitter."""
 
     first: float = 0.05
     largest: float = 2.0
 
     def delay(self, failures: int, chance: float) -> float:
-        """Seconds after ``failures`` failed attempts; ``chance`` in [0, 1) spreads those that failed together.
+        """Return the seconds to wait after ``failures`` failed attempts.
 
-        Never less than half of the step, so that a retry is never a hammer.
+        Args:
+            failures: the number of failed attempts, at least 1.
+            chance: in [0, 1). It spreads the attempts of clients that failed at the same time.
+
+        Returns:
+            At least half of the step, so that retries never follow each other closely.
         """
         step = min(self.largest, self.first * 2.0 ** min(failures - 1, 30))
         return step * (0.5 + chance / 2)
@@ -75,15 +80,15 @@ class Backoff:
 async def retrying(
     call: Callable[[], Awaitable[Answer]],
     *,
-    patience: float = DEFAULT_DEADLINE,
+    patience: float = DEFAULT_DEADLINE_SECONDS,
     backoff: Backoff | None = None,
     passing: Collection[FailureCode] = RETRYABLE,
 ) -> Answer:
-    """The answer of ``call``, tried again while it fails with a ``passing`` RequestError and ``patience`` seconds last.
+    """Return the answer of ``call``. Retry a ``passing`` RequestError for ``patience`` seconds.
 
-    The last attempt begins when ``patience`` ends, however long the back-off has become.
+    The last attempt starts when ``patience`` ends, even if the back-off is longer.
 
-    Only for calls that may take effect twice: idempotent ones, or ones with a request id.
+    Only for calls that may take effect twice: idempotent calls, and calls with a request id.
     """
     backoff = backoff or Backoff()
     loop = asyncio.get_running_loop()

@@ -1,4 +1,4 @@
-"""What a message of the data plane stands for (proto/millwheel/v1/delivery.proto)."""
+"""Helpers for the messages of the data plane (proto/millwheel/v1/delivery.proto)."""
 
 from __future__ import annotations
 
@@ -8,5 +8,5 @@ __all__ = ["answered_tokens"]
 
 
 def answered_tokens(response: DeliverResponse) -> tuple[int, ...]:
-    """The batches that ``response`` answers, all alike, in the order in which their answers were given."""
+    """Return the tokens of all batches that ``response`` answers in the same way, in the order of their answers."""
     return response.token, *response.also

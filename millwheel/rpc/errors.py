@@ -1,4 +1,4 @@
-"""gRPC statuses with details (google.rpc.ErrorInfo and BadRequest), both ways."""
+"""Conversion between RequestError and gRPC statuses with details (google.rpc.ErrorInfo and BadRequest)."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ __all__ = [
     "calling",
     "ended_unheard",
     "from_rpc_error",
-    "heed_cancellation",
+    "raise_if_cancelled",
     "to_status",
 ]
 
@@ -36,22 +36,22 @@ _DOMAIN: Final = "millwheel.v1"
 _REMEDY: Final = "remedy"
 _LEADER: Final = "leader"
 
-_LONGEST_TEXT: Final = 4_000
-"""Characters of one message, remedy or problem."""
+_MAX_TEXT_CHARACTERS: Final = 4_000
+"""The most characters of one message, remedy or problem."""
 _MOST_PROBLEM_BYTES: Final = 512 << 10
-"""Half of what a client takes as metadata."""
+"""The most bytes of all problems: half of the metadata that a client accepts."""
 _UNHEARD: Final = "Internal error from Core"
-"""What gRPC says here, without having asked anybody, where the other side ended the call that is just written to."""
+"""gRPC's local message, without the server's reason, when the other side ends a call during a write to it."""
 
 _HUNG_UP: Final = re.compile("closed|reset", re.IGNORECASE)
-"""In the cause of a failed connection: somebody listens, and hangs up, as a server with TLS does on who has none."""
+"""Matches a connection that the server closes at once. A server with TLS does this to a client without TLS."""
 _TLS: Final = ", ".join(ENVIRONMENT)
 
 Answer = TypeVar("Answer")
 
 
 def to_status(error: RequestError) -> status_pb2.Status:
-    """The status with details that carries ``error``, cut to what every client of ours takes."""
+    """Return the status with details for ``error``, shortened to what every MillWheel client accepts."""
     metadata = {name: _cut(value) for name, value in ((_REMEDY, error.remedy), (_LEADER, error.leader)) if value}
     info = error_details_pb2.ErrorInfo(reason=error.reason, domain=_DOMAIN, metadata=metadata)
     status = status_pb2.Status(code=error.code.value, message=_cut(error.message))
@@ -65,11 +65,15 @@ def to_status(error: RequestError) -> status_pb2.Status:
 
 
 def _cut(text: str) -> str:
-    return text if len(text) <= _LONGEST_TEXT else f"{text[:_LONGEST_TEXT]}… ({len(text):,} characters in all)"
+    return (
+        text
+        if len(text) <= _MAX_TEXT_CHARACTERS
+        else f"{text[:_MAX_TEXT_CHARACTERS]}… ({len(text):,} characters in all)"
+    )
 
 
 def _most(problems: Sequence[Problem]) -> Iterator[Problem]:
-    """As many problems as there is room for, and how many more there are."""
+    """Yield as many problems as fit, then the number of the remaining ones."""
     room = _MOST_PROBLEM_BYTES
     for number, problem in enumerate(problems):
         shown = Problem(_cut(problem.where), _cut(problem.message))
@@ -94,9 +98,9 @@ async def abort(context: grpc.aio.ServicerContext[object, object], error: Reques
 
 
 async def answering(context: grpc.aio.ServicerContext[object, object], work: Callable[[], Awaitable[Answer]]) -> Answer:
-    """The answer of ``work``; a RequestError that it raises ends the call with its status and details.
+    """Return the answer of ``work``. If it raises a RequestError, end the call with that status and its details.
 
-    A store or coordinator that fails makes it UNAVAILABLE; anything else is a fault of the server's, and is logged.
+    A failed store or coordinator gives UNAVAILABLE. Any other exception is a fault of the server and is logged.
     """
     try:
         return await work()
@@ -105,7 +109,7 @@ async def answering(context: grpc.aio.ServicerContext[object, object], work: Cal
 
 
 def as_request_error(error: Exception) -> RequestError:
-    """What a caller is told of an exception in a server."""
+    """Return the error that a caller receives for an exception in a server."""
     if isinstance(error, RequestError):
         return error
     if isinstance(error, DamagedValueError):
@@ -127,15 +131,15 @@ def as_request_error(error: Exception) -> RequestError:
 
 
 def ended_unheard(error: grpc.aio.AioRpcError) -> bool:
-    """Whether the other side ended a call while it was written to, and its answer with the reason was not read."""
+    """Return whether the other side ended the call during a write to it, so that its reason was not read."""
     return error.code() is grpc.StatusCode.INTERNAL and _UNHEARD in _details(error)
 
 
 def from_rpc_error(error: grpc.aio.AioRpcError, address: str = "") -> RequestError:
-    """What a failed call says, with its remedy; a server that cannot be reached is named by ``address``."""
+    """Return a failed call as a RequestError with a remedy. An unreachable server is named by ``address``."""
     code = _code(error)
     if ended_unheard(error):
-        # Another call is told the reason, unless that, too, is written to just then.
+        # The next call receives the reason, unless it is ended during a write as well.
         what = f"{address or 'the server'} ended the call while it was written to"
         return RequestError(FailureCode.UNAVAILABLE, what, "try again")
     status = rpc_status.from_call(cast(grpc.Call, error)) if _has_details(error) else None
@@ -186,24 +190,26 @@ def _without_details(code: FailureCode, details: str, address: str) -> RequestEr
 
 
 def _cause(details: str) -> str:
-    """The last of what gRPC says one within the other, without the system's number for it."""
+    """Return the innermost of gRPC's nested messages, without the operating system's error number."""
     last = details.rsplit(": ", 1)[-1].rstrip("]")
     return re.sub(r" \(\d+\)$", "", last)
 
 
 @asynccontextmanager
 async def calling(address: str) -> AsyncIterator[None]:
-    """Around client calls: what gRPC raises leaves as a RequestError."""
+    """Convert gRPC's exceptions in the block into RequestError. For blocks with client calls."""
     try:
         yield
     except grpc.aio.AioRpcError as error:
-        heed_cancellation()
+        raise_if_cancelled()
         raise from_rpc_error(error, address) from error
 
 
-def heed_cancellation() -> None:
-    """Raise the cancellation of this task, if there was one: a call that fails in the same moment shows its failure
-    alone, and the task would go on."""
+def raise_if_cancelled() -> None:
+    """Raise CancelledError if this task was cancelled.
+
+    If a call fails at the moment of the cancellation, only its failure is raised, and the task would continue.
+    """
     task = asyncio.current_task()
     if task is not None and task.cancelling():
         raise asyncio.CancelledError

@@ -1,7 +1,7 @@
-"""Failures as they travel between roles: a code, what is wrong, where, and what to do.
+"""Failures of requests between roles: a code, what is wrong, where, and what to do.
 
-Pure: the master's core refuses with a :class:`RequestError`, a server turns it into a gRPC status with
-details, and a client turns that back into an equal :class:`RequestError` (:mod:`millwheel.rpc.errors`).
+Pure. The master's core refuses with a :class:`RequestError`. A server turns it into a gRPC status with details, and a
+client turns that back into an equal :class:`RequestError` (:mod:`millwheel.rpc.errors`).
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from millwheel.sdk.errors import MillwheelError, Problem
 __all__ = ["NOT_LEADING", "FailureCode", "RequestError"]
 
 NOT_LEADING: Final = "NOT_LEADING"
-"""The reason constant where another master leads; ``leader`` names it, if anybody knows it."""
+"""The reason of a master that is not the leader. ``leader`` names the leader, if it is known."""
 
 
 class FailureCode(Enum):
-    """Why a request failed; the values are gRPC's status codes."""
+    """Why a request failed. The values are gRPC's status codes."""
 
     CANCELLED = 1
     UNKNOWN = 2
@@ -40,10 +40,13 @@ class FailureCode(Enum):
 
 
 class RequestError(MillwheelError):
-    """A request that failed: ``message`` says what is wrong and where, ``remedy`` what to do.
+    """A request failed: ``message`` says what is wrong and where, ``remedy`` says what to do.
 
-    ``reason`` is a short constant for programs (UPPER_SNAKE_CASE), ``problems`` everything wrong with the
-    request where there can be several things, and ``leader`` where to ask instead, if that is known.
+    Attributes:
+        code: the kind of failure, as a gRPC status code.
+        reason: a short constant for programs (UPPER_SNAKE_CASE); the code's name if none was given.
+        problems: everything that is wrong with the request, if there can be several problems.
+        leader: the address to use instead, if it is known; otherwise empty.
     """
 
     def __init__(

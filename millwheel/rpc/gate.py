@@ -1,4 +1,4 @@
-"""What a server answers before its role can: UNAVAILABLE, and what it waits for (grpc.health.v1 says NOT_SERVING)."""
+"""The gate of a server that cannot serve yet: UNAVAILABLE with the reason (grpc.health.v1 reports NOT_SERVING)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from millwheel.rpc.failures import FailureCode, RequestError
 
 __all__ = ["Gate", "Interceptor"]
 
-# The type has arguments for type checkers alone.
+# Only type checkers can subscript this class; at run time it takes no arguments.
 if TYPE_CHECKING:
     Interceptor: TypeAlias = grpc.aio.ServerInterceptor[Any, Any]
 else:
@@ -22,26 +22,26 @@ _ALWAYS: Final = ("/grpc.health.v1.", "/grpc.reflection.")
 
 
 class Gate(Interceptor):
-    """Lets nothing but health and reflection through until it is open."""
+    """Refuses all calls except health and reflection until it is open."""
 
     def __init__(self) -> None:
         self.is_open = False
         self.waits_for = "it is starting"
-        """Why it is closed."""
+        """Why the gate is closed."""
 
     async def intercept_service(
         self,
         continuation: Callable[[grpc.HandlerCallDetails], Awaitable[grpc.RpcMethodHandler[Any, Any]]],
         handler_call_details: grpc.HandlerCallDetails,
     ) -> grpc.RpcMethodHandler[Any, Any]:
-        """The call's handler, or one that refuses."""
+        """Return the call's handler, or one that refuses the call."""
         if self.is_open or handler_call_details.method.startswith(_ALWAYS):
             return await continuation(handler_call_details)
 
         async def refuse(_: AsyncIterator[Any], context: Any) -> None:
             await abort(context, self._refusal())
 
-        # A stream takes any call's messages, and needs none of them.
+        # A stream handler fits every kind of call, and this one reads no messages.
         return grpc.stream_stream_rpc_method_handler(refuse)
 
     def _refusal(self) -> RequestError:

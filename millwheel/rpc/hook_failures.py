@@ -1,14 +1,16 @@
-"""Failures of hooks, and hooks that do not end, in words.
+"""The texts about hooks and key functions that fail, and hooks that do not end.
 
-One place for the sentences that commands, health and injectors show."""
+Commands, health and injectors all show these texts, so they are defined once, here.
+"""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
 from typing import Final
 
-from millwheel.core.time import Duration, Timestamp, format_duration, format_timestamp, seconds
+from millwheel.model.time import Duration, format_duration, seconds
+from millwheel.rpc.key_failures import key_function_text, keys_failed_lately
+from millwheel.rpc.raised_errors import error_text, is_news, moment
 from millwheel.rpc.v1 import inspection_pb2 as wire
 
 __all__ = [
@@ -18,62 +20,45 @@ __all__ = [
     "awaited_text",
     "blocks",
     "computation_text",
-    "error_text",
     "failed_lately",
     "failure_text",
     "heading",
     "merged",
-    "merged_hooks",
-    "moment",
     "names_remedy",
     "shown_key",
 ]
 
 AWAITED_SHOWN: Final[Duration] = seconds(10)
-"""An asynchronous hook that runs for longer is shown to who looks: after as long an injector asks why no ACK comes."""
+"""An asynchronous hook that runs longer is shown to users. Injectors look up the reason for a missing ACK after the
+same time."""
 AWAITED_PROBLEM: Final[Duration] = seconds(60)
-"""After so long it is a problem of the cluster's health. Calls to other services end sooner: clients of HTTP, databases
-and gRPC commonly give up after 5 to 30 seconds. A hook that means to wait for a minute sets a timer instead."""
+"""An asynchronous hook that runs longer is a problem of the cluster's health. Calls to other services end sooner:
+clients of HTTP, databases and gRPC commonly give up after 5 to 30 seconds. A hook that needs to wait for a minute can
+set a timer instead."""
 
-_SHOWN_KEY: Final = 80
-_SHOWN_ERROR: Final = 1_000
-_OLDEST: Final = 3
-_LATELY: Final = 60_000_000
-"""Microseconds for which a failure is news although no key is blocked by it any more."""
+_MAX_KEY_CHARACTERS: Final = 80
+_MAX_OLDEST_KEYS: Final = 3
 REMEDY: Final = (
     "mend the code, or give such records up by `on_failure=mw.dead_letter()`; then `millwheel topology update`"
 )
-"""What to do about a hook that raises whenever it is tried: its code is at fault, or the record is."""
+"""The remedy for a hook that raises at every attempt: its code is wrong, or the record is."""
 _AWAITED_REMEDY: Final = (
     "the key's records and timers wait until it ends: see what it awaits, and give that a limit by asyncio.timeout"
 )
 
 
 def shown_key(key: bytes) -> str:
-    """A key as people know it, cut."""
-    return repr(key[:_SHOWN_KEY].decode("utf-8", "backslashreplace"))
-
-
-def moment(at: int) -> str:
-    """A wall time to the second."""
-    return format_timestamp(Timestamp(at - at % 1_000_000))
-
-
-def error_text(failure: wire.KeyFailure) -> str:
-    """The error, with its message and its place, on one line; indented lines, such as code, stay lines of their own."""
-    message = re.sub(r"\n(?! )", " ", failure.message.strip())
-    cut = message[:_SHOWN_ERROR] + ("…" if len(message) > _SHOWN_ERROR else "") + "\n" * ("\n" in message)
-    text = f"{failure.error}: {cut}" if cut else failure.error
-    return f"{text} ({failure.place})" if failure.place else text
+    """Return a key as readable text, shortened."""
+    return repr(key[:_MAX_KEY_CHARACTERS].decode("utf-8", "backslashreplace"))
 
 
 def failure_text(failure: wire.KeyFailure, now: int, *, remedy: bool = True) -> str:
-    """A blocked key as a sentence: which hook raises what, since when, how often, and when it is tried again.
+    """Return one sentence about a blocked key: the hook, its error, since when, how often, and the next attempt.
 
     Args:
-        failure: what the interval's owner reported.
+        failure: the report of the interval's owner.
         now: the wall time, in microseconds.
-        remedy: says what to do where trying again does not help.
+        remedy: whether to add what to do if a retry does not help.
     """
     count = "1 attempt" if failure.attempts == 1 else f"{failure.attempts:,} attempts"
     since = f"since {moment(failure.since_us)} ({count})"
@@ -81,46 +66,50 @@ def failure_text(failure: wire.KeyFailure, now: int, *, remedy: bool = True) -> 
     if failure.HasField("next_attempt_us"):
         wait = failure.next_attempt_us - now
         text += f"; next attempt {'now' if wait <= 0 else f'in {format_duration(Duration(wait))}'}"
-    return f"{text}; trying again does not help: {REMEDY}" if failure.permanent and remedy else text
+    if failure.dead_letter_problem:
+        return f"{text}; {failure.dead_letter_problem}"
+    helps = "trying again does not help" if failure.permanent else "it is tried again by itself; if that does not help"
+    return f"{text}; {helps}: {REMEDY}" if remedy else text
 
 
 def awaited_text(awaited: wire.AwaitedHook, now: int) -> str:
-    """An asynchronous hook that does not end, as a sentence."""
+    """Return one sentence about an asynchronous hook that does not end."""
     since = format_duration(Duration(max(0, now - awaited.since_us)))
     return f"{awaited.hook} of key {shown_key(awaited.key)} has been awaiting for {since} ({awaited.work})"
 
 
 def names_remedy(failures: wire.HookFailures, stopped: str) -> bool:
-    """Whether :func:`computation_text` says what to do."""
+    """Return whether :func:`computation_text` contains a remedy."""
     awaits_only = bool(failures.awaited) and not failures.blocked_keys
-    return bool(stopped) or awaits_only or any(one.permanent for one in failures.oldest[:1])
+    return bool(stopped) or awaits_only or bool(failures.oldest)
 
 
 def heading(failures: wire.HookFailures, stopped: str, now: int) -> str:
-    """The word before :func:`computation_text`."""
+    """Return the word to put before :func:`computation_text`."""
     fails = stopped or failures.blocked_keys or failed_lately(failures, now)
     return "FAILING" if fails else "AWAITING"
 
 
 def computation_text(name: str, failures: wire.HookFailures, stopped: str, now: int) -> str:
-    """What is wrong with a computation's hooks, in words.
+    """Return a text about all failures of a computation's hooks and key functions.
 
     Args:
         name: ``topology/computation``.
-        failures: those of all its intervals.
-        stopped: why it stands still by its failure policy; empty if it does not.
+        failures: the failures of all its intervals.
+        stopped: why its failure policy stopped it; empty if it runs.
         now: the wall time, in microseconds.
     """
-    if not failures.awaited:
-        return _raised_text(name, failures, stopped, now)
-    awaited = f"{awaited_text(failures.awaited[0], now)}; {_AWAITED_REMEDY}"
-    if heading(failures, stopped, now) == "AWAITING":
-        return f"computation {name}: {awaited}"
-    return f"{_raised_text(name, failures, stopped, now)}; {awaited}"
+    texts = [f"computation {name}: {key_function_text(one, now)}" for one in failures.key_functions]
+    if stopped or failures.blocked_keys or _hook_failed_lately(failures, now):
+        texts.insert(0, _raised_text(name, failures, stopped, now))
+    if failures.awaited:
+        awaited = f"{awaited_text(failures.awaited[0], now)}; {_AWAITED_REMEDY}"
+        texts.append(awaited if texts else f"computation {name}: {awaited}")
+    return "; ".join(texts)
 
 
 def _raised_text(name: str, failures: wire.HookFailures, stopped: str, now: int) -> str:
-    """What hooks raised, as a sentence."""
+    """Return a sentence about the errors that hooks raised."""
     oldest = failure_text(failures.oldest[0], now, remedy=not stopped) if failures.oldest else ""
     if stopped:
         why = oldest or stopped
@@ -138,17 +127,21 @@ def _raised_text(name: str, failures: wire.HookFailures, stopped: str, now: int)
 
 
 def blocks(failures: wire.HookFailures, stopped: str) -> bool:
-    """Whether senders wait for ACKs because of it."""
+    """Return whether hooks keep senders waiting for ACKs of delivered records. For key functions see ``keys_wait``."""
     return bool(failures.blocked_keys or failures.awaited or stopped)
 
 
 def failed_lately(failures: wire.HookFailures, now: int) -> bool:
-    """Whether anything failed within the last minute."""
-    return failures.HasField("last") and now - failures.last.last_us < _LATELY
+    """Return whether a hook or a key function failed within the last minute."""
+    return _hook_failed_lately(failures, now) or keys_failed_lately(failures, now)
+
+
+def _hook_failed_lately(failures: wire.HookFailures, now: int) -> bool:
+    return failures.HasField("last") and is_news(failures.last.last_us, now)
 
 
 def merged(parts: Iterable[wire.HookFailures]) -> wire.HookFailures:
-    """The failures of several intervals together, and the hooks that they wait for."""
+    """Merge the failures of several intervals, and the hooks that they wait for."""
     whole = wire.HookFailures()
     oldest: list[wire.KeyFailure] = []
     awaited: list[wire.AwaitedHook] = []
@@ -159,18 +152,6 @@ def merged(parts: Iterable[wire.HookFailures]) -> wire.HookFailures:
         awaited += part.awaited
         if part.HasField("last") and part.last.last_us >= whole.last.last_us:
             whole.last.CopyFrom(part.last)
-    whole.oldest.extend(sorted(oldest, key=lambda one: one.since_us)[:_OLDEST])
-    whole.awaited.extend(sorted(awaited, key=lambda one: one.since_us)[:_OLDEST])
+    whole.oldest.extend(sorted(oldest, key=lambda one: one.since_us)[:_MAX_OLDEST_KEYS])
+    whole.awaited.extend(sorted(awaited, key=lambda one: one.since_us)[:_MAX_OLDEST_KEYS])
     return whole
-
-
-def merged_hooks(parts: Iterable[wire.HookTime]) -> list[wire.HookTime]:
-    """The times of each hook over several intervals, by the hooks' names."""
-    whole: dict[str, wire.HookTime] = {}
-    for part in parts:
-        one = whole.setdefault(part.hook, wire.HookTime(hook=part.hook))
-        one.calls += part.calls
-        one.seconds += part.seconds
-        one.failures += part.failures
-        one.blocked += part.blocked
-    return [whole[hook] for hook in sorted(whole)]

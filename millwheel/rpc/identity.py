@@ -1,7 +1,7 @@
-"""Who this process is to others: the TLS files of its servers and clients, or none.
+"""The TLS identity of this process: the TLS files of its servers and clients, or none.
 
-A process has one identity: its daemon's settings name it (:func:`use_tls`), or, for programs and the tasks of a Spark
-job, the environment: MILLWHEEL_RPC_TLS_CA, _CERT and _KEY. Nothing here needs gRPC.
+A process has one identity. A daemon's settings define it (:func:`use_tls`). For other programs and the tasks of a Spark
+job, the environment defines it: MILLWHEEL_RPC_TLS_CA, _CERT and _KEY. This module does not import gRPC.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from millwheel.rpc.failures import FailureCode, RequestError
 __all__ = ["ENVIRONMENT", "TlsFiles", "process_tls", "use_tls"]
 
 ENVIRONMENT: Final = ("MILLWHEEL_RPC_TLS_CA", "MILLWHEEL_RPC_TLS_CERT", "MILLWHEEL_RPC_TLS_KEY")
-"""The variables that name the files, where nothing else does."""
+"""The variables that name the files of a process without :func:`use_tls`."""
 
 
 @dataclass(frozen=True, slots=True)
 class TlsFiles:
-    """PEM files: who signed everybody's certificates, the own certificate (with its chain), and its key."""
+    """PEM files: the authority of all certificates, the process's certificate (with its chain), and its private key."""
 
     ca: Path
     cert: Path
@@ -32,12 +32,12 @@ _chosen: list[TlsFiles | None] = []
 
 
 def use_tls(files: TlsFiles | None) -> None:
-    """Have this process speak TLS as ``files`` say, or not at all, whatever the environment says."""
+    """Set the TLS identity of this process: ``files``, or no TLS. The environment is then ignored."""
     _chosen[:] = [files]
 
 
 def process_tls() -> TlsFiles | None:
-    """How this process speaks TLS; None: it does not. RequestError if the environment names some files, not all."""
+    """Return this process's TLS files, or None without TLS. RequestError if the environment names only some files."""
     if _chosen:
         return _chosen[0]
     named = [os.environ.get(name, "") for name in ENVIRONMENT]

@@ -1,4 +1,4 @@
-"""Several streams of messages read as one."""
+"""Reads several asynchronous streams of messages as one."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ Item = TypeVar("Item")
 
 
 async def merged(sources: Sequence[AsyncGenerator[Item, None]]) -> AsyncGenerator[Item, None]:
-    """What ``sources`` yield, as it comes; each keeps its own order, and none is read ahead by more than one item.
+    """Yield the items of all ``sources`` as they arrive. Each source keeps its order, with one item read ahead at most.
 
-    The first that fails ends all of them, and its exception is raised. Closing it closes the sources.
+    The first source that fails ends all of them, and its exception is raised. Closing this generator closes the
+    sources.
     """
     if len(sources) == 1:
         async with aclosing(sources[0]) as only:
@@ -24,7 +25,7 @@ async def merged(sources: Sequence[AsyncGenerator[Item, None]]) -> AsyncGenerato
         return
     came: asyncio.Queue[_News[Item] | _End] = (
         asyncio.Queue()
-    )  # no more than one of each source: first come, first served
+    )  # at most one item of each source, in the order of arrival
     tasks = [asyncio.create_task(_pass_on(source, came)) for source in sources]
     try:
         running = len(tasks)
@@ -44,7 +45,7 @@ async def merged(sources: Sequence[AsyncGenerator[Item, None]]) -> AsyncGenerato
 
 
 class _News(Generic[Item]):
-    """A source's newest item; ``taken`` once it may go on to the next."""
+    """A source's newest item. ``taken`` is set when the source may read its next item."""
 
     __slots__ = ("item", "taken")
 
@@ -54,7 +55,7 @@ class _News(Generic[Item]):
 
 
 class _End:
-    """A source has ended, or failed."""
+    """A source has ended or failed."""
 
     __slots__ = ("failure",)
 
@@ -72,5 +73,5 @@ async def _pass_on(source: AsyncGenerator[Item, None], came: asyncio.Queue[_News
                 came.put_nowait(_News(item, taken))
                 await taken.wait()
     except BaseException as error:
-        failure = error  # a cancellation, too: gRPC shows the end of a call as one
+        failure = error  # including a cancellation: gRPC raises the end of a call as one
     came.put_nowait(_End(failure))

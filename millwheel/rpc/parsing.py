@@ -1,8 +1,8 @@
-"""What a server answers to bytes that are no message, and to methods that it does not have: a refusal with details.
+"""Refuses invalid messages and unknown methods with an error that has details.
 
-gRPC for Python turns what a deserializer raises into UNKNOWN, with a traceback in the server's log. Here a message that
-cannot be parsed is handed on as such, and ends its call before a service sees it. Generated services raise
-NotImplementedError for what a role leaves out of them.
+When a deserializer raises, gRPC for Python answers UNKNOWN and logs a traceback. Here the deserializer returns a marker
+for a message that cannot be parsed. The marker ends the call before a service sees it. Generated services raise
+NotImplementedError for methods that a role does not implement; this becomes UNIMPLEMENTED.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ __all__ = ["Parsing"]
 
 
 class _Unparsed:
-    """Stands for a message that could not be parsed."""
+    """Marks a message that could not be parsed."""
 
     __slots__ = ("why",)
 
@@ -38,7 +38,7 @@ class Parsing(Interceptor):
         continuation: Callable[[grpc.HandlerCallDetails], Awaitable[grpc.RpcMethodHandler[Any, Any]]],
         handler_call_details: grpc.HandlerCallDetails,
     ) -> grpc.RpcMethodHandler[Any, Any]:
-        """The call's handler, for whole messages alone."""
+        """Return the call's handler, wrapped so that its service receives valid messages only."""
         handler: Any = await continuation(handler_call_details)
         if handler is None or handler.request_deserializer is None:
             return handler  # type: ignore[no-any-return]
@@ -88,7 +88,7 @@ def _one_to_many(name: str, behave: Any) -> Any:
 
 def _many_to_one(name: str, behave: Any) -> Any:
     async def call(requests: AsyncIterator[Any], context: Any) -> Any:
-        whole = _Whole(name, requests)
+        whole = _ReadableMessages(name, requests)
         try:
             response = await behave(whole, context)
         except RequestError as error:
@@ -104,7 +104,7 @@ def _many_to_one(name: str, behave: Any) -> Any:
 
 def _many_to_many(name: str, behave: Any) -> Any:
     async def call(requests: AsyncIterator[Any], context: Any) -> AsyncIterator[Any]:
-        whole = _Whole(name, requests)
+        whole = _ReadableMessages(name, requests)
         try:
             async for response in _responses(name, behave, whole, context):
                 yield response
@@ -117,7 +117,7 @@ def _many_to_many(name: str, behave: Any) -> Any:
 
 
 async def _responses(name: str, behave: Any, request: Any, context: Any) -> AsyncIterator[Any]:
-    """What a service answers."""
+    """Yield the service's responses."""
     try:
         async with aclosing(behave(request, context)) as responses:
             async for response in responses:
@@ -126,10 +126,11 @@ async def _responses(name: str, behave: Any, request: Any, context: Any) -> Asyn
         await abort(context, _absence(name))
 
 
-class _Whole:
-    """The messages up to one that cannot be parsed: that ends the call, once its service has no more to say.
+class _ReadableMessages:
+    """The messages up to the first one that cannot be parsed.
 
-    Whoever reads gets a RequestError; one who reads in a task of its own may keep that to itself, so it is remembered.
+    That message ends the call when its service has sent its last response. The reader gets a RequestError. A reader in
+    a separate task may not raise it further, so it is kept in ``failure``.
     """
 
     def __init__(self, name: str, requests: AsyncIterator[Any]) -> None:
@@ -138,14 +139,14 @@ class _Whole:
         self._requests = requests
         self._messages: AsyncIterator[Any] | None = None
 
-    def __aiter__(self) -> _Whole:
+    def __aiter__(self) -> _ReadableMessages:
         return self
 
     async def __anext__(self) -> Any:
         if self.failure is not None:
             raise self.failure
         if self._messages is None:
-            # Not before it is asked for: gRPC wants what it begins to be read.
+            # Only when the first message is read: gRPC requires that a started iterator is read.
             self._messages = aiter(self._requests)
         request = await anext(self._messages)
         if type(request) is _Unparsed:

@@ -1,7 +1,7 @@
-"""TLS between all who speak gRPC here. It is mutual: who cannot show a certificate of the cluster's is not heard.
+"""TLS for all of MillWheel's gRPC connections. It is mutual: each side must show a certificate of the cluster.
 
-Which files, :mod:`millwheel.rpc.identity` says. Servers read them again when they have changed, at the next connection;
-clients whenever they open a channel.
+:mod:`millwheel.rpc.identity` names the files. A server reads changed files at the next connection. A client reads the
+files when it opens a channel.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ __all__ = ["client_credentials", "server_credentials"]
 
 
 def client_credentials(files: TlsFiles) -> grpc.ChannelCredentials:
-    """For a channel; the files are read now."""
+    """Return the credentials for a channel. The files are read now."""
     return grpc.ssl_channel_credentials(_read(files.ca), _read(files.key), _read(files.cert))
 
 
 def server_credentials(files: TlsFiles) -> grpc.ServerCredentials:
-    """For a server, which reads the files again when they change; if they are then wrong, the old ones go on."""
+    """Return the credentials for a server. It rereads changed files; if they are wrong, the old ones stay in use."""
     certificates = _Certificates(files)
     fetch = certificates.fetch
-    return grpc.dynamic_ssl_server_credentials(certificates.read(), fetch, require_client_authentication=True)  # type: ignore[arg-type]  # the stubs forget that None says: as before
+    return grpc.dynamic_ssl_server_credentials(certificates.read(), fetch, require_client_authentication=True)  # type: ignore[arg-type]  # None means "unchanged", which the stubs omit
 
 
 class _Certificates:
-    """What a server shows and believes, asked at every handshake."""
+    """A server's certificate and its authority. gRPC calls :meth:`fetch` at every handshake."""
 
     def __init__(self, files: TlsFiles) -> None:
         self._files = files
@@ -42,7 +42,7 @@ class _Certificates:
         return grpc.ssl_server_certificate_configuration([pair], root_certificates=_read(files.ca))
 
     def fetch(self) -> grpc.ServerCertificateConfiguration | None:
-        """None: nothing is new."""
+        """Return the changed certificates, or None if nothing changed or the new files are wrong."""
         try:
             return None if self._state() == self._seen else self.read()
         except (OSError, RequestError):

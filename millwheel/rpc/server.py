@@ -1,4 +1,4 @@
-"""gRPC servers as every role runs them: limits, keepalive, health, reflection, and a clear word on a taken port."""
+"""The gRPC servers of all roles: limits, keepalive, health, reflection, and a clear error if a port is in use."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ __all__ = [
 ]
 
 LOOPBACK: Final = "127.0.0.1"
-"""Where servers listen unless they are told otherwise: MillWheel has nothing to say to strangers by default."""
+"""Where servers listen by default. Loopback keeps out other machines."""
 
 MAX_MESSAGE_BYTES: Final = 64 << 20
-"""The largest message either side takes, in bytes."""
+"""The largest message that either side accepts, in bytes."""
 
 MAX_METADATA_BYTES: Final = 1 << 20
-"""The most metadata that a client takes with a response, in bytes: what is wrong, when a call fails."""
+"""The most metadata that a client accepts with a response, in bytes. A failed call has its error there."""
 
 SERVER_OPTIONS: Final[Sequence[tuple[str, int]]] = (
     ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
@@ -45,20 +45,30 @@ SERVER_OPTIONS: Final[Sequence[tuple[str, int]]] = (
     ("grpc.keepalive_permit_without_calls", 1),
     ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
     ("grpc.http2.max_ping_strikes", 0),
-    # Two servers on one port would share its connections at random.
+    # With this option two servers on one port would share its connections at random.
     ("grpc.so_reuseport", 0),
 )
 
 
 def create_server(interceptors: Sequence[grpc.aio.ServerInterceptor[Any, Any]] = ()) -> grpc.aio.Server:
-    """A server with MillWheel's limits; add services, then :func:`bind` it."""
+    """Return a server with MillWheel's limits. Add services to it, then :func:`bind` it."""
     return grpc.aio.server(options=list(SERVER_OPTIONS), interceptors=[*interceptors, Parsing()])
 
 
 def bind(server: grpc.aio.Server, port: int = 0, host: str = LOOPBACK, tls: TlsFiles | None = None) -> str:
-    """Have ``server`` listen, with TLS if ``tls`` is given; ``port`` 0 takes a free one. Returns ``host:port``.
+    """Let ``server`` listen, and return its address.
 
-    RequestError (UNAVAILABLE) names the port if it cannot be had.
+    Args:
+        server: the server, with its services.
+        port: the port; 0 takes a free one.
+        host: the host name or IP address to listen on.
+        tls: the TLS files; None: no TLS.
+
+    Returns:
+        ``host:port``.
+
+    Raises:
+        RequestError: UNAVAILABLE, with the port, if the port cannot be used.
     """
     shown = f"[{host}]" if ":" in host else host
     if port:
@@ -76,7 +86,7 @@ def bind(server: grpc.aio.Server, port: int = 0, host: str = LOOPBACK, tls: TlsF
 
 
 def _check_free(host: str, port: int) -> None:
-    """gRPC's own message on a failed bind names neither cause nor port: ask the system first."""
+    """Raise RequestError if the port is in use. gRPC's own error for a failed bind names neither cause nor port."""
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     except socket.gaierror as error:
@@ -102,7 +112,7 @@ def _unusable(
 
 
 async def add_health(server: grpc.aio.Server, services: Sequence[str], *, serving: bool = True) -> HealthServicer:
-    """Register grpc.health.v1 for ``services`` (full names) and the server as a whole, and reflection for them all."""
+    """Add grpc.health.v1 for ``services`` (full names) and for the whole server, and reflection for all of them."""
     servicer = HealthServicer()
     health_pb2_grpc.add_HealthServicer_to_server(servicer, server)
     await set_health(servicer, services, serving)
@@ -111,7 +121,7 @@ async def add_health(server: grpc.aio.Server, services: Sequence[str], *, servin
 
 
 async def set_health(servicer: HealthServicer, services: Sequence[str], serving: bool) -> None:
-    """Have the health service say whether ``services``, and the server as a whole, serve."""
+    """Set whether ``services``, and the server as a whole, are reported as serving."""
     status = health_pb2.HealthCheckResponse
     for name in ["", *services]:
         await servicer.set(name, status.SERVING if serving else status.NOT_SERVING)

@@ -1,4 +1,4 @@
-"""Notices about a long wait: a program that waits for a cluster says so, and says for what."""
+"""Notices about a long wait: a waiting program reports what it waits for."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from typing import Final
 __all__ = ["FIRST_NOTICE_SECONDS", "NEXT_NOTICE_SECONDS", "wait_notices"]
 
 FIRST_NOTICE_SECONDS: Final = 3.0
-"""A wait that is shorter than this needs no notice."""
+"""Seconds until the first notice. A shorter wait gets none."""
 
 NEXT_NOTICE_SECONDS: Final = 30.0
-"""The time from one notice to the next."""
+"""Seconds from one notice to the next."""
 
 
 class _Notices:
-    """Arms a timer after each notice, until it is cancelled."""
+    """Gives notices, each by a timer, until it is cancelled."""
 
     def __init__(self, notice: Callable[[float], object], first: float, again: float) -> None:
         self._loop = asyncio.get_running_loop()
@@ -42,11 +42,11 @@ def wait_notices(
     first: float = FIRST_NOTICE_SECONDS,
     again: float = NEXT_NOTICE_SECONDS,
 ) -> Iterator[None]:
-    """Around awaits that may take long: calls ``say`` after ``first`` seconds, and then every ``again`` seconds.
+    """Call ``say`` after ``first`` seconds in the block, then every ``again`` seconds.
 
     Args:
-        describe: makes the notice; its argument is the number of seconds that have passed.
-        say: takes the notice: a logger's method, for example.
+        describe: returns the notice's text for the seconds that have passed.
+        say: receives the text: a logger's method, for example.
         first: seconds until the first notice.
         again: seconds from one notice to the next.
     """

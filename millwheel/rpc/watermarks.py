@@ -1,6 +1,6 @@
-"""Watermark reports and broadcasts as owners, injectors and the authority hold them, and their wire form (7.2).
+"""Watermark reports and broadcasts between owners, injectors and the authority, and their wire form (section 7.2).
 
-Pure: nothing here opens a connection. Watermarks are microseconds since the epoch.
+Pure: this module opens no connection. Watermarks are microseconds since the epoch.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ from typing import Final, NamedTuple, TypeAlias
 
 import msgspec
 
-from millwheel.core.keys import KeyInterval
-from millwheel.core.sketch import MOST_BUCKETS, TimestampSketch
-from millwheel.core.time import MIN_TIMESTAMP
+from millwheel.model.keys import KeyInterval
+from millwheel.model.sketch import MAX_BUCKETS, TimestampSketch
+from millwheel.model.time import MIN_TIMESTAMP
 from millwheel.rpc.failures import FailureCode, RequestError
 from millwheel.rpc.v1 import common_pb2, watermark_pb2
 from millwheel.rpc.v1.watermark_pb2 import HoldKind
@@ -26,7 +26,7 @@ __all__ = [
     "BroadcastUpdate",
     "Member",
     "PendingWork",
-    "ReportNotHeardError",
+    "ReportNotReceivedError",
     "WatermarkReport",
     "injector_computation",
     "interval_from_wire",
@@ -40,20 +40,20 @@ __all__ = [
 ]
 
 Member: TypeAlias = KeyInterval | str
-"""Whose value: an interval of a computation, or a process of a stream's injector."""
+"""The source of a watermark: an interval of a computation, or a process of a stream's injector."""
 
 INJECTOR_PREFIX: Final = "injector/"
-"""How the names of injectors begin; their members are processes, everyone else's are key intervals."""
+"""The prefix of injectors' names. An injector's members are processes; all other members are key intervals."""
 
 SEQUENCER_REFUSED: Final = "SEQUENCER_REFUSED"
-"""The reason constant of an :class:`AcceptRefusedError`."""
+"""The reason of an :class:`AcceptRefusedError`."""
 
 REPORT_NOT_HEARD: Final = "REPORT_NOT_HEARD"
-"""The reason constant of a :class:`ReportNotHeardError`."""
+"""The reason of a :class:`ReportNotReceivedError`."""
 
 
 class AcceptRefusedError(RequestError):
-    """The authority does not accept a sequencer: the asker does not own these keys, or this process name, any more."""
+    """The authority refuses a sequencer: the requester does not own these keys, or this process name, any more."""
 
     def __init__(self, message: str) -> None:
         super().__init__(
@@ -64,32 +64,39 @@ class AcceptRefusedError(RequestError):
         )
 
 
-class ReportNotHeardError(RequestError):
-    """The authority has not taken a report yet: it is on its way, or was told to one that had the shard before."""
+class ReportNotReceivedError(RequestError):
+    """The authority has not received a report: it is in flight, or went to the previous server of the shard."""
 
     def __init__(self, process: str, number: int) -> None:
         super().__init__(
             FailureCode.FAILED_PRECONDITION,
-            f"report {number} of process {process!r} was not heard here",
+            f"report {number} of process {process!r} was not received here",
             "ask again: it is sent until it arrives",
             reason=REPORT_NOT_HEARD,
         )
 
 
 class PendingWork(NamedTuple):
-    """The timestamps at work in an interval or process, and the largest of a record that it has seen."""
+    """The timestamps of the pending work of an interval or process, and the largest record timestamp seen so far."""
 
     sketch: TimestampSketch
     newest: int
 
 
 class WatermarkReport(msgspec.Struct):
-    """What an owner says of its interval, or an injector process of itself (7.2).
+    """An owner's report about its interval, or an injector process's report about itself (section 7.2).
 
-    ``watermark`` is its output watermark, ``input_watermark`` what it consumes, ``hold`` with
-    ``subject`` what the output is held by, ``idle`` that an injector process has nothing to send.
-    ``number`` grows from report to report of the owner: one that comes after a larger one says nothing any more.
-    ``pending`` is told where it was asked for.
+    Attributes:
+        computation: the incarnation, or ``injector/{stream}``.
+        member: the interval or the injector process.
+        sequencer: the owner's sequencer.
+        watermark: the output watermark, in microseconds.
+        input_watermark: the input watermark, in microseconds.
+        hold: what holds the output watermark back.
+        subject: the key, sending computation, stream or process that causes the hold; empty if there is none.
+        idle: whether an injector process has nothing to send.
+        number: grows with each report of the owner. A report with a smaller number than an earlier one is ignored.
+        pending: the pending work. It is sent on request only.
     """
 
     computation: str
@@ -105,36 +112,36 @@ class WatermarkReport(msgspec.Struct):
 
 
 class BroadcastUpdate(NamedTuple):
-    """A computation's broadcast value, and the sequencers behind it that are new to the listener."""
+    """A computation's broadcast watermark, and those of its sequencers that the receiver does not have yet."""
 
     watermark: int
     sequencers: tuple[tuple[Member, int], ...] = ()
 
 
 def injector_computation(stream: str) -> str:
-    """The name under which a stream's injector has its watermark."""
+    """Return the name under which the authority keeps the watermark of a stream's injector."""
     return INJECTOR_PREFIX + stream
 
 
 def is_injector(computation: str) -> bool:
-    """Whether ``computation`` names a stream's injector."""
+    """Return whether ``computation`` names a stream's injector."""
     return computation.startswith(INJECTOR_PREFIX)
 
 
 def interval_to_wire(keys: KeyInterval) -> common_pb2.KeyInterval:
-    """``keys`` as a message; no end is an absent field."""
+    """Return ``keys`` as a message. An interval without an end has no ``end`` field."""
     return common_pb2.KeyInterval(start=keys.start, end=keys.end)
 
 
 def interval_from_wire(message: common_pb2.KeyInterval) -> KeyInterval:
-    """The interval of a message; ValueError if it is empty."""
+    """Return the interval of a message; ValueError if it is empty."""
     return KeyInterval(message.start, message.end if message.HasField("end") else None)
 
 
 def member_from_wire(
     message: watermark_pb2.IntervalWatermark | watermark_pb2.AcceptSequencerRequest, where: str = ""
 ) -> Member:
-    """Whose value a message speaks of; RequestError (INVALID_ARGUMENT) names a field that is wrong, below ``where``."""
+    """Return the member of a message; RequestError (INVALID_ARGUMENT) names a wrong field, below ``where``."""
     computation = message.computation
     if not computation or computation == INJECTOR_PREFIX:
         raise _invalid(f"{where}computation", 'is empty: name an incarnation, or "injector/{stream}"')
@@ -157,7 +164,7 @@ def member_from_wire(
 
 
 def report_to_wire(report: WatermarkReport) -> watermark_pb2.IntervalWatermark:
-    """``report`` as a message."""
+    """Return ``report`` as a message."""
     member = report.member
     is_process = isinstance(member, str)
     return watermark_pb2.IntervalWatermark(
@@ -175,7 +182,7 @@ def report_to_wire(report: WatermarkReport) -> watermark_pb2.IntervalWatermark:
 
 
 def report_from_wire(message: watermark_pb2.IntervalWatermark, where: str = "") -> WatermarkReport:
-    """The report of a message; RequestError (INVALID_ARGUMENT) names a field that is wrong, below ``where``."""
+    """Return the report of a message; RequestError (INVALID_ARGUMENT) names a wrong field, below ``where``."""
     member = member_from_wire(message, where)
     hold = message.hold
     return WatermarkReport(
@@ -202,8 +209,8 @@ def _pending_to_wire(pending: PendingWork) -> watermark_pb2.PendingTimestamps:
 def _pending_from_wire(message: watermark_pb2.PendingTimestamps, where: str) -> PendingWork:
     if len(message.buckets) != len(message.counts):
         raise _invalid(where, f"has {len(message.buckets)} buckets, and {len(message.counts)} counts: one of each")
-    if len(message.buckets) > MOST_BUCKETS:
-        raise _invalid(where, f"has {len(message.buckets)} buckets: {MOST_BUCKETS} are the most")
+    if len(message.buckets) > MAX_BUCKETS:
+        raise _invalid(where, f"has {len(message.buckets)} buckets: {MAX_BUCKETS} are the most")
     try:
         sketch = TimestampSketch(message.shift, dict(zip(message.buckets, message.counts, strict=True)))
     except ValueError as error:
@@ -212,7 +219,7 @@ def _pending_from_wire(message: watermark_pb2.PendingTimestamps, where: str) -> 
 
 
 def sequencers_to_wire(sequencers: Iterable[tuple[Member, int]]) -> list[watermark_pb2.IntervalSequencer]:
-    """Members with their sequencers as messages."""
+    """Return members with their sequencers as messages."""
     return [
         watermark_pb2.IntervalSequencer(process=member, sequencer=sequencer)
         if isinstance(member, str)
@@ -222,7 +229,7 @@ def sequencers_to_wire(sequencers: Iterable[tuple[Member, int]]) -> list[waterma
 
 
 def sequencers_from_wire(messages: Iterable[watermark_pb2.IntervalSequencer]) -> tuple[tuple[Member, int], ...]:
-    """The members and sequencers of messages."""
+    """Return the members and sequencers of messages."""
     return tuple((message.process or interval_from_wire(message.keys), message.sequencer) for message in messages)
 
 

@@ -1,4 +1,4 @@
-"""A call that is written to while it is read."""
+"""Writes to a streaming call while it is read."""
 
 from __future__ import annotations
 
@@ -9,27 +9,28 @@ from typing import Any
 
 import grpc
 
-from millwheel.rpc.errors import heed_cancellation
+from millwheel.rpc.errors import raise_if_cancelled
 
 __all__ = ["writing"]
 
 
 @asynccontextmanager
 async def writing(call: Any, write: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
-    """Around the reading of ``call``: ``write``, which writes to it, runs beside, and both end together with the call.
+    """Run ``write``, which writes to ``call``, while the block reads ``call``. Both end with the call.
 
-    gRPC itself goes on with a request iterator after a call has ended, by one message, which is lost. A writer that
-    fails ends the call, or nothing would be sent any more while its reader waits: its error leaves from here.
+    gRPC's own request iterator takes one more message after a call has ended, and loses it. So this function writes in
+    a separate task. A writer that fails ends the call, and its error is raised here. Otherwise the reader would wait
+    for answers to messages that are never sent.
     """
     writer = asyncio.create_task(write)
     writer.add_done_callback(lambda _: call.cancel())
     try:
         yield
-        heed_cancellation()  # a call that ends in the same moment hides it
+        raise_if_cancelled()  # a call that ends at the same moment hides the cancellation
         _heed(writer)
     except asyncio.CancelledError:
-        heed_cancellation()
-        # It is the call's, which whoever reads is shown as a cancellation of its own.
+        raise_if_cancelled()
+        # The task was not cancelled. The call was, and gRPC raises that in its reader as a cancellation.
         _heed(writer)
         raise
     finally:
@@ -39,7 +40,7 @@ async def writing(call: Any, write: Coroutine[Any, Any, None]) -> AsyncIterator[
 
 
 def _heed(writer: asyncio.Task[None]) -> None:
-    """Raise what a writer failed with by itself: not because the call had ended, of which its reader knows more."""
+    """Raise the writer's own error. Errors that the end of the call causes are dropped: the reader has the reason."""
     error = writer.exception() if writer.done() and not writer.cancelled() else None
     if error is not None and not isinstance(error, (grpc.RpcError, grpc.aio.UsageError, asyncio.InvalidStateError)):
         raise error from None

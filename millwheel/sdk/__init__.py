@@ -1,1 +1,1 @@
-"""What users write topologies with; its public names are re-exported by :mod:`millwheel`."""
+"""The API for writing topologies. :mod:`millwheel` re-exports its public names."""

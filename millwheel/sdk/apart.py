@@ -1,9 +1,10 @@
-"""A code package apart from others of its names: its modules have a prefix, and its imports find them there.
+"""Loads a code package under a name prefix, so that its modules do not collide with others of the same names.
 
-The code of the package does not notice. ``import shop.parts`` in one of its modules is looked up as
-``millwheel_<digest>.shop.parts``; whatever is not in the package is found as ever. What goes by a module's name through
-other hands would miss that: so ``importlib.import_module`` is led to the package too, and a package that pickles, which
-writes names of modules into what it stores, is refused instead of being mixed up.
+The package's code needs no change. Its statement ``import shop.parts`` finds ``millwheel_<digest>.shop.parts``. Modules
+outside the package are found as usual.
+
+Code that passes module names to other code would bypass this prefix. ``importlib.import_module`` is therefore replaced
+for the package. A package that imports a pickling module is refused, because pickling stores module names.
 """
 
 from __future__ import annotations
@@ -23,16 +24,16 @@ __all__ = ["ApartFinder", "own_name"]
 
 _PREFIX: Final = re.compile(r"millwheel_[0-9a-f]{16}\.")
 _BY_NAME: Final = frozenset({"pickle", "_pickle", "cloudpickle", "dill", "shelve", "joblib", "marshal"})
-"""Modules that store names of modules, or hand them to other processes."""
+"""Modules that store module names, or send them to other processes."""
 
 
 def own_name(module: str) -> str:
-    """A module's name as its package has it, wherever it was loaded."""
+    """A module's name within its package, without the prefix that it may be loaded under."""
     return _PREFIX.sub("", module, count=1)
 
 
 class _Loader(SourceFileLoader):
-    """Runs a module with the package's own way to import."""
+    """Runs a module with the package's own ``__import__``."""
 
     def __init__(self, fullname: str, path: str, namespace: Mapping[str, Any]) -> None:
         super().__init__(fullname, path)
@@ -44,7 +45,7 @@ class _Loader(SourceFileLoader):
 
 
 class _Importlib(ModuleType):
-    """``importlib`` as the package sees it."""
+    """``importlib`` as the package's code sees it."""
 
     def __init__(self, finder: ApartFinder) -> None:
         super().__init__("importlib")
@@ -54,15 +55,15 @@ class _Importlib(ModuleType):
         return getattr(importlib, name)
 
     def import_module(self, name: str, package: str | None = None) -> ModuleType:
-        """As importlib's, for the package's names too."""
+        """As ``importlib.import_module``, but names of the package's modules get the prefix."""
         return importlib.import_module(self._finder.placed(name), package)
 
 
 class ApartFinder(MetaPathFinder):
-    """Finds the modules of one package under its prefix, and nothing else."""
+    """Finds the modules of one package under its prefix, and no other modules."""
 
     def __init__(self, digest: str, root: Path, names: frozenset[str], clash: str) -> None:
-        """``clash`` says why it is kept apart, for whoever is told that it cannot be."""
+        """``clash``: why the package needs a prefix, for the error message of a refused import."""
         self.digest = digest
         self.root = root
         self.names = names
@@ -72,13 +73,13 @@ class ApartFinder(MetaPathFinder):
         self._namespace = {**vars(builtins), "__import__": self._import}
 
     def placed(self, name: str) -> str:
-        """Where a module stands in this process."""
+        """The name of a module in this process: with the prefix, if the package contains the module."""
         return self.prefix + name if name.partition(".")[0] in self.names else name
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """The spec of a module of the package, or of the empty package that holds all of them."""
+        """The spec of a module of the package, or of the empty parent package that the prefix names."""
         if fullname == self.prefix[:-1]:
             spec = ModuleSpec(fullname, None, is_package=True)
             spec.submodule_search_locations = [str(self.root)]
@@ -98,7 +99,7 @@ class ApartFinder(MetaPathFinder):
         fromlist: Sequence[str] | None = (),
         level: int = 0,
     ) -> ModuleType:
-        """What ``import`` statements of the package do."""
+        """The implementation of the package's ``import`` statements."""
         top = name.partition(".")[0]
         if level == 0 and top in self.names:
             found = builtins.__import__(self.prefix + name, globals, locals, fromlist or (), 0)

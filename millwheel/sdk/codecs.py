@@ -1,13 +1,13 @@
-"""How values and states become bytes, chosen by their type (sections 4.3, 4.4).
+"""Conversion of values and states to bytes. The type selects the encoding (sections 4.3, 4.4).
 
 ===========================================================  ==============================================
 structs, dataclasses, typed dicts, containers, scalars, …    MessagePack, structs as maps from field names
 protobuf messages                                            their own encoding, deterministic
-bytes                                                        themselves
-whatever comes with a :class:`Codec`                         the user's own
+bytes                                                        unchanged
+any type with a :class:`Codec`                               the user's own
 ===========================================================  ==============================================
 
-Each stream has one type; a consumer of several types (a union) gets each value by its stream's type.
+Each stream has one type. A consumer of several types (a union) gets each value as its stream's type.
 """
 
 from __future__ import annotations
@@ -24,7 +24,9 @@ from msgspec import inspect as msgspec_inspect
 
 from millwheel.rpc.v1 import topology_pb2
 from millwheel.sdk.defaults import default_of, makes_the_same
+from millwheel.sdk.error_texts import bare_message, error_message
 from millwheel.sdk.errors import UnsupportedTypeError, ValueDecodeError, ValueEncodeError
+from millwheel.sdk.exact_types import exact_test
 from millwheel.sdk.round_trip import ADVICE, Check, quick_check, round_trip_check, verified
 from millwheel.sdk.typeinfo import (
     accepts,
@@ -45,7 +47,7 @@ Decode = Callable[[bytes], Any]
 
 
 class ValueFormat(Enum):
-    """How a stream's values are encoded; the values are those of the wire."""
+    """The encoding of a stream's values. The enum values are those of the protobuf enum."""
 
     MSGPACK = topology_pb2.VALUE_FORMAT_MSGPACK
     PROTOBUF = topology_pb2.VALUE_FORMAT_PROTOBUF
@@ -55,12 +57,19 @@ class ValueFormat(Enum):
 
 @dataclass(frozen=True)  # without slots, so that Codec[T](...) works: Python 3.11 sets __orig_class__ on the instance
 class Codec(Generic[T]):
-    """A way of your own to encode the values of a stream, or the state of a computation.
+    """A user-defined encoding for the values of a stream or for the state of a computation.
 
-    ``decode(encode(value))`` must equal ``value``, and equal values should encode alike: a state that encodes to
-    the same bytes as before is not written again. ``new`` makes the state of a key that has none. A state counts as
-    none if it encodes to no bytes at all, or, where ``new`` is a built-in type, to the same bytes as what that makes.
-    What ``encode`` makes in a hook is given to ``decode`` at once: an error there is the hook's.
+    ``decode(encode(value))`` must equal ``value``. Equal values should have equal encodings, because a state whose
+    encoding did not change is not written again. If ``encode`` is called in a hook, ``decode`` gets its result at once:
+    an error of ``decode`` is then an error of the hook.
+
+    A state counts as absent if its encoding is empty. It also counts as absent if ``new`` is a built-in type, and the
+    encoding equals that of the state which ``new`` returns.
+
+    Args:
+        encode: Returns the bytes of a value.
+        decode: Returns the value of such bytes.
+        new: Returns the state of a key without state. None: the type's default.
     """
 
     encode: Callable[[T], bytes]
@@ -70,38 +79,41 @@ class Codec(Generic[T]):
 
 @dataclass(frozen=True, slots=True)
 class ValueCodec:
-    """What a stream's values go through. ``encode`` is as fast as it can be, and takes what it is given."""
+    """The codec of a stream's values. ``encode`` is the fastest encoder and does not check its argument."""
 
     format: ValueFormat
     type_name: str
     encode: Encode
     checked: Encode
-    """Encodes only what is of the type: ValueEncodeError names the stream, the type and what came instead."""
+    """Encodes values of the type. For others, ValueEncodeError names the stream, the type and the type of the value."""
     verify: Encode
-    """Encodes only what can be read again, in all its parts: ValueEncodeError names the part that cannot."""
+    """Encodes values whose encoding can be decoded again, in all parts. ValueEncodeError names the part that cannot."""
     decode: Decode
-    """ValueDecodeError names the stream, the type, and where in the value it went wrong."""
+    """Decodes a value. ValueDecodeError names the stream, the type, and the place of the error in the value."""
 
 
 @dataclass(frozen=True, slots=True)
 class StateCodec:
-    """What a computation's state goes through."""
+    """The codec of a computation's state."""
 
     type_name: str
     new: Callable[[], Any]
-    """The state of a key that has none."""
+    """Returns the state of a key without state."""
     encode: Encode
-    """Encodes only what is of the type: a state stored as something else could never be read again."""
+    """Encodes only states of the type. A state of another type could not be decoded later."""
     check: Check | None
-    """Whether what was encoded can be read again, in all its parts; None for a type whose encoding always can."""
+    """Checks that an encoding can be decoded again, in all parts. None for a type whose encodings always can."""
     default: bytes | None
-    """What ``new`` makes, encoded: a key with this state has none. None if ``new`` may make different states."""
+    """The encoding of the state that ``new`` returns. A key with this state counts as a key without state.
+
+    None if two calls of ``new`` may return different states.
+    """
     decode: Decode
     takes_none: bool
-    """Whether None is of the type. It stands for no state."""
+    """Whether None is a value of the type. None stands for no state."""
 
     def verify(self, value: Any) -> bytes:
-        """Encode, and check that the encoding can be read again; ValueEncodeError."""
+        """Encode a state, and check that the encoding can be decoded again; ValueEncodeError."""
         encoded = _as_bytes(self.encode(value))
         if self.check is not None and encoded:
             self.check(value, encoded)
@@ -109,27 +121,40 @@ class StateCodec:
 
 
 def codec_for(record_type: Any, where: str, codec: Codec[Any] | None = None) -> ValueCodec:
-    """The codec of the values of one stream; ``where`` names it in errors: ``stream 'queries'``.
+    """The codec of one stream's values.
 
-    UnsupportedTypeError for a type that cannot be encoded, and has no ``codec`` of its own.
+    Args:
+        record_type: The stream's type.
+        where: The stream's name in errors, such as ``stream 'queries'``.
+        codec: The user's codec, if there is one.
+
+    Raises:
+        UnsupportedTypeError: The type cannot be encoded, and there is no ``codec``.
     """
     name = type_name(record_type)
     value_format, encode, decode = _choose(record_type, codec)
     checked = _checked_encode(record_type, encode, where, name)
-    # What stands where Any is declared reaches every reader as plain dicts and lists, before and after a restart.
+    # A value declared as Any always decodes to plain dicts and lists, so it may differ from the original.
     equal = value_format is not ValueFormat.CUSTOM and not _has_any(value_format, record_type)
     verify = checked
     if value_format is not ValueFormat.RAW:
         check = round_trip_check(decode, where, name, equal=equal)
-        verify = verified(encode, decode, checked, check) if equal else _checking(checked, check)
+        exact = exact_test(record_type) if value_format is ValueFormat.MSGPACK else None
+        verify = verified(encode, decode, checked, check, exact) if equal else _checking(checked, check)
     return ValueCodec(value_format, name, encode, checked, verify, _wrapped_decode(decode, where, name, value_format))
 
 
 def state_codec_for(state_type: Any, where: str, codec: Codec[Any] | None = None) -> StateCodec:
-    """The codec of a computation's state; ``where`` names it in errors.
+    """The codec of a computation's state.
 
-    UnsupportedTypeError for a type that cannot be encoded, or that has no default: what a key without
-    state gets must be encodable, and decode to itself.
+    Args:
+        state_type: The type of the state.
+        where: The computation's name in errors.
+        codec: The user's codec, if there is one.
+
+    Raises:
+        UnsupportedTypeError: The type cannot be encoded, or has no default. The default is the state of a key without
+            one, so it must be encodable and decode to an equal value.
     """
     name = type_name(state_type)
     value_format, encode, decode = _choose(state_type, codec)
@@ -137,14 +162,14 @@ def state_codec_for(state_type: Any, where: str, codec: Codec[Any] | None = None
     equal = value_format is not ValueFormat.CUSTOM
     check = None if value_format is ValueFormat.RAW else round_trip_check(decode, f"{where}, state", name, equal=equal)
     if check is not None and codec is None:
-        check = quick_check(state_type, check)
+        check = quick_check(exact_test(state_type), check)
     try:
         first = new()
         encoded = _as_bytes(encode(first))
         decode(encoded)
     except Exception as error:
         raise UnsupportedTypeError(
-            f"the state type {name} has no default that can be stored ({type(error).__name__}: {error}): "
+            f"the state type {name} has no default that can be stored ({error_message(error)}): "
             f"make it constructible without arguments, or {name} | None (starting as None), "
             "or set state_codec = millwheel.Codec(encode, decode, new)"
         ) from error
@@ -171,12 +196,12 @@ def _checking(checked: Encode, check: Check) -> Encode:
 
 
 def _as_bytes(encoded: Any) -> bytes:
-    """What a codec of the user's own made: any buffer."""
+    """The result of a user's codec as bytes. It may be any buffer."""
     return encoded if encoded.__class__ is bytes else bytes(memoryview(encoded))
 
 
 def format_of(annotation: Any, codec: Codec[Any] | None) -> ValueFormat:
-    """How values of a type are encoded."""
+    """The encoding that a type's values get."""
     return _choose(annotation, codec)[0]
 
 
@@ -187,7 +212,7 @@ def _choose(annotation: Any, codec: Codec[Any] | None) -> tuple[ValueFormat, Enc
     if plain is bytes:
         return ValueFormat.RAW, bytes, bytes
     if is_protobuf(plain):
-        # The unbound method: one C call, in which values of other classes are refused as well.
+        # The unbound method is one C call, and it also rejects values of other classes.
         encode = functools.partial(plain.SerializeToString, deterministic=True)
         return ValueFormat.PROTOBUF, encode, plain.FromString
     return ValueFormat.MSGPACK, *_msgpack(annotation)
@@ -195,7 +220,7 @@ def _choose(annotation: Any, codec: Codec[Any] | None) -> tuple[ValueFormat, Enc
 
 # MessagePack.
 
-# Containers of the standard library that msgspec leaves to its user, and what they are encoded as.
+# Standard containers that msgspec leaves to hooks, with the type that each is encoded as.
 _CONTAINERS: dict[type, Any] = {Counter: dict, OrderedDict: dict, deque: list}
 
 
@@ -207,7 +232,7 @@ def _msgpack(annotation: Any) -> tuple[Encode, Decode]:
         decoder = msgspec.msgpack.Decoder(annotation, dec_hook=_decode_container)
         culprit = _undecodable(describe_type(annotation))
     except Exception as error:
-        raise UnsupportedTypeError(f"{name} cannot be encoded: {error}{_ADVICE}") from error
+        raise UnsupportedTypeError(f"{name} cannot be encoded: {bare_message(error)}{_ADVICE}") from error
     if culprit is not None:
         path, cls = culprit
         place = "" if path == "$" else f" (at `{path}`)"
@@ -242,22 +267,22 @@ def _as_plain_container(cls: type, arguments: tuple[Any, ...]) -> Any:
 
 
 def _undecodable(info: msgspec_inspect.Type) -> tuple[str, type] | None:
-    """The first part of a type that msgspec would leave to hooks, and where it stands."""
+    """The first part of a type that msgspec cannot decode without a hook, with its path; None if there is none."""
     custom = ((path, one.cls) for path, one in _walk(info, "$", set()) if isinstance(one, msgspec_inspect.CustomType))
     return next(((path, cls) for path, cls in custom if cls not in _CONTAINERS and cls is not object), None)
 
 
 def _has_any(value_format: ValueFormat, annotation: Any) -> bool:
-    """Whether some part of a type may be anything."""
+    """Whether some part of a type accepts any value."""
     if value_format is not ValueFormat.MSGPACK or annotation is object:
         return value_format is ValueFormat.MSGPACK
-    # The items of the containers here are not in what msgspec says of a type.
+    # msgspec's description of these containers does not include their items.
     loose = msgspec_inspect.AnyType | msgspec_inspect.CustomType
     return any(isinstance(one, loose) for _, one in _walk(describe_type(annotation), "$", set()))
 
 
 def _walk(info: msgspec_inspect.Type, path: str, seen: set[int]) -> Iterator[tuple[str, msgspec_inspect.Type]]:
-    """A type and all its parts, each once, with their places."""
+    """A type and all its parts, each once, with their paths."""
     if id(info) in seen:
         return
     seen.add(id(info))
@@ -274,7 +299,7 @@ def _parts(info: msgspec_inspect.Type) -> list[tuple[str, msgspec_inspect.Type]]
     return parts + [(suffix, getattr(info, name)) for name, suffix in named if hasattr(info, name)]
 
 
-# Errors that name the place.
+# Errors with the place of the fault.
 
 
 def _checked_encode(annotation: Any, encode: Encode, where: str, name: str) -> Encode:
@@ -285,7 +310,7 @@ def _checked_encode(annotation: Any, encode: Encode, where: str, name: str) -> E
     no_bool = classes is not None and int in classes and bool not in classes
 
     def checked(value: Any) -> bytes:
-        # The first test is all that the common case pays.
+        # The common case needs only the first test.
         if (
             value.__class__ is not only
             and classes is not None
@@ -295,7 +320,9 @@ def _checked_encode(annotation: Any, encode: Encode, where: str, name: str) -> E
         try:
             return encode(value)
         except Exception as error:
-            raise ValueEncodeError(f"{where}: a value of {name} cannot be encoded: {error}: {value!r:.200}") from error
+            raise ValueEncodeError(
+                f"{where}: a value of {name} cannot be encoded: {bare_message(error)}: {value!r:.200}"
+            ) from error
 
     return checked
 
@@ -306,13 +333,13 @@ def _wrapped_decode(decode: Decode, where: str, name: str, value_format: ValueFo
             return decode(data)
         except Exception as error:
             shown = _plain(data) if value_format is ValueFormat.MSGPACK else data
-            raise ValueDecodeError(f"{where}: {shown!r:.200} is no {name}: {error}") from error
+            raise ValueDecodeError(f"{where}: {shown!r:.200} is no {name}: {bare_message(error)}") from error
 
     return wrapped
 
 
 def _plain(data: bytes) -> Any:
-    """What MessagePack says, of no particular type; the bytes themselves if they say nothing."""
+    """The content of MessagePack bytes, decoded without a type; the bytes themselves if they are not valid."""
     try:
         return msgspec.msgpack.decode(data)
     except Exception:

@@ -1,4 +1,4 @@
-"""A computation as a worker runs it: its hooks, and how everything around them is encoded."""
+"""A computation in the form that a worker runs: its hooks, and the codecs of its inputs, outputs and state."""
 
 from __future__ import annotations
 
@@ -20,27 +20,34 @@ __all__ = ["CompiledComputation", "compile_computation", "consumers_of"]
 
 @dataclass(frozen=True, slots=True)
 class CompiledComputation:
-    """All that running a computation takes, ready made."""
+    """Everything that is needed to run a computation, prepared in advance."""
 
     name: str
     computation: Computation[Any, Any]
     inputs: dict[str, Callable[[bytes], Any]]
-    """By input stream: the decoder of its values; ValueDecodeError."""
+    """By input stream: the decoder of its values, which raises ValueDecodeError."""
     outputs: dict[str, Callable[[Any], bytes]]
-    """By output stream, that of dead letters included: the encoder of its values; ValueEncodeError."""
+    """By output stream, dead letters included: the encoder of its values, which raises ValueEncodeError."""
     state: StateCodec
     options: ComputationOptions
     record_is_async: bool
     timer_is_async: bool
     handles_timers: bool
-    """Whether process_timer is overridden: a timer set in a computation where it is not could only fail."""
+    """Whether ``process_timer`` is overridden. Without it, every timer would fail, so none can be set."""
 
 
 def compile_computation(topology: Topology, name: str, *, verify: bool = True) -> CompiledComputation:
-    """Compile one computation; TopologyError for a topology with mistakes, UsageError for a name that it has not.
+    """Compile one computation.
 
-    With ``verify`` each production, and each state that has changed, is decoded when it is encoded. What could not be
-    read again is a ValueEncodeError of the hook that made it.
+    Args:
+        topology: The topology that has the computation.
+        name: The computation's name.
+        verify: Whether the encodings of productions and changed states are decoded as a check. An encoding that cannot
+            be decoded again is then a ValueEncodeError of the hook that made the value.
+
+    Raises:
+        TopologyError: The topology has mistakes.
+        UsageError: The topology has no computation of that name.
     """
     plan = topology.plan()
     declared = plan.computations.get(name)
@@ -73,7 +80,7 @@ def compile_computation(topology: Topology, name: str, *, verify: bool = True) -
 
 
 def consumers_of(topology: Topology, stream: str) -> list[tuple[str, Callable[[Any], bytes]]]:
-    """The computations of ``topology`` that consume ``stream``, by name, each with its compiled key extractor."""
+    """The computations of ``topology`` that consume ``stream``, sorted by name, with their compiled key extractors."""
     plan: Plan = topology.plan()
     if stream not in plan.streams:
         return []

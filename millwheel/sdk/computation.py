@@ -1,4 +1,4 @@
-"""The class that users extend: two hooks, called once per record and once per timer (section 5, figure 7)."""
+"""The base class of users' computations: one hook for records and one for timers (section 5, figure 7)."""
 
 from __future__ import annotations
 
@@ -27,71 +27,90 @@ else:
 __all__ = ["SAME_AS_INPUT", "Computation", "input_and_state_types", "overrides_migrate", "overrides_timer_hook"]
 
 SAME_AS_INPUT: Final[Any] = type("SAME_AS_INPUT", (), {"__doc__": "A type that `declared_outputs` may state."})
-"""The type of a stream to which a computation produces its records as they came: see `Computation.declared_outputs`."""
+"""The type of a stream that carries a computation's records unchanged: see `Computation.declared_outputs`."""
 
 
 class Computation(ABC, Generic[In, State]):
-    """Application logic, in the context of one key at a time (section 4.1).
+    """Application logic, which runs in the context of one key at a time (section 4.1).
 
-    ``Computation[Query, Counts]`` takes records of ``Query`` and keeps a ``Counts`` for each key. With
-    several inputs of different types, ``In`` is their union; without state, write ``Computation[Query]``
-    or ``Computation[Query, None]``.
+    ``Computation[Query, Counts]`` takes records of type ``Query`` and keeps a ``Counts`` for each key. With inputs of
+    several types, ``In`` is their union. Without state, write ``Computation[Query]`` or ``Computation[Query, None]``.
 
-    Both hooks may be ``def`` or ``async def``. For one key they run one after the other, never two at once;
-    for different keys in any order, also at the same time and on different machines. So nothing that
-    must last or be shared belongs into attributes of ``self``: it belongs into ``ctx.state``. Attributes set in
-    ``__init__`` are parameters, the same for all keys: ``topology.add(DipDetector(threshold=0.2), ...)``.
+    Both hooks may be ``def`` or ``async def``. The hooks of one key never run at the same time. The hooks of different
+    keys run in any order, also at the same time and on different machines. Keep data that must last, or that hooks
+    share, in ``ctx.state`` and not in attributes of ``self``. Attributes set in ``__init__`` are parameters and equal
+    for all keys: ``topology.add(DipDetector(threshold=0.2), ...)``.
 
-    A hook's changes of state, timers and productions take effect together, once it has returned; one that
-    raises leaves no trace, and is run again as ``on_failure`` says. It may also run again after a crash, so
-    effects on other systems must be idempotent.
+    The state, timers and productions of a hook take effect together, after the hook returns. A hook that raises has no
+    effect, and runs again according to ``on_failure``. A hook may also run again after a crash. Its effects on other
+    systems must therefore be idempotent.
     """
 
     state_codec: Codec[State] | None = None
-    """Set it to encode the state in a way of your own; the default is chosen by the state's type."""
+    """Set this to encode the state with your own codec. By default the state's type selects the encoding."""
 
     state_version: int = 1
-    """Raise it by one when the state's type changes so that stored states cannot be read as the new one any more:
-    when a field goes, is renamed or gets another type. A new field with a default needs nothing."""
+    """The version of the state's type. Increase it by one if stored states do not decode as the new type.
+
+    That is the case if a field is removed, renamed or gets another type. A new field with a default needs no new
+    version.
+    """
 
     def migrate(self, stored: StoredState) -> State:
-        """The state that a ``stored`` one of a smaller version becomes. Called when a key's state is next read, also
-        where several versions lie between: ``stored.version`` says which it is, ``stored.read(OldState)`` what it was.
+        """Convert a stored state of an earlier version. MillWheel calls this when it next reads a key's state.
 
-        To be defined once ``state_version`` is above 1. It should depend on ``stored`` alone: it may run several times.
+        Define it if ``state_version`` is above 1. There may be several versions between the stored one and the present
+        one. The method may run several times for one state, so the result should depend on ``stored`` alone.
+
+        Args:
+            stored: ``stored.version`` is its version, and ``stored.read(OldState)`` is its value.
+
+        Returns:
+            The state of the present version.
+
+        Raises:
+            UsageError: The class does not override this method.
         """
         raise UsageError(
             f"{type(self).__name__} meets a state of version {stored.version}, and defines no migrate(self, stored)"
         )
 
     def declared_outputs(self) -> Mapping[str, Any] | None:
-        """The streams that this computation produces to, with their types, where the computation itself knows them.
+        """The streams that this computation produces to, with their types, if the computation itself defines them.
 
-        Override it in a computation that takes the names of its outputs, or what decides on their types, as parameters.
-        Then ``outputs=`` may be left out where the computation is added; what is said there is checked against this.
-        The type ``millwheel.SAME_AS_INPUT`` stands for the type of the inputs.
+        Override this if the names or types of the outputs depend on parameters of the computation. ``outputs=`` is then
+        optional in ``Topology.add``; if it is present, it is checked against this result. The type
+        ``millwheel.SAME_AS_INPUT`` means the type of the inputs.
 
         Returns:
-            The types by stream; None, the default, where ``outputs=`` alone says.
+            The types by stream. None, the default: ``outputs=`` alone defines them.
         """
         return None
 
     @abstractmethod
     def process_record(self, ctx: Context[State], record: Record[In]) -> Awaitable[None] | None:
-        """Called once for each record of each input, whatever crashes or is delivered twice (G1).
+        """Process one record of an input.
 
-        Called in no order of timestamps: a record may be older than one that came before it, and
-        ``record.late`` tells whether it is behind the low watermark. Not called for late records under
-        ``late=Late.DROP`` or ``divert(...)``.
+        Its effects happen exactly once, despite crashes and duplicate deliveries (G1).
+
+        Records do not come in the order of their timestamps. ``record.late`` says whether a record is behind the low
+        watermark. With ``late=Late.DROP`` or ``divert(...)``, late records do not reach this hook.
+
+        Args:
+            ctx: The context of the record's key. It is valid until the hook returns.
+            record: The record.
         """
 
     def process_timer(self, ctx: Context[State], timer: Timer) -> Awaitable[None] | None:
-        """Called once for each timer that is due: set with ``ctx.set_timer``, neither cancelled nor set anew.
+        """Process one timer that is due: one that ``ctx.set_timer`` set, and that was neither cancelled nor replaced.
 
-        The timers of a key fire in increasing time, each domain by itself, never before the low
-        watermark (or the wall clock) has reached them (section 4.6). Every record below a watermark
-        timer's time has been processed by then, late ones aside. Not called in a computation that
-        sets no timers; one that does must override it.
+        Override it in a computation that sets timers. The timers of a key fire in increasing time, separately for event
+        time and wall time. A timer never fires before the low watermark, or the wall clock, has reached its time
+        (section 4.6). When a watermark timer fires, every record below its time is processed, except late ones.
+
+        Args:
+            ctx: The context of the timer's key. It is valid until the hook returns.
+            timer: The timer.
         """
         raise UsageError(
             f"{type(self).__name__} was woken by the timer {timer.tag!r} of key {ctx.key!r}, "
@@ -108,10 +127,14 @@ class Computation(ABC, Generic[In, State]):
 
 
 def input_and_state_types(computation: Any) -> tuple[Any, Any] | None:
-    """The types that a computation's class states, looked up through generic classes between.
+    """The input type and the state type that a computation's class states, also through intermediate generic classes.
 
-    ``computation`` is an instance, whose own arguments (``Join[Query, Model]()``) count too, a class, or
-    its alias. None where the class names no types; a type variable that nothing fills stays one.
+    Args:
+        computation: An instance, a class, or a class with type arguments. The arguments of an instance, such as
+            ``Join[Query, Model]()``, count too.
+
+    Returns:
+        Both types. None if the class states no types. A type variable without an argument stays in the result.
     """
     owner = computation
     if isinstance(computation, Computation):
@@ -123,10 +146,10 @@ def input_and_state_types(computation: Any) -> tuple[Any, Any] | None:
 
 
 def overrides_migrate(computation: Computation[Any, Any]) -> bool:
-    """Whether it says how states of earlier versions are read."""
+    """Whether the computation defines how states of earlier versions are converted."""
     return type(computation).migrate is not Computation.migrate
 
 
 def overrides_timer_hook(computation: Computation[Any, Any]) -> bool:
-    """Whether its timers have somewhere to go."""
+    """Whether the computation defines ``process_timer``."""
     return type(computation).process_timer is not Computation.process_timer

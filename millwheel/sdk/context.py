@@ -1,8 +1,8 @@
-"""The context that a hook runs in: one key's state, timers, hold and productions (sections 4, 5.1).
+"""The context of a hook: one key's state, timers, hold and productions (sections 4, 5.1).
 
-A context collects what the hooks of one key did since the last commit began: nothing takes effect
-elsewhere until the interval core seals it into a journal entry, and dropping the context together with
-the cell's decoded state undoes all of it (a hook that raises leaves no trace).
+A context collects the effects of one key's hooks since the last commit began. They take effect elsewhere only after the
+interval core has sealed them into a journal entry. To undo them, the core drops the context and the decoded state. A
+hook that raises therefore has no effect.
 """
 
 from __future__ import annotations
@@ -10,12 +10,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Final, Generic, NamedTuple, TypeVar
 
-from millwheel.core.limits import MAX_PRODUCTIONS, MAX_TAG_BYTES, MAX_VALUE_BYTES
-from millwheel.core.time import LAST_TIMESTAMP, MAX_TIMESTAMP, MIN_TIMESTAMP, Timestamp
-from millwheel.core.units import (
+from millwheel.model.limits import MAX_PRODUCTIONS, MAX_TAG_BYTES, MAX_VALUE_BYTES
+from millwheel.model.time import LAST_TIMESTAMP, MAX_TIMESTAMP, MIN_TIMESTAMP, Timestamp
+from millwheel.model.units import (
     ANY_TIMESTAMP_VARIABLE,
-    NEWEST_USUAL,
-    OLDEST_USUAL,
+    NEWEST_USUAL_US,
+    OLDEST_USUAL_US,
     describe_wrong_unit,
     wrong_unit,
 )
@@ -32,14 +32,14 @@ __all__ = ["UNSET", "Context", "OutputBinding", "Production", "Scope", "StateCel
 State = TypeVar("State")
 
 UNSET: Any = object()
-"""Stands for a state that has not been decoded, and for a hold that a context left alone."""
+"""Marks a state that is not decoded yet, and a hold that the context does not change."""
 
 
 _PRODUCTION_BYTES: Final = 64
-"""Counted for each production beside its value, and stream, consumers and keys, the producing one among them."""
+"""The size counted for each production, in addition to its value, stream, consumers and keys (its own key included)."""
 
 _TIMER_BYTES: Final = 96
-"""Counted for each timer that is set, beside its key and tag."""
+"""The size counted for each timer that is set, in addition to its key and tag."""
 
 
 _SMALLER_VALUES: Final = """produce it in pieces, for example
@@ -53,9 +53,9 @@ _SLICES: Final = """make it in slices, in a chain of timers, for example
 
 
 class TimerSetting(NamedTuple):
-    """A timer as a hook set it. ``cause`` is the timestamp of what the hook ran for.
+    """A timer that a hook set. ``cause`` is the timestamp of the record or timer that the hook ran for.
 
-    ``origin`` is the position that the commit which journals it gives it: a timer set again is a new one.
+    ``origin`` is the position that the commit assigns when it journals the timer. A replaced timer gets a new one.
     """
 
     at: int
@@ -65,9 +65,9 @@ class TimerSetting(NamedTuple):
 
 
 class Production(NamedTuple):
-    """A record produced by a hook; ``targets`` are its consumers (incarnation ids) with their keys.
+    """A record that a hook produced. ``targets`` are its consumers (incarnation ids), each with the record's key there.
 
-    ``origin`` names what the hook ran for, where ids are causal (weak productions).
+    ``origin`` identifies the input of the hook. It is used for deterministic production ids (weak productions).
     """
 
     stream: str
@@ -78,7 +78,7 @@ class Production(NamedTuple):
 
 
 class OutputBinding:
-    """How a stream is produced: ``encode`` its values, and ``route`` a value to its consumers' keys."""
+    """The functions of one output stream: ``encode`` a value, and ``route`` it to the consumers' keys."""
 
     __slots__ = ("encode", "route")
 
@@ -88,7 +88,7 @@ class OutputBinding:
 
 
 class Scope:
-    """What all contexts of one interval share. The core moves ``watermark`` and ``now`` between batches."""
+    """The data that all contexts of one interval share. The core updates ``watermark`` and ``now`` between batches."""
 
     __slots__ = (
         "any_timestamp",
@@ -115,9 +115,9 @@ class Scope:
         any_timestamp: bool = True,
         state_type: str = "",
     ) -> None:
-        # The name of a state's type to which None does not belong; empty: None is assigned as any other state.
+        # The name of a state type that does not include None. Empty: None may be assigned like any other state.
         self.state_type = state_type
-        # False: a time that is probably in another unit fails the hook.
+        # False: a timestamp that is probably in another unit makes the hook fail.
         self.any_timestamp = any_timestamp
         self.computation = computation
         self.outputs = dict(outputs)
@@ -125,17 +125,18 @@ class Scope:
         self.decode_state = decode_state
         self.handles_timers = handles_timers
         self.watermark = 0
-        # What a key had been shown before a merge, where that is above the watermark; None: no key of this interval.
+        # The watermark bound of a key after a merge, if it is above ``watermark``. None: no key of this interval has
+        # one.
         self.floor_of: Callable[[bytes], int] | None = None
         self.now = 0
-        # Bytes produced since the batch began: beyond a bound no more hooks are run before its commit.
+        # Bytes produced since the batch began. Above a limit, no more hooks run before the commit.
         self.produced_bytes = 0
-        # Records that the hooks of one key may produce in one commit, and timers that they may set.
+        # The most records that the hooks of one key may produce in one commit, and the most timers that they may set.
         self.most = MAX_PRODUCTIONS
 
 
 class StateCell:
-    """One key's state: ``encoded`` as the last sealed commit left it (empty: none), ``value`` decoded or UNSET."""
+    """One key's state. ``encoded`` is from the last sealed commit (empty: no state); ``value`` is decoded, or UNSET."""
 
     __slots__ = ("encoded", "value")
 
@@ -145,7 +146,7 @@ class StateCell:
 
 
 class Context(Generic[State]):
-    """Access to everything of one key (figure 7). Valid only while the hook that received it runs."""
+    """Access to all data of one key (figure 7). It is valid only while the hook that received it runs."""
 
     __slots__ = (
         "_cause",
@@ -169,8 +170,8 @@ class Context(Generic[State]):
         self._timers: dict[tuple[bool, str], TimerSetting | None] | None = None
         self._produced = 0
         self._hold: Any = UNSET
-        # Of the record or timer at hand: the default timestamp of a production, the least that one may have,
-        # and the event time on whose account timers are set.
+        # From the record or timer of the current hook: the default timestamp of productions, the least timestamp of
+        # productions, and the event time for which timers are set.
         self._stamp = 0
         self._earliest = 0
         self._cause = 0
@@ -186,7 +187,7 @@ class Context(Generic[State]):
 
     @property
     def watermark(self) -> Timestamp:
-        """The interval's input low watermark as this commit acts on it (section 4.5)."""
+        """The interval's input low watermark that this commit uses (section 4.5)."""
         scope = self._scope
         if scope.floor_of is None:
             return Timestamp(scope.watermark)
@@ -194,20 +195,21 @@ class Context(Generic[State]):
 
     @property
     def now(self) -> Timestamp:
-        """The wall time of this commit, the same for all its hooks; the only clock that hooks should ask."""
+        """The wall time of this commit, equal for all its hooks. Hooks should use no other clock."""
         return Timestamp(self._scope.now)
 
     @property
     def state(self) -> State:
-        """The key's persistent state (section 4.4), to read and to change in place.
+        """The key's persistent state (section 4.4). Read it, change it in place, or assign a new one.
 
-        A key without one gets what the state's type makes by default. What is left in it when the hook
-        returns is committed; assign to replace it.
+        A key without a state gets the default of the state's type. The value at the end of the hook is committed.
 
-        ``del ctx.state`` leaves the key without a state: its row is deleted. A state that equals the constant default
-        of its type counts as none in the same way. So does None, where the type allows it; else to assign None is a
-        ValueEncodeError. A state that would not decode as its declared type, to an equal
-        value, fails the hook with a ValueEncodeError when the commit is made.
+        ``del ctx.state`` leaves the key without a state and deletes its row. A state that equals the constant default
+        of its type has the same effect. So does None, if the type allows None.
+
+        Raises:
+            ValueEncodeError: None is assigned, and the type does not allow it. Also, when the commit is made, if the
+                state would not decode as its declared type to an equal value. The hook then fails.
         """
         cell = self._cell
         value = cell.value
@@ -231,14 +233,22 @@ class Context(Generic[State]):
     def produce(self, stream: str, value: Any, *, timestamp: Timestamp | None = None) -> None:
         """Produce a record to ``stream`` (section 4.3).
 
-        Its timestamp is by default that of the record or timer at hand, and never MAX_TIMESTAMP: what is produced at
-        the end of a stream stands a microsecond before it. One behind its cause and its hold
-        (behind the record's timestamp or the timer's hold, and the hold of the key's state) would be behind a
-        watermark that consumers may have seen, and is a ProductionTimestampError; UndeclaredStreamError for a
-        stream that the topology does not list among this computation's outputs; TooLargeError beyond 1 MiB
-        a record. How much one hook call produces in all is bounded by memory alone: beyond 15 million records it is a
-        TooLargeError. All of it takes effect together. A value that would not decode as the stream's type, to an equal
-        value, is a ValueEncodeError.
+        All productions of a hook call take effect together. Their total size is limited by memory alone.
+
+        Args:
+            stream: One of this computation's outputs.
+            value: A value of the stream's type. Its encoding must decode to an equal value.
+            timestamp: Microseconds since the epoch. By default, the timestamp of the current record or timer.
+                MAX_TIMESTAMP becomes one microsecond less.
+
+        Raises:
+            UndeclaredStreamError: The topology does not list the stream among this computation's outputs.
+            ProductionTimestampError: The timestamp is below both the hook's cause and the hold of the key's state. The
+                cause is the record's timestamp or the timer's hold. Consumers may have seen a higher watermark already.
+            TooLargeError: The encoded value exceeds 1 MiB, or the hooks of the key produce over 15 million records in
+                this commit.
+            ValueEncodeError: The value would not decode as the stream's type to an equal value.
+            UsageError: The timestamp is not an integer, is out of range, or is probably in another unit.
         """
         binding = self._scope.outputs.get(stream)
         if binding is None:
@@ -248,7 +258,7 @@ class Context(Generic[State]):
             raise ProductionTimestampError(self._scope.computation, stream, at, self._earliest)
         encoded = binding.encode(value)
         if encoded.__class__ is not bytes:
-            encoded = bytes(memoryview(encoded))  # a codec of the user's own made it
+            encoded = bytes(memoryview(encoded))  # a user's codec may return any buffer
         if len(encoded) > MAX_VALUE_BYTES:
             what = f"a record produced to {stream!r}"
             raise TooLargeError(what, len(encoded), MAX_VALUE_BYTES, _SMALLER_VALUES.format(stream=stream))
@@ -265,11 +275,23 @@ class Context(Generic[State]):
         self._productions.append(production)
 
     def set_timer(self, at: Timestamp, tag: str = "", *, wall: bool = False, hold: Timestamp | None = None) -> None:
-        """Have ``process_timer`` called for this key when the low watermark, or the wall clock, reaches ``at``.
+        """Call ``process_timer`` for this key when the low watermark, or the wall clock, reaches ``at``.
 
-        A key has one timer per domain and tag: setting it again replaces it. Until the firing is
-        committed the timer holds the output watermark at ``hold``, by default at ``at`` (wall timers: at the
-        timestamp of what the hook runs for), so that what the firing produces is not late (section 4.6).
+        A key has at most one timer for each domain (event time or wall time) and tag. Setting it again replaces it.
+        Until the firing is committed, the timer holds the output watermark. The records that the firing produces are
+        therefore not late (section 4.6).
+
+        Args:
+            at: When the timer fires, in microseconds since the epoch.
+            tag: Distinguishes the timers of a key; up to 256 bytes.
+            wall: Whether ``at`` is a wall time instead of an event time.
+            hold: Where the timer holds the output watermark. By default ``at``; for a wall timer, the timestamp of the
+                record or timer that the hook runs for.
+
+        Raises:
+            UsageError: The computation has no ``process_timer``. Or an argument has a wrong type, is out of range, or
+                is probably in another unit.
+            TooLargeError: The tag is too long, or the hooks of the key set over 15 million timers in this commit.
         """
         if not self._scope.handles_timers:
             raise UsageError(
@@ -289,13 +311,18 @@ class Context(Generic[State]):
         self._timers[wall, tag] = TimerSetting(at, hold, self._cause)
 
     def cancel_timer(self, tag: str = "", *, wall: bool = False) -> None:
-        """Cancel the timer of that domain and tag, if there is one."""
+        """Cancel a timer of this key. This has no effect if there is no such timer.
+
+        Args:
+            tag: The tag of the timer.
+            wall: Whether the timer is in wall time instead of event time.
+        """
         if self._timers is None:
             self._timers = {}
         self._timers[wall, tag] = None
 
     def _made(self, size: int) -> None:
-        """Count what goes into the commit beside states: once it is much, no more hooks run before the commit."""
+        """Count bytes of the commit, without states. If there are many, no more hooks run before the commit."""
         self._produced += size
         self._scope.produced_bytes += size
 
@@ -304,29 +331,35 @@ class Context(Generic[State]):
         return TooLargeError(what, self._scope.most + 1, self._scope.most, _SLICES, unit=unit)
 
     def set_hold(self, timestamp: Timestamp) -> None:
-        """Hold the output watermark at ``timestamp`` on account of this key's state, until cleared (section 5.2).
+        """Hold the output watermark at ``timestamp`` for this key's state, until it is cleared (section 5.2).
 
-        From the next commit on hooks of the key may produce records from ``timestamp`` on. One behind the output
-        watermark as it has been reported holds nothing back any more, and counts as the timestamp of what
-        the hook runs for.
+        From the next commit on, hooks of the key may produce records at or after ``timestamp``. If ``timestamp`` is
+        behind the reported output watermark, it is too late to hold that. The hold then becomes the timestamp of the
+        record or timer that the hook runs for.
+
+        Args:
+            timestamp: Microseconds since the epoch.
+
+        Raises:
+            UsageError: The timestamp is not an integer, is out of range, or is probably in another unit.
         """
         self._hold = (self._checked(timestamp, "set_hold"), self._cause)
 
     def clear_hold(self) -> None:
-        """Let go of the state's hold."""
+        """Remove the hold of this key's state."""
         self._hold = None
 
     def _checked(self, timestamp: Timestamp, method: str, wall: bool = False) -> Timestamp:
-        """The timestamp, if it is one: what is journaled as anything else could not be read again."""
+        """The timestamp, after a check of its type and range. The journal could not decode a value of another type."""
         if type(timestamp) is not int and not _is_integer(timestamp):
             kind = type(timestamp).__name__
             raise UsageError(f"{method} takes a Timestamp (integer microseconds), not {kind}: {timestamp!r}")
-        if not OLDEST_USUAL <= timestamp <= NEWEST_USUAL:
+        if not OLDEST_USUAL_US <= timestamp <= NEWEST_USUAL_US:
             self._check_unusual(timestamp, method, wall)
         return Timestamp(int(timestamp))
 
     def _check_unusual(self, timestamp: Timestamp, method: str, wall: bool) -> None:
-        """UsageError for a time that is out of range, or that only another unit explains."""
+        """Raise UsageError for a time that is out of range, or that is probably in another unit."""
         if not MIN_TIMESTAMP <= timestamp <= MAX_TIMESTAMP:
             raise UsageError(f"{method} takes a Timestamp between MIN_TIMESTAMP and MAX_TIMESTAMP, not {timestamp}")
         reference = self._scope.now if wall else self._cause
@@ -345,7 +378,7 @@ def _clear_state(context: Context[Any]) -> None:
 
 
 def _deletable(plain: Any) -> property:
-    """A property with what ``del`` does. Where mypyc, which refuses deleters, compiled it, it is another descriptor."""
+    """A property with a deleter. mypyc rejects deleters, so a class that mypyc compiled has another descriptor here."""
     if isinstance(plain, property):
         return plain.deleter(_clear_state)
     return property(plain.__get__, plain.__set__, _clear_state, plain.__doc__)

@@ -1,4 +1,4 @@
-"""Dead letters: records and timers that a computation's failure policy gave up (``on_failure=dead_letter()``)."""
+"""Dead letters: records and timers that a failure policy removed after failures (``on_failure=dead_letter()``)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,10 @@ __all__ = ["DeadLetter", "dead_letter_stream"]
 
 
 class DeadLetter(msgspec.Struct, frozen=True):
-    """What a dead-letter stream carries: the record (or timer) as it was, and why it was given up."""
+    """A record of a dead-letter stream: the failed record or timer, and why it failed.
+
+    ``timestamp`` is in microseconds since the epoch. ``attempts`` is the number of calls of the hook.
+    """
 
     computation: str
     key: str
@@ -16,7 +19,7 @@ class DeadLetter(msgspec.Struct, frozen=True):
     """The input stream of the record; empty for a timer."""
     timestamp: int
     value: bytes
-    """The record's value as it was encoded; empty for a timer."""
+    """The encoded value of the record; empty for a timer."""
     timer_tag: str
     attempts: int
     error: str
@@ -24,5 +27,5 @@ class DeadLetter(msgspec.Struct, frozen=True):
 
 
 def dead_letter_stream(topology: str) -> str:
-    """The stream that the dead letters of ``topology`` go to; every topology has one, undeclared."""
+    """The stream of the dead letters of ``topology``. Every topology has one, without a declaration."""
     return f"{topology}.dead-letters"

@@ -1,4 +1,4 @@
-"""What a topology was told: its streams and computations as they were declared, before they are put together."""
+"""The streams and computations of a topology as the user declared them, before they are combined into a plan."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, Final, TypeVar
 
-from millwheel.core.time import Duration
+from millwheel.model.time import Duration
 from millwheel.sdk.apart import own_name
 from millwheel.sdk.codecs import Codec
 from millwheel.sdk.computation import SAME_AS_INPUT, Computation, input_and_state_types
+from millwheel.sdk.error_texts import error_message
 from millwheel.sdk.errors import Problem, did_you_mean
 from millwheel.sdk.keys import KeyExtractor
 from millwheel.sdk.option_checks import computation_option_problems
@@ -29,14 +30,17 @@ __all__ = [
 ]
 
 UNKNOWN: Final[Any] = object()
-"""Stands for a type that a mistake, reported elsewhere, leaves unknown: nothing more is said about it."""
+"""Stands for a type that is unknown because of a mistake.
+
+That mistake is reported elsewhere, so no other error follows.
+"""
 
 
 NO_DURATION: Final = Duration(0)
 
 
 class StreamKind(Enum):
-    """Who feeds a stream; the value is the method that declares it."""
+    """What feeds a stream. The value is the name of the method that declares it."""
 
     SOURCE = "source"
     STREAM = "stream"
@@ -55,12 +59,12 @@ class StreamDeclaration:
     id_slack: Duration = NO_DURATION
     allowed_skew: Duration | None = None
     injectors: tuple[str, ...] | str = ()
-    """A str is a mistake, kept to be reported."""
+    """A str is a mistake. It is kept so that validation can report it."""
 
 
 @dataclass(slots=True)
 class ComputationDeclaration:
-    """One call of ``add``. ``computation`` is None, and the types UNKNOWN, where a mistake prevents them."""
+    """One call of ``add``. If a mistake prevents them, ``computation`` is None and the types are UNKNOWN."""
 
     name: str
     implementation: str
@@ -69,28 +73,28 @@ class ComputationDeclaration:
     state_type: Any = UNKNOWN
     inputs: dict[str, KeyExtractor] = field(default_factory=dict)
     outputs: dict[str, Any] = field(default_factory=dict)
-    """The streams produced, with their types where outputs= or the computation itself states them, else UNKNOWN."""
+    """The output streams, with the types that ``outputs=`` or the computation itself states; otherwise UNKNOWN."""
     declared_outputs: frozenset[str] = frozenset()
-    """Of these, the ones whose types the computation itself states, and outputs= does not."""
+    """The outputs whose types the computation itself states, and ``outputs=`` does not."""
     forwards: tuple[str, ...] = ()
-    """The streams to which the computation itself produces its inputs as they came."""
+    """The streams to which the computation produces its input records unchanged."""
     options: ComputationOptions = field(default_factory=ComputationOptions)
     problems: list[Problem] = field(default_factory=list)
 
     @property
     def where(self) -> str:
-        """How problems name it."""
+        """The computation's name in problems."""
         return f"computation {self.name!r}"
 
     def problem(self, message: str, *, at: str = "") -> None:
-        """Note a mistake; ``at`` names a part of the computation."""
+        """Record a mistake. ``at`` names a part of the computation."""
         self.problems.append(Problem(f"{self.where}, {at}" if at else self.where, message))
 
 
 def declare_computation(
     given: object, name: object, inputs: object, outputs: object, options: ComputationOptions
 ) -> ComputationDeclaration:
-    """Take in what ``add`` was given. Mistakes are noted in the declaration's problems, never raised."""
+    """Convert the arguments of ``add``. Mistakes are added to the declaration's problems and never raised."""
     cls: Any = given if isinstance(given, type) else typing.get_origin(given) or type(given)
     is_computation = isinstance(cls, type) and issubclass(cls, Computation)
     declared = ComputationDeclaration(
@@ -112,7 +116,7 @@ def declare_computation(
 
 
 def _take_options(declared: ComputationDeclaration, options: ComputationOptions) -> None:
-    """Note what is wrong with the options; the declaration keeps the defaults where they are."""
+    """Record mistakes in the options. If there are any, the declaration keeps the default options."""
     wrong = list(computation_option_problems(options))
     for message in wrong:
         declared.problem(message)
@@ -141,7 +145,7 @@ def _create(declared: ComputationDeclaration, given: Any, cls: type) -> None:
             declared.computation = given()
         except Exception as error:
             declared.problem(
-                f"{cls.__name__}() failed with {type(error).__name__}: {error}; "
+                f"{cls.__name__}() failed with {error_message(error)}; "
                 f"if it has parameters, add an instance: add({cls.__name__}(...), ...)"
             )
     _take_types(declared, declared.computation if declared.computation is not None else given, cls)
@@ -154,8 +158,8 @@ def _take_types(declared: ComputationDeclaration, owner: Any, cls: type) -> None
     advice = f"write class {cls.__name__}(millwheel.Computation[Input, State])"
     try:
         stated = input_and_state_types(owner)
-    except Exception as error:  # a forward reference to a name that is not there
-        declared.problem(f"the types that {cls.__name__} names cannot be found: {type(error).__name__}: {error}")
+    except Exception as error:  # a forward reference to an undefined name
+        declared.problem(f"the types that {cls.__name__} names cannot be found: {error_message(error)}")
         return
     if stated is None:
         declared.problem(f"{cls.__name__} does not state its types: {advice}")
@@ -220,13 +224,13 @@ def _take_outputs(declared: ComputationDeclaration, outputs: object) -> None:
 
 
 def _take_declared_outputs(declared: ComputationDeclaration) -> None:
-    """Join what the computation itself says of its outputs with outputs=, and note where they contradict each other."""
+    """Combine the computation's own ``declared_outputs`` with ``outputs=``, and record contradictions."""
     if declared.computation is None:
         return
     try:
         own: object = declared.computation.declared_outputs()
     except Exception as error:
-        declared.problem(f"declared_outputs() failed with {type(error).__name__}: {error}")
+        declared.problem(f"declared_outputs() failed with {error_message(error)}")
         return
     if own is None:
         return

@@ -1,4 +1,4 @@
-"""The state of a key that has none (section 4.4), and whether it is always the same."""
+"""The default state of a key without state (section 4.4), and whether that default is constant."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["default_of", "makes_the_same"]
 
 
 def default_of(state_type: Any) -> Callable[[], Any]:
-    """What makes a state of the type: None where the type allows it, else the type itself without arguments."""
+    """A function that returns a type's default state: None if the type allows it, else the type without arguments."""
     if any(member is type(None) or member is Any for member in members(state_type)):
         return _none
     plain = supertype(state_type)
@@ -40,10 +40,10 @@ _PLAIN: Final = frozenset(
 
 
 def makes_the_same(make: Any) -> bool:
-    """Whether ``make``, called without arguments, is known to make equal values at any time and in any process.
+    """Whether ``make``, called without arguments, returns equal values at any time and in any process.
 
-    A class of the user's own may draw an id or ask for the time. Only what cannot do that counts: built-in types, and
-    classes of plain fields whose defaults are constants or are made by such types.
+    A user's class may generate an id or read a clock. The result is True only for types that cannot: built-in types,
+    and classes of plain fields whose defaults are constants or come from such types.
     """
     if not isinstance(make, type):
         return make is _none or typing.is_typeddict(make)
@@ -62,7 +62,7 @@ def makes_the_same(make: Any) -> bool:
 
 
 def _is_constant(field: Any, none: Any) -> bool:
-    """Whether a field's default is always the same. What cannot be hashed can be changed, for all keys at once."""
+    """Whether a field's default is constant. A default that is not hashable is mutable, and all keys would share it."""
     if field.default_factory is not none:
         return makes_the_same(field.default_factory)
     return field.default is none or isinstance(field.default, Hashable)

@@ -1,4 +1,4 @@
-"""The errors that users of the SDK meet. Each says what is wrong, where, and what to do."""
+"""The errors that the SDK raises for users. Each message says what is wrong, where, and what to do."""
 
 from __future__ import annotations
 
@@ -26,22 +26,22 @@ __all__ = [
 
 
 def did_you_mean(word: str, known: Sequence[str]) -> str:
-    """A hint for a mistyped name, or an empty string."""
+    """A hint for a misspelled name, or an empty string."""
     close = get_close_matches(word, known, n=1)
     return f" (did you mean {close[0]!r}?)" if close else ""
 
 
 class MillwheelError(Exception):
-    """The base of every error that MillWheel raises on purpose."""
+    """The base class of all errors that MillWheel raises deliberately."""
 
 
 class UsageError(MillwheelError):
-    """The API was called in a way that has no meaning."""
+    """The API was called with arguments that are not valid, or in a wrong state."""
 
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """One mistake in a topology: ``where`` it is, and a ``message`` that says why, and what to do."""
+    """One mistake in a topology: ``where`` it is, and a ``message`` with the reason and the remedy."""
 
     where: str
     message: str
@@ -51,7 +51,7 @@ class Problem:
 
 
 class TopologyError(MillwheelError):
-    """A topology with mistakes: ``problems`` holds them all, and the message lists them."""
+    """A topology has mistakes. ``problems`` contains all of them, and the message lists them."""
 
     def __init__(self, topology: str, problems: Sequence[Problem]) -> None:
         count = "1 problem" if len(problems) == 1 else f"{len(problems)} problems"
@@ -62,11 +62,11 @@ class TopologyError(MillwheelError):
 
 
 class PackageError(MillwheelError):
-    """A code package could not be built, or not be loaded."""
+    """A code package cannot be built or loaded."""
 
 
 class UnsupportedTypeError(MillwheelError):
-    """No codec is known for a type; the message says which part of it is at fault, and what to do."""
+    """A type has no codec. The message names the part of the type that causes this, and the remedy."""
 
 
 class UndeclaredStreamError(MillwheelError):
@@ -81,7 +81,10 @@ class UndeclaredStreamError(MillwheelError):
 
 
 class ProductionTimestampError(MillwheelError):
-    """A production behind its cause: consumers may have seen a watermark above it (section 4.5)."""
+    """A production's timestamp is before its cause.
+
+    Consumers may have seen a higher watermark already (section 4.5).
+    """
 
     def __init__(self, computation: str, stream: str, timestamp: int, earliest: int) -> None:
         super().__init__(
@@ -92,10 +95,10 @@ class ProductionTimestampError(MillwheelError):
 
 
 class StateDamagedError(MillwheelError):
-    """A key's stored state fails its checksum: its records and timers fail, and other keys go on."""
+    """A key's stored state fails its checksum. The key's records and timers fail; other keys are not affected."""
 
     def __init__(self, why: str) -> None:
-        """``why`` names the row, and says what is wrong with it."""
+        """``why`` names the row and the damage."""
         super().__init__(
             f"{why}. The row is neither used nor overwritten: repair the store's disk or replica, or restore the row "
             "from a snapshot; it is read again at each attempt"
@@ -103,17 +106,17 @@ class StateDamagedError(MillwheelError):
 
 
 class TooLargeError(MillwheelError):
-    """A key, tag, value or state beyond its limit, or more productions in one commit than can be numbered."""
+    """A key, tag, value or state exceeds its limit, or one commit has more productions than it can number."""
 
     def __init__(
         self, what: str, size: int, limit: int, advice: str = "make it smaller or split it", *, unit: str = "bytes"
     ) -> None:
-        """``advice`` says what to do; it may show the lines of code that do it."""
+        """``advice`` is the remedy. It may contain lines of code."""
         super().__init__(f"{what} has {size:,} {unit}, more than the limit of {limit:,}: {advice}")
 
 
 class ValueDecodeError(MillwheelError):
-    """A record's or state's bytes are not of the declared type."""
+    """The bytes of a record or a state do not decode as the declared type."""
 
 
 class ValueEncodeError(MillwheelError):
@@ -121,7 +124,18 @@ class ValueEncodeError(MillwheelError):
 
 
 class KeyExtractionError(MillwheelError):
-    """A consumer's key extractor could not give a record's key."""
+    """A consumer's key extractor did not return a key for a record.
+
+    Attributes:
+        computation: The consumer whose code has the fault. Empty if the fault is elsewhere or not known.
+        extractor_raised: True if the extractor raised an error, which is this error's ``__cause__``. False if the
+            extractor returned no key.
+    """
+
+    def __init__(self, *args: object, computation: str = "", extractor_raised: bool = False) -> None:
+        super().__init__(*args)
+        self.computation = computation
+        self.extractor_raised = extractor_raised
 
 
 _PERMANENT = (
@@ -137,5 +151,5 @@ _PERMANENT = (
 
 
 def is_permanent(error: BaseException) -> bool:
-    """Whether a hook that raised ``error`` would raise it again: the SDK refused what the code does, or the record."""
+    """Whether a retry would raise ``error`` again, because the SDK rejected the hook's code or the record."""
     return isinstance(error, _PERMANENT)

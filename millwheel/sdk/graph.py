@@ -1,4 +1,4 @@
-"""The graph of a topology: which computation feeds which, by which stream, and the cycles in it."""
+"""The graph of a topology: the edges between computations, and its cycles."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["Edge", "cycles", "describe_cycle", "is_downstream"]
 
 @dataclass(frozen=True, slots=True, order=True)
 class Edge:
-    """``producer`` outputs ``stream``, and ``consumer`` takes it."""
+    """``producer`` produces to ``stream``, and ``consumer`` consumes it."""
 
     producer: str
     stream: str
@@ -19,7 +19,10 @@ class Edge:
 
 
 def cycles(edges: Iterable[Edge]) -> list[list[Edge]]:
-    """A shortest cycle through each computation that is in one; each set of computations once. Deterministic."""
+    """The cycles of a graph, in a deterministic order.
+
+    For each computation in a cycle, the result contains a shortest cycle, unless an earlier cycle contains it already.
+    """
     outgoing = _outgoing(edges)
     found: list[list[Edge]] = []
     covered: set[str] = set()
@@ -34,12 +37,12 @@ def cycles(edges: Iterable[Edge]) -> list[list[Edge]]:
 
 
 def is_downstream(edges: Iterable[Edge], upstream: str, downstream: str) -> bool:
-    """Whether records of ``upstream`` can reach ``downstream``; a computation is downstream of itself."""
+    """Whether records of ``upstream`` can reach ``downstream``. A computation is downstream of itself."""
     return upstream == downstream or _shortest(_outgoing(edges), upstream, downstream) is not None
 
 
 def describe_cycle(cycle: list[Edge]) -> str:
-    """``a -[windows]-> b -[dips]-> a``."""
+    """The cycle as text: ``a -[windows]-> b -[dips]-> a``."""
     return cycle[0].producer + "".join(f" -[{edge.stream}]-> {edge.consumer}" for edge in cycle)
 
 
@@ -51,7 +54,7 @@ def _outgoing(edges: Iterable[Edge]) -> dict[str, list[Edge]]:
 
 
 def _shortest(outgoing: dict[str, list[Edge]], start: str, goal: str) -> list[Edge] | None:
-    """The shortest path of at least one edge from ``start`` to ``goal``, or None."""
+    """A shortest path from ``start`` to ``goal`` with at least one edge, or None."""
     came_by: dict[str, Edge] = {}
     queue = deque([start])
     while queue:

@@ -1,9 +1,10 @@
-"""Key extraction: how the consumer of a stream names the key of each of its records (section 4.2).
+"""Key extraction: each consumer of a stream defines the key of each record (section 4.2).
 
-An extractor is stated by field paths, which an injector without the user's code can follow too, or by a
-function. It runs where a record is sent. The key is the text of a str or int field, in UTF-8; the
-parts of a compound key are joined by ``|``, with ``|`` and ``\\`` inside a part escaped by a ``\\``, so that
-different parts never make the same key. That form is stable: keys are stored.
+A key extractor is a list of field paths, or a function. An injector without the user's code can evaluate field paths
+too. The extractor runs in the process that sends the record.
+
+A key is the UTF-8 text of a str or int field. The parts of a compound key are joined by ``|``. A ``|`` or ``\\`` within
+a part is escaped by ``\\``, so different parts never give the same key. Keys are stored, so this format is stable.
 """
 
 from __future__ import annotations
@@ -16,9 +17,10 @@ from typing import Any, overload
 
 import msgspec
 
-from millwheel.core.limits import MAX_KEY_BYTES
+from millwheel.model.limits import MAX_KEY_BYTES
 from millwheel.rpc.v1 import topology_pb2
 from millwheel.sdk.apart import own_name
+from millwheel.sdk.error_texts import error_message
 from millwheel.sdk.errors import KeyExtractionError, TooLargeError, UsageError
 from millwheel.sdk.typeinfo import Field, field_of, is_key_type, type_name
 
@@ -30,23 +32,29 @@ _FIELD_PATH = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*")
 
 @dataclass(frozen=True, slots=True)
 class KeyExtractor:
-    """How one input is keyed; made by :func:`key`. Either ``fields`` or ``function`` is set."""
+    """The key extractor of one input, made by :func:`key`. Either ``fields`` or ``function`` is set."""
 
     fields: tuple[str, ...] = ()
     function: Callable[[Any], str | int] | None = None
     feedback: bool = False
 
     def extract(self, value: Any) -> bytes:
-        """The key of one value; for many of them, :meth:`bind` once."""
+        """The key of one value. For many values, call :meth:`bind` once."""
         return self.bind(type(value))(value)
 
     def bind(self, record_type: Any, stream: str = "", consumer: str = "") -> Extract:
-        """The extractor for values of ``record_type``, compiled. ``stream`` and ``consumer`` are for its errors.
+        """A compiled extractor for values of ``record_type``.
 
-        It raises KeyExtractionError for a value without that field or with one that is no str or int, and
-        TooLargeError for a key beyond 4,096 bytes.
+        Args:
+            record_type: The type of the values.
+            stream: The stream's name, for errors.
+            consumer: The consumer's name, for errors.
+
+        Returns:
+            A function from a value to its key. It raises KeyExtractionError if the value has no such field, or the
+            field is no str or int. It raises TooLargeError for a key of more than 4,096 bytes.
         """
-        describe = _Description(stream, consumer, type_name(record_type), str(self))
+        describe = _KeyDescription(stream, consumer, type_name(record_type), str(self))
         if self.function is not None:
             return _one_part(self.function, describe)
         getters = [_getter(record_type, path) for path in self.fields]
@@ -59,7 +67,7 @@ class KeyExtractor:
         return _one_part(lambda value: join_key(*read(value)), describe)
 
     def problems(self, record_type: Any) -> list[str]:
-        """What is wrong with it for values of ``record_type``, as far as the type tells."""
+        """The mistakes of this extractor for values of ``record_type``, as far as the type shows them."""
         found = []
         for path in self.fields:
             problem = _walk(record_type, path)
@@ -68,9 +76,9 @@ class KeyExtractor:
         return found
 
     def to_proto(self, record_type: Any) -> topology_pb2.KeySpec:
-        """The spec's form: the fields by their encoded names, so that it can be followed without user code.
+        """The extractor for the spec: fields by their encoded names, so that no user code is needed to evaluate them.
 
-        An extractor that needs user code (a function, or a property) is named as a function.
+        An extractor that needs user code (a function or a property) is represented by its name.
         """
         steps = [_walk(record_type, path) for path in self.fields]
         wire = [".".join(step.wire_name for step in path) for path in steps if not isinstance(path, str)]
@@ -95,15 +103,18 @@ def key(field: str, /, *fields: str, feedback: bool = False) -> KeyExtractor: ..
 @overload
 def key(function: Callable[[Any], str | int], /, *, feedback: bool = False) -> KeyExtractor: ...
 def key(*parts: Any, feedback: bool = False) -> KeyExtractor:
-    """How an input is keyed: ``key("text")``, ``key("user.id")``, ``key("origin", "hour")`` or ``key(function)``.
+    """Define the key of an input: ``key("text")``, ``key("user.id")``, ``key("origin", "hour")`` or ``key(function)``.
 
-    A field path follows attributes of structs, dataclasses and protobuf messages, and items of dicts. The
-    field must be a str or an int. Several paths make a compound key (see :func:`join_key`). A function
-    gets the value, and returns a str or an int.
+    Args:
+        parts: Field paths, or one function. A path follows attributes of structs, dataclasses and protobuf messages,
+            and items of dicts. The field must be a str or an int. Several paths make a compound key (see
+            :func:`join_key`). A function takes the value and returns a str or an int.
+        feedback: Whether this input closes a cycle deliberately. The consumer's input watermark then ignores this
+            input, so its records may be late. If the cycle has several computations, no watermark waits for a record
+            inside it. Records that result from it may be late too, even after the end of the stream.
 
-    ``feedback=True`` declares the edge to close a cycle on purpose: it takes no part in the consumer's
-    input watermark, and records that come by it may be late. Where the cycle leads over several computations no
-    watermark waits for a record on its way round: what comes of it may be late, too, even behind the stream's end.
+    Raises:
+        UsageError: The arguments are neither field paths nor one function.
     """
     if len(parts) == 1 and callable(parts[0]):
         return KeyExtractor(function=parts[0], feedback=feedback)
@@ -116,7 +127,7 @@ def key(*parts: Any, feedback: bool = False) -> KeyExtractor:
 
 
 def encode_key(key: str | int) -> bytes:
-    """A key of one part as an extractor makes it; UsageError for what is neither a str nor an int."""
+    """Encode a key of one part as an extractor does. UsageError if it is neither a str nor an int."""
     try:
         return _text(key).encode()
     except _NotAKeyError as error:
@@ -124,16 +135,33 @@ def encode_key(key: str | int) -> bytes:
 
 
 def join_key(*parts: str | int) -> str:
-    """The compound key of ``parts``, as ``key("origin", "hour")`` makes it: ``join_key("a|b", 7) == "a\\\\|b|7"``."""
+    """Join the parts of a compound key, as ``key("origin", "hour")`` does: ``join_key("a|b", 7) == "a\\\\|b|7"``.
+
+    Args:
+        parts: The parts, each a str or an int.
+
+    Returns:
+        The compound key.
+    """
     texts = [part if part.__class__ is str else _text(part) for part in parts]
     joined = "|".join(texts)
-    if "\\" not in joined and joined.count("|") == len(texts) - 1:  # as nearly always: nothing to escape
+    if "\\" not in joined and joined.count("|") == len(texts) - 1:  # the common case: nothing to escape
         return joined
     return "|".join(text.replace("\\", "\\\\").replace("|", "\\|") for text in texts)
 
 
 def split_key(compound: str) -> tuple[str, ...]:
-    """The parts of a compound key, all as text: what undoes :func:`join_key`. UsageError for what it never makes."""
+    """Split a compound key into its parts, all as text. This is the inverse of :func:`join_key`.
+
+    Args:
+        compound: A compound key.
+
+    Returns:
+        The parts.
+
+    Raises:
+        UsageError: ``join_key`` never returns such a text.
+    """
     parts = [""]
     escaped = False
     for character in compound:
@@ -152,9 +180,9 @@ def split_key(compound: str) -> tuple[str, ...]:
 
 
 def mapping_extractor(fields: Sequence[str], stream: str = "", consumer: str = "") -> Extract:
-    """The extractor by the field paths of a spec, for whoever has not got the consumer's code.
+    """An extractor for the field paths of a spec, for processes without the consumer's code.
 
-    It takes plain mappings, as injectors have them, as well as structs, messages and other objects.
+    It accepts plain mappings, which injectors have, and also structs, messages and other objects.
     """
     return KeyExtractor(fields=tuple(fields)).bind(Any, stream, consumer)
 
@@ -163,7 +191,7 @@ def mapping_extractor(fields: Sequence[str], stream: str = "", consumer: str = "
 
 
 @dataclass(frozen=True, slots=True)
-class _Description:
+class _KeyDescription:
     stream: str
     consumer: str
     type_name: str
@@ -174,8 +202,10 @@ class _Description:
         return f"{where}, keyed for computation {self.consumer!r} by {self.extractor}" if self.consumer else where
 
     def failed(self, value: Any, error: Exception) -> KeyExtractionError:
-        why = str(error) if isinstance(error, _NotAKeyError) else f"{type(error).__name__}: {error}"
-        return KeyExtractionError(f"{self}: no key in a value of {type_name(type(value))}: {why}")
+        no_key = isinstance(error, _NotAKeyError)
+        why = str(error) if no_key else error_message(error)
+        where = f"{self}: no key in a value of {type_name(type(value))}"
+        return KeyExtractionError(f"{where}: {why}", computation=self.consumer, extractor_raised=not no_key)
 
 
 class _NotAKeyError(Exception):
@@ -183,7 +213,7 @@ class _NotAKeyError(Exception):
 
 
 def _text(part: Any) -> str:
-    # A bool is an int to Python, but its text differs from language to language; so does that of dates.
+    # In Python a bool is an int, but its text differs between languages. The same holds for dates.
     if isinstance(part, str):
         return str.__str__(part)
     if isinstance(part, int) and not isinstance(part, bool):
@@ -191,7 +221,7 @@ def _text(part: Any) -> str:
     raise _NotAKeyError(f"got {type_name(type(part))} ({part!r:.80}), and a key is made of str and int only")
 
 
-def _one_part(get: Callable[[Any], Any], describe: _Description) -> Extract:
+def _one_part(get: Callable[[Any], Any], describe: _KeyDescription) -> Extract:
     def extract(value: Any) -> bytes:
         try:
             part = get(value)
@@ -227,7 +257,7 @@ def _getter(record_type: Any, path: str) -> Callable[[Any], Any]:
 
 
 def _attribute(value: Any, name: str) -> Any:
-    """An attribute by its own name or, for a struct that renames its fields, by the name that is encoded."""
+    """An attribute by its own name or, in a struct with renamed fields, by its encoded name."""
     if isinstance(value, msgspec.Struct) and name not in value.__struct_fields__:
         renamed = dict(zip(value.__struct_encode_fields__, value.__struct_fields__, strict=True))
         name = renamed.get(name, name)
@@ -235,7 +265,11 @@ def _attribute(value: Any, name: str) -> Any:
 
 
 def _walk(record_type: Any, path: str) -> list[Field] | str:
-    """The fields along ``path``, unknown ones where the type cannot tell; a text that says what is wrong with it."""
+    """The fields along ``path``. If the type does not determine a field, it is an unknown one.
+
+    Returns:
+        The fields, or a text that says what is wrong with the path.
+    """
     steps: list[Field] = []
     at = record_type
     for name in path.split("."):

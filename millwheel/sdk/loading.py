@@ -1,9 +1,9 @@
-"""Loading code packages into this process.
+"""Loads code packages into this process.
 
-Modules are known to Python by their names, one of a name per process. A package whose modules have names that
-nobody else has is loaded under them. One that clashes, be it a version of a topology beside another or a
-module of the same name by chance, is loaded apart: under names with a prefix of its own, and what its code imports by
-the package's names is found there (:mod:`millwheel.sdk.apart`). So two packages never get each other's code.
+Python identifies a module by its name, and a process has at most one module of each name. If no other code uses the
+names of a package's modules, they keep these names. If a name clashes, the package is loaded under a prefix, and its
+own imports of these names find the prefixed modules (:mod:`millwheel.sdk.apart`). Names clash between two versions of a
+topology, or by chance. In both cases, no package imports code of another package.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from types import ModuleType
 from typing import Final, Protocol
 
 from millwheel.sdk.apart import ApartFinder
+from millwheel.sdk.error_texts import error_message
 from millwheel.sdk.errors import PackageError, did_you_mean
 from millwheel.sdk.topology import Topology
 
@@ -32,7 +33,7 @@ __all__ = ["MAX_PACKAGE_BYTES", "load_topology", "unload_package"]
 
 
 class _Finder(Protocol):
-    """Finds the modules of one package. ``prefix`` stands before their names in this process."""
+    """Finds the modules of one package. Their names in this process begin with ``prefix``."""
 
     digest: str
     root: Path
@@ -45,7 +46,7 @@ class _Finder(Protocol):
 
 
 class _PlainFinder(MetaPathFinder):
-    """Finds the top-level modules of one package, and nothing else; Python finds what is below them by itself."""
+    """Finds the top-level modules of one package, and no others. Python itself finds their submodules."""
 
     prefix = ""
 
@@ -64,21 +65,35 @@ class _PlainFinder(MetaPathFinder):
 
 
 MAX_PACKAGE_BYTES: Final = 64 << 20
-"""What a package may hold, packed or unpacked: code, not data. It is kept in memory, and sent to each worker."""
+"""The most bytes of a package, packed or unpacked. A package is for code, not for data.
+
+A package is kept in memory and sent to each worker.
+"""
 
 _finders: dict[str, _Finder] = {}
-"""The packages of this process, by digest."""
+"""The packages that this process has loaded, by digest."""
 _lock = threading.RLock()
-"""Held while packages are put in and taken out, not while their code is imported: that may take any time."""
+"""Held while a package is added or removed.
+
+It is not held while a package's code is imported, which may take any time.
+"""
 
 
 def load_topology(digest: str, data: bytes, entry_point: str, directory: Path) -> Topology:
-    """The topology at ``entry_point`` (``module:attribute``) of the package ``data``.
+    """Load a package, and return the topology at its entry point.
 
-    The package is unpacked to ``directory/<digest>`` and imported from there, once; loading it again gives the
-    same object. Several threads may load packages at once, each of them others. PackageError if the bytes do not have
-    that digest, the code fails to import, it clashes with another module and cannot be loaded apart from it, or there
-    is no topology at that place.
+    The package is unpacked to ``directory/<digest>`` and imported from there once. Loading it again returns the same
+    object. Several threads may load different packages at the same time.
+
+    Args:
+        digest: The SHA-256 digest of ``data``, in lower-case hex.
+        data: The package, a zip file.
+        entry_point: ``module:attribute`` of the topology.
+        directory: Where packages are unpacked.
+
+    Raises:
+        PackageError: The digest of ``data`` differs, or its code cannot be imported. Or it clashes with another module
+            and cannot be loaded under a prefix. Or the entry point is no topology.
     """
     with _lock:
         fresh = digest not in _finders
@@ -98,7 +113,7 @@ def load_topology(digest: str, data: bytes, entry_point: str, directory: Path) -
 
 
 def unload_package(digest: str) -> None:
-    """Forget the modules of a package that nothing here runs any more; their names are free again."""
+    """Remove the modules of a package that this process no longer uses. Their names are free afterwards."""
     with _lock:
         if digest in _finders:
             _remove(_finders[digest])
@@ -109,7 +124,7 @@ def _short(digest: str) -> str:
 
 
 def _contents(digest: str, data: bytes) -> dict[PurePosixPath, bytes]:
-    """The package's files. What others sent may be anything: PackageError, whatever is wrong with it."""
+    """The files of a package. The bytes come from outside, so every defect is a PackageError."""
     files: dict[PurePosixPath, bytes] = {}
     try:
         with zipfile.ZipFile(io.BytesIO(data)) as archive:
@@ -120,19 +135,20 @@ def _contents(digest: str, data: bytes) -> dict[PurePosixPath, bytes]:
                 path = PurePosixPath(entry.filename)
                 if path.is_absolute() or ".." in path.parts or not path.parts or "\0" in entry.filename:
                     raise PackageError(f"package {_short(digest)} holds {str(path)!r}, which lies outside of it")
-                # No more is read than the entry says that it holds.
+                # This reads at most the size that the entry states.
                 files[path] = archive.read(entry)
     except PackageError:
         raise
     except Exception as error:
-        # The library raises a dozen kinds of errors, by what is damaged.
-        told = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
-        raise PackageError(f"package {_short(digest)} is no zip file that can be read: {told}") from error
+        # The library raises many kinds of errors, depending on the damage.
+        raise PackageError(
+            f"package {_short(digest)} is no zip file that can be read: {error_message(error)}"
+        ) from error
     return files
 
 
 def _install(digest: str, root: Path, data: bytes) -> None:
-    """Unpack, and have the modules found from now on."""
+    """Unpack a package, and make its modules importable."""
     files = _contents(digest, data)
     names = frozenset(path.parts[0].removesuffix(".py") for path in files)
     clash = _clash(names)
@@ -144,7 +160,7 @@ def _install(digest: str, root: Path, data: bytes) -> None:
 
 
 def _clash(names: frozenset[str]) -> str | None:
-    """Who has one of these names already; None: nobody."""
+    """What already uses one of these module names; None if nothing does."""
     for name in sorted(names):
         if name in sys.stdlib_module_names:
             return f"Python has a module {name!r} of its own"
@@ -158,7 +174,10 @@ def _clash(names: frozenset[str]) -> str | None:
 
 
 def _unpack(digest: str, root: Path, files: Mapping[PurePosixPath, bytes]) -> None:
-    """All or nothing: the directory appears by one rename. What was unpacked before counts only if it is whole."""
+    """Unpack the files. A rename at the end makes the directory appear with all files or not at all.
+
+    An existing directory is used only if its files are complete and unchanged.
+    """
     if _is_whole(root, files):
         return
     root.parent.mkdir(parents=True, exist_ok=True)
@@ -169,7 +188,7 @@ def _unpack(digest: str, root: Path, files: Mapping[PurePosixPath, bytes]) -> No
         try:
             draft.rename(root)
         except OSError:
-            if not _is_whole(root, files):  # else another process has unpacked the same bytes
+            if not _is_whole(root, files):  # otherwise another process unpacked the same bytes
                 root.rename(draft / ".damaged")
                 draft.rename(root)
                 shutil.rmtree(root / ".damaged", ignore_errors=True)
@@ -190,7 +209,7 @@ def _write(digest: str, place: Path, content: bytes) -> None:
 
 
 def _is_whole(root: Path, files: Mapping[PurePosixPath, bytes]) -> bool:
-    """Whether a package's files are there, unchanged; beside them Python keeps what it compiled."""
+    """Whether all files of a package are there and unchanged. Python may have added compiled files."""
     try:
         return root.is_dir() and all((root / path).read_bytes() == content for path, content in files.items())
     except OSError:
@@ -206,7 +225,7 @@ def _topology(finder: _Finder, entry_point: str) -> Topology:
         module = importlib.import_module(finder.prefix + module_name)
     except (Exception, SystemExit) as error:
         raise PackageError(
-            f"{where}: importing {module_name!r} failed with {type(error).__name__}: {error}"
+            f"{where}: importing {module_name!r} failed with {error_message(error)}"
             f"{_missing_module_hint(finder, error)}"
         ) from error
     namespace = getattr(module, "__dict__", {})
@@ -221,7 +240,7 @@ def _topology(finder: _Finder, entry_point: str) -> Topology:
 
 
 def _missing_module_hint(finder: _Finder, error: BaseException) -> str:
-    """What to do about a module that is neither in the package nor installed; empty for other errors."""
+    """A remedy for a module that is neither in the package nor installed; empty for other errors."""
     if not isinstance(error, ModuleNotFoundError) or not error.name:
         return ""
     name = error.name.removeprefix(finder.prefix)
@@ -236,7 +255,7 @@ def _missing_module_hint(finder: _Finder, error: BaseException) -> str:
 
 
 def _remove(finder: _Finder) -> None:
-    """Forget a package, so that nothing of it, half imported perhaps, stays behind."""
+    """Remove a package and all its modules, which may be only partly imported."""
     sys.meta_path.remove(finder)
     del _finders[finder.digest]
     tops = {finder.prefix.rstrip(".")} if finder.prefix else finder.names

@@ -1,9 +1,8 @@
-"""States that outlive the version of the code that stored them (section 4.4).
+"""States that were stored by an earlier version of the code (section 4.4).
 
-A stored state of version 1 is what its codec made, and nothing else. One of a later version, and one whose
-encoding happens to begin like that, has an envelope: a byte that MessagePack never begins with, the version, and
-then the encoding.
-So a computation that never changes its state pays nothing for being able to.
+A stored state of version 1 is exactly the output of its codec. A state of a later version has an envelope: a byte that
+MessagePack never uses, the version, and the encoding. A state of version 1 whose encoding begins with that byte has an
+envelope too. A computation that never changes its state type therefore stores no extra bytes.
 """
 
 from __future__ import annotations
@@ -24,25 +23,43 @@ T = TypeVar("T")
 
 MAX_STATE_VERSION: Final = 1_000_000
 _MARK: Final = b"\xc1"
-"""Begins an envelope. MessagePack has reserved it, and never uses it."""
+"""The first byte of an envelope. MessagePack reserves this byte and never uses it."""
 
 
 @dataclass(frozen=True, slots=True)
 class StoredState:
-    """A key's state as an earlier version has stored it: what ``migrate`` gets."""
+    """A key's state that an earlier version of the code stored. It is the argument of ``migrate``."""
 
     version: int
-    """The state_version of the code that stored it."""
+    """The ``state_version`` of the code that stored the state."""
     data: bytes
-    """As its codec encoded it."""
+    """The state as that version's codec encoded it."""
 
     def read(self, state_type: type[T], codec: Codec[T] | None = None) -> T:
-        """It as a ``state_type``: a class that looks as the state did then. ValueDecodeError if it is none."""
+        """Decode the state as a given type.
+
+        Args:
+            state_type: A class with the fields that the state had in its version.
+            codec: The codec of that version, if the user defined one.
+
+        Returns:
+            The state as a ``state_type``.
+
+        Raises:
+            ValueDecodeError: The bytes do not decode as ``state_type``.
+        """
         made: T = codec_for(state_type, f"a stored state of version {self.version}", codec).decode(self.data)
         return made
 
     def plain(self) -> Any:
-        """It as plain dicts, lists and scalars, if it was stored as MessagePack; else ValueDecodeError."""
+        """Decode a state that is stored as MessagePack, without a type.
+
+        Returns:
+            Plain dicts, lists and scalars.
+
+        Raises:
+            ValueDecodeError: The bytes are not MessagePack.
+        """
         try:
             return msgspec.msgpack.decode(self.data)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
@@ -52,7 +69,7 @@ class StoredState:
 def versioned(
     codec: StateCodec, value_format: ValueFormat, version: int, migrate: Callable[[StoredState], Any], where: str
 ) -> StateCodec:
-    """``codec`` for states of ``version``, which reads those of earlier ones by ``migrate``."""
+    """``codec`` for states of ``version``. It converts states of earlier versions by ``migrate``."""
     encode, decode = codec.encode, codec.decode
     head = _MARK + msgspec.msgpack.encode(version)
 
@@ -86,7 +103,7 @@ def versioned(
 
 
 def _unmarked(check: Check, head: bytes) -> Check:
-    """``check`` for encodings that may be in an envelope."""
+    """``check`` for encodings with or without an envelope."""
 
     def check_inside(value: Any, encoded: bytes) -> None:
         check(value, encoded[len(head) :] if encoded[:1] == _MARK else encoded)
@@ -95,7 +112,7 @@ def _unmarked(check: Check, head: bytes) -> Check:
 
 
 def _open(data: bytes, where: str) -> StoredState:
-    """What is in an envelope."""
+    """The state in an envelope."""
     size = {0xCC: 2, 0xCD: 3, 0xCE: 5}.get(data[1], 1) if len(data) > 1 else 0
     try:
         return StoredState(msgspec.msgpack.decode(data[1 : 1 + size], type=int), data[1 + size :])

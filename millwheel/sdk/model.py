@@ -1,4 +1,4 @@
-"""What user code is handed: records and timers (sections 4.2, 4.6)."""
+"""The objects that hooks receive: records and timers (sections 4.2, 4.6)."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any, Generic, TypeVar
 
 import msgspec
 
-from millwheel.core.time import Timestamp
+from millwheel.model.time import Timestamp
 
 __all__ = ["Record", "Timer"]
 
@@ -17,14 +17,14 @@ _UNDECODED: Any = object()
 
 
 class Record(msgspec.Struct, Generic[In_co], eq=False):
-    """One record as its consumer sees it: the paper's (key, value, timestamp) triple (section 3).
+    """One record as its consumer sees it: the paper's triple of key, value and timestamp (section 3).
 
-    ``stream`` names the input stream that it came by. ``late`` tells that its timestamp was below the
-    interval's input watermark when it was processed (G14); the verdict is part of the commit, so it does
-    not change when the record is processed again after a crash.
+    ``timestamp`` is in microseconds since the epoch. ``stream`` is the input stream of the record. ``late`` says
+    whether the timestamp was below the interval's input watermark when the record was processed (G14). The commit
+    stores ``late``, so it stays the same when the record is processed again after a crash.
     """
 
-    # A Struct for what it costs to make one, for each record: half as much as by an __init__ of our own.
+    # A Struct, because one is created for each record: that takes half as long as with our own ``__init__``.
     _key: bytes
     _encoded: bytes
     timestamp: Timestamp
@@ -35,12 +35,16 @@ class Record(msgspec.Struct, Generic[In_co], eq=False):
 
     @property
     def key(self) -> str:
-        """The key that this computation's extractor gave the record."""
+        """The record's key, as this computation's key extractor defines it."""
         return self._key.decode()
 
     @property
     def value(self) -> In_co:
-        """The value, decoded at the first use; ValueDecodeError if the bytes are not of the stream's type."""
+        """The value. It is decoded at the first access.
+
+        Raises:
+            ValueDecodeError: The bytes do not decode as the stream's type.
+        """
         if self._value is _UNDECODED:
             self._value = self._decode(self._encoded)
         return self._value  # type: ignore[no-any-return]
@@ -51,10 +55,10 @@ class Record(msgspec.Struct, Generic[In_co], eq=False):
 
 
 class Timer:
-    """A timer that fires: what was set, by its tag (section 4.6).
+    """A timer that fires. Its ``tag`` is that of ``ctx.set_timer`` (section 4.6).
 
-    ``timestamp`` is the time that it was set for: the low watermark has reached it, or, where ``wall``
-    is true, the wall clock has.
+    ``timestamp`` is the time that was set, in microseconds since the epoch. The low watermark has reached it or, if
+    ``wall`` is true, the wall clock has.
     """
 
     __slots__ = ("tag", "timestamp", "wall")

@@ -1,4 +1,4 @@
-"""What is wrong with the options of a stream or a computation, each said with what is allowed."""
+"""Checks of the options of streams and computations. Each message says which values are allowed."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ if TYPE_CHECKING:
 __all__ = ["computation_option_problems", "stream_option_problems"]
 
 _PROCESS_NAME: Final = re.compile(r"[a-z0-9][a-z0-9_.-]{0,127}")
-_MAX_DELAY: Final = 366 * 24 * 3_600 * 1_000_000
+_MAX_DELAY_US: Final = 366 * 24 * 3_600 * 1_000_000
 
 
 def stream_option_problems(stream: StreamDeclaration) -> Iterator[str]:
-    """The messages for one declaration of a stream."""
+    """The problems with the options of one stream declaration."""
     yield from _duration("id_slack", stream.id_slack, least=0)
     if stream.allowed_skew is not None:
         yield from _duration("allowed_skew", stream.allowed_skew, least=1)
@@ -51,7 +51,7 @@ def _injectors(injectors: Any) -> Iterator[str]:
 
 
 def computation_option_problems(options: ComputationOptions) -> Iterator[str]:
-    """The messages for one computation."""
+    """The problems with the options of one computation."""
     for name in ("exactly_once", "strong"):
         value = getattr(options, name)
         if not isinstance(value, bool):
@@ -85,8 +85,8 @@ def _is_count(value: Any, least: int) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value >= least
 
 
-def _duration(name: str, value: Any, *, least: int, most: int | None = _MAX_DELAY) -> Iterator[str]:
-    """Durations are integer microseconds; the upper bound catches those given in another unit."""
+def _duration(name: str, value: Any, *, least: int, most: int | None = _MAX_DELAY_US) -> Iterator[str]:
+    """Check a duration, in integer microseconds. The upper bound detects durations in another unit."""
     if not _is_count(value, least):
         sign = "a positive duration" if least else "a duration of 0 or more"
         yield f"{name} must be {sign} such as millwheel.seconds(1), not {value!r}"

@@ -1,4 +1,4 @@
-"""What a topology states about a computation beside its streams: guarantees, late records, failures, retention."""
+"""The options of a computation or a stream: guarantees, late records, failures, retention."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import ClassVar, Final
 
-from millwheel.core.time import Duration, milliseconds, seconds
+from millwheel.model.time import Duration, milliseconds, seconds
 from millwheel.rpc.v1 import topology_pb2
 
 __all__ = [
@@ -25,7 +25,7 @@ __all__ = [
 
 
 class LateAction(Enum):
-    """What becomes of a late record; the values are those of the wire."""
+    """What happens to a late record. The enum values are those of the protobuf enum."""
 
     PROCESS = topology_pb2.LATE_POLICY_PROCESS
     DROP = topology_pb2.LATE_POLICY_DROP
@@ -34,16 +34,15 @@ class LateAction(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Late:
-    """What becomes of a record whose timestamp is below the low watermark when it arrives (section 4.5, G14).
+    """What happens to a record whose timestamp is below the low watermark when it arrives (section 4.5, G14).
 
-    ``Late.PROCESS`` (the default) hands it to ``process_record`` with ``record.late`` set, to correct an
-    earlier result. ``Late.DROP`` counts it and drops it, as Zeitgeist does. :func:`divert` sends it
-    elsewhere.
+    ``Late.PROCESS`` (the default) passes it to ``process_record`` with ``record.late`` set, to correct an earlier
+    result. ``Late.DROP`` counts it and drops it, as Zeitgeist does. :func:`divert` sends it to another stream.
     """
 
     action: LateAction
     stream: str | None = None
-    """Where late records go; None unless the action is DIVERT."""
+    """The stream that late records go to; None unless the action is DIVERT."""
 
     PROCESS: ClassVar[Late]
     DROP: ClassVar[Late]
@@ -54,12 +53,19 @@ Late.DROP = Late(LateAction.DROP)
 
 
 def divert(stream: str) -> Late:
-    """Count late records and produce them, as they came, to ``stream``, which must be one of the outputs."""
+    """Count late records, and produce them unchanged to another stream.
+
+    Args:
+        stream: The stream, which must be one of the computation's outputs.
+
+    Returns:
+        The value for ``late=`` of ``Topology.add``.
+    """
     return Late(LateAction.DIVERT, stream)
 
 
 class FailureAction(Enum):
-    """What becomes of a record whose hook keeps failing; the values are those of the wire."""
+    """What happens to a record whose hook keeps failing. The enum values are those of the protobuf enum."""
 
     RETRY = topology_pb2.FAILURE_ACTION_RETRY
     DEAD_LETTER = topology_pb2.FAILURE_ACTION_DEAD_LETTER
@@ -68,20 +74,20 @@ class FailureAction(Enum):
 
 @dataclass(frozen=True, slots=True)
 class FailurePolicy:
-    """What to do when a hook raises; made by :func:`retry`, :func:`dead_letter` and :func:`stop`.
+    """What happens when a hook raises. It is made by :func:`retry`, :func:`dead_letter` and :func:`stop`.
 
-    A failed hook leaves no trace: neither state, timers nor productions. The waits between attempts
-    double from ``initial_backoff`` up to ``max_backoff`` (microseconds); other keys go on meanwhile.
+    A failed hook leaves neither state, timers nor productions. The delays between attempts double from
+    ``initial_backoff`` up to ``max_backoff`` (microseconds). Other keys are processed in the meantime.
     """
 
     action: FailureAction
     max_attempts: int
-    """Attempts before the action is taken; 0 for one that never is."""
+    """Attempts before the action is taken; 0 if the hook is retried without end."""
     initial_backoff: Duration
     max_backoff: Duration
 
     def to_proto(self) -> topology_pb2.FailurePolicy:
-        """The policy as the topology's spec carries it."""
+        """The policy for the topology's spec."""
         return topology_pb2.FailurePolicy(
             action=self.action.value,
             max_attempts=self.max_attempts,
@@ -91,7 +97,7 @@ class FailurePolicy:
 
     @classmethod
     def from_proto(cls, spec: topology_pb2.FailurePolicy) -> FailurePolicy:
-        """The policy that ``spec`` states; ValueError for an action that this version does not know."""
+        """The policy in a spec; ValueError for an action that this version does not have."""
         return cls(
             FailureAction(spec.action),
             spec.max_attempts,
@@ -105,38 +111,68 @@ _MAXIMUM: Final = seconds(30)
 
 
 def retry(*, initial: Duration = _INITIAL, maximum: Duration = _MAXIMUM) -> FailurePolicy:
-    """Try again for ever, the default: no record is given up, and the watermark waits for it."""
+    """Retry without end: the default. No record is dropped, and the watermark waits for it.
+
+    Args:
+        initial: The delay after the first failure, in microseconds.
+        maximum: The longest delay, in microseconds. Delays double up to it.
+
+    Returns:
+        The value for ``on_failure=`` of ``Topology.add``.
+    """
     return FailurePolicy(FailureAction.RETRY, 0, initial, maximum)
 
 
 def dead_letter(*, after: int = 5, initial: Duration = _INITIAL, maximum: Duration = _MAXIMUM) -> FailurePolicy:
     """After ``after`` attempts, commit the record's id together with a dead letter.
 
-    The letter goes to the stream ``<topology>.dead-letters``, with the record and the error.
+    The dead letter contains the record and the error. It goes to the stream ``<topology>.dead-letters``.
+
+    Args:
+        after: The number of attempts, at least 1.
+        initial: The delay after the first failure, in microseconds.
+        maximum: The longest delay, in microseconds. Delays double up to it.
+
+    Returns:
+        The value for ``on_failure=`` of ``Topology.add``.
     """
     return FailurePolicy(FailureAction.DEAD_LETTER, after, initial, maximum)
 
 
 def stop(*, after: int = 3, initial: Duration = _INITIAL, maximum: Duration = _MAXIMUM) -> FailurePolicy:
-    """After ``after`` attempts, stop the computation; nothing is lost, its senders keep what it has not ACKed."""
+    """After ``after`` attempts, stop the computation. No record is lost: senders keep each record until its ACK.
+
+    Args:
+        after: The number of attempts, at least 1.
+        initial: The delay after the first failure, in microseconds.
+        maximum: The longest delay, in microseconds. Delays double up to it.
+
+    Returns:
+        The value for ``on_failure=`` of ``Topology.add``.
+    """
     return FailurePolicy(FailureAction.STOP, after, initial, maximum)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Retention:
-    """What a stream keeps for subscribers that do not exist yet; whatever is older, or beyond, goes.
+    """What a stream keeps for subscribers that do not exist yet.
 
-    Both may be given; None sets no bound, but one of them must be set. Only records that every existing
-    subscriber has acknowledged go.
+    Older records, or records beyond the size, are deleted.
+
+    At least one bound must be set; None sets no bound. A record is deleted only after every existing subscriber has
+    acknowledged it.
     """
 
     age: Duration | None = None
-    """In microseconds for which the log has been served since it took the record: what nobody could read does not
-    grow old, and no clock that is set makes it."""
+    """The maximum age, in microseconds during which the log was served since it stored the record.
+
+    Time without service does not count, because no subscriber could read then. A change of the clock does not count
+    either.
+    """
     bytes: int | None = None
 
     def to_proto(self) -> topology_pb2.Retention:
-        """The retention as the stream's spec carries it; 0 stands for no bound."""
+        """The retention for the stream's spec. 0 stands for no bound."""
         return topology_pb2.Retention(max_age_us=self.age or 0, max_bytes=self.bytes or 0)
 
 
@@ -145,14 +181,15 @@ STRAGGLER_DELAY: Final = seconds(1)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ComputationOptions:
-    """All that :meth:`Topology.add` lets be chosen; the worker obeys it."""
+    """The options that :meth:`Topology.add` accepts. The worker applies them."""
 
     exactly_once: bool = True
-    """Drop duplicates (6.1.1). False is for computations that are idempotent anyway."""
+    """Whether duplicates are dropped (6.1.1). False is for computations that are idempotent."""
     strong: bool = True
-    """Store productions with the state before they are sent (6.1.2).
+    """Whether productions are stored with the state before they are sent (6.1.2).
 
-    False: send what records produce first, and store stragglers (6.1.3). What timers produce is stored first.
+    False: the productions of records are sent first, and only stragglers are stored (6.1.3). The productions of timers
+    are always stored first.
     """
     late: Late = Late.PROCESS
     on_failure: FailurePolicy = field(default_factory=retry)

@@ -1,8 +1,7 @@
-"""Code packages: a topology's code as one zip, known by its digest, and loaded where it runs (design of section 7.1).
+"""Code packages: a topology's code in one zip file, which is identified by its digest (design of section 7.1).
 
-A package holds the topology's whole top-level package, or a single file, and whatever is included by
-name. It is built without importing anything, and the same code makes the same bytes everywhere.
-What it imports beside that must be installed where it runs.
+A package contains the topology's whole top-level package or its single file, and the modules in ``include``. The build
+imports no code. Equal code gives equal bytes on every machine. Other imported modules must be installed on the workers.
 """
 
 from __future__ import annotations
@@ -32,25 +31,28 @@ _SKIPPED: Final = re.compile(r"\..*|__pycache__|.*\.py[co]|.*\.egg-info")
 
 @dataclass(frozen=True, slots=True)
 class CodePackage:
-    """A package's bytes, and where in it the topology stands."""
+    """The bytes of a package, and the place of its topology."""
 
     data: bytes
     digest: str
-    """SHA-256 of the bytes, lower-case hex."""
+    """The SHA-256 of the bytes, in lower-case hex."""
     entry_point: str
-    """``module:attribute``."""
+    """The place of the topology: ``module:attribute``."""
 
     def reference(self) -> topology_pb2.CodeReference:
-        """What the topology's spec says of it."""
+        """The reference to the package in a topology's spec."""
         return topology_pb2.CodeReference(digest=self.digest, entry_point=self.entry_point)
 
 
 def build_package(target: str, *, include: Iterable[str] = ()) -> CodePackage:
-    """Package the code of the topology at ``target``: ``package.module:attribute``, or ``path/to/file.py:attribute``.
+    """Package the code of a topology: its whole top-level package or, if it is in no package, its file.
 
-    The whole top-level package goes in; of a file that is in no package, the file alone. ``include`` adds
-    further top-level modules or packages, by name or path. PackageError for code that cannot be found,
-    or is larger than 64 MiB, or would hide a module of Python's own.
+    Args:
+        target: ``package.module:attribute``, or ``path/to/file.py:attribute``.
+        include: Further top-level modules or packages, by name or path.
+
+    Raises:
+        PackageError: Code cannot be found, is larger than 64 MiB, or would hide a module of Python.
     """
     place, separator, attribute = target.rpartition(":")
     if not separator or not place or not attribute.isidentifier():
@@ -66,9 +68,16 @@ def build_package(target: str, *, include: Iterable[str] = ()) -> CodePackage:
 
 
 def package_of(topology: Topology, *, include: Iterable[str] = ()) -> CodePackage:
-    """Package the code of a topology of this process, which must stand in a module under a name of its own.
+    """Package the code of a topology of this process. It must be a module's attribute.
 
-    Also for the script that is running: it goes by its file, and is imported under the file's name.
+    The running script counts as a module too. It is found by its file, and a worker imports it under the file's name.
+
+    Args:
+        topology: The topology.
+        include: Further top-level modules or packages, by name or path.
+
+    Raises:
+        PackageError: As by :func:`build_package`, or if no module has the topology as an attribute.
     """
     modules = sorted(sys.modules.items(), key=lambda item: item[0] != topology._made_in)
     for module_name, module in modules:
@@ -80,7 +89,7 @@ def package_of(topology: Topology, *, include: Iterable[str] = ()) -> CodePackag
     raise PackageError(f"{topology!r} is no module's attribute: assign it to a name at the top level of its module")
 
 
-# Finding the code.
+# Finding code.
 
 
 def _locate(place: str) -> tuple[Path, str]:
@@ -134,7 +143,7 @@ def _admit(root: Path, top: str) -> Path:
     return root
 
 
-# Packing it.
+# Packing code.
 
 
 def _files(roots: list[Path]) -> Iterator[tuple[str, bytes]]:
@@ -164,7 +173,7 @@ def _walk(path: Path, above: tuple[Path, ...]) -> Iterator[Path]:
 
 
 def _zip(files: dict[str, bytes]) -> bytes:
-    """Uncompressed, for compressors differ between machines; in the order of the names, without times."""
+    """A zip file without compression and times, in the order of the names. Compressors differ between machines."""
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_STORED) as archive:
         for name in sorted(files):

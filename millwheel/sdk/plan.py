@@ -1,4 +1,4 @@
-"""A topology put together: each stream with its type, producers and consumers (section 3, figure 2)."""
+"""The plan of a topology: each stream with its type, producers and consumers (section 3, figure 2)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["Plan", "Stream", "TypeClaim", "is_known", "lay_out"]
 
 @dataclass(frozen=True, slots=True)
 class TypeClaim:
-    """Somebody's statement of a stream's type; ``by`` says whose, for messages."""
+    """A statement of a stream's type. ``by`` says what states it, for messages."""
 
     type: Any
     by: str
@@ -26,7 +26,7 @@ class TypeClaim:
 
 @dataclass(slots=True)
 class Stream:
-    """One stream of a topology. ``type`` is UNKNOWN where nothing says it."""
+    """One stream of a topology. ``type`` is UNKNOWN if nothing states it."""
 
     name: str
     declaration: StreamDeclaration | None = None
@@ -36,29 +36,29 @@ class Stream:
     producers: list[str] = field(default_factory=list)
     consumers: list[str] = field(default_factory=list)
     codec: ValueCodec | None = None
-    """Set once the type is known to have one."""
+    """Set as soon as the type is known and has a codec."""
 
     @property
     def where(self) -> str:
-        """How problems and errors name it."""
+        """The stream's name in problems and errors."""
         return f"stream {self.name!r}"
 
     @property
     def type_name(self) -> str:
-        """The type as a person would write it."""
+        """The type as a user would write it."""
         return type_name(self.type)
 
 
 @dataclass(slots=True)
 class Plan:
-    """All of a topology: what validation looks at, and what is compiled and sent."""
+    """All parts of a topology. Validation checks the plan, and compilation and the spec use it."""
 
     name: str
     streams: dict[str, Stream]
     computations: dict[str, ComputationDeclaration]
 
     def edges(self, *, feedback: bool) -> list[Edge]:
-        """Which computation feeds which; with ``feedback`` False, without the declared feedback edges."""
+        """The edges between computations. If ``feedback`` is False, declared feedback edges are left out."""
         return [
             Edge(producer, stream, consumer)
             for consumer, computation in self.computations.items()
@@ -69,20 +69,22 @@ class Plan:
 
 
 def is_known(annotation: Any) -> bool:
-    """Whether a type is stated, and not UNKNOWN."""
+    """Whether a type is not UNKNOWN."""
     return annotation is not UNKNOWN
 
 
 def lay_out(
     name: str, declarations: Iterable[StreamDeclaration], computations: Mapping[str, ComputationDeclaration]
 ) -> Plan:
-    """Put a topology together, and find the types of its streams.
+    """Build the plan of a topology, and find the types of its streams.
 
-    A stream's type is what is declared for it, by ``source``, ``stream``, ``external``, ``outputs=`` or the producer's
-    ``declared_outputs()``. Else it is what its consumers take: the type of a consumer that takes a single one; or, of a
-    consumer that takes a union, the member that none of its other inputs has. A stream to which records are produced
-    as they came, such as diverted late ones, has the type of the inputs. One that nothing of the topology consumes
-    carries whatever MessagePack can.
+    A stream's type comes from the first of these rules that gives one:
+
+    - Its declaration: ``source``, ``stream``, ``external``, ``outputs=`` or the producer's ``declared_outputs()``.
+    - The input type of a consumer that takes a single type.
+    - For a consumer that takes a union: the member that none of its other inputs has.
+    - For a stream of forwarded records, such as diverted late ones: the type of the inputs.
+    - For a stream whose consumers, if any, all take Any: any value that MessagePack can encode.
     """
     plan = Plan(name, {}, dict(computations))
     for declaration in declarations:
@@ -140,7 +142,7 @@ def _settle(stream: Stream, annotation: Any, by: str) -> None:
 
 
 def _eliminate(plan: Plan, computation: ComputationDeclaration) -> bool:
-    """Of a computation that takes a union: if one input is untyped, and one member unclaimed, they belong together."""
+    """For a computation that takes a union: match its only input without a type to the only member without an input."""
     inputs = [plan.streams[name] for name in computation.inputs]
     untyped = [stream for stream in inputs if not is_known(stream.type)]
     claimed = [part for stream in inputs if is_known(stream.type) for part in members(stream.type)]

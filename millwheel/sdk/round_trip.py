@@ -1,8 +1,8 @@
-"""Whether a value can be read again: its encoding decodes as the declared type, to an equal value (sections 4.3, 4.4).
+"""Checks that an encoded value decodes as the declared type, to an equal value (sections 4.3, 4.4).
 
-Python does not check annotations at run time, so a hook can put a ``str`` where an ``int`` is declared. Its encoding
-would be committed, and every later reader of the state or the stream would fail. The check runs when the value is
-encoded. It decodes the encoding, because only the decoder knows exactly what the decoder accepts.
+Python does not check annotations at run time, so a hook can put a ``str`` where an ``int`` is declared. Such a value
+would be committed, and every later reader of the state or the stream would fail. The check therefore runs when the
+value is encoded. It decodes the encoding, because only the decoder defines exactly what it accepts.
 """
 
 from __future__ import annotations
@@ -10,30 +10,33 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Iterable
 from decimal import Decimal
-from typing import Any, Final, get_args, get_origin
+from typing import Any, Final
 
 import msgspec
 
+from millwheel.sdk.error_texts import bare_message
 from millwheel.sdk.errors import ValueEncodeError
+from millwheel.sdk.exact_types import Exact
 from millwheel.sdk.typeinfo import type_name
 
 __all__ = ["ADVICE", "Check", "difference", "quick_check", "round_trip_check", "verified"]
 
 Check = Callable[[Any, bytes], None]
-"""Takes a value and its encoding. ValueEncodeError if the encoding cannot be read again as that value."""
+"""Takes a value and its encoding. Raises ValueEncodeError if the encoding does not decode to that value."""
 
 ADVICE: Final = "; give it a value of the declared type, or declare the type that it has"
-"""Ends what is said of a value that is not of its declared type."""
+"""The end of messages about values that are not of their declared type."""
 
 
 def round_trip_check(decode: Callable[[bytes], Any], where: str, name: str, *, equal: bool = True) -> Check:
-    """The check of values of one declared type.
+    """The check for values of one declared type.
 
     Args:
         decode: The decoder of the declared type.
         where: What the value belongs to, for messages: ``computation 'counter', stream 'windows'``.
         name: The declared type, for messages.
-        equal: Whether the decoded value must equal the original. Without it, decoding must only succeed.
+        equal: Whether the decoded value must equal the original. If False, the check only requires that decoding
+            succeeds.
 
     Returns:
         The check. Its ValueEncodeError names ``where``, the path in the value, the value's type and the declared type.
@@ -43,12 +46,12 @@ def round_trip_check(decode: Callable[[bytes], Any], where: str, name: str, *, e
         _back(decode, where, name, value, encoded)
 
     def comes_back(value: Any, encoded: bytes) -> None:
-        # The common case: one call into C, and one comparison.
+        # The common case takes one call into C and one comparison.
         try:
             if decode(encoded) == value:
                 return
         except Exception:
-            pass  # from the decoder, or from an __eq__ of the user's own: what is below finds out
+            pass  # the decoder or a user's __eq__ raised: the code below finds the reason
         found = difference(value, _back(decode, where, name, value, encoded))
         if found is not None:
             raise ValueEncodeError(_message(where, name, value, found))
@@ -56,74 +59,42 @@ def round_trip_check(decode: Callable[[bytes], Any], where: str, name: str, *, e
     return comes_back if equal else decodes
 
 
-def quick_check(annotation: Any, check: Check) -> Check:
-    """``check`` for values of ``annotation``, without decoding where the classes of the items prove that it passes.
+def quick_check(exact: Exact | None, check: Check) -> Check:
+    """``check``, but without decoding if ``exact`` proves that the value passes."""
+    if exact is None:
+        return check
 
-    So it is for a scalar, and for a dict or list of scalars, which are what most states are. An item whose class is
-    exactly the declared one comes back as it is. The encoder has refused numbers and texts that have no encoding.
-    """
-    origin, arguments = get_origin(annotation), get_args(annotation)
-    if _is_scalar(annotation):
-        return _quick_scalar(annotation, check)
-    if origin is dict and len(arguments) == 2 and all(map(_is_scalar, arguments)):
-        return _quick_dict(*arguments, check)
-    if origin is list and len(arguments) == 1 and _is_scalar(arguments[0]):
-        return _quick_list(*arguments, check)
-    return check
-
-
-def _is_scalar(annotation: Any) -> bool:
-    return any(annotation is kind for kind in (bool, bytes, float, int, str))
-
-
-def _quick_scalar(kind: type, check: Check) -> Check:
-    def check_scalar(value: Any, encoded: bytes) -> None:
-        if value.__class__ is not kind:
+    def check_unless_exact(value: Any, encoded: bytes) -> None:
+        if not exact(value):
             check(value, encoded)
 
-    return check_scalar
-
-
-def _quick_dict(key_kind: type, item_kind: type, check: Check) -> Check:
-    def check_dict(value: Any, encoded: bytes) -> None:
-        if value.__class__ is dict:
-            for key, item in value.items():
-                if key.__class__ is not key_kind or item.__class__ is not item_kind:
-                    break
-            else:
-                return
-        check(value, encoded)
-
-    return check_dict
-
-
-def _quick_list(kind: type, check: Check) -> Check:
-    def check_list(value: Any, encoded: bytes) -> None:
-        if value.__class__ is list:
-            for item in value:
-                if item.__class__ is not kind:
-                    break
-            else:
-                return
-        check(value, encoded)
-
-    return check_list
+    return check_unless_exact
 
 
 def verified(
-    encode: Callable[[Any], bytes], decode: Callable[[bytes], Any], checked: Callable[[Any], bytes], check: Check
+    encode: Callable[[Any], bytes],
+    decode: Callable[[bytes], Any],
+    checked: Callable[[Any], bytes],
+    check: Check,
+    exact: Exact | None,
 ) -> Callable[[Any], bytes]:
-    """An encoder of what comes back as an equal value: what ``checked`` and ``check`` do, with fewer calls.
+    """An encoder of values that decode to equal ones. It combines ``checked`` and ``check`` with fewer calls.
 
     Args:
-        encode: The bare encoder.
-        decode: The bare decoder.
-        checked: The encoder that refuses what is not of the declared class; ValueEncodeError.
-        check: What refuses what could not be read again; ValueEncodeError.
+        encode: The encoder without checks.
+        decode: The decoder without checks.
+        checked: The encoder that rejects values of other classes; ValueEncodeError.
+        check: Rejects a value that does not decode to an equal one; ValueEncodeError.
+        exact: The type's exact test. None if the type has none: its values are then decoded.
 
     Returns:
-        The encoder. It raises what ``checked`` and ``check`` raise.
+        The encoder. It raises the errors of ``checked`` and ``check``.
     """
+
+    def slow(value: Any) -> bytes:
+        encoded = checked(value)
+        check(value, encoded)
+        return encoded
 
     def verify(value: Any) -> bytes:
         try:
@@ -131,19 +102,24 @@ def verified(
             if decode(encoded) == value:
                 return encoded
         except Exception:
-            pass  # from the encoder, the decoder, or an __eq__ of the user's own: what is below finds out
-        encoded = checked(value)
-        check(value, encoded)
-        return encoded
+            pass  # the encoder, the decoder or a user's __eq__ raised: slow() finds the reason
+        return slow(value)
 
-    return verify
+    def verify_exact(value: Any) -> bytes:
+        try:
+            encoded = encode(value)
+        except Exception:
+            return slow(value)
+        return encoded if exact(value) else slow(value)  # type: ignore[misc]  # only used where exact is there
+
+    return verify if exact is None else verify_exact
 
 
 def _back(decode: Callable[[bytes], Any], where: str, name: str, value: Any, encoded: bytes) -> Any:
     try:
         return decode(encoded)
     except Exception as error:
-        raise ValueEncodeError(_message(where, name, value, str(error))) from error
+        raise ValueEncodeError(_message(where, name, value, bare_message(error))) from error
 
 
 def _message(where: str, name: str, value: Any, why: str) -> str:
@@ -152,9 +128,10 @@ def _message(where: str, name: str, value: Any, why: str) -> str:
 
 
 def difference(value: Any, back: Any, path: str = "$") -> str | None:
-    """Where ``back``, which was decoded from the encoding of ``value``, differs from it; None if they are equal.
+    """Where ``back``, the decoded encoding of ``value``, differs from ``value``; None if they are equal.
 
-    Compares fields and items where ``==`` is False: it is for NaN, and for classes that compare by identity.
+    If ``==`` is False, this compares fields and items. That is needed for NaN, and for classes that compare by
+    identity.
     """
     if _equal(value, back):
         return None
@@ -169,17 +146,17 @@ def _equal(value: Any, back: Any) -> bool:
         if value == back:
             return True
     except Exception:
-        return _same_number(value, back)  # an __eq__ of the user's own, or a signaling NaN
+        return _same_number(value, back)  # a user's __eq__ raised, or the value is a signaling NaN
     return _same_number(value, back)
 
 
 def _same_number(value: Any, back: Any) -> bool:
-    """NaN equals no number, itself included."""
+    """Whether two numbers have the same type and text. NaN does not equal itself, so ``==`` is not enough."""
     return isinstance(value, float | Decimal) and type(value) is type(back) and repr(value) == repr(back)
 
 
 def _inner(value: Any, back: Any, path: str) -> Iterable[tuple[Any, Any, str]] | None:
-    """The parts of both, in pairs, with their paths; None if the two have no parts to compare one by one."""
+    """The parts of both values in pairs, with their paths; None if the values have no comparable parts."""
     if isinstance(value, dict) and isinstance(back, dict):
         return [(value[key], back[key], f"{path}[{key!r}]") for key in value] if value.keys() == back.keys() else None
     for kind in (list, tuple):

@@ -1,4 +1,4 @@
-"""What a state type looks like when it is stored: every field by its path, for comparing versions (section 4.4)."""
+"""The stored form of a state type: each field with its path, to compare versions (section 4.4)."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from millwheel.sdk.typeinfo import describe_type, supertype, type_name
 
 __all__ = ["state_schema"]
 
-_MOST: Final = 1_000
-"""Fields that are told, at most."""
+_MAX_FIELDS: Final = 1_000
+"""The most fields in a schema."""
 
 _WITH_FIELDS: Final = (inspect.StructType, inspect.DataclassType, inspect.TypedDictType, inspect.NamedTupleType)
 
 _Row = tuple[str, str, bool]
-"""path, type, whether a state that lacks it can be read."""
+"""The path and type of a field, and whether a state without the field can be decoded."""
 
 
 def state_schema(state_type: Any, codec: Codec[Any] | None, version: int) -> topology_pb2.StateSchema:
-    """The schema of a state type that has a codec. A codec of the user's own answers for the whole."""
+    """The schema of a state type. For a user's codec it has only one entry, for the whole state."""
     value_format = format_of(state_type, codec)
     rows: Iterator[_Row]
     if value_format is ValueFormat.PROTOBUF:
@@ -36,7 +36,7 @@ def state_schema(state_type: Any, codec: Codec[Any] | None, version: int) -> top
     found: dict[str, _Row] = {}
     for row in rows:
         found.setdefault(row[0], row)
-        if len(found) == _MOST:
+        if len(found) == _MAX_FIELDS:
             break
     fields = [topology_pb2.StateField(path=path, type=kind, optional=lax) for path, kind, lax in sorted(found.values())]
     return topology_pb2.StateSchema(format=value_format.value, fields=fields, version=version)
@@ -49,7 +49,7 @@ def _value(info: inspect.Type, path: str, optional: bool, above: frozenset[Any])
             inner, inspect.StructType | inspect.DataclassType | inspect.TypedDictType | inspect.NamedTupleType
         ):
             continue
-        # A generic class stands here with its arguments, as each choice of arguments has fields of its own.
+        # A generic class is listed with its arguments, because each choice of arguments has its own fields.
         if inner.cls not in above:
             by_place = _shape(inner).startswith("list")
             for index, field in enumerate(inner.fields):
@@ -59,7 +59,7 @@ def _value(info: inspect.Type, path: str, optional: bool, above: frozenset[Any])
 
 
 def _inside(info: inspect.Type, suffix: str = "") -> Iterator[tuple[inspect.Type, str]]:
-    """A type and what its containers hold, with where."""
+    """A type and the types inside its containers, each with the suffix of its path."""
     yield info, suffix
     for name, mark in (("item_type", "[]"), ("key_type", "{}"), ("value_type", "[]")):
         if hasattr(info, name):
@@ -71,7 +71,7 @@ def _inside(info: inspect.Type, suffix: str = "") -> Iterator[tuple[inspect.Type
 
 
 def _shape(info: inspect.Type) -> str:
-    """The kind of a value, without the names of the user's classes: those are not stored."""
+    """The kind of a value. It has no names of the user's classes, because these are not stored."""
     if isinstance(info, inspect.StructType):
         told = "list of fields" if info.array_like else "fields"
         return f"{told} tagged {info.tag!r}" if info.tag is not None else told

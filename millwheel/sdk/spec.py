@@ -1,4 +1,4 @@
-"""A topology as it is sent: protobuf, deterministic, and with a digest (section 7.1)."""
+"""The spec of a topology: a deterministic protobuf message for the cluster, and its digest (section 7.1)."""
 
 from __future__ import annotations
 
@@ -10,8 +10,10 @@ from millwheel.rpc.v1 import topology_pb2
 from millwheel.sdk.codecs import ValueFormat
 from millwheel.sdk.dead_letters import dead_letter_stream
 from millwheel.sdk.declarations import ComputationDeclaration, StreamKind
+from millwheel.sdk.error_texts import error_message
 from millwheel.sdk.errors import Problem
 from millwheel.sdk.plan import Plan, Stream
+from millwheel.sdk.record_schema import record_schema
 from millwheel.sdk.schema import state_schema
 from millwheel.sdk.typeinfo import type_name
 
@@ -19,10 +21,13 @@ __all__ = ["build_spec", "spec_digest"]
 
 
 def build_spec(plan: Plan) -> tuple[topology_pb2.TopologySpec, list[Problem]]:
-    """The spec of a topology, and what of it cannot be put into a spec. It names no code package.
+    """The spec of a topology, without a code package.
 
-    Streams and computations stand in the order of their names. The stream of dead letters is not listed: every
+    Streams and computations are in the order of their names. The dead-letter stream is not listed, because every
     topology has one.
+
+    Returns:
+        The spec, and a problem for each part that a spec cannot describe.
     """
     spec = topology_pb2.TopologySpec(name=plan.name)
     problems: list[Problem] = []
@@ -37,15 +42,15 @@ def build_spec(plan: Plan) -> tuple[topology_pb2.TopologySpec, list[Problem]]:
 
 @contextmanager
 def _noting(problems: list[Problem], where: str) -> Iterator[None]:
-    """Turn what cannot be described into a problem, so that ``validate`` finds what ``submit`` would meet."""
+    """Convert an exception into a problem, so that ``validate`` finds every error that ``submit`` would raise."""
     try:
         yield
     except Exception as error:
-        problems.append(Problem(where, f"it cannot be described to a cluster: {type(error).__name__}: {error}"))
+        problems.append(Problem(where, f"it cannot be described to a cluster: {error_message(error)}"))
 
 
 def spec_digest(spec: topology_pb2.TopologySpec) -> str:
-    """SHA-256 of the spec in lower-case hex: equal specs have equal digests, in every process."""
+    """The SHA-256 of the spec in lower-case hex. Equal specs have equal digests in every process."""
     return hashlib.sha256(spec.SerializeToString(deterministic=True)).hexdigest()
 
 
@@ -61,6 +66,9 @@ def _stream(stream: Stream) -> topology_pb2.StreamSpec:
         spec.id_slack_us = declaration.id_slack
         spec.allowed_skew_us = declaration.allowed_skew or 0
         spec.expected_injectors.extend(sorted(declaration.injectors))
+        schema = record_schema(stream.type, declaration.codec)
+        if schema is not None:
+            spec.schema.CopyFrom(schema)
     if declaration.retention is not None:
         spec.retention.CopyFrom(declaration.retention.to_proto())
     return spec

@@ -1,4 +1,4 @@
-"""Topologies: which computations there are, and which streams connect them (sections 3 and 4, figure 3)."""
+"""Topologies: computations, and the streams that connect them (sections 3 and 4, figure 3)."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
-from millwheel.core.time import Duration, hours
+from millwheel.model.time import Duration, hours
 from millwheel.rpc.v1 import topology_pb2
 from millwheel.sdk.codecs import Codec
 from millwheel.sdk.computation import Computation
@@ -24,21 +24,24 @@ ID_SLACK: Final = hours(1)
 
 
 class Topology:
-    """A graph of computations, connected by streams that are known by their names alone.
+    """A graph of computations. Streams connect them, and a stream is identified by its name alone.
 
-    Nothing here raises on a mistake: :meth:`validate` reports them all at once, and :meth:`check`, which
-    everything that runs a topology calls, raises them as one TopologyError. The order of the calls does
-    not matter.
+    The methods that build a topology do not raise on mistakes. :meth:`validate` returns all mistakes at once.
+    :meth:`check` raises them as one TopologyError, and everything that runs a topology calls it. The order of the calls
+    does not matter. For example::
 
         zeitgeist = millwheel.Topology("zeitgeist")
         zeitgeist.source("queries", Query)
         zeitgeist.add(WindowCounter, inputs={"queries": millwheel.key("text")}, outputs=["windows"])
+
+    Args:
+        name: 1 to 63 of a-z, 0-9 and -, beginning with a letter.
     """
 
     def __init__(self, name: str) -> None:
-        """``name`` is 1 to 63 of a-z, 0-9 and -, beginning with a letter."""
+        """Begin an empty topology."""
         self.name = name
-        # Where it is made, which is most likely where it stands: for packaging its code.
+        # The module that creates the topology most likely also contains it. Packaging its code looks there first.
         frame = inspect.currentframe()
         caller = frame.f_back if frame is not None else None
         self._made_in: str = caller.f_globals.get("__name__", "") if caller is not None else ""
@@ -61,12 +64,19 @@ class Topology:
         retention: Retention | None = None,
         codec: Codec[Any] | None = None,
     ) -> None:
-        """A stream that injectors feed (section 5.2).
+        """Declare a stream that injectors feed (section 5.2).
 
-        ``id_slack`` is how long past the low watermark the ids of its records are kept, to know
-        duplicates by (6.1.1); ``allowed_skew`` how far injected timestamps may be ahead of the low
-        watermark before the injector has to wait (None: no bound); ``injectors`` the processes whose
-        low watermarks are waited for (none: those that announce themselves).
+        Args:
+            name: The stream's name.
+            record_type: The type of its values.
+            id_slack: How long the ids of its records are kept after the low watermark passes them, to detect duplicates
+                (6.1.1). Microseconds.
+            allowed_skew: How far injected timestamps may be ahead of the low watermark before the injector has to wait.
+                Microseconds; None sets no limit.
+            injectors: The injector processes whose low watermarks the stream waits for. Empty: those that announce
+                themselves.
+            retention: What the stream keeps for subscribers that do not exist yet.
+            codec: A user-defined encoding of its values.
         """
         named = injectors if isinstance(injectors, str) else tuple(injectors)
         self._declare(
@@ -81,15 +91,27 @@ class Topology:
         retention: Retention | None = None,
         codec: Codec[Any] | None = None,
     ) -> None:
-        """A stream that a computation of this topology produces.
+        """Declare a stream that a computation of this topology produces.
 
-        Needed only where ``outputs=`` does not state the type, and no consumer makes it plain; or for
-        a codec, or a ``retention`` for subscribers that are yet to come.
+        A declaration is needed only if neither ``outputs=`` nor a consumer determines the type, or for the options
+        below.
+
+        Args:
+            name: The stream's name.
+            record_type: The type of its values.
+            retention: What the stream keeps for subscribers that do not exist yet.
+            codec: A user-defined encoding of its values.
         """
         self._declare(StreamDeclaration(name, StreamKind.STREAM, record_type, codec, retention))
 
     def external(self, name: str, record_type: Any, *, codec: Codec[Any] | None = None) -> None:
-        """A stream that belongs to another topology, which this one consumes or produces to (section 4.3)."""
+        """Declare a stream of another topology, which this one consumes or produces to (section 4.3).
+
+        Args:
+            name: The stream's name.
+            record_type: The type of its values.
+            codec: A user-defined encoding of its values.
+        """
         self._declare(StreamDeclaration(name, StreamKind.EXTERNAL, record_type, codec))
 
     def add(
@@ -105,16 +127,21 @@ class Topology:
         on_failure: FailurePolicy | None = None,
         straggler_delay: Duration = STRAGGLER_DELAY,
     ) -> None:
-        """Add a computation: its class, or an instance where it has parameters.
+        """Add a computation.
 
-        ``inputs`` says for each stream how its records are keyed; ``outputs`` lists the streams that it
-        produces to, or maps them to their types. ``name`` is by default the class's, ``WindowCounter`` as
-        ``window-counter``; state is kept under it, so it should outlive a renaming of the class.
-
-        ``exactly_once`` False lets duplicates through (6.1.1); ``strong`` False sends productions before
-        they are stored, which takes hooks whose productions depend on their input alone (6.1.3), and
-        ``straggler_delay`` is how long one of those may stay unacknowledged before it is stored after all.
-        ``late`` and ``on_failure`` say what becomes of late records and of hooks that raise.
+        Args:
+            computation: Its class, or an instance if it has parameters.
+            inputs: By input stream: the key of its records, from :func:`millwheel.key`.
+            outputs: The streams that it produces to, or a mapping from these streams to their types.
+            name: The computation's name. By default it comes from the class: ``WindowCounter`` becomes
+                ``window-counter``. State is stored under this name, so the name should stay when the class is renamed.
+            exactly_once: Whether duplicates are dropped (6.1.1).
+            strong: Whether productions are stored before they are sent. If False, the productions of a hook must depend
+                on its input alone (6.1.3).
+            late: What happens to late records.
+            on_failure: What happens when a hook raises. By default :func:`millwheel.retry`.
+            straggler_delay: With ``strong=False``: how long a production may wait for its ACK before it is stored.
+                Microseconds.
         """
         options = ComputationOptions(
             exactly_once=exactly_once,
@@ -131,24 +158,40 @@ class Topology:
         self._planned = None
 
     def validate(self) -> list[Problem]:
-        """All mistakes at once; an empty list where there are none."""
+        """Find all mistakes.
+
+        Returns:
+            The mistakes; an empty list if there are none.
+        """
         return list(self._examine()[1])
 
     def check(self) -> None:
-        """Raise a TopologyError that lists all mistakes, if there are any."""
+        """Raise an error if the topology has mistakes.
+
+        Raises:
+            TopologyError: The topology has mistakes. The error lists all of them.
+        """
         self.plan()
 
     def plan(self) -> Plan:
-        """The topology put together, for what runs it; TopologyError as by :meth:`check`."""
+        """The plan of the topology, for the code that runs it.
+
+        Raises:
+            TopologyError: The topology has mistakes.
+        """
         plan, problems = self._examine()
         if problems:
             raise TopologyError(self.name, problems)
         return plan
 
     def to_spec(self, code: topology_pb2.CodeReference | None = None) -> topology_pb2.TopologySpec:
-        """What is sent to the cluster; the same for the same topology, in whatever order it was built.
+        """The spec that is sent to the cluster. It does not depend on the order of the calls that built the topology.
 
-        ``code`` says where the workers find this topology. TopologyError as by :meth:`check`.
+        Args:
+            code: The code package that contains this topology.
+
+        Raises:
+            TopologyError: The topology has mistakes.
         """
         self.check()
         spec = topology_pb2.TopologySpec()
@@ -158,7 +201,7 @@ class Topology:
         return spec
 
     def _examine(self) -> tuple[Plan, list[Problem]]:
-        """Put the topology together, once. Building the spec is a part of it: what is valid can be submitted."""
+        """Build and validate the plan once. This includes the spec, so every valid topology can be submitted."""
         if self._planned is None:
             first: dict[str, ComputationDeclaration] = {}
             for computation in self._added:

@@ -1,6 +1,6 @@
-"""What the SDK asks of the types that users state: their names, their fields, and what fits where.
+"""Questions about the types that users state: their names, their fields, and whether one accepts another.
 
-Python's annotations are read here and nowhere else, so that the rest of the SDK sees plain answers.
+Only this module reads Python's annotations.
 """
 
 from __future__ import annotations
@@ -36,27 +36,28 @@ __all__ = [
     "type_name",
 ]
 
-_REMEMBERED: Final = 256
-"""Types of which the description is kept. A server that is asked for more works them out again."""
+_MAX_REMEMBERED: Final = 256
+"""The number of cached descriptions. A server with more types computes the others again."""
 
 
 def describe_type(annotation: Any) -> inspect.Type:
-    """What msgspec says of a type and its parts; not to be changed. Its exceptions are those of msgspec.
+    """msgspec's description of a type and its parts. Callers must not change it. The exceptions are those of msgspec.
 
-    A type that was asked for not long ago is not looked into again: each interval that opens asks for its types.
+    Descriptions are cached, because each interval that opens needs those of its types.
     """
     try:
         return _describe(annotation)
     except TypeError:
-        # Not hashable, as a type with a list among its arguments; or no type that msgspec knows: it says so again.
+        # The type is not hashable, such as one with a list as an argument. Or msgspec does not support it and raises
+        # again.
         return inspect.type_info(annotation)
 
 
-_describe = functools.lru_cache(_REMEMBERED)(inspect.type_info)
+_describe = functools.lru_cache(_MAX_REMEMBERED)(inspect.type_info)
 
 
 def normalise(annotation: Any) -> Any:
-    """``annotation`` without what makes no difference here: aliases, Annotated; None is NoneType, object is Any."""
+    """``annotation`` without aliases and Annotated. None becomes NoneType, and object becomes Any."""
     while True:
         if annotation is None:
             return type(None)
@@ -71,7 +72,7 @@ def normalise(annotation: Any) -> Any:
 
 
 def supertype(annotation: Any) -> Any:
-    """The type that stands behind a NewType, and any other type itself."""
+    """The supertype of a NewType; any other type unchanged."""
     annotation = normalise(annotation)
     while isinstance(annotation, typing.NewType):
         annotation = normalise(annotation.__supertype__)
@@ -79,7 +80,7 @@ def supertype(annotation: Any) -> Any:
 
 
 def members(annotation: Any) -> tuple[Any, ...]:
-    """The members of a Union, flattened; of any other type, itself alone."""
+    """The members of a Union, flattened. For any other type, the type alone."""
     annotation = normalise(annotation)
     if typing.get_origin(annotation) in (Union, types.UnionType):
         return tuple(part for member in typing.get_args(annotation) for part in members(member))
@@ -87,7 +88,7 @@ def members(annotation: Any) -> tuple[Any, ...]:
 
 
 def type_name(annotation: Any) -> str:
-    """The type as a person would write it: ``dict[str, int]``, ``Query | None``."""
+    """The type as a user would write it: ``dict[str, int]``, ``Query | None``."""
     parts = members(annotation)
     if len(parts) > 1:
         return " | ".join(type_name(part) for part in parts)
@@ -105,12 +106,12 @@ def type_name(annotation: Any) -> str:
 
 
 def is_protobuf(annotation: Any) -> bool:
-    """Whether it is a protobuf message class."""
+    """Whether the type is a protobuf message class."""
     return isinstance(annotation, type) and issubclass(annotation, Message)
 
 
 def runtime_classes(annotation: Any) -> tuple[type, ...] | None:
-    """The classes of which a value of this type is an instance; None where isinstance cannot tell."""
+    """The classes that a value of this type is an instance of; None if isinstance cannot decide."""
     classes: list[type] = []
     for member in members(annotation):
         plain = supertype(member)
@@ -126,7 +127,7 @@ def runtime_classes(annotation: Any) -> tuple[type, ...] | None:
 
 
 def accepts(wanted: Any, given: Any) -> bool:
-    """Whether every value of type ``given`` is one of type ``wanted``, as far as the annotations tell."""
+    """Whether every value of type ``given`` is also of type ``wanted``, as far as the annotations show."""
     offers = members(wanted)
     return all(any(_accepts_one(offer, part) for offer in offers) for part in members(given))
 
@@ -143,22 +144,27 @@ def _accepts_one(wanted: Any, given: Any) -> bool:
         return given_class is wanted_class or (wanted is dict and typing.is_typeddict(given_class))
     if given_class is bool and wanted_class is int:
         return False
-    # Arguments, where both have them, were compared above: list[int] is no list[str].
+    # If both have arguments, the comparison above has decided: list[int] is no list[str].
     return issubclass(given_class, wanted_class) and not (typing.get_args(wanted) and typing.get_args(given))
 
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """A field of a value: how it is read, its type, and its name in the encoded value ("" where it has none)."""
+    """A field of a value: how to read it, its type, and its name in the encoded value ("" if it has none)."""
 
     item: bool | None
-    """Read by value[name] (True) or value.name (False); None where only the value can tell."""
+    """Read it by value[name] (True) or value.name (False). None if that depends on the value."""
     type: Any
     wire_name: str
 
 
 def field_of(annotation: Any, name: str) -> Field | str | None:
-    """The field ``name`` of a type; None where the type cannot tell; a text that names the fields it has instead."""
+    """The field ``name`` of a type.
+
+    Returns:
+        The field. None if the type does not determine it. A text with the names of the type's fields if it has no such
+        field.
+    """
     found: list[Field] = []
     for member in members(annotation):
         if member is type(None):
@@ -187,7 +193,7 @@ def _field_of_one(plain: Any, name: str) -> Field | str | None:
         return None
     picked = _pick(fields, name)
     if isinstance(picked, str) and hasattr(origin, name):
-        # A property, or a class attribute: readable by user code, absent from the encoded value.
+        # A property or a class attribute: user code can read it, but the encoded value does not contain it.
         return Field(False, Any, "")
     return picked
 
@@ -215,7 +221,7 @@ def _pick(fields: dict[str, Field], name: str) -> Field | str:
 def _hints(cls: type) -> dict[str, Any]:
     try:
         return typing.get_type_hints(cls)
-    except Exception:  # a name that cannot be resolved: the type cannot tell
+    except Exception:  # a name cannot be resolved, so the type does not determine its fields
         return dict.fromkeys(getattr(cls, "__annotations__", {}), Any)
 
 
@@ -234,7 +240,7 @@ def _protobuf_type(field: Any) -> Any:
 
 
 def is_key_type(annotation: Any) -> bool:
-    """Whether some value of this type can be a part of a key: str, int, or what cannot be told; None aside."""
+    """Whether values of this type, except None, can be a part of a key: str, int, or a type that is not determined."""
     return all(member is type(None) or _is_key_member(supertype(member)) for member in members(annotation))
 
 
@@ -249,10 +255,10 @@ def _is_key_member(plain: Any) -> bool:
 
 
 def generic_arguments(owner: Any, base: type) -> tuple[Any, ...] | None:
-    """The arguments with which ``owner`` (a class, or an alias of one) fills the generic class ``base``.
+    """The type arguments that ``owner`` (a class, or a class with arguments) gives to the generic class ``base``.
 
-    Looks through intermediate generic classes. None where a class on the way names ``base`` bare.
-    A TypeVar that nothing fills stays in the answer.
+    Intermediate generic classes are resolved. None if a class in between uses ``base`` without arguments. A TypeVar
+    without an argument stays in the result.
     """
     origin = typing.get_origin(owner) or owner
     arguments = typing.get_args(owner)
@@ -275,7 +281,7 @@ def _original_bases(cls: type) -> Iterator[Any]:
 
 
 def _substitute(alias: Any, filled: dict[Any, Any], owner: type) -> Any:
-    """``alias`` with its type variables filled, and its forward references looked up where ``owner`` stands."""
+    """``alias`` with type variables replaced. Its forward references are resolved in the module of ``owner``."""
     arguments = typing.get_args(alias)
     if not arguments:
         return alias

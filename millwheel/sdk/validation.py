@@ -1,4 +1,4 @@
-"""Everything that can be wrong with a topology, found at once, before anything runs."""
+"""Validation of a topology: all mistakes at once, before anything runs."""
 
 from __future__ import annotations
 
@@ -28,9 +28,14 @@ _STREAM_NAME: Final = re.compile(r"[a-z][a-z0-9_.-]{0,127}")
 def find_problems(
     plan: Plan, declarations: Sequence[StreamDeclaration], added: Sequence[ComputationDeclaration]
 ) -> list[Problem]:
-    """All mistakes of a topology; ``declarations`` and ``added`` are its calls in order, doubles included.
+    """All mistakes of a topology.
 
     Also sets the codec of each stream that has one.
+
+    Args:
+        plan: The topology's plan.
+        declarations: The calls that declare streams, in order, with repetitions.
+        added: The calls of ``add``, in order, with repetitions.
     """
     return [
         *_names(plan, added),
@@ -199,7 +204,10 @@ def _late(plan: Plan, computation: ComputationDeclaration) -> Iterator[Problem]:
 
 
 def _forwarded(plan: Plan, computation: ComputationDeclaration, to: str, lead: str) -> Iterator[Problem]:
-    """Inputs that cannot be produced, as they come, to the stream ``to``; ``lead`` begins the messages."""
+    """The inputs whose type the stream ``to`` does not accept, although their records are forwarded to it.
+
+    ``lead`` begins the messages.
+    """
     target = plan.streams[to]
     for name in computation.inputs:
         stream = plan.streams[name]

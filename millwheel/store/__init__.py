@@ -1,1 +1,1 @@
-"""The state store: fenced journals and per-key state behind one contract (6)."""
+"""The state store: fenced journals and per-key state behind one contract (section 6)."""

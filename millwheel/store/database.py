@@ -1,4 +1,4 @@
-"""One directory, one RocksDB: the embedded store and the embedded coordinator on it."""
+"""The embedded database: one directory with one RocksDB, for the embedded store and the embedded coordinator."""
 
 from __future__ import annotations
 
@@ -18,10 +18,9 @@ __all__ = ["EmbeddedDatabase"]
 
 
 class EmbeddedDatabase:
-    """What ``millwheel server start-dev --db PATH`` keeps everything in.
+    """The database of ``millwheel server start-dev --db PATH``. One process at a time opens it.
 
-    One process owns it. ``store`` and ``coordinator`` share a thread and a log, so that what waits to be
-    written by either goes to disk with one sync::
+    ``store`` and ``coordinator`` share a thread and a log. So the queued writes of both go to disk with one sync::
 
         async with await EmbeddedDatabase.open(path) as database:
             await database.store.create_journal("window-counter.1.j1")
@@ -39,10 +38,12 @@ class EmbeddedDatabase:
 
     @classmethod
     async def open(cls, path: Path | str) -> Self:
-        """Open the database at ``path``, creating it where nothing is yet.
+        """Open the database at ``path``, and create it if there is none.
 
-        StoreError, saying what to do, if another process holds it, if it is damaged, of another format,
-        or something else altogether (then nothing is changed); StoreUnavailableError if the disk is full.
+        Raises:
+            StoreError: if another process has it open, if it is damaged or has another format, or if ``path`` holds
+                other files. In the last case nothing is changed. The message says what to do.
+            StoreUnavailableError: if the disk is full.
         """
         database = await asyncio.to_thread(cls._open, Path(path))
         try:
@@ -70,7 +71,7 @@ class EmbeddedDatabase:
             raise
 
     async def close(self) -> None:
-        """End watches, fail outstanding calls, and let another process in. Closing twice does no harm."""
+        """End watches, fail outstanding calls, and release the directory's lock. Idempotent."""
         await self.coordinator.close()
         await self.store.close()
 

@@ -1,8 +1,8 @@
-"""The directory of an embedded database: whose it is, which format it has, and who holds it.
+"""The directory of an embedded database: its marker file and its lock file.
 
-A marker file says that the directory is ours and in which format; a directory with anything else in it
-is never touched. A lock file, held through the operating system for as long as the process lives, keeps
-a second process out and tells it who is in.
+The marker file says that the directory belongs to MillWheel, and names its format. A directory with other files is
+never changed. The lock file is locked through the operating system until the process ends. It keeps a second
+process out, and names the first one.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ _DATA: Final = "data"
 
 
 class DatabaseDirectory:
-    """A directory that this process holds, from construction to :meth:`release`."""
+    """A directory that this process has locked, from construction to :meth:`release`."""
 
     def __init__(self, path: Path) -> None:
-        """Claim ``path``, creating it if need be; StoreError says who or what is in the way."""
+        """Lock ``path``, and create it if need be; StoreError says what prevents that."""
         self.path = path
         self.data = path / _DATA
         self.is_new = False
@@ -54,13 +54,13 @@ class DatabaseDirectory:
             raise
 
     def mark_ready(self) -> None:
-        """Record that the data exist; from now on their absence is an error, never an empty database."""
+        """Record that the data exists. From now on missing data is an error, and never an empty database."""
         if self.is_new:
             self._write_marker("ready")
             self.is_new = False
 
     def check_space(self, size: int = 1 << 16) -> None:
-        """OSError unless ``size`` bytes can be written and synced here."""
+        """Raise OSError unless ``size`` bytes can be written and synced here."""
         probe = self.path / "probe"
         try:
             with probe.open("wb") as file:
@@ -71,11 +71,11 @@ class DatabaseDirectory:
             probe.unlink(missing_ok=True)
 
     def release(self) -> None:
-        """Let another process in."""
+        """Release the lock, so that another process can open the directory."""
         os.close(self._lock)
 
     def _refuse_foreign(self) -> None:
-        """Before anything is created: whatever is there must be ours."""
+        """Raise StoreConflictError if the directory has other files. This runs before anything is created."""
         path = self.path
         if not path.exists():
             return
@@ -107,7 +107,7 @@ class DatabaseDirectory:
         since = datetime.now(UTC).isoformat(timespec="seconds")
         command = shlex.join(sys.argv)[:200]
         text = f"process {os.getpid()} on host {socket.gethostname()} since {since} (command: {command})\n".encode()
-        # Only a courtesy to whoever is kept out: a full disk must not be reported as a lock.
+        # The text only helps the user of the second process. A full disk must not be reported as a lock.
         with suppress(OSError):
             os.pwrite(descriptor, text, 0)
             os.ftruncate(descriptor, len(text))
@@ -125,12 +125,12 @@ class DatabaseDirectory:
             )
         self.is_new = found.get("state") == "creating"
         if self.is_new:
-            # An earlier creation did not come to its end: nothing was ever acknowledged from it.
+            # An earlier creation did not finish. Nothing in it was ever acknowledged.
             shutil.rmtree(self.data, ignore_errors=True)
         elif not (self.data / "CURRENT").exists():
             raise StoreError(
                 f"{self.path} is marked as a database, but {self.data} holds none: its files were removed. "
-                "Restore them from a snapshot, or name an empty directory to start anew"
+                "Restore them from a snapshot, or name an empty directory to start without state"
             )
 
     def _read_marker(self, marker: Path) -> dict[str, object]:

@@ -1,8 +1,8 @@
 """The store of one process: the contract on RocksDB, without a server.
 
-Every write goes through the :class:`~millwheel.store.writer.StoreThread`, which decides it against the
-heads in memory and commits all that waits with one sync; reads run on threads of their own. The event
-loop never waits for the disk. Use :class:`~millwheel.store.database.EmbeddedDatabase` to open one.
+Every write goes through the :class:`~millwheel.store.writer.StoreThread`. It checks the write against the heads in
+memory, and commits all waiting writes with one sync. Reads run on separate threads, so the event loop never waits for
+them. :class:`~millwheel.store.database.EmbeddedDatabase` opens the store.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final, TypeVar
 
-from millwheel.core.keys import KeyInterval
+from millwheel.model.keys import KeyInterval
 from millwheel.store import layout
 from millwheel.store.contract import Append, JournalHead, PartId, StateRow, StoreUnavailableError
 from millwheel.store.envelope import unwrap, wrap
 from millwheel.store.heads import JournalHeads
-from millwheel.store.rocks import Batch, Rocks
+from millwheel.store.rocks import Rocks, RowBatch
 from millwheel.store.rows import DropComputation, Purge, StateFlush
 from millwheel.store.writer import StoreThread
 
@@ -25,14 +25,14 @@ __all__ = ["EmbeddedStore"]
 
 Result = TypeVar("Result")
 
-_READ_CHUNK: Final = 512
+_READ_CHUNK_ENTRIES: Final = 512
 
 
 class EmbeddedStore:
     """A :class:`~millwheel.store.contract.StateStore` on a RocksDB that this process owns."""
 
     def __init__(self, rocks: Rocks, thread: StoreThread, close: Callable[[], None]) -> None:
-        """``close`` ends the thread and the database; it is called by the first :meth:`close`."""
+        """``close`` ends the store thread and the database. Each :meth:`close` calls it, so it must be idempotent."""
         self._rocks = rocks
         self._thread = thread
         self._close = close
@@ -54,25 +54,25 @@ class EmbeddedStore:
         return await self._thread.call(lambda batch: self._heads.seal(journal, sequencer, batch))
 
     async def read_head(self, journal: str) -> JournalHead:
-        """See :meth:`StateStore.read_head`. The head returned is durable, as appends before it are."""
+        """See :meth:`StateStore.read_head`. The returned head is durable, and so are the appends before it."""
         return await self._thread.call(lambda _: self._heads.present(journal))
 
     async def append(self, journal: str, append: Append) -> None:
         """See :meth:`StateStore.append`. Appends of one journal take effect in the order of the calls."""
 
-        def stage(batch: Batch) -> None:
+        def stage(batch: RowBatch) -> None:
             if self._heads.append(journal, append, batch) and self._heads.has_cleared(journal):
                 self._thread.call_later(Purge(self._rocks, self._heads, journal, append.floor))
 
         await self._thread.call(stage, sync=append.sync, size=len(append.entry))
 
     async def read_entries(self, journal: str, first: int, last: int) -> list[bytes]:
-        """See :meth:`StateStore.read_entries`. Entries are looked up by number, never searched for."""
+        """See :meth:`StateStore.read_entries`. Reads entries by key, without a scan."""
 
         def read() -> list[bytes]:
             entries: list[bytes] = []
-            for start in range(first, last + 1, _READ_CHUNK):
-                commits = range(start, min(start + _READ_CHUNK, last + 1))
+            for start in range(first, last + 1, _READ_CHUNK_ENTRIES):
+                commits = range(start, min(start + _READ_CHUNK_ENTRIES, last + 1))
                 values = self._rocks.get([layout.entry_key(journal, commit) for commit in commits])
                 for commit, value in zip(commits, values, strict=True):
                     entries.append(unwrap(value, f"entry {commit} of journal {journal}"))
@@ -87,7 +87,7 @@ class EmbeddedStore:
     async def write_part(self, journal: str, part: PartId, blob: bytes) -> None:
         """See :meth:`StateStore.write_part`. JournalMissingError if there is no such journal."""
 
-        def stage(batch: Batch) -> None:
+        def stage(batch: RowBatch) -> None:
             self._heads.present(journal)
             batch.put(layout.part_key(journal, part), wrap(blob))
 
@@ -114,7 +114,7 @@ class EmbeddedStore:
         await self._thread.call(lambda batch: self._heads.delete_parts(journal, unneeded, batch), sync=False)
 
     async def write_states(self, computation: str, journal: str, sequencer: int, rows: Sequence[StateRow]) -> None:
-        """See :meth:`StateStore.write_states`. Not atomic over rows; appends go between its slices."""
+        """See :meth:`StateStore.write_states`. The rows are not written atomically; appends run between the slices."""
         await self._thread.call_sliced(StateFlush(self._rocks, self._heads, computation, journal, sequencer, rows))
 
     async def read_states(self, computation: str, keys: Sequence[bytes]) -> list[StateRow | None]:
@@ -138,7 +138,7 @@ class EmbeddedStore:
             found: list[StateRow] = []
             position = start
             while len(found) < limit:
-                wanted = min(limit - len(found), _READ_CHUNK)
+                wanted = min(limit - len(found), _READ_CHUNK_ENTRIES)
                 pairs = self._rocks.scan(position, end, wanted, state=True)
                 rows = (layout.decode_row(computation, key[skip:], value) for key, value in pairs)
                 found.extend(row for row in rows if row.blob)
@@ -152,7 +152,7 @@ class EmbeddedStore:
     async def drop_journal(self, journal: str) -> None:
         """See :meth:`StateStore.drop_journal`."""
 
-        def stage(batch: Batch) -> None:
+        def stage(batch: RowBatch) -> None:
             self._heads.drop(journal, batch)
             if journal in self._heads.cleared:
                 self._thread.call_later(Purge(self._rocks, self._heads, journal, None))
@@ -160,11 +160,11 @@ class EmbeddedStore:
         await self._thread.call(stage)
 
     async def drop_computation(self, computation: str) -> None:
-        """See :meth:`StateStore.drop_computation`. It takes effect after all flushes asked for before."""
+        """See :meth:`StateStore.drop_computation`. It takes effect after all earlier ``write_states`` calls."""
         await self._thread.call_sliced(DropComputation(computation))
 
     async def close(self) -> None:
-        """See :meth:`StateStore.close`. Closes the whole database, a coordinator on it included."""
+        """See :meth:`StateStore.close`. Closes the whole database, including its coordinator."""
         await asyncio.to_thread(self._close)
         await asyncio.to_thread(self._readers.shutdown)
 

@@ -1,7 +1,7 @@
-"""The envelope of every stored value: one byte of format version, four of checksum, then the payload.
+"""The envelope of every stored value: one byte of format version, four bytes of checksum, then the payload.
 
-A value that is damaged, or that a newer software wrote, is never decoded as if it were whole: reading
-it raises :class:`~millwheel.store.contract.CorruptValueError`, which names the value.
+A value that is damaged, or that newer software wrote, is never decoded. Reading it raises
+:class:`~millwheel.store.contract.CorruptValueError`, which names the value.
 """
 
 from __future__ import annotations
@@ -15,22 +15,22 @@ from millwheel.store.contract import CorruptValueError
 __all__ = ["FORMAT_VERSION", "HEADER_BYTES", "pack_header", "unwrap", "wrap"]
 
 FORMAT_VERSION: Final = 1
-"""The version that this software writes, and the only one that it reads."""
+"""The version that this software writes. It reads no other."""
 
 _HEADER: Final = struct.Struct("<BI")
 HEADER_BYTES: Final = _HEADER.size
 
 pack_header = _HEADER.pack
-"""``pack_header(FORMAT_VERSION, crc32(payload))``: the header alone, for loops where a call per row counts."""
+"""``pack_header(FORMAT_VERSION, crc32(payload))``: the header alone, for loops where a call per row is too slow."""
 
 
 def wrap(payload: bytes) -> bytes:
-    """``payload`` with its format version and checksum in front."""
+    """Return ``payload`` after its format version and checksum."""
     return pack_header(FORMAT_VERSION, crc32(payload)) + payload
 
 
 def unwrap(value: bytes | None, where: str) -> bytes:
-    """The payload of ``value``; CorruptValueError, naming ``where``, if it is missing, damaged or of another format."""
+    """Return the payload of ``value``; CorruptValueError naming ``where`` if missing, damaged or of another format."""
     if value is None:
         raise CorruptValueError(where, "the value is missing, though the journal says that it was written")
     if len(value) < HEADER_BYTES:

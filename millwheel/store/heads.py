@@ -1,6 +1,6 @@
-"""The heads of all journals of an embedded database, in memory, and what is known beside them.
+"""The heads of all journals of an embedded database, in memory, with facts that are derived from the stored rows.
 
-One process owns the database, so its store thread decides every conditional write against this table.
+One process owns the database, so its store thread can check every conditional write against this table.
 """
 
 from __future__ import annotations
@@ -9,20 +9,20 @@ from millwheel.store import journal_rules as rules
 from millwheel.store import layout
 from millwheel.store.contract import Append, CorruptValueError, JournalHead, PartId
 from millwheel.store.envelope import wrap
-from millwheel.store.rocks import Batch, Rocks
+from millwheel.store.rocks import Rocks, RowBatch
 
 __all__ = ["JournalHeads"]
 
 
 class JournalHeads:
-    """Belongs to the store thread.
+    """The heads. Only the store thread uses them.
 
-    Invariants, for each journal J, whenever no write is under way:
+    Invariants, for each journal J, whenever no write is in progress:
 
-    - the head equals the stored one;
-    - ``flushed[J]``: no state row written through J, or by a journal that J descends from, has a larger commit;
-    - ``first[J]``: no entry below it is stored (absent: unknown);
-    - every stored mark of an emptied row of J has a commit of at least ``cleared[J]`` (absent: there is none).
+    - The head equals the stored head.
+    - ``flushed[J]``: no state row written through J or an ancestor of J has a larger commit.
+    - ``first[J]``: no entry below it is stored (absent: unknown).
+    - ``cleared[J]``: every stored mark of an emptied row of J has at least this commit (absent: there is no mark).
     """
 
     def __init__(self, rocks: Rocks) -> None:
@@ -35,7 +35,7 @@ class JournalHeads:
         self.load()
 
     def load(self) -> None:
-        """Read all heads. Rows only show committed entries, so the commit bounds what was flushed."""
+        """Read all heads. Rows come only from committed entries, so the head's commit is a bound for ``flushed``."""
         self._heads.clear()
         self._damaged.clear()
         self._first.clear()
@@ -50,35 +50,35 @@ class JournalHeads:
         self.cleared = self._find_cleared()
 
     def find(self, journal: str) -> JournalHead | None:
-        """The head of ``journal`` or None; CorruptValueError if what is stored of it is damaged."""
+        """Return the head of ``journal`` or None; CorruptValueError if the stored head is damaged."""
         damage = self._damaged.get(journal)
         if damage is not None:
             raise CorruptValueError(damage.where, damage.why)
         return self._heads.get(journal)
 
     def present(self, journal: str) -> JournalHead:
-        """The head of ``journal``, or JournalMissingError."""
+        """Return the head of ``journal``, or raise JournalMissingError."""
         return rules.present(journal, self.find(journal))
 
-    def create(self, journal: str, commit: int, batch: Batch) -> None:
+    def create(self, journal: str, commit: int, batch: RowBatch) -> None:
         """Stage a new journal."""
         head = rules.created(journal, self.find(journal), commit)
         self.flushed[journal] = commit
         self._first[journal] = commit + 1
         self._put(journal, head, batch)
 
-    def fence(self, journal: str, sequencer: int, batch: Batch) -> JournalHead:
-        """Stage a new holder; from its replay rows up to the commit found may come again."""
+    def fence(self, journal: str, sequencer: int, batch: RowBatch) -> JournalHead:
+        """Stage a new sequencer. Its owner's replay may write rows up to the head's commit again."""
         head = rules.fenced(journal, self.find(journal), sequencer)
         self.flushed[journal] = head.commit
         return self._put(journal, head, batch)
 
-    def seal(self, journal: str, sequencer: int, batch: Batch) -> JournalHead:
-        """Stage the end of a journal."""
+    def seal(self, journal: str, sequencer: int, batch: RowBatch) -> JournalHead:
+        """Stage the sealing of a journal."""
         return self._put(journal, rules.sealed(journal, self.find(journal), sequencer), batch)
 
-    def append(self, journal: str, append: Append, batch: Batch) -> bool:
-        """Stage an entry with the head that it makes; whether the floor moved."""
+    def append(self, journal: str, append: Append, batch: RowBatch) -> bool:
+        """Stage an entry and its head. Return whether the truncation point moved."""
         held = self.find(journal)
         head = rules.appended(journal, held, append)
         assert held is not None
@@ -91,8 +91,11 @@ class JournalHeads:
         self._heads[journal] = head
         return head.floor != held.floor
 
-    def delete_entries(self, journal: str, below: int, batch: Batch) -> None:
-        """Stage the deletion of a prefix: key by key where it is known, which reads better than a range."""
+    def delete_entries(self, journal: str, below: int, batch: RowBatch) -> None:
+        """Stage the deletion of all entries with a commit below ``below``.
+
+        Reads are faster after single deletions than after a range deletion. Single deletions need a known first entry.
+        """
         head = self.find(journal)
         if head is None:
             return
@@ -105,7 +108,7 @@ class JournalHeads:
                 batch.delete(layout.entry_key(journal, commit))
         self._first[journal] = max(first or 0, below)
 
-    def delete_parts(self, journal: str, parts: list[PartId], batch: Batch) -> None:
+    def delete_parts(self, journal: str, parts: list[PartId], batch: RowBatch) -> None:
         """Stage the deletion of parts that the head does not name."""
         head = self.find(journal)
         if head is None:
@@ -114,8 +117,8 @@ class JournalHeads:
         for part in parts:
             batch.delete(layout.part_key(journal, part))
 
-    def drop(self, journal: str, batch: Batch) -> None:
-        """Stage the deletion of all of a journal but its marks of emptied rows."""
+    def drop(self, journal: str, batch: RowBatch) -> None:
+        """Stage the deletion of a journal, except for its marks of emptied rows."""
         self._heads.pop(journal, None)
         self._damaged.pop(journal, None)
         self._first.pop(journal, None)
@@ -126,25 +129,25 @@ class JournalHeads:
             batch.delete_range(start, end)
 
     def note_cleared(self, journal: str, commit: int) -> None:
-        """A mark with ``commit`` is being written."""
+        """Record that a mark with ``commit`` is being written."""
         self.cleared[journal] = min(commit, self.cleared.get(journal, commit))
 
     def has_cleared(self, journal: str) -> bool:
-        """Whether rows that ``journal`` emptied can go, now that the floor is where it is."""
+        """Return whether the truncation point has passed rows that ``journal`` emptied, so that they can be deleted."""
         lowest = self.cleared.get(journal)
         return lowest is not None and lowest <= self._heads[journal].floor
 
     def dropped_with_marks(self) -> list[str]:
-        """Journals that are gone, and whose emptied rows are not yet."""
+        """Return the deleted journals that still have emptied rows."""
         return sorted(self.cleared.keys() - self._heads.keys() - self._damaged.keys())
 
-    def _put(self, journal: str, head: JournalHead, batch: Batch) -> JournalHead:
+    def _put(self, journal: str, head: JournalHead, batch: RowBatch) -> JournalHead:
         batch.put(layout.head_key(journal), layout.encode_head(head))
         self._heads[journal] = head
         return head
 
     def _find_cleared(self) -> dict[str, int]:
-        """The journals with marks of emptied rows, found by leaping from one journal's marks to the next's."""
+        """Return the journals with marks of emptied rows. The scan jumps from one journal's marks to the next's."""
         found: dict[str, int] = {}
         start, end = layout.CLEARED, layout.past(layout.CLEARED)
         while marks := self._rocks.scan(start, end, limit=1):

@@ -1,7 +1,7 @@
-"""What may be done to a journal: the decisions of every store that keeps its heads in memory.
+"""The rules of a journal: they decide every change of a head, for all stores that keep heads in memory.
 
-Plain functions from the head that is held (None: there is no such journal) to the head that shall be
-held. They raise where the contract refuses, and change nothing themselves.
+These are plain functions. They take the current head (None if there is no such journal) and return the new head. They
+raise where the contract refuses, and change nothing themselves.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ __all__ = ["appended", "check_deletable", "check_rows", "check_unnamed", "create
 
 
 def created(journal: str, held: JournalHead | None, commit: int) -> JournalHead:
-    """The head of a new journal that starts at ``commit``; JournalExistsError if there is one."""
+    """Return the head of a new journal that starts at ``commit``; JournalExistsError if the journal exists."""
     if not journal or "\0" in journal:
         raise ValueError(f"a journal id is not empty and holds no NUL: {journal!r}")
     if commit < 0:
@@ -36,14 +36,14 @@ def created(journal: str, held: JournalHead | None, commit: int) -> JournalHead:
 
 
 def present(journal: str, held: JournalHead | None) -> JournalHead:
-    """The head held, or JournalMissingError."""
+    """Return ``held``, or raise JournalMissingError if it is None."""
     if held is None:
         raise JournalMissingError(f"journal {journal} does not exist: it was never created, or was dropped")
     return held
 
 
 def fenced(journal: str, held: JournalHead | None, sequencer: int) -> JournalHead:
-    """The head after ``sequencer`` took the journal (section 6.2); refused unless it exceeds the one held."""
+    """Return the head with the new ``sequencer`` (section 6.2). Refused unless it is larger than the current one."""
     if sequencer >= TERMINAL_SEQUENCER:
         raise ValueError(f"sequencer {sequencer} is reserved: it marks a sealed journal")
     head = present(journal, held)
@@ -53,7 +53,7 @@ def fenced(journal: str, held: JournalHead | None, sequencer: int) -> JournalHea
 
 
 def sealed(journal: str, held: JournalHead | None, sequencer: int) -> JournalHead:
-    """The head after a successor with ``sequencer`` ended the journal; the same if it is sealed already."""
+    """Return the head after a successor with ``sequencer`` seals the journal. A sealed head stays the same."""
     if sequencer >= TERMINAL_SEQUENCER:
         raise ValueError(f"sequencer {sequencer} is reserved: it marks a sealed journal")
     head = present(journal, held)
@@ -65,7 +65,7 @@ def sealed(journal: str, held: JournalHead | None, sequencer: int) -> JournalHea
 
 
 def appended(journal: str, held: JournalHead | None, append: Append) -> JournalHead:
-    """The head after the append (G2, G3); refused unless the journal is at its sequencer and the commit before."""
+    """Return the head after the append (G2, G3). Refused unless sequencer and previous commit match the head."""
     head = present(journal, held)
     refused = head.sequencer != append.sequencer or head.commit != append.commit - 1
     if refused or head.sequencer == TERMINAL_SEQUENCER:
@@ -78,7 +78,7 @@ def appended(journal: str, held: JournalHead | None, append: Append) -> JournalH
 
 
 def check_deletable(journal: str, head: JournalHead, below: int) -> None:
-    """ValueError if deleting entries ``below`` would take one that a takeover reads."""
+    """Raise ValueError if a deletion of entries ``below`` would remove an entry that a takeover reads."""
     if below > head.floor + 1:
         raise ValueError(
             f"journal {journal}: entries from {head.floor + 1} on are needed, asked to delete below {below}"
@@ -86,16 +86,16 @@ def check_deletable(journal: str, head: JournalHead, below: int) -> None:
 
 
 def check_unnamed(journal: str, head: JournalHead, parts: Sequence[PartId]) -> None:
-    """ValueError if one of ``parts`` is named by the committed head."""
+    """Raise ValueError if the committed head names one of ``parts``."""
     named = set(head.parts).intersection(parts)
     if named:
         raise ValueError(f"journal {journal}: the committed head names {min(named)}, so it cannot be deleted")
 
 
 def check_rows(journal: str, head: JournalHead, rows: Sequence[StateRow]) -> int:
-    """The largest commit number of ``rows``; StoreError if the journal has not committed it yet.
+    """Return the largest commit number of ``rows``. StoreError if the journal has not committed it yet.
 
-    A row ahead of its entry could be read as committed by a takeover that never sees the entry (G2).
+    Otherwise a takeover that never sees the entry could read its row as committed (G2).
     """
     newest = max(row.commit for row in rows)
     if newest > head.commit:

@@ -1,17 +1,18 @@
-"""Where things lie in the embedded database, and how heads, part lists and rows are spelled.
+"""The keys of the embedded database, and the encoding of heads, part lists and rows.
 
-Two column families. The default one holds journals and the coordinator's keys; the second holds
-state rows, so that the short-lived entries and the long-lived rows are compacted apart.
+There are two column families. The default family holds the journals and the coordinator's keys. The second family holds
+the state rows. So short-lived entries and long-lived rows are compacted separately.
 
-Default family, by first byte (``J`` is the journal id, which holds no NUL; integers are big endian, so
-that byte order is number order)::
+The keys of the default family, by first byte. ``J`` is the journal id, which contains no NUL. Integers are big endian,
+so that byte order is numeric order::
 
-    h J                          head: sequencer, commit, floor
+    h J                          head: sequencer, commit, truncation point
     p J                          the part ids that the head names
     e J 00 commit                entry
     b J 00 sequencer commit name base part
-    g J 00 commit C 00 key       an emptied row of computation C that can go once the floor has passed commit
-    c ...                        the coordinator's (millwheel.coordination.embedded)
+    g J 00 commit C 00 key       mark of an emptied row of computation C, which is deleted with the mark once the
+                                 truncation point has passed commit
+    c ...                        the coordinator's keys (millwheel.coordination.embedded)
 
 State family: ``C 00 key`` → commit, blob.
 """
@@ -23,7 +24,7 @@ from typing import Final
 
 import msgspec
 
-from millwheel.core.keys import KeyInterval
+from millwheel.model.keys import KeyInterval
 from millwheel.store.contract import CorruptValueError, JournalHead, PartId, StateRow
 from millwheel.store.envelope import unwrap, wrap
 
@@ -66,88 +67,88 @@ _PAIR: Final = struct.Struct(">QQ")
 _U64: Final = struct.Struct(">Q")
 
 commit_bytes = _U64.pack
-"""A commit number as eight bytes whose order is the number's."""
+"""A commit number as eight bytes. Byte order is numeric order."""
 
 _parts_encoder = msgspec.msgpack.Encoder()
 _parts_decoder = msgspec.msgpack.Decoder(list[tuple[str, int, int]])
 
 
 def past(prefix: bytes) -> bytes:
-    """The first key that is larger than every key with ``prefix``, whose last byte is not 255."""
+    """Return the first key after all keys with ``prefix``. The last byte of ``prefix`` must not be 255."""
     return prefix[:-1] + bytes((prefix[-1] + 1,))
 
 
 def head_key(journal: str) -> bytes:
-    """Where the head of ``journal`` lies."""
+    """Return the key of the head of ``journal``."""
     return HEAD + journal.encode()
 
 
 def parts_key(journal: str) -> bytes:
-    """Where the list of parts that the head names lies; absent where it names none."""
+    """Return the key of the head's part list. The key is absent if the head names no parts."""
     return PARTS + journal.encode()
 
 
 def journal_of(key: bytes) -> str:
-    """The journal of a head's or part list's key."""
+    """Return the journal of the key of a head or part list."""
     return key[1:].decode()
 
 
 def entry_key(journal: str, commit: int) -> bytes:
-    """Where entry ``commit`` lies."""
+    """Return the key of entry ``commit``."""
     return b"%b%b\0%b" % (_ENTRY, journal.encode(), commit_bytes(commit))
 
 
 def part_prefix(journal: str) -> bytes:
-    """What the keys of all base parts of ``journal`` begin with."""
+    """Return the prefix of the keys of all base parts of ``journal``."""
     return b"%b%b\0" % (_BASE, journal.encode())
 
 
 def part_key(journal: str, part: PartId) -> bytes:
-    """Where a base part lies."""
+    """Return the key of a base part."""
     return part_prefix(journal) + _PAIR.pack(part.sequencer, part.commit) + part.name.encode()
 
 
 def part_of(journal: str, key: bytes) -> PartId:
-    """The part whose key this is."""
+    """Return the id of the part with this key."""
     rest = key[len(part_prefix(journal)) :]
     sequencer, commit = _PAIR.unpack_from(rest)
     return PartId(rest[_PAIR.size :].decode(), sequencer, commit)
 
 
 def cleared_prefix(journal: str) -> bytes:
-    """What the keys of the emptied rows that ``journal`` wrote begin with."""
+    """Return the prefix of the marks of all rows that ``journal`` emptied."""
     return b"%b%b\0" % (CLEARED, journal.encode())
 
 
 def cleared_key(journal: str, commit: int, state_key: bytes) -> bytes:
-    """The mark that ``journal`` emptied the row at ``state_key`` with ``commit``."""
+    """Return the key of the mark that ``journal`` emptied the row at ``state_key`` with ``commit``."""
     return cleared_prefix(journal) + commit_bytes(commit) + state_key
 
 
 def name_cleared(journal: str, key: bytes) -> tuple[int, bytes]:
-    """The commit number and the state key of a mark that an emptied row left."""
+    """Return the commit number and the state key of an emptied row's mark."""
     rest = key[len(cleared_prefix(journal)) :]
     return _U64.unpack_from(rest)[0], rest[_U64.size :]
 
 
 def journal_ranges(journal: str) -> list[tuple[bytes, bytes]]:
-    """The key ranges that hold all entries and all parts of ``journal``."""
+    """Return the key ranges of all entries and all parts of ``journal``."""
     prefixes = (entry_key(journal, 0)[: -_U64.size], part_prefix(journal))
     return [(prefix, past(prefix)) for prefix in prefixes]
 
 
 def encode_head(head: JournalHead) -> bytes:
-    """The stored value of a head, its part list apart."""
+    """Return the stored value of a head, without its part list."""
     return wrap(_HEAD.pack(head.sequencer, head.commit, head.floor))
 
 
 def encode_parts(parts: tuple[PartId, ...]) -> bytes:
-    """The stored value of a head's part list."""
+    """Return the stored value of a head's part list."""
     return wrap(_parts_encoder.encode([(part.name, part.sequencer, part.commit) for part in parts]))
 
 
 def decode_parts(value: bytes, where: str) -> tuple[PartId, ...]:
-    """The part list of a stored value; CorruptValueError naming ``where``."""
+    """Decode a part list; CorruptValueError names ``where``."""
     try:
         return tuple(PartId(*fields) for fields in _parts_decoder.decode(unwrap(value, where)))
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
@@ -155,7 +156,7 @@ def decode_parts(value: bytes, where: str) -> tuple[PartId, ...]:
 
 
 def decode_head(value: bytes, parts: tuple[PartId, ...], where: str) -> JournalHead:
-    """The head of a stored value; CorruptValueError naming ``where``."""
+    """Decode a head; CorruptValueError names ``where``."""
     payload = unwrap(value, where)
     if len(payload) != _HEAD.size:
         raise CorruptValueError(where, f"a head has {_HEAD.size} bytes, not {len(payload)}")
@@ -164,21 +165,21 @@ def decode_head(value: bytes, parts: tuple[PartId, ...], where: str) -> JournalH
 
 
 def state_prefix(computation: str) -> bytes:
-    """What the keys of all rows of ``computation`` begin with."""
+    """Return the prefix of the keys of all rows of ``computation``."""
     if not computation or "\0" in computation:
         raise ValueError(f"a computation id is not empty and holds no NUL: {computation!r}")
     return computation.encode() + b"\0"
 
 
 def state_range(computation: str, interval: KeyInterval, after: bytes | None) -> tuple[bytes, bytes]:
-    """The half-open range of rows of ``interval`` with keys above ``after``."""
+    """Return the half-open key range of the rows of ``interval`` with keys above ``after``."""
     prefix = state_prefix(computation)
     start = interval.start if after is None else max(interval.start, after + b"\0")
     return prefix + start, past(prefix) if interval.end is None else prefix + interval.end
 
 
 def decode_row(computation: str, key: bytes, value: bytes) -> StateRow:
-    """The row of a stored value, empty or not; CorruptValueError naming the key."""
+    """Decode a row, which may be empty; CorruptValueError names the key."""
     where = f"state of key {key.decode('utf-8', 'backslashreplace')!r} of computation {computation}"
     payload = unwrap(value, where)
     if len(payload) < _U64.size:

@@ -1,6 +1,6 @@
-"""The store contract in plain dictionaries: deterministic, without threads, gone with the process.
+"""The store contract in plain dictionaries: deterministic, without threads, lost when the process ends.
 
-For tests and simulation. It never suspends its caller, so a call is one step of an event loop.
+For tests and simulation. A call never suspends, so it is one step of an event loop.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from millwheel.core.keys import KeyInterval
+from millwheel.model.keys import KeyInterval
 from millwheel.store import journal_rules as rules
 from millwheel.store.contract import (
     Append,

@@ -1,8 +1,8 @@
-"""One RocksDB: opened with options of ours, shared by threads, and opened anew after a failed write.
+"""One RocksDB database: opened with MillWheel's options, shared by threads, and reopened after a failed write.
 
-RocksDB refuses every write after one has failed (a full disk, say) until it is opened again; that is
-done here as soon as the directory takes writes again. What a failed write left on disk is then
-known, and whoever caches stored values loads them anew (see :meth:`Rocks.recover`).
+After a failed write (on a full disk, for example) RocksDB refuses every write until it is reopened. This module reopens
+it as soon as the directory accepts writes again. Only then is it known what the failed write left on disk. So every
+cache of stored values must be reloaded (see :meth:`Rocks.recover`).
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from millwheel.store.contract import StoreError, StoreUnavailableError
 from millwheel.store.directory import DatabaseDirectory
 from millwheel.store.power_loss import SyncedMark, keeps_what_was_synced
 
-__all__ = ["Batch", "Rocks"]
+__all__ = ["Rocks", "RowBatch"]
 
 log = logging.getLogger(__name__)
 
@@ -57,11 +57,11 @@ def _family_options(cache: Cache, *, compress: bool) -> Options:
 
 
 def _database_options(cache: Cache, *, create: bool, cut: bool = False) -> Options:
-    """Options to open with; ``cut``: the log ends before the first damage to it."""
+    """The options to open the database with. ``cut``: end the log before its first damaged record."""
     options = _family_options(cache, compress=False)
     options.create_if_missing(create)
     options.create_missing_column_families(create)
-    # A torn record at the log's very end is what a crash leaves; damage before it must not pass silently.
+    # A crash leaves a torn record at the very end of the log. Damage before the end must be reported.
     mode = DBRecoveryMode.point_in_time() if cut else DBRecoveryMode.tolerate_corrupted_tail_records()
     options.set_wal_recovery_mode(mode)
     options.set_max_total_wal_size(256 * _MIB)
@@ -71,13 +71,13 @@ def _database_options(cache: Cache, *, create: bool, cut: bool = False) -> Optio
     options.set_max_log_file_size(4 * _MIB)
     options.set_stats_dump_period_sec(0)
     options.set_skip_stats_update_on_db_open(True)
-    # Journals are written, read never or once, and deleted: do not let their tombstones lie about.
+    # Journal entries are written, read at most once and deleted. Compaction removes their tombstones early.
     options.add_compact_on_deletion_collector_factory(8192, 4096, 0.5)
     return options
 
 
-class Batch:
-    """What one write applies, all of it or nothing."""
+class RowBatch:
+    """The changes of one atomic write."""
 
     __slots__ = ("_raw", "_rocks", "delete", "put")
 
@@ -88,16 +88,16 @@ class Batch:
         self.delete = self._raw.delete
 
     def delete_range(self, start: bytes, end: bytes) -> None:
-        """Delete the keys of the default family from ``start`` to below ``end``."""
+        """Delete the default family's keys from ``start`` (included) to ``end`` (excluded)."""
         self._raw.delete_range(start, end)
 
     def delete_state_range(self, start: bytes, end: bytes) -> None:
-        """The same for state rows."""
+        """Delete state rows with keys from ``start`` (included) to ``end`` (excluded)."""
         self._raw.delete_range(start, end, self._rocks.state_family)
 
     @property
     def raw(self) -> WriteBatch:
-        """For :class:`Rocks`, and for loops where a call per row counts."""
+        """The batch of the RocksDB library. For :class:`Rocks`, and for loops where a call per row is too slow."""
         return self._raw
 
     def __bool__(self) -> bool:
@@ -105,7 +105,7 @@ class Batch:
 
 
 class Rocks:
-    """The database of a directory. Writes, :meth:`recover` and :meth:`close` belong to one thread; reads to any."""
+    """The database of a directory. One thread calls writes, :meth:`recover` and :meth:`close`; any thread reads."""
 
     def __init__(self, directory: DatabaseDirectory) -> None:
         self._directory = directory
@@ -115,7 +115,7 @@ class Rocks:
         self._closing = False
         self._failure: str | None = None
         self.unsynced = True
-        """Whether something may have been written since the last sync. It belongs to the thread that writes."""
+        """Whether there may be writes since the last sync. Only the writing thread uses this attribute."""
         self._database: Rdict | None = None
         self._states: Rdict | None = None
         self._family: ColumnFamily | None = None
@@ -127,35 +127,39 @@ class Rocks:
             self._shut()
             raise
 
-    # Writing: one thread.
+    # Writing: one thread only.
 
     @property
     def state_family(self) -> ColumnFamily:
-        """The handle of the state rows' family. Not to be kept: it would keep the database from closing."""
+        """The handle of the state rows' column family. Callers must not keep it: it stops the database from closing."""
         if self._family is None:
             raise self._unavailable()
         return self._family
 
-    def write(self, batch: Batch) -> None:
-        """Apply ``batch``: it survives this process from now on, and the machine from the next :meth:`sync` on."""
+    def write(self, batch: RowBatch) -> None:
+        """Apply ``batch``. It survives the end of the process; after :meth:`sync` also a loss of power."""
         self.unsynced = True
         self._guarded(lambda database: database.write(batch.raw))
 
     def sync(self) -> None:
-        """Make all earlier writes survive a loss of power. Other threads run meanwhile (``write`` lets none run)."""
+        """Make all earlier writes survive a loss of power. This releases the interpreter lock; ``write`` does not."""
         self._guarded(self._sync)
         self.unsynced = False
 
     def _sync(self, database: Rdict) -> None:
         database.flush_wal(True)
-        # No other thread writes, so this is what the sync has reached. A note that fails only leaves an older one.
+        # Only this thread writes, so the sync covers this number. If the note fails, an older note stays.
         with suppress(OSError):
             self._synced.note(database.latest_sequence_number())
 
     def recover(self) -> bool:
-        """Open anew after a failed write, if that is possible now; whether that was done.
+        """Reopen the database after a failed write, if the disk accepts writes again.
 
-        StoreUnavailableError while the condition lasts. After True everything cached is to be loaded again.
+        Returns:
+            Whether the database was reopened. If so, the caller must reload everything that it has cached.
+
+        Raises:
+            StoreUnavailableError: while the disk does not accept writes.
         """
         if self._failure is None:
             return False
@@ -171,22 +175,22 @@ class Rocks:
         return True
 
     def close(self) -> None:
-        """Close for good; reads fail from now on."""
+        """Close the database for good. Later reads fail."""
         self._shut()
         self._synced.close()
 
     # Reading: any thread.
 
     def get(self, keys: Sequence[bytes], *, state: bool = False) -> list[bytes | None]:
-        """The values of ``keys``, in order; None where there is none. Other threads run meanwhile."""
+        """Return the values of ``keys`` in order, with None for a missing key. Releases the interpreter lock."""
         with self._reading() as (database, states):
-            # The batch form releases the interpreter lock, the single form does not.
+            # The library's batch form releases the interpreter lock; its form for a single key does not.
             return cast("list[bytes | None]", (states if state else database).get(list(keys)))
 
     def scan(
         self, start: bytes, end: bytes, limit: int | None = None, *, state: bool = False
     ) -> list[tuple[bytes, bytes]]:
-        """Up to ``limit`` keys and values from ``start`` to below ``end``, in key order."""
+        """Return up to ``limit`` pairs of key and value from ``start`` to below ``end``, in key order."""
         if end <= start:
             return []
         with self._reading() as (database, states):
@@ -199,15 +203,15 @@ class Rocks:
             return found
 
     def keys(self, start: bytes, end: bytes) -> list[bytes]:
-        """The keys from ``start`` to below ``end`` in the default family."""
+        """Return the default family's keys from ``start`` to below ``end``."""
         with self._reading() as (database, _):
             return [cast("bytes", key) for key in database.keys(from_key=start, read_opt=_below(end))]
 
-    # Within.
+    # Helpers.
 
     @contextmanager
     def _reading(self) -> Iterator[tuple[Rdict, Rdict]]:
-        """Keeps the database from being closed underneath a read."""
+        """Keep the database open while a read runs."""
         with self._condition:
             if self._closing or self._database is None or self._states is None:
                 raise self._unavailable()
@@ -232,9 +236,9 @@ class Rocks:
         raise _read_failure(failure)
 
     def _guarded(self, action: Callable[[Rdict], None]) -> None:
-        """Run a write; turn its failure into ours and remember it, so that nothing is written before recovery.
+        """Run a write. A failure is remembered, so that nothing is written before :meth:`recover`.
 
-        The error is raised outside the handler: a traceback must not keep handles of the database alive.
+        StoreUnavailableError is raised outside the handler: a traceback would keep handles of the database alive.
         """
         if self._failure is not None or self._database is None:
             raise self._unavailable()
@@ -267,9 +271,9 @@ class Rocks:
             raise self._open_failure(failure)
 
     def _try_open(self, *, cut: bool) -> str | None:
-        """Open the database; why that failed, or None.
+        """Open the database. Return None, or why that failed.
 
-        The error is not raised on: a traceback must not keep handles of the database alive.
+        The error is not raised: a traceback would keep handles of the database alive.
         """
         try:
             database = self._open_at(self._directory.data, cut=cut)
@@ -311,7 +315,7 @@ class Rocks:
             try:
                 handle.close()
             except Exception as error:
-                # After a failed write closing repeats that failure; what was acknowledged is in the log.
+                # After a failed write, closing repeats the failure. Acknowledged writes are in the log.
                 if type(error) is not Exception:
                     raise
 

@@ -1,13 +1,16 @@
-"""Writing state rows in slices, and forgetting emptied ones.
+"""Writing state rows in slices, and deleting emptied rows.
 
-Why a row need not be compared with the stored one before it is written, and when it must be:
-all rows of a key come from journals of one lineage, whose commit numbers grow, and each journal has
-one holder at a time; the calls of older holders, and of a sealed journal's, are dropped. So the rows
-written so far of the journal's keys have commit numbers up to ``flushed``, which is the head's commit when
-the database is opened, the journal is created or fenced, and the largest one written since. (No row
-is ahead of the head: such a call is refused.) A row above that bound is newer than any stored one. A row
-at or below it is compared, in the same slice: flushes are written one after another, so nothing of
-the same key is under way. A call that has a key twice is reduced to the newest row of each key.
+Most rows are written without a comparison with the stored row. The reasons:
+
+- All rows of a key come from journals of one lineage. Commit numbers grow along a lineage.
+- A journal has one current sequencer. Calls with another sequencer, and calls for a sealed journal, are dropped.
+- So all stored rows of the journal's keys have commit numbers up to ``flushed``. It starts at the head's commit when
+  the database is opened, or the journal is created or fenced. Each write raises it to the largest commit written.
+- A row ahead of the head is refused.
+
+A row above ``flushed`` is therefore newer than any stored row. A row at or below ``flushed`` is compared with the
+stored row in the same slice. Flushes are written one after another, so no other write of the key is in progress. If a
+call has several rows of a key, only the newest of them is written.
 """
 
 from __future__ import annotations
@@ -21,12 +24,12 @@ from millwheel.store import layout
 from millwheel.store.contract import CorruptValueError, StateRow
 from millwheel.store.envelope import FORMAT_VERSION, pack_header, wrap
 from millwheel.store.heads import JournalHeads
-from millwheel.store.rocks import Batch, Rocks
+from millwheel.store.rocks import Rocks, RowBatch
 
 __all__ = ["DropComputation", "Purge", "StateFlush"]
 
 SLICE_ROWS: Final = 128
-"""Rows in a slice: a third of a millisecond, for which an append may have to wait and the event loop stands still."""
+"""Rows in a slice. A slice takes about a third of a millisecond; appends and the event loop may wait that long."""
 
 SLICE_BYTES: Final = 1 << 20
 
@@ -34,7 +37,7 @@ _MARK: Final = wrap(b"")
 
 
 class StateFlush:
-    """One write_states call. It belongs to the store thread once it is queued."""
+    """One ``write_states`` call. Once queued, only the store thread uses it."""
 
     def __init__(
         self,
@@ -55,8 +58,8 @@ class StateFlush:
         self._next = 0
         self._bound: int | None = None
 
-    def advance(self, batch: Batch) -> bool:
-        """Write a slice; True at the end, or when the sequencer no longer holds the journal."""
+    def advance(self, batch: RowBatch) -> bool:
+        """Write a slice. Return True at the end, or when the journal has another sequencer."""
         head = self._heads.find(self._journal)
         if head is None or head.sequencer != self._sequencer or not self._rows:
             return True
@@ -80,7 +83,7 @@ class StateFlush:
         self._next = start + len(rows)
         return rows
 
-    def _put(self, rows: Sequence[StateRow], bound: int, batch: Batch) -> None:
+    def _put(self, rows: Sequence[StateRow], bound: int, batch: RowBatch) -> None:
         if any(row.commit <= bound for row in rows):
             rows = self._without_older(rows, bound)
         put, family, prefix = batch.put, self._rocks.state_family, self._prefix
@@ -93,7 +96,7 @@ class StateFlush:
                 self._heads.note_cleared(self._journal, row.commit)
 
     def _without_older(self, rows: Sequence[StateRow], bound: int) -> list[StateRow]:
-        """The rows that are not older than the stored ones. What cannot be decoded is replaced."""
+        """Return the rows that are not older than the stored rows. A stored row that cannot be decoded is replaced."""
         doubtful = [row for row in rows if row.commit <= bound]
         stored = self._rocks.get([self._prefix + row.key for row in doubtful], state=True)
         older = {
@@ -105,25 +108,25 @@ class StateFlush:
 
 
 class Purge:
-    """Deletes the rows that a journal emptied with commits up to ``floor``, and their marks.
+    """Deletes the rows that a journal emptied with commits up to ``floor`` (the truncation point), and their marks.
 
-    Nothing older can be written any more: every row of an entry up to the floor was acknowledged
-    before the floor moved there, and a successor replays only what is above it.
+    No older row can be written any more. Every row of an entry up to the truncation point was acknowledged before the
+    truncation point moved there. A successor replays only the entries above it.
     """
 
     def __init__(self, rocks: Rocks, heads: JournalHeads, journal: str, floor: int | None) -> None:
-        """``floor`` None: the journal was dropped, so all of its marks go."""
+        """``floor`` None: the journal was dropped, so all of its marks are deleted."""
         self._rocks = rocks
         self._heads = heads
         self._journal = journal
         self._floor = floor
         prefix = layout.cleared_prefix(journal)
-        # Not from the prefix: the way there leads through the deleted marks of earlier purges.
+        # Starting at the prefix would scan over the deleted marks of earlier purges.
         self._start = prefix + layout.commit_bytes(heads.cleared.get(journal, 0))
         self._end = layout.past(prefix) if floor is None else prefix + layout.commit_bytes(floor + 1)
 
-    def advance(self, batch: Batch) -> bool:
-        """Forget a slice of rows; True at the end."""
+    def advance(self, batch: RowBatch) -> bool:
+        """Delete a slice of rows. Return True at the end."""
         marks = [key for key, _ in self._rocks.scan(self._start, self._end, limit=SLICE_ROWS)]
         named = [layout.name_cleared(self._journal, mark) for mark in marks]
         stored = self._rocks.get([key for _, key in named], state=True)
@@ -143,13 +146,13 @@ class Purge:
 
 
 class DropComputation:
-    """Deletes all rows of a computation at once."""
+    """Deletes all rows of a computation in one step."""
 
     def __init__(self, computation: str) -> None:
         self._prefix = layout.state_prefix(computation)
 
-    def advance(self, batch: Batch) -> bool:
-        """Stage the deletion; it is one range."""
+    def advance(self, batch: RowBatch) -> bool:
+        """Stage the deletion, which is one range."""
         batch.delete_state_range(self._prefix, layout.past(self._prefix))
         return True
 

@@ -1,13 +1,14 @@
-"""The store thread: everything that is written goes through it, in the order in which it was asked for.
+"""The store thread: all writes go through it, in the order of the calls.
 
-It takes all that is queued into one write with one sync (group commit). Long work, a flush of many
-state rows say, is cut into slices, one between any two groups, so that an append never waits for more
-than a slice. Callers are answered only after the sync that covers what they were told, refusals too:
-what refused them was part of the same group.
+The thread puts all queued calls into one write with one sync (group commit). Long work, such as a flush of many state
+rows, is cut into slices. Between two groups at most one slice is written, so an append waits for one slice at most.
 
-Where a sync takes less time than two threads take to hand the interpreter to each other and back, small
-groups are committed in place, on the caller's event loop, while the thread has nothing to do
-(:class:`_Place`). A disk that syncs slowly never sees that: everything then goes through the thread.
+A caller gets its result only after the sync that makes the result durable. This includes refusals: the write that
+caused a refusal may be part of the same group.
+
+On some disks a sync takes less time than a handover of the interpreter lock to another thread and back. There, while
+the thread is idle, small groups are committed in place, on the caller's event loop (:class:`_Place`). On a disk with
+slow syncs all writes go through the thread.
 """
 
 from __future__ import annotations
@@ -22,37 +23,38 @@ from queue import Empty, SimpleQueue
 from typing import Any, Final, Protocol, TypeVar
 
 from millwheel.store.contract import StoreUnavailableError
-from millwheel.store.rocks import Batch, Rocks
+from millwheel.store.rocks import Rocks, RowBatch
 
 __all__ = ["SlicedWork", "StoreThread"]
 
 Result = TypeVar("Result")
 
 _SMALL_BYTES: Final = 64 << 10
-"""What is committed in place is no larger, so that neither the write nor the sync of it takes long."""
+"""The largest call that is committed in place, so that its write and sync stay short."""
 _FAST_SYNC_SECONDS: Final = 300e-6
-"""A thread that comes back from the disk waits about as long until it gets the interpreter from a busy one."""
-_REMEMBERED: Final = 9
+"""Syncs in place are worthwhile only if they are shorter than this. A thread that returns from the disk waits about as
+long for the lock of a busy interpreter."""
+_MAX_REMEMBERED: Final = 9
 _PROBE_EVERY: Final = 32
-"""While syncs are slow, one of so many small groups is committed in place, to see whether they still are."""
+"""While syncs are slow, one in this many small groups is still committed in place, to measure the sync time again."""
 
 _YIELD_SECONDS: Final = 20e-6
-"""A pause after each slice, so that another thread gets the interpreter: it is held while a slice is built."""
+"""The pause after each slice. Building a slice holds the interpreter lock, so the pause lets other threads run."""
 
 
 class SlicedWork(Protocol):
-    """Work that is written in slices, each atomic by itself."""
+    """Work that is written in slices. Each slice is atomic."""
 
-    def advance(self, batch: Batch) -> bool:
-        """Put the next slice into ``batch``; whether that was the last one."""
+    def advance(self, batch: RowBatch) -> bool:
+        """Put the next slice into ``batch``. Return whether it was the last one."""
 
 
 @dataclass(slots=True)
-class _Call:
-    """One call that waits. ``answer`` and ``error`` are what it will be told."""
+class _WriteCall:
+    """One waiting call. ``answer`` or ``error`` is the caller's result."""
 
     future: asyncio.Future[Any] | None
-    stage: Callable[[Batch], Any] | None
+    stage: Callable[[RowBatch], Any] | None
     work: SlicedWork | None
     sync: bool
     answer: Any = None
@@ -60,19 +62,19 @@ class _Call:
 
 
 class _Place:
-    """Whether a small group may be committed in place: by how long the middle one of the last syncs there took.
+    """Whether a small group may be committed in place. The median time of the last syncs in place decides.
 
-    A single slow sync says little, as every disk has some. On the thread they cannot be timed: it would count the
-    wait for the interpreter, too.
+    The median ignores a single slow sync, which every disk has. Syncs on the thread are not measured: their times
+    include the wait for the interpreter lock.
     """
 
     def __init__(self) -> None:
-        self._last = deque([0.0] * _REMEMBERED, _REMEMBERED)
+        self._last = deque([0.0] * _MAX_REMEMBERED, _MAX_REMEMBERED)
         self._typical = 0.0
         self._refused = 0
 
     def allows(self) -> bool:
-        """Whether syncs have been fast of late, or it is time to try again."""
+        """Return whether recent syncs were fast, or it is time for another measurement."""
         if self._typical < _FAST_SYNC_SECONDS:
             return True
         self._refused += 1
@@ -82,47 +84,51 @@ class _Place:
         return True
 
     def took(self, seconds: float) -> None:
-        """A sync in place took so long."""
+        """Record the duration of a sync in place."""
         self._last.append(seconds)
-        self._typical = sorted(self._last)[_REMEMBERED // 2]
+        self._typical = sorted(self._last)[_MAX_REMEMBERED // 2]
 
 
 class StoreThread:
-    """Owns the writing side of a :class:`~millwheel.store.rocks.Rocks` until :meth:`close`."""
+    """Does all writes to a :class:`~millwheel.store.rocks.Rocks`, until :meth:`close`."""
 
     def __init__(self, rocks: Rocks) -> None:
         self._rocks = rocks
-        self._queue: SimpleQueue[_Call | None] = SimpleQueue()
-        self._group: list[_Call] = []
-        self._sliced: deque[_Call] = deque()
+        self._queue: SimpleQueue[_WriteCall | None] = SimpleQueue()
+        self._group: list[_WriteCall] = []
+        self._sliced: deque[_WriteCall] = deque()
         self._reloads: list[Callable[[], None]] = []
         self._stale = False
         self._closed = False
         self._place = _Place()
-        self._here: list[_Call] = []
-        """Small calls that the event loop commits in place as soon as its other callbacks have run."""
+        self._here: list[_WriteCall] = []
+        """Small calls that the event loop commits in place as soon as its other ready callbacks have run."""
         self._outstanding = 0
-        """Calls handed to the thread and not answered: while there are any, nothing overtakes them."""
+        """Calls queued for the thread and not answered yet. Meanwhile no call is committed in place: order is kept."""
         self._writing = threading.Lock()
-        """Held by whoever writes: the thread, or the event loop in place."""
+        """The lock of the writer: the thread, or the event loop in place."""
         self._closing = threading.Lock()
         self._thread = threading.Thread(target=self._run, name="millwheel-store", daemon=True)
         self._thread.start()
 
     def on_reload(self, reload: Callable[[], None]) -> None:
-        """Have ``reload`` called, on the store thread, when cached values may differ from the stored ones."""
+        """Register ``reload``. The store thread calls it when cached values may differ from the stored ones."""
         self._reloads.append(reload)
 
-    async def call(self, stage: Callable[[Batch], Result], *, sync: bool = True, size: int = 0) -> Result:
-        """Run ``stage`` where the store is written, and return its result once what it put into the batch is.
+    async def call(self, stage: Callable[[RowBatch], Result], *, sync: bool = True, size: int = 0) -> Result:
+        """Run ``stage`` under the write lock, commit the batch that it fills, and return its result.
 
-        ``stage`` raises before it puts anything, or not at all. With ``sync`` False the answer need not
-        wait for the disk. ``size``: about how many bytes it will put. Raises what ``stage`` raised;
-        StoreUnavailableError if the write failed.
+        Args:
+            stage: fills the batch. If it raises, it raises before it changes the batch.
+            sync: if False, the result may be returned before the batch is on disk.
+            size: about how many bytes ``stage`` puts into the batch.
+
+        Raises:
+            StoreUnavailableError: if the write failed. An error of ``stage`` is raised as it is.
         """
         loop = asyncio.get_running_loop()
         future: asyncio.Future[Result] = loop.create_future()
-        call = _Call(future, stage, None, sync)
+        call = _WriteCall(future, stage, None, sync)
         if size <= _SMALL_BYTES and self._may_commit_here(loop):
             self._here.append(call)
             if len(self._here) == 1:
@@ -141,7 +147,7 @@ class StoreThread:
         return self._place.allows()
 
     def _commit_here(self) -> None:
-        """Commit what waits for it in place; what cannot be goes to the thread, in the same order."""
+        """Commit the waiting calls in place. If that is not possible, queue them for the thread in the same order."""
         group, self._here = self._here, []
         if not group:
             return
@@ -156,26 +162,26 @@ class StoreThread:
         _resolve(group)
 
     async def call_sliced(self, work: SlicedWork) -> None:
-        """Write ``work``, slice by slice, durably. Pieces of work are done one after the other."""
+        """Write ``work`` slice by slice, durably. Only one piece of work runs at a time."""
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._commit_here()
-        self._enqueue(_Call(future, None, work, True))
+        self._enqueue(_WriteCall(future, None, work, True))
         await future
 
     def call_later(self, work: SlicedWork) -> None:
-        """Do ``work`` some time, if the store is not closed before; nobody waits for it. From any thread."""
-        self._queue.put(_Call(None, None, work, False))
+        """Queue ``work`` and return at once. It is lost if the store closes first. Any thread may call this."""
+        self._queue.put(_WriteCall(None, None, work, False))
 
     def close(self) -> None:
-        """Fail what is not yet written with StoreUnavailableError, and end the thread."""
+        """Fail all unwritten calls with StoreUnavailableError, and end the thread."""
         with self._closing:
             if not self._closed:
                 self._closed = True
                 self._queue.put(None)
         self._thread.join()
 
-    def _enqueue(self, call: _Call, *, fail: bool = False) -> None:
-        """Hand a call to the thread. If the store is closed, raise that, or with ``fail`` have the call answered so."""
+    def _enqueue(self, call: _WriteCall, *, fail: bool = False) -> None:
+        """Queue a call for the thread. If the store is closed, raise, or with ``fail`` resolve the call so."""
         with self._closing:
             if not self._closed:
                 self._outstanding += call.work is None
@@ -187,7 +193,7 @@ class StoreThread:
         call.error = closed
         _resolve([call])
 
-    # On the store thread.
+    # The methods from here on run on the store thread.
 
     def _run(self) -> None:
         while self._collect():
@@ -199,7 +205,7 @@ class StoreThread:
         _answer([*self._group, *self._sliced], closed, _resolve)
 
     def _collect(self) -> bool:
-        """Sort everything that is queued into group and sliced work, waiting if there is nothing to do."""
+        """Move all queued calls to the group or the sliced work. Wait for a call if there is no sliced work."""
         try:
             call = self._queue.get(block=not self._sliced)
             while call is not None:
@@ -215,17 +221,17 @@ class StoreThread:
             self._commit(group, None)
         _answer(group, None, self._answered)
 
-    def _commit(self, group: list[_Call], timed: Callable[[float], None] | None) -> None:
-        """Write the group with one sync; the calls then know their answers. Nothing is raised."""
+    def _commit(self, group: list[_WriteCall], timed: Callable[[float], None] | None) -> None:
+        """Write the group with one sync, and set each call's answer or error. Raises nothing."""
         try:
             self._recover()
-            batch = Batch(self._rocks)
+            batch = RowBatch(self._rocks)
             for call in group:
                 _stage(call, batch)
             if batch:
                 self._rocks.write(batch)
-            # Invariant: an answer that waits for the disk rests on nothing that is not there. A head that is read, or
-            # that refuses a call, may be of an earlier group that was not synced.
+            # Invariant: the result of a call with ``sync`` depends only on data on disk. A head that the call read
+            # (or that refused it) may come from an earlier group that was not synced.
             if self._rocks.unsynced and any(call.sync for call in group):
                 began = time.perf_counter()
                 self._rocks.sync()
@@ -236,8 +242,8 @@ class StoreThread:
             for call in group:
                 call.error = error
 
-    def _answered(self, calls: list[_Call]) -> None:
-        """On the event loop: the thread has done these."""
+    def _answered(self, calls: list[_WriteCall]) -> None:
+        """Resolve calls that the thread has finished. Runs on the event loop."""
         with self._closing:
             self._outstanding -= sum(call.work is None for call in calls)
         _resolve(calls)
@@ -247,7 +253,7 @@ class StoreThread:
         try:
             with self._writing:
                 self._recover()
-                batch = Batch(self._rocks)
+                batch = RowBatch(self._rocks)
                 assert call.work is not None
                 done = call.work.advance(batch)
                 if batch:
@@ -268,7 +274,7 @@ class StoreThread:
         _answer([self._sliced.popleft()], error, _resolve)
 
     def _recover(self) -> None:
-        """After a failure: open the database anew, and let everyone load what is really stored."""
+        """After a failure, reopen the database and reload every cache from what is stored."""
         if self._stale:
             self._rocks.recover()
             for reload in self._reloads:
@@ -276,7 +282,7 @@ class StoreThread:
             self._stale = False
 
 
-def _stage(call: _Call, batch: Batch) -> None:
+def _stage(call: _WriteCall, batch: RowBatch) -> None:
     """Stage one call of a group."""
     assert call.stage is not None
     try:
@@ -285,9 +291,9 @@ def _stage(call: _Call, batch: Batch) -> None:
         call.error = error
 
 
-def _answer(calls: list[_Call], error: Exception | None, resolve: Callable[[list[_Call]], None]) -> None:
-    """Tell the callers by ``resolve`` on their event loops, waking each once. ``error`` overrides what they came to."""
-    loops: dict[asyncio.AbstractEventLoop, list[_Call]] = {}
+def _answer(calls: list[_WriteCall], error: Exception | None, resolve: Callable[[list[_WriteCall]], None]) -> None:
+    """Call ``resolve`` once on each caller's event loop. ``error`` replaces the results of all calls."""
+    loops: dict[asyncio.AbstractEventLoop, list[_WriteCall]] = {}
     for call in calls:
         if error is not None:
             call.error = error
@@ -297,11 +303,11 @@ def _answer(calls: list[_Call], error: Exception | None, resolve: Callable[[list
         try:
             loop.call_soon_threadsafe(resolve, waiting)
         except RuntimeError:
-            # The loop has ended, and everyone who waited on it with it.
+            # The loop has ended, so none of its tasks waits for a result.
             continue
 
 
-def _resolve(calls: list[_Call]) -> None:
+def _resolve(calls: list[_WriteCall]) -> None:
     for call in calls:
         future = call.future
         if future is None or future.done():
@@ -313,5 +319,5 @@ def _resolve(calls: list[_Call]) -> None:
 
 
 def _own_copy(error: BaseException) -> BaseException:
-    """Many callers share one failure; each gets an exception of its own, whose traceback is its own."""
+    """Return a copy of a shared failure: each caller gets its own exception with its own traceback."""
     return StoreUnavailableError(*error.args) if isinstance(error, StoreUnavailableError) else error

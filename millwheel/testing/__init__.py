@@ -1,5 +1,6 @@
-"""A harness for users' own tests: topologies run in one process, in virtual time (see ``harness.py``)."""
+"""A harness for users' tests: it runs a topology in one process, in virtual time (see ``harness.py``)."""
 
+from millwheel.testing.cores import HookTimeoutError
 from millwheel.testing.harness import Produced, TopologyHarness
 
-__all__ = ["Produced", "TopologyHarness"]
+__all__ = ["HookTimeoutError", "Produced", "TopologyHarness"]

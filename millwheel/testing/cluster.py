@@ -1,4 +1,4 @@
-"""A cluster in miniature: one topology's interval cores, with what a master, an authority and a log do for them."""
+"""A small cluster in one process: one topology's interval cores, and the work of master, authority and log for them."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from millwheel.core.keys import KeyInterval
-from millwheel.core.time import MAX_TIMESTAMP, MIN_TIMESTAMP, Timestamp
+from millwheel.model.keys import KeyInterval
+from millwheel.model.time import MAX_TIMESTAMP, MIN_TIMESTAMP, Timestamp
 from millwheel.rpc.v1.delivery_pb2 import DeliveryOutcome
 from millwheel.sdk.codecs import ValueCodec
 from millwheel.sdk.compiled import compile_computation, consumers_of
@@ -21,7 +21,7 @@ from millwheel.store.memory import MemoryStore
 from millwheel.testing.cores import CoreDriver, result_of
 from millwheel.testing.injected import InjectedBatches, injector_of
 from millwheel.worker.dedup import PositionIds
-from millwheel.worker.interval import IntervalConfig, IntervalCore, LeavingCore, Settings
+from millwheel.worker.interval import DrainingCore, IntervalConfig, IntervalCore, IntervalSettings
 from millwheel.worker.messages import (
     Acknowledge,
     Acknowledged,
@@ -30,22 +30,22 @@ from millwheel.worker.messages import (
     HookFailed,
     Report,
     Resend,
-    Send,
+    SendDelivery,
     SenderWatermarks,
 )
 
 __all__ = ["Produced", "VirtualCluster"]
 
-_RESEND_AFTER: Final = 10_000
-"""Microseconds until a refused batch is sent again."""
+_RESEND_AFTER_US: Final = 10_000
+"""The delay before a refused batch is sent again, in microseconds of virtual time."""
 
 _SINK: Final = "sink:"
-"""Begins the name of the consumer that collects what is produced to a stream."""
+"""The prefix of the consumer names that collect the records of a stream."""
 
 
 @dataclass(frozen=True, slots=True)
 class Produced:
-    """A record that reached a stream: its decoded value and its timestamp."""
+    """A record that reached a stream: its decoded value, and its timestamp in microseconds since the epoch."""
 
     value: Any
     timestamp: Timestamp
@@ -53,7 +53,7 @@ class Produced:
 
 @dataclass(frozen=True, slots=True)
 class _Removed:
-    """A removed computation, whose productions are still to be delivered."""
+    """A removed computation whose productions are not all delivered yet."""
 
     name: str
     options: ComputationOptions
@@ -61,40 +61,47 @@ class _Removed:
 
 
 class VirtualCluster:
-    """Runs the present version of a topology. It is the ``Peers`` of its cores' driver."""
+    """Runs the present version of a topology. It implements ``HarnessPeers`` for the driver of its cores."""
 
-    def __init__(self, now: int, cuts: Iterable[str], settings: Settings) -> None:
-        """``cuts``: where each computation's keys are split; ``now``: the virtual clock's first value."""
-        self.driver = CoreDriver(MemoryStore(), now, self)
+    def __init__(self, now: int, cuts: Iterable[str], settings: IntervalSettings, hook_timeout_seconds: float) -> None:
+        """Start without a topology.
+
+        Args:
+            now: The first value of the virtual clock, in microseconds.
+            cuts: The keys at which each computation's intervals are split.
+            settings: The bounds and delays of the interval cores.
+            hook_timeout_seconds: The real seconds that an asynchronous hook may take.
+        """
+        self.driver = CoreDriver(MemoryStore(), now, self, hook_timeout_seconds)
         self.failures: list[HookFailed] = []
         self.produced: dict[str, list[Produced]] = {}
         self.codecs: dict[str, ValueCodec] = {}
         self.watermarks: dict[str, int] = {}
-        """By incarnation or injector: what was broadcast last."""
+        """By incarnation or injector: the last broadcast watermark."""
         self.declared: dict[str, int] = {}
-        """By source: the watermark that its injector promised last."""
+        """By source: the last watermark that its injector declared."""
         self.injected = InjectedBatches()
         self.incarnations: dict[str, str] = {}
-        """By the name of a computation: the id under which it has its journals, states and watermark."""
+        """By a computation's name: the incarnation id, under which its journals, states and watermark are kept."""
         self._settings = settings
         points = sorted(cut.encode() for cut in cuts)
         self._intervals = [KeyInterval(a, b) for a, b in zip([b"", *points], [*points, None], strict=True)]
         self._numbers = itertools.count(1)
-        """Of incarnations and sequencers."""
+        """The numbers of incarnations and sequencers."""
         self._removed: dict[str, _Removed] = {}
         self._seen: dict[str, set[tuple[str, int | bytes]]] = {}
         self._reported: dict[str, dict[KeyInterval, int]] = {}
 
     def run(self) -> None:
-        """Run until nothing is left to do."""
+        """Run until no event is left. Then delete removed computations that have delivered everything."""
         self.driver.run()
         for incarnation in [one for one in self._removed if self.watermarks.get(one) == MAX_TIMESTAMP]:
             self._drop(incarnation)
 
-    # What cores ask for: see testing.cores.Peers.
+    # The requests of cores: see testing.cores.HarnessPeers.
 
-    def send_batch(self, journal: str, one: Send) -> None:
-        """Deliver to a core, collect for the test, or discard what is due to a removed computation."""
+    def send_batch(self, journal: str, one: SendDelivery) -> None:
+        """Deliver a batch to a core, collect it for the test, or discard it if its consumer is removed."""
         delivery = one.delivery
         if delivery.consumer in self.incarnations.values():
             delivery.channel = journal
@@ -105,13 +112,13 @@ class VirtualCluster:
         self.driver.post(journal, Acknowledged(delivery.token))
 
     def acknowledge(self, journal: str, one: Acknowledge) -> None:
-        """Answer the sender of a batch: a core, or the harness itself."""
+        """Send the answer to the batch's sender, which is a core or the harness itself."""
         delivery = one.delivery
         acked = one.outcome == DeliveryOutcome.DELIVERY_OUTCOME_ACKED
         if delivery.channel is None:
             if not acked:
                 again = self.injected.refused(journal, delivery.token, one.remaining)
-                self.driver.post_later(_RESEND_AFTER, journal, again)
+                self.driver.post_later(_RESEND_AFTER_US, journal, again)
             elif self.injected.acked(journal, delivery.token, one.remaining):
                 self.publish(delivery.stream)
         elif acked:
@@ -122,23 +129,23 @@ class VirtualCluster:
             whole = [delivery.token] if full and not one.remaining else []
             if not refused:
                 self.driver.post(delivery.channel, Halted(delivery.token))
-            self.driver.post_later(_RESEND_AFTER, delivery.channel, Resend([delivery.token], refused, whole))
+            self.driver.post_later(_RESEND_AFTER_US, delivery.channel, Resend([delivery.token], refused, whole))
 
     def report(self, journal: str, one: Report) -> None:
-        """Broadcast the minimum over the computation's intervals, once all have reported."""
+        """Broadcast the minimum of the computation's intervals, after all of them have reported."""
         values = self._reported.setdefault(one.computation, {})
         values[one.keys] = one.output
         if len(values) == len(self._intervals):
             self._broadcast(one.computation, min(values.values()))
 
     def hook_failed(self, journal: str, one: HookFailed) -> None:
-        """Keep the failure for the test."""
+        """Record the failure for the test."""
         self.failures.append(one)
 
-    # The cluster in miniature.
+    # The cluster's own work.
 
     def load(self, topology: Topology) -> None:
-        """Take over what a topology says; computations and sources that are new begin."""
+        """Take over a version of the topology. New computations and sources start."""
         self.topology = topology
         self.plan = plan = topology.plan()
         for name, stream in plan.streams.items():
@@ -160,9 +167,10 @@ class VirtualCluster:
                 result_of(self.driver.store.create_journal(journal))
 
     def remove(self, name: str) -> set[str]:
-        """A computation ends: what it had produced is still delivered, and what is due to it is not.
+        """Remove a computation. Its productions are still delivered, but records for it are discarded.
 
-        Returns the sources of which it had not ACKed all records.
+        Returns:
+            The sources that had records which the computation had not ACKed.
         """
         incarnation = self.incarnations.pop(name)
         outputs = frozenset(stream.name for stream in self.plan.streams.values() if name in stream.producers)
@@ -170,7 +178,7 @@ class VirtualCluster:
         return self.injected.discard(incarnation)
 
     def _drop(self, incarnation: str) -> None:
-        """A removed computation has delivered everything: nothing of it is kept."""
+        """Delete the journals and states of a removed computation that has delivered everything."""
         del self._removed[incarnation]
         for journal in self._journals(incarnation):
             del self.driver.cores[journal]
@@ -192,7 +200,7 @@ class VirtualCluster:
         for incarnation, removed in self._removed.items():
             for keys in self._intervals:
                 config = self._config(incarnation, keys, ())
-                self.driver.start(LeavingCore(config, removed.name, removed.options, self.locate))
+                self.driver.start(DrainingCore(config, removed.name, removed.options, self.locate))
         self.driver.run()
 
     def _start(self, name: str, incarnation: str, keys: KeyInterval) -> None:
@@ -227,7 +235,7 @@ class VirtualCluster:
         )
 
     def _senders(self, stream: str) -> Iterable[str]:
-        """All that the input watermark over a stream is the minimum of."""
+        """The senders whose minimum is the input watermark of a stream."""
         yield from (self.incarnations[name] for name in self.plan.streams[stream].producers)
         yield from (incarnation for incarnation, removed in self._removed.items() if stream in removed.outputs)
         if stream in self.declared:
@@ -239,7 +247,7 @@ class VirtualCluster:
         return lambda value: (*((consumer, extract(value)) for consumer, extract in consumers), *sink)
 
     def locate(self, consumer: str, key: bytes) -> str:
-        """The journal of the interval of ``consumer`` that holds ``key``; empty for a sink or a removed computation."""
+        """The journal of the consumer's interval that contains ``key``; empty for a sink or a removed computation."""
         if consumer not in self.incarnations.values():
             return ""
         return next(_journal(consumer, keys) for keys in self._intervals if key in keys)
@@ -249,11 +257,14 @@ class VirtualCluster:
         return [self.driver.cores[journal] for journal in self._journals(self.incarnations[computation])]
 
     def core_of(self, computation: str, key: bytes) -> IntervalCore:
-        """The core of the interval that holds ``key``."""
+        """The core of the interval that contains ``key``."""
         return self.driver.cores[self.locate(self.incarnations[computation], key)]
 
     def waiting(self) -> tuple[int, HookFailed | None]:
-        """How many keys wait for another attempt that no policy ends; the last failure of the one that failed first."""
+        """The number of keys that wait for a retry which no policy ends, and a failure.
+
+        The failure is the last one of the key that failed first.
+        """
         cores = [core for name in self.incarnations for core in self.cores_of(name)]
         endless = [core for core in cores if not core.state.program.options.on_failure.max_attempts]
         oldest = [(one.since, core.state.program.name, one) for core in endless for one in core.failing.oldest(1)]
@@ -269,7 +280,7 @@ class VirtualCluster:
         return [_journal(incarnation, keys) for keys in self._intervals]
 
     def publish(self, stream: str) -> None:
-        """The injector's low watermark: what it declared, held back by what is not ACKed."""
+        """Broadcast the injector's low watermark: the declared one, held by records without an ACK."""
         declared, oldest = self.declared.get(stream), self.injected.oldest(stream)
         if declared is not None:
             self._broadcast(injector_of(stream), declared if oldest is None else min(declared, oldest))

@@ -1,18 +1,19 @@
-"""Interval cores in virtual time: their instructions are performed at once, on a memory store.
+"""Drives interval cores in virtual time. Each instruction is performed at once, on a memory store.
 
-Nothing here waits, and the clock moves only when it is set. Each instruction is performed, or it is an error.
+Nothing waits, and the clock changes only when a caller sets it. An instruction that cannot be performed is an error.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import heapq
 import itertools
 from collections import deque
 from collections.abc import Callable, Coroutine
 from typing import Any, Final, Protocol, TypeVar
 
-from millwheel.core.time import MIN_TIMESTAMP
+from millwheel.model.time import MIN_TIMESTAMP
 from millwheel.store.contract import PartId, SequencerRefusedError
 from millwheel.store.memory import MemoryStore
 from millwheel.worker.interval import IntervalCore
@@ -43,7 +44,7 @@ from millwheel.worker.messages import (
     ReadStates,
     ReleasePrepared,
     Report,
-    Send,
+    SendDelivery,
     SequenceChecked,
     StatesFlushed,
     StatesRead,
@@ -51,13 +52,23 @@ from millwheel.worker.messages import (
     WriteParts,
 )
 
-__all__ = ["PERFORMERS", "CoreDriver", "Peers", "result_of"]
+__all__ = ["HOOK_TIMEOUT_SECONDS", "PERFORMERS", "CoreDriver", "HarnessPeers", "HookTimeoutError", "result_of"]
+
+HOOK_TIMEOUT_SECONDS: Final = 60.0
+"""The default limit for an asynchronous hook, in real seconds. It is far more than a hook needs."""
+
+_CLEANUP_SECONDS: Final = 1.0
+"""The real seconds that a cancelled hook has for its cleanup."""
 
 T = TypeVar("T")
 
 
+class HookTimeoutError(TimeoutError):
+    """An asynchronous hook did not end in time. Possibly nothing completes what it awaits."""
+
+
 def result_of(coroutine: Coroutine[Any, Any, T]) -> T:
-    """The result of a coroutine that never waits, as the memory store's are."""
+    """The result of a coroutine that never waits. The coroutines of the memory store do not."""
     try:
         coroutine.send(None)
     except StopIteration as stop:
@@ -66,65 +77,89 @@ def result_of(coroutine: Coroutine[Any, Any, T]) -> T:
     raise RuntimeError("the memory store waited")
 
 
-class Peers(Protocol):
-    """What the cores need of the world beside the store. ``journal`` names the core that asks."""
+class HarnessPeers(Protocol):
+    """The cores' environment except the store. ``journal`` identifies the core that makes the request."""
 
-    def send_batch(self, journal: str, one: Send) -> None:
-        """Bring a batch to its owner."""
+    def send_batch(self, journal: str, one: SendDelivery) -> None:
+        """Deliver a batch to its consumer."""
 
     def acknowledge(self, journal: str, one: Acknowledge) -> None:
-        """Bring an answer to a batch's sender."""
+        """Send an answer to a batch's sender."""
 
     def report(self, journal: str, one: Report) -> None:
-        """Take a report for the authority."""
+        """Receive a report for the authority."""
 
     def hook_failed(self, journal: str, one: HookFailed) -> None:
-        """Take note of a failed hook."""
+        """Record a failed hook."""
 
 
 class CoreDriver:
-    """Drives interval cores, each known by its journal."""
+    """Drives interval cores. Each is identified by its journal."""
 
-    def __init__(self, store: MemoryStore, now: int, peers: Peers) -> None:
-        """``now``: the virtual clock's first value, in microseconds."""
+    def __init__(
+        self, store: MemoryStore, now: int, peers: HarnessPeers, hook_timeout_seconds: float = HOOK_TIMEOUT_SECONDS
+    ) -> None:
+        """Start without cores.
+
+        Args:
+            store: The store of the cores. It outlives them.
+            now: The first value of the virtual clock, in microseconds.
+            peers: The cores' environment except the store.
+            hook_timeout_seconds: The real seconds after which an asynchronous hook fails with a HookTimeoutError.
+        """
         self.store = store
         self.now = now
         self.cores: dict[str, IntervalCore] = {}
         self._peers = peers
         self._events: deque[tuple[str, Event]] = deque()
         self._later: list[tuple[int, int, str, Event]] = []
-        """Events at a virtual time to come, as a heap."""
+        """A heap of events at future virtual times."""
         self._order = itertools.count()
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._hook_timeout_seconds = hook_timeout_seconds
+        self._timed_out = False
+        """Whether a hook has timed out in this call of the test.
+
+        No other hook begins in this call then, because each might take as long.
+        """
+        self._put_off: list[tuple[str, AsyncHook]] = []
+        """Hooks that begin in the next call."""
 
     def start(self, core: IntervalCore) -> None:
-        """Drive ``core`` from now on."""
+        """Start ``core``, and drive it from now on."""
         journal = core.state.config.journal
         self.cores[journal] = core
         for instruction in core.start():
             self.perform(journal, instruction)
 
     def clear(self) -> None:
-        """Lose the cores, and all that is on its way to them."""
+        """Drop all cores, and all events for them."""
         self.cores.clear()
         self._events.clear()
         self._later.clear()
+        for _, hook in self._put_off:
+            hook.coroutine.close()
+        self._put_off.clear()
 
     def post(self, journal: str, event: Event) -> None:
-        """Have a core handle ``event`` after everything posted before. A core that is gone handles nothing."""
+        """Let a core handle ``event`` after all earlier events. If the core does not exist, the event is dropped."""
         self._events.append((journal, event))
 
     def post_to_all(self, event: Event) -> None:
-        """Have every core handle ``event``."""
+        """Let every core handle ``event``."""
         for journal in self.cores:
             self.post(journal, event)
 
     def post_later(self, delay: int, journal: str, event: Event) -> None:
-        """Have a core handle ``event`` once ``delay`` microseconds have passed."""
+        """Let a core handle ``event`` after ``delay`` microseconds of virtual time."""
         heapq.heappush(self._later, (self.now + delay, next(self._order), journal, event))
 
     def run(self) -> None:
         """Handle events until none is left."""
+        if not self._timed_out:
+            put_off, self._put_off = self._put_off, []
+            for journal, hook in put_off:
+                self.perform(journal, hook)
         while self._events:
             journal, event = self._events.popleft()
             core = self.cores.get(journal)
@@ -133,7 +168,7 @@ class CoreDriver:
                     self.perform(journal, instruction)
 
     def pass_time(self, duration: int) -> None:
-        """Let virtual time pass: what is due on the way happens at its own moment."""
+        """Advance virtual time by ``duration`` microseconds. Events in that time happen at their own moments."""
         end = self.now + duration
         while (event := self._next_event(end)) is not None:
             at, journal, what = event
@@ -144,14 +179,22 @@ class CoreDriver:
         self.post_to_all(Tick())
         self.run()
 
+    def end_call(self) -> None:
+        """End a call of the test. Postponed hooks may begin in the next one."""
+        self._timed_out = False
+
     def close(self) -> None:
-        """Release the event loop that asynchronous hooks ran on."""
+        """Close the event loop of asynchronous hooks."""
         if self._loop is not None:
+            if tasks := asyncio.all_tasks(self._loop):
+                for task in tasks:
+                    task.cancel()
+                self._loop.run_until_complete(asyncio.wait(tasks, timeout=_CLEANUP_SECONDS))
             self._loop.close()
             self._loop = None
 
     def _next_event(self, end: int) -> tuple[int, str, Event] | None:
-        """What happens next, up to the time ``end``, if only time passes."""
+        """The next event up to the time ``end`` that only needs time to pass; None if there is none."""
         alarms = [(at, journal) for journal, core in self.cores.items() if (at := core.next_alarm()) is not None]
         first = min(alarms, default=None)
         if self._later and self._later[0][0] <= end and (first is None or self._later[0][0] <= first[0]):
@@ -159,10 +202,10 @@ class CoreDriver:
             return time, journal, event
         return (*first, Tick()) if first is not None and first[0] <= end else None
 
-    # Performing.
+    # Instructions.
 
     def perform(self, journal: str, instruction: Any) -> None:
-        """Perform an instruction of the core of ``journal``. TypeError for one that is not known here."""
+        """Perform an instruction of the core with this journal. TypeError for an unknown instruction."""
         performer = PERFORMERS.get(type(instruction))
         if performer is None:
             raise TypeError(f"journal {journal}: nothing performs the instruction {instruction!r:.200}: add it here")
@@ -186,7 +229,7 @@ class CoreDriver:
             return Deposed(str(error))
         return Appended(one.append.commit)
 
-    def _send(self, journal: str, one: Send) -> None:
+    def _send(self, journal: str, one: SendDelivery) -> None:
         self._peers.send_batch(journal, one)
 
     def _acknowledge(self, journal: str, one: Acknowledge) -> None:
@@ -236,11 +279,12 @@ class CoreDriver:
     def _release_prepared(self, journal: str, one: ReleasePrepared) -> None:
         raise AssertionError(f"journal {journal}: it was prepared for a release that nothing asked for")
 
-    def _run_hook(self, journal: str, one: AsyncHook) -> Event:
-        if self._loop is None:
-            self._loop = asyncio.new_event_loop()
+    def _run_hook(self, journal: str, one: AsyncHook) -> Event | None:
+        if self._timed_out:
+            self._put_off.append((journal, one))
+            return None
         try:
-            result = self._loop.run_until_complete(one.coroutine)
+            result = self._wait_for(one.coroutine)
             if result is not None:
                 refuse_result(getattr(one.coroutine, "__qualname__", "a hook"), result)
         except asyncio.CancelledError:
@@ -249,13 +293,43 @@ class CoreDriver:
             return HookFinished(one.hook, error)
         return HookFinished(one.hook, None)
 
+    def _wait_for(self, coroutine: Coroutine[Any, Any, object]) -> object:
+        """The result of a hook. A hook that never yields to the event loop cannot be stopped."""
+        if self._loop is None:
+            self._loop = asyncio.new_event_loop()
+        loop, limit = self._loop, self._hook_timeout_seconds
+        task = asyncio.ensure_future(coroutine, loop=loop)
+        try:
+            return _run_until(loop, task, limit)
+        except RuntimeError:
+            if task.done():
+                raise
+        self._timed_out = True
+        task.cancel()
+        with contextlib.suppress(Exception, asyncio.CancelledError, SystemExit):
+            _run_until(loop, task, _CLEANUP_SECONDS)
+        hook = getattr(coroutine, "__qualname__", "the hook")
+        raise HookTimeoutError(
+            f"{hook} has not ended after {limit:g} s of real time: perhaps nothing ends what it awaits. Virtual time "
+            "stands still meanwhile. If it needs longer, write TopologyHarness(..., hook_timeout_seconds=...)"
+        )
+
+
+def _run_until(loop: asyncio.AbstractEventLoop, task: asyncio.Future[Any], seconds: float) -> Any:
+    """The task's result; RuntimeError if the task does not end within this many real seconds."""
+    alarm = loop.call_later(seconds, loop.stop)
+    try:
+        return loop.run_until_complete(task)
+    finally:
+        alarm.cancel()
+
 
 PERFORMERS: Final[dict[type, Callable[[CoreDriver, str, Any], Event | None]]] = {
     FenceJournal: CoreDriver._fence,
     AcceptSequencer: CoreDriver._accept,
     AppendEntry: CoreDriver._append,
     Acknowledge: CoreDriver._acknowledge,
-    Send: CoreDriver._send,
+    SendDelivery: CoreDriver._send,
     ReadStates: CoreDriver._read_states,
     FlushStates: CoreDriver._flush,
     WriteParts: CoreDriver._write_parts,
@@ -271,4 +345,4 @@ PERFORMERS: Final[dict[type, Callable[[CoreDriver, str, Any], Event | None]]] = 
     HookFailed: CoreDriver._hook_failed,
     HooksSlow: lambda driver, journal, one: None,
 }
-"""By instruction: what performs it, and returns the event that answers it."""
+"""By type of instruction: the method that performs it, and returns the event that answers it."""

@@ -1,8 +1,8 @@
-"""A topology in virtual time: the real interval cores and store contract, no sockets, no threads, no sleeps.
+"""Runs a topology in virtual time, with the real interval cores and store contract.
 
-``TopologyHarness`` owns a clock that moves only by ``advance_clock``, and a memory store. Records are
-fed to the topology's sources; every call runs until nothing is left to do. What user code sees, duplicates,
-commits, timers, watermarks, late records, failures and their policies, is what it will see on a cluster.
+It uses no sockets, threads or sleeps. ``TopologyHarness`` has a memory store, and a clock that only ``advance_clock``
+moves. Tests feed records to the topology's sources. Every call runs until nothing is left to do. User code behaves as
+on a cluster: duplicates, commits, timers, watermarks, late records, failures and their policies.
 """
 
 from __future__ import annotations
@@ -12,44 +12,56 @@ from dataclasses import replace
 from typing import Any, Final
 
 from millwheel.client.injector import RecordsLeftError
-from millwheel.core.time import MAX_TIMESTAMP, MIN_TIMESTAMP, Duration, Timestamp
-from millwheel.core.units import describe_wrong_unit, wrong_unit
+from millwheel.model.time import MAX_TIMESTAMP, MIN_TIMESTAMP, Duration, Timestamp
+from millwheel.model.units import describe_wrong_unit, wrong_unit
 from millwheel.sdk.compiled import consumers_of
 from millwheel.sdk.dead_letters import dead_letter_stream
+from millwheel.sdk.error_texts import error_message
 from millwheel.sdk.errors import UsageError, ValueEncodeError, did_you_mean
 from millwheel.sdk.keys import encode_key
 from millwheel.sdk.topology import Topology
 from millwheel.store.memory import MemoryStore
 from millwheel.testing.cluster import Produced, VirtualCluster
-from millwheel.testing.cores import result_of
+from millwheel.testing.cores import HOOK_TIMEOUT_SECONDS, HookTimeoutError, result_of
 from millwheel.testing.injected import injector_of
 from millwheel.testing.updating import check_update
-from millwheel.worker.interval import Settings
+from millwheel.worker.interval import IntervalSettings
 from millwheel.worker.messages import Delivery, HookFailed
 
 __all__ = ["Produced", "TopologyHarness"]
 
 _START: Final = Timestamp(1_700_000_000_000_000)
-"""The virtual clock's first value: 2023-11-14T22:13:20Z."""
+"""The first value of the virtual clock: 2023-11-14T22:13:20Z, in microseconds."""
+
+_ALWAYS_RAISED: Final = (ValueEncodeError, HookTimeoutError)
+"""Failures that are raised under every policy, because no test expects them."""
 
 
 class TopologyHarness:
-    """Runs one topology. Every record fed, watermark advanced or moment passed takes its full effect in that call.
+    """Runs one topology. Each call returns after its records, watermarks or time have taken their full effect.
 
-    A hook that raises makes the call in which it runs raise the same exception, with a note that names computation,
-    key and record or timer. It raises nothing where the computation's ``on_failure`` deals with it: by dead letters,
-    or by stopping. A value that is not of its declared type is raised whatever the policy is: no test wants it.
-    ``failures`` lists what was raised in either case. The harness may be used on after that: what failed is tried
-    again as time passes.
+    If a hook raises, the call in which it runs raises the same exception. A note names the computation, the key, and
+    the record or timer. The call does not raise if ``on_failure`` handles the failure with dead letters or by stopping.
+    Two kinds of failures are always raised: a value that is not of its declared type, and the HookTimeoutError of an
+    asynchronous hook.
+
+    ``failures`` lists the failures in all cases. The harness is usable after a failure. Failed hooks are retried as
+    virtual time passes.
 
     Args:
-        topology: What to run. TopologyError if it has mistakes.
-        split_at: Splits every computation's keys at these points, into intervals.
-        now: The virtual clock's first value.
+        topology: The topology to run.
+        split_at: Keys at which each computation is split into intervals.
+        now: The first value of the virtual clock, in microseconds.
         settings: The bounds and delays of the interval cores.
-        any_timestamp: False refuses a time that is no moment from 1980 to 2200 in microseconds, and is one in seconds,
-            milliseconds or nanoseconds. True takes every time. None, the default, is False unless the environment
-            variable MILLWHEEL_ANY_TIMESTAMP is 1.
+        any_timestamp: Whether to accept every time. False rejects a time that is outside 1980 to 2200 in microseconds,
+            but inside that range in seconds, milliseconds or nanoseconds. None, the default, is False unless the
+            environment variable MILLWHEEL_ANY_TIMESTAMP is 1.
+        hook_timeout_seconds: The limit for an asynchronous hook, in seconds of real time. A hook that exceeds it is
+            cancelled and fails with a HookTimeoutError. A hook that never awaits anything cannot be stopped.
+
+    Raises:
+        TopologyError: The topology has mistakes.
+        UsageError: ``hook_timeout_seconds`` is not above 0.
     """
 
     def __init__(
@@ -58,27 +70,40 @@ class TopologyHarness:
         *,
         split_at: Iterable[str] = (),
         now: Timestamp = _START,
-        settings: Settings | None = None,
+        settings: IntervalSettings | None = None,
         any_timestamp: bool | None = None,
+        hook_timeout_seconds: float = HOOK_TIMEOUT_SECONDS,
     ) -> None:
         topology.check()
-        settings = settings or Settings(flush_interval=0, checkpoint_entries=20)
+        if not hook_timeout_seconds > 0:
+            raise UsageError(f"hook_timeout_seconds is a number of seconds above 0, not {hook_timeout_seconds!r}")
+        settings = settings or IntervalSettings(flush_interval=0, checkpoint_entries=20)
         if any_timestamp is not None:
             settings = replace(settings, any_timestamp=any_timestamp)
         self._any_timestamp = settings.any_timestamp
-        self._cluster = VirtualCluster(int(now), split_at, settings)
+        self._cluster = VirtualCluster(int(now), split_at, settings, hook_timeout_seconds)
         self._raised = 0
-        """How many of the failures were raised, or left to their policies."""
+        """The number of failures that were already raised, or left to their policies."""
         self._left: dict[str, RecordsLeftError] = {}
-        """By stream: injected records were not ACKed when their only reader was removed."""
+        """By stream: the error for injected records that had no ACK when their only consumer was removed."""
         self._cluster.load(topology)
         self._cluster.restart()
         self._settle()
 
-    # What tests do.
+    # Actions of a test.
 
     def send(self, stream: str, value: Any, timestamp: Timestamp, *, record_id: bytes | None = None) -> None:
-        """Inject a record. With ``record_id`` (16 bytes) the same id again is a duplicate, as an injector's own are."""
+        """Inject one record.
+
+        Args:
+            stream: A source, or an external stream.
+            value: A value of the stream's type.
+            timestamp: Microseconds since the epoch.
+            record_id: 16 bytes. A second record with the same id is a duplicate, as on a cluster.
+
+        Raises:
+            Exception: As by :meth:`send_all`.
+        """
         self.send_all(stream, [(value, timestamp)], record_ids=[record_id] if record_id else [])
 
     def send_all(
@@ -88,14 +113,27 @@ class TopologyHarness:
         *,
         record_ids: Sequence[bytes] = (),
     ) -> None:
-        """Inject records, as (value, timestamp), that arrive together: they may share commits, as under load."""
+        """Inject several records that arrive together. They may share commits, as under load.
+
+        If one record is wrong, none is sent.
+
+        Args:
+            stream: A source, or an external stream.
+            records: Pairs of value and timestamp (microseconds since the epoch).
+            record_ids: An id of 16 bytes for each record. Empty: the harness numbers the records.
+
+        Raises:
+            UsageError: The stream is no source or has finished, or a timestamp is not valid.
+            ValueEncodeError: A value is not of the stream's type.
+            Exception: An exception of a hook that this call ran.
+        """
         self._check_source(stream)
         cluster = self._cluster
         if cluster.declared[stream] == MAX_TIMESTAMP:
             raise UsageError(f"stream {stream!r} has finished, so no record of it comes any more: send before finish()")
         codec = cluster.codecs[stream]
         consumers = [(cluster.incarnations[name], extract) for name, extract in consumers_of(self.topology, stream)]
-        # All values and keys first: records of which one is wrong are not sent at all.
+        # Encode all values and keys first. If one record is wrong, none is sent.
         rows = [
             (value, codec.verify(value), timestamp, [(consumer, extract(value)) for consumer, extract in consumers])
             for value, timestamp in records
@@ -126,9 +164,18 @@ class TopologyHarness:
         self._settle()
 
     def advance(self, watermark: Timestamp, stream: str | None = None) -> None:
-        """Promise, as an injector does, that no later record is below ``watermark``: of one source, or of all.
+        """Declare that no later record is below ``watermark``, as an injector does.
 
-        Less than before says nothing new."""
+        A watermark below an earlier one has no effect.
+
+        Args:
+            watermark: Microseconds since the epoch.
+            stream: The source. None: all sources.
+
+        Raises:
+            UsageError: The stream is no source, or the watermark is not valid.
+            Exception: An exception of a hook that this call ran.
+        """
         self._check_time(watermark, "the watermark" if stream is None else f"the watermark of stream {stream!r}")
         for name in [stream] if stream is not None else list(self._cluster.declared):
             self._check_source(name)
@@ -137,10 +184,10 @@ class TopologyHarness:
         self._settle()
 
     def finish(self) -> None:
-        """The sources have ended: the low watermark goes to plus infinity.
+        """End all sources: their low watermark becomes plus infinity.
 
         Raises:
-            Exception: What a hook raised for a key that still waits for its next attempt, and that no policy gives up.
+            Exception: The exception of a hook whose key waits for a retry that no policy ends.
         """
         self.advance(MAX_TIMESTAMP)
         count, failure = self._cluster.waiting()
@@ -151,28 +198,40 @@ class TopologyHarness:
             raise error
 
     def advance_clock(self, by: Duration) -> None:
-        """Let wall time pass: wall timers, retries and other alarms fire at their own moments on the way."""
+        """Advance wall time. Wall timers, retries and other alarms fire at their own moments.
+
+        Args:
+            by: Microseconds, 0 or more.
+
+        Raises:
+            UsageError: ``by`` is negative or no integer.
+            Exception: An exception of a hook that this call ran.
+        """
         if not isinstance(by, int) or by < 0:
             raise UsageError(f"the clock goes forward, by a Duration (integer microseconds) from 0 on, not by {by!r}")
         self._cluster.driver.pass_time(by)
         self._settle()
 
     def crash(self) -> None:
-        """Lose all memory, and start again from what the store holds, as after ``kill -9``."""
+        """Lose all memory, and start again from the store, as after ``kill -9``."""
         self._cluster.restart()
         self._settle()
 
     def update(self, topology: Topology) -> None:
-        """Go on with a new version of the topology, as ``millwheel topology update`` with new code does (section 4.1).
+        """Replace the topology by a new version, as ``millwheel topology update`` with new code does (section 4.1).
 
-        Computations that stay keep state, timers, pending productions and watermark under their names. A state of an
-        earlier ``state_version`` is migrated when it is next read. A computation that is new gets what is produced from
-        now on. What a removed one had produced is delivered, and its state is given up.
+        A computation that stays keeps state, timers, pending productions and watermark under its name. A state of an
+        earlier ``state_version`` is migrated when it is next read. A new computation receives records from now on. The
+        productions of a removed computation are delivered, and its state is deleted.
+
+        Args:
+            topology: The new version, with the same name.
 
         Raises:
-            RecordsLeftError: At the next call for a source whose only reader was removed with records un-ACKed.
-            TopologyError: If the new version has mistakes, or may not follow on the present one; nothing changes then.
-            UsageError: If it has another name.
+            RecordsLeftError: At the next call for a source whose only consumer was removed before it had ACKed all
+                records.
+            TopologyError: The new version has mistakes, or may not replace the present one. Nothing changes then.
+            UsageError: The new version has another name.
         """
         check_update(self.topology, topology)
         before, plan = self._cluster.plan, topology.plan()
@@ -185,35 +244,39 @@ class TopologyHarness:
         self._settle()
 
     def close(self) -> None:
-        """Release the event loop that asynchronous hooks ran on."""
+        """Close the event loop of asynchronous hooks."""
         self._cluster.driver.close()
 
-    # What tests read.
+    # Results for a test.
 
     @property
     def topology(self) -> Topology:
-        """The present version."""
+        """The present version of the topology."""
         return self._cluster.topology
 
     @property
     def failures(self) -> list[str]:
-        """What user code raised, as an operator would read it."""
+        """The messages of all failures of user code, as an operator would read them."""
         return [one.message for one in self._cluster.failures]
 
     @property
     def now(self) -> Timestamp:
-        """The virtual clock."""
+        """The time of the virtual clock, in microseconds since the epoch."""
         return Timestamp(self._cluster.driver.now)
 
     @property
     def store(self) -> MemoryStore:
-        """What outlives a crash."""
+        """The store, whose contents survive a crash."""
         return self._cluster.driver.store
 
     def produced(self, stream: str) -> list[Produced]:
-        """The records produced to ``stream`` so far, each once, in the order of their delivery.
+        """The records produced to a stream so far, each once, in the order of their delivery.
 
-        Of a source, the injected records that no computation reads. UsageError if there is no such stream.
+        Args:
+            stream: The stream. For a source, the result has the injected records if no computation consumes them.
+
+        Raises:
+            UsageError: There is no such stream.
         """
         known = [*self._cluster.codecs, dead_letter_stream(self.topology.name)]
         if stream not in known:
@@ -222,11 +285,22 @@ class TopologyHarness:
         return list(self._cluster.produced.get(stream, ()))
 
     def values(self, stream: str) -> list[Any]:
-        """The values of ``produced``."""
+        """The values of the records that ``produced`` returns."""
         return [record.value for record in self.produced(stream)]
 
     def state(self, computation: str, key: str | int) -> Any:
-        """A key's state as the last commit left it; None if it has none."""
+        """A key's state after the last commit.
+
+        Args:
+            computation: The computation's name.
+            key: The key.
+
+        Returns:
+            The decoded state; None if the key has none.
+
+        Raises:
+            UsageError: There is no such computation.
+        """
         data = encode_key(key)
         core = self._cluster.core_of(self._known(computation), data)
         cell = core.state.cells.get(data)
@@ -234,7 +308,18 @@ class TopologyHarness:
         return core.state.program.state.decode(encoded) if encoded else None
 
     def timers(self, computation: str, key: str | int) -> dict[tuple[str, bool], Timestamp]:
-        """A key's timers: (tag, wall) → time."""
+        """A key's timers.
+
+        Args:
+            computation: The computation's name.
+            key: The key.
+
+        Returns:
+            By (tag, wall): the time of the timer, in microseconds since the epoch.
+
+        Raises:
+            UsageError: There is no such computation.
+        """
         data = encode_key(key)
         tables = self._cluster.core_of(self._known(computation), data).state.timers
         return {
@@ -244,12 +329,12 @@ class TopologyHarness:
         }
 
     def watermark(self, computation: str) -> Timestamp:
-        """The computation's low watermark (section 4.5): what its consumers see."""
+        """The computation's low watermark (section 4.5), which its consumers see. Microseconds since the epoch."""
         incarnation = self._cluster.incarnations[self._known(computation)]
         return Timestamp(self._cluster.watermarks.get(incarnation, MIN_TIMESTAMP))
 
     def counts(self, computation: str) -> Mapping[str, int]:
-        """Totals: records, duplicates, late, dead_letters."""
+        """The computation's totals: ``records``, ``duplicates``, ``late`` and ``dead_letters``."""
         totals = {"records": 0, "duplicates": 0, "late": 0, "dead_letters": 0}
         for core in self._cluster.cores_of(self._known(computation)):
             for name in totals:
@@ -257,15 +342,16 @@ class TopologyHarness:
         return totals
 
     def stopped(self, computation: str) -> str:
-        """Why the computation stands still by its failure policy; empty while it runs."""
+        """Why the computation's failure policy stopped it; empty while it runs."""
         return next((core.stopped for core in self._cluster.cores_of(self._known(computation)) if core.stopped), "")
 
     def _settle(self) -> None:
-        """Run until nothing is left to do, and raise what no policy deals with."""
+        """Run until nothing is left to do. Then raise the failures that no policy handles."""
         self._cluster.run()
+        self._cluster.driver.end_call()
         failures = self._cluster.failures[self._raised :]
         self._raised += len(failures)
-        unresolved = [one for one in failures if one.endless or isinstance(one.error, ValueEncodeError)]
+        unresolved = [one for one in failures if one.endless or isinstance(one.error, _ALWAYS_RAISED)]
         if not unresolved:
             return
         first, *others = unresolved
@@ -292,7 +378,7 @@ class TopologyHarness:
             raise self._left.pop(stream)
 
     def _check_time(self, time: object, what: str) -> None:
-        """UsageError for a time that is no integer, or that only another unit than microseconds explains."""
+        """Raise UsageError for a time that is no integer, or that is probably in another unit than microseconds."""
         if not isinstance(time, int) or isinstance(time, bool):
             raise UsageError(f"{what} is a Timestamp (integer microseconds), not {type(time).__name__}: {time!r}")
         unit = "" if self._any_timestamp else wrong_unit(time, self.now)
@@ -308,11 +394,11 @@ class TopologyHarness:
 
 
 def _error_of(failure: HookFailed) -> Exception:
-    """What a hook raised, as an exception for a test, with a note that says where."""
+    """The exception of a hook, for the test, with a note about the place."""
     error = failure.error
     if not isinstance(error, Exception):
-        # What ends a program or a task, such as SystemExit, is a failure of the hook and not of the test.
-        error = RuntimeError(f"a hook raised {type(error).__name__}: {error}")
+        # An exception such as SystemExit would end the test run. Here it is only a failure of the hook.
+        error = RuntimeError(f"a hook raised {error_message(error)}")
         error.__cause__ = failure.error
     if failure.message not in getattr(error, "__notes__", ()):
         error.add_note(failure.message)

@@ -1,4 +1,4 @@
-"""Injected records until they are ACKed: what the injectors of a harness keep in memory."""
+"""Injected records without an ACK: the memory of the harness's injectors."""
 
 from __future__ import annotations
 
@@ -14,17 +14,20 @@ __all__ = ["InjectedBatches", "injector_of"]
 
 
 def injector_of(stream: str) -> str:
-    """The name under which a stream's injector has its low watermark."""
+    """The sender name of a stream's injector, under which its low watermark is kept."""
     return f"injector/{stream}"
 
 
 class InjectedBatches:
-    """Batches by journal and token. They are sent again after a crash, and hold their injector's watermark."""
+    """Batches without an ACK, by journal and token.
+
+    They are sent again after a crash. They also hold the injector's watermark.
+    """
 
     def __init__(self) -> None:
         self._unacked: dict[tuple[str, int], Delivery] = {}
         self._parted: dict[tuple[str, int], set[int]] = {}
-        """Of batches that were refused in part: the indexes of records that are in batches of their own now."""
+        """For partly refused batches: the indexes of the records that were moved to separate batches."""
         self._parts = itertools.count(-1, -1)
         self._positions: dict[str, int] = {}
 
@@ -32,12 +35,12 @@ class InjectedBatches:
         return iter(list(self._unacked.values()))
 
     def next_position(self, stream: str) -> int:
-        """A number that no other record of the stream has."""
+        """A new number for a record. No other record of the stream has the same one."""
         position = self._positions[stream] = self._positions.get(stream, 0) + 1
         return position
 
     def open(self, consumer: str, journal: str, stream: str, position: int, watermark: int, opaque: bool) -> Delivery:
-        """A batch to be filled, from ``position`` on."""
+        """An empty batch, whose records begin at ``position``."""
         unacked = [one.ids for (to, _), one in self._unacked.items() if to == journal and one.stream == stream]
         pending = [min(ids.positions) for ids in unacked if isinstance(ids, PositionIds)]
         origin = f"{injector_of(stream)}/test"
@@ -46,12 +49,12 @@ class InjectedBatches:
         return Delivery(consumer, journal, stream, sender, ids, [], [], [], position, None)
 
     def keep(self, delivery: Delivery) -> Delivery:
-        """Keep a batch until it is ACKed; returns the copy to send."""
+        """Keep a batch until its ACK. Returns the copy to send."""
         self._unacked[delivery.journal, delivery.token] = delivery
         return replace(delivery)
 
     def acked(self, journal: str, token: int, remaining: Sequence[int]) -> bool:
-        """All of a batch but ``remaining`` is ACKed; whether it is done with."""
+        """Handle an ACK for all records of a batch except ``remaining``. Returns whether the batch is complete."""
         place = journal, token
         if not self._parted.get(place, set()).issuperset(remaining):
             return False
@@ -60,7 +63,7 @@ class InjectedBatches:
         return True
 
     def refused(self, journal: str, token: int, indexes: Sequence[int]) -> Delivery:
-        """What to send again: the records that were refused, as a batch of their own if the rest was not."""
+        """The records to send again. If only a part of a batch was refused, that part becomes a separate batch."""
         delivery = self._unacked[journal, token]
         if 0 < len(indexes) < len(delivery.keys):
             rest = [index for index in range(len(delivery.keys)) if index not in indexes]
@@ -71,24 +74,24 @@ class InjectedBatches:
         return replace(delivery)
 
     def all_again(self) -> list[Delivery]:
-        """Every batch, to be sent again: answers that were on their way are lost."""
+        """All batches, to send them again. Their answers were lost."""
         self._parted.clear()
         return [replace(delivery) for delivery in self._unacked.values()]
 
     def discard(self, consumer: str) -> set[str]:
-        """Discard what is due to a consumer; returns the streams of that."""
+        """Discard the batches for a consumer. Returns the streams that had such batches."""
         gone = {place: one.stream for place, one in self._unacked.items() if one.consumer == consumer}
         for place in gone:
             del self._unacked[place]
         return set(gone.values())
 
     def oldest(self, stream: str) -> int | None:
-        """The least timestamp of the stream's records that are not ACKed."""
+        """The smallest timestamp of the stream's records without an ACK."""
         return min((min(one.timestamps) for one in self._unacked.values() if one.stream == stream), default=None)
 
 
 def _part(delivery: Delivery, indexes: Sequence[int], token: int) -> Delivery:
-    """Some records of a delivery."""
+    """A delivery with only some of the records."""
     ids, columns = delivery.ids, (delivery.keys, delivery.values, delivery.timestamps)
     if isinstance(ids, PositionIds):
         ids = PositionIds(ids.sequence, ids.mark, [ids.positions[index] for index in indexes])

@@ -1,4 +1,4 @@
-"""What a new version of a topology may not do while it runs: the same rules as a master's (section 4.1)."""
+"""The rules for a new version of a running topology. They are those of the master (section 4.1)."""
 
 from __future__ import annotations
 
@@ -10,9 +10,15 @@ __all__ = ["check_update"]
 
 
 def check_update(before: Topology, after: Topology) -> None:
-    """Raise a TopologyError that lists all that is wrong with ``after``, or with its following on ``before``.
+    """Check that a topology may be replaced by a new version.
 
-    UsageError if it has another name.
+    Args:
+        before: The present version.
+        after: The new version.
+
+    Raises:
+        TopologyError: ``after`` has mistakes, or may not replace ``before``. The error lists all problems.
+        UsageError: ``after`` has another name.
     """
     after.check()
     if after.name != before.name:

@@ -1,7 +1,7 @@
-"""Ready-made windows and aggregates, written with the same public API as any computation (sections 2, 4.6, 5).
+"""Ready-made windows and aggregates, written with the public API alone (sections 2, 4.6, 5).
 
-A window gathers the records of a key whose timestamps lie in it; its result is produced when the low
-watermark has passed its end, with the end as timestamp::
+A window contains the records of one key whose timestamps lie within its bounds. When the low watermark has passed the
+end of a window, the window produces a result, with the end as its timestamp::
 
     import millwheel as mw
     from millwheel import windows  # or write mw.windows

@@ -1,4 +1,7 @@
-"""How the records of a window become one value: incrementally, and mergeable for sessions and two phases."""
+"""Aggregators compute one value from the records of a window, one record at a time.
+
+Their partial results can be merged, which sessions and two-phase aggregation need.
+"""
 
 from __future__ import annotations
 
@@ -21,21 +24,21 @@ _NUMBER: Final[Any] = int | float
 
 @dataclass  # not frozen, so that Aggregator[A, R](...) works: Python 3.11 sets __orig_class__ on the instance
 class Aggregator(Generic[A, R]):
-    """An aggregation of records: how the records of a window become one value.
+    """Computes one value from the records of a window.
 
-    ``merge`` must not depend on the order of its arguments, nor ``result`` on that of the records, if results are to
-    be a function of the data alone.
+    The result depends on the data alone under two conditions: ``merge`` does not depend on the order of its arguments,
+    and ``result`` does not depend on the order of the records.
 
-    The type of the result is ``result_type`` if that is given. Else it is ``R`` of ``Aggregator[A, R](...)`` or of a
-    subclass. Else it is what the function ``result`` is annotated to return.
+    The type of the result is ``result_type``, if it is given. Otherwise it is ``R`` of ``Aggregator[A, R](...)`` or of
+    a subclass. Otherwise it is the annotated return type of ``result``.
 
     Args:
-        accumulator: The type of the accumulators: one that states can hold.
-        new: Makes the accumulator of a window without records.
-        add: Returns the accumulator with the record in it. It may change and return the same object.
-        merge: Joins two accumulators. It may change and return one of them.
-        result: What the window produces.
-        result_type: The type of what ``result`` returns.
+        accumulator: The type of the accumulators. It must be a valid type for states.
+        new: Returns the accumulator of a window without records.
+        add: Returns the accumulator with the record added. It may change and return the same object.
+        merge: Merges two accumulators. It may change and return one of them.
+        result: Returns the value that the window produces.
+        result_type: The type of the value that ``result`` returns.
 
     A median, for example::
 
@@ -71,7 +74,7 @@ def result_type_of(aggregator: Aggregator[Any, Any]) -> Any:
 
 
 def _returned(function: Any) -> Any:
-    """What a callable returns by its annotation, or as a class; None if it does not say."""
+    """The annotated return type of a callable, or the class itself for a class; None if there is none."""
     if isinstance(function, type):
         return function
     try:
@@ -90,22 +93,26 @@ def _add_one(counted: int, record: Record[Any]) -> int:
 
 
 def count() -> Aggregator[int, int]:
-    """How many records. Their values are not even decoded."""
+    """The number of records. Their values are not decoded."""
     return Aggregator(int, int, _add_one, lambda a, b: a + b, _same, int)
 
 
 def total(of: Callable[[Any], float], item: Any = _NUMBER) -> Aggregator[Any, Any]:
-    """The sum of ``of(value)``. Sums of floats depend on the order of records; sums of integers do not.
+    """The sum of ``of(value)``. A sum of floats depends on the order of the records; a sum of integers does not.
 
     Args:
-        of: What of a value is added.
-        item: The type of that, and of the sum: ``int``, ``float`` or, by default, ``int | float``.
+        of: Returns the number to add for a value.
+        item: The type of that number and of the sum: ``int``, ``float`` or, by default, ``int | float``.
     """
     return Aggregator(item, lambda: 0, lambda a, record: a + of(record.value), lambda a, b: a + b, _same, item)
 
 
 def mean(of: Callable[[Any], float]) -> Aggregator[tuple[int, float], float]:
-    """The mean of ``of(value)``."""
+    """The mean of ``of(value)``.
+
+    Args:
+        of: Returns the number for a value.
+    """
     return Aggregator(
         tuple[int, int | float],
         lambda: (0, 0),
@@ -117,12 +124,22 @@ def mean(of: Callable[[Any], float]) -> Aggregator[tuple[int, float], float]:
 
 
 def largest(of: Callable[[Any], Any], item: Any = _NUMBER) -> Aggregator[Any, Any]:
-    """The largest ``of(value)``, which is of type ``item``: a number, or anything else that has an order."""
+    """The largest ``of(value)``.
+
+    Args:
+        of: Returns the item to compare for a value.
+        item: The type of that item: a number, or another type with an order.
+    """
     return _extreme(of, max, item)
 
 
 def smallest(of: Callable[[Any], Any], item: Any = _NUMBER) -> Aggregator[Any, Any]:
-    """The smallest ``of(value)``, which is of type ``item``: a number, or anything else that has an order."""
+    """The smallest ``of(value)``.
+
+    Args:
+        of: Returns the item to compare for a value.
+        item: The type of that item: a number, or another type with an order.
+    """
     return _extreme(of, min, item)
 
 
@@ -136,7 +153,13 @@ def _extreme(of: Callable[[Any], Any], choose: Callable[[Any, Any], Any], item: 
 
 
 def collect(of: Callable[[Any], Any], item: Any, *, limit: int = 10_000) -> Aggregator[list[Any], list[Any]]:
-    """All ``of(value)``, sorted, of type ``item``: up to ``limit`` a window, beyond which the record fails by name."""
+    """All ``of(value)``, sorted.
+
+    Args:
+        of: Returns the item for a value.
+        item: The type of that item.
+        limit: The most items of a window. The hook raises ValueError for a record beyond it.
+    """
 
     def add(items: list[Any], record: Record[Any]) -> list[Any]:
         return merge(items, [of(record.value)])

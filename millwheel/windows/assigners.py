@@ -1,4 +1,7 @@
-"""Which windows a timestamp belongs to: pure functions of the timestamp and, where one is given, a time zone."""
+"""Assigners return the windows of a timestamp.
+
+They are pure functions of the timestamp and, optionally, a time zone.
+"""
 
 from __future__ import annotations
 
@@ -8,45 +11,45 @@ from functools import lru_cache
 from typing import Final, NamedTuple, Protocol
 from zoneinfo import ZoneInfo
 
-from millwheel.core.time import MAX_TIMESTAMP, MIN_TIMESTAMP, Duration, Timestamp, from_datetime, to_datetime
+from millwheel.model.time import MAX_TIMESTAMP, MIN_TIMESTAMP, Duration, Timestamp, from_datetime, to_datetime
 from millwheel.sdk.errors import UsageError
 
 __all__ = ["Assigner", "SessionWindows", "Window", "session", "sliding", "tumbling"]
 
-_DAY: Final = 86_400_000_000
+_DAY_US: Final = 86_400_000_000
 _NONE: Final = Duration(0)
 
 
 class Window(NamedTuple):
-    """The timestamps from ``start`` up to, not including, ``end``; microseconds."""
+    """The timestamps from ``start`` (inclusive) to ``end`` (exclusive), in microseconds since the epoch."""
 
     start: int
     end: int
 
     @property
     def bounds(self) -> tuple[int, int]:
-        """Start and end as a plain tuple, which is equal to the window and faster to encode."""
+        """Start and end as a plain tuple. It equals the window and is faster to encode."""
         return self.start, self.end
 
     @property
     def tag(self) -> str:
-        """The tag of a timer for this window."""
+        """The timer tag of this window."""
         return f"{self.start}/{self.end}"
 
     @classmethod
     def from_tag(cls, tag: str) -> Window:
-        """The window whose tag this is."""
+        """The window with this timer tag."""
         start, _, end = tag.partition("/")
         return cls(int(start), int(end))
 
 
 def _window(start: int, end: int) -> Window:
-    """A window, cut where time begins and ends."""
+    """A window, limited to MIN_TIMESTAMP and MAX_TIMESTAMP."""
     return Window(max(start, MIN_TIMESTAMP), min(end, MAX_TIMESTAMP))
 
 
 class Assigner(Protocol):
-    """Puts timestamps into windows. The same timestamp always gives the same windows."""
+    """Assigns timestamps to windows. The same timestamp always gives the same windows."""
 
     def windows_of(self, timestamp: int) -> tuple[Window, ...]:
         """The windows that contain ``timestamp``, in increasing order of their starts."""
@@ -61,7 +64,8 @@ class _Aligned:
         self.size = size
         self.every = every
         self.offset = offset
-        # The last answer, which holds for timestamps from _from to below _to. Most timestamps are near the one before.
+        # The last result. It is valid for timestamps from _from to below _to. Most timestamps are close to the previous
+        # one.
         self._found: tuple[Window, ...] = ()
         self._from = self._to = 0
 
@@ -72,8 +76,9 @@ class _Aligned:
         last = timestamp - (timestamp - self.offset) % self.every
         first = last - (self.size - 1 - (timestamp - last)) // self.every * self.every
         found = tuple(_window(start, start + self.size) for start in range(first, last + 1, self.every))
-        # The window before the first one ends at first + size - every; the one after the last begins at last + every.
-        # Where size is no multiple of every, the former may lie within the last window. The answer holds from there.
+        # The window before the first one ends at first + size - every. The window after the last one begins at last +
+        # every. If size is not a multiple of every, the former may end within the last window. The result is valid from
+        # there.
         self._found = found
         self._from, self._to = max(last, first + self.size - self.every), min(first + self.size, last + self.every)
         return found
@@ -82,9 +87,9 @@ class _Aligned:
 class _Zoned:
     """Windows on the local clock of a time zone.
 
-    A day begins where its date is first shown: mostly at midnight. A day in which the clocks change has 23 or 25 hours.
-    Windows shorter than a day divide it by its wall clock. They are cut in two where the clocks change, so that an hour
-    that is shown twice gets two windows. No window gathers more than ``size`` of real time.
+    A day begins at the first moment of its date, which is mostly midnight. A day in which the clocks change has 23 or
+    25 hours. Windows shorter than a day divide it by the local time. A window in which the clocks change is cut in two
+    there. An hour that occurs twice therefore has two windows. No window contains more than ``size`` of real time.
     """
 
     __slots__ = ("_day", "size", "zone")
@@ -101,9 +106,9 @@ class _Zoned:
         self.__init__(*state)  # type: ignore[misc]
 
     def windows_of(self, timestamp: int) -> tuple[Window, ...]:
-        """See Assigner. UsageError for a timestamp outside the calendar, which no clock shows."""
+        """See Assigner. UsageError for a timestamp outside the calendar."""
         try:
-            return (self._days_of(timestamp) if self.size >= _DAY else self._part_of_day(timestamp),)
+            return (self._days_of(timestamp) if self.size >= _DAY_US else self._part_of_day(timestamp),)
         except (OverflowError, ValueError) as error:
             raise UsageError(
                 f"the timestamp {timestamp} is outside the calendar of {self.zone} (years 1 to 9999): "
@@ -111,7 +116,7 @@ class _Zoned:
             ) from error
 
     def _part_of_day(self, timestamp: int) -> Window:
-        """The part of the local day, cut where the zone's offset changes within it."""
+        """The part of the local day that contains the timestamp, cut where the zone's offset changes."""
         shift = self._shift_at(timestamp)
         start = timestamp - (timestamp + shift) % self.size
         end = start + self.size
@@ -129,7 +134,10 @@ class _Zoned:
         return to_datetime(Timestamp(timestamp)).astimezone(self.zone)
 
     def _change_between(self, low: int, high: int) -> int:
-        """The first timestamp after ``low`` with another offset than it; the offset at ``high`` differs."""
+        """The first timestamp after ``low`` whose offset differs from that of ``low``.
+
+        The offset of ``high`` must differ.
+        """
         before = self._shift_at(low)
         while high - low > 1:
             middle = (low + high) // 2
@@ -143,66 +151,73 @@ class _Zoned:
         ordinal = self._local(timestamp).toordinal()
         window = self._day(ordinal)
         while timestamp >= window.end:
-            # The clocks went back over midnight: the date is shown again, within the day after it.
-            ordinal += self.size // _DAY
+            # The clocks went back over midnight, so the old date occurs again within the day after it.
+            ordinal += self.size // _DAY_US
             window = self._day(ordinal)
         return window
 
     def _window_of_day(self, ordinal: int) -> Window:
-        days = self.size // _DAY
+        days = self.size // _DAY_US
         first = ordinal - ordinal % days
         return Window(self._midnight(first), self._midnight(first + days))
 
     def _midnight(self, ordinal: int) -> int:
-        """Where the date is first shown, also if the clocks skip midnight or show it twice."""
+        """The first moment of a date, even if the clocks skip midnight or show it twice."""
         return from_datetime(datetime.fromordinal(ordinal).replace(tzinfo=self.zone))
 
 
 @dataclass(frozen=True, slots=True)
 class SessionWindows:
-    """Windows by activity: a key's records less than ``gap`` apart are one session; it ends ``gap`` after the last."""
+    """Windows by activity.
+
+    Records of a key less than ``gap`` apart form one session, which ends ``gap`` after the last.
+
+    ``gap`` is in microseconds.
+    """
 
     gap: Duration
 
 
 def tumbling(size: Duration, *, offset: Duration = _NONE, zone: str | ZoneInfo | None = None) -> Assigner:
-    """Windows of ``size``, one after the other.
+    """Adjacent windows of ``size``.
 
-    Without a ``zone`` they are aligned to the Unix epoch, shifted by ``offset``. With one they follow its
-    clock: ``tumbling(mw.hours(24), zone="America/New_York")`` gives local days. A local week begins on Sunday.
-    A window shorter than a day ends where the clocks change, and the next one begins there.
+    Without a ``zone`` they are aligned to the Unix epoch, shifted by ``offset``. With a ``zone`` they follow its local
+    clock: ``tumbling(mw.hours(24), zone="America/New_York")`` gives local days. A local week begins on Sunday. A window
+    shorter than a day ends when the clocks change, and the next window begins there.
 
     Args:
-        size: Microseconds; with a zone, a part of a day that divides it or a number of days.
-        offset: Microseconds by which the windows' starts are shifted from the epoch; not with a zone.
+        size: Microseconds. With a zone: a divisor of a day, or a number of whole days.
+        offset: Microseconds by which the starts of the windows are shifted from the epoch. Not with a zone.
         zone: A time zone, or its IANA name.
 
+    Returns:
+        The assigner. With a zone, it raises UsageError for a timestamp outside the calendar.
+
     Raises:
-        UsageError: If ``size`` is not positive, or does not fit the zone, or both offset and zone are given.
-            Also raised by ``windows_of`` for a timestamp outside the calendar of a zone.
+        UsageError: ``size`` is not positive or does not fit the zone, or both offset and zone are given.
     """
     _positive(size, "size")
     if zone is None:
         return _Aligned(size, size, offset % size)
     if offset:
         raise UsageError("a window takes an offset or a zone, not both: the zone's clock says where windows begin")
-    if _DAY % size and size % _DAY:
+    if _DAY_US % size and size % _DAY_US:
         raise UsageError(f"windows on a zone's clock must divide a day or be whole days, not {size} microseconds")
     return _Zoned(size, ZoneInfo(zone) if isinstance(zone, str) else zone)
 
 
 def sliding(size: Duration, every: Duration, *, offset: Duration = _NONE) -> Assigner:
-    """Windows of ``size`` that begin every ``every``: each timestamp is in ``size / every`` of them.
+    """Windows of ``size`` that begin every ``every``. Each timestamp is in ``size / every`` of them.
 
-    Where ``every`` does not divide ``size``, some timestamps are in one window more than others.
+    If ``every`` does not divide ``size``, some timestamps are in one window more than others.
 
     Args:
         size: Microseconds.
         every: Microseconds, at most ``size``.
-        offset: Microseconds by which the windows' starts are shifted from the epoch.
+        offset: Microseconds by which the starts of the windows are shifted from the epoch.
 
     Raises:
-        UsageError: If a duration is not positive, or ``every`` exceeds ``size``.
+        UsageError: A duration is not positive, or ``every`` exceeds ``size``.
     """
     _positive(size, "size")
     _positive(every, "every")
@@ -212,7 +227,14 @@ def sliding(size: Duration, every: Duration, *, offset: Duration = _NONE) -> Ass
 
 
 def session(gap: Duration) -> SessionWindows:
-    """Windows by activity, ``gap`` after a key's last record they end; for SessionAggregate."""
+    """Windows by activity, for SessionAggregate. A window ends ``gap`` after a key's last record.
+
+    Args:
+        gap: Microseconds.
+
+    Raises:
+        UsageError: ``gap`` is not positive.
+    """
     _positive(gap, "gap")
     return SessionWindows(gap)
 

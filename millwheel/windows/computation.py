@@ -1,11 +1,13 @@
-"""Aggregation over tumbling and sliding windows (figure 9's Windower, made general)."""
+"""Aggregation over tumbling and sliding windows, a general form of figure 9's Windower."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
-from millwheel.core.time import LAST_TIMESTAMP, MAX_TIMESTAMP, Duration, Timestamp
+import msgspec
+
+from millwheel.model.time import LAST_TIMESTAMP, MAX_TIMESTAMP, Duration, Timestamp
 from millwheel.sdk.computation import SAME_AS_INPUT, Computation
 from millwheel.sdk.context import Context
 from millwheel.sdk.errors import UsageError
@@ -18,36 +20,44 @@ __all__ = ["Aggregate", "output_types", "result_time"]
 
 A = TypeVar("A")
 
-Panes = dict[tuple[int, int], tuple[int, A]]
-"""By a window's start and end: the revision last produced (-1 until the first result is), and the accumulator."""
+
+class Pane(msgspec.Struct, Generic[A], array_like=True):
+    """The data of one window of a key. It is changed in place, because a new object for each record would be slower."""
+
+    revision: int
+    """The revision of the last result; -1 before the first result."""
+    accumulator: A
+
+
+Panes = dict[tuple[int, int], Pane[A]]
+"""By a window's start and end, in microseconds."""
 
 _NONE: Final = Duration(0)
 _PURGE: Final = "purge/"
-"""Begins the tags of the timers that end what is kept for late records."""
+"""The tag prefix of the timers that delete a window which is kept for late records."""
 
 
 class Aggregate(Computation[Any, Panes[A]]):
-    """One result per key and window, produced when the low watermark has passed the window's end.
+    """Produces one result for each key and window, when the low watermark has passed the window's end.
 
-    Late records whose windows are still open count like any other. For those that come after their window's
-    result, ``allowed_lateness`` says how long windows are kept for them: each then produces a corrected Result
-    with the next revision and the window's end as timestamp. A record that none of its windows is kept for is
-    produced, as it came, to ``too_late`` if that stream is named, else dropped. To keep all late records out, set
-    ``late=`` where the computation is added.
+    A late record whose window is still open counts like any other. After its end, a window is kept for
+    ``allowed_lateness``. A record that arrives in that time produces a corrected Result, with the next revision and the
+    window's end as timestamp. A record for which no window is kept is produced unchanged to ``too_late``, or dropped if
+    there is no such stream. To exclude all late records, set ``late=`` in ``Topology.add``.
 
-    It declares its outputs: ``output`` carries ``Result[R]``, where ``R`` is the type of the aggregator's results, and
-    ``too_late`` the type of the inputs. ``outputs=`` may be left out where the computation is added.
+    The computation declares its outputs, so ``outputs=`` is optional in ``Topology.add``. ``output`` carries
+    ``Result[R]``, where ``R`` is the type of the aggregator's results. ``too_late`` carries the type of the inputs.
 
     Args:
-        windows: Which windows a timestamp is in.
-        aggregator: How a window's records become one value.
-        output: The stream that results are produced to.
-        allowed_lateness: Microseconds of event time for which a window is kept after its end.
-        too_late: The stream that records are produced to for which no window is kept any more.
+        windows: Assigns timestamps to windows.
+        aggregator: Computes one value from the records of a window.
+        output: The stream of the results.
+        allowed_lateness: How long a window is kept after its end, in microseconds of event time.
+        too_late: The stream of records for which no window is kept.
 
     Raises:
-        UsageError: If ``windows`` are session windows, the aggregator does not state the type of its results, or
-            both streams have the same name.
+        UsageError: ``windows`` are session windows, ``allowed_lateness`` is negative, the aggregator does not state the
+            type of its results, or both streams have the same name.
     """
 
     def __init__(
@@ -69,7 +79,7 @@ class Aggregate(Computation[Any, Panes[A]]):
         self.allowed_lateness = allowed_lateness
         self.too_late = too_late
         self.outputs = output_types(aggregator, output, too_late)
-        # What fills A, for the type of the state.
+        # The type argument for A. It defines the type of the state.
         self.__orig_class__ = Aggregate[aggregator.accumulator]  # type: ignore[name-defined]
         self._add = aggregator.add
         self._new = aggregator.new
@@ -80,20 +90,19 @@ class Aggregate(Computation[Any, Panes[A]]):
         return self.outputs
 
     def process_record(self, ctx: Context[Panes[A]], record: Record[Any]) -> None:
-        """Add the record to its windows, and set a timer for the end of each new one."""
+        """Add the record to its windows, and set a timer for the end of each new window."""
         panes = ctx.state
         taken = False
         for window in self._windows_of(record.timestamp):
             pane = panes.get(window)
             if pane is not None:
                 taken = True
-                revision, accumulator = pane
-                panes[window] = revision, self._add(accumulator, record)
-                if revision >= 0:
-                    self._produce(ctx, window)
+                pane.accumulator = self._add(pane.accumulator, record)
+                if pane.revision >= 0:
+                    self._produce(ctx, window, pane)
             elif window.end > ctx.watermark:
                 taken = True
-                panes[window.bounds] = -1, self._add(self._new(), record)
+                panes[window.bounds] = Pane(-1, self._add(self._new(), record))
                 ctx.set_timer(Timestamp(window.end), window.tag)
             elif self._is_kept(ctx, window):
                 taken = True
@@ -102,12 +111,12 @@ class Aggregate(Computation[Any, Panes[A]]):
             self._drop(ctx, record)
 
     def process_timer(self, ctx: Context[Panes[A]], timer: Timer) -> None:
-        """The low watermark has passed a window's end (or what is allowed beyond it)."""
+        """Produce the result of a window that has ended, or delete a window that is no longer kept."""
         window = Window.from_tag(timer.tag.removeprefix(_PURGE))
         if timer.tag.startswith(_PURGE):
             ctx.state.pop(window, None)
         else:
-            self._produce(ctx, window)
+            self._produce(ctx, window, ctx.state[window])
             if self.allowed_lateness:
                 ctx.set_timer(self._purge_at(window), _PURGE + timer.tag)
             else:
@@ -119,40 +128,39 @@ class Aggregate(Computation[Any, Panes[A]]):
         return Timestamp(min(window.end + self.allowed_lateness, MAX_TIMESTAMP))
 
     def _is_kept(self, ctx: Context[Panes[A]], window: Window) -> bool:
-        """Whether late records of an ended window still count."""
+        """Whether a window that has ended still accepts late records."""
         return ctx.watermark < self._purge_at(window)
 
     def _open_late(self, ctx: Context[Panes[A]], record: Record[Any], window: Window) -> None:
-        """The first record of a window that has ended, and is kept."""
-        ctx.state[window.bounds] = -1, self._add(self._new(), record)
-        self._produce(ctx, window)
+        """Handle the first record of a window that has ended and is still kept."""
+        pane = ctx.state[window.bounds] = Pane(-1, self._add(self._new(), record))
+        self._produce(ctx, window, pane)
         ctx.set_timer(self._purge_at(window), _PURGE + window.tag)
 
     def _drop(self, ctx: Context[Panes[A]], record: Record[Any]) -> None:
-        """A record that comes when none of its windows is kept any more."""
+        """Handle a record for which no window is kept."""
         if not ctx.state:
             del ctx.state
         if self.too_late is not None:
             ctx.produce(self.too_late, record.value)
 
-    def _produce(self, ctx: Context[Panes[A]], window: Window) -> None:
-        before, accumulator = ctx.state[window]
-        revision = before + 1
-        ctx.state[window] = revision, accumulator
-        value = self.aggregator.result(accumulator)
-        result = Result(ctx.key, Timestamp(window.start), Timestamp(window.end), value, revision)
+    def _produce(self, ctx: Context[Panes[A]], window: Window, pane: Pane[A]) -> None:
+        pane.revision += 1
+        value = self.aggregator.result(pane.accumulator)
+        result = Result(ctx.key, Timestamp(window.start), Timestamp(window.end), value, pane.revision)
         ctx.produce(self.output, result, timestamp=result_time(window))
 
 
 def result_time(window: Window) -> Timestamp:
-    """The timestamp of a window's results: its end, or the last timestamp that a record can have."""
+    """The timestamp of a window's results: its end, but at most LAST_TIMESTAMP."""
     return Timestamp(min(window.end, LAST_TIMESTAMP))
 
 
 def output_types(aggregator: Aggregator[Any, Any], output: str, too_late: str | None) -> dict[str, Any]:
-    """What a window computation produces: results to ``output``, and records that are too late as they came.
+    """The outputs of a window computation: results to ``output``, and unchanged late records to ``too_late``.
 
-    UsageError as by :class:`Aggregate`.
+    Raises:
+        UsageError: As by :class:`Aggregate`.
     """
     if too_late == output:
         raise UsageError(f"output= and too_late= both name stream {output!r}: a stream has one type; use two streams")

@@ -1,4 +1,4 @@
-"""What windows produce."""
+"""The results of windows."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Generic, TypeVar
 
 import msgspec
 
-from millwheel.core.time import Timestamp
+from millwheel.model.time import Timestamp
 
 __all__ = ["Result"]
 
@@ -14,10 +14,9 @@ T = TypeVar("T")
 
 
 class Result(msgspec.Struct, Generic[T], frozen=True):
-    """The aggregate of one key and window, ``start`` inclusive and ``end`` exclusive.
+    """The aggregate of one key and window, from ``start`` (inclusive) to ``end`` (exclusive), in microseconds.
 
-    ``revision`` is 0 for the result produced at the window's end, and counts the corrections by
-    late records that were produced since.
+    ``revision`` is 0 for the result at the window's end. Each correction by a late record increases it by 1.
     """
 
     key: str

@@ -1,4 +1,4 @@
-"""Aggregation over sessions: windows whose bounds depend on the records, and which merge."""
+"""Aggregation over sessions: windows whose bounds depend on the records, and which can merge."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from functools import reduce
 from typing import Any, TypeVar
 
-from millwheel.core.time import MAX_TIMESTAMP, Timestamp
+from millwheel.model.time import MAX_TIMESTAMP, Timestamp
 from millwheel.sdk.computation import Computation
 from millwheel.sdk.context import Context
 from millwheel.sdk.errors import UsageError
@@ -21,27 +21,27 @@ __all__ = ["SessionAggregate"]
 A = TypeVar("A")
 
 Sessions = list[tuple[int, int, A]]
-"""(start, end, accumulator) by increasing start; no two overlap."""
+"""(start, end, accumulator) of each session, by increasing start. Sessions do not overlap."""
 
 
 class SessionAggregate(Computation[Any, Sessions[A]]):
-    """One result per key and session, produced when the low watermark has passed its end.
+    """Produces one result for each key and session, when the low watermark has passed the session's end.
 
-    A record belongs to the session that its timestamp falls into, or opens one from its timestamp to ``gap``
-    later; sessions that a record joins become one. A late record whose session would have ended is
-    produced, as it came, to ``too_late`` if that stream is named, else dropped.
+    A record belongs to the session that contains its timestamp. Otherwise it opens a session, which ends ``gap`` after
+    the timestamp. If a record connects several sessions, they are merged. A late record whose session would have ended
+    already is produced unchanged to ``too_late``, or dropped if there is no such stream.
 
-    It declares its outputs as :class:`Aggregate` does.
+    The computation declares its outputs as :class:`Aggregate` does.
 
     Args:
         windows: The gap that ends a session, from ``windows.session(gap)``.
-        aggregator: How a session's records become one value.
-        output: The stream that results are produced to.
-        too_late: The stream that records are produced to whose session would have ended.
+        aggregator: Computes one value from the records of a session.
+        output: The stream of the results.
+        too_late: The stream of records whose session would have ended already.
 
     Raises:
-        UsageError: If ``windows`` are no session windows, the aggregator does not state the type of its results, or
-            both streams have the same name.
+        UsageError: ``windows`` are no session windows, the aggregator does not state the type of its results, or both
+            streams have the same name.
     """
 
     def __init__(
@@ -61,7 +61,7 @@ class SessionAggregate(Computation[Any, Sessions[A]]):
         self.output = output
         self.too_late = too_late
         self.outputs = output_types(aggregator, output, too_late)
-        # What fills A, for the type of the state.
+        # The type argument for A. It defines the type of the state.
         self.__orig_class__ = SessionAggregate[aggregator.accumulator]  # type: ignore[name-defined]
 
     def declared_outputs(self) -> Mapping[str, Any]:
@@ -69,7 +69,7 @@ class SessionAggregate(Computation[Any, Sessions[A]]):
         return self.outputs
 
     def process_record(self, ctx: Context[Sessions[A]], record: Record[Any]) -> None:
-        """Put the record into its session, merging those that it joins."""
+        """Add the record to its session. Merge the sessions that the record connects."""
         start, end = record.timestamp, min(record.timestamp + self.gap, MAX_TIMESTAMP)
         sessions = ctx.state
         joined = [one for one in sessions if one[0] < end and start < one[1]]
@@ -91,7 +91,7 @@ class SessionAggregate(Computation[Any, Sessions[A]]):
         ctx.set_timer(Timestamp(last), str(first))
 
     def process_timer(self, ctx: Context[Sessions[A]], timer: Timer) -> None:
-        """The low watermark has passed a session's end."""
+        """Produce the result of a session that has ended."""
         sessions = ctx.state
         ended = next(one for one in sessions if one[0] == int(timer.tag))
         sessions.remove(ended)

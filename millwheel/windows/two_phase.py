@@ -1,4 +1,7 @@
-"""Aggregation of keys too hot for one machine (section 8.4): partial results by shard, then one result by key."""
+"""Aggregation of keys with too many records for one machine (section 8.4), in two phases.
+
+The first phase computes partial results by shard. The second phase computes one result by key.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,7 @@ from zlib import crc32
 
 import msgspec
 
-from millwheel.core.time import MAX_TIMESTAMP, Timestamp
+from millwheel.model.time import MAX_TIMESTAMP, Timestamp
 from millwheel.sdk.codecs import ValueFormat
 from millwheel.sdk.computation import Computation
 from millwheel.sdk.context import Context
@@ -40,22 +43,23 @@ def two_phase(
 ) -> None:
     """Add a two-phase aggregation of the stream ``source`` to ``topology``: ``name-partial`` and ``name``.
 
-    The first phase spreads each key over several keys by a hash of the record and aggregates there. The second phase
-    merges the partial results. Late records count as in :class:`Aggregate` without allowed lateness. A function gives
-    the keys of ``source``, so an injector asks a worker for them, unless it is given ``topology=``.
+    The first phase divides each key into several keys by a hash of the record, and aggregates there. The second phase
+    merges the partial results. Late records count as in :class:`Aggregate` without allowed lateness. The key of
+    ``source`` is a function. An injector therefore requests the keys from a worker, unless it has a ``topology=``
+    argument.
 
     Args:
-        topology: Where the two computations are added.
-        name: The name of the second phase. The first phase's name, and its stream's, begin with it.
-        source: The stream that is aggregated.
-        key_of: A record's key, from its value.
-        windows: Which windows a timestamp is in.
-        aggregator: How a window's records become one value.
-        output: The stream that gets one Result for each key and window.
-        shards: Over how many keys each key is spread, and so how many partial results are merged at most.
+        topology: The topology to extend.
+        name: The name of the second phase. The names of the first phase and of its stream begin with it.
+        source: The stream to aggregate.
+        key_of: Returns a record's key from its value.
+        windows: Assigns timestamps to windows.
+        aggregator: Computes one value from the records of a window.
+        output: The stream of the results: one Result for each key and window.
+        shards: The number of keys that each key is divided into. At most this many partial results are merged.
 
     Raises:
-        UsageError: If ``shards`` is not positive, or as by :class:`Aggregate`.
+        UsageError: ``shards`` is not positive, or as by :class:`Aggregate`.
     """
     if shards < 1:
         raise UsageError(f"shards must be positive, not {shards}")
@@ -82,7 +86,10 @@ def _same(value: Any) -> Any:
 
 
 def _encoder_of(topology: Topology, stream: str) -> Callable[[Any], bytes]:
-    """Encodes a stream's values, equal ones alike in every process: a record that is sent again has the same shard."""
+    """An encoder for a stream's values. Equal values have equal encodings in every process.
+
+    A record that is sent again therefore gets the same shard.
+    """
     codec = topology.plan().streams[stream].codec
     assert codec is not None, "a topology that passed its check has a codec for every stream"
     if codec.format is not ValueFormat.MSGPACK:
@@ -95,17 +102,17 @@ def _unsharded(partial: Result[Any]) -> str:
 
 
 Merged = dict[tuple[int, int], A]
-"""By a window's start and end."""
+"""By a window's start and end, in microseconds."""
 
 
 class _Merge(Computation[Any, Merged[A]]):
-    """Joins the shards' partial results, which all carry their window's end as timestamp."""
+    """Merges the partial results of all shards. Their timestamp is the end of their window."""
 
     def __init__(self, aggregator: Aggregator[A, Any], output: str) -> None:
         self.aggregator = aggregator
         self.output = output
         self.outputs = output_types(aggregator, output, None)
-        # What fills A, for the type of the state.
+        # The type argument for A. It defines the type of the state.
         self.__orig_class__ = _Merge[aggregator.accumulator]  # type: ignore[name-defined]
 
     def declared_outputs(self) -> Mapping[str, Any]:
@@ -121,11 +128,11 @@ class _Merge(Computation[Any, Merged[A]]):
             merged[window] = self.aggregator.merge(merged[window], partial.value)
         else:
             merged[window.bounds] = partial.value
-        # One microsecond beyond the partial results' own timestamp: at that watermark none is still to come.
+        # One microsecond after the timestamp of the partial results. At that watermark, all of them have arrived.
         ctx.set_timer(Timestamp(min(partial.end + 1, MAX_TIMESTAMP)), window.tag, hold=result_time(window))
 
     def process_timer(self, ctx: Context[Merged[A]], timer: Timer) -> None:
-        """Every shard's partial result is in."""
+        """Produce the result of a window. The partial results of all shards have arrived."""
         window = Window.from_tag(timer.tag)
         value = self.aggregator.result(ctx.state.pop(window))
         result = Result(ctx.key, Timestamp(window.start), Timestamp(window.end), value)

@@ -1,10 +1,10 @@
-"""The computations of simulated topologies: user code that passes records on, and watches what the system does to it.
+"""The computations of simulated topologies: user code that forwards records, and checks what the system does to it.
 
-Whatever a block does, the ids of the records that it took leave it exactly once on each of its outputs, sooner or
-later; library windows alone repeat them (:mod:`simulation.blocks.library`). Most blocks number their steps by a counter
-in the key's state, so that the order of a key's steps shows at the sinks, through all crashes. What a hook sees
-that no hook may see is noted in ``SEEN``. What is known of the cluster that decides on what may be late is in
-``DIVIDED``. A record without ids is *chaff*: every block passes it on.
+Invariant: a block sends the ids of the records that it consumed exactly once to each of its outputs, sooner or later.
+Only library windows repeat ids (:mod:`simulation.blocks.library`). Most blocks number their steps with a counter in the
+key's state. So the sinks show the order of a key's steps, through all crashes. Hooks record in ``SEEN`` what no hook
+may see. ``DIVIDED`` names the computations that were in several intervals, which decides what may be late. A record
+without ids is *chaff*: every block forwards it.
 """
 
 from simulation.blocks.assembly import assemble, plain_node

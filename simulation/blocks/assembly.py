@@ -1,4 +1,4 @@
-"""Topologies from plans: each node of a plan is a block."""
+"""Topologies from plans: each node of a plan becomes a block."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import json
 from typing import Any, Final
 
 import millwheel as mw
-from millwheel.core.time import seconds
+from millwheel.model.time import seconds
 from simulation.blocks.library import LIBRARY, add_library
 from simulation.blocks.plain import Count, Flaky, Loop, Pass, Poison, Recount, Scatter, Slow, Tally
 from simulation.blocks.records import Item
@@ -32,18 +32,18 @@ _KINDS: Final[dict[str, Any]] = {
 }
 
 _WEAK_KINDS: Final[dict[str, Any]] = {"window": WeakWindow, "delay": WeakDelay}
-"""Kinds that are other blocks where they produce weakly."""
+"""Kinds that use other blocks for weak productions."""
 
 
 def _policy(node: dict[str, Any]) -> mw.FailurePolicy:
-    """What becomes of records on which a hook fails."""
+    """The failure policy for records on which a hook fails."""
     if "letters" in node:
         return mw.dead_letter(after=node["letters"])
     return mw.stop(after=node["stops"]) if "stops" in node else mw.retry()
 
 
 def plain_node() -> dict[str, Any]:
-    """What a node of a plan has beside its name, its kind, its inputs and its outputs, unless it says otherwise."""
+    """The default properties of a plan's node, except name, kind, inputs and outputs."""
     return {
         "arguments": [],
         "strong": True,

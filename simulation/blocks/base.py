@@ -1,4 +1,4 @@
-"""What blocks have in common: they number a key's steps, gather its records, and complain of what may not be."""
+"""Common parts of all blocks: they number a key's steps, collect its records, and report violations."""
 
 from __future__ import annotations
 
@@ -11,21 +11,27 @@ __all__ = ["Block", "check_due", "gather", "look", "number", "numbered", "releas
 
 
 class Block:
-    """What blocks have in common."""
+    """The base class of blocks."""
 
     def __init__(self, name: str, outputs: list[str]) -> None:
         self.name = name
         self.outputs = outputs
         self.feedback: dict[str, str] = {}
-        """The streams that come back to it, with their keys."""
+        """The feedback streams of the block, with their keys."""
         self.loose = False
-        """Whether what it is given may be late: duplicates, or what was there before it; and so what comes of it."""
+        """Whether its input may be late, because it gets duplicates or records from before it was added.
+
+        So its output may be late.
+        """
 
         self.joins: frozenset[str] = frozenset()
-        """The streams that it joined when records had been sent: what of them is late here is late behind it."""
+        """The streams to which it was added after records had been sent.
+
+        Records of these streams that are late here are late after it.
+        """
 
     def complain(self, what: str) -> None:
-        """Note what may not be."""
+        """Record a violation."""
         SEEN.append(f"{self.name}: {what}")
 
     def emit(self, ctx: Any, item: Item, timestamp: Any = None) -> None:
@@ -35,7 +41,7 @@ class Block:
 
 
 def look(block: Block, ctx: Any, record: mw.Record[Item]) -> None:
-    """Complain of a record that is behind the watermark and not flagged, or the other way round."""
+    """Report a record whose late flag does not match the watermark."""
     if record.late is not (record.timestamp < ctx.watermark):
         claim = "late" if record.late else "not late"
         block.complain(f"a record at {record.timestamp} of key {ctx.key} is {claim} at watermark {ctx.watermark} (G14)")
@@ -47,12 +53,12 @@ def turns(number: int) -> int:
 
 
 def number(block: Block, ctx: Any, record: mw.Record[Item]) -> None:
-    """Number a key's record, and send it on."""
+    """Number a key's record, and forward it."""
     block.emit(ctx, numbered(block, ctx, record))
 
 
 def numbered(block: Block, ctx: Any, record: mw.Record[Item]) -> Item:
-    """A record with the next number of its key's. What comes by a feedback edge may be late."""
+    """The record with the key's next number. Records of a feedback edge may be late."""
     item = record.value
     look(block, ctx, record)
     tainted = item.tainted or block.loose or (record.late and record.stream in block.joins)
@@ -85,19 +91,19 @@ def gather(block: Block, ctx: Any, tag: str, record: mw.Record[Item], timestamp:
 
 
 def check_due(block: Block, ctx: Any, timer: mw.Timer) -> None:
-    """Complain of a timer that fires for another time than it was last set to."""
+    """Report a timer that fires for another time than the one it was last set to."""
     bucket = ctx.state.buckets.get(timer.tag)
     if bucket is not None and bucket.due != timer.timestamp:
         block.complain(f"timer {timer} of key {ctx.key} fires, and it was set to {bucket.due} (G6)")
 
 
 def _least(timer: mw.Timer) -> int:
-    """The least timestamp that a firing may produce at: a watermark timer's own."""
+    """The lowest timestamp that a firing may produce at: for an event-time timer, the timer's timestamp."""
     return mw.MIN_TIMESTAMP if timer.wall else timer.timestamp
 
 
 def release(block: Block, ctx: Any, timer: mw.Timer) -> None:
-    """Send a key's bucket on."""
+    """Forward a key's bucket."""
     state: Gathered = ctx.state
     bucket = state.buckets.pop(timer.tag, None)
     if bucket is None:

@@ -1,6 +1,6 @@
-"""The library's own windows in simulated topologies: the ids of each key and window, as :class:`Item` again.
+"""The library's own windows in simulated topologies: the ids of each key and window, as an :class:`Item`.
 
-What is to arrive is computed in :mod:`simulation.windowed`, from the injected records alone.
+:mod:`simulation.windowed` computes the expected results from the injected records alone.
 """
 
 from __future__ import annotations
@@ -42,26 +42,26 @@ def _result(collected: Collected) -> Collected:
 
 
 class Unpack(mw.Computation[windows.Result[Collected], None]):
-    """Sends results on as records; ``b`` says of which window, and which revision, they are."""
+    """Converts results to records; ``b`` contains the window and the revision."""
 
     def __init__(self, output: str) -> None:
         self.output = output
 
     def process_record(self, ctx: mw.Context[None], record: mw.Record[windows.Result[Collected]]) -> None:
-        """Send it on."""
+        """Forward the result as a record."""
         result = record.value
         span = f"{result.start} {result.end} {result.revision}"
         ctx.produce(self.output, Item(result.value.ids, result.key, span, result.value.tainted))
 
 
 def spans_of(item: Item) -> tuple[int, int, int]:
-    """Start, end and revision of the window that an unpacked record is of."""
+    """Start, end and revision of the window of an unpacked record."""
     start, end, revision = item.b.split()
     return int(start), int(end), int(revision)
 
 
 def add_library(topology: mw.Topology, node: dict[str, Any]) -> None:
-    """Add a library window of the node's stream, and what unpacks its results."""
+    """Add a library window over the node's stream, and the computation that unpacks its results."""
     shape, size, every, offset, lateness = node["arguments"]
     name, output, too_late = node["name"], node["outputs"][0], node["outputs"][-1]
     ((source, field),) = node["inputs"].items()

@@ -1,4 +1,4 @@
-"""Blocks that send each record on by itself, at once."""
+"""Blocks that forward each record independently and at once."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ __all__ = ["Count", "Flaky", "Loop", "Pass", "Poison", "Recount", "Scatter", "Sl
 
 
 class Pass(Block, mw.Computation[Item, int]):
-    """Sends on what it gets: a function of its input alone, as weak productions ask for."""
+    """Forwards its input. The output is a function of the input alone, as weak productions require."""
 
     def process_record(self, ctx: mw.Context[int], record: mw.Record[Item]) -> None:
-        """Send it on."""
+        """Forward the record."""
         item = record.value
         self.emit(ctx, Item(item.ids, item.a, item.b, item.tainted or self.loose, item.steps))
 
 
 class Scatter(Block, mw.Computation[Item, int]):
-    """Sends each id on by itself, and chaff before and behind: several productions of one call to each stream.
+    """Sends each id separately, with chaff before and after: one call has several productions on each stream.
 
-    What it sends is a function of its input alone, as weak productions ask for. Chaff brings forth one record of chaff.
+    Its output is a function of its input alone, as weak productions require. From chaff it makes one record of chaff.
     """
 
     def process_record(self, ctx: mw.Context[int], record: mw.Record[Item]) -> None:
-        """Send the parts on, each under a key of its own."""
+        """Send the parts, each under a different key."""
         item = record.value
         tainted = item.tainted or self.loose
         total = sum(item.ids)
@@ -42,43 +42,43 @@ class Count(Block, mw.Computation[Item, int]):
     """Numbers the records of each key."""
 
     def process_record(self, ctx: mw.Context[int], record: mw.Record[Item]) -> None:
-        """Number it, and send it on."""
+        """Number the record and forward it."""
         number(self, ctx, record)
 
 
 class Recount(Block, mw.Computation[Item, Numbered]):
-    """As :class:`Count`, in a later version: its states are others, and those that are stored are migrated."""
+    """A later version of :class:`Count`: its state has another format, and it migrates stored states."""
 
     state_version = 2
 
     def migrate(self, stored: mw.StoredState) -> Numbered:
-        """What :class:`Count` has stored."""
+        """Migrate a state of :class:`Count`."""
         return Numbered(stored.read(int))
 
     def process_record(self, ctx: mw.Context[Numbered], record: mw.Record[Item]) -> None:
-        """Number it, and send it on."""
+        """Number the record and forward it."""
         number(self, ctx, record)
 
 
 class Tally(Block, mw.Computation[Item, Tallied]):
-    """As :class:`Recount`, later still: it migrates the states of both."""
+    """A later version of :class:`Recount`: it migrates the states of both earlier versions."""
 
     state_version = 3
 
     def migrate(self, stored: mw.StoredState) -> Tallied:
-        """What :class:`Count` or :class:`Recount` has stored."""
+        """Migrate a state of :class:`Count` or :class:`Recount`."""
         count = stored.read(int) if stored.version == 1 else stored.read(Numbered).count
         return Tallied(list(range(1, count + 1)))
 
     def process_record(self, ctx: mw.Context[Tallied], record: mw.Record[Item]) -> None:
-        """Number it, and send it on."""
+        """Number the record and forward it."""
         number(self, ctx, record)
 
 
 class Slow(Block, mw.Computation[Item, int]):
-    """As :class:`Count`, but waits for something outside first: other keys go on, the key's order stays.
+    """Like :class:`Count`, but it first waits for an external event. Other keys continue, and the key's order stays.
 
-    ``longest``: milliseconds that it waits for a few of the records.
+    ``longest``: milliseconds that it waits for some of the records.
     """
 
     def __init__(self, name: str, outputs: list[str], longest: int = 0) -> None:
@@ -86,24 +86,24 @@ class Slow(Block, mw.Computation[Item, int]):
         self.longest = longest
 
     async def process_record(self, ctx: mw.Context[int], record: mw.Record[Item]) -> None:
-        """Wait, number it, send it on."""
+        """Wait, number the record and forward it."""
         total = sum(record.value.ids)
         await asyncio.sleep(0.001 * (self.longest if self.longest and total % 6 == 0 else total % 50))
         number(self, ctx, record)
 
 
 class Flaky(Block, mw.Computation[Item, int]):
-    """As :class:`Count`, but fails now and then, after it has done its work: nothing of that may be left."""
+    """Like :class:`Count`, but it sometimes fails after its work. A failed call must have no effect."""
 
     def process_record(self, ctx: mw.Context[int], record: mw.Record[Item]) -> None:
-        """Number it, send it on, and fail, or not."""
+        """Number the record and forward it, and sometimes fail."""
         number(self, ctx, record)
         if random.random() < 0.2:
             raise ValueError("this went wrong")
 
 
 class Poison(Block, mw.Computation[Item, int]):
-    """As :class:`Count`, but some records fail again and again for a while: their keys wait, and others go on."""
+    """Like :class:`Count`, but some records fail repeatedly for a while. Their keys wait while other keys continue."""
 
     def __init__(self, name: str, outputs: list[str], numbers: list[int], attempts: int) -> None:
         super().__init__(name, outputs)
@@ -111,7 +111,7 @@ class Poison(Block, mw.Computation[Item, int]):
         self.attempts = attempts
 
     def process_record(self, ctx: mw.Context[int], record: mw.Record[Item]) -> None:
-        """Number it and send it on, or fail."""
+        """Number the record and forward it, or fail."""
         number(self, ctx, record)
         poisoned = next((one for one in record.value.ids if one in self.numbers), 0)
         if poisoned and FAILED[poisoned] < self.attempts:
@@ -120,15 +120,16 @@ class Poison(Block, mw.Computation[Item, int]):
 
 
 class Loop(Block, mw.Computation[Item, int]):
-    """Numbers the records of each key, and sends each to itself some times before it sends it on."""
+    """Numbers the records of each key, and sends each record to itself some times before it forwards it."""
 
     def process_record(self, ctx: mw.Context[int], record: mw.Record[Item]) -> None:
-        """Number it, and send it round, or on."""
+        """Number the record, and send it back or forward it."""
         before = sum(step.computation == self.name for step in record.value.steps)
         item = numbered(self, ctx, record)
         back, more = f"{self.name}-again", before + 1 < (turns(item.ids[0]) if item.ids else 1)
         if more or before:
-            # Another interval between here and there, or there, lets its watermark go on meanwhile (G7).
+            # The cycle passes another computation, or this one has several intervals. Their watermarks may advance
+            # meanwhile, so the record may be late (G7).
             item.tainted |= back not in self.feedback or self.name in DIVIDED
         if more:
             ctx.produce(back, item)

@@ -1,4 +1,4 @@
-"""What simulated records and states are, and what blocks have noted in a run."""
+"""The records and states of simulations, and what blocks have recorded in a run."""
 
 from __future__ import annotations
 
@@ -12,35 +12,41 @@ import millwheel as mw
 __all__ = ["DIVIDED", "FAILED", "SEEN", "STATELESS", "Bucket", "Gathered", "Item", "Numbered", "Step", "Tallied"]
 
 STATELESS: Final = "fires, and nothing is known of the key (G2)"
-"""How a complaint ends of which an owner that was cut off is innocent while it has not heard that its computation was
-cancelled: the rows are gone, and so is the journal that it would have to append to."""
+"""The end of a complaint that is no violation in one case.
+
+An owner that was cut off may not know yet that its computation was cancelled. The rows are gone, and so is the journal
+that it would append to.
+"""
 
 SEEN: Final[list[str]] = []
-"""What hooks complained of, in the present run."""
+"""The complaints of hooks, in the current run."""
 
 FAILED: Final[Counter[int]] = Counter()
-"""How often a poison block has failed on an injected record, in the present run."""
+"""How often a poison block has failed on an injected record, in the current run."""
 
 DIVIDED: Final[set[str]] = set()
-"""The computations that have been in more than one interval, in the present run."""
+"""The computations that have had more than one interval, in the current run."""
 
 
 class Step(msgspec.Struct, array_like=True, frozen=True):
-    """One hook's run that took effect: the ``number``-th of its key, at a low watermark."""
+    """One effective call of a hook: the ``number``-th of its key, at a low watermark."""
 
     computation: str
     key: str
     number: int
     watermark: int
     late: bool = False
-    """Whether its record was late without having been injected late (G7). Judged when it took effect: what a deposed
-    owner's hooks are shown goes nowhere."""
+    """Whether its record was late without having been injected late (G7).
+
+    It is checked only in calls that take effect. What a deposed owner's hooks receive has no effect.
+    """
 
 
 class Item(msgspec.Struct):
-    """A record. ``ids``: the injected records that it stands for; ``a`` and ``b``: what consumers key it by.
+    """A record.
 
-    ``tainted``: one of them was injected late, so it may be late anywhere.
+    ``ids``: the injected records that it represents. ``a`` and ``b``: the fields that consumers use as keys.
+    ``tainted``: one of the ids was injected late, so the record may be late anywhere.
     """
 
     ids: list[int]
@@ -51,30 +57,30 @@ class Item(msgspec.Struct):
 
 
 class Bucket(msgspec.Struct):
-    """What a key has gathered under one tag."""
+    """What a key has collected under one tag."""
 
     ids: list[int] = []
     steps: list[Step] = []
     tainted: bool = False
     timestamp: int = mw.MIN_TIMESTAMP
     due: int = mw.MAX_TIMESTAMP
-    """When its timer is to fire."""
+    """The time for which its timer is set."""
 
 
 class Numbered(msgspec.Struct):
-    """A key's steps so far, as later code keeps them."""
+    """The number of a key's steps so far, in the format of later code."""
 
     count: int = 0
 
 
 class Tallied(msgspec.Struct):
-    """The same, as still later code keeps them."""
+    """The same, in the format of still later code."""
 
     counts: list[int] = []
 
 
 class Gathered(msgspec.Struct):
-    """A key's state: steps so far, and what waits for timers."""
+    """A key's state: the number of its steps so far, and the records that wait for timers."""
 
     number: int = 0
     fired: int = mw.MIN_TIMESTAMP

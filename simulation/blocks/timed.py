@@ -1,4 +1,4 @@
-"""Blocks that keep records until a timer fires, and produce strongly."""
+"""Blocks that keep records until a timer fires, and have strong productions."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ _ONLY: Final = "only"
 
 
 class Window(Block, mw.Computation[Item, Gathered]):
-    """Gathers each key's records by tumbling windows, and sends them on when the low watermark has passed them."""
+    """Collects each key's records in tumbling windows, and forwards a window when the low watermark has passed it."""
 
     def __init__(self, name: str, outputs: list[str], width: int) -> None:
         super().__init__(name, outputs)
         self.width = width
 
     def process_record(self, ctx: mw.Context[Gathered], record: mw.Record[Item]) -> None:
-        """Put it into its window."""
+        """Put the record into its window."""
         for tag, bucket in ctx.state.buckets.items():
             first = next(step.watermark for step in bucket.steps if step.computation == self.name)
-            if first < bucket.due <= ctx.watermark:  # one that is due when it is set may wait for its commit
+            if first < bucket.due <= ctx.watermark:  # a timer that is due when it is set may wait for its commit
                 claim = f"a record at {record.timestamp} of key {ctx.key} runs at watermark {ctx.watermark}"
                 self.complain(f"{claim}, before timer {tag} has fired (G5)")
         end = record.timestamp - record.timestamp % self.width + self.width
@@ -46,9 +46,9 @@ class Window(Block, mw.Computation[Item, Gathered]):
 
 
 class Brief(Block, mw.Computation[Item, dict[str, Bucket]]):
-    """As :class:`Window`, but a key without an open window has no state, as its type's default is none (4.4).
+    """Like :class:`Window`, but a key without an open window has no state: its state equals the type's default (4.4).
 
-    It numbers nothing and complains of nothing. A record that it loses or repeats shows at the sinks.
+    It numbers nothing and reports nothing. The sinks show a record that it loses or repeats.
     """
 
     def __init__(self, name: str, outputs: list[str], width: int) -> None:
@@ -56,7 +56,7 @@ class Brief(Block, mw.Computation[Item, dict[str, Bucket]]):
         self.width = width
 
     def process_record(self, ctx: mw.Context[dict[str, Bucket]], record: mw.Record[Item]) -> None:
-        """Put it into its window."""
+        """Put the record into its window."""
         item = record.value
         look(self, ctx, record)
         end = record.timestamp - record.timestamp % self.width + self.width
@@ -75,21 +75,21 @@ class Brief(Block, mw.Computation[Item, dict[str, Bucket]]):
 
 
 class Delay(Block, mw.Computation[Item, Gathered]):
-    """Sends each record on after some wall time."""
+    """Forwards each record after some wall time."""
 
     def __init__(self, name: str, outputs: list[str], wait: int) -> None:
         super().__init__(name, outputs)
         self.wait = wait
 
     def process_record(self, ctx: mw.Context[Gathered], record: mw.Record[Item]) -> None:
-        """Keep it for a while."""
+        """Keep the record for a while."""
         tag = str(record.value.ids[0]) if record.value.ids else f"chaff {record.value.b}"
         gather(self, ctx, tag, record, record.timestamp)
         due = ctx.state.buckets[tag].due = ctx.now + self.wait
         ctx.set_timer(mw.Timestamp(due), tag, wall=True)
 
     def process_timer(self, ctx: mw.Context[Gathered], timer: mw.Timer) -> None:
-        """It was kept long enough."""
+        """Forward the record: its time has come."""
         if timer.timestamp > ctx.now:
             self.complain(f"wall timer {timer} of key {ctx.key} fires at {ctx.now} (G6)")
         check_due(self, ctx, timer)
@@ -97,14 +97,17 @@ class Delay(Block, mw.Computation[Item, Gathered]):
 
 
 class Batch(Block, mw.Computation[Item, Gathered]):
-    """Sends each key's records on three at a time, holding the watermark meanwhile; what is left, by a timer."""
+    """Forwards each key's records in batches of three, and sets a hold meanwhile.
+
+    A timer releases an incomplete batch.
+    """
 
     def __init__(self, name: str, outputs: list[str], patience: int) -> None:
         super().__init__(name, outputs)
         self.patience = patience
 
     def process_record(self, ctx: mw.Context[Gathered], record: mw.Record[Item]) -> None:
-        """Add it to the batch at hand."""
+        """Add the record to the current batch."""
         bucket = ctx.state.buckets.get(_ONLY)
         first = record.timestamp if bucket is None else min(bucket.timestamp, record.timestamp)
         gather(self, ctx, _ONLY, record, first)
@@ -117,7 +120,7 @@ class Batch(Block, mw.Computation[Item, Gathered]):
             self._release(ctx, record.timestamp)
 
     def process_timer(self, ctx: mw.Context[Gathered], timer: mw.Timer) -> None:
-        """No more came for long."""
+        """Release the incomplete batch: no more records arrived in time."""
         if _ONLY not in ctx.state.buckets:
             self.complain(f"timer {timer} of key {ctx.key} fires though it was cancelled (G6)")
         else:
@@ -125,7 +128,10 @@ class Batch(Block, mw.Computation[Item, Gathered]):
             self._release(ctx, timer.timestamp)
 
     def _release(self, ctx: mw.Context[Gathered], now: mw.Timestamp) -> None:
-        """At the time of its first record, which was held; a hold for late ones may have come too late."""
+        """Release the batch at the timestamp of its first record, which the hold protects.
+
+        A hold for late records may be too late.
+        """
         bucket = ctx.state.buckets[_ONLY]
         if bucket.tainted:
             bucket.timestamp = now

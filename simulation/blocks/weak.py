@@ -1,10 +1,10 @@
-"""Blocks that keep records until a timer fires, and produce weakly (section 6.1.3).
+"""Blocks that keep records until a timer fires, and have weak productions (section 6.1.3).
 
-What a hook produces weakly depends on its input alone. What a timer finds in the state was committed before the timer
-was due, so the same timer always finds the same. That holds for records that are in time. A record that may be late is
-sent on at once: a run of the timer that is not committed might have found it, and the next one not.
+A hook's weak productions depend on its input alone. The state that a timer reads was committed before the timer was
+due, so the same timer always reads the same state. That holds for records that are not late. A record that may be late
+is forwarded at once: an uncommitted run of the timer might have read it, and the next run might not.
 
-Steps are numbered in the order of a run, and not by the input. So these blocks number nothing.
+The numbers of steps depend on the order of a run, and not on the input. So these blocks number nothing.
 """
 
 from __future__ import annotations
@@ -20,22 +20,24 @@ _Kept = dict[str, list[Item]]
 
 
 class _Keeping(Block):
-    """What both have in common."""
+    """The common base of both blocks."""
 
     def passes(self, ctx: mw.Context[_Kept], record: mw.Record[Item]) -> bool:
-        """Send a record on at once that may be late; whether it was one."""
+        """Forward a record at once if it may be late; returns whether it did."""
         look(self, ctx, record)
         item = record.value
         if item.tainted or self.loose:
             self.emit(ctx, Item(item.ids, item.a, item.b, True, item.steps))
             return True
-        return False  # if it is late all the same, a deposed owner may have been shown it: sinks' watermarks judge that
+        # A deposed owner may see it as late, so this is no violation. The check of sinks' watermarks covers it.
+        return False
 
 
 class WeakWindow(_Keeping, mw.Computation[Item, _Kept]):
-    """Gathers each key's records by tumbling windows: at their ends it sends the ids, one record for all and one each.
+    """Collects each key's records in tumbling windows, and produces several records at a window's end.
 
-    The one for all is chaff, with the steps. So a firing has several productions.
+    There is one record for each id, and one record of chaff, which carries the steps of all. So a firing has several
+    productions.
     """
 
     def __init__(self, name: str, outputs: list[str], width: int) -> None:
@@ -43,7 +45,7 @@ class WeakWindow(_Keeping, mw.Computation[Item, _Kept]):
         self.width = width
 
     def process_record(self, ctx: mw.Context[_Kept], record: mw.Record[Item]) -> None:
-        """Put it into its window, unless it may be late."""
+        """Put the record into its window, unless it may be late."""
         if self.passes(ctx, record):
             return
         end = record.timestamp - record.timestamp % self.width + self.width
@@ -62,14 +64,14 @@ class WeakWindow(_Keeping, mw.Computation[Item, _Kept]):
 
 
 class WeakDelay(_Keeping, mw.Computation[Item, _Kept]):
-    """Sends each record on after some wall time, in two parts: its ids, and chaff."""
+    """Sends each record after some wall time, in two parts: its ids, and chaff."""
 
     def __init__(self, name: str, outputs: list[str], wait: int) -> None:
         super().__init__(name, outputs)
         self.wait = wait
 
     def process_record(self, ctx: mw.Context[_Kept], record: mw.Record[Item]) -> None:
-        """Keep it for a while. Chaff goes on at once: no two records may have one timer."""
+        """Keep the record for a while. Chaff is forwarded at once, because no two records may share a timer."""
         item = record.value
         if self.passes(ctx, record):
             return
@@ -81,7 +83,7 @@ class WeakDelay(_Keeping, mw.Computation[Item, _Kept]):
         ctx.set_timer(mw.Timestamp(ctx.now + self.wait), tag, wall=True)
 
     def process_timer(self, ctx: mw.Context[_Kept], timer: mw.Timer) -> None:
-        """It was kept long enough."""
+        """Forward the record: its time has come."""
         if timer.timestamp > ctx.now:
             self.complain(f"wall timer {timer} of key {ctx.key} fires at {ctx.now} (G6)")
         timestamp = mw.Timestamp(int(timer.tag.partition(" ")[0]))

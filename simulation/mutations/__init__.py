@@ -1,7 +1,8 @@
-"""Mechanisms taken out on purpose, to see that somebody misses them.
+"""Mutations: mechanisms that are removed on purpose, to verify that a checker or a test fails without them.
 
-``python -m simulation --mutation NAME`` runs seeds without one; ``pytest -p tests.mutating --mutation NAME`` runs tests
-without it; ``python -m simulation.mutations`` (``make test-mutations``) tries all of them, and shows who missed which.
+``python -m simulation --mutation NAME`` runs seeds without one mechanism. ``pytest -p tests.mutating --mutation NAME``
+runs tests without it. ``python -m simulation.mutations`` (``make test-mutations``) tries all mutations, and shows what
+caught each.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""`python -m simulation.mutations`: tries every mutation, two at a time, and shows who missed what it took out."""
+"""`python -m simulation.mutations`: tries every mutation, two at a time, and shows the check or test that caught it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _HEADINGS: Final = ("mutation", "of", "what is done no more", "after", "s")
 
 
 def main() -> int:
-    """The exit status: 1 if a mutation was not caught."""
+    """Try the mutations and return the exit status: 1 if one was not caught."""
     options = _options()
     if options.check:
         return _check(MUTATIONS.values())
@@ -54,7 +54,7 @@ def main() -> int:
 
 
 def _timed(trials: Trials, mutation: Mutation) -> tuple[Caught | str, float]:
-    """What came of it, and the seconds that it took."""
+    """The outcome of a trial, and its seconds."""
     began = time.monotonic()
     try:
         outcome: Caught | str = trials.run(mutation) or "NOBODY"
@@ -78,14 +78,14 @@ def _markdown(rows: list[tuple[Mutation, str, str, str]]) -> str:
 
 
 def _check(mutations: Iterable[Mutation]) -> int:
-    """Apply each in a process of its own; 1 if one does not fit the product."""
+    """Apply each mutation in a fork; 1 if one does not fit the product."""
     misfits = [told for told in apart((one.name, partial(_misfit, one)) for one in mutations) if told]
     print(*misfits, f"{len(misfits)} do not fit", sep="\n")
     return 1 if misfits else 0
 
 
 def _misfit(mutation: Mutation) -> str:
-    """Why it does not fit; empty if it does."""
+    """Why a mutation does not fit the product; empty if it does."""
     try:
         mutation.apply()
     except BaseException as error:

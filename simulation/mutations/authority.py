@@ -1,4 +1,4 @@
-"""The low watermark authority: who may speak for which keys, and when it may be said of all (sections 6.2, 7.2)."""
+"""The low watermark authority: accepted owners, and the minimum over all their reports (sections 6.2, 7.2)."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from millwheel.authority.keyed import KeyedComputation
 from millwheel.authority.registry import Registry
 from millwheel.authority.shares import Acceptance, Share
 from millwheel.authority.writer import JournalWriter
-from millwheel.core.keys import KeyInterval
-from millwheel.core.time import MIN_TIMESTAMP
+from millwheel.model.keys import KeyInterval
+from millwheel.model.time import MIN_TIMESTAMP
 from millwheel.rpc.watermarks import WatermarkReport
 from millwheel.store.contract import Append
 from millwheel.worker.interval import IntervalCore
@@ -46,7 +46,7 @@ def served_unaccepted() -> None:
     why="an owner hears of its successor by the coordinator, too: it is heard beside it for moments only",
 )
 def hearsay_of_predecessors() -> None:
-    """The authority takes the reports of an older owner, too."""
+    """The authority also accepts reports of an older owner."""
 
     def make(report: Any) -> Any:
         def heard(self: KeyedComputation, told: WatermarkReport, now: int) -> Any:
@@ -70,7 +70,7 @@ def hearsay_of_predecessors() -> None:
     why="an older owner that asks so late is refused by the fence at its first append",
 )
 def older_owners_accepted() -> None:
-    """The authority accepts whoever asks last."""
+    """The authority accepts every request, whatever its sequencer."""
 
     def accept(self: KeyedComputation, keys: KeyInterval, sequencer: int) -> Acceptance[KeyInterval]:
         over = [share for _, share in self._map.overlapping(keys)]
@@ -82,7 +82,7 @@ def older_owners_accepted() -> None:
 
 @mutation("G7", "the authority lets out what is in its journal, and nothing else")
 def told_unjournaled() -> None:
-    """Acceptances are answered and values broadcast while their append is on its way."""
+    """The authority answers acceptances and broadcasts values while their append is in flight."""
 
     def make(append: Any) -> Any:
         async def behind(self: Any, before: Any, entry: Append) -> None:
@@ -100,7 +100,7 @@ def told_unjournaled() -> None:
 
 @mutation("G7", "a computation's watermark is the minimum over all of its intervals")
 def furthest_interval() -> None:
-    """The authority broadcasts the value of the interval that is furthest."""
+    """The authority broadcasts the largest value of all intervals."""
 
     def smallest(self: KeyedComputation) -> int:
         return max(share.watermark for share in self._map.values())
@@ -115,7 +115,7 @@ def furthest_interval() -> None:
     why="simulated processes of a stream begin nearly together: few runs have records of one that is late",
 )
 def unexpected_injectors() -> None:
-    """Processes that have not announced themselves are not waited for."""
+    """The minimum does not wait for processes that have not registered."""
 
     def make(smallest: Any) -> Any:
         def without(self: InjectorComputation) -> int:
@@ -139,14 +139,14 @@ def unexpected_injectors() -> None:
     why="simulated sources are idle for seconds: what waits for them goes on when they do",
 )
 def idle_ones_counted() -> None:
-    """The minimum waits for processes that have nothing to send."""
+    """The minimum waits for idle processes."""
     from millwheel.authority import injected
-    from millwheel.core.time import MAX_TIMESTAMP
+    from millwheel.model.time import MAX_TIMESTAMP
 
     replace(injected, "_works", lambda _: lambda share: share.watermark != MAX_TIMESTAMP)
 
 
 @mutation("G7", "a shard's new owner starts from the base that its journal names")
 def lost_bases() -> None:
-    """A new owner knows what was journaled since the base, and nothing else."""
+    """A new owner ignores the base, and reads only the entries above it."""
     replace(Registry, "load", lambda _: lambda self, parts: None)

@@ -1,4 +1,4 @@
-"""What a mutation is: one mechanism of the product taken out, and how to see that somebody misses it."""
+"""The definition of a mutation: it removes one mechanism of the product, and a seed or a test must fail without it."""
 
 from __future__ import annotations
 import __future__
@@ -13,35 +13,35 @@ from typing import Any, Final
 __all__ = ["MUTATIONS", "Mutation", "mutation", "replace", "rewrite", "rewriting"]
 
 _SEEDS: Final = 100
-"""Chance decides which seed shows it: whoever changes the simulator has others do so."""
+"""The default number of seeds. Any change of the simulator changes which seeds show a mutation."""
 
 
 @dataclass(frozen=True, slots=True)
 class Mutation:
-    """One mechanism taken out. ``apply`` does it, for good, in this process."""
+    """One removed mechanism. ``apply`` removes it permanently in this process."""
 
     name: str
     guarantee: str
-    """Whose mechanism it is: "G3"."""
+    """The guarantee that the mechanism supports, such as "G3"."""
     mechanism: str
-    """What the product does that is done no more."""
+    """What the product does only with the mechanism."""
     apply: Callable[[], None]
     seeds: int
-    """Simulated runs that are tried, at most; 0: none can show it."""
+    """The most simulated runs to try; 0: no run can show the mutation."""
     test: str
-    """The test that shows it where no simulated run does; empty where the simulator must."""
+    """The test that shows the mutation if no simulated run does; empty if the simulator must show it."""
     why: str
     """Why the simulator need not show it."""
 
 
 MUTATIONS: Final[dict[str, Mutation]] = {}
-"""All of them by name, in the order in which they are tried."""
+"""All mutations by name, in the order in which they are tried."""
 
 
 def mutation(
     guarantee: str, mechanism: str, *, seeds: int = _SEEDS, test: str = "", why: str = ""
 ) -> Callable[[Callable[[], None]], Callable[[], None]]:
-    """A function that takes the mechanism out; its docstring says what happens instead."""
+    """Register a function that removes the mechanism. The function's docstring says what happens instead."""
 
     def register(apply: Callable[[], None]) -> Callable[[], None]:
         name = apply.__name__.replace("_", "-")
@@ -54,22 +54,25 @@ def mutation(
 
 
 def replace(owner: Any, name: str, make: Callable[[Any], Any]) -> None:
-    """Put ``make`` of what is there in the place of an attribute; AttributeError if nothing is: then the product has
-    moved on, and the mutation has to follow."""
+    """Replace an attribute by ``make`` of its value.
+
+    Raises:
+        AttributeError: there is no such attribute. The product has changed, and the mutation must be updated.
+    """
     setattr(owner, name, make(getattr(owner, name)))
 
 
 def rewrite(function: Any, old: str, new: str) -> None:
-    """Change one piece of a function's source text, for everybody who has the function already.
+    """Change one piece of a function's source text, also for modules that have imported the function already.
 
     Args:
-        function: a function, a property, or a method of a class, also where a decorator wraps it.
-        old: text that the function's source has exactly once, as it stands in the file.
-        new: the text that takes its place.
+        function: a function, a property, or a method of a class, also if a decorator wraps it.
+        old: text that the function's source contains exactly once, as in the file.
+        new: the text that replaces it.
 
     Raises:
-        ValueError: the source does not have ``old`` exactly once: then the product has moved on, and the mutation
-            has to follow.
+        ValueError: the source does not contain ``old`` exactly once. The product has changed, and the mutation must be
+            updated.
     """
     inner: Any = function.fget if isinstance(function, property) else getattr(function, "__func__", function)
     found = inspect.unwrap(inner)
@@ -96,8 +99,10 @@ def rewriting(
     test: str = "",
     why: str = "",
 ) -> None:
-    """Register a mutation that is one change of a function's text; the arguments are those of ``mutation`` and
-    ``rewrite``."""
+    """Register a mutation that is one change of a function's text.
+
+    The arguments are those of ``mutation`` and ``rewrite``.
+    """
 
     def apply() -> None:
         rewrite(function, old, new)

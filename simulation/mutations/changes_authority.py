@@ -1,4 +1,4 @@
-"""Comparisons, extrema and conditions of the low watermark authority's core (section 7.2)."""
+"""Mutations of comparisons, extrema and conditions in the low watermark authority's core (section 7.2)."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from millwheel.authority.core import AuthorityCore
 from millwheel.authority.injected import InjectorComputation
 from millwheel.authority.keyed import KeyedComputation
 from millwheel.authority.pending import Pending
+from millwheel.authority.placement import PlacementPolicy
 from millwheel.authority.registry import Registry
-from millwheel.authority.standing import Standing
 from simulation.mutations.base import rewriting
 
 __all__: list[str] = []
@@ -196,11 +196,11 @@ rewriting(
     "shards-to-and-fro",
     "G8",
     "one shard more than others is no reason to give one up",
-    Standing._give_up,
+    PlacementPolicy._give_up,
     "excess < 2",
     "excess < 1",
     seeds=0,
-    test="tests/authority/test_standing.py::test_one_shard_more_than_others_is_not_uneven",
+    test="tests/authority/test_placement.py::test_one_shard_more_than_others_is_not_uneven",
     why="seeds were not tried: the test shows it by itself, in seconds",
 )
 
@@ -208,10 +208,10 @@ rewriting(
     "uneven-at-once",
     "G8",
     "shards are given up only when others had fewer for a while",
-    Standing._give_up,
-    "now - self._uneven_since < self._manners.settle",
+    PlacementPolicy._give_up,
+    "now - self._uneven_since < self._delays.settle",
     "False",
     seeds=0,
-    test="tests/authority/test_standing.py::test_shards_are_given_up_to_one_that_comes_back_once_it_has_lasted",
+    test="tests/authority/test_placement.py::test_shards_are_given_up_to_one_that_comes_back_once_it_has_lasted",
     why="seeds were not tried: the test shows it by itself, in seconds",
 )

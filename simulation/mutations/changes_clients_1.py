@@ -1,10 +1,10 @@
-"""Comparisons, extrema, conditions and the order of awaits of clients (sections 4.3, 5.2)."""
+"""Mutations of comparisons, extrema, conditions and the order of awaits in clients, part 1 (sections 4.3, 5.2)."""
 
 from __future__ import annotations
 
 from millwheel.client.injector.core import InjectorCore
-from millwheel.client.injector.lanes import Batch, Lane
-from millwheel.client.injector.sending import Sending
+from millwheel.client.injector.lanes import Lane, OutboundBatch
+from millwheel.client.injector.sending import OutboundBatches
 from millwheel.client.log_link import LogLink
 from millwheel.client.report_stream import ReportStream
 from millwheel.client.subscription import Subscription
@@ -88,7 +88,7 @@ rewriting(
     "filling-holds-nothing",
     "G7",
     "records that are not sent yet hold the injector's watermark",
-    Sending.oldest_timestamp,
+    OutboundBatches.oldest_timestamp,
     "*(lane.filling.held for lane in self._filling if lane.filling)",
     "*()",
     seeds=0,
@@ -100,7 +100,7 @@ rewriting(
     "left-held-by-the-newest",
     "G7",
     "what is left of a batch holds the watermark at its oldest record",
-    Sending._settle,
+    OutboundBatches._settle,
     "batch.held = min(",
     "batch.held = max(",
     seeds=0,
@@ -112,7 +112,7 @@ rewriting(
     "batches-held-by-the-newest",
     "G7",
     "a batch holds the watermark at its oldest record",
-    Batch.extend,
+    OutboundBatch.extend,
     "min(self.held, oldest)",
     "max(self.held, oldest)",
     seeds=0,
@@ -124,7 +124,7 @@ rewriting(
     "partial-answers-whole",
     "G1",
     "an ACK of a part leaves the rest un-ACKed",
-    Sending.acked,
+    OutboundBatches.acked,
     "flight.open - flight.resolve(remaining) if remaining else flight.open",
     "flight.open",
     seeds=0,
@@ -161,7 +161,7 @@ rewriting(
     "G13",
     "a mark passes few stuck records",
     Lane.mark,
-    "waiting is None or len(listed) + len(waiting) > _HOLES",
+    "waiting is None or len(listed) + len(waiting) > _MAX_HOLES",
     "waiting is None",
     seeds=0,
     test="tests/injectors/test_core.py::test_g13_a_mark_passes_no_more_stuck_records_than_a_message_lists_8",
@@ -172,7 +172,7 @@ rewriting(
     "overdue-never",
     "G8",
     "a batch without an answer is sent again",
-    Sending.resend_overdue,
+    OutboundBatches.resend_overdue,
     "flight.sent_at > due",
     "True",
     seeds=0,

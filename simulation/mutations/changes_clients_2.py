@@ -1,4 +1,4 @@
-"""Comparisons, extrema, conditions and the order of awaits of clients (sections 4.3, 5.2)."""
+"""Mutations of comparisons, extrema, conditions and the order of awaits in clients, part 2 (sections 4.3, 5.2)."""
 
 from __future__ import annotations
 

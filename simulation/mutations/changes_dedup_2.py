@@ -1,4 +1,4 @@
-"""Comparisons, extrema and conditions of the duplicate check (section 6.1.1)."""
+"""Mutations of comparisons, extrema and conditions in the duplicate check, part 2 (section 6.1.1)."""
 
 from __future__ import annotations
 

@@ -1,19 +1,20 @@
-"""Comparisons, extrema and conditions of an interval's core (sections 4.4 to 4.6, 6.1, 6.2)."""
+"""Mutations of comparisons, extrema and conditions in an interval's core (sections 4.4 to 4.6, 6.1, 6.2)."""
 
 from __future__ import annotations
 
-from millwheel.worker.interval import floors
+from millwheel.sdk import error_texts
+from millwheel.worker.admission import DeliveryAdmission
+from millwheel.worker.interval import key_watermark_bounds
+from millwheel.worker.interval.blocked_keys import BlockedKeys
 from millwheel.worker.interval.checkpoint import Checkpointer
 from millwheel.worker.interval.commits import Commits
 from millwheel.worker.interval.core import IntervalCore
 from millwheel.worker.interval.firing import Firing
-from millwheel.worker.interval.floors import KeyFloors
-from millwheel.worker.interval.intake import Intake
+from millwheel.worker.interval.intake import IntervalIntake
+from millwheel.worker.interval.key_watermark_bounds import KeyWatermarkBounds
 from millwheel.worker.interval.outbox import Outbox
-from millwheel.worker.interval.parking import Parking
 from millwheel.worker.interval.runner import Runner
 from millwheel.worker.interval.state import IntervalState
-from millwheel.worker.judging import Judging
 from simulation.mutations.base import rewriting
 
 __all__: list[str] = []
@@ -132,11 +133,11 @@ rewriting(
     "floors-one-key-further",
     "G14",
     "a watermark bound of a merged range ends before the range's end",
-    KeyFloors.of,
+    KeyWatermarkBounds.of,
     "key < end",
     "key <= end",
     seeds=0,
-    test="tests/interval/test_floors.py::test_a_keys_floor_is_the_largest_of_its_ranges",
+    test="tests/interval/test_key_watermark_bounds.py::test_a_keys_floor_is_the_largest_of_its_ranges",
     why="seeds were not tried: the test shows it by itself, in seconds",
 )
 
@@ -144,11 +145,11 @@ rewriting(
     "floors-cut-short",
     "G14",
     "neighbouring watermark bounds are joined up to the larger end",
-    floors._joined,
+    key_watermark_bounds._joined,
     "max(last, end)",
     "min(last, end)",
     seeds=0,
-    test="tests/interval/test_floors.py::test_g13_floors_do_not_grow_with_splits_and_merges_that_undo_each_other",
+    test="tests/interval/test_key_watermark_bounds.py::test_g13_floors_do_not_grow_with_splits_and_merges_that_undo_each_other",
     why="seeds were not tried: the test shows it by itself, in seconds",
 )
 
@@ -156,7 +157,7 @@ rewriting(
     "unparked-in-reverse",
     "G15",
     "records that waited return to the queue in their order",
-    Intake._to_line,
+    IntervalIntake._to_line,
     "self.line.extendleft(reversed(chunks))",
     "self.line.extendleft(chunks)",
     seeds=0,
@@ -168,7 +169,7 @@ rewriting(
     "put-back-in-reverse",
     "G15",
     "records of an undone batch keep their order",
-    Intake.put_back,
+    IntervalIntake.put_back,
     "reversed(items)",
     "items",
     seeds=0,
@@ -216,7 +217,7 @@ rewriting(
     "waited-late-at-the-watermark",
     "G14",
     "a record at exactly the watermark that waited is not late",
-    Parking._run_record,
+    BlockedKeys._run_record,
     "late = stamp < state",
     "late = stamp <= state",
     seeds=0,
@@ -329,10 +330,46 @@ rewriting(
     "committed-ones-told-late",
     "G8",
     "a sender hears at once which records of a delivery were committed before",
-    Judging._answer_taken,
+    DeliveryAdmission._answer_taken,
     "if left and committed:",
     "if left and committed < 0:",
     seeds=0,
     test="tests/interval/test_ordered_arrivals.py::test_g8_a_sender_hears_at_once_of_what_was_committed_before_4_5",
     why="a consumer must be full for good, and a former owner have committed half of a delivery",
+)
+
+rewriting(
+    "letters-key-raises-through",
+    "G8",
+    "a dead letter that has no key at its consumer blocks its key alone",
+    BlockedKeys._decide,
+    "except UnkeyedLetterError as refused:",
+    "except ZeroDivisionError as refused:",
+    seeds=0,
+    test="tests/interval/test_failing_keys.py::test_g8_a_dead_letter_without_a_key_at_its_consumer_blocks_its_key_alone_4_2",
+    why="the topologies of simulated runs are keyed by fields that every record has",
+)
+
+rewriting(
+    "wordless-errors-raise-through",
+    "G8",
+    "an error whose text cannot be had is a failure like any other",
+    error_texts.bare_message,
+    "except BaseException as raised:",
+    "except ZeroDivisionError as raised:",
+    seeds=0,
+    test="tests/interval/test_hook_errors.py::test_g8_an_error_without_text_is_a_failure_like_any_other_4_1",
+    why="hooks of simulated runs raise errors that have a text",
+)
+
+rewriting(
+    "failed-hooks-keep-their-cell",
+    "G1",
+    "an asynchronous hook that failed and goes on leaves no trace",
+    BlockedKeys._adopt,
+    "context._cell = StateCell(context._cell.encoded)",
+    "pass",
+    seeds=0,
+    test="tests/testing/test_failures.py::test_g1_a_hook_that_has_timed_out_and_goes_on_leaves_no_trace_4_1",
+    why="hooks of simulated runs end when they fail",
 )

@@ -1,4 +1,4 @@
-"""Comparisons, extrema and conditions of a stream's log (section 4.3)."""
+"""Mutations of comparisons, extrema and conditions in a stream's log (section 4.3)."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""Comparisons, extrema and conditions of the master's core (section 7.1)."""
+"""Mutations of comparisons, extrema and conditions in the master's core (section 7.1)."""
 
 from __future__ import annotations
 
-from millwheel.master import assignment, counting, draft, draining, injecting, litter
-from millwheel.master.assignment import Assigner
+from millwheel.master import assignment, draft, draining, garbage, injecting, sequencer_allocation
+from millwheel.master.assignment import IntervalAssigner
 from millwheel.master.draft import Draft
 from millwheel.master.draining import DrainWatch
 from millwheel.master.services.injection import InjectionServicer
@@ -15,7 +15,7 @@ rewriting(
     "restarted-workers-own",
     "G3",
     "an interval of a worker that registered anew is given out again",
-    Assigner.lives,
+    IntervalAssigner.lives,
     " and registration == self._known.registration(worker)",
     "",
     seeds=0,
@@ -39,7 +39,7 @@ rewriting(
     "most-loaded-chosen",
     "G11",
     "the least loaded worker is given an interval",
-    Assigner.choose,
+    IntervalAssigner.choose,
     "min(fit, key=self._rank)",
     "max(fit, key=self._rank)",
     seeds=0,
@@ -159,7 +159,7 @@ rewriting(
     "silenced-by-nothing",
     "G7",
     "a removed stream's injectors are over up to all sequencers that were drawn",
-    litter.retire_streams,
+    garbage.retire_streams,
     "= known.drawn",
     "= 1",
     seeds=0,
@@ -171,7 +171,7 @@ rewriting(
     "leaving-taken-for-litter",
     "G9",
     "what removed computations have to deliver is kept",
-    litter.collect_litter,
+    garbage.collect_garbage,
     "        referred.update(leaving.incarnation for leaving in record.leaving)\n",
     "",
     seeds=0,
@@ -183,11 +183,11 @@ rewriting(
     "counter-left-behind",
     "G3",
     "a counter that was set back is raised above all that was drawn",
-    counting.raise_counter,
+    sequencer_allocation.raise_counter,
     "drawn >= remembered",
     "drawn >= 0",
     seeds=0,
-    test="tests/master/test_counting.py::test_g3_sequencers_of_before_are_not_drawn_again_from_a_restored_coordinator_6_2",
+    test="tests/master/test_sequencer_allocation.py::test_g3_sequencers_of_before_are_not_drawn_again_from_a_restored_coordinator_6_2",
     why="seeds were not tried: the test shows it by itself, in seconds",
 )
 
@@ -195,11 +195,11 @@ rewriting(
     "counter-raised-too-little",
     "G3",
     "a raised counter passes what may have been drawn unremembered",
-    counting.raise_counter,
-    "str(remembered + _BEYOND)",
+    sequencer_allocation.raise_counter,
+    "str(remembered + _MAX_UNRECORDED_DRAWS)",
     "str(remembered)",
     seeds=0,
-    test="tests/master/test_counting.py::test_g3_sequencers_of_before_are_not_drawn_again_from_a_restored_coordinator_6_2",
+    test="tests/master/test_sequencer_allocation.py::test_g3_sequencers_of_before_are_not_drawn_again_from_a_restored_coordinator_6_2",
     why="seeds were not tried: the test shows it by itself, in seconds",
 )
 

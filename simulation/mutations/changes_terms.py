@@ -1,4 +1,4 @@
-"""Conditions and the order of awaits where masters and authorities meet the store and the coordinator (section 7)."""
+"""Mutations of conditions and the order of awaits in masters and authorities, at store and coordinator (section 7)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Conditions and the order of awaits where a worker meets the store, the coordinator and its senders (section 6.2)."""
+"""Mutations of conditions and the order of awaits between a worker and store, coordinator and senders (section 6.2)."""
 
 from __future__ import annotations
 
@@ -166,7 +166,7 @@ rewriting(
     "G3",
     "a worker runs nothing that is assigned to another of its name",
     Worker._owned,
-    "[] if self._namesake() else ",
+    "[] if self._duplicate_id() else ",
     "",
     seeds=0,
     test="tests/worker/test_worker.py::test_g3_of_two_processes_of_one_name_one_opens_what_is_assigned_to_it_7_1",

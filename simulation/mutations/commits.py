@@ -1,4 +1,4 @@
-"""Group commit: what changes together, and what nobody is shown before it is in the journal (sections 6.1.1, 6.1.2)."""
+"""Group commit: changes that are committed together, and effects that wait for the journal (sections 6.1.1, 6.1.2)."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from typing import Any
 import msgspec
 
 from millwheel.rpc.v1.delivery_pb2 import DeliveryOutcome
+from millwheel.worker.interval.blocked_keys import BlockedKeys
 from millwheel.worker.interval.commits import Commits
 from millwheel.worker.interval.intake import Wait
-from millwheel.worker.interval.parking import Parking
 from millwheel.worker.interval.sealing import Sealer
 from millwheel.worker.messages import Acknowledge
 from simulation.mutations.base import mutation, replace
@@ -21,7 +21,7 @@ _ACKED = DeliveryOutcome.DELIVERY_OUTCOME_ACKED
 
 @mutation("G1", "a sender is ACKed when its records are in the journal")
 def acked_uncommitted() -> None:
-    """Senders are ACKed as soon as their records' append is on its way."""
+    """Senders are ACKed as soon as their records' append is in flight."""
 
     def make(append: Any) -> Any:
         def early(self: Commits, sealed: Any, out: list[Any]) -> None:
@@ -39,7 +39,7 @@ def acked_uncommitted() -> None:
 
 @mutation("G9", "a strong production is delivered when it is in the journal")
 def sent_uncommitted() -> None:
-    """Strong productions are delivered as soon as their append is on its way."""
+    """Strong productions are delivered as soon as their append is in flight."""
 
     def make(append: Any) -> Any:
         def early(self: Commits, sealed: Any, out: list[Any]) -> None:
@@ -54,7 +54,7 @@ def sent_uncommitted() -> None:
 
 
 def _unwritten(**fields: Any) -> None:
-    """Have entries go without these fields."""
+    """Write entries without these fields."""
 
     def make(seal: Any) -> Any:
         def without(self: Sealer, *arguments: Any, stored_first: bool) -> Any:
@@ -69,40 +69,40 @@ def _unwritten(**fields: Any) -> None:
 
 @mutation("G2", "a commit has the states that changed")
 def unwritten_states() -> None:
-    """Entries go without states; their rows are written as ever, by and by."""
+    """Entries contain no states. Their rows are written later, as usual."""
     _unwritten(states=[])
 
 
 @mutation("G2", "a commit has the ids of the records that it consumed")
 def unwritten_ids() -> None:
-    """Entries go without ids."""
+    """Entries contain no ids."""
     _unwritten(ids=[])
 
 
 @mutation("G9", "a commit has the productions that it made")
 def unwritten_productions() -> None:
-    """Entries go without productions, which are delivered as ever, after the commit."""
+    """Entries contain no productions. They are delivered after the commit, as usual."""
     _unwritten(productions=[])
 
 
 @mutation("G6", "a commit has the timers that were set")
 def unwritten_timers() -> None:
-    """Entries go without the timers that were set."""
+    """Entries do not contain the timers that were set."""
     _unwritten(timers_set=[])
 
 
 @mutation("G6", "a commit has the timers that fired or were cancelled")
 def unwritten_firings() -> None:
-    """Entries go without the timers that are no more."""
+    """Entries do not contain the timers that fired or were cancelled."""
     _unwritten(timers_cleared=[])
 
 
 @mutation("G2", "a hook that raises leaves no trace")
 def traces_of_failures() -> None:
-    """What a hook had made of the state before it raised stays in the cache."""
+    """The changes that a hook made to the state before it raised stay in the cache."""
 
     def make(undo: Any) -> Any:
-        def careless(self: Parking, key: bytes) -> Any:
+        def careless(self: BlockedKeys, key: bytes) -> Any:
             context = self.runner.batch.contexts.get(key)
             value = None if context is None else context._cell.value
             undone = undo(self, key)
@@ -112,18 +112,18 @@ def traces_of_failures() -> None:
 
         return careless
 
-    replace(Parking, "_undo", make)
+    replace(BlockedKeys, "_undo", make)
 
 
 @mutation("G5", "a key's asynchronous hooks run one after the other")
 def hooks_at_once() -> None:
-    """A key whose asynchronous hook runs does not wait for it: its next record runs, too."""
+    """A key does not wait for its running asynchronous hook: its next record runs at the same time."""
 
     def make(start: Any) -> Any:
-        def careless(self: Parking, key: bytes, *arguments: Any) -> None:
+        def careless(self: BlockedKeys, key: bytes, *arguments: Any) -> None:
             start(self, key, *arguments)
-            self.state.intake.park(key, Wait.READY)
+            self.state.intake.block(key, Wait.READY)
 
         return careless
 
-    replace(Parking, "_start_hook", make)
+    replace(BlockedKeys, "_start_hook", make)

@@ -1,4 +1,4 @@
-"""Entries that are larger than one append takes: parts first, and no part gone too early (section 6.1.2)."""
+"""Entries that are larger than one append: their parts are written first, and deleted last (section 6.1.2)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__: list[str] = []
 
 @mutation("G2", "a divided entry is appended when its parts are acknowledged")
 def appended_before_its_parts() -> None:
-    """The append sets out with the parts, and may arrive before them."""
+    """The append is sent together with the parts, and may arrive before them."""
 
     def make(write: Any) -> Any:
         def early(self: EntryWriter, commit: int, entry: bytes) -> list[Any]:
@@ -32,7 +32,7 @@ def appended_before_its_parts() -> None:
 
 @mutation("G12", "the head names the parts of all divided entries above the floor")
 def earlier_parts_unnamed() -> None:
-    """An append names the parts of its own entry alone; the next owner deletes those of the entries before."""
+    """An append names only the parts of its own entry. The next owner deletes those of earlier entries."""
 
     def make(append: Any) -> Any:
         def short(self: EntryWriter, commit: int, entry: bytes) -> Any:
@@ -48,7 +48,7 @@ def earlier_parts_unnamed() -> None:
 
 @mutation("G12", "the parts of a divided entry are kept until the floor has passed it")
 def parts_collected_early() -> None:
-    """The parts of an entry are deleted, and named no more, when the entry after it is appended."""
+    """The parts of an entry are deleted, and no longer named, when the next entry is appended."""
 
     def make(floor_committed: Any) -> Any:
         def early(self: Checkpointer) -> list[Any]:
@@ -61,7 +61,7 @@ def parts_collected_early() -> None:
         return early
 
     replace(Checkpointer, "floor_committed", make)
-    # The head names them until the next append: the store would refuse the deletion.
+    # The head names them until the next append, so the store's own check would refuse the deletion.
     replace(journal_rules, "check_unnamed", lambda _: lambda journal, head, parts: None)
 
 
@@ -85,7 +85,7 @@ def children_without_parents() -> None:
     why="its owners change often, and each deletes what the one before it has left",
 )
 def parts_kept_for_ever() -> None:
-    """The parts of entries are named, and stay, for good."""
+    """The parts of entries are never deleted, and stay named."""
 
     def make(floor_committed: Any) -> Any:
         def keeping(self: Checkpointer) -> list[Any]:

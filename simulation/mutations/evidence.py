@@ -1,4 +1,4 @@
-"""What is read back, and what is said of it: missed by checkers that read the journals themselves."""
+"""State that is recovered, and claims about it. Checkers that read the journals themselves catch these mutations."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 from millwheel.authority.core import AuthorityCore
 from millwheel.authority.registry import Registry
-from millwheel.core.time import MAX_TIMESTAMP
+from millwheel.model.time import MAX_TIMESTAMP
 from millwheel.worker.dedup import snapshot
 from millwheel.worker.interval import recovery
 from millwheel.worker.log.cursors import Cursors
@@ -17,13 +17,13 @@ __all__: list[str] = []
 
 @mutation("G12", "a takeover clears the timers that its predecessor's commits have cleared")
 def cleared_timers_read() -> None:
-    """Timers that fired, or were cancelled, since the base are set again at a takeover."""
+    """A takeover sets timers again that have fired or were cancelled since the base."""
     replace(recovery._Reader, "_clear_timer", lambda _: lambda self, key, wall, tag, commit: None)
 
 
 @mutation("G1", "a takeover knows which positions are committed, and takes no others for it")
 def marks_read_high() -> None:
-    """Senders' marks are larger in a base that is read than in the one that was written."""
+    """A takeover reads larger ACK marks from a base than were written."""
 
     def make(load_row: Any) -> Any:
         def high(tables: Any, kind: str, row: list[Any], filters: Any) -> None:
@@ -39,7 +39,7 @@ def marks_read_high() -> None:
 
 @mutation("G4", "a shard of the authority knows after a restart what was removed")
 def removals_forgotten() -> None:
-    """A shard that restarts takes those that were removed for ones that it has never met."""
+    """A shard that restarts treats removed computations as unknown ones."""
 
     def make(restore: Any) -> Any:
         def restored(self: AuthorityCore, parts: Any, entries: Any) -> None:
@@ -54,7 +54,7 @@ def removals_forgotten() -> None:
 
 @mutation("G4", "a shard of the authority knows after a restart whom it has accepted")
 def acceptances_forgotten() -> None:
-    """A shard that restarts reads values, and no sequencers that were accepted since the base."""
+    """A shard that restarts reads values, but no sequencers that were accepted since the base."""
 
     def make(change: Any) -> Any:
         def changed(self: Registry, what: Any) -> None:
@@ -69,7 +69,7 @@ def acceptances_forgotten() -> None:
 
 @mutation("G7", "a new owner starts from its predecessor's watermark, and from no later one")
 def watermark_ahead() -> None:
-    """An interval that has just been opened is a second ahead of what it has read."""
+    """An interval that has just opened is a second ahead of the watermark that it has read."""
 
     def make(settle: Any) -> Any:
         def settled(state: Any, *rest: Any) -> None:

@@ -1,4 +1,4 @@
-"""Who may write: the store's fence, sequencers, and what a refusal or a silence of the store means (section 6.2)."""
+"""Write permission: fences, sequencers, and the meaning of the store's refusals and timeouts (section 6.2)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 from millwheel.master import core as master_core
 from millwheel.master import draft
-from millwheel.master.assignment import Assigner
+from millwheel.master.assignment import IntervalAssigner
 from millwheel.store import journal_rules
 from millwheel.store.contract import (
     TERMINAL_SEQUENCER,
@@ -27,7 +27,7 @@ __all__: list[str] = []
 
 @mutation("G3", "the store refuses appends of all but the owner that fenced last")
 def no_fence() -> None:
-    """A journal takes an append by whoever comes."""
+    """A journal accepts an append from any owner."""
 
     def appended(journal: str, held: JournalHead | None, append: Append) -> JournalHead:
         return JournalHead(append.sequencer, append.commit, append.floor, append.parts)
@@ -37,7 +37,7 @@ def no_fence() -> None:
 
 @mutation("G3", "the store's fence only rises")
 def any_fence() -> None:
-    """Whoever fences last has the journal, be it an older owner whose request was held up."""
+    """The last fence always wins, even if it comes from an older owner whose request was delayed."""
 
     def make(fenced: Any) -> Any:
         def anybody(journal: str, held: JournalHead | None, sequencer: int) -> JournalHead:
@@ -59,7 +59,7 @@ def any_fence() -> None:
     why="of a deposed owner's appends, which are few, one in many moves the floor",
 )
 def zombie_floor() -> None:
-    """An append that is refused moves floor and base parts all the same."""
+    """A refused append still moves the truncation point and the base parts."""
 
     def make(append: Any) -> Any:
         async def moving(self: MemoryStore, journal: str, entry: Append) -> None:
@@ -84,7 +84,7 @@ def zombie_floor() -> None:
     why="an owner hears of its successor by the coordinator, too, mostly before it appends anything",
 )
 def refusal_taken_for_success() -> None:
-    """A refused append counts as made: its records are ACKed, its productions sent."""
+    """A refused append counts as successful: its records are ACKed, and its productions are sent."""
 
     async def append(self: CoreHost, instruction: AppendEntry) -> None:
         with suppress(SequencerRefusedError):
@@ -96,7 +96,7 @@ def refusal_taken_for_success() -> None:
 
 @mutation("G1", "an append of unknown outcome is repeated until it is certain")
 def silence_taken_for_success() -> None:
-    """An append without an answer counts as made."""
+    """An append without an answer counts as successful."""
 
     def make(append: Any) -> Any:
         async def once(self: CoreHost, instruction: AppendEntry) -> None:
@@ -115,14 +115,14 @@ def silence_taken_for_success() -> None:
 
 @mutation("G3", "each assignment has a sequencer of its own")
 def one_sequencer_for_two() -> None:
-    """A new owner works under its predecessor's sequencer.
+    """A new owner uses its predecessor's sequencer.
 
-    Two more mechanisms keep that from doing harm, and are taken out, too: the master's check of its own drafts, and the
-    fence, which opens a journal once for a sequencer.
+    Two other mechanisms would prevent harm, so this mutation removes them, too. They are the master's check of its own
+    drafts, and the fence, which opens a journal once for each sequencer.
     """
 
     def give(original: Any) -> Any:
-        def keeping(self: Assigner, interval: Any, worker: str, into: Any) -> None:
+        def keeping(self: IntervalAssigner, interval: Any, worker: str, into: Any) -> None:
             before = interval.sequencer
             original(self, interval, worker, into)
             interval.sequencer = before or interval.sequencer
@@ -135,7 +135,7 @@ def one_sequencer_for_two() -> None:
             raise SequencerRefusedError(journal, head.sequencer, head.commit)
         return dataclasses.replace(head, sequencer=sequencer)
 
-    replace(Assigner, "give", give)
+    replace(IntervalAssigner, "give", give)
     replace(draft, "_may_follow", lambda _: lambda was, now: True)
     replace(journal_rules, "fenced", lambda _: fenced)
 
@@ -148,5 +148,5 @@ def one_sequencer_for_two() -> None:
     why="two masters must change one map in the moment that it takes to hear of a change",
 )
 def unconditional_masters() -> None:
-    """A master changes the interval maps whatever has become of them, and of itself, meanwhile."""
+    """A master changes the interval maps unconditionally, even if they or its leadership have changed meanwhile."""
     replace(master_core, "Transact", lambda made: lambda number, _, puts, deletes: made(number, (), puts, deletes))

@@ -1,4 +1,4 @@
-"""Injectors of files: how lines are known, and how far a checkpoint goes (section 5.2)."""
+"""File injectors: the identity of lines, and the extent of a checkpoint (section 5.2)."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ _SEEDS = 300
 
 @mutation("G1", "a file has the same name in every run", seeds=_SEEDS)
 def files_named_anew() -> None:
-    """Each run names its files by chance."""
+    """Each run gives its files random names."""
     old = 'person=b"millwheel.file")'
     rewrite(identity.partition_name, old, old[:-1] + ', key=__import__("random").randbytes(8))')
 
 
 @mutation("G1", "a checkpoint of a file goes no further than the ACKs", seeds=_SEEDS)
 def checkpointed_unacked() -> None:
-    """A checkpoint has what was read."""
+    """A checkpoint contains the position of the last record that was read."""
     replace(progress.FileProgress, "restart", lambda _: lambda self, acknowledged: self.offset)
 
 
@@ -31,5 +31,5 @@ def checkpointed_unacked() -> None:
     why="a file must be looked at between two halves of a line",
 )
 def half_lines() -> None:
-    """The last line is read as it is."""
+    """The last line is read even if its end is missing."""
     rewrite(files._read_lines, "if not growing and not file.read(1):", "if not file.read(1):")

@@ -1,16 +1,16 @@
-"""Ids of records: what a receiver knows, for how long, and what senders say of it (section 6.1.1)."""
+"""Ids of records: which ids a receiver keeps, for how long, and what senders state about them (section 6.1.1)."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
 
-from millwheel.core.time import MIN_TIMESTAMP
+from millwheel.model.time import MIN_TIMESTAMP
 from millwheel.worker.dedup import Dedup
 from millwheel.worker.dedup.batches import BatchQuery
 from millwheel.worker.dedup.opaque import OpaqueSource
 from millwheel.worker.dedup.positions import PositionSource
-from millwheel.worker.dedup.verdict import Outcome
+from millwheel.worker.dedup.verdict import CheckOutcome
 from millwheel.worker.interval.outbox import Outbox
 from millwheel.worker.interval.receiving import Receiving
 from simulation.mutations.base import mutation, replace
@@ -20,13 +20,13 @@ __all__: list[str] = []
 
 @mutation("G1", "positions that are committed are remembered until the sender's mark has passed them")
 def forgotten_ids() -> None:
-    """Positions are forgotten as soon as they are committed; only the senders' marks are known."""
+    """Positions are forgotten as soon as they are committed; the receiver keeps only the senders' ACK marks."""
     replace(PositionSource, "remember", lambda _: lambda self, positions: None)
 
 
 @mutation("G1", "a sender's mark passes nothing that is not ACKed")
 def high_marks() -> None:
-    """Senders state that all is ACKed that they have committed."""
+    """Senders state that all of their committed productions are ACKed."""
 
     def statement(self: Outbox, consumer: str, otherwise: int, stuck_below: int) -> tuple[int, list[int]]:
         return otherwise, []
@@ -36,7 +36,7 @@ def high_marks() -> None:
 
 @mutation("G1", "an opaque id is kept until its sender can send it no more")
 def ids_collected_early() -> None:
-    """Opaque ids go with the first watermark that is heard after their commit."""
+    """Opaque ids are deleted at the first watermark that arrives after their commit."""
 
     def make(remember: Any) -> Any:
         return lambda self, collect, ids: remember(self, MIN_TIMESTAMP, ids)
@@ -46,7 +46,7 @@ def ids_collected_early() -> None:
 
 @mutation("G1", "a copy of a record that is not committed yet is not ACKed")
 def copies_acked() -> None:
-    """A copy of a record that waits for its commit is ACKed as a duplicate."""
+    """A duplicate of a record that waits for its commit is ACKed at once."""
 
     def make(admit: Any) -> Any:
         return lambda self, delivery, verdict, fresh, waiting, out: admit(self, delivery, verdict, fresh, (), out)
@@ -62,7 +62,7 @@ def copies_acked() -> None:
     why="what a deposed sender has in its buffers is known as long as marks and ids are",
 )
 def deposed_senders_heard() -> None:
-    """Deliveries are judged by their ids alone, whoever sends them."""
+    """Deliveries are admitted by their ids alone, whatever their sender's sequencer."""
     replace(Dedup, "_accept", lambda _: lambda self, sender: True)
 
 
@@ -74,12 +74,12 @@ def deposed_senders_heard() -> None:
     why="a journal is retired when all it sent was ACKed: a copy must lie in a buffer for all that time",
 )
 def unknown_sequences_taken() -> None:
-    """What comes from a sequence of which nothing is known is new."""
+    """Records of an unknown sequence are admitted as new."""
 
     def make(check: Any) -> Any:
         def trusting(self: Dedup, ids: Any, *rest: Any) -> Any:
             verdict = check(self, ids, *rest)
-            if verdict.outcome is Outcome.UNKNOWN_SEQUENCE:
+            if verdict.outcome is CheckOutcome.UNKNOWN_SEQUENCE:
                 self.admit(ids.sequence)
                 verdict = check(self, ids, *rest)
             return verdict
@@ -97,7 +97,7 @@ def unknown_sequences_taken() -> None:
     why="a filter is wrong once in 100,000 times",
 )
 def filters_taken_for_truth() -> None:
-    """An id that a filter has is a duplicate."""
+    """An id that a filter contains counts as a duplicate."""
 
     def make(sealed: Any) -> Any:
         return lambda self, ids: dict.fromkeys(sealed(self, ids))
@@ -107,7 +107,7 @@ def filters_taken_for_truth() -> None:
 
 @mutation("G1", "a batch below the query's floor is a duplicate")
 def floorless_batches() -> None:
-    """Batches are judged by the ids that are still known."""
+    """Batches are admitted by the ids that are still stored."""
 
     def make(check: Any) -> Any:
         def floorless(self: BatchQuery, batch: int, ids: Sequence[bytes], verdict: Any) -> Any:

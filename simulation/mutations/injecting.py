@@ -1,4 +1,4 @@
-"""Injectors: what they promise, and under which ids they send (section 5.2, 6.1.1)."""
+"""Injectors: their watermark promises, and the ids of their records (sections 5.2, 6.1.1)."""
 
 from __future__ import annotations
 
@@ -6,27 +6,30 @@ import random
 from typing import Any
 
 from millwheel.client.injector import Injector
+from millwheel.client.injector.checking import DeclaredTypes
 from millwheel.client.injector.core import InjectorCore
 from millwheel.client.injector.ids import IdHasher
+from millwheel.client.injector.keying import RecordKeys
 from millwheel.client.injector.publication import Publication
-from millwheel.client.injector.sending import Sending
+from millwheel.client.injector.sending import OutboundBatches
 from millwheel.client.injector.unkeyed import UnkeyedRecords
 from millwheel.client.watermarks import WatermarkClient
-from millwheel.core.time import MAX_TIMESTAMP
-from simulation.mutations.base import mutation, replace
+from millwheel.model.time import MAX_TIMESTAMP
+from millwheel.worker.shell.preparing import RecordPreparer
+from simulation.mutations.base import mutation, replace, rewrite
 
 __all__: list[str] = []
 
 
 @mutation("G7", "an injector's watermark waits for the ACKs of its records")
 def promised_unacked() -> None:
-    """An injector publishes what was declared, whether or not its records have arrived."""
+    """An injector publishes its declared watermark, whether or not its records have arrived."""
     replace(Publication, "update", lambda update: lambda self, oldest: update(self, MAX_TIMESTAMP))
 
 
 @mutation("G8", "an injector says when its stream has ended")
 def endless() -> None:
-    """An injector's end is told to nobody."""
+    """An injector does not report its end."""
 
     async def finish(self: Injector, timeout: float | None = None) -> None:
         await self.flush(timeout)
@@ -36,7 +39,7 @@ def endless() -> None:
 
 @mutation("G1", "a record that is injected again has the id that it had")
 def injected_ids_anew() -> None:
-    """The ids of injected records change with each life of their process."""
+    """The ids of injected records change with each incarnation of their process."""
 
     def make(init: Any) -> Any:
         def salted(self: IdHasher, stream: str, source: str) -> None:
@@ -55,18 +58,30 @@ def injected_ids_anew() -> None:
     why="a process must stand still from before a topology's drain until after it, with a record on its way",
 )
 def left_told_in() -> None:
-    """What the readers of a stream had not ACKed when they ended is forgotten, as if it were in."""
+    """Records that ended consumers had not ACKed are dropped, as if they were ACKed."""
     replace(InjectorCore, "_left", lambda _: lambda self, routing: None)
+
+
+@mutation(
+    "G8",
+    "a record that no reader could decode is refused before it is sent",
+    seeds=0,
+    test="tests/injectors/test_checking.py::test_a_record_that_no_worker_could_decode_is_an_error_of_send_4_2",
+    why="simulated programs send records of the declared type only",
+)
+def types_unchecked() -> None:
+    """A record of any type is sent, and holds the watermark at the computation where it fails."""
+    replace(DeclaredTypes, "first_refused", lambda _: lambda self, encoded, routing: None)
 
 
 @mutation("G1", "an injector sends again what was on its way when a connection broke")
 def not_sent_again() -> None:
-    """What was on its way when a connection broke, or had no answer for long, counts as arrived."""
+    """Records in flight on a broken or unresponsive connection count as arrived."""
 
-    def bring_back(self: Sending, flight: Any) -> None:
+    def bring_back(self: OutboundBatches, flight: Any) -> None:
         self.acked(flight, ())
 
-    replace(Sending, "_bring_back", lambda _: bring_back)
+    replace(OutboundBatches, "_bring_back", lambda _: bring_back)
 
 
 @mutation(
@@ -74,7 +89,7 @@ def not_sent_again() -> None:
     "a process that wakes or finishes goes on when its report of it is in the authority's journal",
 )
 def settled_unheard() -> None:
-    """Any answer of the authority's is taken for one to the report that came before the question."""
+    """Any answer of the authority counts as the answer to the last report."""
 
     def make(accept: Any) -> Any:
         async def accepted(self: WatermarkClient, *told: Any, report_number: int = 0) -> Any:
@@ -95,3 +110,39 @@ def settled_unheard() -> None:
 def keyless_overtaken() -> None:
     """Records behind one that waits for its key are sent before it."""
     replace(UnkeyedRecords, "blocked", lambda _: lambda self, consumer, scope: False)
+
+
+@mutation(
+    "G8",
+    "a worker is told of records that wait for keys which the injector itself does not find",
+    seeds=0,
+    test="tests/injectors/test_keying.py::test_g8_a_worker_is_told_of_a_record_that_has_no_key_here_and_may_know_it_4_2",
+    why="the topologies of simulated runs are keyed by fields that every record has",
+)
+def keyless_untold() -> None:
+    """An injector that extracts keys itself does not report records without a key."""
+    rewrite(RecordKeys.of_waiting, "encoded = encoded[:1]", "return column")
+
+
+@mutation(
+    "G1",
+    "a record that waits for the routing to be read again is not overtaken by those behind it",
+    seeds=0,
+    test="tests/injectors/test_looks.py::test_nothing_overtakes_a_record_that_waits_for_a_look_5_2",
+    why="simulated injectors are cores without the calls of users",
+)
+def looks_out_of_turn() -> None:
+    """A look at the routing keeps no later call from sending."""
+    rewrite(Injector._accept, "if refused is not None and not in_turn:", "if False:")
+
+
+@mutation(
+    "G8",
+    "a worker knows that a process has records without keys until all its queues have them",
+    seeds=0,
+    test="tests/injectors/test_retries.py::test_a_process_waits_while_another_of_its_queues_does_4_2",
+    why="the topologies of simulated runs are keyed by fields that every record has",
+)
+def waiting_forgotten() -> None:
+    """The keys of one queue are taken for the keys of all."""
+    rewrite(RecordPreparer.prepare, "and request.last_waiting and", "and")

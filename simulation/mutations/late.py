@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from millwheel.worker.interval import parking, runner
+from millwheel.worker.interval import blocked_keys, runner
 from millwheel.worker.interval.receiving import Receiving
 from simulation.mutations.base import mutation, replace
 
@@ -14,8 +14,8 @@ __all__: list[str] = []
 
 @mutation("G14", "a record behind the watermark is flagged as late")
 def unflagged() -> None:
-    """Hooks are told of no record that it is late."""
-    for module in (runner, parking):
+    """No record is flagged as late for hooks."""
+    for module in (runner, blocked_keys):
         replace(module, "Record", lambda made: lambda *columns: made(*columns[:-1], False))
 
 
@@ -27,7 +27,7 @@ def unflagged() -> None:
     why="memory has no bound there",
 )
 def boundless_intake() -> None:
-    """An interval takes whatever it is sent."""
+    """An interval admits every delivery, whatever its queue holds."""
 
     def make(admit: Any) -> Any:
         def boundless(self: Receiving, *arguments: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Stream logs: consecutive offsets, durable cursors, and what subscribers are told (section 4.3)."""
+"""Stream logs: consecutive offsets, durable cursors, and reports to subscribers (section 4.3)."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ __all__: list[str] = []
     why="a log must be lost in the moment between an ACK and its commit",
 )
 def log_acks_uncommitted() -> None:
-    """A log ACKs records as soon as their append is on its way."""
+    """A log ACKs records as soon as their append is in flight."""
 
     def make(try_commit: Any) -> Any:
         def early(self: LogCommits, out: list[Any]) -> None:
@@ -46,7 +46,7 @@ def log_acks_uncommitted() -> None:
 
 @mutation("G1", "a log shows what is in its journal")
 def log_shows_uncommitted() -> None:
-    """Subscribers are shown records whose append is on its way."""
+    """Subscribers get records whose append is still in flight."""
 
     def commit(try_commit: Any) -> Any:
         def early(self: LogCommits, out: list[Any]) -> None:
@@ -71,7 +71,7 @@ def log_shows_uncommitted() -> None:
 
 @mutation("G1", "a log's new owner knows the ids of what was logged")
 def log_forgets_ids() -> None:
-    """A log's new owner knows the ids of its base, and none of those logged since."""
+    """A log's new owner knows the ids of its base, and none of the later ones."""
 
     def make(apply: Any) -> Any:
         def forgetful(state: Any, number: int, entry: Any, where: str) -> None:
@@ -85,7 +85,7 @@ def log_forgets_ids() -> None:
 
 @mutation("G1", "a log's new owner has the records that were logged")
 def log_forgets_records() -> None:
-    """A log's new owner has the records of its base, and gives the offsets since to others."""
+    """A log's new owner has the records of its base, and assigns later offsets a second time."""
 
     def make(apply: Any) -> Any:
         def forgetful(state: Any, number: int, entry: Any, where: str) -> None:
@@ -105,7 +105,7 @@ def log_forgets_records() -> None:
     why="a log must be lost in the moment between an ACK and its commit",
 )
 def cursors_unjournaled() -> None:
-    """Subscribers are told that their ACKs are durable as soon as they are heard."""
+    """Subscribers' ACKs are reported as durable as soon as they arrive."""
 
     def make(news: Any) -> Any:
         def early(self: Subscribers, session: Any) -> tuple[int, int, int]:
@@ -126,7 +126,7 @@ def cursors_unjournaled() -> None:
     why="a cursor must be deleted and created again while one append is in flight",
 )
 def cursors_by_name() -> None:
-    """A cursor counts as durable while the journal has any of its name, and begins where that one was."""
+    """A cursor counts as durable while the journal has any cursor of its name, and starts at that cursor's position."""
 
     def by_name(self: Subscribers, session: Any) -> bool:
         cursors, cursor = self.state.cursors, session.cursor
@@ -149,7 +149,7 @@ def cursors_by_name() -> None:
     why="a clock must go an hour ahead before anybody reads",
 )
 def aged_by_the_wall() -> None:
-    """Logs are driven by the wall clock, as intervals are."""
+    """Logs use the wall clock, as intervals do."""
 
     def make(clock: Any) -> Any:
         return wall_now
@@ -165,7 +165,7 @@ def aged_by_the_wall() -> None:
     why="a subscriber must listen to a deposed owner still",
 )
 def log_hearsay() -> None:
-    """Subscribers are told the watermark that the log's owner has heard of last."""
+    """Subscribers get the latest watermark that the log's owner has received."""
 
     def make(watermark_at: Any) -> Any:
         def heard(self: Subscribers, offset: int) -> int:

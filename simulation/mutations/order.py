@@ -1,4 +1,4 @@
-"""The order of what one key produces, at each consumer's key and in each log (G15)."""
+"""The order of one key's productions, at each consumer's key and in each log (G15)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from millwheel.worker.arrivals import ArrivalOrder, WaitingBytes
 from millwheel.worker.interval import outbox
 from millwheel.worker.interval.commits import Commits
 from millwheel.worker.interval.flows import Flow
-from millwheel.worker.interval.intake import Intake
+from millwheel.worker.interval.intake import IntervalIntake
 from millwheel.worker.interval.outbox import Outbox
 from millwheel.worker.turns import HolderTurns
 from simulation.mutations.base import mutation, replace, rewriting
@@ -28,7 +28,7 @@ _MODEL = (
     why="senders halt at once: what is on its way already must be younger than what was refused",
 )
 def any_order_taken() -> None:
-    """Deliveries are taken as they come."""
+    """Deliveries are admitted in the order of their arrival."""
 
     def make(arrived: Any) -> Any:
         def at_once(self: ArrivalOrder, delivery: Any, out: list[Any]) -> None:
@@ -41,7 +41,7 @@ def any_order_taken() -> None:
 
 @mutation("G15", "weak productions say what they follow, as strong ones do", seeds=300)
 def weak_ones_unordered() -> None:
-    """A receiver is not told of a weak production's place among those of its sender."""
+    """A weak production does not contain its place in its sender's sequence."""
 
     def make(send: Any) -> Any:
         def sending(self: Commits, shipment: Any, order: Any) -> Any:
@@ -62,7 +62,7 @@ def weak_ones_unordered() -> None:
     why="a child must send what it has inherited, and what is its own, before the answer is there",
 )
 def those_behind_pass() -> None:
-    """What need not be looked up is taken at once."""
+    """A delivery that needs no lookup is admitted at once."""
 
     def make(arrived: Any) -> Any:
         def passing(self: ArrivalOrder, delivery: Any, out: list[Any]) -> None:
@@ -84,7 +84,7 @@ def those_behind_pass() -> None:
     why="a key must produce in the moments after its consumer was split",
 )
 def moved_ones_stay() -> None:
-    """They are regrouped when their sending is refused."""
+    """Productions for a removed journal are regrouped only when their delivery is refused."""
     replace(Outbox, "_make_way", lambda _: lambda self, shipments: None)
 
 
@@ -95,7 +95,7 @@ def moved_ones_stay() -> None:
     why="receivers refuse what does not follow: it shows where a flow begins again",
 )
 def refused_ones_last() -> None:
-    """A flow that begins again sends what was never sent first."""
+    """A flow that restarts sends productions that were never sent first."""
 
     def make(begin: Any) -> Any:
         def backwards(self: Flow) -> None:
@@ -116,7 +116,7 @@ def refused_ones_last() -> None:
     why="a child must inherit productions of parents and of their parents",
 )
 def sequences_of_one_age() -> None:
-    """Sequences are sent as their positions say, which start at one in each."""
+    """Sequences are sent in the order of their positions, which start at one in each sequence."""
     replace(outbox, "_age", lambda _: lambda sequence: 0)
 
 
@@ -131,13 +131,13 @@ def holding_ones_overtake() -> None:
     """It runs at once."""
 
     def make(_: Any) -> Any:
-        def forward(self: Intake, chunk: Any) -> None:
+        def forward(self: IntervalIntake, chunk: Any) -> None:
             self.line.remove(chunk)
             self.line.appendleft(chunk)
 
         return forward
 
-    replace(Intake, "bring_forward", make)
+    replace(IntervalIntake, "bring_forward", make)
 
 
 @mutation(
@@ -148,7 +148,7 @@ def holding_ones_overtake() -> None:
     why="a late word of copies must meet a flow that begins again",
 )
 def late_word_of_copies() -> None:
-    """Late word of copies has a shipment that waits to be sent go before the others."""
+    """A late refusal of copies moves an outbound batch that waits to be sent ahead of the others."""
 
     def make(refused: Any) -> Any:
         def first(self: Outbox, shipment: Any, indexes: Any) -> None:
@@ -166,9 +166,9 @@ rewriting(
     "bytes-wait-uncounted",
     "G13",
     "what waits for look-ups, or behind one, is bounded in bytes",
-    WaitingBytes.enter,
-    "self.used + size > self._limit",
-    "False",
+    WaitingBytes._has_room,
+    "self.used + size + kept <= limit",
+    "True",
     seeds=0,
     test="tests/worker/test_arrivals.py::test_g13_bytes_that_wait_behind_look_ups_are_bounded_for_all_senders_4_1",
     why="look-ups are answered soon, and the simulator does not weigh what waits",
@@ -178,11 +178,72 @@ rewriting(
     "waiting-alone-refused",
     "G8",
     "a delivery of any size may wait for its look-up alone",
-    WaitingBytes.enter,
-    "self._sizes and ",
-    "",
+    WaitingBytes._has_room,
+    "return alone or ",
+    "return ",
     seeds=0,
     test="tests/worker/test_arrivals.py::test_g8_a_delivery_larger_than_the_bound_waits_for_its_look_up_alone_6_1_1",
+    why="the simulator's deliveries are smaller than the bound",
+)
+
+rewriting(
+    "room-not-kept",
+    "G8",
+    "room is kept for the sender that was refused first",
+    WaitingBytes._has_room,
+    "if first != origin else 0",
+    "if False else 0",
+    seeds=0,
+    test="tests/worker/test_arrivals.py::test_g8_small_deliveries_do_not_keep_a_large_one_out_6_1_1",
+    why="the simulator's deliveries are smaller than the bound",
+)
+
+rewriting(
+    "room-kept-for-the-gone",
+    "G8",
+    "room that is kept for a sender which does not come goes to one that comes again",
+    WaitingBytes._drop_silent_places,
+    "last > before",
+    "True",
+    seeds=0,
+    test="tests/worker/test_arrivals.py::test_g8_room_is_not_kept_for_a_sender_that_is_gone_6_1_1",
+    why="the simulator's deliveries are smaller than the bound",
+)
+
+rewriting(
+    "room-kept-for-unknown-many",
+    "G8",
+    "room that is kept for senders which do not come lapses although the one that comes is not remembered",
+    WaitingBytes._drop_silent_places,
+    "self._refusals - last <= _MAX_REFUSED_SENDERS",
+    "True",
+    seeds=0,
+    test="tests/worker/test_arrivals.py"
+    "::test_g8_more_senders_than_are_remembered_do_not_keep_room_when_they_are_gone_6_1_1",
+    why="the simulator's deliveries are smaller than the bound",
+)
+
+rewriting(
+    "room-kept-without-need",
+    "G8",
+    "no room is kept for a sender whose delivery has nothing to wait for",
+    ArrivalOrder.arrived,
+    "self._room.forget(origin)",
+    "pass",
+    seeds=0,
+    test="tests/worker/test_arrivals.py::test_g8_room_is_not_kept_for_a_sender_that_has_nothing_to_wait_for_6_1_1",
+    why="the simulator's deliveries are smaller than the bound",
+)
+
+rewriting(
+    "room-lost-when-refused",
+    "G8",
+    "a sender that is refused for want of room keeps its place",
+    ArrivalOrder.arrived,
+    "admission is not Admission.NO_ROOM",
+    "True",
+    seeds=0,
+    test="tests/worker/test_arrivals.py::test_g8_small_deliveries_do_not_keep_a_large_one_out_6_1_1",
     why="the simulator's deliveries are smaller than the bound",
 )
 
@@ -264,7 +325,7 @@ rewriting(
     "turns-until-room",
     "G8",
     "a turn ends with the record that holds the watermark, though the rest of its delivery waits for room",
-    Intake.is_done,
+    IntervalIntake.is_done,
     "receipt.held > until",
     "False",
     seeds=0,

@@ -1,11 +1,11 @@
-"""Splits and merges: what is sealed, what children start from, and who covers which keys (section 7.1; G11)."""
+"""Splits and merges: sealed journals, the children's initial state, and the coverage of keys (section 7.1; G11)."""
 
 from __future__ import annotations
 
 import dataclasses
 from typing import Any
 
-from millwheel.core.keys import KeyInterval
+from millwheel.model.keys import KeyInterval
 from millwheel.store import journal_rules
 from millwheel.store.contract import JournalHead, SequencerRefusedError
 from millwheel.worker.dedup import dedup
@@ -48,13 +48,13 @@ def sealed_by_a_sequencer() -> None:
     why="a parent's owner hears of the split by the coordinator, too",
 )
 def unsealed_parents() -> None:
-    """Children read a journal to which its owner goes on appending."""
+    """Children read a journal to which its owner still appends."""
     replace(journal_rules, "sealed", lambda _: lambda journal, held, sequencer: journal_rules.present(journal, held))
 
 
 @mutation("G11", "who opens a child seals its parents")
 def children_first() -> None:
-    """An owner creates and opens a child's journal without ending its parents'."""
+    """An owner creates and opens a child's journal without sealing its parents' journals."""
 
     async def unsealed(self: Opener, parent: Any) -> JournalHead:
         head: JournalHead = await self._certain(lambda: self._store.read_head(parent.journal))
@@ -92,7 +92,7 @@ def ids_lost_at_splits() -> None:
     why="few of its runs get as far as a merge",
 )
 def ids_of_one_parent() -> None:
-    """A child knows the ids of its first parent."""
+    """A child knows only the ids of its first parent."""
     replace(dedup, "inherit", lambda inherit: lambda tables, parents: inherit(tables, parents[:1]))
 
 
@@ -100,11 +100,11 @@ def ids_of_one_parent() -> None:
     "G7",
     "the child of a merge starts at the smaller watermark of its parents",
     seeds=10,
-    test="tests/interval/test_floors.py::test_g7_a_merged_key_is_shown_what_its_parent_would_have_shown_it_4_5",
+    test="tests/interval/test_key_watermark_bounds.py::test_g7_a_merged_key_is_shown_what_its_parent_would_have_shown_it_4_5",
     why="few of its runs get as far as a merge",
 )
 def larger_parents_watermark() -> None:
-    """A child starts at the larger watermark of its parents."""
+    """A child starts at the largest watermark of its parents."""
 
     def make(inherited: Any) -> Any:
         def hasty(*arguments: Any) -> Any:
@@ -121,11 +121,11 @@ def larger_parents_watermark() -> None:
     "G7",
     "keys of a merged interval are shown no less than before",
     seeds=10,
-    test="tests/interval/test_floors.py::test_g7_a_merged_key_is_shown_what_its_parent_would_have_shown_it_4_5",
+    test="tests/interval/test_key_watermark_bounds.py::test_g7_a_merged_key_is_shown_what_its_parent_would_have_shown_it_4_5",
     why="few of its runs get as far as a merge",
 )
 def forgotten_floors() -> None:
-    """What keys had been shown before a merge is forgotten."""
+    """The watermarks that keys had seen before a merge are dropped."""
 
     def make(inherited: Any) -> Any:
         def forgetful(*arguments: Any) -> Any:
@@ -140,7 +140,7 @@ def forgotten_floors() -> None:
 
 @mutation("G11", "parents' journals stay until their children need nothing of them")
 def parents_let_go() -> None:
-    """A child says at once that it needs nothing of its parents."""
+    """A child reports at once that it needs nothing from its parents."""
     replace(IntervalCore, "independent", lambda _: property(lambda self: True))
 
 
@@ -166,7 +166,7 @@ def productions_of_parents_lost() -> None:
 
 @mutation("G12", "a child reads the rows that its parents had not flushed from their entries")
 def entries_of_parents_unread() -> None:
-    """Children start from their parents' bases, without the states of the entries on top."""
+    """Children start from their parents' bases, without the states of the later entries."""
     replace(recovery, "_cut", lambda cut: lambda entry, keys: _stateless(cut(entry, keys)))
 
 

@@ -1,4 +1,4 @@
-"""Topologies that come back under their names: what of their former lives is void (sections 4.1, 7.1)."""
+"""Topologies that are submitted again under their names: state of former incarnations is void (sections 4.1, 7.1)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__: list[str] = []
     why="an injector that has finished must be waited for again before its former end is heard of",
 )
 def injectors_outlive_their_stream() -> None:
-    """An injector that has finished in a former life of its stream has finished in the next one."""
+    """An injector that finished in a former incarnation of its stream counts as finished in the next one."""
     replace(Planner, "_earlier_injectors", lambda _: lambda self, spec: ())
 
 
@@ -32,7 +32,7 @@ def injectors_outlive_their_stream() -> None:
     why="a topology must come back while the authority is away: one seed of several hundred does that",
 )
 def logs_outlive_their_stream() -> None:
-    """A stream that comes back goes on with the log of its former life, if that is still there."""
+    """A stream that comes back continues the log of its former incarnation, if that log still exists."""
     replace(Planner, "_end_earlier_logs", lambda _: lambda self, spec: None)
 
 

@@ -1,4 +1,4 @@
-"""State rows, written behind the journal, and the cache before them (sections 6.1.2, 8.3; G2, G12)."""
+"""State rows, which are written after the journal, and their cache (sections 6.1.2, 8.3; G2, G12)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__: list[str] = []
 
 @mutation("G12", "the floor passes an entry when the rows of its keys are acknowledged")
 def floor_first() -> None:
-    """The floor follows the base, whatever has become of the rows."""
+    """The truncation point follows the base, even if rows are not acknowledged."""
 
     def make(floor_and_parts: Any) -> Any:
         def hasty(self: Checkpointer) -> Any:
@@ -31,13 +31,13 @@ def floor_first() -> None:
 
 @mutation("G13", "the journal beyond the floor is kept short")
 def endless_journals() -> None:
-    """Intervals write no bases, so their floors stand still."""
+    """Intervals write no bases, so their truncation points stand still."""
     replace(Checkpointer, "_base_due", lambda _: lambda self: False)
 
 
 @mutation("G12", "a changed state stays in memory until its row is acknowledged")
 def unpinned_states() -> None:
-    """The cache lets go of states whose rows are behind."""
+    """The cache evicts states whose rows are not written yet."""
 
     def make(evict: Any) -> Any:
         def careless(self: CellCache, *arguments: Any) -> int:
@@ -53,7 +53,7 @@ def unpinned_states() -> None:
 
 @mutation("G12", "the cell of a key without state stays in memory until its empty row is acknowledged")
 def hasty_forgetting() -> None:
-    """A cell goes as soon as it holds no state."""
+    """A cell is removed as soon as it has no state."""
 
     def make(changed: Any) -> Any:
         def forgetting(self: CellCache, states: Any, commit: int) -> None:
@@ -76,9 +76,9 @@ def hasty_forgetting() -> None:
     why="a flush must be held up until its successor's has been acknowledged",
 )
 def last_row_wins() -> None:
-    """A row replaces the one before it, whichever was committed first.
+    """A row replaces the earlier one, whichever was committed first.
 
-    Flushes of deposed owners are ended by the fence: that is taken out, too.
+    The fence ends flushes of deposed owners, so this mutation removes that check, too.
     """
 
     async def blindly(self: MemoryStore, computation: str, journal: str, sequencer: int, rows: list[StateRow]) -> None:
@@ -95,5 +95,5 @@ def last_row_wins() -> None:
     why="its store damages nothing",
 )
 def unchecked_values() -> None:
-    """Checksums of stored values are not looked at."""
+    """Checksums of stored values are not verified."""
     replace(envelope, "crc32", lambda _: lambda payload: 0)

@@ -1,4 +1,4 @@
-"""Batches of Spark: when a task is done, and how its rows are known (section 5.2; 6.1.1)."""
+"""Batches of Spark: the end of a task, and the ids of its rows (sections 5.2, 6.1.1)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the product's stores rest on, and what leases are judged by: seen where a seed has the real store's ways."""
+"""What the product's stores and leases rely on. Only seeds with a real store's behaviour show these mutations."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__: list[str] = []
 
 
 def _change(texts: dict[str, str], names: tuple[str, ...], old: str, new: str) -> None:
-    """Change a piece of the text of some statements; ValueError if one does not have it exactly once."""
+    """Change a piece of the text of some statements; ValueError if one does not contain it exactly once."""
     for name in names:
         if texts[name].count(old) != 1:
             raise ValueError(f"statement {name} has {texts[name].count(old)} times, and not once: {old}")
@@ -21,7 +21,7 @@ def _change(texts: dict[str, str], names: tuple[str, ...], old: str, new: str) -
 
 @mutation("G3", "on Cassandra an append's transaction expects the head that its owner knows", seeds=300)
 def appends_of_any_owner() -> None:
-    """An older sequencer's transaction is applied, too, whatever has been appended meanwhile."""
+    """The transaction of an older sequencer is applied as well, even after other appends."""
     names = ("append", "append_parts")
     _change(journals._TEXTS, names, "IF sequencer = ? AND commit = ?", "IF sequencer >= ? AND commit >= ?")
 
@@ -34,7 +34,7 @@ def appends_of_any_owner() -> None:
     why="a flush must be held up until its successor's has been acknowledged",
 )
 def rows_by_the_clock() -> None:
-    """Of two writes of a row the one stands whose writer's clock shows more."""
+    """Of two writes of a row, the one with the larger clock time of its writer wins."""
     _change(states._TEXTS, ("write",), " USING TIMESTAMP ?", "")
     states._TEXTS["empty"] = states._TEXTS["write"]
 

@@ -1,10 +1,10 @@
-"""What a new owner starts from: all that its predecessor committed, and nothing else (section 6.2; G12)."""
+"""The initial state of a new owner: everything that its predecessor committed, and nothing else (section 6.2; G12)."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from millwheel.core.time import MIN_TIMESTAMP
+from millwheel.model.time import MIN_TIMESTAMP
 from millwheel.worker.dedup import Dedup
 from millwheel.worker.interval import recovery
 from millwheel.worker.interval.cells import CellCache
@@ -15,7 +15,7 @@ __all__: list[str] = []
 
 
 def _settling(change: Any) -> None:
-    """Have ``change`` happen to the state that a takeover has read."""
+    """Apply ``change`` to the state that a takeover has read."""
 
     def make(settle: Any) -> Any:
         def changed(state: IntervalState, *arguments: Any) -> None:
@@ -56,7 +56,7 @@ def lost_productions() -> None:
 
 @mutation("G9", "a production that is sent again has the id that it had")
 def renumbered_productions() -> None:
-    """A new owner sends its predecessor's productions under positions of its own."""
+    """A new owner sends its predecessor's productions under different positions."""
 
     def make(keep: Any) -> Any:
         def renumbered(self: Any, sequence: str, row: Any) -> None:
@@ -69,7 +69,7 @@ def renumbered_productions() -> None:
 
 @mutation("G9", "a production that is sent again has the bytes that it had")
 def rewritten_productions() -> None:
-    """A new owner sends its predecessor's productions a microsecond later than they were made."""
+    """A new owner sends its predecessor's productions with timestamps that are a microsecond later."""
 
     def make(keep: Any) -> Any:
         def rewritten(self: Any, sequence: str, row: Any) -> None:

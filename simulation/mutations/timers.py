@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from millwheel.core.time import MAX_TIMESTAMP, seconds
+from millwheel.model.time import MAX_TIMESTAMP, seconds
 from millwheel.worker.interval.core import IntervalCore
-from millwheel.worker.interval.far import FarTimers
+from millwheel.worker.interval.spilled_timers import SpilledTimers
 from millwheel.worker.interval.state import IntervalState
 from millwheel.worker.interval.timers import TimerTable
 from simulation.mutations.base import mutation, replace
@@ -30,7 +30,7 @@ def early_timers() -> None:
 
 @mutation("G5", "due timers fire in the order of their times")
 def unsorted_timers() -> None:
-    """Timers that are due together fire the last one first."""
+    """Of several due timers, the last one fires first."""
 
     def make(pop_due: Any) -> Any:
         return lambda self, upto, limit: pop_due(self, upto, limit)[::-1]
@@ -40,7 +40,7 @@ def unsorted_timers() -> None:
 
 @mutation("G5", "no timer fires before an earlier one that is in the store still")
 def far_timers_overtaken() -> None:
-    """Timers in memory fire without regard to those in the store."""
+    """Timers in memory fire without regard to spilled ones."""
 
     def due_until(self: IntervalState, wall: bool, key: bytes | None = None) -> int:
         limit = self.wall if wall else self.watermark
@@ -51,8 +51,8 @@ def far_timers_overtaken() -> None:
 
 @mutation("G6", "a timer that is set anew or cancelled is void where it is stored")
 def unvoided_timers() -> None:
-    """What becomes of a timer after it was stored is nothing to the store's copy."""
-    replace(FarTimers, "standing", lambda _: lambda self, rows: list(rows))
+    """Changes of a timer after it was spilled have no effect on its stored copy."""
+    replace(SpilledTimers, "standing", lambda _: lambda self, rows: list(rows))
 
 
 @mutation(

@@ -1,4 +1,4 @@
-"""One mutation on trial: who misses the mechanism, after how many simulated runs or in which test."""
+"""The trial of one mutation: which check or test catches it, and after how many simulated runs."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from simulation.replaying import run_module
 __all__ = ["Caught", "Trials", "UnsoundError", "names_of_tests"]
 
 _SECONDS: Final = 240.0
-"""What a trial may take. A mutation may well have the product go round in circles."""
+"""The time limit of a trial, in seconds. A mutation may cause an endless loop in the product."""
 
 _BROKEN: Final = re.compile(r"\b(AttributeError|NameError|TypeError|UnboundLocalError|ImportError)\b")
-"""Of a mutation that does not fit the product any more: that it ends in one of these proves nothing."""
+"""Errors of a mutation that no longer fits the product. A run that ends in one of them proves nothing."""
 
 
 class UnsoundError(Exception):
-    """A trial that says nothing: what it rests on fails without the mutation, too; or the mutation itself is broken."""
+    """A trial without a result: its seed or test fails without the mutation as well, or the mutation is broken."""
 
 
 @dataclass(frozen=True, slots=True)
 class Caught:
-    """``by`` whom, in their words; ``after`` what."""
+    """``by``: the message of the check or test that caught the mutation; ``after``: the number of runs."""
 
     by: str
     after: str
@@ -38,17 +38,17 @@ class Trials:
 
     def __init__(self) -> None:
         self._sound: dict[str, str] = {}
-        """What is wrong with a seed, or a test, without any mutation; empty if it holds."""
+        """The failure of a seed without any mutation; empty if the seed holds."""
         self._lock = threading.Lock()
 
     def check_tests(self) -> None:
-        """See that the tests that stand in for the simulator pass; UnsoundError with what they print if they do not."""
+        """Check that the tests that replace the simulator pass; UnsoundError with their output if they do not."""
         done = _run("pytest", "-p", "no:cacheprovider", *names_of_tests())
         if done.returncode:
             raise UnsoundError(f"without any mutation:\n{done.stdout[-4_000:]}{done.stderr[-2_000:]}")
 
     def run(self, mutation: Mutation) -> Caught | None:
-        """Who misses it; None if nobody does. UnsoundError if that cannot be said."""
+        """Try a mutation; None if nothing catches it. UnsoundError if the trial has no result."""
         began = time.monotonic()
         caught = self._simulated(mutation) if mutation.seeds else None
         if caught is None and mutation.test:
@@ -82,7 +82,7 @@ class Trials:
 
 
 def names_of_tests() -> list[str]:
-    """The tests that stand in for the simulator somewhere."""
+    """All tests that replace the simulator for some mutation."""
     return sorted({one.test for one in MUTATIONS.values() if one.test})
 
 
@@ -100,7 +100,7 @@ def _tested(mutation: Mutation, seconds: float) -> Caught | None:
 
 
 def _run(module: str, *arguments: str, seconds: float = _SECONDS) -> subprocess.CompletedProcess[str]:
-    """A program of Python's; UnsoundError if it takes too long."""
+    """Run a Python module; UnsoundError if it takes too long."""
     try:
         return run_module(module, *arguments, seconds=seconds)
     except subprocess.TimeoutExpired as error:

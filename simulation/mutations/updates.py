@@ -1,10 +1,10 @@
-"""Updates: what becomes of records, states and productions when the topology changes (sections 4.1, 4.4, 7.1)."""
+"""Updates: records, states and productions when the topology changes (sections 4.1, 4.4, 7.1)."""
 
 from __future__ import annotations
 
 from millwheel.master.plans import Planner
 from millwheel.sdk import migration
-from millwheel.worker.shell.routing import Routing
+from millwheel.worker.shell.routing import CatalogRouting
 from simulation.mutations.base import mutation, replace, rewrite, rewriting
 
 __all__: list[str] = []
@@ -30,16 +30,16 @@ rewriting(
     why="states must be read that two updates have passed by",
 )
 def migrated_as_the_first() -> None:
-    """Every stored state is said to be of the version before the present one."""
+    """Every stored state is reported to be of version 1."""
     rewrite(migration.versioned, "state = migrate(found)", "state = migrate(StoredState(1, found.data))")
 
 
 @mutation("G1", "productions are routed by the present version of the topology", seeds=_SEEDS)
 def routed_as_at_first() -> None:
-    """What a worker has found out once of a stream's consumers, it uses for every later owner."""
+    """A worker resolves a stream's consumers once, and uses them for every later owner."""
 
     def make(route: object) -> object:
         known: dict[tuple[int, str], object] = {}
         return lambda self, stream: known.setdefault((id(self), stream), route(self, stream))  # type: ignore[operator]
 
-    replace(Routing, "_route", make)
+    replace(CatalogRouting, "_route", make)

@@ -1,12 +1,12 @@
-"""Low watermarks in an interval: what holds them, and what they are the minimum of (sections 4.5, 7.2)."""
+"""Low watermarks in an interval: the holds, and the senders of the minimum (sections 4.5, 7.2)."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
 
-from millwheel.core.time import MAX_TIMESTAMP
-from millwheel.core.watermarks import InputWatermark, MinTracker
+from millwheel.model.time import MAX_TIMESTAMP
+from millwheel.model.watermarks import InputWatermark, MinTracker
 from millwheel.worker.interval import core
 from millwheel.worker.interval.core import IntervalCore
 from millwheel.worker.interval.sealing import Sealer
@@ -17,15 +17,15 @@ __all__: list[str] = []
 
 @mutation("G7", "what is at work holds the watermark")
 def unpending() -> None:
-    """What was received and is not committed, or produced and not ACKed, holds no output watermark.
+    """Uncommitted records and productions without an ACK hold no output watermark.
 
-    The first alone would do no harm: what is not committed is not ACKed, and so holds its sender's watermark.
+    The first part alone would be harmless: an uncommitted record has no ACK, and so holds its sender's watermark.
     """
     replace(MinTracker, "min", lambda _: lambda self: MAX_TIMESTAMP)
 
 
 def _unheld(where: Callable[[Any], Any], what: str, step: str) -> None:
-    """In ``step`` of the core nothing is found at ``what`` of ``where`` of its state."""
+    """Hide the tracker ``what`` of ``where(state)`` from the core's method ``step``."""
 
     def make(original: Any) -> Any:
         def blind(self: IntervalCore, *arguments: Any) -> None:
@@ -44,13 +44,13 @@ def _unheld(where: Callable[[Any], Any], what: str, step: str) -> None:
 
 @mutation("G7", "productions that are not ACKed hold the output watermark")
 def productions_hold_nothing() -> None:
-    """The output watermark passes productions that are on their way."""
+    """The output watermark passes productions in flight."""
     _unheld(lambda state: state.outbox, "pending", "_report")
 
 
 @mutation("G7", "holds of states and of timers hold the output watermark")
 def forgotten_holds() -> None:
-    """The output watermark passes whatever states and timers ask it to wait at."""
+    """The output watermark passes the holds of states and timers."""
     _unheld(lambda state: state, "hold_times", "_report")
 
 
@@ -63,7 +63,7 @@ def forgotten_holds() -> None:
     why="timers that are due fire before anything is reported, but for those in the store",
 )
 def timers_hold_nothing() -> None:
-    """The output watermark passes the times of watermark timers."""
+    """The output watermark passes the times of event-time timers."""
     replace(core, "_before_end", lambda _: lambda at: None)
 
 
@@ -76,7 +76,7 @@ def timers_hold_nothing() -> None:
     why="an interval must be lost while a commit is on its way that lets the watermark go on by itself",
 )
 def released_uncommitted() -> None:
-    """Holds and timers go when the commit that ends them is sealed."""
+    """Holds and timers end when the commit that ends them is sealed."""
 
     def make(seal: Any) -> Any:
         def early(self: Sealer, *arguments: Any, stored_first: bool) -> Any:
@@ -93,7 +93,7 @@ def released_uncommitted() -> None:
 
 @mutation("G7", "the input watermark is the minimum over all senders")
 def fastest_sender() -> None:
-    """A consumer follows the sender that is furthest."""
+    """A consumer follows its furthest sender."""
 
     def furthest(self: InputWatermark) -> bool:
         largest = max(self._senders.values(), default=self._value)
@@ -107,9 +107,9 @@ def fastest_sender() -> None:
     "G8",
     "a sender that is removed lets go of the watermark",
     seeds=0,
-    test="tests/core/test_watermarks.py::test_g8_a_removed_sender_lets_go",
+    test="tests/model/test_watermarks.py::test_g8_a_removed_sender_lets_go",
     why="no computation is removed there",
 )
 def removed_senders_stay() -> None:
-    """A sender that is removed is waited for."""
+    """A removed sender still holds the watermark."""
     replace(InputWatermark, "remove", lambda _: lambda self, sender: False)

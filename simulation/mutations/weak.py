@@ -60,7 +60,7 @@ rewriting(
     why="few of its computations produce weakly",
 )
 def stragglers_unwritten() -> None:
-    """A commit waits for the ACKs of its weak productions, and stores none of those that do not come in time."""
+    """A commit waits for the ACKs of its weak productions, and stores none of its stragglers."""
     replace(Commits, "_outbox_rows", lambda _: lambda self, token: [])
 
 
@@ -72,19 +72,19 @@ def stragglers_unwritten() -> None:
     why="few of its computations produce weakly",
 )
 def weak_ids_anew() -> None:
-    """Weak productions get ids that nothing but chance decides."""
+    """Weak productions get random ids."""
     replace(sealing, "causal_id", lambda _: lambda *cause: random.randbytes(16))
 
 
 @mutation("G10", "the productions of one call have ids of their own")
 def weak_ids_shared() -> None:
-    """All weak productions of one call to a stream have the id of the first."""
+    """All weak productions of one call to a stream have the id of the first one."""
     replace(sealing, "causal_id", lambda causal: lambda *cause: causal(*cause[:-1], 0))
 
 
 @mutation("G1", "a sender names the stuck productions that its mark has passed")
 def stuck_ones_unnamed() -> None:
-    """A mark passes productions that have been stuck for long, and none of them is named."""
+    """A mark passes productions that have been stuck for long, and the sender names none of them."""
 
     def make(statement: Any) -> Any:
         return lambda self, *arguments: (statement(self, *arguments)[0], [])

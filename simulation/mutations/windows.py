@@ -1,4 +1,4 @@
-"""The library's windows: what a user of them takes for granted (sections 4.6, 8.4)."""
+"""The library's windows: what users rely on (sections 4.6, 8.4)."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from simulation.mutations.base import mutation, replace
 __all__: list[str] = []
 
 _TWO_PHASE: Final[Any] = import_module("millwheel.windows.two_phase")
-"""The module: in its package a function has that name."""
+"""The module. A function of its package has the same name."""
 
 
 @mutation("G1", "every window that a timestamp is in gets its record")
 def windows_missed() -> None:
-    """A record is put into the last of its sliding windows alone."""
+    """A record is put only into the last of its sliding windows."""
     replace(_Aligned, "windows_of", lambda windows_of: lambda self, timestamp: windows_of(self, timestamp)[-1:])
 
 
 @mutation("G1", "sessions that a record joins become one")
 def sessions_apart() -> None:
-    """A record that joins sessions opens one of its own, in the place of the one that begins where it does."""
+    """A record that joins sessions opens a separate session, and replaces the one that begins at the same time."""
 
     def make(process: Any) -> Any:
         def apart(self: Any, ctx: Any, record: Any) -> None:

@@ -1,1 +1,1 @@
-"""Scenarios: stories of what may happen to a cluster, played on the simulated one, and kept as text for people."""
+"""Scenarios: scripted events on the simulated cluster. Each scenario has a text file that people can read."""

@@ -14,8 +14,8 @@ _FILES: Final = Path(__file__).parents[2] / "tests" / "scenarios"
 
 
 def main() -> int:
-    """The exit status: 1 if a scenario is not as it is written, or breaks a guarantee."""
-    from simulation.scenarios.all import SCENARIOS  # after the interpreter was started as a replay needs it
+    """Play the scenarios and return the exit status: 1 if one differs from its file or breaks a guarantee."""
+    from simulation.scenarios.all import SCENARIOS  # after the restart with fixed hashes
     from simulation.scenarios.page import differences
     from simulation.scenarios.play import play_all
 

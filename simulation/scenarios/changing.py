@@ -1,4 +1,4 @@
-"""Intervals that change hands and shapes, while something else goes wrong (sections 4.1 and 7.1)."""
+"""Intervals that move, split or merge while another fault happens (sections 4.1 and 7.1)."""
 
 from __future__ import annotations
 

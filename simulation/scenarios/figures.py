@@ -1,4 +1,4 @@
-"""The paper's figures 11 and 12, and what belongs to them: strong productions, unknown outcomes, old reports."""
+"""The paper's figures 11 and 12, and related cases: strong productions, unknown outcomes, old reports."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How a scenario stands in its file, and how a file is compared with what happens now."""
+"""The format of a scenario's file, and the comparison of a file with the current events."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ __all__ = ["Page", "differences"]
 
 _WIDTH: Final = 110
 _TOLERANCE: Final = 0.5
-"""Seconds by which an event may come sooner or later than it is written: what takes how long is not the story."""
+"""The seconds by which an event's time may differ from the file. The exact duration is not part of the scenario."""
 _TIMED: Final = re.compile(r"^( *)(-?\d+\.\d) s( .*)$")
 
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """What a scenario's file says before the events."""
+    """The part of a scenario's file before the events."""
 
     title: str
     text: str
@@ -43,7 +43,7 @@ class Page:
 
 
 def differences(written: str, now: str) -> list[str]:
-    """Lines that are not the same, as "- written" and "+ now"; times may differ a little."""
+    """The lines that differ, as "- written" and "+ now". Times may differ by ``_TOLERANCE``."""
     olds, news = written.splitlines(), now.splitlines()
     found = []
     for index in range(max(len(olds), len(news))):

@@ -1,4 +1,4 @@
-"""Playing a scenario, in a process of its own: what its file should say, and what went wrong."""
+"""Plays a scenario in a forked process, and returns the text that its file must have, and the problems."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ __all__ = ["Played", "play_all"]
 
 @dataclass(frozen=True, slots=True)
 class Played:
-    """What came of a scenario. ``problems``: guarantees that did not hold, or a script that did not come to its end."""
+    """The result of a scenario. ``problems``: guarantees that did not hold, or a script that did not reach its end."""
 
     name: str
     text: str
@@ -34,7 +34,7 @@ class Played:
 
 
 def play_all(scenarios: Iterable[Scenario], directory: Path) -> Iterator[Played]:
-    """Play scenarios one after the other, each in a fork: nothing is shared, and nothing is left."""
+    """Play scenarios one after the other. Each runs in a fork, so they share no state."""
     return apart((f"the scenario {scenario.name}", partial(_play, scenario, directory)) for scenario in scenarios)
 
 

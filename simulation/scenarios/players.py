@@ -1,4 +1,4 @@
-"""Who plays in scenarios: the records, the computations, and the topology that a scenario names."""
+"""The records, the computations and the topology of a scenario."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from simulation.plan import FIRST, packed
 __all__ = ["FRUIT", "HOOKS", "Fruit", "Node", "assemble", "package", "stamp", "told"]
 
 HOOKS: Final[list[Callable[[str, str], None]]] = []
-"""Who is told, by computation, of what its hooks do."""
+"""Listeners for what hooks do. The arguments are the computation and a text."""
 
 
 class Fruit(msgspec.Struct):
-    """A record of a scenario: ``name`` is what it is keyed by, ``what`` is to be read."""
+    """A record of a scenario. ``name`` is its key, ``what`` is its text for people."""
 
     name: str
     what: str = ""
@@ -35,16 +35,19 @@ FRUIT: Final = msgspec.msgpack.Decoder(Fruit)
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """One computation of a scenario: ``kind`` is one of those below; ``inputs`` and ``outputs`` are streams."""
+    """One computation of a scenario. ``kind`` is a key of ``_KINDS``; ``inputs`` and ``outputs`` are streams."""
 
     name: str
     kind: str
     inputs: Sequence[str]
     outputs: Sequence[str]
     options: Mapping[str, Any] = field(default_factory=dict)
-    """Of :meth:`millwheel.Topology.add`; times in seconds. ``late``: "drop", or the output that late records go to."""
+    """Arguments of :meth:`millwheel.Topology.add`; times in seconds.
+
+    ``late``: "drop", or the output for late records.
+    """
     seconds: float = 0.0
-    """How long it takes, or waits."""
+    """The seconds that it works or waits."""
 
 
 def stamp(seconds: float) -> mw.Timestamp:
@@ -53,7 +56,7 @@ def stamp(seconds: float) -> mw.Timestamp:
 
 
 def told(timestamp: int) -> str:
-    """An event time in a scenario's words."""
+    """An event time as scenarios write it."""
     if timestamp == mw.MIN_TIMESTAMP:
         return "-∞"
     return "∞" if timestamp == mw.MAX_TIMESTAMP else f"{(timestamp - FIRST) / 1e6:g}"
@@ -74,19 +77,19 @@ class _Player:
 
 
 class Pass(_Player, mw.Computation[Fruit, int]):
-    """Sends on what it gets."""
+    """Forwards each record."""
 
     def process_record(self, ctx: mw.Context[int], record: mw.Record[Fruit]) -> None:
-        """Send it on."""
+        """Forward the record."""
         self.say(f"passes {record.value} on")
         self.emit(ctx, record.value)
 
 
 class Slow(_Player, mw.Computation[Fruit, int]):
-    """Takes its time with each record: it asks something outside, say."""
+    """Spends some time on each record, as if it called an external service."""
 
     async def process_record(self, ctx: mw.Context[int], record: mw.Record[Fruit]) -> None:
-        """Wait, then send it on."""
+        """Wait, then forward the record."""
         self.say(f"begins with {record.value}, which will take it {self.seconds:g} s")
         await asyncio.sleep(self.seconds)
         self.say(f"is done with {record.value}")
@@ -94,10 +97,10 @@ class Slow(_Player, mw.Computation[Fruit, int]):
 
 
 class Count(_Player, mw.Computation[Fruit, int]):
-    """Counts what it gets of each fruit."""
+    """Counts the records of each fruit."""
 
     def process_record(self, ctx: mw.Context[int], record: mw.Record[Fruit]) -> None:
-        """Count it, and say how many there were."""
+        """Count the record, and produce the count."""
         ctx.state += 1
         late = f", late: the low watermark is {told(ctx.watermark)}" if record.late else ""
         self.say(f"counts {record.value} (t={told(record.timestamp)}{late}): {ctx.state}")
@@ -105,10 +108,10 @@ class Count(_Player, mw.Computation[Fruit, int]):
 
 
 class Window(_Player, mw.Computation[Fruit, int]):
-    """Counts what it gets of each fruit until a time, and says then how many there were."""
+    """Counts the records of each fruit in a tumbling window, and produces the count at the window's end."""
 
     def process_record(self, ctx: mw.Context[int], record: mw.Record[Fruit]) -> None:
-        """Count it, and have the window's end called."""
+        """Count the record, and set a timer for the window's end."""
         ctx.state += 1
         width = round(self.seconds * 1_000_000)
         end = mw.Timestamp(record.timestamp - record.timestamp % width + width)
@@ -116,7 +119,7 @@ class Window(_Player, mw.Computation[Fruit, int]):
         ctx.set_timer(end)
 
     def process_timer(self, ctx: mw.Context[int], timer: mw.Timer) -> None:
-        """The window is over."""
+        """The window is complete."""
         self.say(f"timer of {ctx.key} fires, set for t={told(timer.timestamp)}: there were {ctx.state}")
         self.emit(ctx, Fruit(ctx.key, f"{ctx.state} x {ctx.key}"), timer.timestamp)
         del ctx.state
@@ -126,7 +129,7 @@ _KINDS: Final[dict[str, Any]] = {"pass": Pass, "slow": Slow, "count": Count, "wi
 
 
 def assemble(text: str) -> mw.Topology:
-    """The topology of the nodes in ``text``, a JSON list; streams that none of them produces are injected."""
+    """The topology of the nodes in ``text``, a JSON list. Streams that no node produces are sources."""
     nodes = [msgspec.convert(node, Node) for node in json.loads(text)]
     topology = mw.Topology("scenario")
     made = {stream for node in nodes for stream in node.outputs}
@@ -149,6 +152,6 @@ def assemble(text: str) -> mw.Topology:
 
 
 def package(text: str) -> CodePackage:
-    """The topology as a code package, as users send it."""
+    """The topology as a code package, as users submit it."""
     source = f"from simulation.scenarios.players import assemble\n\ntopology = assemble({text!r})\n"
     return packed("simulated_scenario", source)

@@ -1,4 +1,4 @@
-"""What a scenario is."""
+"""The definition of a scenario."""
 
 from __future__ import annotations
 
@@ -13,23 +13,26 @@ __all__ = ["Scenario"]
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """A story: who plays, where, and what is done to them. ``name`` is also its file's."""
+    """A scripted series of events: the computations, their workers, and what happens to them.
+
+    ``name`` is also the name of its file.
+    """
 
     name: str
     title: str
     text: str
-    """What it shows, for people: paragraphs."""
+    """What the scenario shows, as paragraphs for people."""
     guarantees: str
     paper: str
     topology: str
-    """The nodes, in words."""
+    """The topology in words."""
     nodes: Sequence[Node]
     places: Mapping[str, str]
-    """By computation: the worker that has it at the beginning."""
+    """By computation: its worker at the beginning."""
     shows: Mapping[str, str]
-    """By subject, the kinds of events that belong to the story; see :class:`Stage`."""
+    """By subject: the kinds of events that the file shows; see :class:`Stage`."""
     script: Callable[[Stage], Awaitable[None]]
     cuts: Mapping[str, str] = field(default_factory=dict)
-    """By computation that is split beforehand: the key at which."""
+    """By computation that is split before the script starts: the key of the split."""
     tuning: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     """Bounds of intervals and logs that differ from the usual ones."""

@@ -1,4 +1,4 @@
-"""Where scenarios play: a simulated cluster on which nothing happens by chance, and what scripts do to it."""
+"""The cluster on which a scenario runs: a simulated cluster without randomness, and the actions of scripts."""
 
 from __future__ import annotations
 
@@ -24,33 +24,39 @@ from simulation.world import Main, World
 __all__ = ["Even", "Reader", "Stage"]
 
 _REPEATED: Final = frozenset({"deliver", "untaken", "refused"})
-"""Events that are told once: they come again until they have the effect that is wanted."""
+"""Events that are shown once. They repeat until they succeed."""
 _PATIENCE: Final = 90.0
-"""Virtual seconds for which something is waited for."""
+"""The virtual seconds that a script waits for an event."""
 
 Result = TypeVar("Result")
 
 
 class Even(Random):
-    """No chance: everything takes its middle, and comes in its turn."""
+    """A random generator without randomness: it returns middle values, and keeps every order."""
 
     def random(self) -> float:
-        """Neither this nor that."""
+        """The middle of the range."""
         return 0.5
 
     def shuffle(self, x: Any) -> None:
-        """As it is."""
+        """Keep the order."""
 
     def choice(self, seq: Any) -> Any:
-        """The first."""
+        """The first element."""
         return seq[0]
 
 
 class Stage:
-    """One performance. ``lines``: what there is to be read, (virtual seconds, who, text); the script's have no who."""
+    """One run of a scenario.
+
+    ``lines``: the lines to show, as (virtual seconds, process, text). The process is empty for the script's own lines.
+    """
 
     def __init__(self, world: World, nodes: Sequence[Node], shows: Mapping[str, str]) -> None:
-        """``shows``: by subject (an interval, a stream; "" for any), the kinds of events that belong to the story."""
+        """Prepare an empty stage.
+
+        ``shows``: by subject (an interval, a stream, or "" for any), the kinds of events to show.
+        """
         self.world = world
         self.lines: list[tuple[float, str, str]] = []
         self.telling = Telling(world, self._hear)
@@ -65,12 +71,12 @@ class Stage:
         self._control: ControlClient | None = None
         world.network.tap = Wire(self.telling)
 
-    # Before the curtain.
+    # Before the script starts.
 
     async def prepare(self, places: Mapping[str, str], cuts: Mapping[str, str]) -> None:
-        """The cluster runs the topology, with its intervals where they belong: ``places`` gives them workers.
+        """Start the topology, and move its intervals to the workers in ``places``.
 
-        ``cuts``: where computations are split; both halves are at the same worker.
+        ``cuts``: the keys at which computations are split. Both halves stay at the same worker.
         """
         self.world.start("operator", _idle)
         await self._as("operator", self._submit())
@@ -89,7 +95,7 @@ class Stage:
         code = package(self._text)
         self._control = ControlClient(ADDRESS, deadline=3.0, patience=20.0)
         await self._control.__aenter__()
-        await asyncio.sleep(3.0)  # until all workers are there
+        await asyncio.sleep(3.0)  # until all workers have registered
         await self._control.upload_package(code.digest, code.data)
         await self._control.submit(assemble(self._text).to_spec(code.reference()), request_id="scenario")
 
@@ -97,7 +103,7 @@ class Stage:
         """The topology, as a client has it."""
         return assemble(self._text)
 
-    # What is to be read.
+    # The lines to show.
 
     def _hear(self, event: Event) -> None:
         self._events.append(event)
@@ -106,7 +112,7 @@ class Stage:
         if self._began is None or event.kind not in kinds:
             return
         if event.kind in _REPEATED:
-            # How often something was tried in vain depends on how long it took.
+            # The number of failed attempts depends on their duration, so only the first one is shown.
             before = (event.who, event.text) in self._tried
             self._tried.add((event.who, event.text))
             if before:
@@ -114,13 +120,13 @@ class Stage:
         self.lines.append((event.at - self._began, event.who, event.text))
 
     def act(self, text: str) -> None:
-        """The script says what it does."""
+        """Show what the script does."""
         assert self._began is not None
         self.world.history.note(f"* {text}")
         self.lines.append((self.world.loop.time() - self._began, "", text))
 
     async def until(self, kind: str, subject: str = "", containing: str = "", who: str = "") -> Event:
-        """Wait for an event, from the last one that was waited for on."""
+        """Wait for an event after the last event that the script waited for."""
         deadline = self.world.loop.time() + _PATIENCE
         while True:
             while self._passed < len(self._events):
@@ -135,40 +141,40 @@ class Stage:
             except TimeoutError as error:
                 raise AssertionError(f"no {kind} of {subject or 'anything'} with {containing!r} comes") from error
 
-    # Accidents.
+    # Faults.
 
     def pause(self, name: str) -> None:
-        """As SIGSTOP."""
+        """Pause a process, as SIGSTOP does."""
         self.act(f"{person(name)} is stopped (SIGSTOP)")
         self.world.pause(name)
 
     def resume(self, name: str) -> None:
-        """As SIGCONT."""
+        """Resume a process, as SIGCONT does."""
         self.act(f"{person(name)} goes on (SIGCONT), and knows of nothing")
         self.world.resume(name)
 
     def kill(self, name: str) -> None:
-        """As SIGKILL."""
+        """Kill a process, as SIGKILL does."""
         self.act(f"{person(name)} is killed (SIGKILL)")
         self.world.kill(name)
 
     def start(self, name: str) -> None:
-        """It is started again."""
+        """Start a process again."""
         self.act(f"{person(name)} is started again")
         self.world.start(name)
 
     def set_clock(self, name: str, hours: float) -> None:
-        """Somebody sets a machine's clock."""
+        """Change a machine's clock by some hours."""
         self.act(f"the clock of {person(name)} is set {hours:+g} h")
         self.world.processes[name].clock.offset += hours * 3600.0
 
     def hold(self, service: str, name: str) -> None:
-        """What a process asks of the store or the coordinator stays on its way."""
+        """Hold back the requests of a process to the store or the coordinator."""
         self.act(f"from now on what {person(name)} asks of the {service} is held up on its way")
         self._remote(service).hold(name)
 
     def release(self, service: str, name: str) -> None:
-        """What was held up arrives."""
+        """Let the held requests arrive."""
         self.act(f"what {person(name)} had asked of the {service} arrives there now")
         self._remote(service).release(name)
 
@@ -176,19 +182,19 @@ class Stage:
         return (self.world.store if service == "store" else self.world.coordinator).remote
 
     def cut(self, sender: str, receiver: str) -> None:
-        """Nothing gets through, in that direction."""
+        """Block messages in one direction."""
         self.act(f"nothing gets from {person(sender)} to {person(receiver)} any more")
         self.world.network.cut(sender, receiver)
 
     def heal(self) -> None:
-        """Everything gets through again."""
+        """End all partitions."""
         self.act("the network is whole again")
         self.world.network.heal()
 
-    # People.
+    # Clients.
 
     async def _as(self, name: str, work: Coroutine[Any, Any, Result]) -> Result:
-        """Have a client's process do something."""
+        """Run work in a client's process, and return its result."""
         result: Result = await self.world.processes[name].spawn(work)
         return result
 
@@ -196,7 +202,7 @@ class Stage:
         return interval_pb2.IntervalName(journal=self.telling.journal(computation, key))
 
     async def ask(self, call: Callable[[ControlClient], Awaitable[Result]]) -> Result:
-        """The operator asks the master for something."""
+        """Send a request of the operator to the master."""
         assert self._control is not None
         control = self._control
 
@@ -206,42 +212,42 @@ class Stage:
         return await self._as("operator", asked())
 
     async def move(self, computation: str, worker: str, key: bytes = b"", request: str = "") -> None:
-        """The operator has an interval moved."""
+        """Move an interval, as the operator."""
         if self._began is not None:
             self.act(f"the operator asks for {computation} to be moved to {person(worker)}")
         name = self._interval(computation, key)
         await self.ask(lambda control: control.move_interval(name, f"{worker}.0", request))
 
     async def split(self, computation: str, at: str, worker: str) -> None:
-        """The operator has an interval split; ``worker`` is to have the upper half."""
+        """Split an interval, as the operator; ``worker`` gets the upper half."""
         self.act(f"the operator asks for {computation} to be split at {at!r}, the upper half for {person(worker)}")
         name = self._interval(computation, at.encode())
         await self.ask(lambda control: control.split_interval(name, at.encode(), f"{worker}.0"))
 
     async def merge(self, computation: str, worker: str) -> None:
-        """The operator has a computation's first interval merged with the next."""
+        """Merge a computation's first interval with the next one, as the operator."""
         self.act(f"the operator asks for the two intervals of {computation} to be merged, for {person(worker)}")
         name = self._interval(computation, b"")
         await self.ask(lambda control: control.merge_intervals(name, f"{worker}.0"))
 
     async def reader(self, name: str, stream: str) -> Reader:
-        """An injector process, opened."""
+        """Start and open an injector process."""
         self.world.start(name, _idle)
         reader = Reader(self, name, stream)
         await reader.open()
         return reader
 
     def subscriber(self, name: str, stream: str, seconds: float = 0.0) -> None:
-        """Somebody who reads a stream under a durable cursor, and ACKs each batch after some seconds."""
+        """Start a subscriber that reads a stream under a durable cursor, and ACKs each batch after some seconds."""
         self.world.start(name, _subscriber(self, stream, seconds))
 
     def received(self, stream: str, text: str, offset: int) -> None:
-        """A subscriber has read a record."""
+        """Record that a subscriber has read a record."""
         self._received.setdefault(stream, []).append(text)
         self.telling.tell("out", stream, f"reads {text} of {stream}, at offset {offset}")
 
     def close(self) -> None:
-        """What came out, at the end."""
+        """Show the records that were read, at the end."""
         for stream, texts in self._received.items():
             self.lines.append((0.0, "", f"in the end, what was read of {stream}: {', '.join(texts)}"))
 
@@ -278,7 +284,7 @@ class Reader:
         self._injector: Injector | None = None
 
     async def open(self) -> None:
-        """It makes itself known; again after it was killed."""
+        """Open the injector, for the first time or after the process was killed."""
         stage, injector = (
             self._stage,
             Injector(ADDRESS, self._stream, process=self._name, topology=self._stage.topology()),
@@ -287,7 +293,7 @@ class Reader:
         await stage._as(self._name, injector.open())
 
     async def do(self, call: Callable[[Injector], Awaitable[Result]]) -> Result:
-        """Have the process call its injector."""
+        """Call the injector from its process."""
         assert self._injector is not None
         injector = self._injector
 
@@ -307,7 +313,7 @@ class Reader:
         await self.do(sent)
 
     async def batch(self, query: str, batch: int, fruits: Sequence[tuple[str, float]]) -> None:
-        """Inject fruits as a batch of a query, known by the names that they have within it; waits for the ACKs."""
+        """Inject fruits as a batch of a query, under their names as ids, and wait for the ACKs."""
 
         async def sent(injector: Injector) -> None:
             names = [what for what, _ in fruits]
@@ -322,16 +328,16 @@ class Reader:
         await self.do(sent)
 
     async def idle(self) -> None:
-        """It has nothing to send for now."""
+        """Declare the injector idle."""
         self._stage.telling.tell("promise", self._stream, "has nothing to send for now: it is idle", self._name)
         await self.do(lambda injector: injector.idle())
 
     async def promise(self, t: float) -> None:
-        """It will send nothing older any more, late records aside."""
+        """Advance the injector's watermark: it sends no older records, except late ones."""
         self._stage.telling.tell("promise", self._stream, f"promises: nothing before t={t:g} any more", self._name)
         await self.do(lambda injector: injector.advance(stamp(t)))
 
     async def flush(self) -> None:
-        """Wait until all is ACKed."""
+        """Wait until all records are ACKed."""
         await self.do(lambda injector: injector.flush())
         self._stage.telling.tell("flushed", self._stream, "has an ACK for everything", self._name)

@@ -1,7 +1,7 @@
-"""What happens on the simulated cluster, told in plain words, as it happens.
+"""Describes the events on the simulated cluster in plain words, as they happen.
 
-Events come from where they take place: the store's journals, the coordinator's records, the messages on the wire, the
-hooks of user code. Nothing that a scenario says was done is told by the script itself.
+Events come from their sources: the store's journals, the coordinator's records, the messages on the network, the hooks
+of user code. The script reports no event that it has caused.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from typing import Final
 from millwheel.authority.journal import AcceptKeys
 from millwheel.authority.journal import decode_entry as decode_authority
 from millwheel.coordination.contract import Change
-from millwheel.core.catalog_keys import INTERVALS, LEADERSHIP, SHARD_LEADERSHIPS, WORKERS
-from millwheel.core.interval_table import interval_from_proto
-from millwheel.core.keys import KeyInterval
+from millwheel.model.catalog_keys import INTERVALS, LEADERSHIP, SHARD_LEADERSHIPS, WORKERS
+from millwheel.model.interval_table import interval_from_proto
+from millwheel.model.keys import KeyInterval
 from millwheel.rpc.v1 import catalog_pb2 as catalog
 from millwheel.store.contract import TERMINAL_SEQUENCER, Append, SequencerRefusedError
-from millwheel.worker.interval.entry import Entry, decode_entry
+from millwheel.worker.interval.entry import IntervalEntry, decode_entry
 from simulation.checks import Checks
 from simulation.clients import Progress
 from simulation.process import PROCESS
@@ -29,12 +29,12 @@ from simulation.world import World
 
 __all__ = ["Event", "Telling", "person"]
 
-_CHANGE: Final = re.compile(r"interval (\S+): (serves|let go of|lost)")
+_CHANGE: Final = re.compile(r"interval (\S+): (serves|released|lost)")
 _ROLES: Final = {"m": "master", "t": "authority", "w": "worker"}
 
 
 def person(process: object) -> str:
-    """What a process is called: "w0.1", the first life of w0, is worker 0."""
+    """The name of a process for people: "w0.1", the first incarnation of w0, is worker 0."""
     name = str(process).partition(".")[0]
     role = _ROLES.get(name[:1]) if name[1:].isdecimal() else None
     return f"{role} {name[1:]}" if role else name
@@ -42,7 +42,7 @@ def person(process: object) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """One thing that happened, ``at`` virtual seconds: ``who`` did it, to ``subject``; ``text`` says so."""
+    """One event at ``at`` virtual seconds: ``who`` did it to ``subject``; ``text`` describes it."""
 
     at: float
     who: str
@@ -58,13 +58,13 @@ def _span(keys: KeyInterval) -> str:
 
 
 class Telling(Checks):
-    """Listens everywhere. What checkers find while a run goes on, they find here, too."""
+    """Listens to all sources. It also runs the checks that run during simulated runs."""
 
     def __init__(self, world: World, hear: Callable[[Event], None]) -> None:
         super().__init__(world, Progress())
         self._hear = hear
         self._intervals: dict[str, tuple[str, KeyInterval]] = {}
-        """By journal, ever: the computation, and the keys."""
+        """By journal, including former ones: the computation and the keys."""
         self._owned: dict[str, int] = {}
         self._parents: dict[str, frozenset[str]] = {}
         self._numbers: dict[int, int] = {}
@@ -72,14 +72,14 @@ class Telling(Checks):
         self._asked: dict[tuple[str, int], bytes] = {}
         self._shown: dict[str, int] = {}
         self.leader = ""
-        """The master that leads: a process's name."""
+        """The leading master: a process's name."""
         world.store.watch = self
         world.changes.append(self._read_changes)
         logging.getLogger("millwheel.worker").addHandler(_Changes(self))
         HOOKS[:] = [lambda computation, text: self.tell("hook", computation.upper(), text)]
 
     def tell(self, kind: str, subject: str, text: str, who: object = None) -> None:
-        """Something happened; ``who`` did it, by default the process whose step it is."""
+        """Publish an event; ``who`` defaults to the process whose step is running."""
         self._world.history.note(f"[{kind}] {subject}: {text}", who)
         who = PROCESS.get() if who is None else who
         self._hear(Event(self._world.loop.time(), person(who), kind, subject, text))
@@ -92,11 +92,11 @@ class Telling(Checks):
         return computation + _span(keys)
 
     def number(self, sequencer: int) -> str:
-        """Sequencers are numbered within their interval, and its parents, from the scenario's beginning."""
+        """A sequencer's number. Sequencers of an interval and its parents are numbered from the scenario's start."""
         return f"sequencer {self._numbers.get(sequencer, 0)}"
 
     def owner(self, computation: str, key: bytes = b"") -> str:
-        """The worker that has a computation's key, as the coordinator says."""
+        """The worker that owns a computation's key, according to the coordinator."""
         return self._interval(computation, key).owner.worker_id.partition(".")[0]
 
     def journal(self, computation: str, key: bytes = b"") -> str:
@@ -119,7 +119,7 @@ class Telling(Checks):
         return f"the log of {log.stream}" if log is not None else incarnation
 
     def begin_anew(self) -> None:
-        """Number sequencers from here on: the present owners' are the first."""
+        """Restart the numbering of sequencers: the current owners' sequencers get number 1."""
         self._numbers.clear()
         for journal in self._owned:
             self._drawn[self._intervals[journal][0]] = 1
@@ -243,14 +243,14 @@ class Telling(Checks):
 
 
 class _Changes(logging.Handler):
-    """What workers log of the intervals that they take and lose."""
+    """Handles the log messages of workers about intervals that they open and lose."""
 
     def __init__(self, telling: Telling) -> None:
         super().__init__(logging.INFO)
         self._telling = telling
 
     def emit(self, record: logging.LogRecord) -> None:
-        """A line of a worker's log."""
+        """Handle one log message of a worker."""
         found = _CHANGE.match(record.getMessage())
         if found is not None:
             label = self._telling.label(found[1])
@@ -258,8 +258,8 @@ class _Changes(logging.Handler):
             self._telling.tell(kind, label, f"{text} {label}")
 
 
-def _contents(entry: Entry) -> str:
-    """What a commit says, as far as people care; empty if it only keeps house."""
+def _contents(entry: IntervalEntry) -> str:
+    """The content of a commit that matters to people; empty if it contains only internal changes."""
     parts = []
     taken = entry.counts[0]
     if taken:

@@ -1,4 +1,4 @@
-"""Low watermarks, and what is late (sections 4.5, 5.2, 7.2)."""
+"""Low watermarks and late records (sections 4.5, 5.2, 7.2)."""
 
 from __future__ import annotations
 

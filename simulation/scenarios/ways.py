@@ -1,4 +1,4 @@
-"""Ways in and out: injectors, batches, subscribers that come again (sections 4.3, 5.2, 6.1.1)."""
+"""Inputs and outputs: injectors, batches, subscribers that reconnect (sections 4.3, 5.2, 6.1.1)."""
 
 from __future__ import annotations
 

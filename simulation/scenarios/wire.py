@@ -1,4 +1,4 @@
-"""Deliveries and their answers, as they pass on the wire."""
+"""Deliveries and their answers, as the network carries them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _WHY = {
 
 
 class Wire:
-    """A tap of the network's; see :class:`simulation.network.Network`."""
+    """A tap of the network; see :class:`simulation.network.Network`."""
 
     def __init__(self, telling: Telling) -> None:
         self._telling = telling
@@ -35,7 +35,7 @@ class Wire:
         """The ids of all records that were ever delivered, by consumer."""
 
     def __call__(self, connection: Connection, side: int, message: tuple[Any, ...]) -> None:
-        """A message sets out."""
+        """A message is sent."""
         if len(message) < 3:
             return
         number, kind, content = message[:3]

@@ -10,22 +10,22 @@ from dataclasses import dataclass
 import grpc
 
 from millwheel.authority.candidate import Candidate, CandidateSettings
+from millwheel.authority.placement import PlacementDelays
 from millwheel.authority.service import WatermarkServicer
 from millwheel.authority.shell import ShellSettings
-from millwheel.authority.standing import Manners
 from millwheel.client.shards import ShardedWatermarks, shard_is_away
 from millwheel.coordination.contract import (
     Change,
     Compare,
     Coordinator,
     CoordinatorUnavailableError,
-    Entry,
-    Outcome,
+    KeyValue,
+    PrefixSnapshot,
     Put,
-    Snapshot,
+    TransactionResult,
 )
 from millwheel.coordination.memory import MemoryCoordinator
-from millwheel.core.catalog import Catalog, shard_of
+from millwheel.model.catalog import Catalog, shard_of
 from millwheel.rpc.server import bind, create_server
 from millwheel.rpc.v1.watermark_pb2_grpc import add_WatermarkServiceServicer_to_server
 from millwheel.rpc.watermarks import WatermarkReport
@@ -35,7 +35,9 @@ from tests.patience import patience
 
 __all__ = ["QUICK", "Group", "Line", "Process", "group"]
 
-QUICK = CandidateSettings(lease=0.6, look=0.05, manners=Manners(0.15, 0.5, 0.1, 1.0), shell=ShellSettings(verify=0.3))
+QUICK = CandidateSettings(
+    lease=0.6, look=0.05, delays=PlacementDelays(0.15, 0.5, 0.1, 1.0), shell=ShellSettings(verify=0.3)
+)
 
 
 class Line(Coordinator):
@@ -56,17 +58,17 @@ class Line(Coordinator):
         if self.cut:
             raise CoordinatorUnavailableError("the line is cut")
 
-    async def get(self, key: str) -> Entry | None:
+    async def get(self, key: str) -> KeyValue | None:
         await self._pass()
         return await self._coordinator.get(key)
 
-    async def list(self, prefix: str) -> Snapshot:
+    async def list(self, prefix: str) -> PrefixSnapshot:
         await self._pass()
         return await self._coordinator.list(prefix)
 
     async def transact(
         self, compares: Sequence[Compare], puts: Sequence[Put] = (), deletes: Sequence[str] = ()
-    ) -> Outcome:
+    ) -> TransactionResult:
         await self._pass()
         return await self._coordinator.transact(compares, puts, deletes)
 

@@ -8,8 +8,8 @@ from typing import Any, TypeVar
 
 from millwheel.authority.core import AuthorityCore, CoreSettings, Effects
 from millwheel.authority.shares import Refusal
-from millwheel.core.keys import ALL_KEYS, KeyInterval
-from millwheel.core.time import MIN_TIMESTAMP
+from millwheel.model.keys import ALL_KEYS, KeyInterval
+from millwheel.model.time import MIN_TIMESTAMP
 from millwheel.rpc.watermarks import Member, WatermarkReport
 from millwheel.store.memory import MemoryStore
 

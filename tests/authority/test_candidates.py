@@ -10,11 +10,11 @@ from dataclasses import replace
 import pytest
 
 from millwheel.authority.candidate import SHARD_ELSEWHERE, CandidateSettings
+from millwheel.authority.placement import PlacementDelays
 from millwheel.authority.shell import ShellSettings
-from millwheel.authority.standing import Manners
 from millwheel.client.watermarks import WatermarkClient
-from millwheel.core.keys import ALL_KEYS
-from millwheel.core.time import MIN_TIMESTAMP
+from millwheel.model.keys import ALL_KEYS
+from millwheel.model.time import MIN_TIMESTAMP
 from millwheel.rpc.failures import RequestError
 from millwheel.rpc.watermarks import BroadcastUpdate, WatermarkReport
 from millwheel.store.contract import JournalHead, StoreUnavailableError
@@ -145,7 +145,7 @@ async def test_a_candidate_whose_lease_ended_stops_serving_and_stands_again_7_2(
         (process,) = them.processes
         process.line.cut = True
         await them.until(lambda served: not served and not process.candidate.serving)
-        with pytest.raises(RequestError, match="nobody"):
+        with pytest.raises(RequestError, match="has no server"):
             process.candidate.of(them.names(0)[0])
         process.line.cut = False
         await them.until(lambda served: list(served.values()) == [process.address])
@@ -153,7 +153,7 @@ async def test_a_candidate_whose_lease_ended_stops_serving_and_stands_again_7_2(
 
 
 async def test_g4_of_candidates_that_race_one_serves_and_the_others_stand_by_7_2() -> None:
-    hasty = CandidateSettings(lease=0.6, look=0.01, manners=Manners(patience=0.0, settle=60.0))
+    hasty = CandidateSettings(lease=0.6, look=0.01, delays=PlacementDelays(patience=0.0, settle=60.0))
     async with group(3, 4, hasty) as them:
         for _ in range(3):
             await them.until(lambda served: len(served) == 3)

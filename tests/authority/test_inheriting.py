@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from millwheel.authority.keyed import KeyedComputation
-from millwheel.core.keys import KeyInterval
+from millwheel.model.keys import KeyInterval
 from millwheel.rpc.watermarks import WatermarkReport
 
 CELLS = [b"", *(bytes([97 + number]) for number in range(6))]
@@ -19,7 +19,7 @@ def intervals(draw: st.DrawFn) -> KeyInterval:
 
 
 @given(st.lists(st.tuples(intervals(), st.integers(0, 100)), min_size=1, max_size=12))
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 def test_g7_a_share_starts_from_the_smallest_of_the_keys_it_takes_7_2(steps: list[tuple[KeyInterval, int]]) -> None:
     computation = KeyedComputation("c.1")
     model = {cell: share.watermark for share in computation.shares() for cell in CELLS if cell in share.member}

@@ -6,10 +6,10 @@ import pytest
 
 from millwheel.authority import registry
 from millwheel.authority.core import CoreSettings
-from millwheel.core.keys import ALL_KEYS
-from millwheel.core.time import MAX_TIMESTAMP, MIN_TIMESTAMP
+from millwheel.model.keys import ALL_KEYS
+from millwheel.model.time import MAX_TIMESTAMP, MIN_TIMESTAMP
 from millwheel.rpc.v1.watermark_pb2 import HoldKind
-from millwheel.rpc.watermarks import AcceptRefusedError, ReportNotHeardError
+from millwheel.rpc.watermarks import AcceptRefusedError, ReportNotReceivedError
 from tests.authority.shard import INJECTOR, Shard
 
 
@@ -196,7 +196,7 @@ def test_g7_to_be_accepted_again_is_answered_when_the_end_of_idleness_is_journal
     shard = announced("a", "b")
     shard.inject("a", 1, 10)
     shard.report("a", 1, 10, INJECTOR, idle=True, number=2)
-    with pytest.raises(ReportNotHeardError):
+    with pytest.raises(ReportNotReceivedError):
         shard.begin_accept("a", 1, INJECTOR, report_number=3)
     assert not shard.append(), "a question costs no append"
     shard.say("a", 1, 10, INJECTOR, number=3)
@@ -223,7 +223,7 @@ def test_g7_what_only_the_authority_before_had_heard_is_not_said_to_be_journaled
     shard.report("a", 1, 10, INJECTOR, idle=True, number=2)
     shard.say("a", 1, 10, INJECTOR, number=3)
     shard.restart()
-    with pytest.raises(ReportNotHeardError):
+    with pytest.raises(ReportNotReceivedError):
         shard.begin_accept("a", 1, INJECTOR, report_number=3)
     with pytest.raises(AcceptRefusedError):
         shard.begin_accept("b", 1, INJECTOR, report_number=3)
@@ -323,7 +323,7 @@ def test_g13_what_was_removed_is_remembered_as_far_as_it_matters_7_2(
     *, base: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Every incarnation and stream that ever was stayed in memory and in each base."""
-    monkeypatch.setattr(registry, "MOST_REMEMBERED", 3)
+    monkeypatch.setattr(registry, "MAX_REMEMBERED", 3)
     shard = Shard(CoreSettings(snapshot_bytes=300) if base else None)
     shard.accept("old", 2, "injector/lasting")
     for number in range(3, 20):

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from millwheel.core.keys import ALL_KEYS, KeyInterval
-from millwheel.core.time import MAX_TIMESTAMP, MIN_TIMESTAMP
+from millwheel.model.keys import ALL_KEYS, KeyInterval
+from millwheel.model.time import MAX_TIMESTAMP, MIN_TIMESTAMP
 from millwheel.rpc.v1.watermark_pb2 import HoldKind
 from millwheel.rpc.watermarks import AcceptRefusedError
 from tests.authority.shard import COMPUTATION, Shard, cut

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from millwheel.authority.core import CoreSettings
-from millwheel.core.keys import KeyInterval
-from millwheel.core.time import MIN_TIMESTAMP
+from millwheel.model.keys import KeyInterval
+from millwheel.model.time import MIN_TIMESTAMP
 from millwheel.rpc.watermarks import AcceptRefusedError
 from tests.authority.shard import COMPUTATION, Shard
 
@@ -167,5 +167,5 @@ class AuthorityModel(RuleBasedStateMachine):
         assert all(left.end == right.start for left, right in itertools.pairwise(pieces))
 
 
-AuthorityModel.TestCase.settings = settings(max_examples=120, stateful_step_count=40, deadline=None)
+AuthorityModel.TestCase.settings = settings(max_examples=120, stateful_step_count=40)
 TestAuthorityModel = AuthorityModel.TestCase

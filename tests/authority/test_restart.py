@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from millwheel.authority.base import Snapshot
+from millwheel.authority.base import BaseSnapshot
 from millwheel.authority.core import AuthorityCore, CoreSettings
-from millwheel.authority.journal import Entry, Part, decode_entry, decode_part, encode
-from millwheel.core.keys import ALL_KEYS
-from millwheel.core.time import MIN_TIMESTAMP
+from millwheel.authority.journal import AuthorityEntry, Part, decode_entry, decode_part, encode
+from millwheel.model.keys import ALL_KEYS
+from millwheel.model.time import MIN_TIMESTAMP
 from millwheel.rpc.watermarks import Member
 from millwheel.store.contract import CorruptValueError, SequencerRefusedError
 from tests.authority.shard import COMPUTATION, INJECTOR, JOURNAL, Shard, cut, now
@@ -142,7 +142,7 @@ def test_a_base_holds_expected_sets_removed_computations_and_values_of_long_ago(
     assert shard.inject("a", 1, 5) == MIN_TIMESTAMP, "b is still expected"
 
 
-def until_snapshot(shard: Shard, intervals: int) -> tuple[Snapshot, int]:
+def until_snapshot(shard: Shard, intervals: int) -> tuple[BaseSnapshot, int]:
     """Let all of ``intervals`` intervals report until the shard wants a base written; the value they reached."""
     for sequencer, keys in enumerate(cut(*(b"%02d" % n for n in range(intervals - 1))), start=1):
         shard.begin_accept(keys, sequencer)
@@ -233,7 +233,7 @@ def test_a_damaged_or_foreign_entry_is_named_and_never_skipped(blob: bytes) -> N
 
 
 def test_blobs_carry_their_format_and_come_back_equal() -> None:
-    entry = Entry([], {}, {}, {"a.1": -5})
+    entry = AuthorityEntry([], {}, {}, {"a.1": -5})
     part = Part("a.1", 7, [], [], [])
     assert decode_entry(encode(entry), "here") == entry
     assert decode_part(encode(part), "here") == part

@@ -10,8 +10,8 @@ import pytest
 
 from millwheel.client.shards import ShardedWatermarks
 from millwheel.client.watermarks import WatermarkClient
-from millwheel.core.keys import ALL_KEYS, KeyInterval
-from millwheel.core.time import MAX_TIMESTAMP, MIN_TIMESTAMP
+from millwheel.model.keys import ALL_KEYS, KeyInterval
+from millwheel.model.time import MAX_TIMESTAMP, MIN_TIMESTAMP
 from millwheel.rpc.channel import Backoff
 from millwheel.rpc.errors import from_rpc_error
 from millwheel.rpc.failures import FailureCode, RequestError

@@ -11,8 +11,8 @@ from prometheus_client import CollectorRegistry
 from millwheel.authority.core import CoreSettings
 from millwheel.authority.shell import AuthorityShell, AuthorityStoppedError, ShellSettings
 from millwheel.authority.writer import JournalWriter
-from millwheel.core.keys import ALL_KEYS, KeyInterval
-from millwheel.core.time import MAX_TIMESTAMP, MIN_TIMESTAMP
+from millwheel.model.keys import ALL_KEYS, KeyInterval
+from millwheel.model.time import MAX_TIMESTAMP, MIN_TIMESTAMP
 from millwheel.rpc.watermarks import AcceptRefusedError, BroadcastUpdate, WatermarkReport
 from millwheel.store.contract import Append, JournalMissingError, PartId, SequencerRefusedError, StateStore
 from millwheel.store.memory import MemoryStore
@@ -315,7 +315,7 @@ async def test_g13_a_slow_listener_hears_only_the_newest_value_7_2() -> None:
 async def test_g13_a_listener_that_missed_very_many_sequencers_is_sent_all_of_them_anew(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("millwheel.authority.listeners._MANY", 3)
+    monkeypatch.setattr("millwheel.authority.listeners._MAX_WAITING_SEQUENCERS", 3)
     shell = await opened(MemoryStore(), settings=ShellSettings(coalesce=0.0))
     updates = shell.watch([COMPUTATION])
     await anext(updates)

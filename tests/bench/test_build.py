@@ -50,9 +50,9 @@ def test_no_class_that_stays_python_inherits_from_a_compiled_one() -> None:
     """The core of a removed computation did: it could be imported, and no object be made of it."""
     modules = _compiled()
     compiled = {name for text in modules.values() for name in _classes(text)}
-    assert {"IntervalCore", "LeavingCore", "Context", "KeyCell"} <= compiled
+    assert {"IntervalCore", "DrainingCore", "Context", "KeyCell"} <= compiled
     paths = [
-        path for place in ("core", "sdk", "worker") for path in (ROOT / "millwheel" / place).resolve().rglob("*.py")
+        path for place in ("model", "sdk", "worker") for path in (ROOT / "millwheel" / place).resolve().rglob("*.py")
     ]
     assert len(paths) > 100
     for path in paths:

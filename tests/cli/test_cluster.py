@@ -7,8 +7,8 @@ from contextlib import AsyncExitStack
 from typing import Any
 
 from millwheel.coordination.memory import MemoryCoordinator
-from millwheel.core.time import milliseconds
 from millwheel.master.settings import MasterSettings
+from millwheel.model.time import milliseconds
 from millwheel.rpc.server import add_health, bind, create_server
 from millwheel.store.memory import MemoryStore
 from tests.cli.test_topology import GOOD, Cli
@@ -40,13 +40,13 @@ async def test_everything_that_is_wrong_is_named_and_exits_1() -> None:
         told = await cli("cluster", "health")
         assert told.code == 1
         assert "there are no workers: start `millwheel worker run`" in told.out
-        assert "nobody serves authority shard 0: start `millwheel authority run`" in told.out
+        assert "no process serves authority shard 0: start `millwheel authority run`" in told.out
         assert "3 intervals, 3 without an owner, 0 starting from others" in told.out
         await register_worker(coordinator, "w1", "127.0.0.1:1")
         await register_authority(coordinator, "127.0.0.1:2")
         told = await cli("cluster", "health")
         assert told.code == 1
-        assert "worker w1 at 127.0.0.1:1 has told no load lately" in told.out
+        assert "worker w1 at 127.0.0.1:1 has reported no load lately" in told.out
         assert "authority shard 0 at 127.0.0.1:2 does not answer" in told.out
     await coordinator.close()
 

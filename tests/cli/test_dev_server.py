@@ -10,18 +10,18 @@ import grpc
 import pytest
 import typer
 
-from millwheel.cli.daemons.pieces import refuse_old_maps
-from millwheel.cli.daemons.places import advertised_as, reachable
-from millwheel.cli.dev_server import DevSettings, running
 from millwheel.cli.server import refuse_exposure
 from millwheel.client.control import ControlClient
 from millwheel.coordination.contract import Put
 from millwheel.coordination.memory import MemoryCoordinator
-from millwheel.core.catalog_keys import chunk_key
+from millwheel.model.catalog_keys import chunk_key
 from millwheel.rpc.failures import RequestError
 from millwheel.rpc.identity import ENVIRONMENT
 from millwheel.rpc.v1.control_pb2 import ListTopologiesRequest
 from millwheel.rpc.v1.control_pb2_grpc import TopologyServiceStub
+from millwheel.server.dev_server import DevSettings, running
+from millwheel.server.listen_address import advertised_as, reachable
+from millwheel.server.startup import refuse_old_maps
 from millwheel.store.database import EmbeddedDatabase
 from tests.system.server import ROOT, Server, run_cli
 

@@ -12,8 +12,8 @@ import pytest
 
 from millwheel.client.control import ControlClient
 from millwheel.coordination.memory import MemoryCoordinator
-from millwheel.core.time import milliseconds
 from millwheel.master.settings import MasterSettings
+from millwheel.model.time import milliseconds
 from millwheel.rpc.failures import FailureCode, RequestError
 from millwheel.rpc.v1.interval_pb2 import IntervalName
 from millwheel.store.memory import MemoryStore
@@ -86,7 +86,7 @@ async def test_a_split_without_a_key_halves_the_load_or_says_why_it_cannot(clust
     cli = cluster.cli
     told = await cli("interval", "split", "sample/counter", "--key", "a")
     assert (told.code, told.out) == (6, "")
-    assert "has told nothing of its keys' load yet" in told.err
+    assert "has not reported its keys' load yet" in told.err
     for worker in cluster.workers.values():
         worker.sample = {b"a": 0.3, b"c": 0.3, b"f": 0.4}
     rows = await listed(cli)

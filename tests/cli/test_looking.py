@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from millwheel.client.control import ControlClient
 from millwheel.client.injector import Injector
 from tests.system import words as program
 from tests.system.server import Finished, Server, run_cli
@@ -99,12 +100,23 @@ async def test_g8_a_process_that_is_gone_for_good_is_finished_by_an_operator_5_2
         assert "finish it first: `millwheel injector finish spoken reader`" in early.err
         retired = await run_cli(server.address, "injector", "retire", "spoken", "gone", "--yes")
         assert (retired.code, retired.out) == (0, "injector process gone of stream spoken is retired\n"), retired.err
+        again = await run_cli(server.address, "injector", "retire", "spoken", "gone", "--yes", "-o", "json")
+        assert json.loads(again.out) == {"stream": "spoken", "process": "gone", "state": "retired"}
         listed = await run_cli(server.address, "injector", "list", "spoken", "-o", "json")
         assert [one["process"] for one in json.loads(listed.out)] == ["reader"]
         await injector.send(Word("plain"), timestamp=6_000_000)
         await injector.advance(7_000_000)
         await injector.flush()
         await explained(server, "1970-01-01T00:00:07Z")
+
+
+async def test_a_query_is_retired(server: Server) -> None:
+    async with ControlClient(server.address) as client:
+        await client.commit_batch("query", 3)
+    retired = await run_cli(server.address, "injector", "retire-query", "query", "--yes")
+    assert (retired.code, retired.out) == (0, "query query is retired\n"), retired.err
+    again = await run_cli(server.address, "injector", "retire-query", "query", "--yes", "-o", "json")
+    assert json.loads(again.out) == {"query": "query", "retired": True}
 
 
 async def test_show_has_a_row_for_each_source_and_computation(server: Server) -> None:

@@ -14,7 +14,7 @@ from millwheel.authority.service import WatermarkServicer
 from millwheel.authority.shell import AuthorityShell
 from millwheel.client import watermarks
 from millwheel.client.shards import ShardedWatermarks, shard_is_away
-from millwheel.core.keys import KeyInterval
+from millwheel.model.keys import KeyInterval
 from millwheel.rpc.failures import RequestError
 from millwheel.rpc.server import bind, create_server
 from millwheel.rpc.v1.watermark_pb2_grpc import add_WatermarkServiceServicer_to_server
@@ -91,7 +91,7 @@ async def test_g7_each_computation_is_told_by_its_own_shard_and_found_when_that_
                 await shards.end("2")
                 client.report(report("a.1", 6))
                 client.report(report("b.2", 7))
-                with pytest.raises(RequestError, match="nobody serves"):
+                with pytest.raises(RequestError, match="no process serves"):
                     await client.explain("b.2")
                 await shards.start("2", anew=True)
                 async for update in updates:

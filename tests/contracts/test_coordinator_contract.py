@@ -14,7 +14,7 @@ from millwheel.coordination.contract import (
     Compare,
     Coordinator,
     CoordinatorUnavailableError,
-    Entry,
+    KeyValue,
     LeaseExpiredError,
     Put,
 )
@@ -53,10 +53,10 @@ async def test_a_key_is_absent_until_it_is_put(coordinator: Coordinator, prefix:
     key = prefix + "a"
     assert await coordinator.get(key) is None
     created = await put(coordinator, key, b"one")
-    assert await coordinator.get(key) == Entry(key, b"one", created, created)
+    assert await coordinator.get(key) == KeyValue(key, b"one", created, created)
     modified = await put(coordinator, key, b"")
     assert modified > created
-    assert await coordinator.get(key) == Entry(key, b"", created, modified)
+    assert await coordinator.get(key) == KeyValue(key, b"", created, modified)
 
 
 async def test_a_key_put_after_its_deletion_is_a_new_one(coordinator: Coordinator, prefix: str) -> None:
@@ -66,7 +66,7 @@ async def test_a_key_put_after_its_deletion_is_a_new_one(coordinator: Coordinato
     assert await coordinator.get(key) is None
     again = await put(coordinator, key, b"two")
     assert again > deleted
-    assert await coordinator.get(key) == Entry(key, b"two", again, again)
+    assert await coordinator.get(key) == KeyValue(key, b"two", again, again)
 
 
 async def test_a_list_is_sorted_and_from_one_moment(coordinator: Coordinator, prefix: str) -> None:
@@ -365,7 +365,7 @@ async def test_keys_and_revisions_survive_opening_again(
         last = (await coordinator.transact([], deletes=[prefix + "b"])).revision
     async with open_coordinator(tmp_path) as coordinator:
         snapshot = await coordinator.list(prefix)
-        assert snapshot.entries == (Entry(prefix + "a", b"2", created, modified),)
+        assert snapshot.entries == (KeyValue(prefix + "a", b"2", created, modified),)
         assert snapshot.revision >= last
         watch = coordinator.watch(prefix, snapshot.revision)
         revision = await put(coordinator, prefix + "a", b"3")

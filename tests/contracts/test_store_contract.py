@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from millwheel.core.keys import ALL_KEYS, KeyInterval
+from millwheel.model.keys import ALL_KEYS, KeyInterval
 from millwheel.store.contract import (
     TERMINAL_SEQUENCER,
     Append,

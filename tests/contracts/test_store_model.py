@@ -14,7 +14,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
 
-from millwheel.core.keys import ALL_KEYS
+from millwheel.model.keys import ALL_KEYS
 from millwheel.store.contract import (
     TERMINAL_SEQUENCER,
     Append,
@@ -193,4 +193,4 @@ def test_g3_two_owners_see_what_one_journal_allows_6_2(
     machine: type[Competition], request: pytest.FixtureRequest
 ) -> None:
     examples = SLOW.get(request.node.callspec.params["machine"], 60)
-    run_state_machine_as_test(machine, settings=settings(max_examples=examples, stateful_step_count=30, deadline=None))
+    run_state_machine_as_test(machine, settings=settings(max_examples=examples, stateful_step_count=30))

@@ -13,7 +13,7 @@ from millwheel.coordination.memory import MemoryCoordinator
 from millwheel.store.contract import StoreUnavailableError
 from millwheel.store.database import EmbeddedDatabase
 from millwheel.store.directory import DatabaseDirectory
-from millwheel.store.rocks import Batch, Rocks
+from millwheel.store.rocks import Rocks, RowBatch
 from millwheel.store.writer import StoreThread
 
 
@@ -77,7 +77,7 @@ class FailingRocks(Rocks):
     fail_before = False
     fail_after = False
 
-    def write(self, batch: Batch) -> None:
+    def write(self, batch: RowBatch) -> None:
         if self.fail_before:
             self._failure = "injected"
         super().write(batch)

@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
-from millwheel.coordination.contract import Outcome
+from millwheel.coordination.contract import TransactionResult
 from millwheel.coordination.etcd import EtcdCoordinator, EtcdSettings
-from millwheel.core.catalog import Catalog
-from millwheel.core.catalog_keys import chunks_prefix
-from millwheel.core.interval_table import check_coverage, interval_to_proto
-from millwheel.core.keys import KeyInterval
 from millwheel.master.draft import Draft
+from millwheel.model.catalog import Catalog
+from millwheel.model.catalog_keys import chunks_prefix
+from millwheel.model.interval_table import check_coverage, interval_to_proto
+from millwheel.model.keys import KeyInterval
 from millwheel.rpc.v1 import catalog_pb2 as catalog
 from tests.components import etcd
 from tests.patience import patience
@@ -67,7 +67,7 @@ class Follower:
     async def commit(self, draft: Draft) -> None:
         plan = draft.plan()
         self.written = sum(len(put.key) + len(put.value) for put in plan.puts) + sum(map(len, plan.deletes))
-        outcome: Outcome = await self.coordinator.transact(plan.compares, plan.puts, plan.deletes)
+        outcome: TransactionResult = await self.coordinator.transact(plan.compares, plan.puts, plan.deletes)
         assert outcome.committed
         while self.catalog.revision < outcome.revision:
             self.catalog.apply(await asyncio.wait_for(anext(self.watch), patience(10)))

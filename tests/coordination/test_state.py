@@ -7,7 +7,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from millwheel.coordination.contract import Change, CompactedError, Compare, Entry, LeaseExpiredError, Put
+from millwheel.coordination.contract import Change, CompactedError, Compare, KeyValue, LeaseExpiredError, Put
 from millwheel.coordination.state import CoordinatorState
 
 HISTORY = 4
@@ -18,14 +18,14 @@ class Model(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.state = CoordinatorState(history=HISTORY)
-        self.revisions: list[dict[str, Entry]] = [{}]
+        self.revisions: list[dict[str, KeyValue]] = [{}]
         self.log: list[tuple[Change, ...]] = [()]
         self.leases: dict[int, tuple[float, float]] = {}
         self.ended: set[int] = set()
         self.now = 0.0
 
     @property
-    def entries(self) -> dict[str, Entry]:
+    def entries(self) -> dict[str, KeyValue]:
         return self.revisions[-1]
 
     def change(self, puts: dict[str, tuple[bytes, int]], deletes: list[str]) -> None:
@@ -37,7 +37,7 @@ class Model(RuleBasedStateMachine):
         log = []
         for key, (value, lease) in puts.items():
             created = entries[key].created if key in entries else revision
-            entries[key] = Entry(key, value, created, revision, lease)
+            entries[key] = KeyValue(key, value, created, revision, lease)
             log.append(Change(key, value, revision))
         for key in deletes:
             del entries[key]
@@ -130,7 +130,7 @@ class Model(RuleBasedStateMachine):
 
 
 TestCoordinatorState = Model.TestCase
-TestCoordinatorState.settings = settings(max_examples=150, stateful_step_count=30, deadline=None)
+TestCoordinatorState.settings = settings(max_examples=150, stateful_step_count=30)
 
 
 def test_lease_ids_are_not_given_twice_in_two_lives() -> None:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from millwheel.cli.daemons.pieces import ensure_cluster_settings
 from millwheel.config import ClusterSection
 from millwheel.coordination.memory import MemoryCoordinator
 from millwheel.rpc.failures import FailureCode, RequestError
+from millwheel.server.startup import ensure_cluster_settings
 
 
 async def test_the_number_of_shards_stays_and_settings_that_differ_are_refused_by_name() -> None:

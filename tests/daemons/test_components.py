@@ -12,7 +12,7 @@ import pytest
 from deploy.local.etcd import EtcdCluster
 from millwheel.client.control import ControlClient
 from millwheel.coordination.etcd import EtcdCoordinator, EtcdSettings
-from millwheel.core.catalog_keys import WORKERS
+from millwheel.model.catalog_keys import WORKERS
 from tests.components import cassandra, etcd
 from tests.daemons.process import DaemonProcess, is_serving, metrics_page
 

@@ -12,7 +12,7 @@ import pytest
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
 from millwheel.client.control import ControlClient
-from millwheel.core.catalog_keys import LEADERSHIP, WORKERS
+from millwheel.model.catalog_keys import LEADERSHIP, WORKERS
 from millwheel.rpc.channel import open_channel
 from millwheel.rpc.failures import RequestError
 from millwheel.store.database import EmbeddedDatabase
@@ -47,7 +47,7 @@ async def test_a_master_serves_and_ends_when_it_is_told_to(tmp_path: Path) -> No
         assert await _services(ready["address"]) >= {"millwheel.v1.TopologyService", "grpc.health.v1.Health"}
         master.send(signal.SIGTERM)
         assert await master.ended() == 0
-    assert [line["message"] for line in master.lines()][-3:] == ["told to stop by SIGTERM", "stopping", "stopped"]
+    assert [line["message"] for line in master.lines()][-3:] == ["received SIGTERM: stopping", "stopping", "stopped"]
     assert {line["role"] for line in master.lines()} == {"master"}
     async with await EmbeddedDatabase.open(tmp_path / "db") as database:
         assert await database.coordinator.get(LEADERSHIP) is None

@@ -16,8 +16,8 @@ from millwheel.client.control import ControlClient
 from millwheel.client.injector import Injector
 from millwheel.client.subscription import From, Subscription
 from millwheel.client.watermarks import WatermarkClient
-from millwheel.core.catalog import Catalog, injector_sender
-from millwheel.core.time import MAX_TIMESTAMP
+from millwheel.model.catalog import Catalog, injector_sender
+from millwheel.model.time import MAX_TIMESTAMP
 from millwheel.rpc.failures import RequestError
 from millwheel.rpc.identity import use_tls
 from tests.daemons.together import Together, together

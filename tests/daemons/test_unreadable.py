@@ -8,15 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from millwheel.cli.backends import Backends, Tell
-from millwheel.cli.daemons import pieces
-from millwheel.cli.daemons.frame import run_daemon
-from millwheel.cli.daemons.worker import WORKER
 from millwheel.config import Configuration, load
 from millwheel.coordination.contract import Put
 from millwheel.coordination.memory import MemoryCoordinator
-from millwheel.core.catalog_keys import topology_key, worker_key
+from millwheel.model.catalog_keys import topology_key, worker_key
 from millwheel.rpc.channel import Backoff
+from millwheel.server import startup
+from millwheel.server.backends import Backends, Tell
+from millwheel.server.daemon import run_daemon
+from millwheel.server.worker import WORKER
 from millwheel.store.memory import MemoryStore
 from tests.patience import patience
 from tests.worker.doubles import until
@@ -26,7 +26,7 @@ async def test_g8_a_worker_that_cannot_read_a_topology_is_given_no_intervals_of_
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """It registered, ran nothing, and was given what others, who know the record from before, can go on with."""
-    monkeypatch.setattr(pieces, "_AGAIN", Backoff(0.05, 0.05))
+    monkeypatch.setattr(startup, "_RETRY_BACKOFF", Backoff(0.05, 0.05))
     coordinator, key = MemoryCoordinator(), topology_key("words")
     await coordinator.transact((), [Put(key, b"\xff")])
 

@@ -7,14 +7,14 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
-from millwheel.cli.backends import Backends, Tell
-from millwheel.cli.daemons.authority import AUTHORITY
-from millwheel.cli.daemons.frame import Role, run_daemon
-from millwheel.cli.daemons.master import MASTER
-from millwheel.cli.daemons.worker import WORKER
 from millwheel.config import Configuration, load
 from millwheel.coordination.memory import MemoryCoordinator
-from millwheel.core.catalog import Catalog
+from millwheel.model.catalog import Catalog
+from millwheel.server.authority import AUTHORITY
+from millwheel.server.backends import Backends, Tell
+from millwheel.server.daemon import Role, run_daemon
+from millwheel.server.master import MASTER
+from millwheel.server.worker import WORKER
 from millwheel.store.memory import MemoryStore
 from tests.daemons.process import is_serving
 from tests.patience import patience

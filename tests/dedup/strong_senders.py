@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from millwheel.core.keys import ALL_KEYS, KeyInterval
+from millwheel.model.keys import ALL_KEYS, KeyInterval
 from millwheel.worker.dedup import PositionIds, Sender
 from tests.dedup.world import Copy, Receivers, Record
 
@@ -88,7 +88,7 @@ class Owner:
             sequence.acked.add(position)
         self.acked = []
 
-    def let_go(self) -> None:
+    def release(self) -> None:
         """Of its parents, before its own split or merge: a commit that says which of theirs are ACKed."""
         kept = [(sequence, position) for sequence, position in self.acked if sequence is self.own]
         self.acked = [(sequence, position) for sequence, position in self.acked if sequence is not self.own]
@@ -116,15 +116,15 @@ class StrongSenders:
     def split(self, owner: Owner, at: bytes) -> None:
         """Unless the owner has parents' productions still: lineage is one deep."""
         if at in owner.keys and at != owner.keys.start and not any(owner.outbox[s] for s in owner.inherited):
-            owner.let_go()
+            owner.release()
             owner.own.sealed = True
             self._replace([owner], [(keys, self._new(), [owner.own]) for keys in owner.keys.split(at)])
 
     def merge(self, left: Owner, right: Owner) -> None:
         if any(owner.outbox[s] for owner in (left, right) for s in owner.inherited):
             return
-        left.let_go()
-        right.let_go()
+        left.release()
+        right.release()
         left.own.sealed = right.own.sealed = True
         keys = KeyInterval(left.keys.start, right.keys.end)
         self._replace([left, right], [(keys, self._new(), [left.own, right.own])])

@@ -62,5 +62,5 @@ class BatchesModel(ReceiverRules):
             assert receiver.dedup.pending_ids == 0
 
 
-BatchesModel.TestCase.settings = settings(max_examples=60, stateful_step_count=50, deadline=None)
+BatchesModel.TestCase.settings = settings(max_examples=60, stateful_step_count=50)
 TestG1BatchesExactlyOnce9 = BatchesModel.TestCase

@@ -7,7 +7,7 @@ from typing import NamedTuple
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from millwheel.core.keys import ALL_KEYS
+from millwheel.model.keys import ALL_KEYS
 from millwheel.worker.dedup import Dedup, OpaqueIds, PositionIds, Sender
 
 TIMES = st.integers(1, 12)
@@ -37,7 +37,7 @@ def ids_of(number: int, batch: Batch) -> list[bytes]:
 
 
 @given(BATCHES, st.integers(1, 5), st.booleans(), TIMES, st.integers(0, 5))
-@settings(max_examples=200, deadline=None, report_multiple_bugs=False)
+@settings(max_examples=200, report_multiple_bugs=False)
 def test_g1_an_id_is_kept_until_the_horizon_passes_its_record_6_1_1(
     batches: list[Batch], commit_size: int, sealed: bool, horizon: int, slack: int
 ) -> None:

@@ -6,7 +6,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import precondition, rule
 
-from millwheel.core.keys import ALL_KEYS
+from millwheel.model.keys import ALL_KEYS
 from tests.dedup.rules import ReceiverRules, chosen, keys, some, subset
 from tests.dedup.weak_senders import COMPUTATION, Owner, Upstream
 from tests.dedup.world import Receiver
@@ -133,5 +133,5 @@ class OpaqueModel(ReceiverRules):
             assert receiver.dedup.segment_count == 0
 
 
-OpaqueModel.TestCase.settings = settings(max_examples=60, stateful_step_count=60, deadline=None)
+OpaqueModel.TestCase.settings = settings(max_examples=60, stateful_step_count=60)
 TestG1OpaqueExactlyOnce611 = OpaqueModel.TestCase

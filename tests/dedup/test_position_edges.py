@@ -7,8 +7,8 @@ from typing import NamedTuple
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from millwheel.core.keys import ALL_KEYS, KeyInterval
-from millwheel.worker.dedup import Dedup, PositionIds, Sender, Verdict
+from millwheel.model.keys import ALL_KEYS, KeyInterval
+from millwheel.worker.dedup import Dedup, DeliveryVerdict, PositionIds, Sender
 
 LEFT, RIGHT = ALL_KEYS.split(b"m")
 SENDER = Sender("j1", 1, ALL_KEYS, "up.1")
@@ -53,7 +53,7 @@ class World:
         unacked = [one for one in range(step.mark) if one in step.unheard or one not in self.committed]
         mark = min([step.mark, *unacked]) if step.prefix else step.mark
         ids = PositionIds("j1", mark, positions, [] if step.prefix else unacked)
-        verdict: Verdict = dedup.check(ids, [key_of(one) for one in positions], [10] * len(positions), SENDER)
+        verdict: DeliveryVerdict = dedup.check(ids, [key_of(one) for one in positions], [10] * len(positions), SENDER)
         found = {
             "fresh": [positions[index] for index in verdict.fresh_indexes],
             "duplicates": [positions[index] for index in verdict.duplicates],
@@ -78,7 +78,7 @@ def admitted(keys: KeyInterval, journal: str) -> Dedup:
 
 
 @given(STEPS, STEPS)
-@settings(max_examples=300, deadline=None, report_multiple_bugs=False)
+@settings(max_examples=300, report_multiple_bugs=False)
 def test_g1_a_position_is_known_exactly_if_it_is_committed_6_1_1(before: list[Step], after: list[Step]) -> None:
     world = World()
     left, right = admitted(LEFT, "l"), admitted(RIGHT, "r")

@@ -94,5 +94,5 @@ class PositionsModel(ReceiverRules):
             assert receiver.dedup.pending_ids == 0
 
 
-PositionsModel.TestCase.settings = settings(max_examples=60, stateful_step_count=60, deadline=None)
+PositionsModel.TestCase.settings = settings(max_examples=60, stateful_step_count=60)
 TestG1PositionsExactlyOnce611 = PositionsModel.TestCase

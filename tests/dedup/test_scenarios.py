@@ -5,18 +5,18 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from millwheel.core.keys import ALL_KEYS, KeyInterval
+from millwheel.model.keys import ALL_KEYS, KeyInterval
 from millwheel.worker.dedup import (
     BatchIds,
+    CheckOutcome,
     Dedup,
     DedupError,
     DeliveryIds,
+    DeliveryVerdict,
     IdDelta,
     OpaqueIds,
-    Outcome,
     PositionIds,
     Sender,
-    Verdict,
     split_ids,
 )
 
@@ -30,7 +30,7 @@ def weak(sequencer: int = 1, watermark: int | None = None) -> Sender:
     return Sender("w1", sequencer, ALL_KEYS, "weak.1", watermark)
 
 
-def judge(dedup: Dedup, ids: DeliveryIds, key: bytes = b"a", sender: Sender = STRONG) -> Verdict:
+def judge(dedup: Dedup, ids: DeliveryIds, key: bytes = b"a", sender: Sender = STRONG) -> DeliveryVerdict:
     size = len(ids.positions) if isinstance(ids, PositionIds) else len(ids.ids)
     return dedup.check(ids, [key] * size, [10] * size, sender)
 
@@ -55,7 +55,7 @@ def test_g1_merge_asks_again_where_a_parent_had_retired_the_sequence_8() -> None
         commit(dedup, PositionIds("j1", 0, [position]), key)
     right.retire("j1")
     child = Dedup.inherit(ALL_KEYS, "c", [left, right])
-    assert judge(child, PositionIds("j1", 0, [2]), b"z").outcome is Outcome.UNKNOWN_SEQUENCE
+    assert judge(child, PositionIds("j1", 0, [2]), b"z").outcome is CheckOutcome.UNKNOWN_SEQUENCE
 
 
 def test_g1_ids_seen_for_unadmitted_keys_outlive_a_mark_at_replay_8() -> None:
@@ -71,11 +71,11 @@ def test_g1_ids_seen_for_unadmitted_keys_outlive_a_mark_at_replay_8() -> None:
 
 def test_g1_a_retired_sequence_is_asked_for_and_not_taken_8() -> None:
     dedup = Dedup(ALL_KEYS, "r1")
-    assert judge(dedup, PositionIds("j1", 0, [1])).outcome is Outcome.UNKNOWN_SEQUENCE
+    assert judge(dedup, PositionIds("j1", 0, [1])).outcome is CheckOutcome.UNKNOWN_SEQUENCE
     dedup.admit("j1")
     commit(dedup, PositionIds("j1", 0, [1]))
     dedup.retire("j1")
-    assert judge(dedup, PositionIds("j1", 0, [1])).outcome is Outcome.UNKNOWN_SEQUENCE
+    assert judge(dedup, PositionIds("j1", 0, [1])).outcome is CheckOutcome.UNKNOWN_SEQUENCE
 
 
 def test_g1_collection_learns_the_broadcasts_sequencers_first_8() -> None:
@@ -85,7 +85,7 @@ def test_g1_collection_learns_the_broadcasts_sequencers_first_8() -> None:
     dedup.advance("weak.1", 1_000, 0, [(ALL_KEYS, 2)])
     assert dedup.seen_ids == 0
     for known in (dedup, restored(dedup), Dedup.inherit(ALL_KEYS, "c", [dedup])):
-        assert judge(known, OpaqueIds([X]), sender=weak(1)).outcome is Outcome.REFUSED_SEQUENCER
+        assert judge(known, OpaqueIds([X]), sender=weak(1)).outcome is CheckOutcome.REFUSED_SEQUENCER
 
 
 def test_g1_a_merged_receiver_keeps_the_higher_horizon_8() -> None:
@@ -95,7 +95,7 @@ def test_g1_a_merged_receiver_keeps_the_higher_horizon_8() -> None:
     left.advance("weak.1", 1_000, 0, [(ALL_KEYS, 1)])
     for parents in ([left, right], [right, left]):
         child = Dedup.inherit(ALL_KEYS, "c", parents)
-        assert judge(child, OpaqueIds([X]), sender=weak(1, 5)).outcome is Outcome.SEND_AGAIN
+        assert judge(child, OpaqueIds([X]), sender=weak(1, 5)).outcome is CheckOutcome.SEND_AGAIN
 
 
 def test_g1_merged_receivers_take_the_larger_batch_floor_9() -> None:
@@ -132,7 +132,7 @@ def test_injector_sequences_need_no_admission_until_the_injector_is_retired_8() 
     for known in (dedup, successor):
         known.retire_injector("injector/in/p")
         assert known.seen_ids == 0
-        assert judge(known, PositionIds("in/p/0", 0, [7]), sender=injector).outcome is Outcome.REFUSED_SEQUENCER
+        assert judge(known, PositionIds("in/p/0", 0, [7]), sender=injector).outcome is CheckOutcome.REFUSED_SEQUENCER
 
 
 def test_g1_a_source_that_others_go_on_with_outlives_a_retired_process_6_1_1() -> None:
@@ -141,7 +141,7 @@ def test_g1_a_source_that_others_go_on_with_outlives_a_retired_process_6_1_1() -
     commit(dedup, PositionIds("in/shared/0", 0, [7]), sender=first)
     dedup.retire_injector("injector/in/p")
     assert judge(dedup, PositionIds("in/shared/0", 0, [7]), sender=second).duplicates == [0]
-    assert judge(dedup, PositionIds("in/shared/0", 0, [8]), sender=first).outcome is Outcome.REFUSED_SEQUENCER
+    assert judge(dedup, PositionIds("in/shared/0", 0, [8]), sender=first).outcome is CheckOutcome.REFUSED_SEQUENCER
 
 
 def test_g13_a_retired_query_is_forgotten_but_not_while_a_record_of_it_is_on_its_way() -> None:
@@ -168,7 +168,7 @@ def test_g13_positions_that_an_injector_counted_for_itself_go_with_its_sequencer
     old = Sender("injector/in/p", 18, None, "injector/in")
     for known in (dedup, successor, restored(dedup)):
         assert known.seen_ids == 1 + 19
-        assert judge(known, PositionIds("in/p/s18", 0, [1]), sender=old).outcome is Outcome.REFUSED_SEQUENCER
+        assert judge(known, PositionIds("in/p/s18", 0, [1]), sender=old).outcome is CheckOutcome.REFUSED_SEQUENCER
         assert judge(known, PositionIds("in/p/p:0/s1", 0, [3]), sender=sender).duplicates == [0]
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from dataclasses import dataclass, field
 
-from millwheel.core.keys import ALL_KEYS
+from millwheel.model.keys import ALL_KEYS
 from millwheel.worker.dedup import OpaqueIds, Sender
 from tests.dedup.world import Copy, Receivers, Record
 

@@ -13,14 +13,14 @@ from typing import Any
 
 import msgspec
 
-from millwheel.core.keys import ALL_KEYS, KeyInterval
+from millwheel.model.keys import ALL_KEYS, KeyInterval
 from millwheel.worker.dedup import (
+    CheckOutcome,
     Dedup,
     DeliveryIds,
+    DeliveryVerdict,
     IdDelta,
-    Outcome,
     Sender,
-    Verdict,
 )
 
 KEYS = [bytes([97 + n]) for n in range(8)]
@@ -77,10 +77,10 @@ class Receiver:
         self.interval = interval
         self.journal = journal or world.journal()
         self.dedup = dedup or Dedup(interval, self.journal, segment_ids=SEGMENT_IDS, cached_segments=1)
-        self.copies: dict[Verdict, Copy] = {}
-        self.work: list[tuple[Verdict, int]] = []
-        self.unsure: list[Verdict] = []
-        self.flight: tuple[IdDelta, bytes, list[tuple[Verdict, int]]] | None = None
+        self.copies: dict[DeliveryVerdict, Copy] = {}
+        self.work: list[tuple[DeliveryVerdict, int]] = []
+        self.unsure: list[DeliveryVerdict] = []
+        self.flight: tuple[IdDelta, bytes, list[tuple[DeliveryVerdict, int]]] | None = None
         self.write_snapshot()
 
     def write_snapshot(self) -> None:
@@ -94,7 +94,7 @@ class Receiver:
         assert all(key in self.interval for key in keys)
         times = [record.timestamp for record in copy.records]
         verdict = self.dedup.check(copy.ids, keys, times, copy.sender)
-        if verdict.outcome is Outcome.UNKNOWN_SEQUENCE:
+        if verdict.outcome is CheckOutcome.UNKNOWN_SEQUENCE:
             self.world.reached[verdict.outcome.name] += 1
             if not self.world.alive(copy.ids.sequence):  # type: ignore[union-attr]
                 self.dedup.retire(copy.ids.sequence)  # type: ignore[union-attr]
@@ -102,7 +102,7 @@ class Receiver:
             self.dedup.admit(copy.ids.sequence)  # type: ignore[union-attr]
             verdict = self.dedup.check(copy.ids, keys, times, copy.sender)
         self.world.reached[verdict.outcome.name] += 1
-        if verdict.outcome is not Outcome.JUDGED:
+        if verdict.outcome is not CheckOutcome.JUDGED:
             assert not verdict.all_fresh
             assert not [*verdict.fresh, *verdict.duplicates, *verdict.waiting]
             return
@@ -116,7 +116,7 @@ class Receiver:
         if verdict.unsure:
             self.unsure.append(verdict)
 
-    def _fresh(self, verdict: Verdict, indexes: Sequence[int]) -> None:
+    def _fresh(self, verdict: DeliveryVerdict, indexes: Sequence[int]) -> None:
         copy = self.copies[verdict]
         for index in indexes:
             record = copy.records[index]
@@ -154,7 +154,7 @@ class Receiver:
         if self.flight is not None:
             return
         items, self.work = self.work[:count], self.work[count:]
-        chosen: dict[Verdict, list[int]] = {}
+        chosen: dict[DeliveryVerdict, list[int]] = {}
         for verdict, index in items:
             chosen.setdefault(verdict, []).append(index)
         delta = self.dedup.take(

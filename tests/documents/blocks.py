@@ -15,8 +15,8 @@ __all__ = ["LANGUAGES", "Block", "Command", "blocks_of", "commands_of", "pages"]
 
 _COMMENT = re.compile(r"\s#\s.*")
 
-LANGUAGES = frozenset({"python", "console", "toml", "json", "text"})
-"""What a block may be. All are run or loaded but ``text``, which is output or a diagram."""
+LANGUAGES = frozenset({"python", "console", "toml", "json", "mermaid", "text"})
+"""What a block may be. All are run or loaded, except ``text`` (output) and ``mermaid`` (diagrams)."""
 
 
 @dataclass(frozen=True, slots=True)

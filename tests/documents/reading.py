@@ -36,7 +36,7 @@ NOT_RUN = {
     "make install": INSTALLS,
     "make install && source .venv/bin/activate": INSTALLS,
     "pip install '.[spark]'": INSTALLS,
-    'make test ARGS="tests/core -k split"': ITSELF,
+    'make test ARGS="tests/model -k split"': ITSELF,
     ".venv/bin/pytest -s tests/system/test_sync.py": ITSELF,
     "make test-restarts": "takes minutes",
     "make test-restarts RESTARTS=1000 SEED=5": "takes hours",

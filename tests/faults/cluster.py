@@ -20,7 +20,7 @@ from deploy.local.daemons import Daemons
 from deploy.local.etcd import EtcdCluster
 from millwheel.cli.loading import load
 from millwheel.client.control import ControlClient
-from millwheel.core.catalog import Catalog
+from millwheel.model.catalog import Catalog
 from tests.faults import program
 from tests.faults.clocks import Clocks
 from tests.faults.links import Links, through

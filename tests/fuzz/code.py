@@ -11,8 +11,8 @@ from pathlib import Path
 from random import Random
 from typing import Final
 
-from millwheel.core.catalog import Catalog, code_of
 from millwheel.master.validation import validate
+from millwheel.model.catalog import Catalog, code_of
 from millwheel.rpc.v1 import topology_pb2
 from millwheel.sdk.errors import MillwheelError, PackageError
 from millwheel.sdk.loading import load_topology, unload_package

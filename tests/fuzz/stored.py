@@ -17,12 +17,12 @@ from millwheel.authority.journal import decode_entry as decode_authority_entry
 from millwheel.authority.journal import decode_part as decode_authority_part
 from millwheel.coordination.contract import DamagedValueError
 from millwheel.coordination.embedded import EmbeddedCoordinator
-from millwheel.core.keys import ALL_KEYS
+from millwheel.model.keys import ALL_KEYS
 from millwheel.store import layout
 from millwheel.store.contract import CorruptValueError, PartId
 from millwheel.store.database import EmbeddedDatabase
 from millwheel.store.envelope import unwrap
-from millwheel.store.rocks import Batch
+from millwheel.store.rocks import RowBatch
 from millwheel.worker.interval.divided import joined
 from millwheel.worker.interval.entry import BaseMeta, TimerRow, decode_entry, decode_part
 from millwheel.worker.log.entry import LogEntry, LogMeta, SegmentBlob, decode
@@ -81,7 +81,7 @@ class StoredValues:
 
     def _put(self, kind: str, key: bytes, value: bytes) -> None:
         rocks = self._database._rocks
-        batch = Batch(rocks)
+        batch = RowBatch(rocks)
         if kind == "state":
             batch.put(key, value, rocks.state_family)
         else:

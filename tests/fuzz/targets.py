@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
 
-from millwheel.cli.dev_server import DevSettings, running
 from millwheel.client.control import ControlClient
 from millwheel.client.injector import Injector
 from millwheel.rpc.v1 import topology_pb2
 from millwheel.sdk.package import CodePackage, build_package, load_topology
+from millwheel.server.dev_server import DevSettings, running
 from tests.daemons.together import together
 from tests.system import words as program
 from tests.system.speaking import SOURCE

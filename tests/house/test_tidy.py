@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 import statistics
+from collections import defaultdict
 from pathlib import Path
 
 from packaging.requirements import Requirement
@@ -48,6 +49,16 @@ def test_every_module_says_what_it_is() -> None:
     """Every module has a docstring; only the empty __init__.py of a test folder goes without."""
     silent = [path for path in python_files() if ast.get_docstring(parse(path)) is None]
     assert [_name(p) for p in silent if not (_is_test(p) and p.name == "__init__.py" and not p.read_text())] == []
+
+
+def test_a_class_name_is_defined_once() -> None:
+    """A reader who searches for a class finds one. Those in functions are not found by name, so they are free."""
+    places = defaultdict(list)
+    for path in package_modules():
+        for node in parse(path).body:
+            if isinstance(node, ast.ClassDef):
+                places[node.name].append(_name(path))
+    assert {name: found for name, found in places.items() if len(found) > 1} == {}
 
 
 def test_every_module_says_what_it_offers() -> None:

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from millwheel.cli.dev_server import DevServer, DevSettings, running
 from millwheel.cli.loading import load
 from millwheel.client.control import ControlClient
+from millwheel.server.dev_server import DevServer, DevSettings, running
 
 SHOP = Path(__file__).with_name("injected_shop.py")
 Submit = Callable[[str], Awaitable[None]]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import msgspec
@@ -77,9 +78,25 @@ fussy = mw.Topology("fussy")
 fussy.source("orders", Order)
 fussy.add(Echo, inputs={"orders": mw.key(only_odd)}, outputs={"echo": dict})
 
+
+def moody(order: Order) -> int:
+    """A key that some records do not have now, and may have later."""
+    if str(order.number) in os.environ.get("MILLWHEEL_TEST_WITHOUT_KEY", "").split():
+        raise ValueError(f"not now: {order.number}")
+    return order.number
+
+
+moody_hours = mw.Topology("moody-hours")
+moody_hours.source("orders", Order)
+moody_hours.add(Hours, inputs={"orders": mw.key(moody)}, outputs={"totals": dict})
+
 unkeyable = mw.Topology("unkeyable")
 unkeyable.source("orders", Any)
 unkeyable.add(Loose, inputs={"orders": mw.key("missing")})
+
+anything = mw.Topology("anything")
+anything.source("orders", Any)
+anything.add(Loose, inputs={"orders": mw.key(str)})
 
 fussy_hours = mw.Topology("fussy-hours")
 fussy_hours.source("orders", Order)

@@ -16,7 +16,7 @@ import grpc
 from millwheel.authority.service import WatermarkServicer
 from millwheel.authority.shell import AuthorityShell
 from millwheel.client.injector.ids import IdKind, IdScope
-from millwheel.client.injector.messages import Send
+from millwheel.client.injector.messages import SendBatch
 from millwheel.rpc.server import bind, create_server
 from millwheel.rpc.v1 import catalog_pb2, common_pb2, control_pb2, delivery_pb2, injection_pb2, topology_pb2
 from millwheel.rpc.v1.control_pb2_grpc import RoutingServiceServicer, add_RoutingServiceServicer_to_server
@@ -34,7 +34,7 @@ _Answers = asyncio.Queue[delivery_pb2.DeliverResponse]
 """What goes back by one stream."""
 
 
-def _as_send(request: delivery_pb2.DeliverRequest, address: str, token: int) -> Send:
+def _as_send(request: delivery_pb2.DeliverRequest, address: str, token: int) -> SendBatch:
     kind = request.WhichOneof("ids")
     ids: list[Any]
     if kind == "positions":
@@ -43,7 +43,7 @@ def _as_send(request: delivery_pb2.DeliverRequest, address: str, token: int) -> 
         assert kind == "opaque"
         blob = request.opaque.ids
         scope, ids = IdScope(IdKind.OPAQUE), [blob[at : at + 16] for at in range(0, len(blob), 16)]
-    return Send(
+    return SendBatch(
         address,
         token,
         request.consumer,

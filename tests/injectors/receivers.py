@@ -5,11 +5,20 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from millwheel.client.injector.ids import IdKind
-from millwheel.client.injector.messages import Send
+from millwheel.client.injector.messages import SendBatch
 from millwheel.client.injector.routing import ConsumerRouting, Route
-from millwheel.core.keys import ALL_KEYS, KeyInterval
+from millwheel.model.keys import ALL_KEYS, KeyInterval
 from millwheel.rpc.v1.delivery_pb2 import DeliveryOutcome
-from millwheel.worker.dedup import BatchIds, Dedup, DeliveryIds, OpaqueIds, Outcome, PositionIds, Sender, Verdict
+from millwheel.worker.dedup import (
+    BatchIds,
+    CheckOutcome,
+    Dedup,
+    DeliveryIds,
+    DeliveryVerdict,
+    OpaqueIds,
+    PositionIds,
+    Sender,
+)
 
 ACKED = DeliveryOutcome.DELIVERY_OUTCOME_ACKED
 NOT_OWNER = DeliveryOutcome.DELIVERY_OUTCOME_NOT_OWNER
@@ -21,7 +30,7 @@ Row = tuple[object, bytes, bytes, int]
 """id, key, value, timestamp."""
 
 
-def ids_of(send: Send) -> DeliveryIds:
+def ids_of(send: SendBatch) -> DeliveryIds:
     """What the wire would say of a sending's ids."""
     if send.scope.kind is IdKind.POSITION:
         return PositionIds(send.scope.name, send.mark, list(send.ids), list(send.unacked))  # type: ignore[arg-type]
@@ -32,8 +41,8 @@ def ids_of(send: Send) -> DeliveryIds:
 
 @dataclass
 class _Receipt:
-    send: Send
-    verdict: Verdict
+    send: SendBatch
+    verdict: DeliveryVerdict
     open: set[int]
     excluded: set[int]
 
@@ -48,15 +57,15 @@ class Receiver:
         self.committed: list[Row] = []
         self.receipts: list[_Receipt] = []
 
-    def deliver(self, send: Send, sender: Sender, refuse: int) -> list[Answer]:
+    def deliver(self, send: SendBatch, sender: Sender, refuse: int) -> list[Answer]:
         """Take a batch in, or refuse every record whose index is below ``refuse``."""
         assert all(key in self.keys for key in send.keys), "a record went to an interval that does not have its key"
         verdict = self.dedup.check(ids_of(send), send.keys, send.timestamps, sender)
-        if verdict.outcome is Outcome.REFUSED_SEQUENCER:
+        if verdict.outcome is CheckOutcome.REFUSED_SEQUENCER:
             return [(send.token, SUPERSEDED, [])]
-        if verdict.outcome is Outcome.SEND_AGAIN:
+        if verdict.outcome is CheckOutcome.SEND_AGAIN:
             return [(send.token, FULL, list(range(len(send.keys))))]
-        assert verdict.outcome is Outcome.JUDGED
+        assert verdict.outcome is CheckOutcome.JUDGED
         fresh = list(verdict.fresh_indexes)
         given_up = [index for index in fresh if index < refuse]
         if given_up:
@@ -73,7 +82,7 @@ class Receiver:
     def commit(self, most: int) -> list[tuple[str, Answer]]:
         """Commit up to ``most`` records; the answers, with the addresses that the batches came to."""
         out: list[tuple[str, Answer]] = []
-        taken: list[tuple[Verdict, list[int]]] = []
+        taken: list[tuple[DeliveryVerdict, list[int]]] = []
         rows: list[Row] = []
         for receipt in list(self.receipts):
             now = sorted(receipt.open)[: most - sum(len(indexes) for _, indexes in taken)]

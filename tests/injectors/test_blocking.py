@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from millwheel.cli.dev_server import DevServer
 from millwheel.client.injector import BlockingInjector, InjectorClosedError
-from millwheel.core.time import MAX_TIMESTAMP
+from millwheel.model.time import MAX_TIMESTAMP
 from millwheel.rpc.failures import RequestError
 from millwheel.sdk.errors import UsageError
+from millwheel.server.dev_server import DevServer
 from tests.injectors import injected_shop as sample
 from tests.injectors.conftest import Submit
 from tests.injectors.test_with_server import ORDERS, TIMES, check_once, everything

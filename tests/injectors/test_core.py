@@ -16,10 +16,10 @@ from millwheel.client.injector.errors import (
     StreamDrainingError,
 )
 from millwheel.client.injector.ids import partition_scope
-from millwheel.client.injector.messages import Columns, Connect, Disconnect, Instruction, Limits, Send
-from millwheel.client.injector.routing import ConsumerRouting, Route, Routing
-from millwheel.core.keys import ALL_KEYS, KeyInterval
-from millwheel.core.time import MAX_TIMESTAMP, MIN_TIMESTAMP
+from millwheel.client.injector.messages import Columns, Connect, Disconnect, Instruction, Limits, SendBatch
+from millwheel.client.injector.routing import ConsumerRouting, Route, StreamRouting
+from millwheel.model.keys import ALL_KEYS, KeyInterval
+from millwheel.model.time import MAX_TIMESTAMP, MIN_TIMESTAMP
 from millwheel.rpc.v1.delivery_pb2 import DeliveryOutcome
 from millwheel.sdk.errors import UsageError
 
@@ -37,12 +37,12 @@ def one(*routes: Route, name: str = "c") -> ConsumerRouting:
     return ConsumerRouting(name, routes or [Route(ALL_KEYS, "j1", "a")], computation=name)
 
 
-def routing(*consumers: ConsumerRouting, revision: int = 1, skew: int = 0, draining: bool = False) -> Routing:
+def routing(*consumers: ConsumerRouting, revision: int = 1, skew: int = 0, draining: bool = False) -> StreamRouting:
     found = consumers or (one(),)
-    return Routing(revision, {c.incarnation: c for c in found}, draining, skew)
+    return StreamRouting(revision, {c.incarnation: c for c in found}, draining, skew)
 
 
-def opened(limits: Limits = LIMITS, of: Routing | None = None, watermark: int = MIN_TIMESTAMP) -> InjectorCore:
+def opened(limits: Limits = LIMITS, of: StreamRouting | None = None, watermark: int = MIN_TIMESTAMP) -> InjectorCore:
     core = InjectorCore("s", "p", limits=limits, watermark=watermark)
     for instruction in core.routed(of or routing(), 0):
         assert isinstance(instruction, Connect)
@@ -59,8 +59,8 @@ def add(
     return core.add(Columns(values, [at] * len(positions), keys, SCOPE, list(positions)), now)
 
 
-def sends(instructions: Iterable[Instruction]) -> list[Send]:
-    return [instruction for instruction in instructions if isinstance(instruction, Send)]
+def sends(instructions: Iterable[Instruction]) -> list[SendBatch]:
+    return [instruction for instruction in instructions if isinstance(instruction, SendBatch)]
 
 
 def test_a_record_goes_out_at_once_when_none_is_on_its_way() -> None:
@@ -351,7 +351,7 @@ def test_a_draining_stream_takes_no_more_and_delivers_what_it_has() -> None:
 @pytest.mark.parametrize(
     "after", [routing(one(name="log"), draining=True, revision=2), routing(one(name="d"), revision=2)]
 )
-def test_g1_what_ended_readers_did_not_take_is_not_told_to_be_in_5_2(after: Routing) -> None:
+def test_g1_what_ended_readers_did_not_take_is_not_told_to_be_in_5_2(after: StreamRouting) -> None:
     core = opened()
     (send,) = sends(add(core, [1, 2]))
     core.answered(send.token, ACKED, [1], "", 0)
@@ -390,7 +390,7 @@ def test_the_end_of_a_drained_stream_is_no_failure_where_all_is_in() -> None:
     core = opened()
     (send,) = sends(add(core, [1]))
     core.answered(send.token, ACKED, [], "", 0)
-    core.routed(Routing(2, {}, draining=True), 0)
+    core.routed(StreamRouting(2, {}, draining=True), 0)
     assert core.flushed(core.accepted)
     assert core.failed is None
 

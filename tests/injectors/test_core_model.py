@@ -14,9 +14,9 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from millwheel.client.injector.core import InjectorCore
 from millwheel.client.injector.ids import IdHasher, IdKind, IdScope, partition_scope
-from millwheel.client.injector.messages import Columns, Connect, Disconnect, Instruction, Limits, Send
-from millwheel.client.injector.routing import Routing
-from millwheel.core.time import MAX_TIMESTAMP, MIN_TIMESTAMP
+from millwheel.client.injector.messages import Columns, Connect, Disconnect, Instruction, Limits, SendBatch
+from millwheel.client.injector.routing import StreamRouting
+from millwheel.model.time import MAX_TIMESTAMP, MIN_TIMESTAMP
 from millwheel.worker.dedup import Sender
 from tests.injectors.receivers import NOT_OWNER, Answer, Consumer
 
@@ -44,7 +44,7 @@ class InjectorMachine(RuleBasedStateMachine):
         self.consumers = {"x": Consumer.new("x", "a"), "y": Consumer.new("y", "b")}
         self.known_consumers = set(self.consumers)
         self.gone: list[Consumer] = []
-        self.network: list[Send] = []
+        self.network: list[SendBatch] = []
         self.answers: list[tuple[str, int, Answer]] = []
         self.wanted: set[str] = set()
         self.up: dict[str, int] = {}
@@ -57,8 +57,8 @@ class InjectorMachine(RuleBasedStateMachine):
         self.perform(self.core.routed(self.routing(), self.now))
         self.connect()
 
-    def routing(self) -> Routing:
-        return Routing(self.revision, {name: consumer.routing() for name, consumer in self.consumers.items()})
+    def routing(self) -> StreamRouting:
+        return StreamRouting(self.revision, {name: consumer.routing() for name, consumer in self.consumers.items()})
 
     def perform(self, instructions: Iterable[Instruction]) -> None:
         for instruction in instructions:
@@ -66,21 +66,21 @@ class InjectorMachine(RuleBasedStateMachine):
                 self.wanted.add(instruction.address)
             elif isinstance(instruction, Disconnect):
                 self.wanted.discard(instruction.address)
-                self.hang_up(instruction.address)
-            elif isinstance(instruction, Send):
+                self.close_connection(instruction.address)
+            elif isinstance(instruction, SendBatch):
                 assert instruction.address in self.up, "sent without a connection"
                 self.check_same_bytes(instruction)
                 self.network.append(instruction)
             else:
                 assert_never(instruction)
 
-    def check_same_bytes(self, send: Send) -> None:
+    def check_same_bytes(self, send: SendBatch) -> None:
         assert 0 < len(send.keys) <= LIMITS.batch_records
         for id_, key, value, timestamp in zip(send.ids, send.keys, send.values, send.timestamps, strict=True):
             known = self.bytes_of.setdefault((f"{send.consumer} {send.scope.name}", id_), (key, value, timestamp))
             assert known == (key, value, timestamp), "an id came again with other bytes"
 
-    def hang_up(self, address: str) -> None:
+    def close_connection(self, address: str) -> None:
         self.up.pop(address, None)
         self.network = [send for send in self.network if send.address != address]
         self.answers = [answer for answer in self.answers if answer[0] != address]
@@ -144,7 +144,7 @@ class InjectorMachine(RuleBasedStateMachine):
 
     # The network.
 
-    def refuse_or_deliver(self, send: Send, refuse: int) -> None:
+    def refuse_or_deliver(self, send: SendBatch, refuse: int) -> None:
         consumer = self.consumers.get(send.consumer)
         life = self.up[send.address]
         if consumer is None or consumer.owners.get(send.journal) != send.address:
@@ -201,7 +201,7 @@ class InjectorMachine(RuleBasedStateMachine):
     @rule(address=st.sampled_from(ADDRESSES))
     def break_connection(self, address: str) -> None:
         if address in self.up:
-            self.hang_up(address)
+            self.close_connection(address)
             self.core.disconnected(address)
 
     @rule()
@@ -313,9 +313,7 @@ class InjectorMachine(RuleBasedStateMachine):
 
 
 TestInjectorCore = InjectorMachine.TestCase
-TestInjectorCore.settings = settings(
-    max_examples=40, stateful_step_count=50, deadline=None, suppress_health_check=list(HealthCheck)
-)
+TestInjectorCore.settings = settings(max_examples=40, stateful_step_count=50, suppress_health_check=list(HealthCheck))
 
 
 def _walk(seed: int, steps: int) -> None:

@@ -24,7 +24,7 @@ from millwheel.client.injector import (
     Limits,
     link,
 )
-from millwheel.core.time import MAX_TIMESTAMP
+from millwheel.model.time import MAX_TIMESTAMP
 from millwheel.rpc.channel import open_channel
 from millwheel.rpc.v1 import delivery_pb2 as wire
 from millwheel.rpc.watermarks import WatermarkReport
@@ -174,7 +174,7 @@ async def test_g8_a_process_that_could_not_be_woken_leaves_the_minimum_again_5_2
 async def test_g8_an_authority_that_answers_too_late_once_is_asked_again_within_patience_7_2(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("millwheel.client.watermarks.DEFAULT_DEADLINE", 0.2)
+    monkeypatch.setattr("millwheel.client.watermarks.DEFAULT_DEADLINE_SECONDS", 0.2)
     async with cluster(1, workers=1) as made, Injector(made.address, "s", process="a") as injector:
         made.watermarks.accepting.clear()
         finishing = asyncio.create_task(injector.finish())
@@ -296,7 +296,7 @@ async def test_g8_a_link_that_is_closed_in_the_moment_in_which_it_connects_ends_
     """The cancellation was lost in asyncio.wait_for, and whoever closed the injector waited for ever."""
     connecting = _Connecting()
     monkeypatch.setattr(link, "open_channel", lambda address: connecting)
-    one = link.Link("here:1", lambda send: wire.DeliverRequest(), MagicMock())
+    one = link.InjectorConnection("here:1", lambda send: wire.DeliverRequest(), MagicMock())
     await asyncio.sleep(0.01)
     connecting.ready.set_result(None)
     for _ in range(turns):
@@ -362,7 +362,7 @@ async def test_g1_records_go_on_while_no_master_answers_however_long_7_1(
         await injector.send_many(values(500, 1_000), [5] * 500)
         await asyncio.wait_for(injector.flush(), patience(10))
         await asyncio.sleep(1.0)
-        assert ("no master tells the routing" in caplog.text) is (seconds < 1)
+        assert ("no master sends the routing" in caplog.text) is (seconds < 1)
         assert caplog.text.count("no master tells") < 5, "not asked, and not said, without pause"
         await made.start()
         # What changed meanwhile is heard of.

@@ -7,7 +7,7 @@ import msgspec
 import millwheel as mw
 from millwheel.client.injector.encoding import RecordEncoder
 from millwheel.client.injector.routing import ConsumerRouting, Route
-from millwheel.core.keys import ALL_KEYS
+from millwheel.model.keys import ALL_KEYS
 from millwheel.rpc.v1 import topology_pb2 as specs
 from millwheel.sdk.keys import KeyExtractor
 

@@ -15,14 +15,14 @@ from typing import Any
 
 import pytest
 
-from millwheel.cli.dev_server import DevServer
 from millwheel.client.injector import Injector, InjectorSettings, InjectorSupersededError
 from millwheel.client.subscription import From, Subscription
-from millwheel.core.time import Duration
 from millwheel.injectors.errors import SourceError
 from millwheel.injectors.files import FileInjector, FileSettings
 from millwheel.injectors.parsing import ColumnType, FileFormat, TimestampField, TimeUnit
+from millwheel.model.time import Duration
 from millwheel.sdk.errors import UsageError
+from millwheel.server.dev_server import DevServer
 from tests.injectors.conftest import Submit
 from tests.injectors.test_with_server import everything
 from tests.patience import patience
@@ -388,7 +388,7 @@ async def test_a_checkpoint_begins_no_reading_within_quotes(
             logs, form=FileFormat.CSV, timestamp=FIELD, types=number, checkpoint=tmp_path / "checkpoint.json",
             skip_bad=True, finish=bool(more),
         )  # fmt: skip
-        async with Injector(server.address, "orders", settings=InjectorSettings(check_types=True)) as injector:
+        async with Injector(server.address, "orders", settings=InjectorSettings(check_at_worker=True)) as injector:
             await FileInjector(injector, settings).run()
     assert numbers(await everything(server.address, "echo")) == Counter([1, 3])
 

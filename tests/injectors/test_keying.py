@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
-from millwheel.client.injector.keying import KeyColumn, first_refused
+from millwheel.client.injector.encoding import RecordEncoder
+from millwheel.client.injector.keying import KeyColumn, RecordKeys, first_refused
+from millwheel.client.injector.routing import ConsumerRouting, Route, StreamRouting
+from millwheel.client.injector.unkeyed import WaitingSummary
+from millwheel.model.keys import ALL_KEYS
+from millwheel.rpc.v1 import delivery_pb2 as wire
 from millwheel.sdk.errors import KeyExtractionError
 
+WAITING = WaitingSummary(5, 1)
 OK, NO_KEY, NO_TYPE = range(3)
 views = st.lists(st.lists(st.sampled_from([OK, OK, NO_KEY, NO_TYPE]), min_size=6, max_size=6), min_size=1, max_size=3)
 
@@ -47,3 +56,76 @@ def test_a_consumer_whose_keys_are_unknown_refuses_nothing() -> None:
     unknown = KeyColumn([], why="no worker", unknown=True)
     assert first_refused([unknown]) is None
     assert first_refused([unknown, column([NO_TYPE] * 6)]) is not None
+
+
+class Workers:
+    """What workers answer, and what they were asked: how many records, and what waits."""
+
+    def __init__(self, answer: wire.PrepareRecordsResponse | str) -> None:
+        self.asked: list[tuple[int, WaitingSummary | None]] = []
+        self._answer = answer
+
+    async def ask(
+        self, consumer: ConsumerRouting, encoded: Sequence[bytes], waiting: WaitingSummary | None
+    ) -> wire.PrepareRecordsResponse | str:
+        self.asked.append((len(encoded), waiting))
+        return self._answer
+
+
+def refusing() -> wire.PrepareRecordsResponse:
+    problem = wire.RecordProblem(index=0, fault=wire.RECORD_FAULT_KEY, message="KeyError: 'user'")
+    return wire.PrepareRecordsResponse(keys=[b""], problems=[problem])
+
+
+async def of_waiting(
+    workers: Workers, *users: str, function: str = "", waiting: WaitingSummary | None = WAITING
+) -> KeyColumn:
+    """The keys of records that wait; those of an empty name have no user."""
+    consumer = ConsumerRouting(
+        "c.1",
+        [Route(ALL_KEYS, "c.1.j2", "")],
+        topology="t",
+        computation="c",
+        fields=() if function else ("user",),
+        function=function,
+    )
+    routing = StreamRouting(1, {"c.1": consumer})
+    values = [msgspec.msgpack.encode({"user": user} if user else {}) for user in users]
+    return await RecordKeys(RecordEncoder("in"), workers.ask).of_waiting(consumer, values, waiting, routing)
+
+
+async def test_keys_that_are_found_here_are_asked_of_nobody() -> None:
+    workers = Workers(refusing())
+    assert (await of_waiting(workers, "ann", "bob", "", "eve")).keys == [b"ann", b"bob"]
+    assert workers.asked == []
+
+
+async def test_g8_a_worker_is_told_of_a_record_that_has_no_key_here_and_may_know_it_4_2() -> None:
+    """Else only the injector's log would tell operators that records wait."""
+    workers = Workers(refusing())
+    column = await of_waiting(workers, "", "bob")
+    assert workers.asked == [(1, WAITING)]
+    assert (column.keys, column.unknown) == ([], False)
+    assert column.why == (
+        "topology 't': KeyError: 'user': mend the computation's code, then `millwheel topology update`"
+    )
+    newer = Workers(wire.PrepareRecordsResponse(keys=[b"nobody"]))
+    assert (await of_waiting(newer, "", "bob")).keys == [b"nobody"]
+    gone = await of_waiting(Workers("no worker"), "", "bob")
+    assert "no key in a value of dict: KeyError: 'user'" in gone.why
+    assert gone.unknown
+
+
+async def test_the_keys_that_are_code_are_asked_of_a_worker_with_what_waits() -> None:
+    workers = Workers(wire.PrepareRecordsResponse(keys=[b"a", b"b"]))
+    assert (await of_waiting(workers, "ann", "bob", function="t:initial")).keys == [b"a", b"b"]
+    assert workers.asked == [(2, WAITING)]
+    column = await of_waiting(Workers("no worker"), "ann", function="t:initial")
+    assert (column.keys, column.why, column.unknown) == ([], "no worker", True)
+
+
+async def test_where_no_worker_answers_the_keys_that_are_found_here_go_on() -> None:
+    workers = Workers(refusing())
+    assert (await of_waiting(workers, "ann", "", waiting=None)).keys == [b"ann"]
+    assert (await of_waiting(workers, "", waiting=None)).unknown
+    assert workers.asked == []

@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from millwheel.cli.dev_server import DevServer
 from millwheel.client.injector import Injector, InjectorSettings
 from millwheel.client.injector.likelihood import UNIT_NANOSECONDS, is_likely, unlikely
-from millwheel.core.time import from_milliseconds, from_seconds
+from millwheel.model.time import from_milliseconds, from_seconds
 from millwheel.sdk.errors import UsageError
+from millwheel.server.dev_server import DevServer
 from tests.injectors.conftest import Submit
 
 NOW = from_seconds(1_795_000_000)

@@ -13,7 +13,7 @@ import msgspec
 import pytest
 
 from millwheel.client.injector import Injector, InjectorError, InjectorSettings, InjectorSupersededError, Limits
-from millwheel.core.time import MAX_TIMESTAMP
+from millwheel.model.time import MAX_TIMESTAMP
 from millwheel.sdk.errors import UsageError
 from tests.injectors.loopback import Cluster, cluster
 from tests.injectors.receivers import Consumer

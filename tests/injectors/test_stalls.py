@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from millwheel.cli.dev_server import DevServer, DevSettings, running
 from millwheel.cli.progress import InjectionProgress, ProgressText
 from millwheel.client.control import ControlClient
 from millwheel.client.injector import Injector, NotAckedError
 from millwheel.client.injector.routing import Route
 from millwheel.client.injector.stalls import AckWatch
+from millwheel.server.dev_server import DevServer, DevSettings, running
 from tests.injectors.conftest import Submit, submit_to
 from tests.patience import patience
 

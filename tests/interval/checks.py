@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
-from millwheel.core.time import MAX_TIMESTAMP
+from millwheel.model.time import MAX_TIMESTAMP
 from millwheel.sdk.context import TimerSetting
 from millwheel.store.contract import JournalHead, PartId
 from millwheel.worker.interval import IntervalCore
@@ -38,7 +38,7 @@ def check_quiet(world: World) -> None:
         intake, outbox = state.intake, state.outbox
         assert (intake.records, intake.bytes, len(intake.pending)) == (0, 0, 0), owner.journal
         assert not intake.line
-        assert not intake.parked
+        assert not intake.blocked
         assert not intake.ready
         assert (outbox.records, outbox.bytes, len(outbox), len(outbox.pending)) == (0, 0, 0, 0), owner.journal
         assert state.dedup.pending_ids == 0
@@ -84,7 +84,7 @@ def check_soft_state(world: World) -> None:
         expected = min([*mine.holds.values(), *(hold for hold in held if hold is not None)], default=MAX_TIMESTAMP)
         assert theirs.hold_times.min() <= expected
         assert mine.hold_times.min() <= expected
-        if not theirs.far:
+        if not theirs.spilled:
             assert theirs.hold_times.min() == expected
         counts, stored_counts = mine.counts, theirs.counts
         if mine.committed == head.commit:
@@ -94,9 +94,9 @@ def check_soft_state(world: World) -> None:
 def all_timers(world: World, state: IntervalState, wall: bool) -> list[tuple[bytes, str, TimerSetting]]:
     """What counts of one domain, in memory and in the store."""
     found = list(state.timers[wall].items())
-    for part in state.far.of_domain(wall):
+    for part in state.spilled.of_domain(wall):
         (blob,) = now_of(world.store.read_parts(state.config.journal, [part.rows]))
-        rows = state.far.standing(decode_part(blob, list[TimerRow], "far part"))
+        rows = state.spilled.standing(decode_part(blob, list[TimerRow], "far part"))
         found += [(row[0], row[2], TimerSetting._make(row[3:])) for row in rows]
     assert len({(key, tag) for key, tag, _ in found}) == len(found), "one copy counts of each timer"
     return sorted(found)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import millwheel as mw
-from millwheel.core.time import Duration, Timestamp
+from millwheel.model.time import Duration, Timestamp
 
 WINDOW = 10
 WALL_DELAY = 50

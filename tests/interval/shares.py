@@ -1,11 +1,11 @@
-"""A model of the authority: who may speak for which keys, and the minimum over all of them (7.2; design §7)."""
+"""A model of the authority: who may speak for which keys, and the minimum over all of them (7.2)."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from millwheel.core.keys import ALL_KEYS, KeyInterval
-from millwheel.core.time import MIN_TIMESTAMP
+from millwheel.model.keys import ALL_KEYS, KeyInterval
+from millwheel.model.time import MIN_TIMESTAMP
 
 __all__ = ["Shares"]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from millwheel.core.keys import KeyInterval
+from millwheel.model.keys import KeyInterval
 from millwheel.worker.messages import CatalogChanged, Parent, PrepareRelease
 from tests.interval.world import Owner, Task, World, now_of
 

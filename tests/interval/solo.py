@@ -8,13 +8,13 @@ from typing import Any, TypeVar
 import msgspec
 
 import millwheel as mw
-from millwheel.core.keys import ALL_KEYS, KeyInterval
-from millwheel.core.time import MIN_TIMESTAMP
+from millwheel.model.keys import ALL_KEYS, KeyInterval
+from millwheel.model.time import MIN_TIMESTAMP
 from millwheel.sdk.compiled import compile_computation
 from millwheel.sdk.context import OutputBinding
 from millwheel.store.contract import JournalHead, PartId
 from millwheel.worker.dedup import PositionIds, Sender
-from millwheel.worker.interval import IntervalConfig, IntervalCore, Settings
+from millwheel.worker.interval import IntervalConfig, IntervalCore, IntervalSettings
 from millwheel.worker.interval.divided import is_entry_part
 from millwheel.worker.interval.hook_times import HookMeter
 from millwheel.worker.messages import (
@@ -27,7 +27,7 @@ from millwheel.worker.messages import (
     OpenedParent,
     PartsWritten,
     Report,
-    Send,
+    SendDelivery,
     SenderWatermarks,
     SequenceChecked,
     WriteParts,
@@ -50,7 +50,7 @@ class Solo:
         self,
         computation: mw.Computation[Any, Any],
         *,
-        settings: Settings | None = None,
+        settings: IntervalSettings | None = None,
         entries: list[bytes] | None = None,
         parts: dict[PartId, bytes] | None = None,
         early: Iterable[Any] = (),
@@ -75,7 +75,7 @@ class Solo:
         bindings = {stream: OutputBinding(encode, route(stream)) for stream, encode in program.outputs.items()}
         config = IntervalConfig(
             "solo.1", "solo.1.j1", keys, 7, frozenset({INJECTOR}), {}, "solo.dead-letters",
-            settings=settings or Settings(), parents=tuple(one.parent for one in parents),
+            settings=settings or IntervalSettings(), parents=tuple(one.parent for one in parents),
         )  # fmt: skip
         self.core = IntervalCore(config, program, bindings, lambda consumer, key: f"{consumer}.j", meter)
         self.state = self.core.state
@@ -156,7 +156,7 @@ class Solo:
         """(value, timestamp) of what was sent since the last call."""
         return [
             (msgspec.msgpack.decode(value), stamp)
-            for send in self.take(Send)
+            for send in self.take(SendDelivery)
             for value, stamp in zip(send.delivery.values, send.delivery.timestamps, strict=True)
         ]
 

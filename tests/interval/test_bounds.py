@@ -1,4 +1,4 @@
-"""Regressions: what is bounded, in memory and in the journal (G13; design §5)."""
+"""Regressions: what is bounded, in memory and in the journal (G13)."""
 
 from __future__ import annotations
 
@@ -7,23 +7,23 @@ from typing import Any, ClassVar
 import pytest
 
 import millwheel as mw
-from millwheel.core.limits import MAX_ENTRY_BYTES, MAX_VALUE_BYTES
-from millwheel.core.time import Duration, Timestamp
+from millwheel.model.limits import MAX_ENTRY_BYTES, MAX_VALUE_BYTES
+from millwheel.model.time import Duration, Timestamp
 from millwheel.sdk.context import OutputBinding, TimerSetting
 from millwheel.testing import TopologyHarness
+from millwheel.worker.admission import column_problem
 from millwheel.worker.dedup import PositionIds, Sender
-from millwheel.worker.interval import Settings
-from millwheel.worker.interval.intake import Intake
+from millwheel.worker.interval import IntervalSettings
+from millwheel.worker.interval.intake import IntervalIntake
 from millwheel.worker.interval.parts import PART_BYTES
 from millwheel.worker.interval.timers import TimerTable
-from millwheel.worker.judging import column_problem
 from millwheel.worker.messages import (
     Acknowledged,
     Delivery,
     FlushStates,
     HookFailed,
     ReadStates,
-    Send,
+    SendDelivery,
     StatesFlushed,
     StatesRead,
     Tick,
@@ -62,7 +62,7 @@ def test_g13_of_an_injected_batch_that_is_refused_in_part_the_harness_sends_that
     topology.source("in", tuple[str, str])
     topology.add(Stubborn, name="stubborn", inputs={"in": mw.key(lambda value: value[0])}, exactly_once=False)
     Stubborn.runs.clear()
-    harness = TopologyHarness(topology, settings=Settings(queue_records=10))
+    harness = TopologyHarness(topology, settings=IntervalSettings(queue_records=10))
     harness.advance(Timestamp(100))
     with pytest.raises(ValueError, match="again and again"):
         harness.send_all("in", [(("fails", ""), Timestamp(1_000))] * 10)
@@ -76,7 +76,7 @@ def test_g13_what_is_refused_of_a_batch_is_not_held_with_what_is_taken_4_1() -> 
     values = [b"taken", b"refused"]
     sender = Sender("injector/in/p", 1, None, "injector/in")
     delivery = Delivery("c", "j", "in", sender, PositionIds("s", 0, [1, 2]), [b"k", b"k"], values, [1, 2])
-    intake = Intake()
+    intake = IntervalIntake()
     receipt = intake.admit(delivery, None, [0])
     assert (receipt.delivery.values, intake.bytes) == ([b"taken", b""], 5)
     assert values == [b"taken", b"refused"], "the list may be the sender's, too"
@@ -125,7 +125,7 @@ def test_g13_no_entry_is_larger_than_the_store_takes_where_keys_and_tags_are_lon
 
 def test_g13_names_count_in_what_a_commit_may_come_to() -> None:
     """A production stands in the entry with its stream and all of its consumers: small ones are mostly names."""
-    solo = Solo(Repeats(), settings=Settings(batch_bytes=30_000))
+    solo = Solo(Repeats(), settings=IntervalSettings(batch_bytes=30_000))
     targets = tuple((f"{name * 63}.12345", b"") for name in "abc")
     outputs: Any = solo.state.scope.outputs
     outputs["out"] = OutputBinding(outputs["out"].encode, lambda value: targets)
@@ -182,7 +182,7 @@ def test_a_state_beyond_its_limit_fails_its_hook_and_says_how_to_mend_it() -> No
 
 def test_g13_timers_that_end_together_are_spread_over_commits_4_6() -> None:
     """Whole buckets fired at once: the end of a window that a million keys share was one commit."""
-    solo = Solo(Grows(), settings=Settings(batch_records=10))
+    solo = Solo(Grows(), settings=IntervalSettings(batch_records=10))
     solo.deliver(*[(f"k{number}", "1", 1) for number in range(95)])
     solo.commit_all()
     solo.sent()
@@ -205,21 +205,21 @@ def test_g13_a_timer_that_moves_with_each_record_leaves_no_trail() -> None:
 
 def test_g13_the_cache_keeps_its_limit_also_under_small_batches_8_3() -> None:
     """Eviction was only thought of when a batch was large."""
-    solo = Solo(Grows(), settings=Settings(cache_bytes=20_000, flush_interval=1_000_000))
+    solo = Solo(Grows(), settings=IntervalSettings(cache_bytes=20_000, flush_interval=1_000_000))
     for number in range(300):
         solo.now += 10
         solo.deliver((f"k{number}", "10", 1))
         solo.commit_all()
         for flush in solo.take(FlushStates):
             solo.handle(StatesFlushed(flush.number))
-        for send in solo.take(Send):
+        for send in solo.take(SendDelivery):
             solo.handle(Acknowledged(send.delivery.token))
     assert solo.state.cells.bytes_held <= 2 * 20_000
     assert len(solo.state.cells) < 100
 
 
 def test_g13_while_rows_cannot_be_flushed_only_what_holds_the_watermark_is_run() -> None:
-    solo = Solo(Grows(), settings=Settings(cache_bytes=5_000))
+    solo = Solo(Grows(), settings=IntervalSettings(cache_bytes=5_000))
     for number in range(100):
         solo.deliver((f"k{number}", "10", 100 + number))
         solo.commit_all()
@@ -237,7 +237,7 @@ def test_g13_while_rows_cannot_be_flushed_only_what_holds_the_watermark_is_run()
 
 def test_rows_are_not_asked_to_be_flushed_while_a_commit_is_in_flight() -> None:
     """The alarm rang at once, and again, until the append was there: a straggler's second of spinning."""
-    solo = Solo(Grows(), settings=Settings(flush_interval=10))
+    solo = Solo(Grows(), settings=IntervalSettings(flush_interval=10))
     solo.deliver(("k", "10", 1))
     solo.commit()
     solo.deliver(("k", "11", 1))
@@ -249,16 +249,16 @@ def test_rows_are_not_asked_to_be_flushed_while_a_commit_is_in_flight() -> None:
 
 def test_g13_senders_are_told_of_records_that_wait_by_halves() -> None:
     """Each commit named every record that still waited: quadratic for a delivery whose keys all wait."""
-    intake = Intake()
+    intake = IntervalIntake()
     count = 1_000
     delivery: Any = Delivery("c", "j", "s", None, None, [b"k"] * count, [b""] * count, list(range(count)))  # type: ignore[arg-type]
     receipt = intake.admit(delivery, None, range(count))
-    receipt.parked.update(range(count))
+    receipt.blocked.update(range(count))
     told = []
     for index in range(count):
-        receipt.parked.discard(index)
+        receipt.blocked.discard(index)
         intake.settle(receipt, [index])
-        if receipt.open and receipt.worth_telling():
+        if receipt.open and receipt.worth_reporting():
             receipt.told = receipt.open
             told.append(receipt.open)
     assert sum(told) < 3 * count
@@ -276,7 +276,7 @@ def test_the_dead_letter_of_the_largest_record_can_be_delivered() -> None:
     solo = Solo(Bad(), on_failure=mw.dead_letter(after=1))
     solo.deliver(("k", "x" * (MAX_VALUE_BYTES - 20), 1))
     solo.commit_all()
-    (send,) = solo.take(Send)
+    (send,) = solo.take(SendDelivery)
     assert send.delivery.stream == "solo.dead-letters"
     assert len(send.delivery.values[0]) > MAX_VALUE_BYTES
     assert column_problem(send.delivery) is None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from millwheel.worker.interval.cells import CELL_OVERHEAD, CellCache, KeyCell
+from millwheel.worker.interval.cells import CELL_OVERHEAD_BYTES, CellCache, KeyCell
 
 KEYS = st.sampled_from([b"a", b"b", b"c", b"d"])
 BLOBS = st.sampled_from([b"", b"", b"x", b"yy"])
@@ -16,7 +16,7 @@ class Cells(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.cache = CellCache(2 * CELL_OVERHEAD, evicted=False)
+        self.cache = CellCache(2 * CELL_OVERHEAD_BYTES, evicted=False)
         self.truth: dict[bytes, bytes] = {}
         self.rows: dict[bytes, bytes] = {}
         self.busy: dict[bytes, KeyCell] = {}
@@ -68,7 +68,7 @@ class Cells(RuleBasedStateMachine):
             assert (self.rows.get(key, b"") if self.cache.evicted else b"") == self.truth[key]
         assert {key: cells[key] for key in self.busy} == self.busy, "a cell in use stays"
         assert self.cache.bytes_held == sum(
-            len(key) + 3 * len(one.encoded) + CELL_OVERHEAD for key, one in cells.items()
+            len(key) + 3 * len(one.encoded) + CELL_OVERHEAD_BYTES for key, one in cells.items()
         )
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 import millwheel as mw
-from millwheel.core.time import Timestamp, seconds
+from millwheel.model.time import Timestamp, seconds
 from millwheel.store.contract import StateRow
 from millwheel.worker.messages import (
     Acknowledged,
@@ -15,7 +15,7 @@ from millwheel.worker.messages import (
     FlushStates,
     HookFailed,
     ReadStates,
-    Send,
+    SendDelivery,
     StatesRead,
     Tick,
 )
@@ -55,7 +55,7 @@ def read(solo: Solo, damaged: frozenset[bytes] = frozenset({b"k"}), state: int =
 
 def delivered(solo: Solo) -> list[tuple[str, int]]:
     """What was sent since the last call, ACKed by whoever got it."""
-    sends = solo.take(Send)
+    sends = solo.take(SendDelivery)
     solo.out += sends
     found = solo.sent()
     for send in sends:

@@ -10,12 +10,12 @@ import pytest
 
 import millwheel as mw
 from millwheel.testing import TopologyHarness
-from millwheel.worker.interval import Settings
+from millwheel.worker.interval import IntervalSettings
 from millwheel.worker.interval.entry import decode_entry
 from millwheel.worker.messages import AppendEntry, FlushStates, StatesFlushed
 from tests.interval.solo import Solo
 
-_NOW = Settings(flush_interval=0)
+_NOW = IntervalSettings(flush_interval=0)
 _drawn = itertools.count()
 
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import millwheel as mw
-from millwheel.core.time import Timestamp, seconds
+from millwheel.model.time import Timestamp, seconds
 from millwheel.rpc.v1.watermark_pb2 import HoldKind
+from millwheel.sdk.errors import KeyExtractionError
 from millwheel.worker.interval.failing_keys import MAX_DETAILED
 from millwheel.worker.interval.hook_times import HookMeter
 from millwheel.worker.messages import AsyncHook, HookFailed, HookFinished, HooksSlow, Report, Tick
@@ -102,6 +103,47 @@ def test_work_that_went_to_the_dead_letters_blocks_its_key_no_more() -> None:
 
 
 @pytest.mark.parametrize(
+    ("mender", "said"),
+    [
+        (
+            "repair",
+            "its dead letter has no key at computation `repair`: KeyExtractionError: no key in a dead letter: "
+            "mend `repair`'s key function",
+        ),
+        ("", "its dead letter has no key: KeyExtractionError: no key in a dead letter"),
+    ],
+    ids=["known", "unknown"],
+)
+def test_g8_a_dead_letter_without_a_key_at_its_consumer_blocks_its_key_alone_4_2(mender: str, said: str) -> None:
+    """The error left the core: the interval was lost, and its worker gave up all of its intervals, again and again."""
+    solo = Solo(Picky("k"), on_failure=mw.dead_letter(after=1, initial=seconds(1)))
+    letters = solo.state.scope.outputs["solo.dead-letters"]
+    route = letters.route
+
+    def no_key(letter: Any) -> Any:
+        raise KeyExtractionError("no key in\na dead letter", computation=mender)
+
+    letters.route = no_key
+    solo.watermark(0)
+    solo.deliver(("k", "x", 1), ("fine", "x", 2))
+    solo.watermark(10)
+    solo.commit_all()
+    (failure,) = solo.core.failing.oldest(5)
+    assert (failure.kind.error, failure.text) == ("ValueError", "no k"), "the hook's error is not hidden"
+    assert failure.letter == said
+    (told,) = solo.take(HookFailed)
+    assert told.endless, "tests of topologies fail by it"
+    assert isinstance(told.error, ValueError)
+    assert f"ValueError: no k; {said} (attempt 1; it will be tried again)" in told.message
+    assert solo.core.explain_hold()[1].endswith("; its dead letter has no key")
+    assert (solo.state.counts.records, solo.state.counts.dead_letters) == (1, 0)
+    letters.route = route
+    wait(solo, seconds(1))
+    assert (solo.state.counts.records, solo.state.counts.dead_letters) == (2, 1)
+    assert solo.core.failing.blocked == 0
+
+
+@pytest.mark.parametrize(
     ("mistake", "permanent"),
     [
         (lambda ctx: ctx.produce("owt", "x"), True),
@@ -160,7 +202,7 @@ def test_of_many_failing_keys_some_keep_text_and_all_are_counted() -> None:
     solo.deliver(*[(key, "x", 1) for key in keys])
     failing = solo.core.failing
     assert (failing.blocked, len(failing.oldest(count))) == (count, MAX_DETAILED)
-    assert sum(bool(one.failure and one.failure.text) for one in solo.state.intake.parked.values()) == MAX_DETAILED
+    assert sum(bool(one.failure and one.failure.text) for one in solo.state.intake.blocked.values()) == MAX_DETAILED
     picky.broken.clear()
     wait(solo, seconds(2))
     assert (failing.blocked, failing.oldest(count)) == (0, [])
@@ -169,7 +211,6 @@ def test_of_many_failing_keys_some_keep_text_and_all_are_counted() -> None:
 STEP = st.tuples(st.sampled_from("abc"), st.sampled_from(["x", "timer"]), st.booleans(), st.integers(0, 9))
 
 
-@settings(deadline=None)
 @given(st.lists(STEP, max_size=20))
 def test_the_count_of_failing_keys_is_exact_in_any_history(steps: list[Any]) -> None:
     picky = Picky()
@@ -179,7 +220,7 @@ def test_the_count_of_failing_keys_is_exact_in_any_history(steps: list[Any]) -> 
         solo.deliver((key, what, number))
         solo.watermark(number)
         wait(solo, seconds(pause))
-        blocked = [one for one in solo.state.intake.parked.values() if one.failure is not None]
+        blocked = [one for one in solo.state.intake.blocked.values() if one.failure is not None]
         assert solo.core.failing.blocked == len(blocked) == len(solo.core.failing.oldest(100))
         assert all(one.attempts == one.failure.attempts for one in blocked if one.failure is not None)
 

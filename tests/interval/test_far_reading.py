@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import millwheel as mw
-from millwheel.core.time import MAX_TIMESTAMP, Timestamp
+from millwheel.model.time import MAX_TIMESTAMP, Timestamp
 from millwheel.store.contract import PartId
-from millwheel.worker.interval import Settings
-from millwheel.worker.messages import Acknowledged, PartsRead, PartsWritten, ReadSegments, Send, WriteParts
+from millwheel.worker.interval import IntervalSettings
+from millwheel.worker.messages import Acknowledged, PartsRead, PartsWritten, ReadSegments, SendDelivery, WriteParts
 from tests.interval.solo import Solo
 
 
@@ -40,14 +40,14 @@ def settle(solo: Solo, stored: dict[PartId, bytes]) -> None:
 
 def with_far_timers(part: int = 1, **options: Any) -> tuple[Solo, dict[PartId, bytes]]:
     """Timers at 1,002 to 1,007 are in the store, and two later ones in memory."""
-    settings = Settings(timers_kept=2, timer_part=part, timer_lead=0, checkpoint_entries=1, flush_interval=0)
+    settings = IntervalSettings(timers_kept=2, timer_part=part, timer_lead=0, checkpoint_entries=1, flush_interval=0)
     solo, stored = Solo(Alarm(), settings=settings, **options), dict[PartId, bytes]()
     # Those that memory keeps are set anew: what is due first is in the store.
     for number, at in [*((number, 1_000 + number) for number in range(8)), (0, 5_000), (1, 5_001)]:
         solo.deliver((f"k{number}", str(at), 0))
         settle(solo, stored)
     assert sorted(setting.at for _, _, setting in solo.state.timers[False].items()) == [5_000, 5_001]
-    assert solo.state.far.first(False) == 1_002
+    assert solo.state.spilled.first(False) == 1_002
     return solo, stored
 
 
@@ -80,11 +80,11 @@ def test_g8_timers_that_were_read_fire_though_what_was_in_line_is_never_appended
     """They waited for what was in line to be over, and then for an append, or whatever event came."""
     solo, stored = with_far_timers(strong=False, exactly_once=False)
     solo.deliver(("k", "through", 2_000))
-    (passing,) = solo.take(Send)
+    (passing,) = solo.take(SendDelivery)
     solo.watermark(1_500)
     (read,) = solo.take(ReadSegments)
     solo.handle(PartsRead({part: stored[part] for part in read.parts}))
-    assert solo.take(Send) == [], "it is taken in when nothing is in line"
+    assert solo.take(SendDelivery) == [], "it is taken in when nothing is in line"
     solo.handle(Acknowledged(passing.delivery.token))
     solo.commit()
     assert solo.sent() == [("1002", 1_002)]
@@ -93,7 +93,7 @@ def test_g8_timers_that_were_read_fire_though_what_was_in_line_is_never_appended
 def test_g8_timers_that_were_read_fire_though_there_is_always_something_in_line_4_6_6_1_3() -> None:
     solo, stored = with_far_timers(strong=False, exactly_once=False)
     solo.deliver(("k", "through", 2_000))
-    (passing,) = solo.take(Send)
+    (passing,) = solo.take(SendDelivery)
     solo.watermark(1_000)
     solo.deliver(("k", "next", 2_000))
     solo.watermark(1_500)

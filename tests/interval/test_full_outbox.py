@@ -9,10 +9,10 @@ import msgspec
 import pytest
 
 import millwheel as mw
-from millwheel.core.time import Timestamp
-from millwheel.worker.interval import Settings
+from millwheel.model.time import Timestamp
+from millwheel.worker.interval import IntervalSettings
 from millwheel.worker.interval.timers import TimerTable
-from millwheel.worker.messages import Acknowledged, AsyncHook, HookFinished, Send, Tick
+from millwheel.worker.messages import Acknowledged, AsyncHook, HookFinished, SendDelivery, Tick
 from tests.interval.solo import Solo
 
 
@@ -35,7 +35,7 @@ class Windows(mw.Computation[tuple[str, str], list[str]]):
 
 def acked(solo: Solo) -> list[str]:
     """ACK all that was sent; returns the values."""
-    sends = solo.take(Send)
+    sends = solo.take(SendDelivery)
     for send in sends:
         solo.handle(Acknowledged(send.delivery.token))
     return [msgspec.msgpack.decode(value) for send in sends for value in send.delivery.values]
@@ -43,7 +43,7 @@ def acked(solo: Solo) -> list[str]:
 
 def windows(count: int, **settings: Any) -> Solo:
     """Windows of ``count`` keys, which end at 100, 101 and so on."""
-    solo = Solo(Windows(), settings=Settings(outbox_records=3, batch_records=2, **settings))
+    solo = Solo(Windows(), settings=IntervalSettings(outbox_records=3, batch_records=2, **settings))
     solo.deliver(*((f"k{number:02}", f"at {100 + number}", 50) for number in range(count)))
     solo.commit_all()
     return solo
@@ -66,7 +66,7 @@ def test_g13_timers_that_are_due_together_produce_no_more_than_the_outbox_takes_
 
 
 def test_g13_wall_timers_too_wait_for_a_full_outbox_4_6() -> None:
-    solo = Solo(Windows(), settings=Settings(outbox_records=3, batch_records=2))
+    solo = Solo(Windows(), settings=IntervalSettings(outbox_records=3, batch_records=2))
     solo.watermark(40)
     solo.deliver(*((f"j{number}", "say", 50) for number in range(4)))
     solo.commit_all()
@@ -122,7 +122,7 @@ def test_g8_a_timer_with_a_hold_below_all_productions_fires_into_a_full_outbox_4
         def process_timer(self, ctx: mw.Context[None], timer: mw.Timer) -> None:
             ctx.produce("out", f"{ctx.key} {timer.timestamp}")
 
-    solo = Solo(Held(), settings=Settings(outbox_records=3, batch_records=2))
+    solo = Solo(Held(), settings=IntervalSettings(outbox_records=3, batch_records=2))
     early = [(f"a{number}", "100 100", 50) for number in range(4)]
     middle = [(f"b{number}", "200 200", 50) for number in range(4)]
     solo.deliver(*early, *middle, ("last", "300 60", 50))
@@ -142,7 +142,7 @@ class Failing(Windows):
 
 def test_g13_a_timer_that_fails_does_not_let_the_others_fire_into_a_full_outbox_4_6() -> None:
     """Its time holds the watermark, and no other timer can end that."""
-    solo = Solo(Failing(), settings=Settings(outbox_records=3, batch_records=2))
+    solo = Solo(Failing(), settings=IntervalSettings(outbox_records=3, batch_records=2))
     solo.deliver(("bad", "at 90", 50), *((f"k{number:02}", f"at {100 + number}", 50) for number in range(40)))
     solo.commit_all()
     solo.watermark(1_000)
@@ -153,13 +153,13 @@ def test_g13_a_timer_that_fails_does_not_let_the_others_fire_into_a_full_outbox_
 
 def test_g13_acks_that_are_to_be_journaled_do_not_let_timers_fire_into_a_full_outbox_6_1_3() -> None:
     """Of weak computations each ACK of a stored production holds the watermark until it is in the journal."""
-    solo = Solo(Windows(), strong=False, settings=Settings(outbox_records=4, batch_records=4))
+    solo = Solo(Windows(), strong=False, settings=IntervalSettings(outbox_records=4, batch_records=4))
     solo.deliver(*((f"k{number:03}", f"at {100 + number}", 50) for number in range(200)))
     solo.commit_all()
     solo.watermark(1_000)
     solo.commit_all()
-    most, sends = solo.state.outbox.records, list[Send]()
-    while sends := sends + solo.take(Send):
+    most, sends = solo.state.outbox.records, list[SendDelivery]()
+    while sends := sends + solo.take(SendDelivery):
         solo.handle(Acknowledged(sends.pop(0).delivery.token))
         solo.commit_all()
         most = max(most, solo.state.outbox.records)
@@ -198,7 +198,7 @@ def test_g13_with_a_full_outbox_each_hook_looks_for_due_timers_of_its_own_keys_a
         looks += 1
         return due_of_key(self, key, limit)
 
-    solo = Solo(Waiting(), settings=Settings(outbox_records=1))
+    solo = Solo(Waiting(), settings=IntervalSettings(outbox_records=1))
     solo.watermark(50)
     solo.deliver(("s", "say", 50))
     ended(solo)
@@ -221,7 +221,7 @@ def test_g8_a_timer_that_clears_a_keys_hold_fires_into_a_full_outbox_4_5() -> No
             ctx.produce("out", f"{ctx.key} {timer.timestamp}")
             ctx.clear_hold()
 
-    solo = Solo(Holding(), settings=Settings(outbox_records=3, batch_records=2))
+    solo = Solo(Holding(), settings=IntervalSettings(outbox_records=3, batch_records=2))
     solo.deliver(*((f"a{number}", "100", 50) for number in range(9)), ("last", "300", 60))
     solo.commit_all()
     solo.watermark(1_000)

@@ -1,4 +1,4 @@
-"""Regressions: what holds the output watermark, and until when (4.5, 4.6; design §7)."""
+"""Regressions: what holds the output watermark, and until when (4.5, 4.6)."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 import millwheel as mw
-from millwheel.core.time import MAX_TIMESTAMP, Timestamp
+from millwheel.model.time import MAX_TIMESTAMP, Timestamp
 from millwheel.sdk.errors import MillwheelError
-from millwheel.worker.messages import Acknowledged, Report, Send, Tick
+from millwheel.worker.messages import Acknowledged, Report, SendDelivery, Tick
 from tests.interval.solo import Solo
 
 Do = Callable[[mw.Context[Any]], None]
@@ -125,7 +125,7 @@ def test_g6_timers_at_the_end_of_time_fire_when_the_sources_are_finished_4_6() -
     assert solo.sent() == []
     solo.watermark(MAX_TIMESTAMP)
     solo.commit_all()
-    (send,) = solo.take(Send)
+    (send,) = solo.take(SendDelivery)
     assert send.delivery.timestamps == [MAX_TIMESTAMP - 1]
     assert solo.output == MAX_TIMESTAMP - 1, "what is under way for the end holds it back"
     solo.handle(Acknowledged(send.delivery.token))

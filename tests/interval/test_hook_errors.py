@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 import millwheel as mw
-from millwheel.core.time import Timestamp, seconds
-from millwheel.worker.messages import HookFailed, Tick
+from millwheel.model.time import Timestamp, seconds
+from millwheel.worker.messages import AsyncHook, HookFailed, HookFinished, Tick
 from tests.interval.solo import Solo
 
 LOOP = asyncio.new_event_loop()
@@ -52,6 +52,59 @@ def test_g2_a_hook_that_exits_or_is_cancelled_fails_like_any_other(error: type[B
     solo.commit_all()
     sent = [value if isinstance(value, str) else "dead letter" for value, _ in solo.sent()]
     assert sorted(sent) == sorted(["fine", "dead letter", *(["timer"] if what == "timer" else [])])
+    assert solo.state.counts.dead_letters == 1
+
+
+class WordlessError(Exception):
+    """Has no text, or one that cannot be encoded."""
+
+    def __str__(self) -> str:
+        return (self.args or (None,))[0]  # type: ignore[no-any-return]
+
+
+class Wordless(mw.Computation[tuple[str, str], int]):
+    def process_record(self, ctx: mw.Context[int], record: mw.Record[tuple[str, str]]) -> None:
+        if record.value[1] != "fine":
+            raise WordlessError(*["\ud800"] * (record.value[1] == "surrogate"))
+
+    def process_timer(self, ctx: mw.Context[int], timer: mw.Timer) -> None:
+        raise AssertionError("no timer is set")
+
+
+@pytest.mark.parametrize("what", ["nothing", "surrogate"])
+@pytest.mark.parametrize("policy", [mw.retry(), mw.dead_letter(after=1), mw.stop(after=1)])
+def test_g8_an_error_without_text_is_a_failure_like_any_other_4_1(what: str, policy: Any) -> None:
+    """The interval was given up at it, and so was each successor; or the work never reached the dead letters."""
+    solo = Solo(Wordless(), on_failure=policy)
+    solo.deliver(("k", what, 1), ("j", "fine", 2))
+    solo.commit_all()
+    (failed,) = solo.take(HookFailed)
+    told = "\\ud800" if what == "surrogate" else "(it has no text: its __str__ raised TypeError)"
+    assert f"WordlessError: {told} (attempt 1" in failed.message
+    assert failed.message.encode()
+    assert solo.core.failing.last is not None
+    assert solo.core.failing.last.text == told
+    assert solo.state.counts.dead_letters == (policy.action is mw.dead_letter().action)
+
+
+@pytest.mark.parametrize("number", range(2))
+def test_g8_an_asynchronous_hooks_exit_without_text_is_a_failure_like_any_other_4_1(number: int) -> None:
+    class WordlessExit(SystemExit):
+        def __str__(self) -> str:
+            raise ValueError
+
+        __repr__ = __str__
+
+    class Waits(mw.Computation[tuple[str, str], int]):
+        async def process_record(self, ctx: mw.Context[int], record: mw.Record[tuple[str, str]]) -> None:
+            raise AssertionError("the test answers for it")
+
+    solo = Solo(Waits(), on_failure=mw.dead_letter(after=1))
+    solo.deliver(("k", "x", 1))
+    (hook,) = solo.take(AsyncHook)
+    hook.coroutine.close()
+    solo.handle(HookFinished(hook.hook, [WordlessExit(), WordlessError()][number]))
+    solo.commit_all()
     assert solo.state.counts.dead_letters == 1
 
 

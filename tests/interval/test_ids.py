@@ -10,12 +10,12 @@ import msgspec
 import pytest
 
 import millwheel as mw
-from millwheel.core.keys import ALL_KEYS
-from millwheel.core.time import seconds
+from millwheel.model.keys import ALL_KEYS
+from millwheel.model.time import seconds
 from millwheel.rpc.v1.delivery_pb2 import DeliveryOutcome
 from millwheel.store.contract import CorruptValueError
-from millwheel.worker.dedup import BatchIds, DeliveryIds, OpaqueIds, PositionIds, Sender, Verdict
-from millwheel.worker.interval import Settings
+from millwheel.worker.dedup import BatchIds, DeliveryIds, DeliveryVerdict, OpaqueIds, PositionIds, Sender
+from millwheel.worker.interval import IntervalSettings
 from millwheel.worker.messages import (
     Acknowledge,
     Acknowledged,
@@ -27,7 +27,7 @@ from millwheel.worker.messages import (
     PartsMissing,
     PartsWritten,
     ReadSegments,
-    Send,
+    SendDelivery,
     SenderWatermarks,
     SequenceChecked,
     StatesFlushed,
@@ -72,7 +72,7 @@ def tidy(solo: Solo) -> None:
         for write in solo.take(WriteParts):
             solo.handle(PartsWritten(write.number))
             busy += 1
-        for send in solo.take(Send):
+        for send in solo.take(SendDelivery):
             solo.handle(Acknowledged(send.delivery.token))
             busy += 1
         if not busy:
@@ -91,7 +91,7 @@ def sealing(**options: Any) -> Solo:
 
 def test_g1_a_segment_that_is_collected_while_it_is_read_costs_a_repetition_and_nothing_else() -> None:
     """The read found nothing any more, and the interval was given up for good."""
-    solo = sealing(settings=Settings(checkpoint_entries=1, flush_interval=0))
+    solo = sealing(settings=IntervalSettings(checkpoint_entries=1, flush_interval=0))
     copy = deliver(solo, OpaqueIds([id_of(2), id_of(9)]), "cz", 10)
     (read,) = solo.take(ReadSegments)
     tidy(solo)
@@ -143,12 +143,12 @@ def test_g13_copies_of_a_record_that_waits_leave_nothing_behind() -> None:
         deliver(solo, ids, ["bad"], 10)
     solo.out.clear()
     gc.collect()
-    assert sum(isinstance(one, Verdict) for one in gc.get_objects()) < 10
+    assert sum(isinstance(one, DeliveryVerdict) for one in gc.get_objects()) < 10
 
 
 def test_g13_a_delivery_that_is_refused_whole_is_not_acked_as_well() -> None:
     """It was, for none of its records; senders took that for a sign that there is room again, and did not back off."""
-    solo = Solo(Seen(), settings=Settings(queue_records=2), on_failure=mw.retry(initial=seconds(20)))
+    solo = Solo(Seen(), settings=IntervalSettings(queue_records=2), on_failure=mw.retry(initial=seconds(20)))
     deliver(solo, PositionIds("in/p", 0, [1, 2]), ["bad", "bad"], 10)
     solo.commit_all()
     solo.out.clear()
@@ -210,7 +210,7 @@ def test_g1_the_same_id_in_two_batches_makes_two_weak_productions_6_1_3() -> Non
         for _ in range(2):
             owner = Solo(Seen(), strong=False)
             deliver(owner, BatchIds("q", batch, [id_of(1)]), "x", 10)
-            (send,) = owner.take(Send)
+            (send,) = owner.take(SendDelivery)
             made.append(send.delivery.ids.ids[0])  # type: ignore[union-attr]
     assert made[0] == made[1], "a copy of a record causes the same production"
     assert made[0] != made[2]

@@ -8,9 +8,9 @@ import msgspec
 import pytest
 
 import millwheel as mw
-from millwheel.core.time import Timestamp, seconds
+from millwheel.model.time import Timestamp, seconds
 from millwheel.store.contract import StateRow
-from millwheel.worker.interval import Settings
+from millwheel.worker.interval import IntervalSettings
 from millwheel.worker.messages import AsyncHook, GiveUp, HookFailed, HookFinished, ReadStates, StatesRead, Tick
 from tests.interval.solo import Solo
 
@@ -53,7 +53,7 @@ def test_g5_records_behind_a_failed_one_wait_although_its_retry_shares_a_batch_w
 
 def test_g13_a_batch_of_nothing_but_cache_misses_does_not_stop_the_interval() -> None:
     """Records set aside counted as the batch's, which was full without holding anything: it never committed."""
-    settings = Settings(batch_records=4)
+    settings = IntervalSettings(batch_records=4)
     solo = Solo(Log(), settings=settings)
     solo.state.cells.evicted = True
     solo.deliver(*[(f"k{n}", "x", n) for n in range(10)])
@@ -152,7 +152,7 @@ def run_hooks(solo: Solo) -> int:
 
 def test_g13_no_more_asynchronous_hooks_run_at_once_than_the_setting_says() -> None:
     """The bound was stated and never looked at: a delivery of 8,000 keys started 8,000 hooks."""
-    solo = Solo(Waiting(), settings=Settings(async_hooks=3))
+    solo = Solo(Waiting(), settings=IntervalSettings(async_hooks=3))
     solo.deliver(*[(f"k{n}", str(n), n) for n in range(10)])
     most = 0
     while hooks := run_hooks(solo):
@@ -191,7 +191,7 @@ def test_alarms_that_wait_for_something_else_do_not_ring_at_once_and_again() -> 
         def process_timer(self, ctx: mw.Context[list[str]], timer: mw.Timer) -> None:
             pass
 
-    solo = Solo(Rings(), settings=Settings(flush_interval=5))
+    solo = Solo(Rings(), settings=IntervalSettings(flush_interval=5))
     solo.deliver(("k", "x", 1))
     solo.commit_all()
     solo.deliver(("k", "x", 2))
@@ -204,7 +204,9 @@ def test_alarms_that_wait_for_something_else_do_not_ring_at_once_and_again() -> 
 
 def test_g8_many_deliveries_of_a_blocked_key_take_no_event_each_4_5() -> None:
     """With a full outbox, each event looked at one delivery: behind those of a blocked key all stood still."""
-    solo = Solo(Log(), settings=Settings(batch_records=1, outbox_records=1), on_failure=mw.retry(initial=seconds(20)))
+    solo = Solo(
+        Log(), settings=IntervalSettings(batch_records=1, outbox_records=1), on_failure=mw.retry(initial=seconds(20))
+    )
     solo.watermark(100)
     solo.deliver(("blocked", "bad", 50))
     solo.deliver(("k0", "fills the outbox", 50))

@@ -11,11 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import millwheel as mw
-from millwheel.core.keys import KeyInterval
-from millwheel.core.limits import MAX_ENTRY_BYTES, MAX_PRODUCTIONS
-from millwheel.core.time import Timestamp
+from millwheel.model.keys import KeyInterval
+from millwheel.model.limits import MAX_ENTRY_BYTES, MAX_PRODUCTIONS
+from millwheel.model.time import Timestamp
 from millwheel.store.contract import CorruptValueError, JournalHead, PartId
-from millwheel.worker.interval import Settings
+from millwheel.worker.interval import IntervalSettings
 from millwheel.worker.interval.divided import is_entry_part
 from millwheel.worker.interval.entry import decode_entry
 from millwheel.worker.interval.state import INDEX_BITS
@@ -30,14 +30,14 @@ from millwheel.worker.messages import (
     OpenedParent,
     Parent,
     PartsWritten,
-    Send,
+    SendDelivery,
     StatesFlushed,
     Tick,
     WriteParts,
 )
 from tests.interval.solo import Solo
 
-SMALL: Final = Settings(entry_bytes=500)
+SMALL: Final = IntervalSettings(entry_bytes=500)
 """Most entries are divided."""
 
 
@@ -83,13 +83,13 @@ def test_g9_a_divided_entry_shows_nothing_before_its_append_6_1_2() -> None:
     solo.watermark(500)
     (write,) = solo.take(WriteParts)
     solo.deliver(("j", "1 1", 2))
-    assert (solo.take(AppendEntry), solo.take(Send), solo.take(Acknowledge)) == ([], [], [])
+    assert (solo.take(AppendEntry), solo.take(SendDelivery), solo.take(Acknowledge)) == ([], [], [])
     solo.handle(PartsWritten(write.number + 1))
     assert solo.take(AppendEntry) == [], "other parts"
     solo.handle(PartsWritten(write.number))
     (append,) = solo.take(AppendEntry)
     assert set(append.append.parts) == set(write.parts)
-    assert (solo.take(Send), solo.take(Acknowledge)) == ([], [])
+    assert (solo.take(SendDelivery), solo.take(Acknowledge)) == ([], [])
     assert solo.output <= 1, "its record holds the watermark"
     solo.handle(Appended(append.append.commit))
     assert solo.sent() == values("k", count=20, size=50)
@@ -109,7 +109,7 @@ def test_g2_parts_without_their_append_have_no_effect_6_1_2() -> None:
 
 
 def test_the_parts_of_an_entry_go_when_the_floor_has_passed_it() -> None:
-    solo = Solo(Backlog(), settings=Settings(entry_bytes=500, checkpoint_entries=2, flush_interval=10))
+    solo = Solo(Backlog(), settings=IntervalSettings(entry_bytes=500, checkpoint_entries=2, flush_interval=10))
     named: set[PartId] = set()
     deleted: list[PartId] = []
     for number in range(6):
@@ -138,12 +138,12 @@ def test_the_parts_of_an_entry_go_when_the_floor_has_passed_it() -> None:
 
 
 def test_g12_a_base_follows_a_divided_entry_and_a_takeover_reads_either() -> None:
-    solo = Solo(Backlog(), settings=Settings(entry_bytes=500, checkpoint_bytes=1_000))
+    solo = Solo(Backlog(), settings=IntervalSettings(entry_bytes=500, checkpoint_bytes=1_000))
     solo.deliver(("k", "20 50", 1))
     solo.commit()
     (write,) = solo.take(WriteParts)
     assert any(part.name == "meta" for part in write.parts), "its bytes count"
-    after = successor(solo, settings=Settings(entry_bytes=500, checkpoint_bytes=1_000))
+    after = successor(solo, settings=IntervalSettings(entry_bytes=500, checkpoint_bytes=1_000))
     assert after.core._checkpoints.journal_bytes > 1_000
     assert after.sent() == solo.sent()
 
@@ -184,7 +184,7 @@ def test_g11_a_child_with_divided_entries_and_no_base_needs_its_parents_7_1() ->
 def test_g10_stragglers_beyond_one_entry_are_stored_in_the_commit_6_1_3() -> None:
     solo = Solo(Backlog(), strong=False, straggler_delay=1_000, settings=SMALL)
     solo.deliver(("k", "20 50", 1))
-    sends = solo.take(Send)
+    sends = solo.take(SendDelivery)
     assert sum(len(send.delivery.values) for send in sends) == 20
     solo.now += 1_000
     solo.handle(Tick())
@@ -267,7 +267,7 @@ class _Sized(mw.Computation[tuple[str, str], int]):
         entries, parts = (before.entries, before.parts) if before else ([], {})
         named = {part: blob for part, blob in parts.items() if part.commit <= len(entries)}
         options: dict[str, Any] = {"strong": strong, "straggler_delay": 1}
-        return Solo(_Sized(), entries=entries, parts=named, settings=Settings(entry_bytes=most), **options)
+        return Solo(_Sized(), entries=entries, parts=named, settings=IntervalSettings(entry_bytes=most), **options)
 
     def process_record(self, ctx: mw.Context[int], record: mw.Record[tuple[str, str]]) -> None:
         for index, size in enumerate(msgspec.json.decode(record.value[1], type=list[int])):
@@ -284,7 +284,7 @@ def _perform(solo: Solo, what: Any, seen: dict[Any, str]) -> None:
         solo.handle(Appended(what.append.commit))
     elif isinstance(what, FlushStates):
         solo.handle(StatesFlushed(what.number))
-    elif isinstance(what, Send):
+    elif isinstance(what, SendDelivery):
         ids: Any = what.delivery.ids
         names = getattr(ids, "positions", None) or ids.ids
         for name, value in zip(names, what.delivery.values, strict=True):

@@ -9,11 +9,11 @@ import msgspec
 import pytest
 
 import millwheel as mw
-from millwheel.core.keys import ALL_KEYS, KeyInterval
+from millwheel.model.keys import ALL_KEYS, KeyInterval
 from millwheel.rpc.v1.delivery_pb2 import DeliveryOutcome
 from millwheel.store.contract import CorruptValueError, JournalHead, PartId, StateRow
 from millwheel.worker.dedup import OpaqueIds, Sender
-from millwheel.worker.interval import Settings
+from millwheel.worker.interval import IntervalSettings
 from millwheel.worker.interval.recovery import recover
 from millwheel.worker.messages import (
     Acknowledge,
@@ -34,7 +34,7 @@ from millwheel.worker.messages import (
     ReadStates,
     Refused,
     ReleasePrepared,
-    Send,
+    SendDelivery,
     StatesFlushed,
     StatesRead,
     WriteParts,
@@ -91,7 +91,7 @@ class Disk:
 
 def sealed(*, segments: bool = False) -> tuple[OpenedParent, Disk]:
     """A parent that has taken some records, ACKed to its senders, of whose productions none is ACKed."""
-    solo, disk = Solo(Echo(), settings=Settings(checkpoint_entries=2, flush_interval=0)), Disk()
+    solo, disk = Solo(Echo(), settings=IntervalSettings(checkpoint_entries=2, flush_interval=0)), Disk()
     if segments:
         solo.state.dedup._segment_ids = 3
     for first in range(0, RECORDS, 2):
@@ -118,7 +118,7 @@ def independent(solo: Solo) -> bool:
 def ack_all(solo: Solo) -> set[str]:
     """The consumer ACKs everything that was sent; the sequences that it was sent under."""
     sequences = set()
-    for send in solo.take(Send):
+    for send in solo.take(SendDelivery):
         sequences.add(send.delivery.ids.sequence)  # type: ignore[union-attr]
         solo.handle(Acknowledged(send.delivery.token))
     return sequences
@@ -182,7 +182,7 @@ def test_g1_id_segments_are_read_at_the_parents_until_they_are_copied_6_1_1() ->
 
 def test_g1_much_work_while_id_segments_are_copied_names_no_base_without_them_6_1_1() -> None:
     parent, disk = sealed(segments=True)
-    solo = child(parent, settings=Settings(checkpoint_entries=2, flush_interval=0))
+    solo = child(parent, settings=IntervalSettings(checkpoint_entries=2, flush_interval=0))
     (copies,) = solo.take(CopyParts)
     for number in range(RECORDS, RECORDS + 8):
         opaque(solo, range(number, number + 1))
@@ -240,7 +240,7 @@ def test_children_share_what_the_parent_sent_by_producing_key_5_1() -> None:
     sent = []
     for keys in (low, high):
         solo = child(parent, keys=keys)
-        sent.append({value for send in solo.take(Send) for value in send.delivery.values})
+        sent.append({value for send in solo.take(SendDelivery) for value in send.delivery.values})
         assert {key for key, _ in solo.state.cells.items()} <= {
             b"k%d" % n for n in range(RECORDS) if b"k%d" % n in keys
         }
@@ -252,7 +252,7 @@ def test_g3_only_a_refusal_of_what_is_not_acked_ends_an_owner_6_2() -> None:
     """A late copy of what was sent for a parent meets a receiver that knows the parent's sequence as retired."""
     parent, _ = sealed()
     solo = child(parent)
-    (sent,) = solo.take(Send)
+    (sent,) = solo.take(SendDelivery)
     solo.handle(Refused(sent.delivery.token, "a successor is known"))
     assert [one.reason for one in solo.take(GiveUp)] == ["a successor is known"]
     solo.handle(Acknowledged(sent.delivery.token))

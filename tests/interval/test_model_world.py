@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from millwheel.core.time import MAX_TIMESTAMP
+from millwheel.model.time import MAX_TIMESTAMP
 from tests.interval.checks import check_counts, check_quiet, check_soft_state
 from tests.interval.programs import Event, Outside, topology
 from tests.interval.world import World
@@ -120,7 +120,7 @@ class LateWeakWorld(HostileWorld):
     strong = False
 
 
-_SETTINGS = settings(max_examples=25, stateful_step_count=30, deadline=None, suppress_health_check=list(HealthCheck))
+_SETTINGS = settings(max_examples=25, stateful_step_count=30, suppress_health_check=list(HealthCheck))
 
 TestG1StrongWorld611 = HostileWorld.TestCase
 TestG10WeakWorld613 = WeakWorld.TestCase

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import millwheel as mw
-from millwheel.worker.interval import Settings
+from millwheel.worker.interval import IntervalSettings
 from tests.interval.solo import Solo
 
 
@@ -32,7 +32,7 @@ def log_of(solo: Solo, key: str) -> Any:
 
 def test_g6_due_timers_of_keys_that_wait_do_not_let_others_be_overtaken_4_6() -> None:
     """As many were taken at a time as the batch had room for. If those were of keys that wait, the next one stayed."""
-    solo = Solo(Ordered(), settings=Settings(batch_records=2), on_failure=mw.retry())
+    solo = Solo(Ordered(), settings=IntervalSettings(batch_records=2), on_failure=mw.retry())
     solo.deliver(("waits", "5", 1), ("waits", "6", 1), ("key", "10", 1))
     solo.commit_all()
     solo.deliver(("waits", "fail", 20))

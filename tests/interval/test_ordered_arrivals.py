@@ -9,10 +9,10 @@ import msgspec
 import pytest
 
 import millwheel as mw
-from millwheel.core.keys import ALL_KEYS, KeyInterval
+from millwheel.model.keys import ALL_KEYS, KeyInterval
 from millwheel.rpc.v1.delivery_pb2 import DeliveryOutcome
 from millwheel.worker.dedup import PositionIds, Sender
-from millwheel.worker.interval import Settings
+from millwheel.worker.interval import IntervalSettings
 from millwheel.worker.messages import (
     Acknowledge,
     CheckSequence,
@@ -86,7 +86,7 @@ def test_g15_what_is_not_looked_up_waits_behind_what_is_6_1_1() -> None:
 
 def test_g15_behind_a_delivery_that_is_refused_nothing_is_taken_4_1() -> None:
     """What holds the watermark was, although there was no room: it overtook what its key had produced before."""
-    solo = Solo(Keeps(), settings=Settings(queue_records=1))
+    solo = Solo(Keeps(), settings=IntervalSettings(queue_records=1))
     solo.watermark(1)
     solo.handle(made(1, ("key", "a", 500)))
     known(solo)
@@ -100,7 +100,7 @@ def test_g15_behind_a_delivery_that_is_refused_nothing_is_taken_4_1() -> None:
 
 def test_g8_feedback_is_taken_with_what_stands_before_it_4_5() -> None:
     """What closes a cycle is always taken: it would else wait for itself. So is what its sender sent before it."""
-    solo = Solo(Keeps(), settings=Settings(queue_records=1))
+    solo = Solo(Keeps(), settings=IntervalSettings(queue_records=1))
     solo.state.config = replace(solo.state.config, feedback=frozenset({"again"}))
     solo.handle(made(1, ("key", "a", 500)))
     known(solo)
@@ -115,15 +115,15 @@ def test_g8_feedback_is_taken_with_what_stands_before_it_4_5() -> None:
 
 def test_g15_what_holds_the_watermark_runs_behind_what_its_key_was_sent_before_4_1() -> None:
     """While the outbox is full only that is run, and what its sender's keys have produced for the same keys before."""
-    solo = Solo(Keeps(), settings=Settings(outbox_records=1))
+    solo = Solo(Keeps(), settings=IntervalSettings(outbox_records=1))
     solo.deliver(("other", "fills the outbox", 1))
     solo.commit_all()
-    solo.handle(made(1, ("key", "older", 500), ("far", "ahead", 500)))
+    solo.handle(made(1, ("key", "older", 500), ("spilled", "ahead", 500)))
     known(solo)
     solo.handle(made(2, ("key", "younger", 100)))
     solo.watermark(100)
     assert kept(solo, "key") == ["older", "younger"]
-    assert kept(solo, "far") == []
+    assert kept(solo, "spilled") == []
 
 
 @pytest.mark.parametrize("held", [False, True])
@@ -150,7 +150,7 @@ def test_g15_a_log_takes_all_of_a_delivery_or_nothing_4_3(held: bool) -> None:
 
 def test_g13_what_waits_for_a_sequence_is_bounded_in_bytes_over_all_senders_6_1_1() -> None:
     """There was a bound of deliveries for each sequence, and there are as many sequences as journals."""
-    solo = Solo(Keeps(), settings=Settings(queue_bytes=1_000))
+    solo = Solo(Keeps(), settings=IntervalSettings(queue_bytes=1_000))
     for number in range(1, 6):
         one = made(number, ("key", "x" * 400, 1), after=0, sequence=f"u.1.j{number}")
         one.sender = replace(
@@ -172,7 +172,7 @@ def from_sender(number: int, *records: tuple[str, str, int], origin: str, **more
 
 def test_g13_at_a_full_interval_senders_that_hold_the_watermark_come_one_by_one_4_5() -> None:
     """All of them came in with all that they had, as soon as each had one old record at its end."""
-    solo = Solo(Keeps(), settings=Settings(queue_records=1))
+    solo = Solo(Keeps(), settings=IntervalSettings(queue_records=1))
     for origin in "abc":
         solo.handle(from_sender(1, (origin, "first", 500), origin=origin, pending=500))
         known(solo, f"u.1.{origin}")
@@ -208,7 +208,7 @@ class FailsTwice(Keeps):
 
 def test_g8_a_turn_ends_though_what_came_with_its_record_waits_for_room_4_5() -> None:
     """The outbox is full, so what does not hold the watermark stays in the queue."""
-    solo = Solo(FailsTwice(), settings=Settings(queue_records=1, outbox_records=2))
+    solo = Solo(FailsTwice(), settings=IntervalSettings(queue_records=1, outbox_records=2))
     for origin in "ab":
         solo.handle(from_sender(1, (origin, "first", 500), origin=origin, pending=500))
         known(solo, f"u.1.{origin}")
@@ -259,7 +259,7 @@ def test_g13_at_a_full_log_senders_that_hold_the_watermark_come_one_by_one_4_3()
 def test_g8_a_sender_hears_at_once_of_what_was_committed_before_4_5() -> None:
     """A former owner had committed the first of two records. The second waits for room in the outbox, and the sender
     held the watermark for both. Consumers that were full waited for that, and took nothing out of the outbox."""
-    settings = Settings(outbox_records=1, batch_records=1)
+    settings = IntervalSettings(outbox_records=1, batch_records=1)
     both = ("k", "first", 17), ("k", "second", 34)
     before = Solo(Keeps(), settings=settings)
     before.watermark(17)

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import millwheel as mw
-from millwheel.core.time import MAX_TIMESTAMP, Timestamp
+from millwheel.model.time import MAX_TIMESTAMP, Timestamp
 from millwheel.store.contract import PartId
 from millwheel.worker.dedup import OpaqueIds, PositionIds
 from millwheel.worker.interval.outbox import Outbox
@@ -18,7 +18,7 @@ from millwheel.worker.messages import (
     Acknowledged,
     AppendEntry,
     Resend,
-    Send,
+    SendDelivery,
     SenderWatermarks,
     Tick,
 )
@@ -40,7 +40,7 @@ class Echo(mw.Computation[tuple[str, str], None]):
 def test_g9_nothing_is_sent_and_nobody_acked_before_the_append_is_acknowledged_6_1_2() -> None:
     solo = Solo(Echo())
     solo.deliver(("k", "x", 1))
-    assert solo.take(Send) == []
+    assert solo.take(SendDelivery) == []
     assert solo.take(Acknowledge) == []
     solo.commit()
     assert len(solo.take(Acknowledge)) == 1
@@ -51,10 +51,10 @@ def test_g9_a_strong_production_is_sent_again_with_the_same_id_and_the_same_byte
     solo = Solo(Echo())
     solo.deliver(("k", "x", 1), ("j", "y", 2))
     solo.commit()
-    (first,) = solo.take(Send)
+    (first,) = solo.take(SendDelivery)
     solo.handle(Resend([first.delivery.token]))
-    (second,) = solo.take(Send)
-    (third,) = Solo(Echo(), entries=solo.entries).take(Send)
+    (second,) = solo.take(SendDelivery)
+    (third,) = Solo(Echo(), entries=solo.entries).take(SendDelivery)
     columns = [
         (s.delivery.ids, s.delivery.keys, s.delivery.values, s.delivery.timestamps) for s in (first, second, third)
     ]
@@ -83,18 +83,18 @@ def test_g15_what_copies_were_refused_of_is_sent_again_as_a_whole_4_1() -> None:
     solo = Solo(Echo())
     solo.deliver(*[("k", f"record {number}", number) for number in range(4)])
     solo.commit()
-    (first,) = solo.take(Send)
+    (first,) = solo.take(SendDelivery)
     token = first.delivery.token
     solo.handle(Acknowledged(token, [1, 2, 3]))
     solo.handle(Resend([token], {token: [1, 3]}))
-    (second,) = solo.take(Send)
+    (second,) = solo.take(SendDelivery)
     assert second.delivery.timestamps == [1, 2, 3], "all that is not ACKed"
     assert second.delivery.token != token, "what is said of one sending is not said of another"
     assert second.delivery.order is not None
     assert second.delivery.order.after == token, "the receiver has taken the first sending"
     solo.handle(Resend([token], {token: [1, 3]}))
     solo.handle(Acknowledged(token))
-    assert solo.take(Send) == [], "what is said of the first sending comes too late"
+    assert solo.take(SendDelivery) == [], "what is said of the first sending comes too late"
     solo.handle(Acknowledged(second.delivery.token))
     assert (len(solo.state.outbox), solo.state.outbox.records, solo.state.outbox.bytes) == (0, 0, 0)
 
@@ -105,28 +105,28 @@ def test_g15_what_goes_on_after_a_refusal_for_want_of_room_is_sent_under_numbers
     for number in range(3):
         solo.deliver(("k", f"record {number}", number))
         solo.commit()
-    before = [send.delivery.token for send in solo.take(Send)]
+    before = [send.delivery.token for send in solo.take(SendDelivery)]
     solo.handle(Acknowledged(before[0]))
     solo.handle(Resend([before[1]], full={before[1]}))
-    (again,) = solo.take(Send)
+    (again,) = solo.take(SendDelivery)
     assert again.delivery.timestamps == [1]
     assert again.delivery.token not in before
     assert again.delivery.order is not None
     assert again.delivery.order.after == before[0]
     solo.handle(Resend([before[1], before[2]], full={before[1]}))
-    assert solo.take(Send) == [], "it is about sendings that are over"
+    assert solo.take(SendDelivery) == [], "it is about sendings that are over"
     solo.handle(Acknowledged(again.delivery.token))
-    (last,) = solo.take(Send)
+    (last,) = solo.take(SendDelivery)
     assert (last.delivery.timestamps, last.delivery.token in before) == ([2], False)
 
 
 def test_g10_a_commit_waits_for_a_weak_batch_that_is_sent_again_6_1_3() -> None:
     solo = weak()
     solo.deliver(("k", "x", 1), ("k", "y", 2))
-    (first,) = solo.take(Send)
+    (first,) = solo.take(SendDelivery)
     token = first.delivery.token
     solo.handle(Resend([token], {token: [1]}))
-    (second,) = solo.take(Send)
+    (second,) = solo.take(SendDelivery)
     solo.handle(Acknowledged(token, [1]))
     assert solo.take(AppendEntry) == []
     solo.handle(Acknowledged(second.delivery.token))
@@ -205,13 +205,13 @@ def weak(**options: Any) -> Solo:
 def test_g10_weak_productions_are_sent_first_and_the_sender_acked_when_they_are_acked_6_1_3() -> None:
     solo = weak()
     solo.deliver(("k", "x", 1))
-    (send,) = solo.take(Send)
+    (send,) = solo.take(SendDelivery)
     assert solo.take(AppendEntry) == []
     assert solo.take(Acknowledge) == []
     solo.handle(Acknowledged(send.delivery.token))
     solo.commit()
     assert len(solo.take(Acknowledge)) == 1
-    assert Solo(Echo(), strong=False, entries=solo.entries).take(Send) == [], "it was ACKed: nothing is stored"
+    assert Solo(Echo(), strong=False, entries=solo.entries).take(SendDelivery) == [], "it was ACKed: nothing is stored"
 
 
 def test_g10_a_straggler_is_stored_in_the_commit_and_its_ack_in_a_later_one_6_1_3() -> None:
@@ -219,7 +219,7 @@ def test_g10_a_straggler_is_stored_in_the_commit_and_its_ack_in_a_later_one_6_1_
     sent the record again, long after its id had been collected."""
     solo = weak()
     solo.deliver(("k", "x", 1))
-    (send,) = solo.take(Send)
+    (send,) = solo.take(SendDelivery)
     assert solo.core.next_alarm() == solo.now + 50
     solo.now += 50
     solo.handle(Tick())
@@ -228,12 +228,12 @@ def test_g10_a_straggler_is_stored_in_the_commit_and_its_ack_in_a_later_one_6_1_
     assert solo.output <= 1
     solo.commit()
     assert solo.output <= 1, "a takeover would send it again until the ACK is journaled"
-    (again,) = Solo(Echo(), strong=False, entries=solo.entries).take(Send)
+    (again,) = Solo(Echo(), strong=False, entries=solo.entries).take(SendDelivery)
     assert again.delivery.ids == send.delivery.ids
     assert again.delivery.values == send.delivery.values
     solo.commit_all()
     assert solo.output == 100
-    assert Solo(Echo(), strong=False, entries=solo.entries).take(Send) == []
+    assert Solo(Echo(), strong=False, entries=solo.entries).take(SendDelivery) == []
 
 
 def test_g8_a_wall_clock_that_is_set_back_keeps_no_delay_waiting_6_1_3() -> None:
@@ -286,13 +286,13 @@ def test_g8_a_wall_clock_that_had_been_far_ahead_is_followed_back_4_6() -> None:
     solo.now += 1
     solo.handle(Tick())
     solo.commit_all()
-    assert len(solo.take(Send)) == 1
+    assert len(solo.take(SendDelivery)) == 1
 
 
 def test_g10_weak_ids_are_the_same_after_a_crash_in_any_batch_6_1_3() -> None:
     def ids(solo: Solo) -> list[bytes]:
         found: list[bytes] = []
-        while sends := solo.take(Send):
+        while sends := solo.take(SendDelivery):
             for send in sends:
                 assert isinstance(send.delivery.ids, OpaqueIds)
                 found += send.delivery.ids.ids
@@ -317,7 +317,7 @@ def test_g10_a_timers_production_keeps_its_id_until_the_timer_is_set_anew_6_1_3(
     def fired(solo: Solo) -> Any:
         solo.watermark(50)
         solo.commit()
-        (send,) = solo.take(Send)
+        (send,) = solo.take(SendDelivery)
         return send
 
     solo = Solo(Ticking(), strong=False)
@@ -330,7 +330,7 @@ def test_g10_a_timers_production_keeps_its_id_until_the_timer_is_set_anew_6_1_3(
     solo.commit_all()
     solo.deliver(("k", "x", 60))
     solo.commit_all()
-    (third,) = solo.take(Send)
+    (third,) = solo.take(SendDelivery)
     assert third.delivery.ids != first.delivery.ids
 
 
@@ -338,7 +338,7 @@ def test_g10_everything_is_sent_again_also_what_an_append_in_flight_stores() -> 
     """While the append of stragglers was in flight they were passed over, as if they had never been sent."""
     solo = weak()
     solo.deliver(("k", "x", 1))
-    solo.take(Send)
+    solo.take(SendDelivery)
     solo.now += 50
     solo.handle(Tick())
     solo.handle(Resend(None))
@@ -350,7 +350,7 @@ def test_g1_weak_productions_say_what_their_sender_has_heard_6_1_1() -> None:
     reached; without being told so they forgot the id of a production that could still be sent again."""
     solo = weak()
     solo.deliver(("k", "x", 1), watermark=77)
-    (send,) = solo.take(Send)
+    (send,) = solo.take(SendDelivery)
     assert send.delivery.sender.heard == 77
 
 
@@ -372,7 +372,7 @@ def test_g1_positions_are_stated_with_what_is_not_acked() -> None:
     solo = Solo(Echo())
     solo.deliver(("k", "x", 1))
     solo.commit()
-    (send,) = solo.take(Send)
+    (send,) = solo.take(SendDelivery)
     ids = send.delivery.ids
     assert isinstance(ids, PositionIds)
     assert (ids.mark, list(ids.positions), list(ids.unacked)) == (1 << INDEX_BITS, [1 << INDEX_BITS], [])

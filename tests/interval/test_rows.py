@@ -1,17 +1,17 @@
-"""When state rows are written behind the journal (design §5)."""
+"""When state rows are written behind the journal."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import millwheel as mw
-from millwheel.worker.interval import Settings
+from millwheel.worker.interval import IntervalSettings
 from millwheel.worker.messages import (
     Acknowledged,
     DeleteEntries,
     FlushStates,
     PartsWritten,
-    Send,
+    SendDelivery,
     StatesFlushed,
     Tick,
     WriteParts,
@@ -29,7 +29,7 @@ class Count(mw.Computation[tuple[str, str], int]):
 
 
 def _solo(**settings: Any) -> Solo:
-    solo = Solo(Count(), settings=Settings(flush_interval=_LONG, **settings))
+    solo = Solo(Count(), settings=IntervalSettings(flush_interval=_LONG, **settings))
     solo.take(FlushStates)
     return solo
 
@@ -38,7 +38,7 @@ def _commit(solo: Solo, number: int) -> None:
     solo.now += 1_000
     solo.deliver((f"k{number % 3}", "", number))
     solo.commit_all()
-    for send in solo.take(Send):
+    for send in solo.take(SendDelivery):
         solo.handle(Acknowledged(send.delivery.token))
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import millwheel as mw
-from millwheel.core.time import MAX_TIMESTAMP, Timestamp, seconds
+from millwheel.model.time import MAX_TIMESTAMP, Timestamp, seconds
 from millwheel.testing.harness import TopologyHarness
 
 

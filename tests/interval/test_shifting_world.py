@@ -13,7 +13,7 @@ from collections.abc import Callable
 
 import pytest
 
-from millwheel.core.time import MAX_TIMESTAMP
+from millwheel.model.time import MAX_TIMESTAMP
 from tests.interval.checks import check_counts, check_productions_in_order, check_quiet, check_soft_state
 from tests.interval.programs import Event, Outside, topology
 from tests.interval.shifting import ShiftingWorld

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
-from millwheel.core.keys import ALL_KEYS
-from millwheel.core.time import MIN_TIMESTAMP
+from millwheel.model.keys import ALL_KEYS
+from millwheel.model.time import MIN_TIMESTAMP
 from millwheel.store.contract import JournalHead
 from millwheel.worker.dedup import PositionIds, Sender
 from millwheel.worker.interval import IntervalCore

@@ -7,10 +7,10 @@ from typing import Any
 import msgspec
 
 import millwheel as mw
-from millwheel.core.limits import MAX_ENTRY_BYTES
+from millwheel.model.limits import MAX_ENTRY_BYTES
 from millwheel.sdk.context import OutputBinding
 from millwheel.worker.dedup import OpaqueIds, Sender
-from millwheel.worker.interval import Settings
+from millwheel.worker.interval import IntervalSettings
 from millwheel.worker.messages import (
     Acknowledged,
     Appended,
@@ -18,7 +18,7 @@ from millwheel.worker.messages import (
     Delivery,
     FlushStates,
     PartsWritten,
-    Send,
+    SendDelivery,
     StatesFlushed,
     Tick,
     WriteParts,
@@ -57,14 +57,16 @@ def test_g13_a_straggler_is_stored_once_however_many_consumers_have_not_acked_it
     solo.deliver(("ahead", "ahead", 1))
     for number in range(7):
         solo.deliver(*((f"k{number}", "." * 1_000_000, 1) for _ in range(1)))
-    late = next(one.delivery for one in solo.take(Send) if one.delivery.consumer == "b")
+    late = next(one.delivery for one in solo.take(SendDelivery) if one.delivery.consumer == "b")
     solo.handle(Acknowledged(late.token))
     solo.now += 1_000
     solo.handle(Tick())
     assert solo.commit_all() == 2
     assert max(map(len, solo.entries)) <= MAX_ENTRY_BYTES
     successor = Solo(Echoing(), strong=False, entries=solo.entries)
-    sent = {(one.delivery.consumer, len(value)) for one in successor.take(Send) for value in one.delivery.values}
+    sent = {
+        (one.delivery.consumer, len(value)) for one in successor.take(SendDelivery) for value in one.delivery.values
+    }
     assert sent == {("a", 6), ("c", 6)} | {(name, 1_000_005) for name in "abc"}
 
 
@@ -78,7 +80,7 @@ def test_g13_acks_of_stored_stragglers_that_came_in_a_crowd_are_journaled_some_a
         solo.now += 1_000
         solo.handle(Tick())
         solo.commit_all()
-    sent = [send.delivery for send in solo.take(Send)]
+    sent = [send.delivery for send in solo.take(SendDelivery)]
     stored = len(solo.entries)
     solo.deliver(("k", "x", 1))
     solo.now += 1_000
@@ -90,7 +92,7 @@ def test_g13_acks_of_stored_stragglers_that_came_in_a_crowd_are_journaled_some_a
     assert len(late) > 8
     assert max(map(len, late)) <= MAX_ENTRY_BYTES
     successor = Solo(Echoing(), strong=False, entries=solo.entries)
-    assert sum(len(one.delivery.keys) for one in successor.take(Send)) == 4
+    assert sum(len(one.delivery.keys) for one in successor.take(SendDelivery)) == 4
 
 
 def test_g13_full_id_segments_go_to_the_store_though_there_is_always_something_in_line_6_1_1() -> None:
@@ -103,7 +105,7 @@ def test_g13_full_id_segments_go_to_the_store_though_there_is_always_something_i
         ids = OpaqueIds([number.to_bytes(16)])
         sender = Sender("injector/in/p", 1, None, INJECTOR, None)
         solo.handle(Delivery("solo.1", "solo.1.j1", "in", sender, ids, [b"k"], [value], [1], number))
-        tokens += [send.delivery.token for send in solo.take(Send)]
+        tokens += [send.delivery.token for send in solo.take(SendDelivery)]
         if len(tokens) > 2:
             solo.handle(Acknowledged(tokens.pop(0)))
         for append in solo.take(AppendEntry):
@@ -125,26 +127,26 @@ def test_g8_what_was_put_off_for_want_of_room_runs_once_for_each_move_of_the_lin
     for number in range(20):
         solo.deliver((f"more{number}", "0", 9))
     assert swelling.runs <= before + 20
-    tokens = [send.delivery.token for send in solo.take(Send)]
+    tokens = [send.delivery.token for send in solo.take(SendDelivery)]
     while tokens:
         for token in tokens:
             solo.handle(Acknowledged(token))
         solo.commit_all()
-        tokens = [send.delivery.token for send in solo.take(Send)]
+        tokens = [send.delivery.token for send in solo.take(SendDelivery)]
     assert solo.state.counts.records == 25
     assert max(map(len, solo.entries)) <= MAX_ENTRY_BYTES
 
 
 def test_g13_the_journal_is_kept_short_though_there_is_always_something_in_line_5() -> None:
     """Where states seldom change no rows are due: nobody looked whether they were written, and no base was named."""
-    settings = Settings(checkpoint_entries=8, flush_interval=20_000)
+    settings = IntervalSettings(checkpoint_entries=8, flush_interval=20_000)
     solo = Solo(Seldom(), strong=False, straggler_delay=1_000_000, settings=settings)
     waiting: list[list[Any]] = [[], []]
     longest = 0
     for number in range(400):
         solo.now += 1_000
         solo.deliver(("k", "x", number))
-        waiting.append([Acknowledged(send.delivery.token) for send in solo.take(Send)])
+        waiting.append([Acknowledged(send.delivery.token) for send in solo.take(SendDelivery)])
         waiting[-1] += [Appended(append.append.commit) for append in solo.take(AppendEntry)]
         waiting[-1] += [PartsWritten(write.number) for write in solo.take(WriteParts)]
         waiting[-1] += [StatesFlushed(flush.number) for flush in solo.take(FlushStates)]

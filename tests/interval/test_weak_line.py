@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import millwheel as mw
-from millwheel.core.limits import MAX_ENTRY_BYTES
-from millwheel.core.time import Timestamp
-from millwheel.worker.interval import Settings
+from millwheel.model.limits import MAX_ENTRY_BYTES
+from millwheel.model.time import Timestamp
+from millwheel.worker.interval import IntervalSettings
 from millwheel.worker.messages import (
     Acknowledge,
     Acknowledged,
@@ -14,7 +14,7 @@ from millwheel.worker.messages import (
     FlushStates,
     Report,
     Resend,
-    Send,
+    SendDelivery,
     StatesFlushed,
     Tick,
 )
@@ -73,7 +73,7 @@ class Passing(mw.Computation[tuple[str, str], None]):
         ctx.produce("out", record.value[1])
 
 
-def weak(settings: Settings | None = None) -> Solo:
+def weak(settings: IntervalSettings | None = None) -> Solo:
     return Solo(Counting(), strong=False, straggler_delay=1_000, settings=settings)
 
 
@@ -82,7 +82,7 @@ def lined_up(solo: Solo, *values: str) -> list[int]:
     tokens = []
     for number, value in enumerate(values):
         solo.deliver((f"k{number}", value, number + 1))
-        (send,) = solo.take(Send)
+        (send,) = solo.take(SendDelivery)
         tokens.append(send.delivery.token)
     return tokens
 
@@ -108,7 +108,7 @@ def test_g10_appends_go_in_the_order_of_commits_and_each_waits_for_its_own_acks_
     solo.commit()
     assert len(solo.take(Acknowledge)) == 1
     successor = Solo(Counting(), strong=False, entries=solo.entries)
-    assert successor.take(Send) == []
+    assert successor.take(SendDelivery) == []
     assert successor.state.counts.records == 5
     assert successor.state.committed == 3
 
@@ -131,7 +131,7 @@ def test_g12_what_joins_a_commit_supersedes_what_it_said_of_the_key() -> None:
     steps += [("ended", "set"), ("ended", "cancel"), ("moved", "set"), ("moved", "again"), ("held", "hold")]
     for key, what in steps:
         solo.deliver((key, what, 10))
-        tokens.append(solo.take(Send)[0].delivery.token)
+        tokens.append(solo.take(SendDelivery)[0].delivery.token)
     for token in tokens:
         solo.handle(Acknowledged(token))
     assert solo.commit_all() == 2
@@ -149,12 +149,12 @@ def test_what_does_not_fit_into_the_open_commit_waits_for_the_line_to_end() -> N
     solo = Solo(Swelling(), strong=False, straggler_delay=1_000)
     tokens = lined_up(solo, "1", "3", "3")
     solo.deliver(("other", "3", 9))
-    assert solo.take(Send) == []
+    assert solo.take(SendDelivery) == []
     for token in tokens:
         solo.handle(Acknowledged(token))
     assert solo.commit_all() == 2
     assert max(map(len, solo.entries)) <= MAX_ENTRY_BYTES
-    assert len(solo.take(Send)) == 1
+    assert len(solo.take(SendDelivery)) == 1
 
 
 def test_g8_what_does_not_fit_the_open_commit_runs_once() -> None:
@@ -163,13 +163,13 @@ def test_g8_what_does_not_fit_the_open_commit_runs_once() -> None:
     solo = Solo(swelling, strong=False, straggler_delay=1_000)
     tokens = lined_up(solo, "1", "3")
     solo.deliver(*((key, "3", 9) for key in ("p", "q", "r")))
-    assert solo.take(Send) == []
+    assert solo.take(SendDelivery) == []
     assert swelling.runs == 5
     while tokens:
         for token in tokens:
             solo.handle(Acknowledged(token))
         solo.commit_all()
-        tokens = [send.delivery.token for send in solo.take(Send)]
+        tokens = [send.delivery.token for send in solo.take(SendDelivery)]
     assert len(solo.take(Acknowledge)) == 3
     assert swelling.runs == 5
     assert max(map(len, solo.entries)) <= MAX_ENTRY_BYTES
@@ -212,9 +212,9 @@ def test_g10_a_deposed_owner_sends_nothing_that_its_timers_make_of_old_state_6_1
     successor.deliver(("k", "two", 20))
     successor.commit_all()
     paused.watermark(100)
-    assert paused.take(Send) == []
+    assert paused.take(SendDelivery) == []
     paused.handle(Deposed("another owner has the journal"))
-    assert paused.take(Send) == []
+    assert paused.take(SendDelivery) == []
     successor.watermark(100)
     successor.commit()
     assert successor.sent() == [("2 in all", 100)]
@@ -234,28 +234,28 @@ def fired() -> Solo:
 def test_g10_what_a_timer_produced_survives_its_owner_6_1_3() -> None:
     solo = fired()
     solo.commit()
-    (sent,) = solo.take(Send)
-    (again,) = Solo(Counting(), strong=False, entries=list(solo.entries)).take(Send)
+    (sent,) = solo.take(SendDelivery)
+    (again,) = Solo(Counting(), strong=False, entries=list(solo.entries)).take(SendDelivery)
     assert (again.delivery.ids, again.delivery.values) == (sent.delivery.ids, sent.delivery.values)
     solo.handle(Acknowledged(sent.delivery.token))
     solo.commit()
-    assert Solo(Counting(), strong=False, entries=list(solo.entries)).take(Send) == []
+    assert Solo(Counting(), strong=False, entries=list(solo.entries)).take(SendDelivery) == []
 
 
 def test_g15_what_comes_after_a_timer_is_sent_after_what_the_timer_produced_4_1() -> None:
     solo = fired()
     solo.deliver(("k0", "behind", 9))
-    assert solo.take(Send) == []
+    assert solo.take(SendDelivery) == []
     solo.commit()
     assert solo.sent() == [("fired", 1), ("behind", 9)]
 
 
 def test_g12_rows_are_captured_when_nothing_is_in_line_or_in_flight() -> None:
-    solo = weak(Settings(flush_interval=100))
+    solo = weak(IntervalSettings(flush_interval=100))
     first, second = lined_up(solo, "a", "b")
     solo.now += 100
     solo.deliver(("k", "c", 9))
-    assert solo.take(Send) == [], "rows are due: what is in line goes first"
+    assert solo.take(SendDelivery) == [], "rows are due: what is in line goes first"
     solo.handle(Acknowledged(first))
     solo.commit()
     assert solo.take(FlushStates) == []
@@ -268,21 +268,21 @@ def test_g12_rows_are_captured_when_nothing_is_in_line_or_in_flight() -> None:
 
 
 def test_g13_no_more_than_a_batch_of_records_is_in_line() -> None:
-    solo = weak(Settings(batch_records=3))
+    solo = weak(IntervalSettings(batch_records=3))
     lined_up(solo, "a", "b", "c")
     solo.deliver(("k", "d", 9))
-    assert solo.take(Send) == []
+    assert solo.take(SendDelivery) == []
 
 
 def test_what_keeps_nothing_is_never_appended_6_1_3() -> None:
     solo = Solo(Passing(), strong=False, exactly_once=False)
     for _ in range(3):
         solo.deliver(("k", "x", 1))
-        (send,) = solo.take(Send)
+        (send,) = solo.take(SendDelivery)
         solo.deliver(("k", "x", 2))
-        assert solo.take(Send) == []
+        assert solo.take(SendDelivery) == []
         solo.handle(Acknowledged(send.delivery.token))
-        (send,) = solo.take(Send)
+        (send,) = solo.take(SendDelivery)
         solo.handle(Acknowledged(send.delivery.token))
     assert solo.take(AppendEntry) == []
     assert len(solo.take(Acknowledge)) == 6
@@ -292,11 +292,11 @@ def test_g10_all_in_line_is_sent_again_under_the_same_ids_6_1_3() -> None:
     solo = weak()
     for value in ("a", "b"):
         solo.deliver(("k", value, 1))
-    first = {send.delivery.token: send.delivery for send in solo.take(Send)}
+    first = {send.delivery.token: send.delivery for send in solo.take(SendDelivery)}
     solo.handle(Resend(None))
-    (head,) = solo.take(Send)
+    (head,) = solo.take(SendDelivery)
     solo.handle(Acknowledged(head.delivery.token, [0]))
-    again = {send.delivery.token: send.delivery for send in [head, *solo.take(Send)]}
+    again = {send.delivery.token: send.delivery for send in [head, *solo.take(SendDelivery)]}
     assert [one.ids for one in again.values()] == [one.ids for one in first.values()]
     for token in again:
         solo.handle(Acknowledged(token))
@@ -349,7 +349,7 @@ def test_g8_the_watermark_goes_on_when_a_commit_that_keeps_nothing_is_over_6_1_3
     solo = Solo(Passing(), strong=False, exactly_once=False)
     solo.watermark(40)
     solo.deliver(("k", "late", 30))
-    (send,) = solo.take(Send)
+    (send,) = solo.take(SendDelivery)
     solo.watermark(200)
     solo.handle(Acknowledged(send.delivery.token))
     assert solo.output == 200

@@ -12,8 +12,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, get_args
 
-from millwheel.core.keys import KeyInterval
-from millwheel.core.time import MIN_TIMESTAMP
+from millwheel.model.keys import KeyInterval
+from millwheel.model.time import MIN_TIMESTAMP
 from millwheel.rpc.v1.delivery_pb2 import DeliveryOutcome
 from millwheel.sdk.compiled import compile_computation, consumers_of
 from millwheel.sdk.context import OutputBinding
@@ -21,7 +21,7 @@ from millwheel.sdk.topology import Topology
 from millwheel.store.contract import CorruptValueError, JournalMissingError, SequencerRefusedError, StoreError
 from millwheel.store.memory import MemoryStore
 from millwheel.worker.dedup import PositionIds, Sender
-from millwheel.worker.interval import IntervalConfig, IntervalCore, Phase, Settings
+from millwheel.worker.interval import IntervalConfig, IntervalCore, IntervalPhase, IntervalSettings
 from millwheel.worker.messages import (
     Accepted,
     AcceptSequencer,
@@ -54,7 +54,7 @@ from millwheel.worker.messages import (
     ReleasePrepared,
     Report,
     Resend,
-    Send,
+    SendDelivery,
     SenderWatermarks,
     SequenceChecked,
     StatesFlushed,
@@ -72,7 +72,7 @@ INJECTOR = "injector/events"
 PROCESS = "injector/events/p"
 BACKOFF = 5
 """Until what is refused is sent again."""
-SMALL = Settings(
+SMALL = IntervalSettings(
     batch_records=3,
     batch_bytes=2_000,
     queue_records=12,
@@ -128,7 +128,7 @@ class Task:
 class World:
     """Cores, store, authority, network and injector. ``pick`` chooses among n possibilities."""
 
-    def __init__(self, topology: Topology, cuts: dict[str, list[str]], settings: Settings = SMALL) -> None:
+    def __init__(self, topology: Topology, cuts: dict[str, list[str]], settings: IntervalSettings = SMALL) -> None:
         self.topology = topology
         self.settings = settings
         self.store = MemoryStore()
@@ -229,7 +229,7 @@ class World:
         if owner.dead:
             return
         self.tasks += [Task(owner, instruction) for instruction in owner.core.handle(event, self.now)]
-        if owner.core.phase is Phase.LOST and owner is self.current.get(owner.journal):
+        if owner.core.phase is IntervalPhase.LOST and owner is self.current.get(owner.journal):
             raise AssertionError(f"{owner.journal} was lost by its current owner: {owner.core.lost_because}")
 
     # The injector.
@@ -256,10 +256,10 @@ class World:
         for delivery in deliveries.values():
             self.unacked[delivery.token] = delivery
             self.sent.append(delivery)
-            self.tasks.append(Task(None, Send(delivery)))
+            self.tasks.append(Task(None, SendDelivery(delivery)))
 
     def resend_injected(self) -> None:
-        self.tasks += [Task(None, Send(delivery)) for delivery in self.unacked.values()]
+        self.tasks += [Task(None, SendDelivery(delivery)) for delivery in self.unacked.values()]
 
     def advance(self, to: int) -> None:
         """The injector declares a watermark; what is not ACKed holds it."""
@@ -285,12 +285,12 @@ class World:
     def perform(self, index: int, *, lose: bool = False, repeat: bool = False) -> None:
         """Perform one task. Messages may be lost (their senders notice) or repeated, calls of the store may not."""
         task = self.tasks[index]
-        message = isinstance(task.what, Send | Acknowledge)
+        message = isinstance(task.what, SendDelivery | Acknowledge)
         if not (repeat and message):
             del self.tasks[index]
         if lose and message:
             self._lost(task)
-        elif repeat and isinstance(task.what, Send) and self._reaches_zombie(task):
+        elif repeat and isinstance(task.what, SendDelivery) and self._reaches_zombie(task):
             return
         elif (performer := _PERFORM.get(type(task.what))) is not None:
             performer(self, task.owner, task.what)
@@ -300,7 +300,7 @@ class World:
             self.handle(task.owner, task.what)
 
     def _lost(self, task: Task) -> None:
-        if isinstance(task.what, Send):
+        if isinstance(task.what, SendDelivery):
             if task.owner is None:
                 self.tasks.append(Task(None, task.what))
             else:
@@ -317,9 +317,9 @@ class World:
             again = Resend([delivery.token], refused, [delivery.token] if full else [])
             self.later.append((self.now + BACKOFF, Task(delivery.channel, again)))
         elif delivery.token in self.unacked:
-            self.later.append((self.now + BACKOFF, Task(None, Send(self.unacked[delivery.token]))))
+            self.later.append((self.now + BACKOFF, Task(None, SendDelivery(self.unacked[delivery.token]))))
 
-    def _send(self, owner: Owner | None, one: Send) -> None:
+    def _send(self, owner: Owner | None, one: SendDelivery) -> None:
         delivery = replace(one.delivery, channel=owner)
         if owner is None:
             mark = min(min(other.ids.positions) for other in [delivery, *self.unacked.values()])  # type: ignore[union-attr]
@@ -352,17 +352,22 @@ class World:
             part = replace(delivery, journal=journal, keys=keys, values=values, timestamps=stamps)  # type: ignore[arg-type]
             part = replace(part, token=self._position, ids=PositionIds(PROCESS, 0, positions))
             self.unacked[part.token] = part
-            self.tasks.append(Task(None, Send(part)))
+            self.tasks.append(Task(None, SendDelivery(part)))
 
     def _reaches_zombie(self, task: Task) -> bool:
         """A copy goes to an owner that has a successor, if there is one; nobody will hear of it."""
         for zombie in self.zombies:
             if zombie.journal == task.what.delivery.journal:
-                self.handle(zombie, replace(task.what.delivery, channel=task.owner))
+                self.handle(zombie, replace(task.what.delivery, channel=task.owner or task.what.delivery.channel))
                 return True
         return False
 
     def _sink(self, delivery: Delivery) -> None:
+        self.take_out(delivery)
+        self.tasks.append(Task(delivery.channel, Acknowledged(delivery.token)))
+
+    def take_out(self, delivery: Delivery) -> None:
+        """What has come out of the topology, each record once."""
         ids = delivery.ids
         for index, value in enumerate(delivery.values):
             name = (ids.sequence, ids.positions[index]) if isinstance(ids, PositionIds) else ids.ids[index]
@@ -371,7 +376,6 @@ class World:
                 codec = self.topology.plan().streams[delivery.stream].codec
                 assert codec is not None
                 self.out.append((delivery.stream, codec.decode(value), delivery.timestamps[index]))
-        self.tasks.append(Task(delivery.channel, Acknowledged(delivery.token)))
 
     def _acknowledge(self, owner: Owner | None, one: Acknowledge) -> None:
         delivery, outcome = one.delivery, one.outcome
@@ -528,13 +532,13 @@ class World:
 
 def _outlives(what: Any) -> bool:
     """Whether a task of a dead owner may still be on its way: writes, and messages that have left."""
-    return isinstance(what, AppendEntry | FlushStates | WriteParts | Send | Acknowledge | Report)
+    return isinstance(what, AppendEntry | FlushStates | WriteParts | SendDelivery | Acknowledge | Report)
 
 
 _EVENTS = frozenset(get_args(Event))
 
 _PERFORM: dict[type, Any] = {
-    Send: World._send,
+    SendDelivery: World._send,
     Acknowledge: World._acknowledge,
     FenceJournal: World._fence,
     AcceptSequencer: World._accept,

@@ -9,7 +9,7 @@ from typing import Any
 
 import grpc
 
-from millwheel.core.time import MIN_TIMESTAMP
+from millwheel.model.time import MIN_TIMESTAMP
 from millwheel.rpc.errors import answering
 from millwheel.rpc.failures import FailureCode, RequestError
 from millwheel.rpc.server import bind, create_server
@@ -22,7 +22,7 @@ from millwheel.rpc.v1.subscription_pb2_grpc import add_SubscriptionServiceServic
 from millwheel.store.memory import MemoryStore
 from millwheel.worker.dedup import PositionIds, Sender
 from millwheel.worker.log import LogConfig, LogCore, LogSettings
-from millwheel.worker.messages import AcceptSequencer, Delivery, Report, Send, SenderWatermarks
+from millwheel.worker.messages import AcceptSequencer, Delivery, Report, SendDelivery, SenderWatermarks
 from millwheel.worker.shell.host import CoreHost
 from millwheel.worker.shell.log_service import LogService
 from millwheel.worker.shell.runloop import RunQueue, steady_now
@@ -39,7 +39,7 @@ class _World:
     def __init__(self) -> None:
         self.reported: int = MIN_TIMESTAMP
 
-    def send(self, host: CoreHost, send: Send) -> None:
+    def send(self, host: CoreHost, send: SendDelivery) -> None:
         raise AssertionError("a log sends nothing")
 
     def report(self, report: Report) -> None:

@@ -5,22 +5,22 @@ from __future__ import annotations
 from collections.abc import Coroutine
 from typing import Any, TypeVar
 
-from millwheel.core.time import MIN_TIMESTAMP
+from millwheel.model.time import MIN_TIMESTAMP
 from millwheel.rpc.failures import RequestError
 from millwheel.rpc.v1.delivery_pb2 import DeliveryOutcome
 from millwheel.store.memory import MemoryStore
 from millwheel.worker.dedup import DeliveryIds, PositionIds, Sender
 from millwheel.worker.log import (
-    Answer,
+    CursorsAnswer,
     EndSubscription,
     Fetch,
     LogConfig,
     LogCore,
     LogEvent,
     LogInstruction,
+    LogPhase,
     LogRetention,
     LogSettings,
-    Phase,
     Publish,
     Start,
     Subscribe,
@@ -121,7 +121,7 @@ class LogDriver:
         self.now = 1_000_000
         self.sequencer = 0
         self.answers: list[Acknowledge] = []
-        self.replies: list[Answer] = []
+        self.replies: list[CursorsAnswer] = []
         self.reports: list[Report] = []
         self.appends = 0
         self.jobs: list[LogInstruction] = []
@@ -146,7 +146,7 @@ class LogDriver:
         for event in self.early:
             self.handle(event)
         self.perform(start)
-        assert self.core.phase is Phase.SERVING, self.core.lost_because
+        assert self.core.phase is LogPhase.SERVING, self.core.lost_because
 
     def crash(self, applied: bool) -> None:
         """End the owner; ``applied`` says whether what was on its way to the store still got there. Then take over."""
@@ -256,7 +256,7 @@ class LogDriver:
                 one.subscriber.error = one.error
             elif isinstance(one, Acknowledge):
                 self.answers.append(one)
-            elif isinstance(one, Answer):
+            elif isinstance(one, CursorsAnswer):
                 self.replies.append(one)
             elif isinstance(one, Report):
                 self.reports.append(one)

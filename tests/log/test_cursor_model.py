@@ -219,7 +219,6 @@ def test_g1_a_cursor_created_again_keeps_nothing_of_the_old_4_3() -> None:
         settings=settings(
             max_examples=150,
             stateful_step_count=40,
-            deadline=None,
             suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
         ),
     )

@@ -1,4 +1,4 @@
-"""The stream log's core: deliveries, takeover and watermarks (4.3, 6.1; design §9)."""
+"""The stream log's core: deliveries, takeover and watermarks (4.3, 6.1)."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from millwheel.core.keys import ALL_KEYS
-from millwheel.core.limits import MAX_DELIVERED_BYTES
-from millwheel.core.time import MAX_TIMESTAMP
+from millwheel.model.keys import ALL_KEYS
+from millwheel.model.limits import MAX_DELIVERED_BYTES
+from millwheel.model.time import MAX_TIMESTAMP
 from millwheel.rpc.failures import FailureCode
 from millwheel.rpc.v1.delivery_pb2 import DeliveryOutcome
 from millwheel.store.contract import CorruptValueError, SequencerRefusedError

@@ -12,8 +12,8 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
 
-from millwheel.core.keys import ALL_KEYS
-from millwheel.core.time import MAX_TIMESTAMP
+from millwheel.model.keys import ALL_KEYS
+from millwheel.model.time import MAX_TIMESTAMP
 from millwheel.worker.dedup import BatchIds, DeliveryIds, OpaqueIds, PositionIds, Sender
 from millwheel.worker.log import AckOffset, DeleteCursor, Fetch, LogRetention, LogSettings, Start
 from millwheel.worker.messages import AppendEntry, Delivery, FlushStates, ReadStates, SenderWatermarks, WriteParts
@@ -333,7 +333,6 @@ class RetainingMachine(LogMachine):
 FEW = settings(
     max_examples=80,
     stateful_step_count=60,
-    deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
 )
 

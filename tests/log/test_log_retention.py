@@ -1,4 +1,4 @@
-"""Regressions: what a log keeps beside its cursors, and which id segments it keeps (design §9, 6.1.1)."""
+"""Regressions: what a log keeps beside its cursors, and which id segments it keeps (6.1.1)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The stream log's core: subscribers and cursors, and what is kept for them (design §9; G13)."""
+"""The stream log's core: subscribers and cursors, and what is kept for them (G13)."""
 
 from __future__ import annotations
 

@@ -6,11 +6,8 @@ from collections import deque
 from collections.abc import Coroutine
 from typing import Any, TypeVar, assert_never
 
-from millwheel.coordination.contract import Compare, Outcome, Put
+from millwheel.coordination.contract import Compare, Put, TransactionResult
 from millwheel.coordination.state import CoordinatorState
-from millwheel.core import catalog_keys as keys
-from millwheel.core.catalog import Catalog
-from millwheel.core.time import Timestamp
 from millwheel.master.core import MasterCore
 from millwheel.master.messages import (
     Answer,
@@ -26,6 +23,9 @@ from millwheel.master.messages import (
     Transact,
 )
 from millwheel.master.settings import MasterSettings
+from millwheel.model import catalog_keys as keys
+from millwheel.model.catalog import Catalog
+from millwheel.model.time import Timestamp
 from millwheel.rpc.failures import RequestError
 from millwheel.rpc.v1 import catalog_pb2 as catalog
 from millwheel.rpc.v1 import topology_pb2 as specs
@@ -59,11 +59,13 @@ class World:
         if self.accepted.get(injector, 0) <= up_to:
             self.accepted.pop(injector, None)
 
-    def transact(self, compares: tuple[Compare, ...], puts: tuple[Put, ...], deletes: tuple[str, ...] = ()) -> Outcome:
+    def transact(
+        self, compares: tuple[Compare, ...], puts: tuple[Put, ...], deletes: tuple[str, ...] = ()
+    ) -> TransactionResult:
         transition = self.state.decide(compares, puts, deletes, 0.0)
         if transition is not None:
             self.state.apply(transition)
-        return Outcome(transition is not None, self.state.revision)
+        return TransactionResult(transition is not None, self.state.revision)
 
     def elect(self, name: str) -> Compare:
         """Make ``name`` the leader, whoever was."""
@@ -125,7 +127,7 @@ class Master:
         return answer
 
     def tick(self, now: int) -> None:
-        self.take(self.core.ticked(Timestamp(now)))
+        self.take(self.core.on_tick(Timestamp(now)))
         self.run()
 
     def run(self) -> None:

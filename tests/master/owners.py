@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from millwheel.coordination.contract import Coordinator
-from millwheel.core.catalog import Catalog
+from millwheel.model.catalog import Catalog
 from millwheel.rpc.server import bind, create_server
 from millwheel.rpc.v1 import handover_pb2, handover_pb2_grpc, inspection_pb2, inspection_pb2_grpc
 

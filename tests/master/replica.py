@@ -7,10 +7,10 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from millwheel.coordination.contract import Coordinator, Put
-from millwheel.core.catalog_keys import authority_key, worker_key
 from millwheel.master.services import SERVICES, add_services
 from millwheel.master.settings import MasterSettings
 from millwheel.master.shell import MasterShell
+from millwheel.model.catalog_keys import authority_key, worker_key
 from millwheel.rpc.server import add_health, bind, create_server
 from millwheel.rpc.v1 import catalog_pb2 as catalog
 from millwheel.rpc.v1 import inspection_pb2, inspection_pb2_grpc, watermark_pb2, watermark_pb2_grpc

@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from millwheel.core.interval_table import check_coverage
-from millwheel.core.keys import ALL_KEYS, KeyInterval
-from millwheel.core.time import Duration, Timestamp, minutes, seconds
-from millwheel.master.balancing import Balancer, BalanceSettings, IntervalView, View, WorkerView
+from millwheel.master.balancing import Balancer, BalanceSettings, ClusterView, IntervalView, WorkerView
 from millwheel.master.messages import MergeIntervals, MoveInterval, Reshape, SplitInterval
+from millwheel.model.interval_table import check_coverage
+from millwheel.model.keys import ALL_KEYS, KeyInterval
+from millwheel.model.time import Duration, Timestamp, minutes, seconds
 from millwheel.rpc.v1 import inspection_pb2 as wire
 
 LIMITS = BalanceSettings()
@@ -57,10 +57,10 @@ class World:
             found[held.owner] += sum(self.keys_of(held).values())
         return found
 
-    def view(self) -> View:
+    def view(self) -> ClusterView:
         ordered = sorted(self.held.items(), key=lambda one: (one[1].incarnation, one[1].keys.start))
         workers = tuple(WorkerView(name, package, base) for name, (package, base) in self.workers.items())
-        return View(workers, tuple(self._seen(journal, held) for journal, held in ordered))
+        return ClusterView(workers, tuple(self._seen(journal, held) for journal, held in ordered))
 
     def _seen(self, journal: str, held: Held) -> IntervalView:
         keys = self.keys_of(held)
@@ -151,7 +151,7 @@ def worlds(draw: st.DrawFn) -> World:
     return world
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=120)
 @given(worlds(), st.sampled_from([LIMITS, QUICK]))
 def test_from_any_load_it_settles_and_leaves_nothing_to_be_done_7_1(world: World, limits: BalanceSettings) -> None:
     balancer = Balancer(limits)
@@ -169,7 +169,7 @@ def test_from_any_load_it_settles_and_leaves_nothing_to_be_done_7_1(world: World
             assert journal in hot, "what stays too busy is named"
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     st.integers(2, 5),
     st.dictionaries(KEYS, st.floats(0.005, 0.05), min_size=30, max_size=60),
@@ -256,7 +256,7 @@ def test_cold_neighbours_are_merged_after_a_while_but_not_below_the_fewest_nor_a
     assert len(world.held) == 2
     untouched = cold()
     made = [replace(one, by_operator=True) for one in untouched.view().intervals]
-    view = View(untouched.view().workers, tuple(made))
+    view = ClusterView(untouched.view().workers, tuple(made))
     patient = Balancer(QUICK)
     assert [patient.decide(view, Timestamp(minutes(at))) for at in range(20)] == [[]] * 20
 

@@ -6,9 +6,6 @@ from dataclasses import replace
 
 import pytest
 
-from millwheel.core import catalog_keys as keys
-from millwheel.core.catalog import LIVE_STATES
-from millwheel.core.time import hours
 from millwheel.master.messages import (
     CancelTopology,
     CommitBatch,
@@ -17,6 +14,9 @@ from millwheel.master.messages import (
     OpenInjector,
     SubmitTopology,
 )
+from millwheel.model import catalog_keys as keys
+from millwheel.model.catalog import LIVE_STATES
+from millwheel.model.time import hours
 from millwheel.rpc.failures import FailureCode, RequestError
 
 from .harness import Master, World, computation, source, topology

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from millwheel.core.catalog import Catalog
-from millwheel.core.time import MAX_TIMESTAMP, Timestamp, hours, seconds
 from millwheel.master.messages import (
     CancelTopology,
     CreateJournals,
@@ -21,6 +19,8 @@ from millwheel.master.messages import (
     UpdateTopology,
 )
 from millwheel.master.observer import Observer
+from millwheel.model.catalog import Catalog
+from millwheel.model.time import MAX_TIMESTAMP, Timestamp, hours, seconds
 from millwheel.rpc.failures import FailureCode, RequestError
 from millwheel.rpc.v1 import catalog_pb2 as catalog
 from millwheel.rpc.v1 import topology_pb2 as specs
@@ -395,12 +395,7 @@ def test_what_cannot_be_cleared_away_keeps_nobody_waiting_and_is_tried_again_aft
     world = World()
     master = Master(world)
     record = master.call(SubmitTopology(topology(), "r1"))
-    master.ask(CancelTopology("zeitgeist"))
-    while not (master.waiting and isinstance(master.waiting[0], Drop)):
-        master.step() if master.waiting else master.follow()
-    drop = master.waiting.popleft()
-    assert isinstance(drop, Drop)
-    master.take(master.core.store_failed(drop.operation, "the authority is away", retry=False))
+    _cancel_while_the_authority_is_away(master)
     world.join("w1")
     other = master.call(SubmitTopology(topology("other"), "r1"))
     assert set(world.catalog().tables) > {*record.incarnations.values(), *other.incarnations.values()}
@@ -464,8 +459,8 @@ def test_g8_a_clock_that_is_set_back_keeps_nothing_waiting_7_1() -> None:
     transact = master.waiting.popleft()
     assert isinstance(transact, Transact)
     assert isinstance(master.core.transacted(transact.operation, None)[0], Reload)
-    assert not any(isinstance(one, Reload) for one in master.core.ticked(Timestamp(seconds(80))))
-    assert any(isinstance(one, Reload) for one in master.core.ticked(Timestamp(seconds(83)))), "it is read again"
+    assert not any(isinstance(one, Reload) for one in master.core.on_tick(Timestamp(seconds(80))))
+    assert any(isinstance(one, Reload) for one in master.core.on_tick(Timestamp(seconds(83)))), "it is read again"
 
 
 async def test_g13_channels_to_servers_that_have_gone_are_closed() -> None:

@@ -9,12 +9,20 @@ import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, suppress
 
-from millwheel.coordination.contract import Change, Compare, CoordinatorUnavailableError, Entry, Outcome, Put, Snapshot
+from millwheel.coordination.contract import (
+    Change,
+    Compare,
+    CoordinatorUnavailableError,
+    KeyValue,
+    PrefixSnapshot,
+    Put,
+    TransactionResult,
+)
 from millwheel.coordination.memory import MemoryCoordinator
-from millwheel.core.catalog import Catalog
 from millwheel.master.messages import CancelTopology, SubmitTopology
 from millwheel.master.settings import MasterSettings
 from millwheel.master.shell import MasterShell
+from millwheel.model.catalog import Catalog
 from millwheel.rpc.v1 import catalog_pb2 as catalog
 from millwheel.store.memory import MemoryStore
 from tests.patience import patience
@@ -50,17 +58,17 @@ class Line:
         if self._cut.is_set():
             raise CoordinatorUnavailableError("this process is dead")
 
-    async def get(self, key: str) -> Entry | None:
+    async def get(self, key: str) -> KeyValue | None:
         self._check()
         return await self._coordinator.get(key)
 
-    async def list(self, prefix: str) -> Snapshot:
+    async def list(self, prefix: str) -> PrefixSnapshot:
         self._check()
         return await self._coordinator.list(prefix)
 
     async def transact(
         self, compares: Sequence[Compare], puts: Sequence[Put] = (), deletes: Sequence[str] = ()
-    ) -> Outcome:
+    ) -> TransactionResult:
         self._check()
         return await self._coordinator.transact(compares, puts, deletes)
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from millwheel.core.catalog import Catalog
-from millwheel.core.time import Timestamp
 from millwheel.master.hook_failures import hook_failures
 from millwheel.master.load_book import LoadBook
 from millwheel.master.messages import PauseTopology, SubmitTopology
+from millwheel.model.catalog import Catalog
+from millwheel.model.time import Timestamp
 from millwheel.rpc.hook_failures import AWAITED_PROBLEM
 from millwheel.rpc.v1 import inspection_pb2 as wire
 
@@ -95,3 +95,53 @@ def test_a_hook_that_does_not_end_is_shown_and_becomes_a_problem_after_a_minute(
     (found,) = hook_failures(known, book, NOW, computation="dip-detector")
     assert found.blocks, "its senders wait for ACKs"
     assert "process_record of key 'k1' has been awaiting for 2 min" in found.text
+
+
+def keys_reported(known: Catalog, ago: int = 0, waiting: bool = True) -> LoadBook:
+    """The key functions of both streams of the topology raise at two workers."""
+    book = LoadBook()
+    for worker in ("w1", "w2"):
+        response = wire.GetWorkerLoadResponse()
+        for incarnation, stream in sorted(known.edges()):
+            one = response.key_functions.add(
+                consumer=incarnation, stream=stream, extractor="key function", error="KeyError", attempts=2
+            )
+            one.last_us = NOW - ago
+            if waiting:
+                one.waiting.add(process=f"reader-{worker}", oldest_us=1)
+        book.heard(worker, response, Timestamp(0))
+    return book
+
+
+def test_a_key_function_that_raises_is_told_for_its_computation_and_stream() -> None:
+    known = running()[0].catalog()
+    book = keys_reported(known)
+    assert names(known, book) == ["dip-detector", "window-counter"]
+    (found,) = hook_failures(known, book, NOW, stream="queries")
+    assert (found.computation, found.blocks) == ("window-counter", True)
+    assert "computation zeitgeist/window-counter: the key function of stream 'queries' raises KeyError" in found.text
+    assert "(4 attempts); records of injector processes 'reader-w1', 'reader-w2' wait for their keys" in found.text
+    other = LoadBook()
+    for worker, told in book.workers.items():
+        for one in told.load.key_functions:
+            one.stream = "elsewhere"
+        other.heard(worker, told.load, Timestamp(0))
+    assert names(known, other, stream="queries") == [], "what this stream's senders wait for is something else"
+
+
+def test_a_key_function_for_which_nothing_waits_is_news_for_a_minute() -> None:
+    known = running()[0].catalog()
+    (found, _) = hook_failures(known, keys_reported(known, ago=5_000_000, waiting=False), NOW)
+    assert not found.blocks
+    assert "no record waits for its key now" in found.text
+    assert names(known, keys_reported(known, ago=60_000_000)) == []
+
+
+def test_key_functions_of_workers_and_topologies_that_are_gone_do_not_count() -> None:
+    world, master = running()
+    book = keys_reported(world.catalog())
+    book.forget_gone(world.catalog())
+    (found, _) = hook_failures(world.catalog(), book, NOW)
+    assert "'reader-w2'" not in found.text, "no such worker is registered"
+    master.call(PauseTopology("zeitgeist"))
+    assert names(world.catalog(), book) == []

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from millwheel.core.time import hours, seconds
 from millwheel.master.messages import (
     CancelTopology,
     CommitBatch,
@@ -14,6 +13,7 @@ from millwheel.master.messages import (
     RetireQuery,
     SubmitTopology,
 )
+from millwheel.model.time import hours, seconds
 from millwheel.rpc.failures import FailureCode, RequestError
 
 from .harness import Master, World, computation, source, topology

@@ -11,9 +11,9 @@ import pytest
 
 from millwheel.client.control import ControlClient
 from millwheel.coordination.memory import MemoryCoordinator
-from millwheel.core.time import milliseconds
 from millwheel.master.settings import MasterSettings
 from millwheel.master.shell import MasterShell
+from millwheel.model.time import milliseconds
 from millwheel.rpc.failures import FailureCode, RequestError
 from millwheel.rpc.v1 import catalog_pb2 as catalog
 from millwheel.rpc.v1 import handover_pb2

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from millwheel.core import interval_chunks
-from millwheel.core.interval_table import NOBODY, check_coverage
 from millwheel.master import draft
-from millwheel.master.draft import MOST_OPERATIONS, MOST_TRANSACTION_BYTES
+from millwheel.master.draft import MAX_OPERATIONS, MOST_TRANSACTION_BYTES
 from millwheel.master.messages import (
     CancelTopology,
     Drop,
@@ -18,6 +16,8 @@ from millwheel.master.messages import (
     Transact,
 )
 from millwheel.master.settings import MasterSettings
+from millwheel.model import interval_chunks
+from millwheel.model.interval_table import NOBODY, check_coverage
 from millwheel.rpc.failures import FailureCode, RequestError
 
 from .harness import Master, World, computation, source, topology
@@ -28,8 +28,8 @@ SETTINGS = MasterSettings(intervals_per_computation=400, maps_per_transaction=2)
 @pytest.fixture(autouse=True)
 def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Chunks of up to 8 intervals: 400 of them are as many records as 12,000 are else."""
-    monkeypatch.setattr(interval_chunks, "MOST_INTERVALS", 8)
-    monkeypatch.setattr(interval_chunks, "FEW_INTERVALS", 3)
+    monkeypatch.setattr(interval_chunks, "MAX_INTERVALS_PER_CHUNK", 8)
+    monkeypatch.setattr(interval_chunks, "MIN_INTERVALS_PER_CHUNK", 3)
 
 
 class Watched(Master):
@@ -77,7 +77,7 @@ def test_7_1_owners_that_are_gone_are_replaced_in_as_many_transactions_as_it_tak
     master.run()
     check(world, incarnations)
     assert world.state.revision > before + 1
-    assert master.largest[0] <= MOST_OPERATIONS
+    assert master.largest[0] <= MAX_OPERATIONS
     assert master.largest[1] <= MOST_TRANSACTION_BYTES
     loads = [len(world.catalog().owned_by(f"w{number:02}")) for number in range(1, 60, 2)]
     assert max(loads) - min(loads) <= 8
@@ -92,7 +92,7 @@ def test_a_cancelled_topology_with_a_large_map_goes_bit_by_bit() -> None:
     assert incarnations[0] not in known.tables
     assert not any(world.has_journal(journal) for journal in journals)
     check(world, incarnations[1:])
-    assert master.largest[0] <= MOST_OPERATIONS
+    assert master.largest[0] <= MAX_OPERATIONS
 
 
 def test_no_interval_of_a_cancelled_topology_has_an_owner_when_its_journals_are_dropped() -> None:
@@ -129,7 +129,7 @@ def test_logs_that_do_not_fit_into_the_submission_follow_it() -> None:
     outputs = [f"out{number}" for number in range(150)]
     master.call(SubmitTopology(topology("many", [source("in")], [computation("c", {"in": "k"}, outputs)]), "r"))
     assert set(world.catalog().logs) == {*outputs, "many.dead-letters"}
-    assert master.largest[0] <= MOST_OPERATIONS
+    assert master.largest[0] <= MAX_OPERATIONS
 
 
 def test_parents_of_many_large_chunks_are_let_go_in_as_many_transactions_as_it_takes_g11(

@@ -5,9 +5,9 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from millwheel.core.keys import ALL_KEYS, KeyInterval
-from millwheel.core.time import Timestamp, seconds
-from millwheel.master.load_book import LoadBook, divide
+from millwheel.master.load_book import LoadBook, divide, merged_hooks
+from millwheel.model.keys import ALL_KEYS, KeyInterval
+from millwheel.model.time import Timestamp, seconds
 from millwheel.rpc.v1 import catalog_pb2 as catalog
 from millwheel.rpc.v1 import inspection_pb2 as wire
 
@@ -113,3 +113,11 @@ def test_hook_times_are_sums_over_the_workers_that_there_are() -> None:
     (time,) = book.hooks("t")["c"]
     assert (time.hook, time.calls, time.seconds) == ("process_record", 6, 3.0)
     assert book.hooks("none") == {}
+
+
+def test_times_of_a_hook_add_up_over_intervals() -> None:
+    parts = [wire.HookTime(hook=hook, calls=2, seconds=0.5, failures=1, blocked=1) for hook in ("b", "a", "b")]
+    assert [(one.hook, one.calls, one.seconds, one.failures, one.blocked) for one in merged_hooks(parts)] == [
+        ("a", 2, 0.5, 1, 1),
+        ("b", 4, 1.0, 2, 2),
+    ]

@@ -12,12 +12,12 @@ from prometheus_client import CollectorRegistry, generate_latest
 
 from millwheel.client.control import ControlClient
 from millwheel.coordination.memory import MemoryCoordinator
-from millwheel.core.time import Duration, milliseconds
 from millwheel.master.balancing import BalanceSettings
 from millwheel.master.messages import SubmitTopology
 from millwheel.master.metrics import MasterCollector
 from millwheel.master.settings import MasterSettings
 from millwheel.master.shell import MasterShell
+from millwheel.model.time import Duration, milliseconds
 from millwheel.rpc.v1 import interval_pb2 as wire
 from millwheel.store.memory import MemoryStore
 from tests.patience import patience

@@ -6,9 +6,6 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from millwheel.core.catalog import ACTIVE_STATES
-from millwheel.core.interval_table import check_coverage, interval_from_proto
-from millwheel.core.keys import KeyInterval
 from millwheel.master.messages import (
     CancelTopology,
     CommitBatch,
@@ -25,6 +22,9 @@ from millwheel.master.messages import (
     Transact,
 )
 from millwheel.master.settings import MasterSettings
+from millwheel.model.catalog import ACTIVE_STATES
+from millwheel.model.interval_table import check_coverage, interval_from_proto
+from millwheel.model.keys import KeyInterval
 from millwheel.rpc.v1 import catalog_pb2 as catalog
 
 from .harness import Master, World, computation, now_of, source, topology
@@ -216,7 +216,7 @@ class Masters(RuleBasedStateMachine):
 
 
 TestMasters = Masters.TestCase
-TestMasters.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+TestMasters.settings = settings(max_examples=60, stateful_step_count=40)
 
 
 class Owners(Masters):
@@ -253,4 +253,4 @@ class Owners(Masters):
 
 
 TestOwners = Owners.TestCase
-TestOwners.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+TestOwners.settings = settings(max_examples=60, stateful_step_count=40)

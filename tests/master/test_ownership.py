@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from millwheel.coordination.contract import Outcome
-from millwheel.core import catalog_keys as keys
-from millwheel.core.catalog import Catalog
+from millwheel.coordination.contract import TransactionResult
 from millwheel.master.draft import Draft
 from millwheel.master.messages import CancelTopology, CommitBatch, CreateJournals, SubmitTopology, Transact
 from millwheel.master.settings import MasterSettings
+from millwheel.model import catalog_keys as keys
+from millwheel.model.catalog import Catalog
 from millwheel.rpc.failures import FailureCode, RequestError
 from millwheel.rpc.v1 import catalog_pb2 as catalog
 
@@ -181,7 +181,7 @@ def test_a_late_answer_to_an_earlier_attempt_is_not_taken_for_the_present_one() 
     master.take(master.core.transacted(first.operation, None))
     step_to(master, Transact)
     assert master.core.transacted(first.operation, None) == []
-    assert master.core.transacted(first.operation, Outcome(True, 99)) == []
+    assert master.core.transacted(first.operation, TransactionResult(True, 99)) == []
 
 
 def test_requests_wait_for_the_store_and_are_refused_when_it_fails() -> None:
@@ -258,7 +258,7 @@ def test_7_1_a_dead_workers_intervals_are_spread_by_what_they_cost() -> None:
     known = world.catalog()
     journals = sorted(one.interval.journal for one in known.owned_by("w1"))
     loads = {journal: 0.6 if index == 0 else 0.05 for index, journal in enumerate(journals)}
-    master.core.weighed(loads)
+    master.core.on_load(loads)
     world.leave("w1")
     for worker in ("w2", "w3"):
         world.join(worker)

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 import pytest
 
-from millwheel.core.keys import ALL_KEYS
 from millwheel.master.packages import CHUNK_BYTES, Packages
+from millwheel.model.keys import ALL_KEYS
 from millwheel.rpc.failures import RequestError
 from millwheel.store.contract import StateRow, StoreUnavailableError
 from millwheel.store.memory import MemoryStore

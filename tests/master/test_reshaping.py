@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from millwheel.core.catalog import Catalog
-from millwheel.core.keys import KeyInterval
 from millwheel.master.messages import (
     CancelTopology,
     DrainTopology,
@@ -20,6 +18,8 @@ from millwheel.master.messages import (
     Transact,
 )
 from millwheel.master.settings import MasterSettings
+from millwheel.model.catalog import Catalog
+from millwheel.model.keys import KeyInterval
 from millwheel.rpc.failures import FailureCode, RequestError
 from millwheel.rpc.v1 import catalog_pb2 as catalog
 
@@ -107,7 +107,7 @@ def test_a_move_by_load_weighs_intervals_as_their_owners_told() -> None:
     mine = here(known, b"a").owner.worker_id
     others = [worker for worker in ("w1", "w2", "w3") if worker != mine]
     busy = {one.interval.journal: 0.4 for one in known.owned_by(others[0])}
-    master.core.weighed(busy)
+    master.core.on_load(busy)
     (moved,) = make(master, MoveInterval(at(b"a")))
     assert moved.owner.worker_id == others[1]
 

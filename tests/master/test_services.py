@@ -18,12 +18,12 @@ from millwheel.client.control import ControlClient
 from millwheel.client.log_link import delete_cursor, list_cursors
 from millwheel.coordination.contract import Put
 from millwheel.coordination.memory import MemoryCoordinator
-from millwheel.core.catalog_keys import LEADERSHIP
-from millwheel.core.time import MAX_TIMESTAMP, milliseconds
 from millwheel.master.messages import SubmitTopology
 from millwheel.master.packages import MAX_PACKAGE_BYTES, Packages
 from millwheel.master.settings import MasterSettings
 from millwheel.master.shell import MasterShell
+from millwheel.model.catalog_keys import LEADERSHIP
+from millwheel.model.time import MAX_TIMESTAMP, milliseconds
 from millwheel.rpc.channel import open_channel
 from millwheel.rpc.failures import FailureCode, RequestError
 from millwheel.rpc.v1 import catalog_pb2 as catalog
@@ -194,6 +194,31 @@ async def test_routing_is_told_whole_and_again_after_each_change(cluster: Cluste
     await watch.aclose()  # type: ignore[attr-defined]
 
 
+async def test_routing_has_each_type_that_the_stream_is_declared_with_4_2(cluster: Cluster) -> None:
+    """A declaration without a schema, as of an older release, takes any record: then no type is told."""
+    kinds = {kind: specs.RecordSchema(types=[specs.TypeSchema(kind=kind)]) for kind in ("int", "str")}
+    readers = [computation("r", {"queries": "q"}, ["out"])]
+
+    def reader(name: str, **more: Any) -> specs.TopologySpec:
+        return topology(name, [source("queries", **more)], readers)
+
+    async def told() -> list[str]:
+        routing = await cluster.client.routing("queries")
+        assert not routing.stream.HasField("schema")
+        return [schema.types[0].kind for schema in routing.schemas]
+
+    await cluster.submit(reader("a", schema=kinds["str"]))
+    await cluster.submit(reader("b", schema=kinds["str"]))
+    assert await told() == ["str"]
+    await cluster.submit(reader("c", schema=kinds["int"]))
+    assert await told() == ["str", "int"]
+    await cluster.submit(reader("d"))
+    assert await told() == []
+    await cluster.client.cancel("d")
+    await cluster.client.update(with_code(reader("a", schema=kinds["int"])))
+    assert await told() == ["int", "str"]
+
+
 async def test_routing_of_an_unknown_stream_is_not_found(cluster: Cluster) -> None:
     error = await refused(anext(cluster.client.watch_routing("queries")))
     assert error.code is FailureCode.NOT_FOUND
@@ -309,6 +334,19 @@ async def test_g7_a_process_is_retired_when_its_end_is_in_the_authoritys_journal
         servicer.journaled = {}
         await cluster.client.retire_injector("queries", "p")
         assert (await cluster.client.list_injectors("queries"))[0].retired
+
+
+async def test_a_process_is_not_called_unfinished_while_the_authority_is_away(cluster: Cluster) -> None:
+    """Whether it has finished was not known. Who was told to finish it first had done so."""
+    async with neighbours() as (address, servicer):
+        await register_authority(cluster.coordinator, address)
+        await cluster.submit()
+        await cluster.client.open_injector("queries", "p")
+        servicer.values = {"p": MAX_TIMESTAMP}
+    away = await refused(cluster.client.retire_injector("queries", "p"))
+    assert (away.code, away.reason) == (FailureCode.UNAVAILABLE, "AUTHORITY_AWAY")
+    assert "authority of stream 'queries' cannot be reached" in away.message
+    assert "`millwheel authority run`" in away.remedy
 
 
 async def test_g8_of_many_injector_processes_each_is_listed_as_it_is(cluster: Cluster) -> None:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from millwheel.core.interval_table import IntervalTable
 from millwheel.master.messages import CancelTopology, DrainTopology, SubmitTopology
 from millwheel.master.settings import MasterSettings
 from millwheel.master.validation import validate
+from millwheel.model.interval_table import IntervalTable
 from millwheel.rpc.failures import FailureCode, RequestError
 from millwheel.rpc.v1 import topology_pb2 as specs
 
@@ -214,7 +214,7 @@ def test_dead_letters_have_their_stream_to_themselves_across_topologies_too() ->
 def test_a_stream_of_another_topology_may_be_read_and_an_unknown_one_may_not_4_1() -> None:
     world = World()
     reader = topology("reader", [], [computation("r", {"windows": "query"}, ["out"])])
-    assert "nobody produces or injects this stream" in problems_of(reader, world)
+    assert "no computation or injector produces this stream" in problems_of(reader, world)
     master = Master(world)
     submit(master, topology())
     assert not problems_of(reader, world)

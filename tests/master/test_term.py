@@ -8,14 +8,14 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from millwheel.coordination.contract import Compare, Outcome, Put, Snapshot
+from millwheel.coordination.contract import Compare, PrefixSnapshot, Put, TransactionResult
 from millwheel.coordination.election import Election
 from millwheel.coordination.memory import MemoryCoordinator
-from millwheel.core.catalog import Catalog
 from millwheel.master.messages import DrainTopology, Progress, SubmitTopology
 from millwheel.master.settings import MasterSettings
 from millwheel.master.shell import wall_clock
 from millwheel.master.term import Term
+from millwheel.model.catalog import Catalog
 from millwheel.rpc.failures import NOT_LEADING, RequestError
 from millwheel.store.memory import MemoryStore
 from tests.patience import patience
@@ -31,14 +31,14 @@ class HeldCoordinator(MemoryCoordinator):
         self.lists, self.takes = asyncio.Event(), asyncio.Event()
         self.asked = asyncio.Event()
 
-    async def list(self, prefix: str) -> Snapshot:
+    async def list(self, prefix: str) -> PrefixSnapshot:
         if not prefix:
             await self.lists.wait()
         return await super().list(prefix)
 
     async def transact(
         self, compares: Sequence[Compare] = (), puts: Sequence[Put] = (), deletes: Sequence[str] = ()
-    ) -> Outcome:
+    ) -> TransactionResult:
         if any(not put.lease for put in puts):
             self.asked.set()
             await self.takes.wait()

@@ -6,8 +6,6 @@ from collections.abc import Callable
 
 import pytest
 
-from millwheel.core.catalog import Catalog
-from millwheel.core.time import MAX_TIMESTAMP, Timestamp, seconds
 from millwheel.master import assignment, draft
 from millwheel.master.messages import (
     CancelTopology,
@@ -23,6 +21,8 @@ from millwheel.master.messages import (
 )
 from millwheel.master.settings import MasterSettings
 from millwheel.master.updating import update_problems
+from millwheel.model.catalog import Catalog
+from millwheel.model.time import MAX_TIMESTAMP, Timestamp, seconds
 from millwheel.rpc.failures import RequestError
 from millwheel.rpc.v1 import catalog_pb2 as catalog
 from millwheel.rpc.v1 import topology_pb2 as specs
@@ -420,8 +420,8 @@ def test_children_of_a_merge_run_the_new_version_without_another_takeover_7_1() 
 def test_an_update_of_intervals_with_more_owners_than_a_transaction_names_goes_in_several_7_1(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(draft, "MOST_OPERATIONS", 20)
-    monkeypatch.setattr(assignment, "_MOST_WORKERS", 6)
+    monkeypatch.setattr(draft, "MAX_OPERATIONS", 20)
+    monkeypatch.setattr(assignment, "_MAX_WORKERS_PER_TRANSACTION", 6)
     world = World()
     names = [f"w{number:02}" for number in range(30)]
     for name in names:

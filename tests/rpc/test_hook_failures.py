@@ -9,7 +9,6 @@ from millwheel.rpc.hook_failures import (
     failure_text,
     heading,
     merged,
-    merged_hooks,
     names_remedy,
 )
 from millwheel.rpc.v1 import inspection_pb2 as wire
@@ -58,12 +57,25 @@ def test_code_in_a_message_keeps_its_lines() -> None:
 def test_a_blocked_key_is_shown_as_one_sentence() -> None:
     assert failure_text(FAILURE, SINCE + 6_000_000) == (
         "process_record of key 'cat' raises ValueError: no cats (a.py:3 in f), since 2023-11-14T22:13:20Z "
-        "(7 attempts); next attempt in 3.5 s"
+        "(7 attempts); next attempt in 3.5 s; it is tried again by itself; if that does not help: mend the code, or "
+        "give such records up by `on_failure=mw.dead_letter()`; then `millwheel topology update`"
     )
-    assert failure_text(FAILURE, SINCE + 10_000_000).endswith("; next attempt now")
+    assert failure_text(FAILURE, SINCE + 10_000_000, remedy=False).endswith("; next attempt now")
     permanent = failure_text(changed(permanent=True), SINCE)
     assert "trying again does not help: mend the code, or give such records up" in permanent
     assert permanent.endswith("`on_failure=mw.dead_letter()`; then `millwheel topology update`")
+
+
+def test_a_dead_letter_without_a_key_is_told_with_its_own_remedy() -> None:
+    """It said to give such records up by dead letters, which was the setting in force."""
+    problem = "its dead letter has no key at computation `repair`: KeyError: 'x': mend `repair`'s key function"
+    for permanent in (False, True):
+        failure = changed(dead_letter_problem=problem, permanent=permanent)
+        for remedy in (False, True):
+            assert failure_text(failure, SINCE + 6_000_000, remedy=remedy) == (
+                "process_record of key 'cat' raises ValueError: no cats (a.py:3 in f), since 2023-11-14T22:13:20Z "
+                f"(7 attempts); next attempt in 3.5 s; {problem}"
+            )
 
 
 def test_a_computation_has_stopped_or_blocks_keys_or_goes_on() -> None:
@@ -117,14 +129,6 @@ def test_a_hook_that_does_not_end_is_said_by_itself_and_beside_failures() -> Non
     text = computation_text("t/c", both, "", now)
     assert text.startswith("computation t/c: 2 keys are blocked")
     assert said in text
-    assert (heading(both, "", now), names_remedy(both, "")) == ("FAILING", False)
+    assert (heading(both, "", now), names_remedy(both, "")) == ("FAILING", True)
     over = merged([only, wire.HookFailures(attempts=9, last=FAILURE)])
     assert "raised" not in computation_text("t/c", over, "", now), "that was long ago"
-
-
-def test_times_of_a_hook_add_up_over_intervals() -> None:
-    parts = [wire.HookTime(hook=hook, calls=2, seconds=0.5, failures=1, blocked=1) for hook in ("b", "a", "b")]
-    assert [(one.hook, one.calls, one.seconds, one.failures, one.blocked) for one in merged_hooks(parts)] == [
-        ("a", 2, 0.5, 1, 1),
-        ("b", 4, 1.0, 2, 2),
-    ]

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from millwheel.core.limits import MAX_KEY_BYTES
+from millwheel.model.limits import MAX_KEY_BYTES
 from millwheel.rpc.v1 import topology_pb2
 from millwheel.sdk.errors import KeyExtractionError, TooLargeError, UsageError
 from millwheel.sdk.keys import join_key, key, mapping_extractor, split_key

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from millwheel.rpc.v1 import topology_pb2
 from millwheel.sdk.codecs import Codec, codec_for, state_codec_for
 from millwheel.sdk.errors import UnsupportedTypeError, ValueEncodeError
-from millwheel.sdk.round_trip import quick_check
+from millwheel.sdk.exact_types import exact_test
 
 T = TypeVar("T")
 
@@ -180,25 +180,83 @@ def test_g2_one_stray_part_is_refused_unless_it_can_be_read_again_4_3(pair: tupl
         assert _accepted(whole, value) == _readable(whole, value), (whole, value)
 
 
-_PLAIN = st.sampled_from([bool, bytes, float, int, str])
-_ITEMS: Any = st.sampled_from([True, b"x", 1.5, 1, "a", Level.LOW, None, Kind.A, UUID(int=1), 2**62, (), Leaf()])
-_VALUES = (
-    _ITEMS | st.lists(_ITEMS, max_size=3) | st.dictionaries(st.sampled_from([1, "a", 1.5, b"x", Level.LOW]), _ITEMS)
-)
+class Tree(msgspec.Struct):
+    left: Tree | None = None
 
 
-@given(_PLAIN.flatmap(lambda kind: st.sampled_from([kind, _LIST[kind], _DICT[kind, int], _DICT[str, kind]])), _VALUES)
-def test_the_quick_check_agrees_with_decoding(kind: Any, value: Any) -> None:
-    def slow(value: Any, encoded: bytes) -> None:
-        if not _readable(kind, value):
-            raise ValueEncodeError("no")
+class Even(msgspec.Struct):
+    n: int = 0
 
+    def __post_init__(self) -> None:
+        if self.n % 2:
+            raise ValueError("odd")
+
+
+class Covered(Leaf):
+    x = property(lambda self: 0.0)
+
+
+@given(_NESTED, _STRAY)
+def test_what_an_exact_test_passes_can_be_read_again(pair: tuple[Any, Any], stray: Any) -> None:
+    kind = pair[0]
+    for whole, value in (
+        (kind, stray),
+        (_LIST[kind], [stray]),
+        (_DICT[str, kind], {"k": stray}),
+        (_BOX[kind], Box(stray)),
+    ):
+        exact = exact_test(whole)
+        assert exact is None or not exact(value) or not _encodable(value) or _readable(whole, value), (whole, value)
+
+
+def _encodable(value: Any) -> bool:
     try:
-        quick_check(kind, slow)(value, b"")
-    except ValueEncodeError:
-        assert not _readable(kind, value)
-    else:
-        assert _readable(kind, value)
+        msgspec.msgpack.encode(value)
+    except (TypeError, OverflowError, ValueError):
+        return False
+    return True
+
+
+@pytest.mark.parametrize(
+    ("kind", "value", "wrong"),
+    [
+        (int, 1, True),
+        (dict[int, int], {1: 2}, {1: 2.0}),
+        (dict[tuple[int, str], list[float]], {(1, "a"): [1.5]}, {(1, "a", 2): [1.5]}),
+        (tuple[int, ...], (1, 2), [1, 2]),
+        (list[tuple[int, bytes | None]], [(1, None), (2, b"x")], [(1, "x")]),
+        (Leaf, Leaf(1.5, 2), Wider(1.5, 2)),
+        (dict[str, Box[Leaf | None]], {"a": Box(Leaf())}, {"a": Box(1)}),
+    ],
+)
+def test_an_exact_test_knows_its_type(kind: Any, value: Any, wrong: Any) -> None:
+    exact = exact_test(kind)
+    assert exact is not None
+    assert exact(value)
+    assert not exact(wrong)
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        *(Any, Tree, Even, Strict, Level, Cat | Dog, int | str | None, set[int], list, dict[Leaf, int], Row, Window),
+        Covered,
+        msgspec.defstruct("Keyword", [("class", int)]),
+        msgspec.defstruct("Ligature", [("\ufb01x", int)]),
+    ],
+)
+def test_what_only_its_decoder_knows_has_no_exact_test(kind: Any) -> None:
+    assert exact_test(kind) is None
+
+
+class Liar(dict[int, int]):
+    __class__ = dict  # type: ignore[assignment]
+
+
+def test_an_exact_test_looks_at_the_class_that_the_encoder_sees() -> None:
+    exact = exact_test(dict[int, int])
+    assert exact is not None
+    assert not exact(Liar({1: 2}))
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ from millwheel.rpc.v1 import topology_pb2
 from millwheel.sdk.compiled import compile_computation, consumers_of
 from millwheel.sdk.context import Context, Scope, StateCell
 from millwheel.sdk.dead_letters import dead_letter_stream
+from millwheel.sdk.record_schema import record_schema
 from millwheel.sdk.spec import spec_digest
 
 T = TypeVar("T")
@@ -212,6 +213,7 @@ def test_the_spec_says_everything_that_was_declared() -> None:
                 expected_injectors=["one", "two"],
                 retention=topology_pb2.Retention(max_age_us=3_600_000_000),
                 allowed_skew_us=300_000_000,
+                schema=record_schema(Query),
             ),
             topology_pb2.StreamSpec(
                 name="theirs", record_type="Query", format=topology_pb2.VALUE_FORMAT_MSGPACK, external=True

@@ -1,4 +1,4 @@
-"""Batch writes into a real server: one effect for each row, however often the load is tried (design §9; 5.2)."""
+"""Batch writes into a real server: one effect for each row, however often the load is tried (5.2)."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
 from millwheel.client.injector import BatchOf
-from millwheel.core.time import MAX_TIMESTAMP
 from millwheel.injectors.spark import SinkError
 from millwheel.injectors.spark.driver import settle
 from millwheel.injectors.spark.interpreter import check_interpreter, ignore_pandas_warning
 from millwheel.injectors.spark.options import parse_options
 from millwheel.injectors.spark.source import BatchWriter
+from millwheel.model.time import MAX_TIMESTAMP
 from tests.spark.faults import arm
 from tests.spark.jobs import DAY, options_for
 from tests.spark.server import TripServer

@@ -13,10 +13,10 @@ pytest.importorskip("pyspark")
 
 import pyarrow as pa
 
-from millwheel.core.time import MAX_TIMESTAMP, from_datetime
 from millwheel.injectors.spark.columns import RowReader
 from millwheel.injectors.spark.errors import RowError
 from millwheel.injectors.spark.options import SinkOptions
+from millwheel.model.time import MAX_TIMESTAMP, from_datetime
 
 OPTIONS = SinkOptions("flights", "id", "at", watermark_column="known")
 NOW = from_datetime(datetime(2026, 11, 22, tzinfo=UTC))
@@ -61,7 +61,7 @@ def arrow(given_rows: list[dict[str, Any]]) -> pa.RecordBatch:
     return pa.RecordBatch.from_pylist(cells, SCHEMA)
 
 
-@settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=50, suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(rows, min_size=1, max_size=4), st.lists(rows, min_size=1, max_size=4))
 def test_rows_become_mappings_with_times_in_microseconds(
     first: list[dict[str, Any]], second: list[dict[str, Any]]

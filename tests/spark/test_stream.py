@@ -1,4 +1,4 @@
-"""Streaming queries into a real server: exactly once, whatever dies between Spark and MillWheel (design §9; 5.2).
+"""Streaming queries into a real server: exactly once, whatever dies between Spark and MillWheel (5.2).
 
 One query at a time, on one session; each test has a server of its own. That every id has one effect says that
 nothing came twice, and nothing is lost; that none was late says that no watermark passed a batch under way (G7).
@@ -17,8 +17,8 @@ import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 
-from millwheel.core.time import MAX_TIMESTAMP, MIN_TIMESTAMP
 from millwheel.injectors.spark import SinkError, finish_stream
+from millwheel.model.time import MAX_TIMESTAMP, MIN_TIMESTAMP
 from tests.patience import patience
 from tests.spark.faults import arm, disarm
 from tests.spark.jobs import DAY, options_for, start, write_trips

@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 
 from millwheel.coordination.contract import DamagedValueError, Put
-from millwheel.core.keys import ALL_KEYS
+from millwheel.model.keys import ALL_KEYS
 from millwheel.store import layout
 from millwheel.store.contract import Append, CorruptValueError, PartId, StateRow
 from millwheel.store.database import EmbeddedDatabase
 from millwheel.store.directory import DatabaseDirectory
-from millwheel.store.rocks import Batch, Rocks
+from millwheel.store.rocks import Rocks, RowBatch
 
 PART = PartId("timers", 5, 1)
 STATE_KEY = layout.state_prefix("c") + b"key"
@@ -39,7 +39,7 @@ def flip(path: Path, key: bytes, *, state: bool = False) -> None:
     rocks = Rocks(directory)
     (value,) = rocks.get([key], state=state)
     assert value is not None
-    batch = Batch(rocks)
+    batch = RowBatch(rocks)
     damaged = value[:-1] + bytes((value[-1] ^ 1,))
     if state:
         batch.put(key, damaged, rocks.state_family)

@@ -24,7 +24,7 @@ from millwheel.store.contract import (
 from millwheel.store.database import EmbeddedDatabase
 from millwheel.store.directory import DatabaseDirectory
 from millwheel.store.embedded import EmbeddedStore
-from millwheel.store.rocks import Batch, Rocks
+from millwheel.store.rocks import Rocks, RowBatch
 from millwheel.store.writer import StoreThread
 
 
@@ -38,7 +38,7 @@ class WatchedRocks(Rocks):
     fail_before = False
     fail_after = False
 
-    def write(self, batch: Batch) -> None:
+    def write(self, batch: RowBatch) -> None:
         self.writes += 1
         if self.fail_before:
             self._failure = "injected"
@@ -172,7 +172,7 @@ async def test_emptied_rows_are_forgotten_after_a_restart_too(tmp_path: Path) ->
             await database.store.write_states(journal, journal, 5, [StateRow(b"x", 1, b"")])
     directory = DatabaseDirectory(tmp_path)
     rocks = Rocks(directory)
-    batch = Batch(rocks)
+    batch = RowBatch(rocks)
     # As if the process had died between dropping a journal and forgetting what it had emptied.
     batch.delete(layout.head_key("k"))
     rocks.write(batch)
@@ -280,7 +280,7 @@ async def test_g2_what_refuses_a_call_is_on_disk_before_it_is_told_6_1_2(opened:
 CALLS = st.sampled_from(["append", "repeat", "head", "fence", "old fence", "part", "rows", "delete entries"])
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(calls=st.lists(st.lists(st.tuples(CALLS, st.booleans()), min_size=1, max_size=4), max_size=12))
 def test_g1_no_answer_that_waits_for_a_sync_rests_on_less_6_1_1(
     tmp_path_factory: pytest.TempPathFactory, calls: list[list[tuple[str, bool]]]

@@ -10,7 +10,7 @@ import pytest
 from millwheel.store.contract import StoreError
 from millwheel.store.directory import DatabaseDirectory
 from millwheel.store.power_loss import SyncedMark
-from millwheel.store.rocks import Batch, Rocks
+from millwheel.store.rocks import Rocks, RowBatch
 
 SIZE = 16_384
 """Bytes of each value: records of several blocks of the disk."""
@@ -26,7 +26,7 @@ def write(path: Path, copy: Path, *, synced: int, unsynced: int) -> None:
     rocks = Rocks(directory)
     try:
         for number in range(synced + unsynced):
-            batch = Batch(rocks)
+            batch = RowBatch(rocks)
             batch.put(key(number), bytes((number,)) * SIZE)
             rocks.write(batch)
             if number < synced:

@@ -21,10 +21,10 @@ import msgspec
 
 from millwheel.client.control import ControlClient
 from millwheel.client.watermarks import WatermarkClient
-from millwheel.core.time import MAX_TIMESTAMP
+from millwheel.model.time import MAX_TIMESTAMP
 from millwheel.rpc.channel import open_channel
 from millwheel.rpc.deliveries import answered_tokens
-from millwheel.rpc.errors import heed_cancellation
+from millwheel.rpc.errors import raise_if_cancelled
 from millwheel.rpc.v1 import delivery_pb2 as wire
 from millwheel.rpc.v1 import delivery_pb2_grpc
 from millwheel.rpc.watermarks import WatermarkReport
@@ -105,7 +105,7 @@ class Feeder:
             except (grpc.aio.AioRpcError, asyncio.CancelledError):
                 # The server was killed: to the next attempt. A call that fails while it is written to may show it by a
                 # cancellation.
-                heed_cancellation()
+                raise_if_cancelled()
             await asyncio.sleep(0.02)
 
     async def _converse(self, call: Any) -> None:

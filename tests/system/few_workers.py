@@ -10,20 +10,20 @@ from pathlib import Path
 
 from millwheel.authority.service import WatermarkServicer
 from millwheel.authority.shell import AuthorityShell
-from millwheel.cli.daemons.pieces import cancel, draw_sequencer, ensure_journal
 from millwheel.client.control import ControlClient
 from millwheel.coordination.contract import Put
-from millwheel.core.catalog_keys import authority_key
-from millwheel.core.time import milliseconds
 from millwheel.master.services import add_services
 from millwheel.master.settings import MasterSettings
 from millwheel.master.shell import MasterShell
+from millwheel.model.catalog_keys import authority_key
+from millwheel.model.time import milliseconds
 from millwheel.rpc.server import bind, create_server
 from millwheel.rpc.v1 import catalog_pb2 as catalog
 from millwheel.rpc.v1.common_pb2 import Endpoint
 from millwheel.rpc.v1.watermark_pb2_grpc import add_WatermarkServiceServicer_to_server
+from millwheel.server.startup import cancel, draw_sequencer, ensure_journal
 from millwheel.store.database import EmbeddedDatabase
-from millwheel.worker.interval import Settings
+from millwheel.worker.interval import IntervalSettings
 from millwheel.worker.shell.authority import AuthorityLink
 from millwheel.worker.shell.worker import Worker, WorkerSettings
 
@@ -40,7 +40,7 @@ class FewWorkers:
 
 
 @asynccontextmanager
-async def few_workers(path: Path, count: int, settings: Settings | None = None) -> AsyncIterator[FewWorkers]:
+async def few_workers(path: Path, count: int, settings: IntervalSettings | None = None) -> AsyncIterator[FewWorkers]:
     """``count`` workers w0, w1, … with their own addresses; everything ends with the block."""
     async with AsyncExitStack() as stack:
         database = await stack.enter_async_context(await EmbeddedDatabase.open(path / "db"))
@@ -61,7 +61,7 @@ async def few_workers(path: Path, count: int, settings: Settings | None = None) 
         stack.push_async_callback(server.stop, 0.5)
         control = await stack.enter_async_context(ControlClient(address, patience=10))
         workers = [
-            await _worker(stack, database, f"w{number}", address, path, control, settings or Settings())
+            await _worker(stack, database, f"w{number}", address, path, control, settings or IntervalSettings())
             for number in range(count)
         ]
         await master.leading()
@@ -75,7 +75,7 @@ async def _worker(
     authority: str,
     path: Path,
     control: ControlClient,
-    settings: Settings,
+    settings: IntervalSettings,
 ) -> Worker:
     link = AuthorityLink(authority)
     await link.start()

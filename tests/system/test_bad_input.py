@@ -13,7 +13,7 @@ import millwheel as mw
 from millwheel.client.control import ControlClient
 from millwheel.client.injector import Injector
 from millwheel.client.subscription import Subscription
-from millwheel.core.limits import MAX_DELIVERED_BYTES
+from millwheel.model.limits import MAX_DELIVERED_BYTES
 from millwheel.rpc.channel import open_channel
 from millwheel.rpc.failures import FailureCode, RequestError
 from millwheel.rpc.v1 import delivery_pb2 as wire

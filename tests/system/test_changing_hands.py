@@ -21,13 +21,13 @@ from millwheel.client.injector import Injector, InjectorSettings
 from millwheel.client.subscription import From, Subscription
 from millwheel.rpc.failures import RequestError
 from millwheel.rpc.v1 import interval_pb2 as wire
-from millwheel.worker.interval import Settings
+from millwheel.worker.interval import IntervalSettings
 from tests.patience import patience
 from tests.system import counting
 from tests.system.counting import Load, Total, WindowCount
 from tests.system.few_workers import FewWorkers, few_workers
 
-SMALL = Settings(flush_interval=50_000, checkpoint_entries=20)
+SMALL = IntervalSettings(flush_interval=50_000, checkpoint_entries=20)
 RATE = 2_000
 SEED = int(os.environ.get("MILLWHEEL_SEED", "11"))
 

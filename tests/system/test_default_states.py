@@ -11,8 +11,8 @@ import millwheel as mw
 from millwheel.cli.loading import load
 from millwheel.client.control import ControlClient
 from millwheel.client.injector import Injector
-from millwheel.core.keys import ALL_KEYS
-from millwheel.worker.interval import IntervalCore, Settings
+from millwheel.model.keys import ALL_KEYS
+from millwheel.worker.interval import IntervalCore, IntervalSettings
 from tests.documents.blocks import blocks_of
 from tests.system.few_workers import FewWorkers, few_workers
 from tests.system.server import ROOT
@@ -47,7 +47,7 @@ async def _until(look: Callable[[], Awaitable[list[bytes]]], count: int) -> None
 
 async def test_g13_the_windows_of_the_readme_leave_no_row_and_no_cell_8_3(tmp_path: Path) -> None:
     (tmp_path / "zeitgeist.py").write_text(blocks_of(ROOT / "README.md")[0].code)
-    settings = Settings(flush_interval=10_000, checkpoint_entries=2)
+    settings = IntervalSettings(flush_interval=10_000, checkpoint_entries=2)
     async with few_workers(tmp_path, 1, settings) as cluster:
         packaged = load(f"{tmp_path / 'zeitgeist.py'}:zeitgeist")
         query: Any = packaged.topology.plan().streams["queries"].type

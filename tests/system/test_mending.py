@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from millwheel.cli.dev_server import DevServer, DevSettings, running
 from millwheel.client.injector import Injector
 from millwheel.client.subscription import Subscription
+from millwheel.server.dev_server import DevServer, DevSettings, running
 from millwheel.worker.messages import Appended, Delivery
 from tests.patience import patience
 from tests.system import words as program

@@ -9,16 +9,16 @@ from pathlib import Path
 import pytest
 
 import millwheel as mw
-from millwheel.cli.dev_server import DevServer, DevSettings, running
 from millwheel.client.control import ControlClient
 from millwheel.client.injector import Injector
 from millwheel.client.subscription import Subscription
-from millwheel.core import catalog_keys as keys
+from millwheel.model import catalog_keys as keys
 from millwheel.rpc.failures import FailureCode, RequestError
 from millwheel.rpc.v1.interval_pb2 import IntervalName
+from millwheel.server.dev_server import DevServer, DevSettings, running
 from millwheel.store import layout
 from millwheel.store.directory import DatabaseDirectory
-from millwheel.store.rocks import Batch, Rocks
+from millwheel.store.rocks import Rocks, RowBatch
 from millwheel.worker.shell.metrics import WorkerCollector
 from tests.patience import patience
 from tests.system import words as program
@@ -62,7 +62,7 @@ class Stored:
         return value
 
     def put(self, key: bytes, value: bytes, *, state: bool = False) -> None:
-        batch = Batch(self.rocks)
+        batch = RowBatch(self.rocks)
         if state:
             batch.put(key, value, self.rocks.state_family)
         else:

@@ -30,7 +30,7 @@ async def split_where_the_load_is_halved(server: Server) -> None:
             break
         assert told.code == 6, told.err
         # Not yet, or of the first key or two that came.
-        assert "has told nothing of its keys' load yet" in told.err or "no key divides the load" in told.err
+        assert "has not reported its keys' load yet" in told.err or "no key divides the load" in told.err
         await asyncio.sleep(0.25)
     lower, upper = json.loads(told.out)
     assert lower["parents"] == upper["parents"] != []

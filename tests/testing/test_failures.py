@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 import millwheel as mw
-from millwheel.testing import TopologyHarness
+from millwheel.sdk.errors import UsageError
+from millwheel.testing import HookTimeoutError, TopologyHarness
 
 AT = mw.Timestamp(1)
 
@@ -37,11 +39,11 @@ class AsyncFragile(Fragile):
         super().process_record(ctx, record)
 
 
-def harness_of(computation: Any = Fragile, **options: Any) -> TopologyHarness:
+def harness_of(computation: Any = Fragile, hook_timeout_seconds: float = 60, **options: Any) -> TopologyHarness:
     topology = mw.Topology("words")
     topology.source("words", str)
     topology.add(computation, name="fragile", inputs={"words": mw.key(lambda word: word[-1])}, **options)
-    return TopologyHarness(topology)
+    return TopologyHarness(topology, hook_timeout_seconds=hook_timeout_seconds)
 
 
 @pytest.mark.parametrize("computation", [Fragile, AsyncFragile])
@@ -255,3 +257,106 @@ def test_of_a_source_that_nothing_reads_the_records_are_what_was_injected() -> N
     harness.finish()
     harness.crash()
     assert [(one.value, one.timestamp) for one in harness.produced("words")] == [("a", AT)]
+
+
+class Endless(mw.Computation[str, int]):
+    """Waits for what never comes, while ``gone``; ``stubborn``: it goes on when it is cancelled."""
+
+    def __init__(self, stubborn: bool = False) -> None:
+        self.stubborn = stubborn
+        self.gone = True
+        self.begun: list[str] = []
+
+    async def process_record(self, ctx: mw.Context[int], record: mw.Record[str]) -> None:
+        self.begun.append(record.value)
+        while self.gone:
+            try:
+                await asyncio.Event().wait()
+            except asyncio.CancelledError:
+                if not self.stubborn:
+                    raise
+        ctx.state += 1
+
+
+@pytest.mark.parametrize("options", [{}, {"on_failure": mw.dead_letter(after=1)}])
+@pytest.mark.parametrize("stubborn", [False, True])
+def test_a_hook_that_awaits_what_never_comes_fails_by_name(stubborn: bool, options: dict[str, Any]) -> None:
+    """The call stood still for ever. No policy hides it: on a cluster nothing ends such a hook."""
+    endless = Endless(stubborn)
+    harness = harness_of(endless, hook_timeout_seconds=0.05, **options)
+    with pytest.raises(HookTimeoutError, match=r"Endless.process_record has not ended after 0.05 s") as raised:
+        harness.send("words", "a", AT)
+    (note,) = raised.value.__notes__
+    assert "computation 'fragile', key 'a', record of stream 'words' at" in note
+    endless.gone = False
+    harness.close()
+
+
+class Swallowing(mw.Computation[str, int]):
+    """Swallows its cancellation while ``gone``. What is left of it ends behind the next attempt's first step."""
+
+    def __init__(self) -> None:
+        self.gone = True
+        self.ended: list[str] = []
+        self.old_ended = asyncio.Event()
+
+    async def process_record(self, ctx: mw.Context[int], record: mw.Record[str]) -> None:
+        attempt = "old" if self.gone else "new"
+        while self.gone:
+            with contextlib.suppress(asyncio.CancelledError):
+                await asyncio.sleep(0.01)
+        ctx.state += 1
+        ctx.produce("kept", attempt)
+        self.ended.append(attempt)
+        if attempt == "old":
+            self.old_ended.set()
+        await self.old_ended.wait()
+
+
+def test_g1_a_hook_that_has_timed_out_and_goes_on_leaves_no_trace_4_1() -> None:
+    """It had the cell of its key still: one record was counted twice."""
+    swallowing = Swallowing()
+    topology = mw.Topology("w")
+    topology.source("words", str)
+    topology.add(swallowing, name="swallowing", inputs={"words": mw.key(str)}, outputs={"kept": str})
+    harness = TopologyHarness(topology, hook_timeout_seconds=0.05)
+    with pytest.raises(HookTimeoutError):
+        harness.send("words", "a", AT)
+    swallowing.gone = False
+    harness.advance_clock(mw.seconds(60))
+    assert sorted(swallowing.ended) == ["new", "old"]
+    assert harness.state("swallowing", "a") == 1
+    assert harness.values("kept") == ["new"]
+    harness.crash()
+    assert harness.state("swallowing", "a") == 1
+    harness.close()
+
+
+def test_after_a_hook_that_does_not_end_the_others_begin_in_the_next_call() -> None:
+    """Each of a hundred keys might take a minute."""
+    endless = Endless()
+    harness = harness_of(endless, hook_timeout_seconds=0.05)
+    with pytest.raises(HookTimeoutError):
+        harness.send_all("words", [("a", AT), ("b", AT), ("c", AT)])
+    assert endless.begun == ["a"]
+    endless.gone = False
+    harness.advance_clock(mw.seconds(60))
+    assert endless.begun == ["a", "b", "c", "a"]
+    assert [harness.state("fragile", key) for key in "abc"] == [1, 1, 1]
+    harness.close()
+
+
+def test_hooks_that_were_put_off_are_dropped_by_a_crash_and_begin_anew() -> None:
+    endless = Endless()
+    harness = harness_of(endless, hook_timeout_seconds=0.05)
+    with pytest.raises(HookTimeoutError):
+        harness.send_all("words", [("a", AT), ("b", AT)])
+    endless.gone = False
+    harness.crash()
+    assert [harness.state("fragile", key) for key in "ab"] == [1, 1]
+    harness.close()
+
+
+def test_the_limit_of_hooks_is_a_number_of_seconds_above_zero() -> None:
+    with pytest.raises(UsageError, match="hook_timeout_seconds is a number of seconds above 0, not 0"):
+        harness_of(hook_timeout_seconds=0)

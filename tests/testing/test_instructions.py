@@ -14,7 +14,7 @@ import pytest
 from millwheel.authority.core import Effects
 from millwheel.authority.shell import AuthorityShell
 from millwheel.client.injector.messages import Instruction as InjectorInstruction
-from millwheel.client.injector.session import Session
+from millwheel.client.injector.session import InjectorSession
 from millwheel.master.messages import Instruction as MasterInstruction
 from millwheel.master.term import Term
 from millwheel.store.memory import MemoryStore
@@ -62,7 +62,7 @@ async def test_a_host_performs_every_instruction_of_an_interval_core_and_of_a_lo
     [
         (Term._perform, MasterInstruction),
         (Master.step, MasterInstruction),
-        (Session._perform, InjectorInstruction),
+        (InjectorSession._perform, InjectorInstruction),
         (test_core_model.InjectorMachine.perform, InjectorInstruction),
     ],
 )
@@ -89,7 +89,7 @@ async def test_a_host_gives_its_core_up_for_an_instruction_that_it_does_not_know
     )
 
 
-@pytest.mark.parametrize("performer", [Term._perform, Session._perform])
+@pytest.mark.parametrize("performer", [Term._perform, InjectorSession._perform])
 def test_a_term_and_a_session_refuse_an_instruction_that_they_do_not_know(performer: Any) -> None:
     with pytest.raises(AssertionError, match="Unknown object"):
         performer(SimpleNamespace(is_open=True), [Unknown()])

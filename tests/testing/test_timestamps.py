@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import millwheel as mw
-from millwheel.core.units import NEWEST_USUAL, OLDEST_USUAL, wrong_unit
+from millwheel.model.units import NEWEST_USUAL_US, OLDEST_USUAL_US, wrong_unit
 from millwheel.testing import TopologyHarness
 
 NOW = mw.from_seconds(1_700_000_000)
@@ -55,7 +55,7 @@ def test_the_harness_refuses_what_a_wrong_unit_explains_4_5(wrong: int) -> None:
 
 
 @settings(max_examples=50)
-@given(st.integers(OLDEST_USUAL, NEWEST_USUAL))
+@given(st.integers(OLDEST_USUAL_US, NEWEST_USUAL_US))
 def test_the_harness_takes_microseconds_of_any_year(at: int) -> None:
     harness = harness_of()
     harness.send("words", "a", mw.Timestamp(at))
@@ -97,11 +97,11 @@ def test_a_hook_may_state_the_ends_of_time(at: int) -> None:
 
 
 @settings(max_examples=200)
-@given(st.integers(OLDEST_USUAL, 4 * OLDEST_USUAL), st.sampled_from(["s", "ms", "ns"]))
+@given(st.integers(OLDEST_USUAL_US, 4 * OLDEST_USUAL_US), st.sampled_from(["s", "ms", "ns"]))
 def test_every_time_of_these_days_is_known_in_every_unit(at: int, unit: str) -> None:
     read = at * 1_000 if unit == "ns" else at // FACTORS[unit]
     slack = 0 if unit == "ns" else FACTORS[unit]
-    assert wrong_unit(read, NOW) == unit or at < OLDEST_USUAL + slack
+    assert wrong_unit(read, NOW) == unit or at < OLDEST_USUAL_US + slack
     assert wrong_unit(at, NOW) == ""
     assert wrong_unit(read, 100) == ""
 

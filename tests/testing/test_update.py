@@ -11,7 +11,7 @@ import millwheel as mw
 from millwheel import windows
 from millwheel.client.injector import RecordsLeftError
 from millwheel.testing import TopologyHarness
-from millwheel.worker.interval import Settings
+from millwheel.worker.interval import IntervalSettings
 
 
 class Word(msgspec.Struct):
@@ -83,7 +83,7 @@ def topology(counter: Any = Counter, reader: Any = None, name: str = "words", **
 
 
 def started(made: mw.Topology, times: int = 2) -> TopologyHarness:
-    harness = TopologyHarness(made, settings=Settings(flush_interval=0, checkpoint_entries=2))
+    harness = TopologyHarness(made, settings=IntervalSettings(flush_interval=0, checkpoint_entries=2))
     for _ in range(times):
         harness.send("words", Word("a"), AT)
     return harness

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 import millwheel as mw
 from millwheel import windows
-from millwheel.core.time import LAST_TIMESTAMP, MIN_TIMESTAMP, Timestamp, from_datetime, to_datetime
+from millwheel.model.time import LAST_TIMESTAMP, MIN_TIMESTAMP, Timestamp, from_datetime, to_datetime
 from millwheel.windows import Window
 
 MINUTE = mw.minutes(1)
@@ -98,7 +98,7 @@ def runs(labels: list[tuple[int, object]]) -> dict[int, Window]:
     return found
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.sampled_from(sorted(CHANGES)), st.sampled_from([5, 15, 20, 30, 45, 60, 90, 240, 360, 720]), st.data())
 def test_windows_on_a_zones_clock_equal_those_that_its_clock_shows(zone: str, size: int, data: st.DataObject) -> None:
     expected = by_clock(zone, size)
@@ -108,7 +108,7 @@ def test_windows_on_a_zones_clock_equal_those_that_its_clock_shows(zone: str, si
         assert assigner.windows_of(stamp + into) == (expected[stamp],)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.sampled_from(sorted(CHANGES)), st.sampled_from([1, 2]), st.data())
 def test_local_days_begin_where_their_date_is_first_shown(zone: str, days: int, data: st.DataObject) -> None:
     expected = by_date(zone, days)

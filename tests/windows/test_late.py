@@ -9,11 +9,11 @@ from hypothesis import strategies as st
 
 import millwheel as mw
 from millwheel import windows
-from millwheel.core.time import Timestamp
+from millwheel.model.time import Timestamp
 from tests.windows.hits import Hit, harness_of
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     st.lists(st.tuples(st.sampled_from("ab"), st.integers(-20, 40), st.none() | st.integers(-20, 45)), max_size=30),
     st.sampled_from([(10, 10), (7, 3), (4, 1)]),

@@ -14,6 +14,7 @@ import millwheel as mw
 from millwheel import windows
 from millwheel.sdk.plan import Plan
 from millwheel.testing import TopologyHarness
+from millwheel.windows.computation import Pane
 
 R = TypeVar("R")
 SECOND = windows.tumbling(mw.seconds(1))
@@ -64,8 +65,8 @@ def test_an_aggregate_declares_its_output_and_the_type_of_its_state(name: str) -
     aggregator, result = AGGREGATORS[name]
     plan = plan_of(windows.Aggregate(SECOND, aggregator))
     assert plan.streams["windows"].type == result_of(result)
-    panes: Any = tuple[int, aggregator.accumulator]  # type: ignore[name-defined]
-    assert plan.computations["windowed"].state_type == dict[tuple[int, int], panes]
+    pane: Any = Pane[aggregator.accumulator]  # type: ignore[name-defined]
+    assert plan.computations["windowed"].state_type == dict[tuple[int, int], pane]
 
 
 @pytest.mark.parametrize("name", AGGREGATORS)

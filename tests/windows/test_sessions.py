@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 
 import millwheel as mw
 from millwheel import windows
-from millwheel.core.time import Timestamp
+from millwheel.model.time import Timestamp
 from tests.windows.hits import HITS, Hit, extent, harness_of
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.lists(st.tuples(st.sampled_from("ab"), st.integers(0, 60)), max_size=30), st.integers(1, 8))
 def test_sessions_equal_a_naive_sweep(hits: list[tuple[str, int]], gap: int) -> None:
     harness = harness_of(windows.SessionAggregate(windows.session(mw.Duration(gap)), windows.count()))
@@ -39,7 +39,7 @@ def test_sessions_equal_a_naive_sweep(hits: list[tuple[str, int]], gap: int) -> 
     assert sorted((r.key, r.start, r.end, r.value) for r in harness.values("sessions")) == sorted(expected)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     st.lists(st.tuples(st.sampled_from("ab"), st.integers(-20, 30), st.none() | st.integers(-20, 40)), max_size=30),
     st.integers(1, 9),
@@ -74,7 +74,7 @@ def test_g14_a_late_record_extends_an_open_session_or_is_too_late_4_5(
     assert [harness.state("windowed", page) for page in "ab"] == [None, None], "nothing is left behind"
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(HITS, st.integers(1, 6), st.randoms(use_true_random=False))
 def test_sessions_do_not_depend_on_the_order_of_arrival(
     hits: list[tuple[str, int, int]], gap: int, chance: random.Random

@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 
 import millwheel as mw
 from millwheel import windows
-from millwheel.core.time import LAST_TIMESTAMP, MIN_TIMESTAMP, Timestamp
+from millwheel.model.time import LAST_TIMESTAMP, MIN_TIMESTAMP, Timestamp
 from millwheel.testing import TopologyHarness
 from tests.windows.hits import AGGREGATORS, Hit
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(
     st.lists(st.tuples(st.sampled_from("ab|"), st.integers(-9, 30), st.integers(0, 9), st.booleans()), max_size=40),
     st.sampled_from([(10, 10), (7, 3)]),

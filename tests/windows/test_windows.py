@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 import millwheel as mw
 from millwheel import windows
-from millwheel.core.time import LAST_TIMESTAMP, MAX_TIMESTAMP, MIN_TIMESTAMP, Timestamp, from_datetime, to_datetime
+from millwheel.model.time import LAST_TIMESTAMP, MAX_TIMESTAMP, MIN_TIMESTAMP, Timestamp, from_datetime, to_datetime
 from tests.windows.hits import HITS, Hit, harness_of
 
 NEW_YORK = ZoneInfo("America/New_York")
@@ -78,7 +78,7 @@ def test_a_spring_day_has_23_hours_and_an_autumn_day_25() -> None:
         assert window.end - window.start == mw.hours(hours)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(
     HITS,
     st.sampled_from([(10, 10), (10, 5), (12, 4), (7, 3), (10, 4)]),

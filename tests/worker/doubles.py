@@ -6,12 +6,12 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
-from millwheel.core.keys import ALL_KEYS
+from millwheel.model.keys import ALL_KEYS
 from millwheel.rpc.v1.delivery_pb2 import DeliveryOutcome
 from millwheel.store.contract import JournalHead, SequencerRefusedError, StoreUnavailableError
 from millwheel.store.memory import MemoryStore
 from millwheel.worker.dedup import PositionIds, Sender
-from millwheel.worker.messages import AcceptSequencer, Delivery, Report, Send
+from millwheel.worker.messages import AcceptSequencer, Delivery, Report, SendDelivery
 from millwheel.worker.shell.host import CoreHost
 from tests.patience import patience
 
@@ -51,13 +51,13 @@ class World:
     """Notes what hosts send, report and lose."""
 
     def __init__(self) -> None:
-        self.sent: list[Send] = []
+        self.sent: list[SendDelivery] = []
         self.reports: list[Report] = []
         self.lost_hosts: list[tuple[CoreHost, str]] = []
         self.accepts: list[int | Exception] = []
         self.lives: list[bool | Exception] = []
 
-    def send(self, host: CoreHost, send: Send) -> None:
+    def send(self, host: CoreHost, send: SendDelivery) -> None:
         self.sent.append(send)
 
     def report(self, report: Report) -> None:

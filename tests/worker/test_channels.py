@@ -97,11 +97,11 @@ async def test_what_was_refused_is_sent_again_at_once_when_intervals_change_hand
         channel.reply(7, FULL, [0], "full")
         await resent(core, round_number + 1)
     channel.reply(7, NOT_OWNER, (), "moved")
-    channel.hurry()
+    channel.resend_now()
     await asyncio.sleep(0)
     await asyncio.sleep(0)
     assert len(core.of(Resend)) == 4
-    channel.hurry()
+    channel.resend_now()
     await asyncio.sleep(0.3)
     assert len(core.of(Resend)) == 4, "there is nothing else"
 
@@ -122,7 +122,7 @@ async def test_g13_refusals_that_go_on_are_told_with_their_reason_and_not_each_t
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A log over its cap names the cursor that keeps it full: nobody got to read that."""
-    monkeypatch.setattr("millwheel.worker.shell.channels._RESEND_LAST", 0.04)
+    monkeypatch.setattr("millwheel.worker.shell.channels._MAX_RESEND_SECONDS", 0.04)
     core, channel, _ = sender()
     for round_number in range(6):
         channel.reply(7, FULL, [0], "the slowest cursor is 'c'")

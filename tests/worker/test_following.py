@@ -7,12 +7,12 @@ from collections.abc import AsyncIterator, Iterable
 
 import pytest
 
-from millwheel.coordination.contract import Put, Snapshot
+from millwheel.coordination.contract import PrefixSnapshot, Put
 from millwheel.coordination.memory import MemoryCoordinator
-from millwheel.core.catalog import Catalog
-from millwheel.core.catalog_keys import worker_key
-from millwheel.core.keys import ALL_KEYS, KeyInterval
-from millwheel.core.time import MAX_TIMESTAMP
+from millwheel.model.catalog import Catalog
+from millwheel.model.catalog_keys import worker_key
+from millwheel.model.keys import ALL_KEYS, KeyInterval
+from millwheel.model.time import MAX_TIMESTAMP
 from millwheel.rpc.v1 import catalog_pb2 as catalog
 from millwheel.worker.messages import SenderWatermarks
 from millwheel.worker.shell.follower import follow
@@ -25,12 +25,12 @@ async def test_g8_an_error_does_not_end_the_following_of_the_catalog(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """It ended the task without a word: the worker never heard of an assignment again."""
-    monkeypatch.setattr("millwheel.worker.shell.follower._AGAIN", 0.01)
+    monkeypatch.setattr("millwheel.worker.shell.follower._RETRY_SECONDS", 0.01)
 
     class Odd(MemoryCoordinator):
         errors = 1
 
-        async def list(self, prefix: str) -> Snapshot:
+        async def list(self, prefix: str) -> PrefixSnapshot:
             if self.errors:
                 self.errors -= 1
                 raise RuntimeError("odd")

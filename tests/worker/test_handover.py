@@ -10,7 +10,7 @@ from typing import Any
 import grpc
 import pytest
 
-from millwheel.core.keys import ALL_KEYS
+from millwheel.model.keys import ALL_KEYS
 from millwheel.rpc.channel import open_channel
 from millwheel.rpc.server import bind, create_server
 from millwheel.rpc.v1 import handover_pb2 as wire

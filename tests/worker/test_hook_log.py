@@ -10,7 +10,7 @@ from millwheel.rpc.hook_failures import REMEDY
 from millwheel.worker.interval.failing_keys import ErrorKind
 from millwheel.worker.interval.hook_times import SlowBatch
 from millwheel.worker.messages import HookFailed, HooksSlow
-from millwheel.worker.shell.hook_log import LINE_EVERY, HookLog
+from millwheel.worker.shell.hook_log import LINE_EVERY_US, HookLog
 
 PLACE = ("words", "count")
 
@@ -23,12 +23,15 @@ class Clock:
         return self.now
 
 
-def failed(number: int, place: str = "words.py:3 in process_record", permanent: bool = False) -> HookFailed:
+def failed(
+    number: int, place: str = "words.py:3 in process_record", permanent: bool = False, unkeyed: bool = False
+) -> HookFailed:
     try:
         raise ValueError(f"number {number}")
     except ValueError as error:
         kind = ErrorKind("ValueError", place, permanent)
-        return HookFailed(f"key 'k{number}' failed", "process_record", kind, error, stopped=False, endless=False)
+        text = f"key 'k{number}' failed"
+        return HookFailed(text, "process_record", kind, error, stopped=False, endless=unkeyed, unkeyed=unkeyed)
 
 
 class Lines:
@@ -72,6 +75,15 @@ def test_each_place_and_each_computation_has_a_traceback_of_its_own(lines: Lines
     assert len(lines.texts) == 3
 
 
+def test_a_dead_letter_without_a_key_is_news_and_dead_letters_are_no_remedy(lines: Lines) -> None:
+    """Work that failed so went to the dead letters for long. That a key is blocked now was one more of these."""
+    log = HookLog(Clock())
+    for unkeyed in (False, True, True):
+        log.failed(PLACE, failed(1, permanent=True, unkeyed=unkeyed))
+    given_up, blocked = lines.texts
+    assert (REMEDY in given_up, REMEDY in blocked) == (True, False)
+
+
 def test_the_last_failures_of_a_series_are_written_too(lines: Lines) -> None:
     clock = Clock()
     log = HookLog(clock)
@@ -80,7 +92,7 @@ def test_the_last_failures_of_a_series_are_written_too(lines: Lines) -> None:
     assert log.pending
     log.flush()
     assert len(lines.texts) == 1, "a minute has not passed"
-    clock.now = LINE_EVERY
+    clock.now = LINE_EVERY_US
     log.flush()
     assert "2 more times; the last: key 'k2' failed" in lines.texts[-1]
     assert not log.pending
@@ -105,7 +117,7 @@ def test_slow_batches_are_written_with_their_time_and_then_counted(lines: Lines)
     log = HookLog(clock)
     log.slow(PLACE, HooksSlow(SlowBatch("process_record", 1, 1.25, b"k")))
     log.slow(PLACE, HooksSlow(SlowBatch("process_record", 800, 2.0, None)))
-    clock.now = LINE_EVERY
+    clock.now = LINE_EVERY_US
     log.slow(PLACE, HooksSlow(SlowBatch("process_record", 900, 3.0, None)))
     texts = lines.texts
     assert "computation words/count: one call of process_record for key 'k' kept the event loop for 1.2 s" in texts[0]

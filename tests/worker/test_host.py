@@ -443,7 +443,7 @@ async def test_g8_an_alarm_rings_soon_after_the_wall_clock_has_jumped_past_its_t
 ) -> None:
     """A machine that was suspended, or whose clock is put right: the loop's clock has not moved."""
     ahead = 0
-    monkeypatch.setattr(host_module, "_LONGEST_SLEEP", 0.02)
+    monkeypatch.setattr(host_module, "_MAX_SLEEP_SECONDS", 0.02)
     rig = Rig(clock=lambda: wall_now() + ahead)
     rig.core.alarm = wall_now() + 3_600_000_000
     rig.host.start()

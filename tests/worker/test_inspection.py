@@ -5,9 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import millwheel as mw
-from millwheel.core.time import seconds
+from millwheel.model.time import seconds
+from millwheel.rpc.hook_failures import failure_text
 from millwheel.rpc.v1 import inspection_pb2 as wire
 from millwheel.rpc.v1.watermark_pb2 import HoldKind
+from millwheel.sdk.errors import KeyExtractionError
 from millwheel.store.contract import CorruptValueError
 from millwheel.store.memory import MemoryStore
 from millwheel.worker.messages import StatesRead, Tick
@@ -67,6 +69,24 @@ async def test_a_blocked_key_shows_error_attempts_since_and_next_attempt() -> No
     assert answer.failure.next_attempt_us == solo.now + seconds(4)
     assert answer.waits == "for its next attempt, after a failure"
     assert answer.state_text == "1", "what the last commit left"
+
+
+async def test_a_dead_letter_without_a_key_is_shown_beside_the_hooks_error() -> None:
+    solo = Solo(Picky(), on_failure=mw.dead_letter(after=1))
+
+    def no_key(letter: Any) -> Any:
+        raise KeyExtractionError("why", computation="repair")
+
+    solo.state.scope.outputs["solo.dead-letters"].route = no_key
+    solo.deliver(("k", "bad", 2))
+    solo.commit_all()
+    answer = await inspected(solo)
+    assert (answer.failure.error, answer.failure.message) == ("ValueError", "no")
+    problem = (
+        "its dead letter has no key at computation `repair`: KeyExtractionError: why: mend `repair`'s key function"
+    )
+    assert answer.failure.dead_letter_problem == problem
+    assert failure_text(answer.failure, solo.now).endswith(problem)
 
 
 async def test_a_key_of_a_stopped_computation_waits_for_an_update() -> None:

@@ -6,10 +6,10 @@ from typing import Any
 
 from millwheel.coordination.contract import Put
 from millwheel.coordination.memory import MemoryCoordinator
-from millwheel.core.catalog import Catalog
-from millwheel.core.catalog_keys import chunk_key, chunks_prefix
-from millwheel.core.interval_table import interval_to_proto
-from millwheel.core.keys import KeyInterval
+from millwheel.model.catalog import Catalog
+from millwheel.model.catalog_keys import chunk_key, chunks_prefix
+from millwheel.model.interval_table import interval_to_proto
+from millwheel.model.keys import KeyInterval
 from millwheel.rpc.v1.catalog_pb2 import IntervalMapRecord
 from millwheel.worker.shell.lineage import journal_lives
 

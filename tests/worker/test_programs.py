@@ -1,4 +1,4 @@
-"""User code in a worker, and what is done without it (design §10)."""
+"""User code in a worker, and what is done without it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from millwheel.core.catalog import Consumer
+from millwheel.model.catalog import Consumer
 from millwheel.rpc.v1 import topology_pb2 as specs
 from millwheel.sdk.errors import KeyExtractionError, PackageError
 from millwheel.sdk.loading import unload_package

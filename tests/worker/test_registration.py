@@ -8,9 +8,9 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from millwheel.coordination.contract import Compare, CoordinatorUnavailableError, Outcome, Put
+from millwheel.coordination.contract import Compare, CoordinatorUnavailableError, Put, TransactionResult
 from millwheel.coordination.memory import MemoryCoordinator
-from millwheel.core.catalog_keys import worker_key
+from millwheel.model.catalog_keys import worker_key
 from millwheel.rpc.v1 import catalog_pb2 as catalog
 from millwheel.worker.interval.hook_times import SlowBatch
 from millwheel.worker.messages import HooksSlow
@@ -162,7 +162,7 @@ async def test_what_came_by_a_registration_that_was_not_heard_to_succeed_is_give
 
         async def transact(
             self, compares: Sequence[Compare], puts: Sequence[Put] = (), deletes: Sequence[str] = ()
-        ) -> Outcome:
+        ) -> TransactionResult:
             outcome = await super().transact(compares, puts, deletes)
             if puts and self.silent:
                 self.silent = False
@@ -223,7 +223,7 @@ async def test_a_transaction_that_takes_effect_late_does_not_cost_the_registrati
 
         async def transact(
             self, compares: Sequence[Compare], puts: Sequence[Put] = (), deletes: Sequence[str] = ()
-        ) -> Outcome:
+        ) -> TransactionResult:
             if self.lives and (puts if late == "put" else deletes):
                 self.lives, self.held = False, (compares, puts, deletes)
                 raise CoordinatorUnavailableError("no answer")

@@ -80,13 +80,19 @@ def hooks(tallies: Tallies) -> dict[tuple[str, str], float]:
     }
 
 
-def test_calls_and_failures_of_hooks_stay_counted_when_an_interval_leaves() -> None:
+def tallies_of_two_that_left() -> Tallies:
+    """One call failed at each of two intervals, which have left."""
     tallies = Tallies()
     for number in range(2):
         solo = Solo(Failing())
         tallies.enter(f"solo.1.j{number}", PLACE, solo.core)
         solo.deliver(("key", "value", 1))
         tallies.leave(f"solo.1.j{number}")
+    return tallies
+
+
+def test_calls_and_failures_of_hooks_stay_counted_when_an_interval_leaves() -> None:
+    tallies = tallies_of_two_that_left()
     found = hooks(tallies)
     assert found["millwheel_hook_calls_total", "process_record"] == 2
     assert found["millwheel_hook_failures_total", "process_record"] == 2
@@ -96,12 +102,7 @@ def test_calls_and_failures_of_hooks_stay_counted_when_an_interval_leaves() -> N
 
 
 def test_a_load_report_has_calls_of_hooks_of_intervals_that_have_left() -> None:
-    tallies = Tallies()
-    for number in range(2):
-        solo = Solo(Failing())
-        tallies.enter(f"solo.1.j{number}", PLACE, solo.core)
-        solo.deliver(("key", "value", 1))
-        tallies.leave(f"solo.1.j{number}")
+    tallies = tallies_of_two_that_left()
     (told,) = LoadMeter(list, hooks=tallies.hooks).load().hooks
     assert (told.topology, told.computation, told.time.hook) == (*PLACE, "process_record")
     assert (told.time.calls, told.time.failures) == (2, 2)

@@ -60,7 +60,7 @@ class Full:
         self.done.update(self.inside, self.before)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(
     st.lists(st.lists(st.integers(95, 105), min_size=1, max_size=6), min_size=1, max_size=5),
     st.lists(

@@ -16,9 +16,9 @@ import pytest
 from millwheel.client.report_stream import PendingOf
 from millwheel.coordination.contract import Put
 from millwheel.coordination.memory import MemoryCoordinator
-from millwheel.core.catalog import OwnedInterval
-from millwheel.core.catalog_keys import chunk_key, topology_key, worker_key
-from millwheel.core.keys import ALL_KEYS, KeyInterval
+from millwheel.model.catalog import OwnedInterval
+from millwheel.model.catalog_keys import chunk_key, topology_key, worker_key
+from millwheel.model.keys import ALL_KEYS, KeyInterval
 from millwheel.rpc.v1 import catalog_pb2 as catalog
 from millwheel.rpc.v1 import topology_pb2
 from millwheel.rpc.v1.common_pb2 import Endpoint
@@ -163,7 +163,7 @@ async def test_g13_journals_that_are_no_more_are_forgotten_after_a_takeover_6_1_
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What was retired while an interval was being opened stayed in its memory and its base for good."""
-    monkeypatch.setattr(worker_module, "_SETTLED", 0.01)
+    monkeypatch.setattr(worker_module, "_SETTLED_AFTER_SECONDS", 0.01)
     one = worker(tmp_path)
     core = ScriptedCore()
     core.state = SimpleNamespace(dedup=SimpleNamespace(journals=lambda: ["u.1.j1", "u.1.j2"]))  # type: ignore[attr-defined]
@@ -179,7 +179,7 @@ async def test_g13_journals_that_are_no_more_are_forgotten_after_a_takeover_6_1_
 async def test_g13_what_removed_computations_had_sent_is_forgotten_7_1(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(worker_module, "_SETTLED", 0.01)
+    monkeypatch.setattr(worker_module, "_SETTLED_AFTER_SECONDS", 0.01)
     one = worker(tmp_path)
     core = hosted(one, "c.1.j1", 4)
     core.state = SimpleNamespace(dedup=SimpleNamespace(journals=lambda: ["u.1.j2"]))  # type: ignore[attr-defined]
@@ -188,12 +188,12 @@ async def test_g13_what_removed_computations_had_sent_is_forgotten_7_1(
     await one.coordinator.transact((), [Put(key, lives.SerializeToString())])
     for _ in range(2):
         one.catalog.load(await one.coordinator.list(""))
-        one._tell_hosts()
+        one._notify_hosts()
     await asyncio.sleep(0.05)
     assert not core.of(SequenceChecked)
     await one.coordinator.transact((), [], [key])
     one.catalog.load(await one.coordinator.list(""))
-    one._tell_hosts()
+    one._notify_hosts()
     await until(lambda: core.of(SequenceChecked))
     assert core.of(SequenceChecked) == [SequenceChecked("u.1.j2", False)]
     await one._drop_all()

@@ -1,8 +1,9 @@
-"""What a receiver knows of one query's batches: a floor, and the ids from it on (design §9, exactly once from Spark).
+"""A receiver's state of one query's batches: the completed batch, and the ids from there on (exactly once
+from Spark).
 
-A query begins batch b only when every record of the batches before it has been ACKed, wherever it was
-due. So the first committed record of b proves that all copies of records below b are duplicates, for every
-key: that is why receivers that merge may take the larger floor.
+A query begins batch b only when every record of the earlier batches is ACKed by all its receivers. So the first
+committed record of b proves that all copies of records below b are duplicates, for every key. Therefore receivers that
+merge may take the larger bound.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from millwheel.worker.dedup.pending import PendingIds
-from millwheel.worker.dedup.verdict import Verdict
+from millwheel.worker.dedup.verdict import DeliveryVerdict
 
 __all__ = ["BatchQuery", "BatchSource"]
 
@@ -28,18 +29,18 @@ class BatchSource:
 
 
 class BatchQuery:
-    """One query. ``batches`` has those at or above the floor, and any whose records are still pending."""
+    """One query. ``batches`` has the batches at or above ``floor``, and lower ones with pending records."""
 
     __slots__ = ("batches", "floor", "query")
 
     def __init__(self, query: str) -> None:
         self.query = query
         self.floor: int | None = None
-        """The highest batch of which a record is committed."""
+        """The highest batch with a committed record. All batches below it are completed."""
         self.batches: dict[int, BatchSource] = {}
 
-    def check(self, batch: int, ids: Sequence[bytes], verdict: Verdict) -> BatchSource:
-        """Judge the ids of one delivery of ``batch``."""
+    def check(self, batch: int, ids: Sequence[bytes], verdict: DeliveryVerdict) -> BatchSource:
+        """Check the ids of one delivery of ``batch``."""
         source = self.batches.get(batch)
         below = self.floor is not None and batch < self.floor
         if source is None:
@@ -68,7 +69,7 @@ class BatchQuery:
         self.remember(batch, ids)
 
     def remember(self, batch: int, ids: Sequence[bytes]) -> None:
-        """The ids are committed: ``batch`` has begun, so everything below it is over."""
+        """The ids are committed. So ``batch`` has begun, and all batches below it are completed."""
         if self.floor is None or batch > self.floor:
             self.floor = batch
         if batch >= self.floor:
@@ -76,7 +77,7 @@ class BatchQuery:
         self._forget_below_floor()
 
     def inherit(self, parent: BatchQuery) -> None:
-        """Unite with what a parent knew: its floor holds for every key."""
+        """Merge a parent's state. Its bound on completed batches holds for every key."""
         if parent.floor is None:
             return
         self.floor = parent.floor if self.floor is None else max(self.floor, parent.floor)
@@ -86,7 +87,7 @@ class BatchQuery:
         self._forget_below_floor()
 
     def _forget_below_floor(self) -> None:
-        """Drop the ids that the floor speaks for."""
+        """Drop the ids of completed batches."""
         if self.floor is None:
             return
         for batch in [batch for batch in self.batches if batch < self.floor]:
@@ -96,7 +97,7 @@ class BatchQuery:
                 del self.batches[batch]
 
 
-def _check_each(source: BatchSource, below: bool, ids: Sequence[bytes], verdict: Verdict) -> None:
+def _check_each(source: BatchSource, below: bool, ids: Sequence[bytes], verdict: DeliveryVerdict) -> None:
     fresh: list[int] = []
     duplicates: list[int] = []
     waiting: list[int] = []

@@ -1,4 +1,4 @@
-"""The duplicate check of one interval: judge, take, commit (6.1.1; design §8)."""
+"""The duplicate check of one interval: check, take, commit (6.1.1)."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from millwheel.core.keys import KeyInterval
-from millwheel.core.time import MAX_TIMESTAMP, MIN_TIMESTAMP
+from millwheel.model.keys import KeyInterval
+from millwheel.model.time import MAX_TIMESTAMP, MIN_TIMESTAMP
 from millwheel.rpc.watermarks import INJECTOR_PREFIX
 from millwheel.store.contract import TERMINAL_SEQUENCER
 from millwheel.worker.dedup.batches import BatchSource
@@ -17,28 +17,28 @@ from millwheel.worker.dedup.opaque import OpaqueSource
 from millwheel.worker.dedup.positions import PositionSource
 from millwheel.worker.dedup.segments import SegmentSealed
 from millwheel.worker.dedup.sequencers import Span
-from millwheel.worker.dedup.snapshot import Snapshot, dump, inherit, load
+from millwheel.worker.dedup.snapshot import DedupSnapshot, dump, inherit, load
 from millwheel.worker.dedup.tables import Tables
-from millwheel.worker.dedup.verdict import DedupError, Outcome, Resolution, Verdict
+from millwheel.worker.dedup.verdict import CheckOutcome, DedupError, DeliveryVerdict, Resolution
 
-__all__ = ["Counts", "Dedup"]
+__all__ = ["Dedup", "DedupCounts"]
 
 SEGMENT_IDS: Final = 1 << 16
-"""Exact ids of one sending computation that make a segment: about 8 MB of memory, 1 MiB stored."""
+"""Exact ids of one sending computation that form a segment: about 8 MB of memory, 1 MiB stored."""
 CACHED_SEGMENTS: Final = 4
 
 
 @dataclass(slots=True)
-class Counts:
-    """Totals since this object was made, for metrics."""
+class DedupCounts:
+    """Totals since this object was created, for metrics."""
 
     fresh: int = 0
     duplicates: int = 0
     waiting: int = 0
     unsure: int = 0
-    """Records that needed a segment to be read."""
+    """Records whose check needed a segment from the store."""
     confirmed: int = 0
-    """Unsure records that were duplicates; the rest are false hits of the filters."""
+    """Unsure records that were duplicates. The other unsure records are false hits of the filters."""
     refused: int = 0
     """Records of refused deliveries."""
     stale: int = 0
@@ -46,7 +46,7 @@ class Counts:
 
 
 class Dedup:
-    """What one receiving interval knows about ids. See the package's documentation for how it is driven."""
+    """The ids that one receiving interval knows. The package's documentation shows how to use it."""
 
     def __init__(
         self, interval: KeyInterval, journal: str, *, segment_ids: int = SEGMENT_IDS,
@@ -56,14 +56,26 @@ class Dedup:
         self._segment_ids = segment_ids
         self._news = IdDelta()
         self._marks: dict[str, tuple[int, Sequence[int]]] = {}
-        self.counts = Counts()
+        self.counts = DedupCounts()
 
     @classmethod
     def restore(
         cls, interval: KeyInterval, journal: str, blobs: Iterable[bytes], filters: Mapping[str, bytes], *,
         segment_ids: int = SEGMENT_IDS, cached_segments: int = CACHED_SEGMENTS,
     ) -> Dedup:  # fmt: skip
-        """What ``snapshot`` was taken of; ``filters`` by segment. Replay the deltas committed after it, in order."""
+        """Load a snapshot.
+
+        Args:
+            interval: The keys of the receiving interval.
+            journal: Its journal.
+            blobs: The snapshot's base parts.
+            filters: The stored filter of each segment, by the segment's name.
+            segment_ids: Exact ids that form a segment.
+            cached_segments: Segments that stay in memory after they were read.
+
+        Returns:
+            The state at the snapshot. The caller then replays the deltas committed after it, in order.
+        """
         dedup = cls(interval, journal, segment_ids=segment_ids, cached_segments=cached_segments)
         load(dedup._tables, blobs, filters)
         return dedup
@@ -73,27 +85,29 @@ class Dedup:
         cls, interval: KeyInterval, journal: str, parents: Sequence[Dedup], *,
         segment_ids: int = SEGMENT_IDS, cached_segments: int = CACHED_SEGMENTS,
     ) -> Dedup:  # fmt: skip
-        """A child of a split (one parent) or a merge, from the sealed parents' restored and replayed states.
+        """The start of a child: of a split (one parent) or a merge. The parents are sealed, restored and replayed.
 
-        The stored segments stay the parents' parts until the child has collected them.
+        The stored segments stay parts of the parents' journals until the child has collected them.
         """
         dedup = cls(interval, journal, segment_ids=segment_ids, cached_segments=cached_segments)
         inherit(dedup._tables, [parent._tables for parent in parents])
         return dedup
 
-    def check(self, ids: DeliveryIds, keys: Sequence[bytes], timestamps: Sequence[int], sender: Sender) -> Verdict:
-        """Judge a delivery; its fresh (and unsure) records become pending.
+    def check(
+        self, ids: DeliveryIds, keys: Sequence[bytes], timestamps: Sequence[int], sender: Sender
+    ) -> DeliveryVerdict:
+        """Check a delivery. Its fresh and unsure records become pending.
 
-        ``keys`` and ``timestamps`` are the records' columns. Nothing is pending after an outcome other than JUDGED.
+        ``keys`` and ``timestamps`` are the records' columns. Nothing becomes pending if the outcome is not JUDGED.
         """
         if not self._tables.sequencers.is_current(sender.origin, sender.sequencer) and not self._accept(sender):
-            return self._refuse(Outcome.REFUSED_SEQUENCER, len(keys))
+            return self._refuse(CheckOutcome.REFUSED_SEQUENCER, len(keys))
         if isinstance(ids, PositionIds):
             verdict = self._check_positions(ids, keys, sender)
         elif isinstance(ids, OpaqueIds):
             verdict = self._check_opaque(ids, timestamps, sender)
         else:
-            verdict = Verdict(Outcome.JUDGED, len(ids.ids))
+            verdict = DeliveryVerdict(CheckOutcome.JUDGED, len(ids.ids))
             verdict._ids = ids.ids
             verdict._source = self._tables.query(ids.query).check(ids.batch, ids.ids, verdict)
         self._count(verdict)
@@ -115,8 +129,11 @@ class Dedup:
                 self._forget_drawn(span, sequencer)
 
     def _forget_drawn(self, origin: str, sequencer: int) -> None:
-        """Positions that an injector process counts for itself ("stream/process/s5") die with its sequencer: what is
-        sent under an older one is refused from now on. What is received and not committed is left for another time."""
+        """Drop the sequences that an injector process has named after its older sequencers ("stream/process/s5").
+
+        Deliveries under an older sequencer are refused from now on, so these sequences are not needed any more. A
+        sequence with pending records stays until a later call.
+        """
         prefix = f"{origin.removeprefix(INJECTOR_PREFIX)}/s"
         own = [source for source in self._tables.positions.values() if source.origin == origin]
         for source in own:
@@ -124,42 +141,42 @@ class Dedup:
             if number.isdigit() and int(number) < sequencer and not source.pending.ids:
                 self.retire(source.sequence)
 
-    def _check_positions(self, ids: PositionIds, keys: Sequence[bytes], sender: Sender) -> Verdict:
+    def _check_positions(self, ids: PositionIds, keys: Sequence[bytes], sender: Sender) -> DeliveryVerdict:
         source = self._tables.positions.get(ids.sequence)
         if source is None or not source.covered():
             if sender.keys is not None:
-                return Verdict(Outcome.UNKNOWN_SEQUENCE, len(keys))
+                return DeliveryVerdict(CheckOutcome.UNKNOWN_SEQUENCE, len(keys))
             source = self._tables.admit(ids.sequence, sender.origin)
             self._news.admitted.append((ids.sequence, sender.origin))
-        verdict = Verdict(Outcome.JUDGED, len(ids.positions))
+        verdict = DeliveryVerdict(CheckOutcome.JUDGED, len(ids.positions))
         verdict._ids = ids.positions
         verdict._source = source
         source.check(ids, keys, verdict)
-        # Only the highest statement is journaled: a mark that is lost leaves a takeover knowing more ids.
+        # Only the highest mark is journaled. If a mark is lost, the next owner only remembers more ids than needed.
         journaled = self._marks.get(ids.sequence, (0, ()))[0]
         if source.state_mark(ids.mark, ids.unacked) and ids.mark >= journaled:
             self._marks[ids.sequence] = (ids.mark, list(ids.unacked))
         return verdict
 
-    def _check_opaque(self, ids: OpaqueIds, timestamps: Sequence[int], sender: Sender) -> Verdict:
+    def _check_opaque(self, ids: OpaqueIds, timestamps: Sequence[int], sender: Sender) -> DeliveryVerdict:
         source = self._tables.computation(sender.computation)
         if sender.watermark is not None and sender.watermark < source.horizon:
-            return self._refuse(Outcome.SEND_AGAIN, len(ids.ids))
-        verdict = Verdict(Outcome.JUDGED, len(ids.ids))
+            return self._refuse(CheckOutcome.SEND_AGAIN, len(ids.ids))
+        verdict = DeliveryVerdict(CheckOutcome.JUDGED, len(ids.ids))
         verdict._ids = ids.ids
         verdict._source = source
         least = max(stamp for stamp in (sender.watermark, sender.heard, MIN_TIMESTAMP) if stamp is not None)
         source.check(ids.ids, timestamps, least, verdict)
         return verdict
 
-    def _refuse(self, outcome: Outcome, size: int) -> Verdict:
-        if outcome is Outcome.SEND_AGAIN:
+    def _refuse(self, outcome: CheckOutcome, size: int) -> DeliveryVerdict:
+        if outcome is CheckOutcome.SEND_AGAIN:
             self.counts.stale += size
         else:
             self.counts.refused += size
-        return Verdict(outcome, size)
+        return DeliveryVerdict(outcome, size)
 
-    def _count(self, verdict: Verdict) -> None:
+    def _count(self, verdict: DeliveryVerdict) -> None:
         counts = self.counts
         if verdict.all_fresh:
             counts.fresh += verdict.size
@@ -169,10 +186,16 @@ class Dedup:
             counts.waiting += len(verdict.waiting)
             counts.unsure += len(verdict.unsure)
 
-    def resolve(self, verdict: Verdict, blobs: Mapping[str, bytes]) -> Resolution:
-        """Judge a verdict's unsure records by the segments read (those still stored); it has none afterwards.
+    def resolve(self, verdict: DeliveryVerdict, blobs: Mapping[str, bytes]) -> Resolution:
+        """Check a verdict's unsure records against the segments that were read. The verdict has none afterwards.
 
-        The resolution's fresh records join ``verdict.fresh``: who has taken the others names indexes from here on.
+        Args:
+            verdict: The verdict with unsure records.
+            blobs: The segments that are still stored, by name.
+
+        Returns:
+            The result for the unsure records. Its fresh records join ``verdict.fresh``. If the caller has already taken
+            the other fresh records, later calls must name indexes.
         """
         source = verdict._source
         if not verdict.unsure:
@@ -185,10 +208,12 @@ class Dedup:
         self.counts.confirmed += len(resolution.duplicates)
         return resolution
 
-    def take(self, consumed: Iterable[tuple[Verdict, Sequence[int] | None]]) -> IdDelta:
-        """The ids of consumed records, for the entry that commits them; None: all fresh ones of the verdict.
+    def take(self, consumed: Iterable[tuple[DeliveryVerdict, Sequence[int] | None]]) -> IdDelta:
+        """The ids of consumed records, for the entry that commits them. Indexes None: all fresh records of the
+        verdict.
 
-        Each fresh record is taken once or abandoned once, and deltas are committed in the order of their takes.
+        Invariant: each fresh record is taken once or abandoned once. Deltas are committed in the order in which they
+        were taken. The caller must ensure both.
         """
         delta, self._news = self._news, IdDelta()
         delta.marks, self._marks = [(sequence, *mark) for sequence, mark in self._marks.items()], {}
@@ -210,14 +235,14 @@ class Dedup:
             elif isinstance(source, BatchSource):
                 batches.setdefault((source.query, source.batch), []).extend(ids)
             else:
-                raise DedupError(f"{verdict} was not judged: nothing of it can be taken")
+                raise DedupError(f"{verdict} was not checked: nothing of it can be taken")
         delta.positions = list(positions.items())
         delta.opaque = [(computation, collect, ids) for computation, (collect, ids) in opaque.items()]
         delta.batches = [(query, batch, ids) for (query, batch), ids in batches.items()]
         return delta
 
     def committed(self, delta: IdDelta) -> None:
-        """The delta's entry is in the journal: its ids are seen."""
+        """The delta's entry is in the journal: its ids are committed."""
         tables = self._tables
         for sequence, positions in delta.positions:
             source = tables.positions.get(sequence)
@@ -229,8 +254,8 @@ class Dedup:
         for query, batch, ids in delta.batches:
             tables.queries[query].commit(batch, ids)
 
-    def abandon(self, verdict: Verdict, indexes: Sequence[int] | None = None) -> None:
-        """Fresh or unsure records are given up, un-ACKed: their next copy is fresh again. None: all of them."""
+    def abandon(self, verdict: DeliveryVerdict, indexes: Sequence[int] | None = None) -> None:
+        """Give up fresh or unsure records without an ACK: their next copy is fresh again. Indexes None: all of them."""
         if indexes is None:
             indexes = [*verdict.fresh_indexes, *verdict.unsure]
         source, ids = verdict._source, _ids_of(verdict, indexes)
@@ -240,14 +265,15 @@ class Dedup:
             source.pending.settle(ids)
 
     def admit(self, sequence: str) -> None:
-        """The sequence lives, by a linearizable read begun after its delivery came: take its records."""
+        """The sequence is alive, so its records are accepted from now on. A linearizable read that began after the
+        delivery arrived must have shown that."""
         self._tables.admit(sequence, "")
         self._news.admitted.append((sequence, ""))
 
     def retire(self, sequence: str) -> None:
-        """The sequence is retired: all of it was ACKed. Deliveries of it are UNKNOWN_SEQUENCE from now on.
+        """The sequence is retired: all its records were ACKed. Later deliveries of it get UNKNOWN_SEQUENCE.
 
-        Nothing happens while records of it are pending.
+        No effect while records of the sequence are pending.
         """
         source = self._tables.positions.get(sequence)
         if source is not None and not source.pending.ids:
@@ -256,14 +282,14 @@ class Dedup:
             self._news.retired.append(sequence)
 
     def journals(self) -> list[str]:
-        """The senders' journals of whose positions anything is known."""
+        """The senders' journals for which positions or marks are kept."""
         return [sequence for sequence, source in self._tables.positions.items() if not source.origin]
 
     def retire_injector(self, origin: str) -> None:
-        """The injector process is gone for good, by an operator's word: its deliveries are refused from now on.
+        """An operator retired the injector process for good: its deliveries are refused from now on.
 
-        What is pending is forgotten when it is said again. Sequences that are named after another source than the
-        process stay: others may go on with them.
+        Sequences with pending records stay. A repeated call drops them later. Sequences that are not named after the
+        process stay too, because other processes may continue them.
         """
         self._learn("", origin, TERMINAL_SEQUENCER)
         own = f"{origin.removeprefix(INJECTOR_PREFIX)}/"
@@ -277,8 +303,8 @@ class Dedup:
     ) -> None:
         """The authority broadcast a sending computation's output watermark: forget its opaque ids below it.
 
-        ``sequencers`` are those behind the value, by producing keys or by injector process's origin; they are learnt
-        first, since what their predecessors still have in their buffers must not come back as fresh.
+        ``sequencers`` are the sequencers behind the value, by producing keys or by injector process. They are recorded
+        first. Otherwise deliveries that are still in their predecessors' buffers could arrive as fresh.
         """
         for span, sequencer in sequencers:
             if isinstance(span, KeyInterval):
@@ -294,9 +320,9 @@ class Dedup:
             self._news.horizons.append((computation, watermark, horizon))
 
     def seal(self) -> list[SegmentSealed]:
-        """Segments that have filled up: write their parts, then call ``segment_stored``.
+        """Seal full segments. The caller writes their parts, then calls ``segment_stored``.
 
-        What a long replay leaves makes many of them: a part is never large.
+        After a long replay there may be many segments. So no part is large.
         """
         sealed: list[SegmentSealed] = []
         for source in self._tables.opaque.values():
@@ -305,12 +331,12 @@ class Dedup:
         return sealed
 
     def segment_stored(self, name: str) -> None:
-        """Both parts of the segment are in the store: a snapshot from now on relies on them."""
+        """Both parts of the segment are in the store: later snapshots rely on them."""
         for source in self._tables.opaque.values():
             source.stored(name)
 
-    def snapshot(self) -> Snapshot:
-        """Everything committed, as base parts. It stands for all deltas committed so far, and none of the later."""
+    def snapshot(self) -> DedupSnapshot:
+        """Everything committed, as base parts. The snapshot covers exactly the deltas committed so far."""
         return dump(self._tables)
 
     def replay(self, delta: IdDelta) -> None:
@@ -318,10 +344,10 @@ class Dedup:
         self._tables.replay(delta)
 
     def retire_query(self, query: str) -> None:
-        """The query is over, by an operator's word; its ids and its floor are forgotten.
+        """An operator retired the query: forget its ids and its completed batch.
 
-        Nothing happens while records of it are pending. It is in no delta: a takeover is told of it again, until a
-        base without it is named.
+        No effect while records of the query are pending. The fact is in no delta. So after a takeover the call is
+        repeated, until a base without the query is committed.
         """
         known = self._tables.queries.get(query)
         if known is not None and not any(batch.pending.ids for batch in known.batches.values()):
@@ -342,7 +368,7 @@ class Dedup:
 
     @property
     def seen_ids(self) -> int:
-        """Committed ids remembered one by one in memory."""
+        """Committed ids that are kept one by one in memory."""
         tables = self._tables
         held = sum(len(source.seen) for source in tables.positions.values())
         held += sum(len(source.exact) for source in tables.opaque.values())
@@ -351,11 +377,11 @@ class Dedup:
 
     @property
     def segment_count(self) -> int:
-        """Sealed segments not yet collected."""
+        """Sealed segments that are not collected yet."""
         return sum(len(source.segments) for source in self._tables.opaque.values())
 
 
-def _ids_of(verdict: Verdict, indexes: Sequence[int] | None) -> Sequence[Any]:
+def _ids_of(verdict: DeliveryVerdict, indexes: Sequence[int] | None) -> Sequence[Any]:
     ids = verdict._ids
     if indexes is None:
         if verdict.all_fresh:

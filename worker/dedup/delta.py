@@ -1,4 +1,4 @@
-"""What one journal entry says about ids: the new facts of one commit, compactly (6.1.1; design §8)."""
+"""The new facts about ids in one journal entry, in compact form (6.1.1)."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ __all__ = ["FORMAT", "IdDelta", "decode_positions", "decode_sequencer", "encode_
 FORMAT: Final = 1
 
 PositionsWire = list[Any]
-"""[first, count] for a run; [first, [gap, …]] for what has gaps: a few bytes each in MessagePack."""
+"""[first, count] for a run, [first, [gap, …]] with gaps: a few bytes each in MessagePack."""
 
 
 def encode_positions(positions: Sequence[int]) -> PositionsWire:
-    """Distinct positions, in any order, as a run or as gaps."""
+    """Encode distinct positions, in any order, as a run or as gaps."""
     ordered = sorted(positions)
     first = ordered[0]
     if ordered[-1] - first == len(ordered) - 1:
@@ -30,7 +30,7 @@ def encode_positions(positions: Sequence[int]) -> PositionsWire:
 
 
 def decode_positions(wire: PositionsWire) -> Sequence[int]:
-    """What ``encode_positions`` was given, in order."""
+    """The positions that ``encode_positions`` was given, sorted."""
     first, rest = wire
     if isinstance(rest, int):
         return range(first, first + rest)
@@ -38,33 +38,34 @@ def decode_positions(wire: PositionsWire) -> Sequence[int]:
 
 
 def decode_sequencer(wire: Sequence[Any]) -> SequencerRow:
-    """A row of the sequencer map, whose span MessagePack made a list of."""
+    """A row of the sequencer map. MessagePack has turned its span into a list."""
     computation, span, sequencer = wire
     return computation, span if isinstance(span, str) else (span[0], span[1]), sequencer
 
 
 @dataclass(slots=True)
 class IdDelta:
-    """The facts of one commit. Ids are those consumed; the rest was learnt since the take before.
+    """The facts of one commit. The ids are those that the commit consumes. The other facts are new since the previous
+    take.
 
-    Only ``positions``, ``opaque`` and ``batches`` must not be lost; the others let a takeover forget
-    what the owner had forgotten.
+    Only ``positions``, ``opaque`` and ``batches`` must not be lost. The other facts let a takeover forget what the
+    previous owner had forgotten.
     """
 
     positions: list[tuple[str, Sequence[int]]] = field(default_factory=list)
     opaque: list[tuple[str, int, Sequence[bytes]]] = field(default_factory=list)
-    """computation, the time from which they may be forgotten, ids."""
+    """(computation, time from which they may be forgotten, ids)."""
     batches: list[tuple[str, int, Sequence[bytes]]] = field(default_factory=list)
     admitted: list[tuple[str, str]] = field(default_factory=list)
-    """sequence, and the injector process that sends it (empty for a journal)."""
+    """(sequence, the injector process that sends it or "" for a journal)."""
     marks: list[tuple[str, int, Sequence[int]]] = field(default_factory=list)
     retired: list[str] = field(default_factory=list)
     sequencers: list[SequencerRow] = field(default_factory=list)
     horizons: list[tuple[str, int, int]] = field(default_factory=list)
-    """computation, its watermark, and the collection horizon that follows from it."""
+    """(computation, its watermark, the collection horizon that follows from it)."""
 
     def to_wire(self) -> list[Any]:
-        """Lists, strings, ints and bytes, for the journal entry's MessagePack. Empty where there is nothing to say."""
+        """Lists, strings, ints and bytes for the journal entry's MessagePack. Empty if there are no facts."""
         columns: list[list[Any]] = [
             [[sequence, *encode_positions(positions)] for sequence, positions in self.positions],
             [[computation, collect, b"".join(ids)] for computation, collect, ids in self.opaque],
@@ -79,7 +80,11 @@ class IdDelta:
 
     @classmethod
     def from_wire(cls, wire: Sequence[Any]) -> IdDelta:
-        """What ``to_wire`` gave; DedupError if it is of another format."""
+        """Decode what ``to_wire`` returned.
+
+        Raises:
+            DedupError: The facts have another format.
+        """
         if not wire:
             return cls()
         if wire[0] != FORMAT:

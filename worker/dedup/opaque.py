@@ -1,9 +1,9 @@
-"""What a receiver knows of the opaque ids of one sending computation (6.1.1).
+"""The opaque ids that a receiver knows of one sending computation (6.1.1).
 
-An id is in exactly one place: ``exact`` (committed lately), an unstored segment's ids, or a stored
-segment. Each carries the time from which it may be forgotten: the largest of its record's timestamp and the sending
-computation's watermark when it was sent and received, so that a late record's id is not born collectable.
-Groups and segments keep the largest such time of theirs; to err upwards only keeps ids longer.
+Invariant: an id is in exactly one place: in ``exact`` (committed recently), in the ids of an unstored segment, or in a
+stored segment. Each id has a time from which it may be forgotten. That is the largest of its record's timestamp and the
+sending computation's watermark at sending and at receipt. Otherwise a late record's id could be collected at once.
+Groups and segments keep the largest time of their ids: a time that is too large only keeps ids longer.
 """
 
 from __future__ import annotations
@@ -13,23 +13,23 @@ from collections.abc import Collection, Mapping, Sequence
 from itertools import chain
 from typing import Final
 
-from millwheel.core.time import MIN_TIMESTAMP
+from millwheel.model.time import MIN_TIMESTAMP
 from millwheel.worker.dedup.pending import PendingIds
 from millwheel.worker.dedup.segments import (
     Front,
-    Segment,
+    IdSegment,
     SegmentCache,
     SegmentSealed,
     dump_halves,
     halves,
     load_halves,
 )
-from millwheel.worker.dedup.verdict import Resolution, Verdict
+from millwheel.worker.dedup.verdict import DeliveryVerdict, Resolution
 
 __all__ = ["OpaqueSource"]
 
-_GROUP: Final = 1024
-"""Exact ids are collected in groups of at least so many, in the order of their commits."""
+_MIN_GROUP_IDS: Final = 1024
+"""Exact ids are kept in groups of at most this size (or one commit), in commit order."""
 
 
 class _Group:
@@ -50,16 +50,16 @@ class OpaqueSource:
         self.pending: PendingIds[bytes] = PendingIds()
         self.exact: set[bytes] = set()
         self.groups: list[_Group] = []
-        self.segments: dict[str, Segment] = {}
+        self.segments: dict[str, IdSegment] = {}
         self.watermark: int = MIN_TIMESTAMP
-        """The sending computation's, as last heard."""
+        """The sending computation's watermark, as last received."""
         self.horizon: int = MIN_TIMESTAMP
-        """Ids whose time is below it have been forgotten."""
+        """Ids whose time is below it are forgotten."""
         self._front = Front()
         self._cache = cache
 
-    def check(self, ids: Sequence[bytes], timestamps: Sequence[int], least: int, verdict: Verdict) -> None:
-        """Judge the ids of one delivery, which may be forgotten from ``least`` on at the earliest."""
+    def check(self, ids: Sequence[bytes], timestamps: Sequence[int], least: int, verdict: DeliveryVerdict) -> None:
+        """Check the ids of one delivery. ``least`` is the earliest time from which they may be forgotten."""
         if not ids:
             verdict.all_fresh = True
             return
@@ -77,7 +77,7 @@ class OpaqueSource:
         self._check_each(ids, sealed, verdict)
 
     def _sealed(self, ids: Sequence[bytes]) -> dict[bytes, tuple[str, ...] | None]:
-        """The ids that are in a segment (None), or may be in one of the named."""
+        """The ids that are in a segment (None), or may be in one of the named segments."""
         if not self.segments:
             return {}
         found: dict[bytes, tuple[str, ...] | None] = {}
@@ -90,7 +90,7 @@ class OpaqueSource:
         return found
 
     def _check_each(
-        self, ids: Sequence[bytes], sealed: Mapping[bytes, tuple[str, ...] | None], verdict: Verdict
+        self, ids: Sequence[bytes], sealed: Mapping[bytes, tuple[str, ...] | None], verdict: DeliveryVerdict
     ) -> None:
         pending, exact = self.pending.ids, self.exact
         fresh: list[int] = []
@@ -114,7 +114,7 @@ class OpaqueSource:
         verdict.fresh, verdict.duplicates, verdict.waiting = fresh, duplicates, waiting
 
     def _look_up(self, id_: bytes, half: int) -> tuple[bool, tuple[str, ...]]:
-        """Whether a segment at hand has the id; if none has, those that must be read to know."""
+        """Whether a segment in memory has the id. If none has it, also the segments that must be read to decide."""
         unread = []
         for name, segment in self.segments.items():
             if segment.ids is not None:
@@ -127,8 +127,8 @@ class OpaqueSource:
                     return True, ()
         return False, tuple(unread)
 
-    def resolve(self, verdict: Verdict, blobs: Mapping[str, bytes]) -> Resolution:
-        """Judge the unsure ids by the segments read; empties ``verdict.unsure``."""
+    def resolve(self, verdict: DeliveryVerdict, blobs: Mapping[str, bytes]) -> Resolution:
+        """Check the unsure ids against the segments that were read. Empties ``verdict.unsure``."""
         self._cache.add({name: blob for name, blob in blobs.items() if name in self.segments})
         fresh: list[int] = []
         duplicates: list[int] = []
@@ -155,16 +155,16 @@ class OpaqueSource:
         """The ids are committed, and may be forgotten once the horizon is above ``collect``."""
         self.exact.update(ids)
         groups = self.groups
-        if groups and len(groups[-1].ids) + len(ids) <= _GROUP:
+        if groups and len(groups[-1].ids) + len(ids) <= _MIN_GROUP_IDS:
             groups[-1].ids += ids
             groups[-1].collect = max(groups[-1].collect, collect)
         else:
             groups.append(_Group(collect, list(ids)))
 
     def advance(self, watermark: int, horizon: int) -> bool:
-        """Forget what the sender can no longer send; returns whether the horizon moved.
+        """Forget the ids that the sender can no longer send. Returns whether the horizon moved.
 
-        What a stray copy could still carry is refused by its sequencer or its watermark from now on.
+        A stray copy with such an id is refused from now on, by its sequencer or its watermark.
         """
         self.watermark = max(self.watermark, watermark)
         if horizon <= self.horizon:
@@ -184,14 +184,14 @@ class OpaqueSource:
         return True
 
     def seal(self, name: str, most: int) -> SegmentSealed:
-        """Make the exact ids a segment; of more than ``most``, those that came first (whole groups)."""
+        """Make a segment of the exact ids. If there are more than ``most``, only the oldest whole groups go into it."""
         groups, count = self.groups, 0
         for number, group in enumerate(groups, 1):
             count += len(group.ids)
             if count >= most:
                 groups = groups[:number]
                 break
-        # By the groups' lists, not by the set: in the order of arrival the ids lie together in memory.
+        # Iterate over the groups' lists, not over the set: ids in arrival order are adjacent in memory.
         blob = b"".join(chain.from_iterable(group.ids for group in groups))
         known = halves(blob)
         sealed, self.groups = self.exact, self.groups[len(groups) :]
@@ -200,27 +200,27 @@ class OpaqueSource:
             self.exact = self.exact - sealed
         else:
             self.exact = set()
-        self.add_segment(Segment(name, max(group.collect for group in groups), known, sealed), known)
+        self.add_segment(IdSegment(name, max(group.collect for group in groups), known, sealed), known)
         return SegmentSealed(name, self.computation, blob, dump_halves(known))
 
     def load_segment(self, name: str, collect: int, stored: bytes) -> None:
-        """Take over a stored segment by the halves stored beside it."""
+        """Restore a stored segment from the halves stored beside it."""
         known = load_halves(stored)
-        self.add_segment(Segment(name, collect, known, None), known)
+        self.add_segment(IdSegment(name, collect, known, None), known)
 
-    def add_segment(self, segment: Segment, known: array[int]) -> None:
-        """Put a segment, with its halves, behind the front filter."""
+    def add_segment(self, segment: IdSegment, known: array[int]) -> None:
+        """Add a segment, and its halves to the front filter."""
         self.segments[segment.name] = segment
         self._front.cover(segment.name, known, sum(other.count for other in self.segments.values()))
 
     def stored(self, name: str) -> None:
-        """The store has the segment: only its fingerprints stay. (Nothing happens if it is collected already.)"""
+        """The store has the segment: only its fingerprints stay in memory. No effect if it is collected already."""
         segment = self.segments.get(name)
         if segment is not None:
             segment.ids = None
 
     def inherit(self, parent: OpaqueSource) -> None:
-        """Unite with what a parent knew."""
+        """Merge the ids and times of a parent into this source."""
         self.horizon = max(self.horizon, parent.horizon)
         self.watermark = max(self.watermark, parent.watermark)
         for group in parent.groups:

@@ -1,4 +1,4 @@
-"""Ids received and not yet committed (design §8)."""
+"""Ids received and not yet committed."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ Id = TypeVar("Id", int, bytes)
 class PendingIds(Generic[Id]):
     """The pending ids of one source of ids.
 
-    Invariant: an id is here from the verdict that called it fresh (or unsure) until it is committed,
-    abandoned or resolved as a duplicate. So at most one copy of a record is ever called fresh.
+    Invariant: an id is here from the verdict "fresh" or "unsure" until it is committed, abandoned or resolved as a
+    duplicate. So at most one copy of a record is fresh.
     """
 
     __slots__ = ("ids",)
@@ -25,7 +25,11 @@ class PendingIds(Generic[Id]):
         self.ids: set[Id] = set()
 
     def settle(self, ids: Sequence[Id]) -> None:
-        """The ids are pending no more. DedupError if one was not pending."""
+        """Remove the ids from the pending ones.
+
+        Raises:
+            DedupError: An id was not pending.
+        """
         pending = self.ids
         before = len(pending)
         pending.difference_update(ids)

@@ -1,14 +1,13 @@
-"""What a receiver knows of one sequence of positions: marks, and what is committed above them (design §8).
+"""A receiver's state of one sequence of positions: marks, and the committed positions above them.
 
-A position belongs to exactly one record, and a record has exactly one key at this consumer. The
-receiver's range is cut into *pieces*, normally one, each with a mark; a position p of key k is known
-to be committed if
+A position belongs to exactly one record, and a record has exactly one key at this consumer. The receiver's key range is
+divided into *pieces*, normally one. Each piece has a mark. A position p of key k is known to be committed if
 
     p is in ``seen``,  or  p is below the mark of k's piece and not one of that piece's ``holes``.
 
-Both are facts, so either may be forgotten only where the other implies it: ``seen`` below every mark, and
-nothing else. ``seen`` is shared by the pieces: a fact about a position is true whatever range it is
-looked up from. Holes are what a piece does *not* know, and so belong to it alone.
+Invariant: a fact may be forgotten only if the other one implies it. So ``seen`` may lose positions below every mark,
+and nothing else. All pieces share ``seen``, because a committed position is committed for any key range. Holes are
+positions that one piece does *not* know to be committed, so each piece has its own.
 """
 
 from __future__ import annotations
@@ -16,19 +15,19 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 
-from millwheel.core.keys import KeyInterval
+from millwheel.model.keys import KeyInterval
 from millwheel.worker.dedup.ids import PositionIds
 from millwheel.worker.dedup.pending import PendingIds
-from millwheel.worker.dedup.verdict import Verdict
+from millwheel.worker.dedup.verdict import DeliveryVerdict
 
-__all__ = ["Piece", "PositionSource"]
+__all__ = ["PositionRange", "PositionSource"]
 
 _SLACK = 64
-"""``seen`` is pruned when it has doubled since the last time, which makes pruning O(1) per position."""
+"""``seen`` is pruned when its size has doubled since the last pruning. So pruning costs O(1) per position."""
 
 
-class Piece:
-    """The keys of ``interval``: all positions below ``mark`` are committed, but for ``holes``."""
+class PositionRange:
+    """The keys of ``interval``: all positions below ``mark`` are committed, except ``holes``."""
 
     __slots__ = ("holes", "interval", "mark")
 
@@ -38,7 +37,8 @@ class Piece:
         self.holes: set[int] = set(holes)
 
     def apply(self, mark: int, unacked: set[int], seen: set[int]) -> bool:
-        """Add the sender's statement that all below ``mark`` but ``unacked`` is ACKed; returns whether it is news."""
+        """Apply the sender's mark: positions below it are ACKed, except ``unacked``. Returns whether anything
+        changed."""
         if mark > self.mark:
             old, holes = self.mark, self.holes
             self.holes = {h for h in unacked if h < mark and (h in holes if h < old else h not in seen)}
@@ -52,40 +52,40 @@ class Piece:
 
 
 class PositionSource:
-    """One sequence at one receiver. ``pieces`` are disjoint and sorted; keys in none of them are not admitted."""
+    """One sequence at one receiver. ``pieces`` are disjoint and sorted. Keys outside them are not admitted."""
 
     __slots__ = ("_prune_at", "_starts", "interval", "origin", "pending", "pieces", "seen", "sequence", "top")
 
-    def __init__(self, sequence: str, interval: KeyInterval, pieces: Sequence[Piece], seen: set[int]) -> None:
+    def __init__(self, sequence: str, interval: KeyInterval, pieces: Sequence[PositionRange], seen: set[int]) -> None:
         self.sequence = sequence
         self.interval = interval
         self.pieces = list(pieces)
         self.seen = seen
         self.top = max(seen, default=-1)
-        """No position above it is seen or pending."""
+        """No position above it is committed or pending."""
         self.pending: PendingIds[int] = PendingIds()
         self.origin = ""
-        """The injector process that sends it; empty for a journal's sequence."""
+        """The injector process that sends the sequence. Empty for a journal's sequence."""
         self._prune_at = _SLACK
         self._index()
 
     def admit(self) -> None:
-        """Give keys that are in no piece one with mark 0: nothing of the sequence is committed for them."""
+        """Create pieces with mark 0 for all other keys: nothing of the sequence is committed for them."""
         gaps, at = [], self.interval.start
         for piece in self.pieces:
             if at < piece.interval.start:
-                gaps.append(Piece(KeyInterval(at, piece.interval.start)))
+                gaps.append(PositionRange(KeyInterval(at, piece.interval.start)))
             if piece.interval.end is None:
                 break
             at = piece.interval.end
         else:
             if self.interval.end is None or at < self.interval.end:
-                gaps.append(Piece(KeyInterval(at, self.interval.end)))
+                gaps.append(PositionRange(KeyInterval(at, self.interval.end)))
         self.pieces = sorted([*self.pieces, *gaps], key=lambda piece: piece.interval.start)
         self._index()
 
     def covered(self) -> bool:
-        """Whether the pieces leave no key of the interval out."""
+        """Whether the pieces cover the whole interval."""
         pieces = self.pieces
         if len(pieces) == 1:
             return pieces[0].interval.covers(self.interval)
@@ -96,8 +96,8 @@ class PositionSource:
             at = piece.interval.end
         return at is None or (self.interval.end is not None and at >= self.interval.end)
 
-    def check(self, ids: PositionIds, keys: Sequence[bytes], verdict: Verdict) -> None:
-        """Judge the positions. The pieces cover the interval."""
+    def check(self, ids: PositionIds, keys: Sequence[bytes], verdict: DeliveryVerdict) -> None:
+        """Check the positions. The pieces must cover the interval."""
         positions = ids.positions
         if not positions:
             verdict.all_fresh = True
@@ -123,13 +123,13 @@ class PositionSource:
         self.top = max(self.top, max(positions))
         return True
 
-    def _check_below_mark(self, positions: Sequence[int], verdict: Verdict) -> None:
+    def _check_below_mark(self, positions: Sequence[int], verdict: DeliveryVerdict) -> None:
         if self.pending.ids.isdisjoint(positions):
             verdict.duplicates = range(len(positions))
         else:
             self._check_each(positions, (b"",) * len(positions), verdict)
 
-    def _check_each(self, positions: Sequence[int], keys: Sequence[bytes], verdict: Verdict) -> None:
+    def _check_each(self, positions: Sequence[int], keys: Sequence[bytes], verdict: DeliveryVerdict) -> None:
         pending, seen = self.pending.ids, self.seen
         single = self.pieces[0] if len(self.pieces) == 1 else None
         fresh: list[int] = []
@@ -149,7 +149,7 @@ class PositionSource:
         verdict.fresh, verdict.duplicates, verdict.waiting = fresh, duplicates, waiting
 
     def state_mark(self, mark: int, unacked: Sequence[int]) -> bool:
-        """Apply the sender's statement to the whole interval; returns whether it was news."""
+        """Apply the sender's mark to the whole interval. Returns whether that changed anything."""
         pieces = self.pieces
         if len(pieces) == 1 and mark <= pieces[0].mark and not pieces[0].holes and (mark <= self.top or not self.seen):
             return False
@@ -174,13 +174,13 @@ class PositionSource:
             positions = [position for position in positions if position >= mark]
         self.seen.update(positions)
 
-    def inherited_by(self, interval: KeyInterval) -> list[Piece]:
-        """Copies of the pieces, cut to ``interval``: what a child of the receiver starts from."""
+    def inherited_by(self, interval: KeyInterval) -> list[PositionRange]:
+        """Copies of the pieces, cut to ``interval``: the start of a child of the receiver."""
         found = []
         for piece in self.pieces:
             common = piece.interval.intersection(interval)
             if common is not None:
-                found.append(Piece(common, piece.mark, piece.holes))
+                found.append(PositionRange(common, piece.mark, piece.holes))
         return found
 
     def _prune(self) -> None:
@@ -192,7 +192,7 @@ class PositionSource:
             self._prune_at = 2 * len(self.seen) + _SLACK
 
     def _common_mark(self) -> int:
-        """Below it the pieces know all that ``seen`` knows; 0 while keys are unadmitted."""
+        """Below it the marks imply everything in ``seen``. It is 0 while the pieces do not cover the interval."""
         return min(piece.mark for piece in self.pieces) if self.covered() else 0
 
     def _coalesce(self) -> None:
@@ -200,11 +200,11 @@ class PositionSource:
         if len(self.pieces) == 1 or not self.covered():
             return
         if all(piece.mark == first.mark and piece.holes == first.holes for piece in self.pieces):
-            self.pieces = [Piece(self.interval, first.mark, first.holes)]
+            self.pieces = [PositionRange(self.interval, first.mark, first.holes)]
             self._index()
 
     def _index(self) -> None:
         self._starts = [piece.interval.start for piece in self.pieces]
 
-    def _piece(self, key: bytes) -> Piece:
+    def _piece(self, key: bytes) -> PositionRange:
         return self.pieces[bisect_right(self._starts, key) - 1]

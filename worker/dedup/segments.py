@@ -1,12 +1,12 @@
-"""Sealed id segments: ids that went to the store, and the filters that tell when to read them (6.1.1).
+"""Sealed id segments: ids that are in the store, and the filters that decide when to read them (6.1.1).
 
-Two layers of filters. In *front* stand a few Bloom filters over the ids of all segments; a fresh id gets no
-further, but for one in 100,000. When the front hits, fingerprints of four bytes an id tell which segments
-to read; by calculation a fresh id then causes a read less than once in 100 million checks at a million ids.
-Both are made of the second halves of the ids, which are stored beside them: a takeover reads those, and no ids.
+There are two layers of filters. The *front* is a few Bloom filters over the ids of all segments. It stops all but one
+in 100,000 fresh ids. If the front hits, fingerprints of four bytes per id select the segments to read. By calculation,
+a fresh id then causes less than one read in 100 million checks, at a million ids. Both layers are built from the second
+halves of the ids, which are stored beside them. So a takeover reads the halves, and no ids.
 
-A Bloom filter per segment would take three bytes an id instead of four, but it cannot be enumerated to fill the
-front at a takeover, and costs several times as much to fill.
+A Bloom filter per segment would need three bytes per id instead of four. But it cannot be enumerated to fill the front
+at a takeover, and filling it costs several times as much.
 """
 
 from __future__ import annotations
@@ -23,37 +23,37 @@ from rbloom import Bloom
 
 from millwheel.worker.dedup.ids import split_ids
 
-__all__ = ["Front", "Segment", "SegmentCache", "SegmentSealed", "dump_halves", "halves", "load_halves"]
+__all__ = ["Front", "IdSegment", "SegmentCache", "SegmentSealed", "dump_halves", "halves", "load_halves"]
 
 _FRONT_ERROR: Final = 1e-5
 _FRONT_SEGMENTS: Final = 4
-"""A front filter is made for this many segments of the size of its first."""
+"""A front filter has room for this many segments of the size of its first one."""
 
 
 @dataclass(frozen=True, slots=True)
 class SegmentSealed:
-    """Two base parts to be written; then ``segment_stored(name)``."""
+    """Two base parts that the caller writes. Then the caller calls ``segment_stored(name)``."""
 
     name: str
     computation: str
     ids: bytes
-    """The ids, one after the other: read again only where the filters hit."""
+    """The concatenated ids. They are read again only if the filters hit."""
     filter: bytes
     """Read at takeover."""
 
 
 def halves(blob: bytes) -> array[int]:
-    """The second half of each id of a blob, as an int: what the filters know of it."""
+    """The second half of each id of a blob, as an int. The filters are built from it."""
     return load_halves(blob)[1::2]
 
 
 def dump_halves(known: array[int]) -> bytes:
-    """Halves as stored: little-endian whatever the machine."""
+    """The stored form of halves: little-endian on every machine."""
     return known.tobytes() if sys.byteorder == "little" else _swapped(known).tobytes()
 
 
 def load_halves(stored: bytes) -> array[int]:
-    """What ``dump_halves`` gave."""
+    """Decode what ``dump_halves`` returned."""
     words = array("q")
     words.frombytes(stored)
     return words if sys.byteorder == "little" else _swapped(words)
@@ -65,8 +65,8 @@ def _swapped(words: array[int]) -> array[int]:
     return copy
 
 
-class Segment:
-    """A sealed segment. ``ids`` stay in memory until the store has them; then four bytes of each do."""
+class IdSegment:
+    """A sealed segment. Its ``ids`` stay in memory until the store has them. Then only four bytes of each id stay."""
 
     __slots__ = ("_asked", "_prints", "_sorted", "collect", "count", "ids", "name")
 
@@ -75,7 +75,7 @@ class Segment:
     def __init__(self, name: str, collect: int, known: array[int], ids: set[bytes] | None) -> None:
         self.name = name
         self.collect = collect
-        """May be forgotten once the collection horizon is above it."""
+        """The segment may be forgotten once the collection horizon is above it."""
         self.count = len(known)
         self.ids = ids
         self._prints = array("I", known.tobytes())[::2]
@@ -83,7 +83,7 @@ class Segment:
         self._asked = 0
 
     def may_have(self, half: int) -> bool:
-        """Whether some id of the segment has the fingerprint of ``half``. Sorts them once asked often."""
+        """Whether an id has the fingerprint of ``half``. Sorts the fingerprints after ``_SEARCHES`` calls."""
         wanted = array("I", array("q", (half,)).tobytes())[0]
         if not self._sorted:
             self._asked += 1
@@ -114,7 +114,7 @@ class _Generation:
 
 
 class Front:
-    """Which of these ids may be in some segment? Generations go when their last segment is collected."""
+    """Bloom filters over all segments. A generation is dropped when its last segment is collected."""
 
     __slots__ = ("_generations",)
 
@@ -122,7 +122,7 @@ class Front:
         self._generations: list[_Generation] = []
 
     def cover(self, name: str, known: array[int], total: int) -> None:
-        """Add a segment's halves; ``total`` ids are sealed in all, which sets a new generation's size."""
+        """Add a segment's halves. ``total``, the number of all sealed ids, determines the size of a new generation."""
         generation = self._generations[-1] if self._generations else None
         if generation is None or generation.size + len(known) > generation.capacity:
             capacity = max(_FRONT_SEGMENTS * len(known), total // 2)
@@ -139,7 +139,7 @@ class Front:
         self._generations = [generation for generation in self._generations if generation.unexpired]
 
     def hits(self, ids: Sequence[bytes]) -> dict[bytes, int]:
-        """Those of the ids that may be in a segment, with their second halves."""
+        """The ids that may be in a segment, with their second halves."""
         known = halves(b"".join(ids)).tolist()
         found: set[int] = set()
         for generation in self._generations:
@@ -153,7 +153,7 @@ class Front:
         return any(half in generation.filter for generation in self._generations)
 
     def adopt(self, other: Front) -> None:
-        """Cover what ``other`` covers, in filters of our own."""
+        """Copy the filters of ``other`` into this one."""
         for generation in other._generations:
             copy = _Generation(generation.capacity, generation.filter.copy())
             copy.size = generation.size
@@ -167,7 +167,7 @@ class Front:
 
 
 class SegmentCache:
-    """The segments read last. Few look-ups search the blob; many make a set of it once."""
+    """The segments read most recently. Look-ups search the blob. After ``_SEARCHES`` look-ups it becomes a set."""
 
     __slots__ = ("_blobs", "_looked", "_sets", "capacity")
 
@@ -183,16 +183,16 @@ class SegmentCache:
         return name in self._blobs
 
     def add(self, blobs: Mapping[str, bytes]) -> None:
-        """Keep newly read segments."""
+        """Add segments that were just read."""
         self._blobs.update(blobs)
 
     def trim(self) -> None:
-        """Let go of those above capacity that were used longest ago."""
+        """Drop the least recently used segments above the capacity."""
         while len(self._blobs) > self.capacity:
             self.discard(next(iter(self._blobs)))
 
     def discard(self, name: str) -> None:
-        """Forget a segment."""
+        """Drop a segment."""
         self._blobs.pop(name, None)
         self._sets.pop(name, None)
         self._looked.pop(name, None)

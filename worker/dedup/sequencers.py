@@ -1,7 +1,7 @@
-"""The highest sequencer known for every producing key, and for every injector process (6.2; design §8).
+"""The highest sequencer known for every producing key, and for every injector process (6.2).
 
-A sender whose sequencer is lower than one known for any of its keys has been succeeded: what it
-sends is refused, not ACKed. Whatever still needs to be sent, the successor sends.
+A sender whose sequencer is lower than a known one for any of its keys has a successor. Its deliveries are refused, not
+ACKed. The successor sends everything that is still outstanding.
 """
 
 from __future__ import annotations
@@ -12,16 +12,16 @@ from typing import Final
 __all__ = ["SequencerMap", "SequencerRow", "Span"]
 
 Span = tuple[bytes, bytes | None] | str
-"""Producing keys as (start, end), or the origin of an injector process."""
+"""Producing keys as (start, end), or an injector process (its ``origin``)."""
 
 SequencerRow = tuple[str, Span, int]
-"""computation (empty for an injector process), span, sequencer."""
+"""(computation or "" for an injector process, span, sequencer)."""
 
 _FIRST_KEY: Final = b""
 
 
 class _Steps:
-    """A function of the key, constant between boundaries: ``values[i]`` holds from ``starts[i]`` on."""
+    """A step function of the key: ``values[i]`` applies from ``starts[i]`` on."""
 
     __slots__ = ("starts", "values")
 
@@ -35,7 +35,7 @@ class _Steps:
         return max(self.values[first:last])
 
     def raise_to(self, start: bytes, end: bytes | None, value: int) -> None:
-        """Make every smaller value between ``start`` and ``end`` equal to ``value``."""
+        """Raise every smaller value between ``start`` and ``end`` to ``value``."""
         self._cut(start)
         if end is not None:
             self._cut(end)
@@ -67,25 +67,25 @@ class SequencerMap:
         self._keys: dict[str, _Steps] = {}
         self._injectors: dict[str, int] = {}
         self._current: dict[str, int] = {}
-        """Origins whose sequencer is known to be the highest: one look-up for the usual delivery."""
+        """Senders whose sequencer is known to be the highest, so that the usual delivery needs one look-up."""
 
     def is_current(self, origin: str, sequencer: int) -> bool:
-        """Whether the last thing heard is that ``origin`` owns its keys under ``sequencer``."""
+        """Whether ``sequencer`` is the remembered highest sequencer of the sender ``origin``."""
         return self._current.get(origin) == sequencer
 
     def remember_current(self, origin: str, sequencer: int) -> None:
-        """``origin`` was found to own its keys under ``sequencer``; holds until anything higher is learnt."""
+        """Remember that ``sequencer`` is the highest for the sender ``origin``. Any higher sequencer clears it."""
         self._current[origin] = sequencer
 
     def highest(self, computation: str, span: Span) -> int:
-        """The highest sequencer known for anything in ``span``."""
+        """The highest sequencer known for any key in ``span``."""
         if isinstance(span, str):
             return self._injectors.get(span, 0)
         steps = self._keys.get(computation)
         return steps.highest(*span) if steps else 0
 
     def learn(self, computation: str, span: Span, sequencer: int) -> bool:
-        """Raise what is known of ``span``; returns whether that changed anything."""
+        """Raise the sequencers in ``span``. Returns whether that changed anything."""
         if isinstance(span, str):
             if self._injectors.get(span, 0) >= sequencer:
                 return False
@@ -100,7 +100,7 @@ class SequencerMap:
         return True
 
     def rows(self) -> list[SequencerRow]:
-        """All that is known, in a form that ``learn`` takes."""
+        """The whole map, as rows that ``learn`` accepts."""
         found: list[SequencerRow] = [("", origin, number) for origin, number in self._injectors.items()]
         for computation, steps in self._keys.items():
             ends: list[bytes | None] = [*steps.starts[1:], None]

@@ -1,4 +1,4 @@
-"""All that a Dedup has committed, as base parts; and what children of a split or merge start from (design §5, §8)."""
+"""Base parts with everything that a ``Dedup`` has committed, and the start of a child from them (§8)."""
 
 from __future__ import annotations
 
@@ -8,34 +8,34 @@ from typing import Any, Final
 
 import msgspec
 
-from millwheel.core.keys import KeyInterval
+from millwheel.model.keys import KeyInterval
 from millwheel.worker.dedup.delta import FORMAT, decode_positions, decode_sequencer, encode_positions
 from millwheel.worker.dedup.ids import split_ids
 from millwheel.worker.dedup.opaque import OpaqueSource
-from millwheel.worker.dedup.positions import Piece, PositionSource
+from millwheel.worker.dedup.positions import PositionRange, PositionSource
 from millwheel.worker.dedup.tables import Tables
 from millwheel.worker.dedup.verdict import DedupError
 
-__all__ = ["Snapshot", "dump", "inherit", "load"]
+__all__ = ["DedupSnapshot", "dump", "inherit", "load"]
 
 _ROW_IDS: Final = 16_384
 _BLOB_BYTES: Final = 1 << 20
-"""A blob is closed when its rows reach this size; a row is at most a quarter of it."""
+"""A blob is closed when its rows reach this size. A row is at most a quarter of it."""
 
 Row = list[Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Snapshot:
-    """Base parts. ``segments`` are the stored id segments that the blobs rely on: they stay until a later
-    snapshot, named by the journal's head, relies on them no more."""
+class DedupSnapshot:
+    """Base parts. ``segments`` are the stored id segments that the blobs refer to. They must stay until the
+    journal's head names a later snapshot that does not refer to them."""
 
     blobs: tuple[bytes, ...]
     segments: tuple[str, ...]
 
 
-def dump(tables: Tables) -> Snapshot:
-    """The committed knowledge as it now stands; what is pending is not part of it."""
+def dump(tables: Tables) -> DedupSnapshot:
+    """The committed state. Pending ids are not part of it."""
     encode = msgspec.msgpack.Encoder().encode
     blobs: list[bytes] = []
     rows: list[bytes] = []
@@ -48,7 +48,7 @@ def dump(tables: Tables) -> Snapshot:
             rows, size = [], 0
     blobs.append(_blob(rows))
     stored = [n for source in tables.opaque.values() for n, segment in source.segments.items() if segment.ids is None]
-    return Snapshot(tuple(blobs), tuple(stored))
+    return DedupSnapshot(tuple(blobs), tuple(stored))
 
 
 def _blob(rows: list[bytes]) -> bytes:
@@ -67,7 +67,7 @@ def _rows(tables: Tables) -> Iterator[Row]:
     for opaque in tables.opaque.values():
         yield from _opaque_rows(opaque)
     for query in tables.queries.values():
-        # The floor is the highest batch with committed ids: its ids say it.
+        # The completed batch needs no row: it is the highest batch with committed ids.
         for batch in query.batches.values():
             for ids in _chunks(sorted(batch.seen)):
                 yield ["batch", query.query, batch.batch, b"".join(ids)]
@@ -91,7 +91,7 @@ def _chunks(ids: list[Any]) -> Iterator[list[Any]]:
 
 
 def load(tables: Tables, blobs: Iterable[bytes], filters: Mapping[str, bytes]) -> None:
-    """Put a snapshot into empty ``tables``. ``filters``: the stored filter of each of its segments."""
+    """Load a snapshot into empty ``tables``. ``filters``: the stored filter of each segment, by name."""
     for blob in blobs:
         number, rows = msgspec.msgpack.decode(blob)
         if number != FORMAT:
@@ -108,7 +108,7 @@ def _load_row(tables: Tables, kind: str, row: Row, filters: Mapping[str, bytes])
             tables.sequencers.learn(*decode_sequencer(row))
         case "sequence":
             name, origin, pieces = row
-            cut = [Piece(KeyInterval(start, end), mark, holes) for start, end, mark, holes in pieces]
+            cut = [PositionRange(KeyInterval(start, end), mark, holes) for start, end, mark, holes in pieces]
             source = tables.positions[name] = PositionSource(name, tables.interval, cut, set())
             source.origin = origin
         case "seen":
@@ -129,10 +129,10 @@ def _load_row(tables: Tables, kind: str, row: Row, filters: Mapping[str, bytes])
 
 
 def inherit(tables: Tables, parents: Sequence[Tables]) -> None:
-    """Put into empty ``tables`` what ``parents`` knew: one parent of a split, or those of a merge.
+    """Fill empty ``tables`` from ``parents``: the one parent of a split, or those of a merge.
 
-    Facts are united. A sequence that one parent had no marks for has none for its keys here either:
-    it may have been retired there, and must be asked for again before it is taken for new.
+    Known facts are united. If one parent has no marks for a sequence, then its keys have none here either. The sequence
+    may have been retired there, so it must be looked up before it is admitted.
     """
     for parent in parents:
         for row in parent.sequencers.rows():

@@ -1,12 +1,12 @@
-"""The committed knowledge of a Dedup: everything that a takeover finds again, and how facts are applied to it."""
+"""The committed state of a ``Dedup``: everything that a takeover restores, and how deltas are applied to it."""
 
 from __future__ import annotations
 
-from millwheel.core.keys import KeyInterval
+from millwheel.model.keys import KeyInterval
 from millwheel.worker.dedup.batches import BatchQuery
 from millwheel.worker.dedup.delta import IdDelta
 from millwheel.worker.dedup.opaque import OpaqueSource
-from millwheel.worker.dedup.positions import Piece, PositionSource
+from millwheel.worker.dedup.positions import PositionRange, PositionSource
 from millwheel.worker.dedup.segments import SegmentCache
 from millwheel.worker.dedup.sequencers import SequencerMap
 
@@ -29,40 +29,41 @@ class Tables:
         self.segment_number = 0
 
     def sequence(self, name: str) -> PositionSource:
-        """The sequence, new (and wholly admitted) if it is not known."""
+        """The sequence. An unknown one is created, with all keys admitted."""
         source = self.positions.get(name)
         if source is None:
-            source = self.positions[name] = PositionSource(name, self.interval, [Piece(self.interval)], set())
+            source = self.positions[name] = PositionSource(name, self.interval, [PositionRange(self.interval)], set())
         return source
 
     def computation(self, name: str) -> OpaqueSource:
-        """The sending computation's ids, none yet if it is not known."""
+        """The sending computation's ids. An unknown computation has none yet."""
         source = self.opaque.get(name)
         if source is None:
             source = self.opaque[name] = OpaqueSource(name, self.cache)
         return source
 
     def query(self, name: str) -> BatchQuery:
-        """The query, without a floor if it is not known."""
+        """The query. An unknown query is created without a completed batch."""
         source = self.queries.get(name)
         if source is None:
             source = self.queries[name] = BatchQuery(name)
         return source
 
     def next_segment(self) -> str:
-        """A name that no living segment of this receiver bears: the part's id adds its writer's sequencer."""
+        """A name that no existing segment of this receiver has. The part's id adds its writer's sequencer."""
         self.segment_number += 1
         return f"{self.journal}/{self.segment_number}"
 
     def admit(self, sequence: str, origin: str) -> PositionSource:
-        """Nothing of the sequence is committed for the keys that it has no mark for."""
+        """Admit the sequence for all keys without a mark: nothing of it is committed for them."""
         source = self.sequence(sequence)
         source.origin = origin
         source.admit()
         return source
 
     def replay(self, delta: IdDelta) -> None:
-        """Apply a committed delta: refusals first, so that nothing is forgotten that would be taken as fresh."""
+        """Apply a committed delta. Sequencers come first: an id may be forgotten only once its old senders are
+        refused."""
         for row in delta.sequencers:
             self.sequencers.learn(*row)
         for sequence, origin in delta.admitted:
@@ -82,7 +83,7 @@ class Tables:
 
     @property
     def bytes_held(self) -> int:
-        """An estimate of the memory; a position in a set costs its object and a slot."""
+        """An estimate of the memory. A position in a set costs its object and a slot."""
         held = self.cache.bytes_held
         for source in self.positions.values():
             held += 90 * (len(source.seen) + len(source.pending.ids) + sum(len(p.holes) for p in source.pieces)) + 1_000

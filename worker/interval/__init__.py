@@ -1,8 +1,17 @@
-"""The interval core: one owned key interval as a pure state machine (design §4). Start reading at ``core.py``."""
+"""The interval core: one owned key interval as a pure state machine. Start reading in ``core.py``."""
 
-from millwheel.worker.interval.core import IntervalCore, Phase
+from millwheel.worker.interval.core import IntervalCore, IntervalPhase
+from millwheel.worker.interval.draining import DrainingCore
 from millwheel.worker.interval.hook_times import HookMeter, HookTime
-from millwheel.worker.interval.leaving import LeavingCore
-from millwheel.worker.interval.state import Counts, IntervalConfig, Settings
+from millwheel.worker.interval.state import IntervalConfig, IntervalCounts, IntervalSettings
 
-__all__ = ["Counts", "HookMeter", "HookTime", "IntervalConfig", "IntervalCore", "LeavingCore", "Phase", "Settings"]
+__all__ = [
+    "DrainingCore",
+    "HookMeter",
+    "HookTime",
+    "IntervalConfig",
+    "IntervalCore",
+    "IntervalCounts",
+    "IntervalPhase",
+    "IntervalSettings",
+]

@@ -1,4 +1,4 @@
-"""The append of an entry of any size: what one append cannot take is written in parts before it (6.1.2; G2)."""
+"""The append of an entry of any size. An entry too large for one append is first written in parts (6.1.2; G2)."""
 
 from __future__ import annotations
 
@@ -13,36 +13,36 @@ from millwheel.worker.messages import AppendEntry, Instruction, WriteParts
 
 __all__ = ["EntryWriter"]
 
-_ENTRY_NUMBERS: Final = 1 << 42
-"""PartsWritten numbers of entries start here, apart from those of checkpoints, id segments and copies."""
+_FIRST_ENTRY_NUMBER: Final = 1 << 42
+"""PartsWritten numbers of entries start here, to be distinct from those of checkpoints, id segments and copies."""
 
 
 class EntryWriter:
     """Writes one entry at a time into the interval's journal.
 
-    Invariant: an append sets out when every part that it names is acknowledged. An owner that is deposed between the
-    two leaves parts that no head names; the next owner deletes them.
+    Invariant: an append starts only after every part that it names is acknowledged. An owner that is deposed in between
+    leaves parts that no head names. The next owner deletes them.
     """
 
     def __init__(self, state: IntervalState, checkpoints: Checkpointer) -> None:
         self._state = state
         self._checkpoints = checkpoints
         self._waiting: tuple[int, int, bytes, tuple[PartId, ...]] | None = None
-        """The entry whose parts are being written: their number, its commit, what is appended then, their ids."""
+        """The entry whose parts are being written: their number, its commit, the small entry to append, their ids."""
 
     def write(self, commit: int, entry: bytes) -> list[Instruction]:
-        """Have the journal take ``entry``: append it, or first write it in parts if it is too large for one append."""
+        """Append ``entry`` to the journal, or first write its parts if it is too large for one append."""
         state, config = self._state, self._state.config
         if len(entry) <= state.settings.entry_bytes:
             return [self._append(commit, entry)]
         most = min(state.settings.entry_bytes, PART_BYTES)
         small, parts = divide(entry, config.sequencer, commit, most)
-        number = _ENTRY_NUMBERS + commit
+        number = _FIRST_ENTRY_NUMBER + commit
         self._waiting = number, commit, small, tuple(parts)
         return [WriteParts(config.journal, number, parts)]
 
     def parts_written(self, number: int) -> list[Instruction]:
-        """Parts are acknowledged: if they are the entry's that waits for them, append it."""
+        """Parts are acknowledged. If they belong to the waiting entry, append it."""
         if self._waiting is None or self._waiting[0] != number:
             return []
         _, commit, small, parts = self._waiting

@@ -1,4 +1,7 @@
-"""Ids of weak productions: hashes of what caused them, the same after any crash and in any batch (design §8, 6.1.3)."""
+"""Deterministic ids of weak productions: hashes of their causes (6.1.3).
+
+An id is equal after any crash and in any batch.
+"""
 
 from __future__ import annotations
 
@@ -13,9 +16,9 @@ __all__ = ["causal_id"]
 def causal_id(computation: str, key: bytes, cause: Any, stream: str, ordinal: int) -> bytes:
     """The id of production number ``ordinal`` of a hook of ``key``.
 
-    ``cause`` is (ids of a delivery, index) of the record that the hook ran for, or of a timer the position
-    that its setting was committed at. Commit numbers of a key grow over all owners, splits and merges, so
-    with the key that position names one setting, whatever journal holds it.
+    ``cause`` identifies what the hook ran for. For a record it is (ids of a delivery, index). For a timer it is the
+    position at which its setting was committed. Commit numbers of a key grow across all owners, splits and merges. So
+    the position and the key identify one setting, whichever journal holds it.
     """
     source = _record_name(*cause) if isinstance(cause, tuple) else b"timer/%d/%s" % (cause, key)
     text = b"\0".join((computation.encode(), b"%d" % len(source), source, stream.encode(), b"%d" % ordinal))
@@ -23,10 +26,10 @@ def causal_id(computation: str, key: bytes, cause: Any, stream: str, ordinal: in
 
 
 def _record_name(ids: Any, index: int) -> bytes:
-    """An input record's id as bytes: the same for every copy of the record, whoever delivers it."""
+    """An input record's id as bytes. It is equal for every copy of the record, whatever its sender."""
     if isinstance(ids, PositionIds):
         return f"position/{ids.sequence}/{ids.positions[index]}".encode()
     if isinstance(ids, BatchIds):
-        # The number first: an id of a batch may stand for another record in the next one.
+        # The batch number is part of the name, because an id may denote another record in the next batch.
         return b"batch/%d/" % ids.batch + ids.query.encode() + b"/" + ids.ids[index]
     return b"opaque/" + bytes(ids.ids[index])

@@ -1,7 +1,7 @@
-"""The cache of one interval's key states, with a limit and a sense of time (section 8.3).
+"""The cache of one interval's key states, with a size limit (section 8.3).
 
-A cell whose latest commit has not reached its state row is *dirty* and pinned: nothing else holds that
-state but the journal. A clean cell may go; the row then says what it held (a cache miss may trust it).
+A cell is *dirty* while its latest commit has not reached its state row. A dirty cell is pinned, because only the
+journal also has that state. A clean cell may be evicted. Its row then has the state, so a cache miss may trust the row.
 """
 
 from __future__ import annotations
@@ -12,20 +12,24 @@ from typing import Final
 
 from millwheel.sdk.context import StateCell
 
-__all__ = ["CELL_OVERHEAD", "CellCache", "KeyCell"]
+__all__ = ["CELL_OVERHEAD_BYTES", "CellCache", "KeyCell"]
 
-CELL_OVERHEAD: Final = 400
-"""Bytes counted for a cell beside its state: dict slots, key, the cell object, a small decoded state."""
+CELL_OVERHEAD_BYTES: Final = 400
+"""Bytes counted for a cell besides its state: dict slots, key, the cell object, a small decoded state."""
 
 _LOOK: Final = 64
-"""Cells that a call of ``evict`` may cost, on average, while nothing can go."""
+"""Average number of cells that a call of ``evict`` may examine while nothing can be evicted."""
 
 _DECODED_FACTOR: Final = 3
-"""A decoded state is counted as this many times its encoded size, the encoded bytes included."""
+"""A decoded state counts as this multiple of its encoded size, with the encoded bytes."""
 
 
 class KeyCell(StateCell):
-    """One key's state, whether its row is behind (``dirty``: the newest sealed commit), and when it was last used."""
+    """The state of one key.
+
+    ``dirty`` is the newest sealed commit that changed it while its row is behind, else 0. ``used`` is the number of the
+    batch that used it last.
+    """
 
     __slots__ = ("dirty", "used")
 
@@ -38,8 +42,8 @@ class KeyCell(StateCell):
 class CellCache:
     """The cells of one interval.
 
-    Invariant: a key without a cell has exactly the state of its row; while ``evicted`` is False no
-    row of this interval exists that is not also in a cell, so such a key has no state at all.
+    Invariant: the state of a key without a cell is exactly its row. While ``evicted`` is False, every row of this
+    interval also has a cell. So a key without a cell then has no state.
     """
 
     def __init__(self, limit_bytes: int, evicted: bool) -> None:
@@ -51,7 +55,7 @@ class CellCache:
         self._cells: dict[bytes, KeyCell] = {}
         self._dirty: dict[bytes, KeyCell] = {}
         self._skip = 0
-        """Calls of ``evict`` until a look at every cell may be worth its while again."""
+        """Number of calls of ``evict`` to skip before all cells are examined again."""
 
     def __len__(self) -> int:
         return len(self._cells)
@@ -61,30 +65,30 @@ class CellCache:
 
     @property
     def dirty_count(self) -> int:
-        """How many cells are pinned."""
+        """The number of pinned cells."""
         return len(self._dirty)
 
     @property
     def bytes_pinned(self) -> int:
-        """What pinned cells hold, about: their share of all."""
+        """Approximate size of the pinned cells: their share of the total."""
         return self.bytes_held * len(self._dirty) // max(1, len(self._cells))
 
     @property
     def crowded(self) -> bool:
-        """Over the limit, for a good part with pinned cells: their rows should be flushed now."""
+        """Whether the cache is over its limit, in large part with pinned cells. Then their rows must be flushed now."""
         return self.bytes_held > self.limit_bytes and 2 * self.bytes_pinned > self.limit_bytes
 
     @property
     def overfull(self) -> bool:
-        """Pinned cells alone are over the limit: nothing should be run that can wait (G13)."""
+        """Whether pinned cells alone exceed the limit. Then only work that cannot wait may run (G13)."""
         return self.bytes_held > self.limit_bytes and self.bytes_pinned > self.limit_bytes
 
     def cached(self) -> Mapping[bytes, KeyCell]:
-        """The cells by key, to look up many at a time; a key that is not among them goes to ``get``."""
+        """The cells by key, for fast lookups. For a key that is missing here, call ``get``."""
         return self._cells
 
     def get(self, key: bytes) -> KeyCell | None:
-        """The key's cell; None if its row must be read first (then ``insert`` it)."""
+        """The key's cell. None: its row must be read first and passed to ``insert``."""
         cell = self._cells.get(key)
         if cell is not None:
             return cell
@@ -94,14 +98,14 @@ class CellCache:
         return self.insert(key, b"")
 
     def insert(self, key: bytes, encoded: bytes) -> KeyCell:
-        """A cell for a key that has none, with what its row holds."""
+        """Add a cell for a key that has none, with the state of its row."""
         cell = KeyCell(encoded)
         self._cells[key] = cell
-        self.bytes_held += len(key) + len(encoded) * _DECODED_FACTOR + CELL_OVERHEAD
+        self.bytes_held += len(key) + len(encoded) * _DECODED_FACTOR + CELL_OVERHEAD_BYTES
         return cell
 
     def changed(self, states: Iterable[tuple[bytes, bytes]], commit: int) -> None:
-        """Commit ``commit`` gives these keys, which have cells, these encoded states; their rows are behind now."""
+        """Store the encoded states of commit ``commit`` in existing cells. Their rows are behind now."""
         cells, dirty = self._cells, self._dirty
         grown = 0
         for key, encoded in states:
@@ -114,13 +118,13 @@ class CellCache:
         self.bytes_held += grown * _DECODED_FACTOR
 
     def dirty_rows(self) -> list[tuple[bytes, int, bytes]]:
-        """(key, commit, encoded state) of every pinned cell; call it only while no sealed commit is in flight."""
+        """(key, commit, encoded state) of every pinned cell. Call it only while no sealed commit is in flight."""
         return [(key, cell.dirty, cell.encoded) for key, cell in self._dirty.items()]
 
     def flushed(self, rows: list[tuple[bytes, int, bytes]], busy: Container[bytes] = ()) -> None:
-        """The rows are acknowledged: cells that have not changed since are clean, and go where they hold no state.
+        """Mark flushed rows as acknowledged. Cells unchanged since are clean, and are dropped if they hold no state.
 
-        The cells of ``busy`` keys are in use, and stay.
+        The cells of ``busy`` keys are in use and stay.
         """
         for key, commit, encoded in rows:
             cell = self._dirty.get(key)
@@ -134,31 +138,30 @@ class CellCache:
     def forget_empty(self, key: bytes) -> None:
         """Drop the key's cell if it is clean and holds no state. No hook may be using it.
 
-        While nothing has been evicted, a key without a cell has no state, so the cell says nothing. Afterwards it
-        saves a read of the row, and goes as others do.
+        While nothing has been evicted, a key without a cell has no state, so such a cell is redundant. Afterwards the
+        cell saves a read of the row, and is evicted like others.
         """
         cell = self._cells.get(key)
         if cell is not None and not (self.evicted or cell.dirty or cell.encoded):
             del self._cells[key]
-            self.bytes_held -= len(key) + CELL_OVERHEAD
+            self.bytes_held -= len(key) + CELL_OVERHEAD_BYTES
 
     def items(self) -> Iterator[tuple[bytes, KeyCell]]:
         """Every cell."""
         yield from self._cells.items()
 
     def evict(self, busy: Container[bytes], needed_at: Callable[[bytes], int | None]) -> int:
-        """If over the limit, let go of clean cells down to nine tenths of it; returns how many went.
+        """If the cache is over its limit, evict clean cells down to nine tenths of it. Returns how many it evicted.
 
-        First those that nothing is known to need and that have not been used of late, then those
-        whose timers are farthest off, then the rest: a key that waits for its window's end is,
-        however recently it was written, what will be read last (8.3).
+        Cells go in this order: those without a timer and not used recently, those with timers from the farthest on, the
+        rest. A key that waits for the end of its window is read last, however recently it was written (8.3).
         """
         if self.bytes_held <= self.limit_bytes:
             return 0
         if self._skip > 0:
             self._skip -= 1
             return 0
-        # A look costs every cell: where it leaves too much, the next comes after a flush, or a while.
+        # The search visits every cell. If it evicts too little, the next search follows a flush or a number of calls.
         self._skip = len(self._cells) // _LOOK
         excess = self.bytes_held - self.limit_bytes * 9 // 10
         candidates = [(key, cell) for key, cell in self._cells.items() if not cell.dirty and key not in busy]
@@ -179,7 +182,7 @@ class CellCache:
         average = max(1, self.bytes_held // len(self._cells))
         for key, cell in heapq.nsmallest(max(1, excess // average), candidates, key=rank):
             del self._cells[key]
-            self.bytes_held -= len(key) + len(cell.encoded) * _DECODED_FACTOR + CELL_OVERHEAD
+            self.bytes_held -= len(key) + len(cell.encoded) * _DECODED_FACTOR + CELL_OVERHEAD_BYTES
             evicted += 1
         if self.bytes_held <= self.limit_bytes:
             self._skip = 0

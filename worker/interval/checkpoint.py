@@ -1,15 +1,16 @@
-"""Keeping the journal short: state rows flushed behind it, base parts, and the floor (design §5).
+"""Keeping the journal short: flushed state rows, base parts, and the truncation point.
 
-The floor moves only inside an append, to a commit n such that (a) every key changed up to n has its row
-acknowledged, and (b) base parts captured at n or later are acknowledged and named in the same append.
-Whoever pauses here for ever leaves parts that nobody names and entries that are read once more:
-never a floor without its base. Captures happen only while no sealed commit is in flight, so that what
-they show is committed.
+Invariant: the truncation point (``floor``) moves only inside an append, to a commit n with two properties. (a) The rows
+of all keys that changed up to n are acknowledged. (b) Base parts captured at n or later are acknowledged, and the same
+append names them. An owner that stops in between leaves unnamed parts, and entries that the next takeover reads again.
+It never leaves a truncation point without its base. Captures happen only while no sealed commit is in flight, so they
+show committed state only.
 
-The child of a split or a merge needs its parents' journals until its own committed head names a base, and goes
-on sending under their sequences as long as that base has productions of theirs (part ``inherited``). To
-let go of them rows and base are *pressed*: written at once, and named by an append of their own
-where no work makes one. The same is done for a successor-to-be (PrepareRelease).
+The child of a split or merge needs its parents' journals until its own committed head names a base. It still sends
+under the parents' sequences while that base has productions of theirs (part ``inherited``).
+
+To become independent of parents, rows and base are *pressed*: they are written at once. If no work causes an append, an
+extra append names the base. The same happens before the interval moves to a successor (PrepareRelease).
 """
 
 from __future__ import annotations
@@ -19,11 +20,11 @@ from enum import Enum
 from typing import Any, Final
 
 from millwheel.store.contract import PartId, StateRow
+from millwheel.worker.admission import SEGMENT_PART
 from millwheel.worker.interval.entry import FORMAT, BaseMeta, ProductionRow, TimerRow, encode_part
 from millwheel.worker.interval.parts import numbered
 from millwheel.worker.interval.spilling import Spilling
 from millwheel.worker.interval.state import IntervalState
-from millwheel.worker.judging import SEGMENT_PART
 from millwheel.worker.messages import (
     CopyParts,
     DeleteEntries,
@@ -50,33 +51,33 @@ __all__ = [
 META_PART: Final = "meta"
 HOLDS_PART: Final = "holds"
 TIMERS_PART: Final = "timers"
-"""Those in memory; the others are in far parts."""
+"""The timers in memory. The others are in parts of spilled timers."""
 VOIDS_PART: Final = "voids"
-"""What is void of the far parts."""
+"""The tombstones for timers in spilled parts."""
 OUTBOX_PART: Final = "outbox"
 INHERITED_PART: Final = "inherited"
-"""Productions that parents made: while the committed head names such a part, their sequences must live."""
+"""Productions of parents. While the committed head names such a part, the parents' sequences must stay alive."""
 DEDUP_PART: Final = "dedup"
 
-_OUTBOX_ROWS: Final = 5_000
-"""Productions in one part, at most."""
+_MAX_OUTBOX_ROWS: Final = 5_000
+"""Maximum productions in one part."""
 _ROW_BYTES: Final = 64
-"""Counted for each production beside its value, keys and names: numbers, an id, framing."""
-_SMALL_ROWS: Final = 50_000
-"""Holds or voids in one part, at most."""
+"""Bytes counted for each production besides its value, keys and names: numbers, an id, framing."""
+_MAX_SMALL_ROWS: Final = 50_000
+"""Maximum holds or tombstones in one part."""
 
-_ROUNDS: Final = 3
-"""Bases that are written for a successor-to-be, at most, while work goes on."""
+_MAX_ROUNDS: Final = 3
+"""Maximum bases that are written before a move while work continues."""
 _SHORT_ENTRIES: Final = 64
 _SHORT_BYTES: Final = 256 << 10
-"""A journal that is no longer above its floor is short: some milliseconds to read."""
+"""A journal with at most this much above its truncation point is short: some milliseconds to read."""
 
-_COPY_NUMBERS: Final = 1 << 41
-"""PartsWritten numbers of copies start here, apart from those of checkpoints and id segments."""
+_FIRST_COPY_NUMBER: Final = 1 << 41
+"""PartsWritten numbers of copies start here, to be distinct from those of checkpoints and id segments."""
 
 
 class Needs(Enum):
-    """What a child of a split or a merge needs of its parents, by its committed head."""
+    """What the child of a split or merge still needs of its parents, by its committed head."""
 
     DATA = "their base and entries"
     SEQUENCES = "their journals as sequences of productions"
@@ -84,54 +85,54 @@ class Needs(Enum):
 
 
 class Checkpointer:
-    """Decides when rows and base parts are written, and how far the floor may go."""
+    """Decides when rows and base parts are written, and how far the truncation point moves."""
 
     def __init__(self, state: IntervalState) -> None:
         self.state = state
         self.spilling = Spilling(state)
         self._number = 0
         self._flush: tuple[int, int, list[tuple[bytes, int, bytes]]] | None = None
-        """The flush in flight: its number, the commit that it was taken at, its rows."""
+        """The flush in flight: its number, the commit at which it was captured, its rows."""
         self._flushed_at = 0
         self._rows_upto = 0
-        """Every row changed up to this commit is acknowledged."""
+        """Every row that changed up to this commit is acknowledged."""
         self._parts: tuple[int, int, tuple[PartId, ...]] | None = None
         """The base parts in flight: their number, the commit that they show, their ids."""
         self._base: tuple[int, tuple[PartId, ...]] | None = None
         """The newest acknowledged base that no append has named."""
         self._named: tuple[int, tuple[PartId, ...]] | None = None
-        """What the append in flight names."""
+        """The base that the append in flight names."""
         self._collected: list[PartId] = []
-        """Parts of collected id segments, to be deleted with the next base."""
+        """Parts of collected id segments. They are deleted with the next base."""
         self.journal_bytes = 0
-        """Of the entries above the floor, about."""
+        """Approximate size of the entries above the truncation point."""
         self.needs = Needs.NOTHING
         self._copies: dict[int, dict[str, tuple[PartId, ...]]] = {}
-        """Id segments on their way from parents' journals into this one."""
+        """Id segments that are being copied from parents' journals into this one."""
         self._requests: list[Any] = []
-        """Of those who wait for a short journal."""
+        """Requests that wait for a short journal."""
         self._rounds = 0
-        """Bases still to be written for them, at most."""
+        """Maximum bases still to write for these requests."""
 
     def after_commit(self, now: int) -> list[Instruction]:
-        """A commit is acknowledged and none is in flight: capture what is due."""
-        self.spilling.let_go()
-        # The base first: rows of the same commit are what it waits for.
+        """Capture what is due, after a commit is acknowledged and while none is in flight."""
+        self.spilling.release()
+        # The base comes first, because it waits for rows of the same commit.
         return self._capture_base() + self._capture_rows(now)
 
     def wants_stillness(self, now: int) -> bool:
-        """Whether something is to be captured, or taken in, for which no commit may be in flight."""
+        """Whether a capture or a load of timers is due that requires that no commit is in flight."""
         rows_due = self._flush is None and bool(self.state.cells.dirty_count) and self._rows_due(now)
         return rows_due or self._base_due() or self.pressing or self.spilling.wants_stillness
 
     def next_alarm(self, now: int) -> int | None:
-        """When rows should be flushed although nothing commits."""
+        """When rows must be flushed if no commit comes before."""
         if self._flush is not None or not self.state.cells.dirty_count:
             return None
         return now if self._rows_due(now) else self._flush_at
 
     def idle(self, now: int) -> list[Instruction]:
-        """Time has passed and no commit is in flight."""
+        """Flush rows if they are due. No commit is in flight."""
         return self._capture_rows(now)
 
     def _capture_rows(self, now: int) -> list[Instruction]:
@@ -150,14 +151,19 @@ class Checkpointer:
         return [FlushStates(config.computation, config.journal, config.sequencer, self._number, states)]
 
     def _rows_due(self, now: int) -> bool:
-        """Rows are for the floor, which waits for them with a base, and for memory. Nobody else asks for them before
-        they have been behind for long: the later they are written, the more commits share one."""
+        """Whether rows must be written now.
+
+        The truncation point needs them, together with a base, and so does memory. Otherwise they wait, because a later
+        write covers more commits.
+        """
         return now >= self._flush_at or self._base_waits or self.state.cells.crowded
 
     @property
     def _flush_at(self) -> int:
-        """When rows are written that nothing waits for. Many are written sooner: whoever makes the journal short for a
-        successor has them all to write."""
+        """When rows are written that nothing waits for.
+
+        Many rows are written sooner. A move to a successor must write all of them first.
+        """
         settings = self.state.settings
         behind = settings.flush_interval
         if self.state.cells.dirty_count >= settings.flush_rows:
@@ -166,7 +172,7 @@ class Checkpointer:
 
     @property
     def _base_waits(self) -> bool:
-        """Whether a base has been captured, and a row that changed before is behind."""
+        """Whether a captured base waits for rows that changed before it."""
         shown = self._parts[1] if self._parts is not None else self._base[0] if self._base is not None else None
         return shown is not None and self._rows_upto < shown
 
@@ -194,16 +200,16 @@ class Checkpointer:
         )
 
     def _may_write_base(self) -> bool:
-        """Whether a base can be captured: none is on its way, and it would rely on its own journal's parts alone."""
+        """Whether a base can be captured: none is in progress, and it would name parts of its own journal only."""
         on_its_way = self._parts is not None or self._base is not None or self._named is not None
         return not on_its_way and not self.state.foreign
 
     def _write_base(self) -> list[Instruction]:
         state = self.state
-        near, far, kept_far = self.spilling.capture()
+        near, spilled, kept_far = self.spilling.capture()
         blobs, kept = self._base_blobs(near)
         config = state.config
-        parts = {PartId(name, config.sequencer, state.committed): blob for name, blob in blobs.items()} | far
+        parts = {PartId(name, config.sequencer, state.committed): blob for name, blob in blobs.items()} | spilled
         kept += kept_far
         self._number += 1
         self._parts = (self._number, state.committed, tuple(sorted([*parts, *kept])))
@@ -216,25 +222,25 @@ class Checkpointer:
         floors = state.floors.above(state.watermark).rows()
         meta = BaseMeta(FORMAT, state.watermark, state.wall, state.output, state.counts.row, floors)
         blobs = {META_PART: encode_part(meta)}
-        blobs |= numbered(HOLDS_PART, list(state.holds.items()), _SMALL_ROWS)
+        blobs |= numbered(HOLDS_PART, list(state.holds.items()), _MAX_SMALL_ROWS)
         blobs |= numbered(TIMERS_PART, timers, state.settings.timer_part)
-        blobs |= numbered(VOIDS_PART, state.far.void_rows(), _SMALL_ROWS)
-        blobs |= numbered(OUTBOX_PART, state.outbox.snapshot(), _OUTBOX_ROWS, _row_bytes)
+        blobs |= numbered(VOIDS_PART, state.spilled.void_rows(), _MAX_SMALL_ROWS)
+        blobs |= numbered(OUTBOX_PART, state.outbox.snapshot(), _MAX_OUTBOX_ROWS, _row_bytes)
         blobs |= numbered(
-            INHERITED_PART, state.outbox.inherited_snapshot(), _OUTBOX_ROWS, lambda row: _row_bytes(row[1])
+            INHERITED_PART, state.outbox.inherited_snapshot(), _MAX_OUTBOX_ROWS, lambda row: _row_bytes(row[1])
         )
         snapshot = state.dedup.snapshot()
         for number, blob in enumerate(snapshot.blobs):
             blobs[f"{DEDUP_PART}/{number}"] = blob
         kept = [part for name in snapshot.segments for part in state.segments[name]]
-        # Segments that were collected are named by nothing from now on, and some never were.
+        # From now on nothing names collected segments. Some were never named.
         relied = set(snapshot.segments)
         for name in [name for name in state.segments if name not in relied]:
             self._collected.extend(state.segments.pop(name))
         return blobs, kept
 
     def parts_written(self, number: int) -> None:
-        """The base parts are acknowledged: an append may name them."""
+        """Parts are acknowledged. If they are base parts, an append may name them."""
         if number in self._copies:
             self._copied(self._copies.pop(number))
         if self._parts is None or self._parts[0] != number:
@@ -244,9 +250,9 @@ class Checkpointer:
         self._base = (commit, parts)
 
     def floor_and_parts(self) -> tuple[int, tuple[PartId, ...]]:
-        """What the next append names as its floor and base."""
+        """The truncation point and the base parts that the next append names."""
         if not self.state.cells.dirty_count:
-            # No row is behind, though none was due for long: where no state changes nothing asks for stillness.
+            # No row is behind, although no flush was needed. If no state changes, no capture ever updates this.
             self._rows_upto = max(self._rows_upto, self.state.committed)
         if self._base is not None and self._base[0] <= self._rows_upto:
             self._named, self._base = self._base, None
@@ -255,7 +261,7 @@ class Checkpointer:
         return self.state.floor, self.state.parts
 
     def floor_committed(self) -> list[Instruction]:
-        """The append that named them is committed: what lies below may be forgotten."""
+        """The append that named a base is committed. Returns the deletions of what is below the truncation point."""
         if self._named is None:
             return []
         state = self.state
@@ -275,17 +281,17 @@ class Checkpointer:
         return instructions
 
     def recovered(self, now: int, entry_bytes: int) -> None:
-        """The state has been rebuilt from the journal: its rows are behind, and will be flushed."""
+        """The state has been rebuilt from the journal. Its rows are behind and will be flushed."""
         self.journal_bytes = entry_bytes
         self._flushed_at = now
         self.needs = self._needed()
-        # Parents' rows are behind, too, and older than the floor.
+        # The parents' rows are behind too, and are older than the truncation point.
         self._rows_upto = -1 if self.needs is Needs.DATA else self.state.floor
 
-    # Letting go of parents, and of the interval.
+    # Becoming independent of parents, and releasing the interval.
 
     def _needed(self) -> Needs:
-        """By the committed head: that is what a successor would find."""
+        """Derive the needs from the committed head, because a successor finds that head."""
         state = self.state
         if not state.config.parents:
             return Needs.NOTHING
@@ -295,7 +301,7 @@ class Checkpointer:
         return Needs.SEQUENCES if INHERITED_PART in kinds else Needs.NOTHING
 
     def copy_segments(self) -> list[Instruction]:
-        """Have id segments of parents' journals copied into this one: a base relies on its own journal alone."""
+        """Copy id segments from parents' journals into this one. A base may name parts of its own journal only."""
         state, config = self.state, self.state.config
         copies: list[tuple[str, PartId, PartId]] = []
         copied: dict[str, tuple[PartId, ...]] = {}
@@ -305,8 +311,8 @@ class Checkpointer:
             copies.extend((journal, part, copy) for part, copy in zip(parts, copied[name], strict=True))
         if not copies:
             return []
-        self._copies[_COPY_NUMBERS] = copied
-        return [CopyParts(config.journal, _COPY_NUMBERS, copies)]
+        self._copies[_FIRST_COPY_NUMBER] = copied
+        return [CopyParts(config.journal, _FIRST_COPY_NUMBER, copies)]
 
     def _copied(self, copied: dict[str, tuple[PartId, ...]]) -> None:
         state = self.state
@@ -318,27 +324,27 @@ class Checkpointer:
                 self._collected.extend(parts)
 
     def ask(self, request: Any) -> None:
-        """Somebody wants the journal to be short, and to be told when it is."""
+        """Register a request to make the journal short. ``ReleasePrepared`` answers it."""
         self._requests.append(request)
-        self._rounds = _ROUNDS
+        self._rounds = _MAX_ROUNDS
 
     @property
     def pressing(self) -> bool:
-        """Whether rows and base are to be written as soon as they can be."""
+        """Whether rows and base must be written as soon as possible."""
         return bool(self._requests) or self.needs is not Needs.NOTHING
 
     @property
     def releasing(self) -> bool:
-        """Whether somebody waits, and there is no base yet: to write one comes before new work."""
+        """Whether a request waits and the child has no base yet. Then the base has priority over new work."""
         return bool(self._requests) and self.needs is Needs.DATA
 
     @property
     def wants_append(self) -> bool:
-        """Whether an append is wanted that has nothing to do but to name a base."""
+        """Whether an append is needed only to name a base."""
         return self.pressing and self._base is not None and self._base[0] <= self._rows_upto
 
     def press(self, now: int) -> list[Instruction]:
-        """No commit is in flight: write what can be written, and answer who has waited long enough."""
+        """Write what can be written while no commit is in flight, and answer requests that are complete."""
         out = self._answers()
         if not self.pressing:
             return out
@@ -371,6 +377,6 @@ class Checkpointer:
 
 
 def _row_bytes(row: ProductionRow) -> int:
-    """About what a production takes in a base: its value, the producing key, and its consumer's name and key."""
+    """Approximate size of a production in a base: its value, producing key, stream, and its consumer's name and key."""
     ((consumer, key),) = row[5]
     return len(row[3]) + len(row[1]) + len(row[2]) + len(consumer) + len(key) + _ROW_BYTES

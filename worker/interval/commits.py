@@ -1,18 +1,22 @@
-"""Group commit: sealing, appending, and what follows when the journal has it (sections 6.1.1 to 6.1.3).
+"""Group commit: sealing, appending, and the steps after the append (sections 6.1.1 to 6.1.3).
 
-Invariant: at most one append is in flight, and appends go in the order of their commits. Strong productions are sent,
-and senders ACKed, only after the append that holds them is acknowledged (G1, G9). Of a computation with weak
-productions those that records caused are sent first; its append waits until each of them is ACKed, or,
-after the straggler delay, is stored in that same append (G10).
+Invariant: at most one append is in flight, and appends follow the order of commit numbers. Strong productions are sent,
+and senders are ACKed, only after the append of their commit is acknowledged (G1, G9).
 
-What timers produce is stored first in either case. It depends on state, and an owner that was deposed may have old
-state: it hears of watermarks, and must not send what its timers would make of them. Only the append shows who owns.
+Invariant: in a computation with weak productions, productions caused by records are sent before their append. The
+append waits until each of them is ACKed. After the straggler delay, those without an ACK are stored in that same append
+(G10).
 
-Weak commits wait in line, so that what is produced does not wait for the ACKs of what was produced before it. The last
-in line is *open* while another is ahead of it: batches join it, and are sent at once; when it is the first it waits for
-its ACKs, and the next one is open. In line there are only productions that records caused. Those are known by the
-record's id, after a takeover, too. What a timer produces is known by the commit that set it: that comes first.
-What is captured of the soft state is captured when nothing is in line or in flight.
+Productions of timers are always stored before they are sent. They depend on state, and a deposed owner may have old
+state while it still receives watermarks. Only a successful append proves ownership.
+
+Weak commits wait in a queue, so that new productions need not wait for the ACKs of earlier ones. The last queued commit
+is *open* while another is ahead of it: batches join it and their productions are sent at once. When the commit becomes
+the first, it waits for its ACKs and the next commit is open.
+
+Queued commits contain only productions caused by records. The record's id identifies these, also after a takeover. The
+commit that sets a timer identifies the timer's productions, so that commit must be in the journal first. The soft state
+is captured only while nothing is queued or in flight.
 """
 
 from __future__ import annotations
@@ -23,30 +27,30 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from millwheel.core.limits import MAX_ENTRY_BYTES
+from millwheel.model.limits import MAX_ENTRY_BYTES
 from millwheel.rpc.v1.delivery_pb2 import DeliveryOutcome
 from millwheel.worker.dedup import OpaqueIds, PositionIds, Sender
 from millwheel.worker.interval.appending import EntryWriter
 from millwheel.worker.interval.checkpoint import Checkpointer
 from millwheel.worker.interval.entry import ProductionRow, encode
-from millwheel.worker.interval.intake import Receipt
+from millwheel.worker.interval.intake import DeliveryReceipt
 from millwheel.worker.interval.receiving import Receiving
-from millwheel.worker.interval.runner import Batch, Runner
+from millwheel.worker.interval.runner import OpenCommit, Runner
 from millwheel.worker.interval.sealing import Sealed, Sealer
 from millwheel.worker.interval.shipments import Shipment
-from millwheel.worker.interval.state import INDEX_BITS, Counts, IntervalState
-from millwheel.worker.messages import Acknowledge, Delivery, DeliveryOrder, Instruction, Resend, Send
+from millwheel.worker.interval.state import INDEX_BITS, IntervalCounts, IntervalState
+from millwheel.worker.messages import Acknowledge, Delivery, DeliveryOrder, Instruction, Resend, SendDelivery
 
 __all__ = ["Commits"]
 
-_OLD: Final = 1_000
-"""Commits after which a production that is not ACKed counts as stuck."""
-_MOST_ACKS: Final = 10_000
-"""ACKs of stored productions that one entry has: with the longest names some MiB, beside what a batch may come to."""
+_STUCK_AFTER_COMMITS: Final = 1_000
+"""Number of commits after which a production without an ACK counts as stuck."""
+_MAX_ACKS_PER_ENTRY: Final = 10_000
+"""Maximum ACKs of stored productions in one entry: some MiB with the longest names, in addition to the batch."""
 
 
 class Commits:
-    """The way of a batch into the journal, and of its productions out of the outbox."""
+    """Brings batches into the journal and productions out of the outbox."""
 
     def __init__(
         self,
@@ -64,23 +68,23 @@ class Commits:
         self._writer = EntryWriter(state, checkpoints)
         self._weak = not state.program.options.strong
         self._in_flight: Sealed | None = None
-        """Whose append is in flight, or the parts of its entry, which come before the append."""
+        """The commit whose append is in flight, or whose entry's parts are being written before the append."""
         self._entry_bytes = 0
         self._line: deque[tuple[Sealed, int]] = deque()
-        """Weak commits that wait for the ACKs of their productions, and until when: one, and an open one behind it.
-        Together they have no more records than one batch may have."""
+        """Weak commits that wait for the ACKs of their productions, each with its deadline by ``elapsed``: one, and an
+        open commit behind it. Together they have no more records than one batch may have."""
         self._line_records = 0
         self.crowded = False
-        """Whether the open commit had no room for the batch at hand, which waits for the line to move."""
+        """Whether the open commit has no room for the current batch. The batch waits until the queue moves."""
         self._acked: deque[tuple[list[tuple[str, int, str]], int]] = deque()
-        """ACKs of stored weak productions that no commit has journaled, by answer, each with what it holds."""
+        """ACKs of stored weak productions that no commit has journaled, grouped by answer, each group with its hold."""
         keys = state.config.keys
         self._sender = (state.config.journal, state.config.sequencer, keys, state.config.computation)
 
     # Sealing and appending.
 
     def try_commit(self, out: list[Instruction]) -> bool:
-        """Seal the batch and set it on its way, if none is; returns whether the next batch may be run right away."""
+        """Seal the batch and start its commit, if possible. Returns whether the next batch may run at once."""
         checkpoints = self._checkpoints
         still = self._in_flight is None and not self._line
         if not still and (self.crowded or not self._may_line_up()):
@@ -93,12 +97,12 @@ class Commits:
         if not batch:
             self._let_go(batch)
         if not (batch or self._acked or naming):
-            # No commit is due that would carry their number: the next checkpoint does.
+            # No commit is due that could carry the number of duplicates. The next checkpoint stores it.
             self.state.counts.duplicates += duplicates
             return False
         changed = self._sealer.encode_states(batch)
         if not (batch or self._acked or naming):
-            # None of its work can be stored, or not with the rest: it waits, or has been given up.
+            # No work of the batch can be stored now: it waits alone for its next attempt, or was given up.
             self._let_go(batch)
             self.state.counts.duplicates += duplicates
             return False
@@ -112,27 +116,31 @@ class Commits:
         return True
 
     def _may_line_up(self) -> bool:
-        """Whether a batch may be sealed behind others, to have its weak productions sent."""
+        """Whether a batch may be sealed behind other commits, so that its weak productions are sent."""
         state, batch, line = self.state, self._runner.batch, self._line
         if not self._weak or not state.scope.produced_bytes or batch.fired:
             return False
         if state.outbox.has_uncommitted:
-            return False  # what was produced before goes first (G15)
+            return False  # earlier productions are sent first (G15)
         if self._line_records + batch.records > state.settings.batch_records:
             return False
         if self._checkpoints.wants_stillness(state.elapsed):
             return False
         last = line[-1][0] if line else self._in_flight
-        # One that has nothing to keep is never appended, and leaves its number to the next.
+        # A commit without lasting effects is never appended and gives its number back. So no commit may follow it.
         return self._open() is not None or (last is not None and not self._passes(last))
 
     def _open(self) -> Sealed | None:
-        """The commit in line that batches may join: the last, unless it is the next to be appended."""
+        """The queued commit that batches may join: the last, unless it is the next to be appended."""
         behind = len(self._line) > 1 or (self._line and self._in_flight is not None)
         return self._line[-1][0] if behind else None
 
     def _line_up(self, changed: list[tuple[bytes, bytes]], duplicates: int, out: list[Instruction]) -> bool:
-        """Send the batch's weak productions, for whose ACKs its commit waits; False if it does not fit into that."""
+        """Send the batch's weak productions and queue its commit, which waits for their ACKs.
+
+        Returns:
+            False if the batch does not fit into the open commit.
+        """
         batch, sealer, sealed = self._runner.batch, self._sealer, self._open()
         records = sum(len(indexes) for _, indexes in batch.consumed)
         size = batch.size + self.state.scope.produced_bytes + sum(len(encoded) for _, encoded in changed)
@@ -153,27 +161,27 @@ class Commits:
         return True
 
     def _passes(self, sealed: Sealed) -> bool:
-        """Whether there is nothing of it to keep, but for productions and ACKs."""
+        """Whether the commit has no effects to keep besides productions and ACKs."""
         entry = sealed.entry
         assert entry is not None
         ids = sealed.consumed and self.state.program.options.exactly_once
         return not (ids or entry.states or entry.holds or sealed.timers or entry.timers_cleared)
 
-    def _let_go(self, batch: Batch) -> None:
-        """A batch without work: what it held the watermark for waits, and holds for itself."""
+    def _let_go(self, batch: OpenCommit) -> None:
+        """Release the watermark holds of a batch without work. Its blocked timers have holds of their own."""
         for hold in batch.firing:
             self.state.hold_times.passing.remove(hold)
         batch.firing.clear()
 
     def _append(self, sealed: Sealed, out: list[Instruction]) -> None:
-        """Have the journal take the entry; what has no effect to keep needs no append."""
+        """Append the entry of a commit. A commit without lasting effects needs no append."""
         state = self.state
         self.crowded = False
         assert sealed.entry is not None
         entry = sealed.entry
         if self._weak:
             stragglers = [row for token in sealed.unacked for row in self._outbox_rows(token)]
-            # From here on their ACKs are the journal's business: a takeover would send them again.
+            # From here on the journal tracks their ACKs, because a takeover would send them again.
             for token in sealed.unacked:
                 state.outbox.unawaited(token)
             sealed.unacked = set()
@@ -201,14 +209,14 @@ class Commits:
         out.extend(self._writer.write(sealed.commit, blob))
 
     def parts_written(self, number: int) -> list[Instruction]:
-        """Parts are acknowledged; if they are those of the entry in flight, its append follows."""
+        """Parts are acknowledged. If they belong to the entry in flight, append the entry."""
         return self._writer.parts_written(number)
 
     def _take_acked(self) -> tuple[list[tuple[str, int, str]], list[int]]:
-        """The ACKs that an entry has room for, with their holds; the others wait for the next."""
+        """The ACKs that fit into one entry, with their holds. The others wait for the next entry."""
         rows: list[tuple[str, int, str]] = []
         holds: list[int] = []
-        while self._acked and (not rows or len(rows) + len(self._acked[0][0]) <= _MOST_ACKS):
+        while self._acked and (not rows or len(rows) + len(self._acked[0][0]) <= _MAX_ACKS_PER_ENTRY):
             taken, hold = self._acked.popleft()
             rows += taken
             holds.append(hold)
@@ -219,7 +227,7 @@ class Commits:
         return [] if shipment is None else list(self.state.outbox.rows_of(shipment))
 
     def appended(self, commit: int) -> list[Instruction]:
-        """The entry is in the journal: ACK, send, and let the watermark go on."""
+        """The entry is in the journal: ACK the senders, send productions and release holds."""
         out: list[Instruction] = []
         sealed = self._in_flight
         if sealed is None or sealed.commit != commit:
@@ -231,7 +239,7 @@ class Commits:
         self._in_flight = None
         self._done(sealed, out)
         self._checkpoints.journal_bytes += self._entry_bytes
-        # They hold what is committed, whatever is in line.
+        # Sealed id segments hold committed ids only, so queued commits do not matter.
         out.extend(self._receiving.seal_segments())
         if not self._line:
             out.extend(self._checkpoints.after_commit(state.elapsed))
@@ -244,7 +252,7 @@ class Commits:
         for hold in sealed.released:
             state.hold_times.passing.remove(hold)
         if sealed.entry is not None:
-            state.counts.add(Counts(*sealed.entry.counts))
+            state.counts.add(IntervalCounts(*sealed.entry.counts))
         self._acknowledge(sealed, out)
         if sealed.stored_first:
             state.outbox.release()
@@ -252,7 +260,7 @@ class Commits:
 
     def _acknowledge(self, sealed: Sealed, out: list[Instruction]) -> None:
         settle = self.state.intake.settle
-        touched: dict[int, Receipt] = {}
+        touched: dict[int, DeliveryReceipt] = {}
         note = self.state.sample.note
         for receipt, indexes in sealed.consumed:
             note(receipt.delivery.keys, indexes)
@@ -260,20 +268,20 @@ class Commits:
                 out.append(Acknowledge(receipt.delivery, DeliveryOutcome.DELIVERY_OUTCOME_ACKED, receipt.excluded))
             touched[id(receipt)] = receipt
         for receipt in touched.values():
-            if receipt.open and receipt.worth_telling():
-                # The rest waits for its keys; the sender can let go of what is done.
+            if receipt.open and receipt.worth_reporting():
+                # The remaining records wait for their keys. Report the others, so that the sender can drop them.
                 receipt.told = receipt.open
-                remaining = sorted({*receipt.parked, *receipt.excluded})
+                remaining = sorted({*receipt.blocked, *receipt.excluded})
                 out.append(Acknowledge(receipt.delivery, DeliveryOutcome.DELIVERY_OUTCOME_ACKED, remaining))
 
     # Sending.
 
     def _send_ready(self) -> list[Instruction]:
-        """Send what may be sent now."""
+        """Send all outbound batches that may be sent now."""
         return [self._send(shipment, order) for shipment, order in self.state.outbox.take_ready()]
 
-    def _send(self, shipment: Shipment, order: DeliveryOrder) -> Send:
-        """The shipment as a delivery, with the sender's present mark."""
+    def _send(self, shipment: Shipment, order: DeliveryOrder) -> SendDelivery:
+        """Build the delivery of an outbound batch, with this sender's current ACK mark."""
         state = self.state
         origin, sequencer, keys, computation = self._sender
         sender = Sender(origin, sequencer, keys, computation, state.output, state.heard)
@@ -281,13 +289,13 @@ class Commits:
         if shipment.opaque:
             ids = OpaqueIds(shipment.opaque)
         elif shipment.sequence:
-            # Siblings send under it, too: nothing can be said of what is ACKed of it.
+            # Siblings send under the same sequence. So this sender cannot state which positions of it are ACKed.
             ids = PositionIds(shipment.sequence, 0, shipment.positions)
         else:
-            otherwise, old = (state.committed + 1) << INDEX_BITS, (state.committed - _OLD) << INDEX_BITS
+            otherwise, old = (state.committed + 1) << INDEX_BITS, (state.committed - _STUCK_AFTER_COMMITS) << INDEX_BITS
             mark, unacked = state.outbox.statement(shipment.consumer, otherwise, old)
             ids = PositionIds(origin, mark, shipment.positions, unacked)
-        return Send(
+        return SendDelivery(
             Delivery(
                 shipment.consumer,
                 shipment.journal,
@@ -304,7 +312,7 @@ class Commits:
         )
 
     def acknowledged(self, token: int, remaining: Sequence[int]) -> list[Instruction]:
-        """A receiver has ACKed a shipment, but for the indexes ``remaining``."""
+        """A receiver has ACKed an outbound batch, except for the indexes ``remaining``."""
         state = self.state
         shipment = state.outbox.get(token)
         if shipment is None:
@@ -324,7 +332,7 @@ class Commits:
         return [index for index in shipment.indexes() if index not in keep]
 
     def resend(self, event: Resend) -> list[Instruction]:
-        """Send again what was not ACKed, to wherever its keys live now."""
+        """Send what was not ACKed again, to the current owners of its keys."""
         outbox = self.state.outbox
         if event.tokens is None:
             outbox.begin_all()
@@ -342,14 +350,14 @@ class Commits:
         return self._send_ready()
 
     def begin(self) -> list[Instruction]:
-        """The interval serves: send what an owner before has committed, and was not ACKed for."""
+        """The interval starts to serve: send productions that an earlier owner committed and that are not ACKed."""
         self.state.outbox.begin_all()
         return self._send_ready()
 
     # Time.
 
     def next_alarm(self) -> int | None:
-        """When stragglers are to be stored, or, nothing being in flight, rows flushed; by ``elapsed``."""
+        """When stragglers are stored or, if nothing is in flight, rows are flushed; a time of ``elapsed``."""
         if self._in_flight is not None:
             return None
         if self._line:
@@ -362,11 +370,11 @@ class Commits:
         return self._checkpoints.idle(self.state.elapsed) if still else []
 
     def settle_weak(self, out: list[Instruction]) -> bool:
-        """Append the first weak commit in line once all it produced is ACKed, or its stragglers have had their time.
+        """Append the first queued weak commit if its productions are all ACKed or its straggler delay is over.
 
         Returns:
-            Whether a commit is over without an append, as it has nothing to keep. What waited for it can go on: the
-            input watermark, too. No other event may come for that (G8).
+            Whether a commit ended without an append, because it has no effects to keep. Work that waited for it, such
+            as the input watermark, must continue now. No other event may come to trigger that (G8).
         """
         over = False
         while self._line and self._in_flight is None:
@@ -381,7 +389,7 @@ class Commits:
 
 
 def _by_position(rows: list[ProductionRow]) -> list[ProductionRow]:
-    """Rows of shipments as a journal stores them: what several consumers have not ACKed is one row, with its value."""
+    """Rows as a journal stores them. Rows of several consumers for one position become one row with one value."""
     merged: list[ProductionRow] = []
     for row in sorted(rows):
         if merged and merged[-1][0] == row[0]:

@@ -1,14 +1,20 @@
-"""The core of one owned key interval: a pure state machine (sections 4, 5.1, 6.1, 6.2; design §4).
+"""The core of one owned key interval: a pure state machine (sections 4, 5.1, 6.1, 6.2).
 
-It takes an event and the wall time, and returns instructions. Its life: fence the journal and read it
-(G3), replay, have the authority accept the sequencer (G4), then serve. Serving, a record goes
-delivery → duplicate check → hooks on cached state → one conditional append → ACK the sender →
-deliver productions until they are ACKed. One commit is in flight at a time; meanwhile the next batch runs
-on the in-memory state, and nothing of it is shown to anybody before the commit before it is in the journal.
+The core takes an event and the wall-clock time, and returns instructions. An owner goes through four steps:
 
-Who may break it: an older owner of the interval that wakes up. Its appends are refused by the
-fence, its reports by the authority; at the first refusal it drops the interval: it ACKs nothing, sends
-nothing and reports nothing more.
+1. It fences the journal and reads it (G3).
+2. It replays the journal.
+3. It has the authority accept its sequencer (G4).
+4. It serves.
+
+While the interval serves, a record passes these steps: delivery → duplicate check → hooks on cached state → one
+conditional append → ACK to the sender → productions sent until their consumers ACK them.
+
+One commit is in flight at a time. Meanwhile the next batch runs on the in-memory state.
+
+Invariant: no effect of a batch is visible outside the core before the preceding commit is in the journal. An older
+owner that wakes up after a pause could break it. The fence refuses its appends and the authority refuses its reports.
+At the first refusal the older owner drops the interval: it ACKs, sends and reports nothing more.
 """
 
 from __future__ import annotations
@@ -17,24 +23,24 @@ from collections.abc import Callable, Mapping
 from enum import Enum
 from typing import Final
 
-from millwheel.core.keys import KeyInterval
-from millwheel.core.time import LAST_TIMESTAMP
+from millwheel.model.keys import KeyInterval
+from millwheel.model.time import LAST_TIMESTAMP
 from millwheel.rpc.v1.watermark_pb2 import HoldKind
 from millwheel.sdk.compiled import CompiledComputation
 from millwheel.sdk.context import OutputBinding
+from millwheel.worker.interval.blocked_keys import BlockedKeys
 from millwheel.worker.interval.checkpoint import Checkpointer, Needs
 from millwheel.worker.interval.commits import Commits
 from millwheel.worker.interval.divided import is_entry_part
 from millwheel.worker.interval.failing_keys import FailingKeys
 from millwheel.worker.interval.failures import Failures
-from millwheel.worker.interval.far import is_far
 from millwheel.worker.interval.firing import Firing
 from millwheel.worker.interval.hook_times import AwaitedHook, HookMeter
-from millwheel.worker.interval.parking import Parking
 from millwheel.worker.interval.receiving import Receiving
 from millwheel.worker.interval.recovery import recover
 from millwheel.worker.interval.runner import Runner
 from millwheel.worker.interval.sealing import Sealer
+from millwheel.worker.interval.spilled_timers import is_spilled
 from millwheel.worker.interval.state import IntervalConfig, IntervalState
 from millwheel.worker.interval.subjects import BLOCKED, hold_subject, hold_witness
 from millwheel.worker.messages import (
@@ -69,14 +75,14 @@ from millwheel.worker.messages import (
     Tick,
 )
 
-__all__ = ["IntervalCore", "Phase"]
+__all__ = ["IntervalCore", "IntervalPhase"]
 
-_SAY_AGAIN: Final = 5_000_000
-"""Microseconds after which a report of the same watermark goes out again, if its key has failed again meanwhile."""
+_REPEAT_REPORT_US: Final = 5_000_000
+"""Minimum time in microseconds before an unchanged watermark is reported again because its key has failed again."""
 
 
-class Phase(Enum):
-    """Where an owner stands."""
+class IntervalPhase(Enum):
+    """The stage that an owner has reached."""
 
     OPENING = "taking the journal"
     ACCEPTING = "waiting for the authority"
@@ -85,7 +91,7 @@ class Phase(Enum):
 
 
 class IntervalCore:
-    """One interval, for one sequencer. ``handle`` is its only way in."""
+    """One interval, for one sequencer. ``handle`` is its only entry point for events."""
 
     def __init__(
         self,
@@ -95,18 +101,18 @@ class IntervalCore:
         locate: Callable[[str, bytes], str],
         meter: HookMeter | None = None,
     ) -> None:
-        """``meter`` measures the hooks; None: their times are not measured."""
+        """``meter`` measures the run times of hooks. None: they are not measured."""
         self.state = state = IntervalState(config, program, outputs, locate, meter)
-        self.phase = Phase.OPENING
+        self.phase = IntervalPhase.OPENING
         self.lost_because = ""
         runner = Runner(state)
         firing = Firing(runner)
         self._runner = runner
         self._firing = firing
-        self._parking = Parking(runner, firing, Failures(state))
+        self._blocked_keys = BlockedKeys(runner, firing, Failures(state))
         self._receiving = Receiving(state)
         checkpoints = Checkpointer(state)
-        sealer = Sealer(state, lambda key, error: self._parking.failed(key, None, error))
+        sealer = Sealer(state, lambda key, error: self._blocked_keys.failed(key, None, error))
         self._commits = Commits(state, runner, sealer, checkpoints, self._receiving)
         self._checkpoints = checkpoints
         self._reported: tuple[int, int, int, bytes | None] | None = None
@@ -137,90 +143,94 @@ class IntervalCore:
         }
 
     def start(self) -> list[Instruction]:
-        """The first instructions: take the journal."""
+        """The first instruction: fence the journal."""
         config = self.state.config
         return [FenceJournal(config.journal, config.sequencer, config.parents)]
 
     def handle(self, event: Event, now: int) -> list[Instruction]:
-        """React to ``event`` at wall time ``now`` (microseconds)."""
-        if self.phase is Phase.LOST:
+        """Process ``event`` at wall-clock time ``now`` (microseconds)."""
+        if self.phase is IntervalPhase.LOST:
             return []
         state = self.state
         state.look_at_clock(now)
         out = self._handlers[type(event)](event)
-        if self.phase is Phase.SERVING:
+        if self.phase is IntervalPhase.SERVING:
             self._pump(out)
         return out
 
     def next_alarm(self) -> int | None:
-        """The wall time at which a Tick is due, if nothing else happens before."""
-        if self.phase is not Phase.SERVING:
+        """The wall-clock time at which a Tick is due if no other event comes before. None: no Tick is needed."""
+        if self.phase is not IntervalPhase.SERVING:
             return None
         state = self.state
-        # What is due waits for an event: its key's, the commit's, or that of the part that it is in.
-        rings = (state.timers[True].next_time(), state.far.first(True))
+        # A timer that is due already needs no alarm. It waits for another event: its key is unblocked, the commit is
+        # appended, or its spilled part is read.
+        rings = (state.timers[True].next_time(), state.spilled.first(True))
         ring = min((at for at in rings if at is not None and at > state.wall), default=None)
-        # Of an interval that stands still nothing is tried again.
-        retry = None if self._parking.stopped else state.intake.next_retry()
+        # A stopped interval retries nothing.
+        retry = None if self._blocked_keys.stopped else state.intake.next_retry()
         delays = [state.wall_at(delay) for delay in (retry, self._commits.next_alarm()) if delay is not None]
         return min(delays if ring is None else [ring, *delays], default=None)
 
     @property
     def independent(self) -> bool:
-        """Whether nothing is needed of parents' journals, now or by a successor; True where there are none."""
-        if self.phase is not Phase.SERVING:
+        """Whether neither this owner nor a successor needs the parents' journals. True if there are no parents."""
+        if self.phase is not IntervalPhase.SERVING:
             return not self.state.config.parents
         return self._checkpoints.needs is Needs.NOTHING and not self._receiving.reads_elsewhere
 
     @property
     def stopped(self) -> str:
-        """Why the computation stands still by its failure policy; empty while it runs."""
-        return self._parking.stopped
+        """Why the failure policy has stopped the computation. Empty while it runs."""
+        return self._blocked_keys.stopped
 
     @property
     def damaged_rows(self) -> Mapping[bytes, str]:
-        """The keys whose state rows were found damaged, and why: their work waits, or fails by its policy."""
-        return self._parking.damaged
+        """The keys whose state rows are damaged, each with the reason.
+
+        Their work waits, or fails by the failure policy.
+        """
+        return self._blocked_keys.damaged
 
     @property
     def failing(self) -> FailingKeys:
-        """The keys that a raising hook blocks."""
+        """The keys that are blocked because a hook raises."""
         return self.state.failing
 
     def awaited_hooks(self, before: int, count: int) -> list[AwaitedHook]:
-        """Up to ``count`` of the asynchronous hooks that began by wall time ``before`` and run still; oldest first."""
-        return self._parking.awaited(before, count)
+        """Up to ``count`` running asynchronous hooks that started by wall-clock time ``before``, oldest first."""
+        return self._blocked_keys.awaited(before, count)
 
     @property
     def meter(self) -> HookMeter:
         """How often hooks ran, and for how long."""
         return self.state.meter
 
-    # Life.
+    # Stages of an owner.
 
     def _on_opened(self, event: Opened) -> list[Instruction]:
         recover(self.state, event)
         in_parts = sum(len(blob) for part, blob in event.parts.items() if is_entry_part(part))
         self._checkpoints.recovered(self.state.elapsed, in_parts + sum(map(len, event.entries)))
         self._receiving.collect_early()
-        self.phase = Phase.ACCEPTING
+        self.phase = IntervalPhase.ACCEPTING
         config = self.state.config
         return [AcceptSequencer(config.computation, config.keys, config.sequencer)]
 
     def _on_accepted(self, event: Accepted) -> list[Instruction]:
         self.state.output = max(self.state.output, event.watermark)
-        self.phase = Phase.SERVING
+        self.phase = IntervalPhase.SERVING
         return [*self._checkpoints.copy_segments(), *self._commits.begin(), *self._receiving.opened()]
 
     def _on_lost(self, event: Deposed | OpenFailed) -> list[Instruction]:
-        self.phase = Phase.LOST
+        self.phase = IntervalPhase.LOST
         self.lost_because = event.reason
         return []
 
     # Events while serving.
 
     def _on_delivery(self, event: Delivery) -> list[Instruction]:
-        return self._receiving.deliver(event, self.phase is Phase.SERVING)
+        return self._receiving.deliver(event, self.phase is IntervalPhase.SERVING)
 
     def _on_appended(self, event: Appended) -> list[Instruction]:
         return self._commits.appended(event.commit)
@@ -232,7 +242,7 @@ class IntervalCore:
         return [GiveUp(event.reason)] if self.state.outbox.get(event.token) is not None else []
 
     def _on_resend(self, event: Resend) -> list[Instruction]:
-        return self._commits.resend(event) if self.phase is Phase.SERVING else []
+        return self._commits.resend(event) if self.phase is IntervalPhase.SERVING else []
 
     def _on_halted(self, event: Halted) -> list[Instruction]:
         self.state.outbox.halt(event.token)
@@ -240,7 +250,7 @@ class IntervalCore:
 
     def _on_watermarks(self, event: SenderWatermarks) -> list[Instruction]:
         self.state.inputs.update(event.values)
-        if self.phase is Phase.OPENING:
+        if self.phase is IntervalPhase.OPENING:
             self._receiving.collect_later(event)
         else:
             self._receiving.collect(event)
@@ -264,13 +274,14 @@ class IntervalCore:
 
     def _on_states_read(self, event: StatesRead) -> list[Instruction]:
         if newer := next((row for row in event.rows if row is not None and row.commit > self.state.committed), None):
-            # Rows are written from what is committed: no hook here is to see what a successor has made of the key.
+            # Rows hold committed state only, so a newer row comes from a successor. No hook here may run on a
+            # successor's state.
             return [GiveUp(f"another owner has written the row of key {newer.key!r}, as of commit {newer.commit}")]
         for key, row in zip(event.keys, event.rows, strict=True):
             if key in event.damaged:
-                self._parking.row_damaged(key, event.damaged[key])
+                self._blocked_keys.row_damaged(key, event.damaged[key])
             else:
-                self._parking.row_read(key, row.blob if row is not None else b"")
+                self._blocked_keys.row_read(key, row.blob if row is not None else b"")
         return []
 
     def _on_flushed(self, event: StatesFlushed) -> list[Instruction]:
@@ -283,12 +294,12 @@ class IntervalCore:
         return self._commits.parts_written(event.number)
 
     def _on_parts_missing(self, event: PartsMissing) -> list[Instruction]:
-        if is_far(event.parts):
+        if is_spilled(event.parts):
             self._checkpoints.spilling.missing(event)
         return self._receiving.segments_missing(event)
 
     def _on_parts_read(self, event: PartsRead) -> list[Instruction]:
-        if is_far(event.blobs):
+        if is_spilled(event.blobs):
             self._checkpoints.spilling.read(event)
             return []
         return self._receiving.segments_read(event)
@@ -301,10 +312,10 @@ class IntervalCore:
         return []
 
     def _on_hook_finished(self, event: HookFinished) -> list[Instruction]:
-        self._parking.hook_finished(event.hook, event.error)
+        self._blocked_keys.hook_finished(event.hook, event.error)
         return []
 
-    # The pump: whatever can go on, goes on.
+    # The pump: run, fire, commit and report as far as possible.
 
     def _pump(self, out: list[Instruction]) -> None:
         state, runner, commits = self.state, self._runner, self._commits
@@ -312,33 +323,35 @@ class IntervalCore:
             state.cells.evict(_Busy(runner, state), state.next_timer)
         while True:
             self._advance_watermark()
-            if state.far:
+            if state.spilled:
                 out.extend(self._checkpoints.spilling.pump())
             held, crowded = self._checkpoints.releasing, commits.crowded
-            self._parking.again = False
-            if not self._parking.stopped:
+            self._blocked_keys.again = False
+            if not self._blocked_keys.stopped:
                 self._run()
-            if commits.settle_weak(out) or (state.far and self._checkpoints.spilling.may_take_in):
-                # Nothing is in flight that the watermark, or timers that have been read, would wait for.
+            if commits.settle_weak(out) or (state.spilled and self._checkpoints.spilling.may_take_in):
+                # The queue is empty and no append is in flight, so the watermark can advance and timers read from the
+                # store can be loaded now.
                 continue
             more = commits.try_commit(out) or self._checkpoints.releasing != held
             more = more or (crowded and not commits.crowded)
-            if not more and (commits.crowded or not self._parking.again):
-                # While the batch at hand has no room nothing more is run: the ACK or append that makes room comes.
+            if not more and (commits.crowded or not self._blocked_keys.again):
+                # The current batch has no room in the open commit, or nothing is left to run. The ACK or append that
+                # makes room is an event of its own.
                 break
-        if state.far:
-            # What the watermark has reached meanwhile, or memory has no more, may be in the store: perhaps no other
-            # event comes.
+        if state.spilled:
+            # The watermark may have reached spilled timers, or memory may have few timers left. Request the spilled
+            # part now, because no other event may come.
             out.extend(self._checkpoints.spilling.ask())
         if runner.to_read:
             out.append(ReadStates(state.config.computation, runner.to_read))
             runner.to_read = []
-        if self._parking.to_await:
-            out.extend(self._parking.to_await)
-            self._parking.to_await = []
-        if self._parking.reports:
-            out.extend(self._parking.reports)
-            self._parking.reports = []
+        if self._blocked_keys.to_await:
+            out.extend(self._blocked_keys.to_await)
+            self._blocked_keys.to_await = []
+        if self._blocked_keys.reports:
+            out.extend(self._blocked_keys.reports)
+            self._blocked_keys.reports = []
         if state.meter.slow is not None:
             out.append(HooksSlow(state.meter.slow))
             state.meter.slow = None
@@ -347,7 +360,7 @@ class IntervalCore:
     def _run(self) -> None:
         state, runner = self.state, self._runner
         if not self._commits.crowded:
-            self._parking.resume_ready()
+            self._blocked_keys.resume_ready()
         crowded = state.outbox_full
         self._fire_due(crowded)
         if state.intake.line and not runner.full() and not state.behind:
@@ -355,13 +368,13 @@ class IntervalCore:
             runner.run_line(ahead_allowed, self._firing.run_due_of if crowded else None)
 
     def _fire_due(self, crowded: bool) -> None:
-        """Fire the timers that are due; ``crowded``: those alone that may hold the watermark (G13).
+        """Fire the timers that are due. If ``crowded``, fire only those that may hold the watermark (G13).
 
-        While the outbox is full, a timer waits if a production that is not ACKed holds the watermark as low as any
-        hold of a timer or key. Consumers take that production in, though they are full, so the timers' turn comes (G8).
+        While the outbox is full, due timers wait if a production without an ACK holds the watermark at least as low as
+        every stated hold. The consumers admit that production even when they are full, so the timers run later (G8).
 
-        A record that holds the watermark runs behind the timers of its key (``run_due_of``). Where due timers are
-        still in the store, it is not known which keys have some, and no timer waits.
+        A record that holds the watermark runs after the due timers of its key (``run_due_of``). While due timers are
+        still in the store, it is unknown which keys have one. Then no timer waits.
         """
         state, firing = self.state, self._firing
         upto, waits = state.due_until(False), False
@@ -378,7 +391,10 @@ class IntervalCore:
         firing.run_due(True, state.due_until(True))
 
     def _advance_watermark(self) -> None:
-        """Input watermark = min(the senders' broadcast values, own received and uncommitted records), monotone (G7)."""
+        """Input watermark = min(senders' broadcast values, records received here and not committed).
+
+        It is monotone (G7).
+        """
         state = self.state
         bound = state.inputs.value
         pending = state.intake.pending.min()
@@ -391,7 +407,10 @@ class IntervalCore:
     # Reports.
 
     def _held(self) -> tuple[int, HoldKind.ValueType]:
-        """Output watermark = min(input watermark, pending productions, holds) (section 4.5), and which one it is."""
+        """Output watermark = min(input watermark, pending productions, holds) (section 4.5).
+
+        Returns it and the kind that is lowest.
+        """
         state = self.state
         output, hold = state.watermark, HoldKind.HOLD_KIND_INPUT
         pending = state.intake.pending.min()
@@ -400,7 +419,7 @@ class IntervalCore:
         for value, kind in (
             (state.outbox.pending.min(), HoldKind.HOLD_KIND_PRODUCTION),
             (_before_end(state.timers[False].next_time()), HoldKind.HOLD_KIND_TIMER),
-            (_before_end(state.far.first(False)), HoldKind.HOLD_KIND_TIMER),
+            (_before_end(state.spilled.first(False)), HoldKind.HOLD_KIND_TIMER),
             (state.hold_times.min(), HoldKind.HOLD_KIND_STATE),
         ):
             if value is not None and value < output:
@@ -408,19 +427,19 @@ class IntervalCore:
         return output, hold
 
     def explain_hold(self) -> tuple[HoldKind.ValueType, str]:
-        """What holds the output watermark at this moment, and which record, timer, production or key that is."""
+        """What holds the output watermark now: the kind, and the record, timer, production or key."""
         held, hold = self._held()
         return hold, hold_subject(self.state, hold, max(held, self.state.output))
 
     def _report(self, out: list[Instruction]) -> None:
-        """Report the output watermark, which never goes back, if it has changed, or if what holds it has."""
+        """Report the output watermark, which is monotone, if its value or its hold explanation has changed."""
         state = self.state
         output, hold = self._held()
         state.output = output = max(output, state.output)
         witness, failures = hold_witness(state, hold)
         reported = (output, state.watermark, hold, witness)
         at_once = self._reported_failures == 0 or failures == BLOCKED
-        rested = at_once or state.elapsed - self._reported_at >= _SAY_AGAIN
+        rested = at_once or state.elapsed - self._reported_at >= _REPEAT_REPORT_US
         again = failures != self._reported_failures and rested
         if reported != self._reported or again:
             self._reported, self._reported_failures, self._reported_at = reported, failures, state.elapsed
@@ -437,16 +456,19 @@ class IntervalCore:
 
 
 def _before_end(at: int | None) -> int | None:
-    """What a timer holds the watermark at: one for the end itself keeps that from being told before it has fired."""
+    """The timestamp at which a timer holds the watermark.
+
+    A timer at the end of time holds one step before it. Otherwise the end could be reported before the timer has fired.
+    """
     return None if at is None else min(at, LAST_TIMESTAMP)
 
 
 class _Busy:
-    """The keys whose cells are in use and must stay."""
+    """The keys whose cells are in use and must stay in the cache."""
 
     def __init__(self, runner: Runner, state: IntervalState) -> None:
         self._contexts = runner.batch.contexts
-        self._parked = state.intake.parked
+        self._blocked = state.intake.blocked
 
     def __contains__(self, key: object) -> bool:
-        return key in self._contexts or key in self._parked
+        return key in self._contexts or key in self._blocked

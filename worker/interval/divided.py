@@ -1,8 +1,10 @@
-"""Journal entries larger than one append may be: their bytes are in parts, and a small entry names these (6.1.2; G2).
+"""Divided journal entries: parts hold the bytes, and a small entry names the parts (6.1.2; G2).
 
-Invariant: the journal's head names the parts of every divided entry above the floor. The append of the small entry is
-what commits them. Before it they are unnamed, and no takeover reads them; the next owner deletes them. A part's id has
-its writer's sequencer and the entry's commit, so no other owner and no other commit writes a part of that id.
+Entries that are too large for one append are divided.
+
+Invariant: the journal's head names the parts of every divided entry above the truncation point. The append of the small
+entry commits these parts. Before it they are unnamed: no takeover reads them, and the next owner deletes them. A part's
+id has its writer's sequencer and the entry's commit, so no other owner or commit writes a part with that id.
 """
 
 from __future__ import annotations
@@ -20,34 +22,39 @@ __all__ = ["ENTRY_PART", "base_parts", "divide", "entry_parts", "is_entry_part",
 ENTRY_PART: Final = "entry"
 
 _FORMAT: Final = 2
-"""The format number of a divided entry, where a whole one has 1."""
+"""The format number of a divided entry. A whole entry has 1."""
 _BEGINNING: Final = b"\x94\x02"
-"""How a divided entry begins: an array of four values, of which the format is the first. A whole entry has more."""
+"""The first bytes of a divided entry: an array of four values, beginning with the format. A whole entry has more
+values."""
 
 
 class _Divided(msgspec.Struct, array_like=True, frozen=True):
-    """What is appended in the place of an entry that is divided."""
+    """The small entry that is appended instead of a divided one."""
 
     format: int
     sequencer: int
-    """Of the owner that wrote the parts: a part of their ids."""
+    """The sequencer of the owner that wrote the parts. It is in the parts' ids."""
     parts: int
     size: int
-    """Bytes in all the parts together."""
+    """Total size of all parts in bytes."""
 
 
 _decoder = msgspec.msgpack.Decoder(_Divided)
 
 
 def divide(blob: bytes, sequencer: int, commit: int, most: int) -> tuple[bytes, dict[PartId, bytes]]:
-    """The small entry that stands for ``blob``, and the parts that hold it, of at most ``most`` bytes each."""
+    """The small entry that represents ``blob``, and the parts that hold it, of at most ``most`` bytes each."""
     pieces = [blob[start : start + most] for start in range(0, len(blob), most)]
     parts = {_part(number, sequencer, commit): piece for number, piece in enumerate(pieces)}
     return encode(_Divided(_FORMAT, sequencer, len(pieces), len(blob))), parts
 
 
 def joined(entry: bytes, commit: int, parts: Mapping[PartId, bytes], where: str) -> bytes:
-    """The bytes of entry ``commit``, from ``parts`` if it is divided. CorruptValueError if they are not all there."""
+    """The bytes of entry ``commit``, joined from ``parts`` if it is divided.
+
+    Raises:
+        CorruptValueError: The entry is damaged, or its parts are not complete.
+    """
     if not entry.startswith(_BEGINNING):
         return entry
     try:
@@ -71,22 +78,22 @@ def _part(number: int, sequencer: int, commit: int) -> PartId:
 
 
 def is_entry_part(part: PartId) -> bool:
-    """Whether the part is of a divided entry. Every other part belongs to the base."""
+    """Whether the part belongs to a divided entry. Every other part belongs to the base."""
     return part.name.startswith(f"{ENTRY_PART}/")
 
 
 def names_base(parts: Iterable[PartId]) -> bool:
-    """Whether a head that names these parts names a base. The head of a child need not: its parents' do."""
+    """Whether a head with these parts names a base. The head of a child may name none while its parents' heads do."""
     return not all(map(is_entry_part, parts))
 
 
 def base_parts(parts: Iterable[PartId]) -> tuple[PartId, ...]:
-    """Those of the parts named by a head that belong to the base."""
+    """The parts of a head that belong to the base."""
     return tuple(part for part in parts if not is_entry_part(part))
 
 
 def entry_parts(parts: Iterable[PartId]) -> dict[int, tuple[PartId, ...]]:
-    """Those of the parts named by a head that belong to divided entries, by commit."""
+    """The parts of a head that belong to divided entries, by commit."""
     found: dict[int, tuple[PartId, ...]] = {}
     for part in filter(is_entry_part, parts):
         found[part.commit] = (*found.get(part.commit, ()), part)

@@ -1,7 +1,7 @@
 """The journal entry of one group commit, and the base parts, as bytes (design: one blob per commit).
 
-Both are MessagePack arrays that begin with their format number. A reader that meets a newer format
-refuses it by name instead of guessing.
+Both are MessagePack arrays that begin with their format number. A reader refuses a newer format with an error that
+names it.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from millwheel.store.contract import CorruptValueError
 __all__ = [
     "FORMAT",
     "BaseMeta",
-    "Entry",
     "InheritedRow",
+    "IntervalEntry",
     "ProductionRow",
     "TimerRow",
     "VoidRow",
@@ -29,44 +29,45 @@ __all__ = [
 FORMAT: Final = 1
 
 TimerRow = tuple[bytes, bool, str, int, int | None, int, int]
-"""key, wall, tag, at, hold, cause, origin."""
+"""Key, whether it is in processing time, tag, time, hold, timestamp of the cause, origin (position of its setting)."""
 
 ProductionRow = tuple[int, bytes, str, bytes, int, tuple[tuple[str, bytes], ...], bytes]
-"""position, producing key, stream, value, timestamp, [(consumer, key)], opaque id (empty: the position is the id)."""
+"""Position, producing key, stream, value, timestamp, [(consumer, key)], opaque id (empty: the position is the id)."""
 
 VoidRow = tuple[bytes, bool, str, int]
-"""key, wall, tag, position: copies of the timer in far parts that were set at positions below it are no more."""
+"""A tombstone: key, whether it is in processing time, tag, position. Spilled copies of the timer below the position are
+deleted."""
 
 InheritedRow = tuple[str, ProductionRow]
-"""A production made before a split or merge: the parent's journal, which is its sequence still, and the row."""
+"""A production from before a split or merge: the parent's journal, which is still its sequence, and the row."""
 
 
-class Entry(msgspec.Struct, array_like=True, frozen=True):
-    """What one commit changed. Applied in order onto a base, entries give the interval's exact state (G2, G12)."""
+class IntervalEntry(msgspec.Struct, array_like=True, frozen=True):
+    """What one commit changed. Entries applied in order to a base give the interval's exact state (G2, G12)."""
 
     format: int
     watermark: int
-    """The input watermark that was acted upon: a new owner starts from it, so late stays late."""
+    """The input watermark in use. A new owner starts from it, so late records stay late."""
     wall: int
-    """The wall time that was acted upon, likewise for wall timers."""
+    """The wall-clock time in use. A new owner starts from it, for processing-time timers."""
     states: list[tuple[bytes, bytes]]
-    """(key, encoded state) of the keys whose state changed; empty bytes: cleared."""
+    """(key, encoded state) of the keys whose state changed. Empty bytes: the state is cleared."""
     holds: list[tuple[bytes, int | None]]
     timers_set: list[TimerRow]
     timers_cleared: list[tuple[bytes, bool, str]]
     productions: list[ProductionRow]
     ids: list[Any]
-    """The consumed records' ids, as the dedup puts them."""
+    """The ids of the consumed records, as the duplicate check encodes them."""
     acked: list[tuple[int, str]]
-    """(position, consumer) of productions with opaque ids whose ACK this commit acknowledges."""
+    """(position, consumer) of productions with opaque ids whose ACK this commit journals."""
     counts: tuple[int, int, int, int]
     """Records, duplicates, late records and dead letters of this commit."""
     acked_inherited: list[tuple[str, int, str]] = []
-    """(sequence, position, consumer), likewise, of productions inherited from parents."""
+    """(sequence, position, consumer) of productions inherited from parents whose ACK this commit journals."""
 
 
 class BaseMeta(msgspec.Struct, array_like=True, frozen=True):
-    """The base part of everything small: watermarks, totals."""
+    """The base part of all small values: watermarks and totals."""
 
     format: int
     watermark: int
@@ -74,16 +75,20 @@ class BaseMeta(msgspec.Struct, array_like=True, frozen=True):
     output: int
     counts: tuple[int, int, int, int]
     floors: list[tuple[bytes, bytes | None, int]] = []
-    """First key, end, floor: what keys had been shown before a merge, and the watermark has not passed."""
+    """First key, end, bound: watermark bounds of keys from before a merge that the watermark has not passed."""
 
 
 _encoder = msgspec.msgpack.Encoder()
 encode = _encoder.encode
-_entry_decoder = msgspec.msgpack.Decoder(Entry)
+_entry_decoder = msgspec.msgpack.Decoder(IntervalEntry)
 
 
-def decode_entry(blob: bytes, where: str) -> Entry:
-    """The entry in ``blob``; CorruptValueError naming ``where`` if it is not one of this format."""
+def decode_entry(blob: bytes, where: str) -> IntervalEntry:
+    """The entry in ``blob``.
+
+    Raises:
+        CorruptValueError: ``blob`` is not an entry of this format; the error names ``where``.
+    """
     try:
         entry = _entry_decoder.decode(blob)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
@@ -94,12 +99,16 @@ def decode_entry(blob: bytes, where: str) -> Entry:
 
 
 def encode_part(value: Any) -> bytes:
-    """A base part's bytes."""
+    """Encode a base part."""
     return encode((FORMAT, value))
 
 
 def decode_part(blob: bytes, type_: Any, where: str) -> Any:
-    """The value of a base part as ``type_``; CorruptValueError naming ``where`` if it is not one."""
+    """Decode a base part as ``type_``.
+
+    Raises:
+        CorruptValueError: ``blob`` is not such a part; the error names ``where``.
+    """
     try:
         number, value = msgspec.msgpack.decode(blob, type=tuple[int, type_])
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:

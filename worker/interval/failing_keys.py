@@ -1,7 +1,7 @@
-"""Keys that are blocked because a hook of theirs raises: how many there are, and what the oldest of them raise.
+"""Keys that are blocked because one of their hooks raises: their number, and the errors of the oldest.
 
-For operators alone: no decision of the core depends on it. It is soft state of one owner. A successor counts again,
-from the first attempt that fails there.
+This is for operators only. No decision of the core depends on it. It is cached state of one owner and is not stored.
+The next owner counts from its own first failed attempt.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from millwheel.sdk.errors import is_permanent
 __all__ = ["MAX_DETAILED", "ErrorKind", "ErrorKinds", "FailingKeys", "KeyFailure"]
 
 MAX_DETAILED: Final = 1_000
-"""Of as many failing keys of one interval the error's text is kept; of further ones only its kind."""
+"""Maximum failing keys of one interval with the error's text. Further keys have only its kind."""
 
 _MAX_TEXT: Final = 1_000
 _MAX_KINDS: Final = 100
@@ -26,17 +26,17 @@ _OWN_MODULES: Final = ("millwheel.sdk.", "millwheel.worker.")
 
 @dataclass(frozen=True, slots=True)
 class ErrorKind:
-    """What errors of one kind have in common: the type, and the line of the user's code that raised it."""
+    """The common properties of errors of one kind: the type, and the line of the user's code that raised them."""
 
     error: str
     place: str
-    """``file.py:12 in function``; empty where no code of the user's ran."""
+    """``file.py:12 in function``. Empty: no user code ran."""
     permanent: bool
-    """Whether another attempt cannot succeed before the code is changed."""
+    """Whether no attempt can succeed before the code is changed."""
 
 
 class ErrorKinds:
-    """Finds the kind of an error, by its traceback. Equal kinds are one object."""
+    """Finds the kind of an error by its traceback. Equal kinds are one object."""
 
     def __init__(self) -> None:
         self._known: dict[tuple[type, CodeType | None, int, bool], ErrorKind] = {}
@@ -44,7 +44,7 @@ class ErrorKinds:
     def kind_of(self, error: BaseException) -> ErrorKind:
         """The kind of ``error``."""
         code, line, in_sdk = _raised_at(error)
-        # A compiled SDK refuses an argument of another type by a TypeError.
+        # A compiled SDK raises a TypeError for an argument of a wrong type.
         name = type(error), code, line, is_permanent(error) or (in_sdk and isinstance(error, TypeError))
         found = self._known.get(name)
         if found is None:
@@ -56,9 +56,9 @@ class ErrorKinds:
 
 
 def _raised_at(error: BaseException) -> tuple[CodeType | None, int, bool]:
-    """The innermost line outside the SDK and the worker: where the user's code raised, or made a call that raised.
+    """The innermost line outside the SDK and the worker, and whether the SDK raised.
 
-    And whether it was the SDK that raised.
+    At that line the user's code raised, or made the call that raised.
     """
     code: CodeType | None = None
     at, module = 0, ""
@@ -71,39 +71,44 @@ def _raised_at(error: BaseException) -> tuple[CodeType | None, int, bool]:
 
 @dataclass(slots=True)
 class KeyFailure:
-    """A key whose hook raises. Times are wall times in microseconds, but ``retry_at`` is one of ``elapsed``."""
+    """A key whose hook raises.
+
+    Times are wall-clock times in microseconds, but ``retry_at`` is a time of ``elapsed``.
+    """
 
     key: bytes
     hook: str
     work: str
-    """What the hook ran for: "record of stream 'in' at …", or "timer 't' at …"."""
+    """The work of the hook: "record of stream 'in' at …", or "timer 't' at …"."""
     kind: ErrorKind
     text: str
-    """The error's message, cut; empty for a key beyond the first MAX_DETAILED."""
+    """The error's message, shortened. Empty for keys beyond the first MAX_DETAILED."""
     attempts: int
     since: int
     last: int
     retry_at: int | None = None
-    """When the next attempt is due; None: there is none, for the computation has stopped, or the work was given up."""
+    """When the next attempt is due. None: the computation has stopped, or the work was given up."""
+    letter: str = ""
+    """Why the work was not given up although its attempts are used up, and what to do. Empty in all other cases."""
 
 
 class FailingKeys:
     """The failures of one interval since its owner took over.
 
-    Invariant: ``blocked`` is the number of keys whose ``ParkedKey.failure`` is set. ``Failures`` alone sets and clears
-    that, and calls ``failed`` and ``cleared`` with it.
+    Invariant: ``blocked`` is the number of keys whose ``BlockedKey.failure`` is set. Only ``Failures`` sets and clears
+    it, and calls ``failed`` and ``cleared`` with it.
     """
 
     def __init__(self) -> None:
         self.total = 0
-        """Attempts that failed."""
+        """The number of failed attempts."""
         self.blocked = 0
         self.last: KeyFailure | None = None
-        """The newest failure, whether or not its key is blocked still."""
+        """The newest failure. Its key may no longer be blocked."""
         self._detailed: dict[bytes, KeyFailure] = {}
 
     def failed(self, before: KeyFailure | None, now: KeyFailure) -> None:
-        """An attempt failed; ``before`` is what was noted of the key's attempt before it."""
+        """Count a failed attempt. ``before`` is the record of the key's preceding failure, if any."""
         self.total += 1
         self.last = now
         if before is None:
@@ -112,13 +117,13 @@ class FailingKeys:
             now.text = now.text[:_MAX_TEXT]
             self._detailed[now.key] = now
         else:
-            now.text = ""
+            now.text = now.letter = ""
 
     def cleared(self, failure: KeyFailure) -> None:
-        """The key is not blocked by its failure any more."""
+        """The key is no longer blocked by its failure."""
         self.blocked -= 1
         self._detailed.pop(failure.key, None)
 
     def oldest(self, count: int) -> list[KeyFailure]:
-        """Up to ``count`` of the blocked keys, those first that have failed longest."""
+        """Up to ``count`` blocked keys, those with the longest failures first."""
         return sorted(self._detailed.values(), key=lambda one: one.since)[:count]

@@ -1,39 +1,43 @@
-"""What becomes of a record or timer whose hook keeps failing: nothing is lost by any policy."""
+"""The failure policy for a record or timer whose hook keeps failing. No policy loses data."""
 
 from __future__ import annotations
 
 import inspect
-import traceback
 from asyncio import CancelledError, Future
 from enum import Enum
 from typing import Any, Final
 
-from millwheel.core.time import Timestamp, format_timestamp
-from millwheel.sdk.context import Context, Production
+from millwheel.model.time import Timestamp, format_timestamp
+from millwheel.sdk.context import Production
 from millwheel.sdk.dead_letters import DeadLetter
-from millwheel.sdk.errors import UsageError
+from millwheel.sdk.error_texts import bare_message, error_message, error_traceback
+from millwheel.sdk.errors import KeyExtractionError, UsageError
 from millwheel.sdk.options import FailureAction, FailurePolicy
 from millwheel.sdk.typeinfo import type_name
 from millwheel.worker.interval.failing_keys import ErrorKinds, KeyFailure
-from millwheel.worker.interval.intake import Item, ParkedKey
+from millwheel.worker.interval.intake import BlockedKey, Item
 from millwheel.worker.interval.state import IntervalState
 from millwheel.worker.messages import HookFailed
 
-__all__ = ["HOOK_ERRORS", "Decision", "Failures", "refuse_result", "work_text"]
+__all__ = ["HOOK_ERRORS", "Decision", "Failures", "UnkeyedLetterError", "refuse_result", "work_text"]
 
 HOOK_ERRORS: Final = (Exception, CancelledError, SystemExit)
-"""What a hook may raise without taking down more than its own work. Of what is no Exception, too: to ask a future that
-was cancelled, or to call some program's main function, is a mistake like others. An interrupt is not the hook's."""
+"""Errors of a hook that affect its own work only.
+
+CancelledError and SystemExit are not Exceptions. A hook raises them by mistake when it awaits a cancelled future or
+calls a program's main function. An interrupt (KeyboardInterrupt) does not come from the hook.
+"""
 
 _ERROR_CHARACTERS: Final = 2_000
+_LETTER_CHARACTERS: Final = 1_000
 _TRACEBACK_CHARACTERS: Final = 8_000
-"""With the key they fit what MAX_DELIVERED_BYTES leaves beside the largest record."""
+"""With the key, both fit into what MAX_DELIVERED_BYTES leaves besides the largest record."""
 
 
 def refuse_result(hook: str, result: object) -> None:
-    """Raise the UsageError for ``hook``, which returned ``result`` and not None: what it stands for would be lost.
+    """Raise a UsageError for ``hook``, which returned ``result`` instead of None. The result would otherwise be lost.
 
-    A coroutine is closed and a future cancelled, so neither uses the context later.
+    A coroutine is closed and a future is cancelled, so that neither uses the context later.
     """
     remedy = "produce records by ctx.produce(stream, value), and return nothing"
     if inspect.isawaitable(result):
@@ -46,15 +50,30 @@ def refuse_result(hook: str, result: object) -> None:
 
 
 class Decision(Enum):
-    """What the policy says about a failure."""
+    """The policy's decision about a failure."""
 
     RETRY = "it will be tried again"
     DEAD_LETTER = "it goes to the dead letters"
     STOP = "the computation stops"
 
 
+class UnkeyedLetterError(Exception):
+    """A consumer of the dead letters has no key for a letter.
+
+    The text names the consumer, the reason and the remedy.
+    """
+
+    def __init__(self, error: BaseException) -> None:
+        """``error``: the exception of the consumer's key function."""
+        computation = error.computation if isinstance(error, KeyExtractionError) else ""
+        at = f" at computation `{computation}`" if computation else ""
+        remedy = f": mend `{computation}`'s key function" if computation else ""
+        why = " ".join(error_message(error).split())[:_LETTER_CHARACTERS]
+        super().__init__(f"its dead letter has no key{at}: {why}{remedy}")
+
+
 class Failures:
-    """Applies a computation's failure policy. Back-off doubles from the initial to the largest delay."""
+    """Applies a computation's failure policy. The back-off doubles from the initial to the largest delay."""
 
     def __init__(self, state: IntervalState) -> None:
         self.state = state
@@ -62,65 +81,81 @@ class Failures:
         self._kinds = ErrorKinds()
 
     def decide(self, attempts: int, now: int) -> tuple[Decision, int]:
-        """The decision after ``attempts`` failures, and when a retry is due, ``now`` being the time elapsed."""
+        """The decision after ``attempts`` failures at time ``now`` (of ``elapsed``), and when a retry is due."""
         policy = self.policy
         if policy.max_attempts and attempts >= policy.max_attempts:
             if policy.action is FailureAction.DEAD_LETTER:
                 return Decision.DEAD_LETTER, 0
             if policy.action is FailureAction.STOP:
                 return Decision.STOP, 0
-        delay = min(policy.max_backoff, policy.initial_backoff << min(attempts - 1, 40))
-        return Decision.RETRY, now + delay
+        return Decision.RETRY, self.retry_at(attempts, now)
+
+    def retry_at(self, attempts: int, now: int) -> int:
+        """When a retry is due after ``attempts`` failures, with ``now`` a time of ``elapsed``."""
+        return now + min(self.policy.max_backoff, self.policy.initial_backoff << min(attempts - 1, 40))
 
     def note(
-        self, key: bytes, parked: ParkedKey, item: Item, error: BaseException, decision: Decision, retry_at: int
+        self,
+        key: bytes,
+        blocked: BlockedKey,
+        item: Item,
+        error: BaseException,
+        decision: Decision,
+        retry_at: int,
+        letter: str = "",
     ) -> HookFailed:
-        """Remember what the attempt at ``item`` raised, for operators; returns it for the log.
+        """Record the exception of an attempt at ``item``, for operators. Returns an instruction to log it.
 
         Args:
-            key: the blocked key.
-            parked: its entry, in which ``attempts`` counts this one, too.
-            item: the record or timer.
-            error: what its hook raised.
-            decision: what the policy says.
-            retry_at: when the next attempt is due, a time of ``IntervalState.elapsed``; for a retry.
+            key: The blocked key.
+            blocked: Its entry, whose ``attempts`` includes this attempt.
+            item: The record or timer.
+            error: The exception of its hook.
+            decision: The policy's decision.
+            retry_at: When the next attempt is due, a time of ``IntervalState.elapsed``. Used for a retry only.
+            letter: Why the work was not given up although the policy says so. Empty in all other cases.
         """
         state = self.state
         is_record = len(item) == 2
         hook, times = ("process_record", state.meter.records) if is_record else ("process_timer", state.meter.timers)
         times.failures += 1
-        kind, work, before = self._kinds.kind_of(error), work_text(item), parked.failure
+        kind, work, before = self._kinds.kind_of(error), work_text(item), blocked.failure
         due = retry_at if decision is Decision.RETRY else None
         since = state.wall if before is None else before.since
-        text = str(error)
-        parked.failure = KeyFailure(key, hook, work, kind, text, parked.attempts, since, state.wall, due)
-        state.failing.failed(before, parked.failure)
+        text = bare_message(error)
+        blocked.failure = KeyFailure(key, hook, work, kind, text, blocked.attempts, since, state.wall, due, letter)
+        state.failing.failed(before, blocked.failure)
         name, shown = state.program.name, key.decode("utf-8", "backslashreplace")
         message = (
-            f"computation {name!r}, key {shown!r}, {work}: {kind.error}: {text} "
-            f"(attempt {parked.attempts}; {decision.value})"
+            f"computation {name!r}, key {shown!r}, {work}: {error_message(error)}{f'; {letter}' if letter else ''} "
+            f"(attempt {blocked.attempts}; {decision.value})"
         )
-        return HookFailed(message, hook, kind, error, decision is Decision.STOP, not self.policy.max_attempts)
+        endless = decision is Decision.RETRY and blocked.attempts >= self.policy.max_attempts
+        return HookFailed(message, hook, kind, error, decision is Decision.STOP, endless, bool(letter))
 
-    def clear(self, parked: ParkedKey) -> None:
-        """What failed for the key is done with: it succeeded, or was given up."""
-        parked.failing, parked.attempts = None, 0
-        if parked.failure is not None:
-            self.state.failing.cleared(parked.failure)
-            parked.failure = None
+    def clear(self, blocked: BlockedKey) -> None:
+        """Clear the key's failure: its work has succeeded or was given up."""
+        blocked.failing, blocked.attempts = None, 0
+        if blocked.failure is not None:
+            self.state.failing.cleared(blocked.failure)
+            blocked.failure = None
 
-    def dead_letter(self, context: Context[Any], key: bytes, item: Item, error: BaseException, attempts: int) -> None:
-        """Have ``context`` produce the dead letter of ``item``."""
+    def dead_letter(self, key: bytes, item: Item, error: BaseException, attempts: int) -> Production:
+        """The dead letter of ``item``.
+
+        Raises:
+            UnkeyedLetterError: A consumer of the dead letters has no key for it.
+        """
+        origin: Any
         if len(item) == 2:
             receipt, index = item
             delivery = receipt.delivery
             stream, stamp, value, tag = delivery.stream, delivery.timestamps[index], delivery.values[index], ""
-            context._origin = (delivery.ids, index)
+            origin = (delivery.ids, index)
         else:
             stream, stamp, value, tag = "", item[0] if not item[1] else self.state.watermark_of(key), b"", item[2]
             setting = self.state.timers[item[1]].get(key, item[2])
-            context._origin = setting.origin if setting else 0
-        text = "".join(traceback.format_exception(error))
+            origin = setting.origin if setting else 0
         letter = DeadLetter(
             self.state.program.name,
             key.decode("utf-8", "backslashreplace"),
@@ -129,16 +164,21 @@ class Failures:
             value,
             tag,
             attempts,
-            f"{type(error).__name__}: {error}"[:_ERROR_CHARACTERS],
-            text[-_TRACEBACK_CHARACTERS:],
+            error_message(error)[:_ERROR_CHARACTERS],
+            error_traceback(error)[-_TRACEBACK_CHARACTERS:],
         )
         name = self.state.config.dead_letters
         binding = self.state.scope.outputs[name]
-        context._add(Production(name, binding.encode(letter), stamp, binding.route(letter), context._origin))
+        encoded = binding.encode(letter)
+        try:
+            targets = binding.route(letter)
+        except HOOK_ERRORS as refused:
+            raise UnkeyedLetterError(refused) from refused
+        return Production(name, encoded, stamp, targets, origin)
 
 
 def work_text(item: Item) -> str:
-    """The record or timer, for people."""
+    """A description of the record or timer for people."""
     if len(item) == 2:
         delivery = item[0].delivery
         at = format_timestamp(Timestamp(delivery.timestamps[item[1]]))

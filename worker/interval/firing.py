@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from millwheel.core.time import LAST_TIMESTAMP, MAX_TIMESTAMP
+from millwheel.model.time import LAST_TIMESTAMP, MAX_TIMESTAMP
 from millwheel.sdk.context import Context, TimerSetting
 from millwheel.sdk.model import Timer
 from millwheel.worker.interval.failures import HOOK_ERRORS
@@ -26,53 +26,55 @@ class Firing:
         self.returned: Callable[[bytes, Context[Any], TimerItem, Any], None]
 
     def run_due(self, wall: bool, upto: int) -> None:
-        """Fire what is due by ``upto`` in one domain, up to the batch's bounds.
+        """Fire the timers of one domain that are due by ``upto``, up to the limits of the batch.
 
-        Invariant: unless the batch is full then, a key of which a timer is due by ``upto`` still is parked, so that no
-        record of it is run before. Where ``upto`` is less than what is due, ``run_due_of`` goes before each record.
+        Invariant: after the call, unless the batch is full, each key that still has a timer due by ``upto`` is blocked.
+        So none of its records runs before the timer. If ``upto`` is less than what is due, ``run_due_of`` must run
+        before each record.
 
-        A timer waits for the next batch, with its key, if a hook of this batch set or cancelled it, or set one that
-        comes before it: settings take effect when their batch is sealed.
+        A timer waits with its blocked key for the next batch in two cases. A hook of this batch set or cancelled it, or
+        such a hook set an earlier timer. Settings take effect when their batch is sealed.
         """
         state, runner = self.state, self.runner
         table, held = state.timers[wall], wall
         while (first := table.next_time()) is not None and first <= upto and not runner.full():
             due = table.pop_due(upto, state.settings.batch_records - runner.batch.records)
             if due and not held:
-                # Popped, they are in no bucket that would hold the watermark; until the commit this does.
+                # Popped timers are in no bucket, so their bucket does not hold the watermark. This hold does until the
+                # commit.
                 self._hold_by_batch(due[0][0])
                 held = True
             fired, began = 0, state.meter.clock()
             for at, key, tag in due:
                 timer = at, wall, tag
-                if key in state.intake.parked:
+                if key in state.intake.blocked:
                     self.postpone(key, timer)
                 elif runner.full():
                     table.requeue(key, tag, at)
                 elif self._may_fire(key, timer):
                     fired += self.fire(key, timer)
                 else:
-                    state.intake.park(key, Wait.READY)
+                    state.intake.block(key, Wait.READY)
                     self.postpone(key, timer)
             if due:
                 state.meter.ran_timers(fired, began, due[0][1] if len(due) == 1 else None)
 
     def run_due_of(self, keys: Iterable[bytes]) -> bool:
-        """Fire what is due of these keys alone, as records of theirs are to be run.
+        """Fire the due timers of these keys, because their records are about to run.
 
         Returns:
-            Whether all of it has fired, or waits with its key, which is parked; False: the batch is full before.
+            Whether all of them have fired, or wait with their blocked key. False: the batch was full before.
         """
         return all(self._fire_due_of(key, wall) for key in dict.fromkeys(keys) for wall in (False, True))
 
     def _fire_due_of(self, key: bytes, wall: bool) -> bool:
         all_fired = self._fire_of_key(key, wall, self.state.due_until(wall, key))
-        return all_fired or key in self.state.intake.parked
+        return all_fired or key in self.state.intake.blocked
 
     def _fire_of_key(self, key: bytes, wall: bool, upto: int, above: int | None = None) -> bool:
-        """Fire the key's timers up to a time; returns whether none of them is left for later.
+        """Fire the key's timers up to a time. Returns whether none of them is left for later.
 
-        ``above``: nothing is fired while a timer up to that time is left.
+        ``above``: nothing fires while a timer up to that time is left.
         """
         state, runner = self.state, self.runner
         table = state.timers[wall]
@@ -80,10 +82,10 @@ class Firing:
         for at, tag in table.due_of_key(key, upto):
             if tag in fired:
                 continue
-            if (above is not None and at <= above) or key in state.intake.parked or runner.full():
+            if (above is not None and at <= above) or key in state.intake.blocked or runner.full():
                 return False
             if not self._may_fire(key, (at, wall, tag)):
-                state.intake.park(key, Wait.READY)
+                state.intake.block(key, Wait.READY)
                 return False
             table.hand_out(key, tag, at)
             if not wall:
@@ -92,14 +94,14 @@ class Firing:
         return True
 
     def run_ahead(self) -> None:
-        """Fire what is due by what its key was shown before a merge, though not by the interval's watermark (7.1)."""
+        """Fire timers that are due by their key's watermark bound, and not yet by the interval's watermark (7.1)."""
         state = self.state
         for key in list(state.ahead):
             if self.runner.full():
                 return
-            if key in state.intake.parked:
+            if key in state.intake.blocked:
                 continue
-            # What the watermark has reached comes first, and is ``run_due``'s.
+            # Timers that the watermark has reached fire before, by ``run_due``.
             if self._fire_of_key(key, False, state.floors.of(key), above=state.watermark):
                 del state.ahead[key]
 
@@ -121,41 +123,41 @@ class Firing:
         )
 
     def postpone(self, key: bytes, timer: TimerItem) -> None:
-        """The key is parked: the timer waits with it, holding the watermark at its own time."""
-        self.state.intake.parked[key].due.append(timer)
+        """Keep the timer with its blocked key. It holds the watermark at its own time."""
+        self.state.intake.blocked[key].due.append(timer)
         if not timer[1]:
             self.state.hold_times.passing.add(min(timer[0], LAST_TIMESTAMP))
 
     def return_postponed(self, key: bytes) -> None:
-        """The key goes on: its timers are due again."""
-        parked = self.state.intake.parked[key]
-        for at, wall, tag in parked.due:
+        """Return the postponed timers of a key that is being unblocked. They are due again."""
+        blocked = self.state.intake.blocked[key]
+        for at, wall, tag in blocked.due:
             self.state.timers[wall].requeue(key, tag, at)
             if not wall:
                 self.state.hold_times.passing.remove(min(at, LAST_TIMESTAMP))
                 self.state.note_due(key, at)
-        parked.due.clear()
+        blocked.due.clear()
 
     def next_due(self, key: bytes) -> TimerItem | None:
-        """The timer that a parked key would fire next: its earliest, of one domain and then of the other."""
+        """The timer that a blocked key fires next: its earliest in event time, else its earliest in processing time."""
         state = self.state
         for wall in (False, True):
             if found := state.timers[wall].due_of_key(key, state.due_until(wall, key)):
                 return found[0][0], wall, found[0][1]
         return None
 
-    def fire_parked(self, key: bytes, timer: TimerItem) -> None:
-        """Fire the next due timer of a parked key."""
+    def fire_blocked(self, key: bytes, timer: TimerItem) -> None:
+        """Fire the next due timer of a blocked key."""
         self.take_over(key, timer)
         self._fire_alone(key, timer)
 
     def take_over(self, key: bytes, timer: TimerItem) -> None:
-        """A parked key's timer becomes work of the batch, which holds its time from here on."""
+        """Move a blocked key's timer into the batch, which holds the watermark at its time from here on."""
         state = self.state
         if not timer[1]:
             self._hold_by_batch(timer[0])
-        parked = state.intake.parked[key]
-        postponed, parked.due = parked.due, []
+        blocked = state.intake.blocked[key]
+        postponed, blocked.due = blocked.due, []
         for at, wall, tag in postponed:
             if not wall:
                 state.hold_times.passing.remove(min(at, LAST_TIMESTAMP))
@@ -164,12 +166,12 @@ class Firing:
                 self.postpone(key, (at, wall, tag))
 
     def _fire_alone(self, key: bytes, timer: TimerItem) -> None:
-        """Fire one timer, and measure it by itself."""
+        """Fire one timer and measure its run time."""
         began = self.state.meter.clock()
         self.state.meter.ran_timers(int(self.fire(key, timer)), began, key)
 
     def fire(self, key: bytes, timer: TimerItem) -> bool:
-        """Fire one timer, which stands in the table; returns whether its hook was called."""
+        """Fire one timer that is in the table. Returns whether its hook was called."""
         at, wall, tag = timer
         setting = self.state.timers[wall].get(key, tag)
         assert setting is not None, "a timer that is handed out stays until its batch is sealed"
@@ -193,11 +195,11 @@ class Firing:
         return True
 
     def _aim(self, key: bytes, context: Context[Any], setting: TimerSetting, wall: bool) -> None:
-        """What the firing is taken to be caused by: the least and default timestamp of its productions.
+        """Set the timestamp of the firing: the least and the default timestamp of its productions.
 
-        A watermark timer stands at its own time, unless it was held at a later one. A wall firing has no
-        event time of its own: it produces at the larger of its hold and the input watermark, or at its hold where
-        the input has ended, unless the hook says otherwise.
+        An event-time timer uses its own time, or its hold if that is later. A processing-time timer has no event time.
+        It uses the larger of its hold and the input watermark. If the input has ended, it uses its hold. The hook may
+        state others.
         """
         hold = effective_hold(setting, wall)
         at = self.state.watermark_of(key) if wall else setting.at

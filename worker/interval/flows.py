@@ -1,9 +1,10 @@
-"""Ordered flows: the order in which one interval's shipments reach one journal (G15).
+"""Ordered flows: the order in which one interval's outbound batches reach one journal (G15).
 
-All shipments that an interval sends to one journal form one *flow*. Each sending of a shipment has a number, and names
-the number that the receiver must have taken before it. A receiver refuses what does not follow. After a refusal the
-flow halts, and goes on later: from the refused shipment, where the receiver refused it for want of room; else from the
-oldest shipment that is not ACKed (docs/decisions/0020-order.md).
+All outbound batches that an interval sends to one journal form one *flow*. Each sending has a number, and states the
+number that the receiver must have accepted before it. A receiver refuses a sending that is out of order.
+
+After a refusal the flow halts. It continues later from the refused outbound batch if the receiver had no room.
+Otherwise it continues from the oldest outbound batch that is not ACKed (docs/decisions/0020-order.md).
 """
 
 from __future__ import annotations
@@ -12,21 +13,23 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 from typing import Final
 
-from millwheel.core.time import MAX_TIMESTAMP
+from millwheel.model.time import MAX_TIMESTAMP
 from millwheel.worker.interval.shipments import Shipment
 from millwheel.worker.messages import DeliveryOrder
 
 __all__ = ["Flow"]
 
-_FIRST_WINDOW: Final = 1
-"""Shipments that are sent at first after a refusal; twice as many each time that the receiver has taken them."""
+_FIRST_WINDOW_BATCHES: Final = 1
+"""Outbound batches that are sent first after a refusal. The number doubles each time the receiver accepts them."""
 
 
 class Flow:
-    """The shipments for one journal of one consumer.
+    """The outbound batches for one journal of one consumer.
 
-    Invariants: ``waiting`` has the shipments to be sent next. It has them in their order, but for copies of what the
-    receiver has taken already. A flow that begins (``last`` is 0) sends everything that is not ACKed, oldest first.
+    Invariant: ``waiting`` has the outbound batches to send next, in order. Only copies of what the receiver has already
+    accepted may be out of order.
+
+    Invariant: a flow that starts (``last`` is 0) sends everything that is not ACKed, oldest first.
     """
 
     __slots__ = (
@@ -45,16 +48,16 @@ class Flow:
         self.consumer = consumer
         self.journal = journal
         self.shipments: dict[Shipment, None] = {}
-        """Those that are not ACKed: sent, waiting, or not committed yet."""
+        """The outbound batches that are not ACKed: sent, waiting, or not committed yet."""
         self.waiting: deque[Shipment] = deque()
         self.last = 0
-        """The number sent last, which the next one follows; 0: the next one begins."""
+        """The number of the last sending, which the next one follows. 0: the next one starts the flow."""
         self.halted = 0
-        """The number that was refused: nothing is sent until the flow goes on. 0: none was."""
+        """The refused number. Nothing is sent until the flow continues. 0: none was refused."""
         self._refused: tuple[int, bool] | None = None
-        """The first number that was refused, and whether it was for want of room."""
+        """The first refused number, and whether the receiver had no room."""
         self._window = 0
-        """Shipments that may be sent before the receiver has answered; 0: any number."""
+        """Outbound batches that may be sent before the receiver answers. 0: no limit."""
         self._asked = 0
         """The number whose answer opens the window."""
 
@@ -65,16 +68,16 @@ class Flow:
 
     @property
     def refused(self) -> bool:
-        """Whether it is known what was refused, or what was refused is of no account any more."""
+        """Whether the refused sending is known, or no longer matters because it is not under way any more."""
         return self._refused is not None or not any(one.sent and one.token == self.halted for one in self.shipments)
 
     def refuse(self, shipment: Shipment, full: bool) -> None:
-        """The sending of ``shipment`` was refused, or lost. ``full``: for want of room, and nothing else was wrong."""
+        """Register that the sending was refused or lost. ``full``: the only reason is that the receiver had no room."""
         if self._refused is None or shipment.token < self._refused[0]:
             self._refused = shipment.token, full
 
     def answered(self, token: int) -> bool:
-        """The receiver has taken that sending; returns whether more can be sent now."""
+        """Register that the receiver accepted that sending. Returns whether more can be sent now."""
         if token != self._asked or not token:
             return False
         self._asked = 0
@@ -82,7 +85,7 @@ class Flow:
         return not self.halted
 
     def go_on(self) -> bool:
-        """Send again what was refused, as its time has come; returns whether the flow has to begin again for that."""
+        """Continue after a refusal whose delay is over. Returns whether the flow must restart from its oldest batch."""
         refused, self._refused = self._refused, None
         self.halted = 0
         if refused is None:
@@ -100,7 +103,7 @@ class Flow:
         return False
 
     def begin(self) -> None:
-        """Send everything that is not ACKed, from the oldest on."""
+        """Send everything that is not ACKed, from the oldest outbound batch."""
         due = [one for one in self.shipments if one.committed]
         due.sort(key=_order)
         again = False
@@ -114,17 +117,17 @@ class Flow:
             self._narrow()
 
     def _narrow(self) -> None:
-        self._asked, self._window = 0, _FIRST_WINDOW
+        self._asked, self._window = 0, _FIRST_WINDOW_BATCHES
 
     def next_round(self) -> list[tuple[Shipment, bool]]:
-        """What to send now, in order, each with whether the receiver is to say at once that it has taken it."""
+        """The outbound batches to send now, in order, each with whether the receiver must confirm it at once."""
         waiting, shipments = self.waiting, self.shipments
         while waiting and (waiting[0] not in shipments or waiting[0].sent):
             waiting.popleft()
         if self.blocked or not waiting:
             return []
         if not self._window or len(waiting) <= self._window:
-            # Nothing is left behind these: the flow runs freely from here on.
+            # Nothing is left behind these, so the flow has no window from here on.
             self._window = 0
             taken = [one for one in waiting if one in shipments]
             waiting.clear()
@@ -138,7 +141,7 @@ class Flow:
         return [(one, one is last) for one in taken]
 
     def orders(self, taken: Iterable[tuple[Shipment, bool]]) -> Iterator[tuple[Shipment, DeliveryOrder]]:
-        """Each sending with its place in the flow. The shipments' tokens are their numbers, and rise."""
+        """Assign each sending its place in the flow. The tokens of the outbound batches are the numbers, and rise."""
         chosen = list(taken)
         if len(chosen) == 1 and not self.waiting:
             one = chosen[0][0]

@@ -1,7 +1,7 @@
-"""How often an interval's hooks ran, and for how long: measured for each batch of calls, since its owner took over.
+"""How often an interval's hooks ran, and for how long, since its owner took over. Each batch of calls is measured once.
 
-A look at the clock for each call would cost 0.08 us, 1.4% of the 5.7 us that a record costs the core. A batch takes
-two looks. The clock is given and decides nothing; by default it stands still.
+A clock read for each call would cost 0.08 us, 1.4% of the 5.7 us that a record costs the core. A batch needs two clock
+reads in total. The clock is a parameter and influences no decision. By default it stands still.
 """
 
 from __future__ import annotations
@@ -14,27 +14,28 @@ __all__ = ["AwaitedHook", "HookMeter", "HookTime", "SlowBatch"]
 
 
 _SLOW_CALL: Final = 0.1
-"""Of the limit of a batch, from which on one call is slow. A full batch of quick calls may reach the limit, too."""
+"""The fraction of a batch's limit from which one call is slow. A full batch of quick calls may also reach the limit."""
 
 
 @dataclass(slots=True)
 class HookTime:
-    """One hook's totals. ``seconds`` has what the engine does around each call, about a microsecond, too.
+    """The totals of one hook.
 
-    An asynchronous hook counts from its start to its end, with what it waits for.
+    ``seconds`` includes the engine's work around each call, about a microsecond. An asynchronous hook counts from its
+    start to its end, including its waits.
     """
 
     calls: int = 0
     seconds: float = 0.0
     failures: int = 0
-    """Attempts that failed with nothing else in their commit: those that the failure policy counts."""
+    """Failed attempts with nothing else in their commit. These are the attempts that the failure policy counts."""
     blocked: int = 0
-    """Batches of calls that took so long that they count as blocking the event loop."""
+    """Batches of calls that were long enough to block the event loop."""
     slow_seconds: float = 0.0
-    """Of ``seconds``, those in such batches whose calls were slow, and not many: a tenth of the limit each, or more."""
+    """The part of ``seconds`` in such batches with slow calls: on average a tenth of the limit or more each."""
 
     def add(self, more: HookTime) -> None:
-        """Count what another has counted, too."""
+        """Add the totals ``more``."""
         self.calls += more.calls
         self.seconds += more.seconds
         self.failures += more.failures
@@ -44,7 +45,7 @@ class HookTime:
 
 @dataclass(frozen=True, slots=True)
 class SlowBatch:
-    """Calls of a hook that kept the event loop for ``seconds``. ``key`` is known where it was one call."""
+    """Calls of a hook that occupied the event loop for ``seconds``. ``key`` is set if it was one call."""
 
     hook: str
     calls: int
@@ -54,37 +55,40 @@ class SlowBatch:
 
 @dataclass(frozen=True, slots=True)
 class AwaitedHook:
-    """An asynchronous hook that has not ended. ``since``: the wall time when it began, in microseconds."""
+    """An asynchronous hook that has not ended. ``since`` is the wall-clock time of its start in microseconds."""
 
     key: bytes
     hook: str
     work: str
-    """What the hook runs for: "record of stream 'in' at …", or "timer 't' at …"."""
+    """The work of the hook: "record of stream 'in' at …", or "timer 't' at …"."""
     since: int
 
 
 class HookMeter:
-    """The times of both hooks of one interval."""
+    """The run times of both hooks of one interval."""
 
     def __init__(self, clock: Callable[[], float] = lambda: 0.0, limit: float = 0.0) -> None:
-        """``clock``: seconds that only grow; ``limit``: seconds from which on a batch is slow, 0 for none."""
+        """``clock`` returns monotone seconds.
+
+        ``limit`` is the duration in seconds from which a batch is slow; 0: no limit.
+        """
         self.clock = clock
         self.limit = limit
         self.records = HookTime()
         self.timers = HookTime()
         self.slow: SlowBatch | None = None
-        """The slowest batch since the core last reported one; None if none was slow."""
+        """The slowest batch since the core last reported one. None: no batch was slow."""
 
     def ran_records(self, calls: int, began: float, key: bytes | None) -> None:
-        """``process_record`` was called so often since ``began``; ``key`` is known of a single call."""
+        """Register ``calls`` calls of ``process_record`` since ``began``. ``key`` is set for a single call."""
         self._ran("process_record", self.records, calls, self.clock() - began, key)
 
     def ran_timers(self, calls: int, began: float, key: bytes | None) -> None:
-        """``process_timer`` was called so often since ``began``; ``key`` is known of a single call."""
+        """Register ``calls`` calls of ``process_timer`` since ``began``. ``key`` is set for a single call."""
         self._ran("process_timer", self.timers, calls, self.clock() - began, key)
 
     def awaited(self, record: bool, began: float) -> None:
-        """An asynchronous hook, whose call was counted when it began, has ended."""
+        """Register the end of an asynchronous hook. Its call was counted at the start."""
         (self.records if record else self.timers).seconds += self.clock() - began
 
     def _ran(self, hook: str, time: HookTime, calls: int, seconds: float, key: bytes | None) -> None:

@@ -1,10 +1,11 @@
 """The productions of one interval that their consumers have not ACKed (sections 6.1.1, 6.1.2).
 
-Productions travel in *shipments*: columns of records of one sequence, for one stream, consumer and
-interval of it. The sequence is the interval's own journal; productions that it inherits by a split or merge
-keep the parent's, under which receivers know them. A shipment is kept until every record of it is ACKed;
-whatever goes wrong on the way, it is sent again with the same ids and the same bytes (G9). The shipments for one
-journal form a *flow*, which keeps them in order (G15).
+Productions travel in *outbound batches* (``Shipment``): columns of records of one sequence, one stream, one consumer
+and one of the consumer's intervals. The sequence is usually the interval's own journal. Productions inherited by a
+split or merge keep the parent's sequence, because receivers know them by it.
+
+An outbound batch is kept until each of its records is ACKed. After any failure it is sent again with the same ids and
+the same bytes (G9). The outbound batches for one journal form a *flow*, which keeps them in order (G15).
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final
 
-from millwheel.core.watermarks import MinTracker
+from millwheel.model.watermarks import MinTracker
 from millwheel.worker.interval.entry import InheritedRow, ProductionRow
 from millwheel.worker.interval.flows import Flow
 from millwheel.worker.interval.shipments import INDEX_BITS, Shipment
@@ -23,32 +24,37 @@ from millwheel.worker.messages import DeliveryOrder
 
 __all__ = ["Outbox", "Shipment"]
 
-_STUCK: Final = 64
-"""So many of a consumer's oldest records may be stuck, and not keep receivers from forgetting younger ids."""
+_MAX_STUCK_RECORDS: Final = 64
+"""Maximum stuck records per consumer that are stated one by one. Receivers can then still forget younger ids."""
 
-_SIFTED: Final = 1_000
-"""Shipments of a consumer that are gone through for those that are stuck."""
+_MAX_SIFTED_BATCHES: Final = 1_000
+"""Maximum outbound batches of one consumer that are searched for stuck ones."""
 
-_OWN: Final = 1 << 62
-"""The age of the own sequence: all others are older."""
+_OWN_AGE: Final = 1 << 62
+"""The age of the own sequence. All other sequences are older, so their ages are smaller."""
 
-_FLOWS: Final = 1_000
-"""Flows of a consumer beyond which the empty ones are dropped: there would be one of every journal that ever was."""
+_MAX_FLOWS: Final = 1_000
+"""Number of flows of a consumer above which empty ones are dropped. Otherwise there is one for every past journal."""
 
 _NO_FLOWS: Final[dict[str, Flow]] = {}
 
 
 class Outbox:
-    """All shipments that are not wholly ACKed.
+    """All outbound batches that are not completely ACKed.
 
-    Invariants: ``pending`` holds the least timestamp of every shipment; positions rise within a
-    shipment; ``_firsts`` has the first position of every shipment by consumer, and possibly former ones;
-    ``mark(consumer)`` never exceeds the position of a record of that consumer that is not ACKed. The last
-    two are about the interval's own sequence: nothing is stated about a parent's, which siblings send too.
+    Invariants:
 
-    Every shipment is in the flow of the journal that has its keys, as far as is known. Whether that is so still is
-    looked at when a flow is made: keys change their journal only to one that there was not before, so no younger
-    production of a key is located before its older ones are regrouped.
+    - ``pending`` holds the least timestamp of every outbound batch.
+    - Positions rise within an outbound batch.
+    - ``_firsts`` has, by consumer, the first position of every outbound batch, and possibly outdated ones.
+    - ``mark(consumer)`` never exceeds the position of a record of that consumer that is not ACKed.
+
+    The last two concern the interval's own sequence only. Siblings also send under a parent's sequence, so no mark is
+    stated for it.
+
+    Invariant: every outbound batch is in the flow of the journal that owns its keys, by the interval map known here.
+    This is checked when a flow is created. It suffices, because keys only move to a journal that did not exist before.
+    So a key's older productions are regrouped before a younger production is located.
     """
 
     def __init__(self, locate: Callable[[str, bytes], str]) -> None:
@@ -56,21 +62,21 @@ class Outbox:
         self._next_token = 1
         self._shipments: dict[int, Shipment] = {}
         self._by_consumer: dict[str, dict[int, Shipment]] = {}
-        """Those of the own sequence."""
+        """Outbound batches of the own sequence."""
         self._inherited: dict[int, Shipment] = {}
-        """Those of parents' sequences."""
+        """Outbound batches of parents' sequences."""
         self._firsts: dict[str, list[tuple[int, int]]] = {}
         self._flows: dict[str, dict[str, Flow]] = {}
-        """By consumer and journal; the journal is empty where nobody has the keys."""
+        """By consumer and journal. The journal is empty for keys that no interval owns."""
         self._eager: dict[Flow, None] = {}
         """Flows that may have something to send."""
         self._halted: dict[Flow, None] = {}
-        """Flows of which something was refused."""
+        """Flows with a refused sending."""
         self._uncommitted: list[Shipment] = []
         self.pending = MinTracker()
         self.records = 0
         self.bytes = 0
-        """Of the shipments' values, whole shipments counted until their last record is ACKed."""
+        """Size of the outbound batches. Each counts completely until its last record is ACKed."""
 
     def __iter__(self) -> Iterator[Shipment]:
         return iter(self._shipments.values())
@@ -85,25 +91,25 @@ class Outbox:
 
     @property
     def inherited(self) -> int:
-        """How many shipments of parents' sequences are not ACKed."""
+        """The number of outbound batches of parents' sequences that are not ACKed."""
         return len(self._inherited)
 
     def get(self, token: int) -> Shipment | None:
-        """The shipment of that token, unless it is ACKed."""
+        """The outbound batch with that token. None: it is ACKed, or was sent again under another token."""
         return self._shipments.get(token)
 
     def unawaited(self, token: int) -> None:
-        """No commit waits for the ACK of that shipment any more."""
+        """Register that no commit waits for the ACK of that outbound batch any more."""
         shipment = self._shipments.get(token)
         if shipment is not None:
             shipment.awaited = None
 
-    # Taking productions in.
+    # Adding productions.
 
     def add(self, rows: Iterable[ProductionRow], sequence: str = "", *, committed: bool = True) -> list[Shipment]:
-        """Take productions of one sequence in, in increasing positions; returns their shipments, not sent yet.
+        """Add productions of one sequence, by increasing position. Returns their outbound batches, not sent yet.
 
-        ``committed`` False: they are not to be sent before ``release``.
+        ``committed`` False: they must not be sent before ``release``.
         """
         shipments = self._group(rows, sequence)
         for one in shipments:
@@ -115,7 +121,7 @@ class Outbox:
         return shipments
 
     def _make_way(self, shipments: Iterable[Shipment]) -> None:
-        """Regroup older shipments of the consumers concerned if their keys may have moved."""
+        """Regroup older outbound batches of the same consumers if their keys may have moved."""
         for consumer, journal in {(one.consumer, one.journal) for one in shipments}:
             flows = self._flows.get(consumer, _NO_FLOWS)
             nowhere = flows.get("")
@@ -165,7 +171,7 @@ class Outbox:
             self._note_first(shipment)
 
     def release(self) -> None:
-        """What was taken in before its commit was in the journal may be sent."""
+        """Allow the sending of productions that were added before their commit was in the journal."""
         released, self._uncommitted = self._uncommitted, []
         for shipment in released:
             shipment.committed = True
@@ -175,7 +181,7 @@ class Outbox:
     # Flows.
 
     def _enter(self, shipment: Shipment) -> None:
-        """Put a shipment at the end of the flow of its journal."""
+        """Append an outbound batch to the flow of its journal."""
         flows = self._flows.get(shipment.consumer)
         if flows is None:
             self._forget_gone()
@@ -192,25 +198,29 @@ class Outbox:
             self._uncommitted.append(shipment)
 
     def _look_for_moves(self, consumer: str) -> None:
-        """Regroup what waits for journals that do not have its keys any more, before anything younger joins a flow."""
+        """Regroup what waits for journals that no longer own its keys, before younger productions join a flow."""
         flows = self._flows.get(consumer)
         if not flows:
             return
-        if len(flows) > _FLOWS:
+        if len(flows) > _MAX_FLOWS:
             self._forget_empty(flows)
         gone = [flow for flow in flows.values() if flow.shipments and self._moved(flow)]
         if gone:
             self._regroup(consumer, gone)
 
     def _moved(self, flow: Flow) -> bool:
-        """A journal's keys go elsewhere all at once: one of them says it of all. Keys of no journal go one by one."""
+        """Whether the flow's keys have moved.
+
+        All keys of a journal move at once, so one key is enough to check. Keys without an owner get owners one by one,
+        so each is checked.
+        """
         if flow.journal:
             one = next(iter(flow.shipments))
             return self._locate(flow.consumer, one.keys[0]) != flow.journal
         return any(self._locate(flow.consumer, one.keys[i]) for one in flow.shipments for i in one.indexes())
 
     def _regroup(self, consumer: str, gone: Sequence[Flow]) -> None:
-        """Have what was due to these flows go to the journals that have its keys now, oldest first."""
+        """Move what these flows contain to the journals that own its keys now, oldest first."""
         flows = self._flows[consumer]
         moving: list[Shipment] = []
         for flow in gone:
@@ -227,16 +237,17 @@ class Outbox:
             self._begin(flow)
 
     def _forget_empty(self, flows: dict[str, Flow]) -> None:
-        """Drop flows in which nothing is. One that is made again begins again, as it may when all was ACKed."""
+        """Drop empty flows. A flow that is created again starts again, which is safe when everything is ACKed."""
         for journal in [journal for journal, flow in flows.items() if not flow.shipments]:
             flow = flows.pop(journal)
             self._halted.pop(flow, None)
             self._eager.pop(flow, None)
 
     def _forget_gone(self) -> None:
-        """Drop the flows of consumers that are no more, and that nothing is due to.
+        """Drop the empty flows of consumers that no longer exist.
 
-        Consumers are dropped when a new one joins them: so there are never more than once were at a time (G13).
+        This happens when a new consumer is added. So the number of consumers here never exceeds its earlier maximum
+        (G13).
         """
         for consumer in [one for one in self._flows if not self._locate(one, b"")]:
             flows = self._flows[consumer]
@@ -245,7 +256,7 @@ class Outbox:
                 del self._flows[consumer]
 
     def _replace(self, shipment: Shipment) -> list[Shipment]:
-        """Have shipments of its rows, by who owns their keys now, take the place of a shipment."""
+        """Replace an outbound batch by new ones, grouped by the current owners of its keys."""
         fresh = self._group(list(self.rows_of(shipment)), shipment.sequence)
         self.records -= shipment.count()
         self._remove(shipment)
@@ -258,7 +269,7 @@ class Outbox:
         return fresh
 
     def take_ready(self) -> list[tuple[Shipment, DeliveryOrder]]:
-        """What is to be sent now, in order, each under a token that it was not sent under before."""
+        """The outbound batches to send now, in order, each under a token that was not used before."""
         found: list[tuple[Shipment, DeliveryOrder]] = []
         eager, self._eager = self._eager, {}
         for flow in eager:
@@ -272,7 +283,7 @@ class Outbox:
         return found
 
     def _renew(self, shipment: Shipment) -> None:
-        """Give the shipment another token. What receivers say of the one before is not about this sending."""
+        """Give the outbound batch a new token, so that answers to the earlier sending do not apply to this one."""
         before = shipment.token
         del self._shipments[before]
         (self._inherited if shipment.sequence else self._by_consumer[shipment.consumer]).pop(before)
@@ -287,21 +298,24 @@ class Outbox:
             shipment.awaited.add(shipment.token)
 
     def halt(self, token: int) -> None:
-        """That sending was refused: send nothing more behind it until it is sent again."""
+        """Stop the flow of a refused sending until that outbound batch is sent again."""
         shipment = self._shipments.get(token)
         if shipment is not None and shipment.sent:
             shipment.flow.halted = token
             self._halted[shipment.flow] = None
 
     def refuse(self, token: int, full: bool) -> None:
-        """That sending was refused, or lost, and ``go_on`` is due. ``full``: for want of room, and nothing else."""
+        """Register a sending that was refused or lost. ``go_on`` must follow.
+
+        ``full``: the receiver refused it only because it had no room.
+        """
         shipment = self._shipments.get(token)
         if shipment is not None and shipment.sent:
             shipment.flow.refuse(shipment, full)
             self._halted[shipment.flow] = None
 
     def go_on(self) -> None:
-        """Have the flows of which something was refused go on, to wherever their keys live now."""
+        """Restart the flows with a refused sending, towards the current owners of their keys."""
         for flow in [one for one in self._halted if one.refused]:
             if flow not in self._halted:
                 continue  # it was regrouped with another
@@ -322,14 +336,17 @@ class Outbox:
                 self._begin(flow)
 
     def _begin(self, flow: Flow) -> None:
-        """Have a flow send everything again."""
+        """Restart a flow from its oldest outbound batch."""
         flow.begin()
         self._eager[flow] = None
 
-    # What receivers say.
+    # Answers of receivers.
 
     def acknowledged(self, token: int, remaining: Sequence[int]) -> Shipment | None:
-        """All of the shipment but ``remaining`` is ACKed; returns the shipment if it was not known to be so before."""
+        """Register that all records except ``remaining`` are ACKed.
+
+        Returns the outbound batch, or None if it is unknown.
+        """
         shipment = self._shipments.get(token)
         if shipment is None:
             return None
@@ -351,7 +368,7 @@ class Outbox:
         return shipment
 
     def _measure_again(self, shipment: Shipment) -> None:
-        """Fewer of the shipment's records are waiting than before."""
+        """Update the holds of an outbound batch after some of its records were ACKed."""
         self.pending.remove(shipment.held)
         shipment.measure()
         self.pending.add(shipment.held)
@@ -362,8 +379,8 @@ class Outbox:
         shipments = self._by_consumer[shipment.consumer]
         firsts = self._firsts.setdefault(shipment.consumer, [])
         heapq.heappush(firsts, (shipment.first, shipment.token))
-        if len(firsts) > 2 * len(shipments) + _STUCK:
-            # The first may be stuck, with those that are gone behind it.
+        if len(firsts) > 2 * len(shipments) + _MAX_STUCK_RECORDS:
+            # The first entry may be stuck, with outdated entries behind it.
             firsts[:] = [(one.first, one.token) for one in shipments.values()]
             heapq.heapify(firsts)
 
@@ -383,7 +400,7 @@ class Outbox:
             del self._by_consumer[shipment.consumer], self._firsts[shipment.consumer]
 
     def mark(self, consumer: str, otherwise: int) -> int:
-        """Every record due to ``consumer`` below this position is ACKed; ``otherwise`` if nothing is pending."""
+        """The ACK mark: every record for ``consumer`` below it is ACKed. ``otherwise`` if nothing is pending."""
         firsts = self._firsts.get(consumer)
         if firsts is None:
             return otherwise
@@ -396,13 +413,13 @@ class Outbox:
             heapq.heappop(firsts)
 
     def statement(self, consumer: str, otherwise: int, stuck_below: int) -> tuple[int, list[int]]:
-        """A mark for ``consumer``, and the positions below it that are not ACKed all the same.
+        """An ACK mark for ``consumer``, and the positions below it that are not ACKed.
 
-        There are none, unless the oldest shipments have been pending from before the position
-        ``stuck_below``: a key that fails for ever would otherwise have all receivers remember every id since.
+        Such positions exist only if the oldest outbound batches are pending from before position ``stuck_below``.
+        Otherwise one key that always fails would force all receivers to remember every later id.
         """
         mark = self.mark(consumer, otherwise)
-        if mark >= stuck_below or len(self._by_consumer[consumer]) > _SIFTED:
+        if mark >= stuck_below or len(self._by_consumer[consumer]) > _MAX_SIFTED_BATCHES:
             return mark, []
         stuck: list[int] = []
         beyond = otherwise
@@ -410,16 +427,16 @@ class Outbox:
             if shipment.first >= stuck_below:
                 beyond = min(beyond, shipment.first)
                 continue
-            if len(stuck) + shipment.count() > _STUCK:
+            if len(stuck) + shipment.count() > _MAX_STUCK_RECORDS:
                 return mark, []
             stuck.extend(shipment.positions[index] for index in shipment.indexes())
         return beyond, sorted(position for position in stuck if position < beyond)
 
     def copies_refused(self, shipment: Shipment, indexes: Iterable[int]) -> None:
-        """The receiver has taken the sending, and refused the records of these indexes as copies of what it has.
+        """The receiver has accepted the sending, but refused the records ``indexes`` as copies of records that it has.
 
-        The shipment is sent again as a whole, behind what was sent last. The receiver has all of it, so nothing has to
-        wait for it. It is never divided: the parts could change places when a flow begins again.
+        The whole outbound batch is sent again, behind the last sending. The receiver has all of its records, so nothing
+        has to wait for it. It is never divided, because its parts could change places when a flow restarts.
         """
         flow = shipment.flow
         if flow.answered(shipment.token):
@@ -431,7 +448,7 @@ class Outbox:
 
     @staticmethod
     def rows_of(shipment: Shipment) -> Iterator[ProductionRow]:
-        """The shipment's records that are not ACKed, as a journal stores them."""
+        """The records that are not ACKed, as a journal stores them."""
         for index in shipment.indexes():
             yield (
                 shipment.positions[index],
@@ -444,7 +461,7 @@ class Outbox:
             )
 
     def snapshot(self) -> list[ProductionRow]:
-        """Every production of the own sequence that is not ACKed, by increasing position: a base part."""
+        """Every production of the own sequence that is not ACKed, by increasing position, for a base part."""
         rows = [row for one in self._shipments.values() if not one.sequence for row in self.rows_of(one)]
         rows.sort(key=lambda row: row[0])
         return rows
@@ -457,15 +474,15 @@ class Outbox:
 
 
 def _age(sequence: str) -> int:
-    """A place among sequences that rises from parents to children: the number that their names end in."""
+    """A sort key for sequences, parents before children: the number at the end of the journal's name."""
     if not sequence:
-        return _OWN
+        return _OWN_AGE
     number = re.search(r"\d+$", sequence)
     return int(number[0]) if number else 0
 
 
 def _close_commit(groups: dict[tuple[str, str, str], Shipment]) -> None:
-    """The next commit begins: what one journal got of the last one in several shipments is complete."""
+    """Close groups at the end of a commit: those of a journal that received several outbound batches of this commit."""
     if len(groups) < 2:
         return
     several = Counter((consumer, journal) for consumer, _, journal in groups)

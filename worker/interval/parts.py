@@ -1,4 +1,7 @@
-"""Base parts of bounded size: no store takes writes of any size, nor should one hold others up (design §5; G13)."""
+"""Base parts of bounded size.
+
+Stores limit the size of a write, and one write must not delay others (G13).
+"""
 
 from __future__ import annotations
 
@@ -10,18 +13,18 @@ from millwheel.worker.interval.entry import encode_part
 __all__ = ["PART_BYTES", "in_parts", "numbered"]
 
 PART_BYTES: Final = 4 << 20
-"""The most in one part. A single row is below it by the limits on keys, values and timers' tags."""
+"""Maximum size of one part. A single row is smaller, because keys, values and timers' tags have limits."""
 
 
 Size = Callable[[Any], int]
-"""About how many bytes a row has: at most a little more than it is encoded to."""
+"""Approximate size of a row in bytes: at most slightly more than its encoded size."""
 
 
 def in_parts(rows: Sequence[Any], most: int, size: Size | None = None) -> Iterator[tuple[Sequence[Any], bytes]]:
-    """The rows, in order, with their bytes: at most ``most`` rows and PART_BYTES at a time.
+    """Split the rows, in order, into groups with their bytes: at most ``most`` rows and PART_BYTES each.
 
-    Without ``size`` the rows are taken ``most`` at a time, and what is too large is encoded again in halves. Rows that
-    may be large have a ``size``: then about PART_BYTES are encoded at a time, and most rows are encoded once.
+    Without ``size`` each group has ``most`` rows, and a group that is too large is encoded again in halves. Rows that
+    may be large need ``size``. Then about PART_BYTES are encoded at a time, and most rows are encoded once.
     """
     for some in _some(rows, most, size):
         yield from _halved(some)
@@ -53,5 +56,5 @@ def _halved(rows: Sequence[Any]) -> Iterator[tuple[Sequence[Any], bytes]]:
 
 
 def numbered(kind: str, rows: Sequence[Any], most: int, size: Size | None = None) -> dict[str, bytes]:
-    """The rows as parts of that kind, by name."""
+    """The rows as parts of that kind, by part name."""
     return {f"{kind}/{number}": blob for number, (_, blob) in enumerate(in_parts(rows, most, size))}

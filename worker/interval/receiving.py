@@ -1,15 +1,15 @@
-"""Taking deliveries in: limits, the duplicate check, and the bounds of the intake (sections 6.1.1, 4.1; G13)."""
+"""Admission of deliveries to an interval: limits, duplicate check and intake bounds (sections 6.1.1, 4.1; G13)."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 from millwheel.rpc.v1.delivery_pb2 import DeliveryOutcome
+from millwheel.worker.admission import DeliveryAdmission, column_problem, refusal
 from millwheel.worker.arrivals import Admission
-from millwheel.worker.dedup import Verdict
-from millwheel.worker.interval.intake import Receipt
+from millwheel.worker.dedup import DeliveryVerdict
+from millwheel.worker.interval.intake import DeliveryReceipt
 from millwheel.worker.interval.state import IntervalState
-from millwheel.worker.judging import Judging, column_problem, refusal
 from millwheel.worker.messages import Acknowledge, Delivery, Instruction, SenderWatermarks
 from millwheel.worker.turns import HolderTurns
 
@@ -18,26 +18,27 @@ __all__ = ["Receiving"]
 _ACKED = DeliveryOutcome.DELIVERY_OUTCOME_ACKED
 _INVALID = DeliveryOutcome.DELIVERY_OUTCOME_INVALID
 _NOT_OWNER = DeliveryOutcome.DELIVERY_OUTCOME_NOT_OWNER
-_EARLY = 1_000
-"""Deliveries that wait for the interval to serve, at most."""
+_MAX_EARLY_DELIVERIES = 1_000
+"""Maximum deliveries that wait for the interval to serve."""
 
 
-class Receiving(Judging):
-    """Judges deliveries and puts what is fresh in line."""
+class Receiving(DeliveryAdmission):
+    """Admits deliveries and queues their fresh records."""
 
     def __init__(self, state: IntervalState) -> None:
         super().__init__(state, state.settings.queue_bytes, state.foreign)
         self.state = state
-        self._turns: HolderTurns[Receipt] = HolderTurns(state.intake.is_done)
+        self._turns: HolderTurns[DeliveryReceipt] = HolderTurns(state.intake.is_done)
         self._early_deliveries: list[Delivery] = []
         self._early_bytes = 0
 
     def deliver(self, delivery: Delivery, serving: bool) -> list[Instruction]:
-        """Judge a delivery. Every record of it is ACKed in the end, or answered for by another outcome."""
+        """Admit a delivery. Every record of it is eventually ACKed or answered with another outcome."""
         if not serving:
             return self._keep_waiting(delivery)
         if delivery.stream not in self.state.program.inputs:
-            # Sender and receiver follow a topology that changes: one of them is behind, and is to look again.
+            # Sender and receiver follow a changing topology. One of them has an old version, so the sender looks up the
+            # topology again.
             name = self.state.program.name
             return [Acknowledge(delivery, _NOT_OWNER, (), f"{name!r} does not consume stream {delivery.stream!r}")]
         if (problem := self._problem(delivery)) is not None:
@@ -57,16 +58,19 @@ class Receiving(Judging):
         return self._judge(delivery, out)
 
     def _keep_waiting(self, delivery: Delivery) -> list[Instruction]:
-        """The interval is being opened. What fits waits for that: to be sent again would take longer."""
+        """Keep a delivery while the interval is being opened, if there is room. A resend would take longer."""
         size = sum(map(len, delivery.values))
-        if self._early_bytes + size > self.state.settings.queue_bytes or len(self._early_deliveries) >= _EARLY:
+        if (
+            self._early_bytes + size > self.state.settings.queue_bytes
+            or len(self._early_deliveries) >= _MAX_EARLY_DELIVERIES
+        ):
             return [refusal(delivery, "the interval is being opened")]
         self._early_bytes += size
         self._early_deliveries.append(delivery)
         return []
 
     def opened(self) -> list[Instruction]:
-        """The interval serves: judge what has waited for that."""
+        """Admit the deliveries that waited for the interval to serve."""
         waiting, self._early_deliveries = self._early_deliveries, []
         self._early_bytes = 0
         out: list[Instruction] = []
@@ -75,7 +79,7 @@ class Receiving(Judging):
         return out
 
     def _problem(self, delivery: Delivery) -> str | None:
-        """Why the records can never be taken as they are."""
+        """Why the records can never be accepted as they are. None: no problem."""
         keys, config = delivery.keys, self.state.config
         if (problem := column_problem(delivery)) is not None:
             return problem
@@ -86,7 +90,7 @@ class Receiving(Judging):
     def _admit(
         self,
         delivery: Delivery,
-        verdict: Verdict | None,
+        verdict: DeliveryVerdict | None,
         fresh: Sequence[int],
         waiting: Sequence[int],
         out: list[Instruction],
@@ -103,7 +107,7 @@ class Receiving(Judging):
             fresh = [index for index in fresh if index not in refused]
             excluded = sorted([*excluded, *ahead])
         self._answer_taken(delivery, fresh, excluded, "intake is full, or a copy is being processed", out)
-        receipt: Receipt | None = None
+        receipt: DeliveryReceipt | None = None
         if fresh:
             receipt = self.state.intake.admit(delivery, verdict, fresh)
             receipt.excluded = excluded
@@ -113,10 +117,11 @@ class Receiving(Judging):
         return Admission.TAKEN
 
     def _ahead(self, delivery: Delivery, fresh: Sequence[int]) -> tuple[bool, Sequence[int]]:
-        """Whether the others are taken in beyond the bound, and the fresh records for which there is no room.
+        """Whether the delivery exceeds the bound, and which fresh records have no room.
 
-        What holds the watermark back is always admitted, one sender at a time: its sender's broadcast value waits for
-        it. Where the sender keeps an order, so is what comes before that. What comes by a feedback edge needs no turn.
+        Records that hold the watermark are always admitted, from one sender at a time. Their sender's broadcast value
+        waits for them. If the sender keeps an order, the records before them are admitted too. Records on a feedback
+        stream need no turn.
         """
         state = self.state
         intake, settings, feedback = state.intake, state.settings, state.config.feedback
@@ -129,6 +134,6 @@ class Receiving(Judging):
         return self._turns.choose(delivery, fresh, state.inputs.value)
 
     def collect(self, event: SenderWatermarks) -> None:
-        """Broadcast values let ids go that nobody will send again."""
+        """Delete ids that no sender can send again, by the broadcast watermarks."""
         if self.state.program.options.exactly_once:
             super().collect(event)

@@ -1,7 +1,7 @@
-"""Takeover: the soft state from what the journal's head names, and nothing else (sections 6.2, 7.1; G12).
+"""Takeover: rebuild the soft state from what the journal's head names, and nothing else (sections 6.2, 7.1; G12).
 
-The child of a split or a merge whose head names no base yet starts from its parents' sealed journals, cut to
-its own keys; its own entries come on top (docs/decisions/0012-moves-splits-merges.md).
+The child of a split or merge whose head names no base yet starts from its parents' sealed journals, reduced to its own
+keys. Then it applies its own entries (docs/decisions/0012-moves-splits-merges.md).
 """
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from millwheel.core.keys import KeyInterval
-from millwheel.core.time import MIN_TIMESTAMP
+from millwheel.model.keys import KeyInterval
+from millwheel.model.time import MIN_TIMESTAMP
 from millwheel.sdk.context import TimerSetting
 from millwheel.store.contract import CorruptValueError, JournalHead, PartId
 from millwheel.worker.dedup import Dedup, IdDelta
@@ -28,28 +28,28 @@ from millwheel.worker.interval.checkpoint import (
 from millwheel.worker.interval.divided import ENTRY_PART, base_parts, entry_parts, joined, names_base
 from millwheel.worker.interval.entry import (
     BaseMeta,
-    Entry,
     InheritedRow,
+    IntervalEntry,
     ProductionRow,
     TimerRow,
     VoidRow,
     decode_entry,
     decode_part,
 )
-from millwheel.worker.interval.far import FAR_PART, FarPart, FarTimers, is_far
-from millwheel.worker.interval.floors import KeyFloors
-from millwheel.worker.interval.state import INDEX_BITS, Counts, IntervalState, effective_hold
+from millwheel.worker.interval.key_watermark_bounds import KeyWatermarkBounds
+from millwheel.worker.interval.spilled_timers import FAR_PART, SpilledPart, SpilledTimers, is_spilled
+from millwheel.worker.interval.state import INDEX_BITS, IntervalCounts, IntervalState, effective_hold
 from millwheel.worker.messages import Opened, OpenedParent
 
 __all__ = ["recover"]
 
 Productions = dict[tuple[str, int, str], ProductionRow]
-"""By sequence (empty: the interval's own journal), position and consumer: a production reaches each consumer once."""
+"""By sequence (empty: the interval's own journal), position and consumer. A production reaches each consumer once."""
 
 
 @dataclass(slots=True)
-class _Whole:
-    """What an interval knows as a whole, not key by key."""
+class _IntervalWhole:
+    """The recovered values that belong to the whole interval and not to single keys."""
 
     keys: KeyInterval
     dedup: Dedup
@@ -62,20 +62,24 @@ class _Whole:
 
 
 def recover(state: IntervalState, opened: Opened) -> None:
-    """Rebuild ``state`` from base parts and the entries above the floor; CorruptValueError names what is damaged."""
+    """Rebuild ``state`` from the base parts and the entries above the truncation point.
+
+    Raises:
+        CorruptValueError: Stored data is missing or damaged; the error names it.
+    """
     head, config = opened.head, state.config
     if head.floor and not names_base(head.parts) and not opened.parents:
         raise CorruptValueError(
             f"journal {config.journal}", "it stems from other journals and names no base of its own: they are needed"
         )
-    # Rows of keys that the entries do not name may exist once anything was ever forgotten.
+    # If any journal was ever truncated, rows may exist for keys that the entries do not name.
     heads = [parent.head for parent in opened.parents] or [head]
     state.cells = CellCache(state.settings.cache_bytes, evicted=any(one.floor > 0 for one in heads))
     state.floor, state.parts = head.floor, base_parts(head.parts)
     state.entry_parts = entry_parts(head.parts)
     state.sealed = state.committed = head.commit
     productions: Productions = {}
-    whole = _Whole(config.keys, Dedup(config.keys, config.journal))
+    whole = _IntervalWhole(config.keys, Dedup(config.keys, config.journal))
     if opened.parents:
         whole = _inherited(state, opened.parents, productions)
     reader = _Reader(state, config.journal, whole, productions)
@@ -83,18 +87,18 @@ def recover(state: IntervalState, opened: Opened) -> None:
     _settle(state, whole, productions)
 
 
-def _inherited(state: IntervalState, parents: Sequence[OpenedParent], productions: Productions) -> _Whole:
-    """What a child starts from: the parents' last commits, cut to its keys."""
+def _inherited(state: IntervalState, parents: Sequence[OpenedParent], productions: Productions) -> _IntervalWhole:
+    """The start of a child: its parents' last commits, reduced to its keys."""
     keys, journal = state.config.keys, state.config.journal
-    read: list[tuple[OpenedParent, _Whole]] = []
+    read: list[tuple[OpenedParent, _IntervalWhole]] = []
     for opened in parents:
         parent = opened.parent
-        whole = _Whole(parent.keys, Dedup(parent.keys, parent.journal))
+        whole = _IntervalWhole(parent.keys, Dedup(parent.keys, parent.journal))
         _Reader(state, parent.journal, whole, productions, keys).read(opened.head, opened.parts, opened.entries)
         state.foreign.update(dict.fromkeys(whole.segments, parent.journal))
         read.append((opened, whole))
     wholes = [whole for _, whole in read]
-    child = _Whole(
+    child = _IntervalWhole(
         keys,
         Dedup.inherit(keys, journal, [whole.dedup for whole in wholes]),
         min(whole.watermark for whole in wholes),
@@ -103,21 +107,21 @@ def _inherited(state: IntervalState, parents: Sequence[OpenedParent], production
     )
     for opened, whole in read:
         child.segments.update(whole.segments)
-        shown = KeyFloors([*whole.floors, (opened.parent.keys.start, opened.parent.keys.end, whole.watermark)])
+        shown = KeyWatermarkBounds([*whole.floors, (opened.parent.keys.start, opened.parent.keys.end, whole.watermark)])
         child.floors += shown.within(keys)
         if opened.parent.keys.start in keys:
-            # Totals go to one child, whole.
+            # One child takes over the totals completely, so that they count once.
             child.counts = [mine + its for mine, its in zip(child.counts, whole.counts, strict=True)]
     return child
 
 
-def _settle(state: IntervalState, whole: _Whole, productions: Productions) -> None:
-    """Put what was read where the core works on it."""
+def _settle(state: IntervalState, whole: _IntervalWhole, productions: Productions) -> None:
+    """Move the recovered values into the soft state."""
     state.dedup, state.segments = whole.dedup, whole.segments
     state.watermark, state.output = whole.watermark, whole.output
     state.inherit_wall(whole.wall)
-    state.counts, state.inherited = Counts(*whole.counts), Counts(*whole.counts)
-    state.set_floors(KeyFloors(whole.floors).above(whole.watermark))
+    state.counts, state.inherited = IntervalCounts(*whole.counts), IntervalCounts(*whole.counts)
+    state.set_floors(KeyWatermarkBounds(whole.floors).above(whole.watermark))
     state.scope.watermark = state.watermark
     ordered = sorted(productions.items(), key=lambda item: item[0][1])
     for sequence in sorted({sequence for sequence, _, _ in productions}):
@@ -128,18 +132,21 @@ def _settle(state: IntervalState, whole: _Whole, productions: Productions) -> No
     if state.floors:
         for key, _, setting in state.timers[False].items():
             state.note_due(key, setting.at)
-    state.hold_times.stated.add_all(part.hold for part in state.far.parts.values() if part.hold is not None)
+    state.hold_times.stated.add_all(part.hold for part in state.spilled.parts.values() if part.hold is not None)
     state.hold_times.stated.add_all(state.holds.values())
 
 
 class _Reader:
-    """Reads one journal into the state. ``keys`` None: it is the interval's own; else a parent's, cut to these keys."""
+    """Reads one journal into the state.
+
+    ``keys`` None: it is the interval's own journal. Otherwise it is a parent's, and only these keys are read.
+    """
 
     def __init__(
         self,
         state: IntervalState,
         journal: str,
-        whole: _Whole,
+        whole: _IntervalWhole,
         productions: Productions,
         keys: KeyInterval | None = None,
     ) -> None:
@@ -151,7 +158,7 @@ class _Reader:
         self._sequence = "" if keys is None else journal
 
     def read(self, head: JournalHead, parts: dict[PartId, bytes], entries: Sequence[bytes]) -> None:
-        """The base, and then the entries in order."""
+        """Read the base, and then apply the entries in order."""
         where = f"journal {self._journal}"
         if len(entries) != head.commit - head.floor:
             needed = f"entries {head.floor + 1} to {head.commit} are needed"
@@ -173,16 +180,16 @@ class _Reader:
                 continue
             elif kind == SEGMENT_PART:
                 what, _, segment = name.partition("/")
-                # The ids' part first, then the filter's.
+                # The part of ids comes first, then the part of the filter.
                 found = self._whole.segments.get(segment, ())
                 self._whole.segments[segment] = (*found, part) if what == "filter" else (part, *found)
                 if what == "filter":
                     filters[segment] = blob
             else:
                 self._restore(kind, blob, f"journal {self._journal}, base part {part.name}")
-        self._far_timers(parts)
+        self._spilled_timers(parts)
         if ids:
-            # One list of rows, in the order of the parts' numbers. A head names part 10 before part 2.
+            # The parts form one list of rows in the order of their numbers. A head lists part 10 before part 2.
             ordered = [ids[number] for number in sorted(ids)]
             self._whole.dedup = Dedup.restore(self._whole.keys, self._journal, ordered, filters)
 
@@ -226,36 +233,39 @@ class _Reader:
         for wall, table in self._state.timers.items():
             table.load((row[0], row[2], make(row[3:])) for row in rows if row[1] is wall)
 
-    def _far_timers(self, parts: dict[PartId, bytes]) -> None:
-        """What is in the store alone stays there, but for a parent's: a child's own base takes that over."""
+    def _spilled_timers(self, parts: dict[PartId, bytes]) -> None:
+        """Spilled timers of the own journal stay in the store.
+
+        A parent's are loaded, because the child's base stores them.
+        """
         where = f"journal {self._journal}, base part"
-        far = self._state.far if self._keys is None else FarTimers()
+        spilled = self._state.spilled if self._keys is None else SpilledTimers()
         for part, blob in parts.items():
-            if part.name.startswith(FAR_PART) and not is_far([part]):
-                far.add(FarPart.decode(part, blob, f"{where} {part.name}"))
+            if part.name.startswith(FAR_PART) and not is_spilled([part]):
+                spilled.add(SpilledPart.decode(part, blob, f"{where} {part.name}"))
         for part, blob in parts.items():
             if part.name.startswith(VOIDS_PART):
                 for void in decode_part(blob, list[VoidRow], f"{where} {part.name}"):
-                    far.void(*void)
+                    spilled.void(*void)
         if self._keys is not None:
-            for name in far.parts:
+            for name in spilled.parts:
                 rows = decode_part(parts[name], list[TimerRow], f"{where} {name.name}")
-                self._load_timers(far.standing(rows))
+                self._load_timers(spilled.standing(rows))
 
     def _set_timer(self, row: TimerRow) -> None:
         key, wall, tag, at, hold, cause, origin = row
         if self._keys is None or key in self._keys:
             previous = self._state.timers[wall].set(key, tag, TimerSetting(at, hold, cause, origin))
-            if previous is None and self._keys is None and self._state.far:
-                self._state.far.void(key, wall, tag, origin)
+            if previous is None and self._keys is None and self._state.spilled:
+                self._state.spilled.void(key, wall, tag, origin)
 
     def _clear_timer(self, key: bytes, wall: bool, tag: str, commit: int) -> None:
         previous = self._state.timers[wall].cancel(key, tag)
-        if previous is None and self._keys is None and self._state.far:
-            self._state.far.void(key, wall, tag, commit << INDEX_BITS)
+        if previous is None and self._keys is None and self._state.spilled:
+            self._state.spilled.void(key, wall, tag, commit << INDEX_BITS)
 
-    def _apply(self, number: int, entry: Entry) -> None:
-        """Apply one entry: the same changes, in the same order, as when its owner sealed it."""
+    def _apply(self, number: int, entry: IntervalEntry) -> None:
+        """Apply one entry: the same changes in the same order as when its owner sealed it."""
         state, whole, productions = self._state, self._whole, self._productions
         whole.watermark = max(whole.watermark, entry.watermark)
         whole.wall = max(whole.wall, entry.wall)
@@ -282,9 +292,9 @@ class _Reader:
         whole.counts = [total + more for total, more in zip(whole.counts, entry.counts, strict=True)]
 
 
-def _cut(entry: Entry, keys: KeyInterval) -> Entry:
-    """What the entry says of ``keys``; its timers and productions are cut where they are applied."""
-    return Entry(
+def _cut(entry: IntervalEntry, keys: KeyInterval) -> IntervalEntry:
+    """The content of the entry for ``keys``. Timers and productions are filtered later, when they are applied."""
+    return IntervalEntry(
         entry.format,
         entry.watermark,
         entry.wall,

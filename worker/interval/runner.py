@@ -1,8 +1,8 @@
-"""Running hooks: records and timers against cached state, into the batch that will be the next commit.
+"""Running hooks: records and timers run on cached state, into the batch that becomes the next commit.
 
-Nothing that a hook does leaves its context before the batch is sealed. When a hook raises, the context of
-its key in this batch is dropped, the key's state is decoded anew from what the last sealed commit left,
-and all of the key's work in this batch is parked, in order, to run one hook a commit (``parking.py``).
+Effects of a hook stay in its context until the batch is sealed. If a hook raises, the context of its key in this batch
+is dropped. The key's state is decoded again from the last sealed commit. The key is blocked with all its work of this
+batch, in order. Then it runs one hook per commit (``blocked_keys.py``).
 """
 
 from __future__ import annotations
@@ -16,38 +16,38 @@ from millwheel.sdk.model import Record
 from millwheel.sdk.options import LateAction
 from millwheel.worker.interval.cells import KeyCell
 from millwheel.worker.interval.failures import HOOK_ERRORS
-from millwheel.worker.interval.intake import Chunk, Receipt, TimerItem, Wait
+from millwheel.worker.interval.intake import DeliveryReceipt, QueuedRecords, TimerItem, Wait
 from millwheel.worker.interval.state import IntervalState
 
-__all__ = ["Batch", "Runner"]
+__all__ = ["OpenCommit", "Runner"]
 
 _CONTEXT_BYTES: Final = 64
-"""Counted in a batch for each key beside its bytes and its state: framing in the journal entry."""
+"""Bytes counted in a batch for each key besides the key and its state: framing in the journal entry."""
 
 
-class Batch:
-    """What the next commit will hold: the contexts by key, and what they consumed.
+class OpenCommit:
+    """The contents of the next commit: the contexts by key, and the records and timers that they consumed.
 
-    ``firing`` are the timestamps at which the batch's timers hold the output watermark until it commits.
+    ``firing`` has the timestamps at which the batch's timers hold the output watermark until the batch is committed.
     """
 
     __slots__ = ("consumed", "contexts", "dead", "fired", "firing", "records", "size")
 
     def __init__(self) -> None:
         self.contexts: dict[bytes, Context[Any]] = {}
-        self.consumed: list[tuple[Receipt, list[int]]] = []
+        self.consumed: list[tuple[DeliveryReceipt, list[int]]] = []
         self.fired: dict[bytes, list[TimerItem]] = {}
         self.firing: list[int] = []
         self.records = 0
         self.size = 0
         self.dead: set[bytes] = set()
-        """Keys of which a record or timer is given up: one each at most, as it runs alone."""
+        """Keys with a record or timer that was given up. There is at most one for each key, because it runs alone."""
 
     def __bool__(self) -> bool:
         return bool(self.contexts or self.fired or any(indexes for _, indexes in self.consumed))
 
-    def consumed_of(self, receipt: Receipt) -> list[int]:
-        """The list that takes the indexes of records of ``receipt`` that have run."""
+    def consumed_of(self, receipt: DeliveryReceipt) -> list[int]:
+        """The list of those indexes of ``receipt`` that have run."""
         if self.consumed and self.consumed[-1][0] is receipt:
             return self.consumed[-1][1]
         self.consumed.append((receipt, []))
@@ -55,26 +55,32 @@ class Batch:
 
 
 class Runner:
-    """Runs the records in line, up to a batch's bounds. What it cannot run at once it parks by key."""
+    """Runs queued records up to the limits of a batch.
+
+    Records that cannot run yet are set aside with their blocked key.
+    """
 
     def __init__(self, state: IntervalState) -> None:
         self.state = state
-        self.batch = Batch()
+        self.batch = OpenCommit()
         self.number = 1
-        """Of the batch; what the cache knows a cell's last use by."""
+        """The number of the batch. The cache records it as the last use of a cell."""
         self.hooks = 0
         """Asynchronous hooks that run now."""
         self.to_read: list[bytes] = []
         """Keys whose rows must be read before they can run."""
-        self.failed: Callable[[bytes, Receipt, int, BaseException], None]
-        self.returned: Callable[[bytes, Context[Any], Receipt, int, Any], None]
+        self.failed: Callable[[bytes, DeliveryReceipt, int, BaseException], None]
+        self.returned: Callable[[bytes, Context[Any], DeliveryReceipt, int, Any], None]
 
     def full(self) -> bool:
-        """Whether nothing more may be run: the batch is at a bound, or as many asynchronous hooks run as may."""
+        """Whether nothing more may run: the batch is at a limit, or the maximum of asynchronous hooks is running."""
         return self.hooks >= self.state.settings.async_hooks or self.batch_full()
 
     def batch_full(self) -> bool:
-        """Whether the batch has reached a bound. One that holds no work never has, whatever was undone or parked."""
+        """Whether the batch is at a limit.
+
+        A batch without work never is, also after work in it was undone or blocked.
+        """
         batch, settings = self.batch, self.state.settings
         if not batch.contexts:
             batch.records = batch.size = self.state.scope.produced_bytes = 0
@@ -83,24 +89,24 @@ class Runner:
             batch.size + self.state.scope.produced_bytes >= settings.batch_bytes
         )
 
-    def take_batch(self) -> Batch:
-        """The batch so far; a new one begins."""
-        batch, self.batch = self.batch, Batch()
+    def take_batch(self) -> OpenCommit:
+        """Take the current batch and start a new one."""
+        batch, self.batch = self.batch, OpenCommit()
         self.state.scope.produced_bytes = 0
         self.number += 1
         return batch
 
     def run_line(self, ahead_allowed: bool, fire_due: Callable[[Iterable[bytes]], bool] | None = None) -> None:
-        """Run chunks until the line is empty or the batch full.
+        """Run queued records until the queue is empty or the batch is full.
 
-        With ``ahead_allowed`` False (something is over its bound) only what holds the watermark back is run, and what
-        the same senders' keys have produced before it for the same keys (G15). A chunk of which every record is set
-        aside leads to no commit and no other event, so the next chunk follows at once (G8).
+        If ``ahead_allowed`` is False, something is over its limit. Then only records that hold the watermark run, after
+        earlier records of the same sending computation for the same keys (G15). If all records of a delivery are set
+        aside behind blocked keys, no commit and no other event follows. So the next delivery is tried at once (G8).
 
         Args:
-            ahead_allowed: Whether any record may be run.
-            fire_due: Fires what is due of some keys before records of theirs are run (G5); returns False if the batch
-                is full before. None: nothing is due.
+            ahead_allowed: Whether any record may run.
+            fire_due: Fires the due timers of some keys before their records run (G5). It returns False if the batch is
+                full before. None: no timer is due.
         """
         intake = self.state.intake
         line = intake.line
@@ -119,14 +125,14 @@ class Runner:
             if led_on and not ahead_allowed:
                 return
 
-    def _holding(self) -> Chunk | None:
-        """A chunk in line that holds the watermark back, or closes a cycle, which would else wait for itself.
+    def _holding(self) -> QueuedRecords | None:
+        """The queued records that hold the watermark, or that close a cycle. A cycle would otherwise wait for itself.
 
-        What has to run before it comes first.
+        Records that must run before them come first.
         """
         state = self.state
         line = state.intake.line
-        chunk: Chunk | None = min(line, key=lambda one: one.receipt.held)
+        chunk: QueuedRecords | None = min(line, key=lambda one: one.receipt.held)
         if chunk is not None and chunk.receipt.held > state.inputs.value:
             feedback = state.config.feedback
             chunk = next((one for one in line if one.receipt.delivery.stream in feedback), None)
@@ -135,30 +141,30 @@ class Runner:
         state.intake.bring_forward(chunk)
         return line[0]
 
-    def _room(self, receipt: Receipt) -> int:
-        """How many records of a delivery may be run before the bounds are looked at again; at least one."""
+    def _room(self, receipt: DeliveryReceipt) -> int:
+        """How many records of a delivery may run before the limits are checked again; at least one."""
         settings, batch = self.state.settings, self.batch
         room = min(settings.batch_records - batch.records, (settings.batch_bytes - batch.size) // (receipt.average + 1))
         if self.state.program.record_is_async:
             room = min(room, settings.async_hooks - self.hooks)
         return max(1, room)
 
-    def _next_keys(self, chunk: Chunk) -> list[bytes]:
-        """The keys of those records of a chunk that there is room for."""
+    def _next_keys(self, chunk: QueuedRecords) -> list[bytes]:
+        """The keys of the next records that fit into the batch."""
         keys = chunk.receipt.delivery.keys
         return [keys[index] for index in chunk.indexes[chunk.cursor : chunk.cursor + self._room(chunk.receipt)]]
 
-    def _run_chunk(self, chunk: Chunk) -> bool:
-        """Run records of a chunk, up to the batch's bounds.
+    def _run_chunk(self, chunk: QueuedRecords) -> bool:
+        """Run queued records of one delivery, up to the limits of the batch.
 
         Returns:
-            Whether another event follows: a hook was called, a record consumed, or a row is to be read. False: each
+            Whether another event follows: a hook was called, a record was consumed, or a row must be read. False: each
             record was set aside behind its blocked key.
         """
         state, batch, receipt = self.state, self.batch, chunk.receipt
         delivery = receipt.delivery
         keys, values, stamps, stream = delivery.keys, delivery.values, delivery.timestamps, delivery.stream
-        contexts, parked, program, holds = batch.contexts, state.intake.parked, state.program, state.holds
+        contexts, blocked, program, holds = batch.contexts, state.intake.blocked, state.program, state.holds
         cached, scope, number, size = state.cells.cached(), state.scope, self.number, 0
         decode, process = program.inputs[stream], program.computation.process_record
         weak, is_async = not program.options.strong, program.record_is_async
@@ -173,7 +179,7 @@ class Runner:
         for index in running:
             key = keys[index]
             context = contexts.get(key)
-            if parked and key in parked:
+            if blocked and key in blocked:
                 state.intake.set_aside(key, receipt, index)
                 waits += 1
                 continue
@@ -187,8 +193,9 @@ class Runner:
                 size += len(key) + len(cell.encoded) + _CONTEXT_BYTES
                 context = contexts[key] = Context(key, cell, scope)
             elif is_async:
-                # A hook may change the cell while the batch is sealed: one hook of the key a commit.
-                state.intake.park(key, Wait.READY)
+                # A second hook could change the cell while the batch is sealed. So a key runs one asynchronous hook per
+                # commit.
+                state.intake.block(key, Wait.READY)
                 state.intake.set_aside(key, receipt, index)
                 aside += 1
                 continue
@@ -223,15 +230,18 @@ class Runner:
         return ran > waits
 
     def _load(self, key: bytes) -> KeyCell | None:
-        """A cell for a key that has none; None: the key is parked until its row has been read."""
+        """The cell of a key that has none. None: the key is blocked until its row has been read."""
         cell = self.state.cells.get(key)
         if cell is None:
-            self.state.intake.park(key, Wait.STATE)
+            self.state.intake.block(key, Wait.STATE)
             self.to_read.append(key)
         return cell
 
     def open(self, key: bytes) -> Context[Any] | None:
-        """A context for a key that has none in this batch; None: it is parked until its row has been read."""
+        """Open a context for a key that has none in this batch.
+
+        None: the key is blocked until its row has been read.
+        """
         cell = self.state.cells.cached().get(key) or self._load(key)
         if cell is None:
             return None
@@ -242,14 +252,14 @@ class Runner:
         return context
 
     def open_apart(self, key: bytes) -> Context[Any]:
-        """A context for a key whose state cannot be read, in which no hook is to run: the state stays as it is."""
+        """Open a context for a key whose state cannot be read. No hook may run in it, and the state stays unchanged."""
         context: Context[Any] = Context(key, KeyCell(), self.state.scope)
         self.batch.contexts[key] = context
         self.batch.size += len(key) + _CONTEXT_BYTES
         return context
 
     def apply_late_policy(self, context: Context[Any], stream: str, encoded: bytes) -> None:
-        """What becomes of a late record that the computation does not want to see (G14)."""
+        """Drop or divert a late record, as the computation's options say (G14)."""
         late = self.state.program.options.late
         if late.action is LateAction.DIVERT and late.stream is not None:
             context.produce(late.stream, self.state.program.inputs[stream](encoded))

@@ -1,4 +1,4 @@
-"""Turning a batch into one journal entry: the commit's new states, timers, holds, productions and ids (G2)."""
+"""Sealing: turns a batch into one journal entry with new states, timers, holds, productions and ids (G2)."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from typing import Any, Final
 
 from msgspec.structs import replace
 
-from millwheel.core.limits import MAX_STATE_BYTES
+from millwheel.model.limits import MAX_STATE_BYTES
 from millwheel.sdk.context import UNSET, Context, Production, TimerSetting
 from millwheel.sdk.errors import TooLargeError
 from millwheel.worker.dedup import IdDelta
 from millwheel.worker.interval.causal import causal_id
-from millwheel.worker.interval.entry import FORMAT, Entry, ProductionRow, TimerRow
-from millwheel.worker.interval.intake import Receipt
-from millwheel.worker.interval.runner import Batch
+from millwheel.worker.interval.entry import FORMAT, IntervalEntry, ProductionRow, TimerRow
+from millwheel.worker.interval.intake import DeliveryReceipt
+from millwheel.worker.interval.runner import OpenCommit
 from millwheel.worker.interval.shipments import Shipment
 from millwheel.worker.interval.state import INDEX_BITS, IntervalState, effective_hold
 
@@ -26,10 +26,10 @@ _SMALLER_STATES: Final = """keep one key's data under several keys, for example 
 
 
 class Sealed:
-    """A sealed batch on its way into the journal.
+    """A sealed batch that is not committed yet.
 
-    Its effects are in the soft state already; until the entry is committed nothing of it is shown to
-    anybody: not ACKed, not sent (weak productions aside), and ``released`` still holds the output watermark.
+    Its effects are already in the soft state. Invariant: until its entry is committed, no effect is visible outside. It
+    is not ACKed, nothing except weak productions is sent, and ``released`` still holds the output watermark.
     """
 
     __slots__ = (
@@ -49,39 +49,39 @@ class Sealed:
     def __init__(self, commit: int, stored_first: bool) -> None:
         self.commit = commit
         self.stored_first = stored_first
-        """Whether its productions are sent after its append: strong ones, and those of a commit that fires timers."""
-        self.entry: Entry | None = None
-        self.consumed: list[tuple[Receipt, list[int]]] = []
+        """Whether productions are sent after the append: strong ones, and those of a commit that fires timers."""
+        self.entry: IntervalEntry | None = None
+        self.consumed: list[tuple[DeliveryReceipt, list[int]]] = []
         self.ids: IdDelta | None = None
         self.released: list[int] = []
         self.shipments: list[Shipment] = []
         self.unacked: set[int] = set()
-        """Tokens of weak productions that the commit waits for (6.1.3)."""
+        """Tokens of the weak productions that the commit waits for (6.1.3)."""
         self.size = 0
-        """Bytes that its entry may come to, all of its productions stored; counted where batches may join it."""
+        """Maximum bytes of its entry with all productions stored. Counted only if batches may join the commit."""
         self.timers = 0
-        """How many it has set."""
+        """The number of timers that it has set."""
         self.joined: dict[tuple[bytes, bool, str], TimerRow] | None = None
-        """By key, domain and tag those of them that stand, once a batch with timers has joined it."""
+        """The timers that it leaves set, by key, domain and tag. None until a batch with timers has joined."""
 
     @property
     def timers_set(self) -> list[TimerRow]:
-        """The timers that it leaves set: a replay clears those that it ended before it sets any."""
+        """The timers that the commit leaves set. A replay applies ``timers_cleared`` before these."""
         assert self.entry is not None
         return self.entry.timers_set if self.joined is None else list(self.joined.values())
 
 
 class Sealer:
-    """Seals batches, in the order of their commit numbers."""
+    """Seals batches in the order of their commit numbers."""
 
     def __init__(self, state: IntervalState, failed: Callable[[bytes, Exception], None]) -> None:
         self.state = state
         self._failed = failed
 
-    def encode_states(self, batch: Batch) -> list[tuple[bytes, bytes]]:
-        """The changed states of the batch, encoded; empty for a state that equals its type's default: it is none.
+    def encode_states(self, batch: OpenCommit) -> list[tuple[bytes, bytes]]:
+        """Encode the batch's changed states. A state equal to its type's default becomes empty: no state.
 
-        A key whose state cannot be stored fails, and drops out.
+        A key whose state cannot be stored fails and is removed from the batch.
         """
         codec = self.state.program.state
         encode, check, default = codec.encode, codec.check, codec.default
@@ -95,7 +95,7 @@ class Sealer:
             try:
                 encoded = encode(value) if value is not None else b""
                 if encoded.__class__ is not bytes:
-                    encoded = bytes(memoryview(encoded))  # a codec of the user's own made it
+                    encoded = bytes(memoryview(encoded))  # the user's codec may return another bytes-like type
                 if encoded == cell.encoded:
                     continue
                 if encoded == default:
@@ -116,10 +116,12 @@ class Sealer:
             self._failed(key, reason)
         return changed
 
-    def seal(self, batch: Batch, changed: list[tuple[bytes, bytes]], duplicates: int, *, stored_first: bool) -> Sealed:
-        """Apply the batch to the soft state, as commit ``state.sealed + 1``, and build its entry.
+    def seal(
+        self, batch: OpenCommit, changed: list[tuple[bytes, bytes]], duplicates: int, *, stored_first: bool
+    ) -> Sealed:
+        """Apply the batch to the soft state as commit ``state.sealed + 1``, and build its entry.
 
-        ``stored_first`` False: its productions are weak, and are sent before the entry is appended.
+        ``stored_first`` False: its productions are weak and are sent before the entry is appended.
         """
         self.state.sealed += 1
         sealed = Sealed(self.state.sealed, stored_first)
@@ -128,8 +130,10 @@ class Sealer:
             sealed.entry = replace(sealed.entry, ids=self.take_ids(sealed))
         return sealed
 
-    def join(self, sealed: Sealed, batch: Batch, changed: list[tuple[bytes, bytes]], duplicates: int) -> list[Shipment]:
-        """Make the batch part of a commit that is not on its way to the journal yet; returns the shipments it adds."""
+    def join(
+        self, sealed: Sealed, batch: OpenCommit, changed: list[tuple[bytes, bytes]], duplicates: int
+    ) -> list[Shipment]:
+        """Add the batch to a queued commit that is not being appended yet. Returns the new outbound batches."""
         before = sealed.entry
         assert before is not None
         entry, shipments = self._apply(sealed, batch, changed, duplicates)
@@ -153,16 +157,19 @@ class Sealer:
         return shipments
 
     def take_ids(self, sealed: Sealed) -> list[Any]:
-        """The consumed records' ids, for the entry; what comes after it is taken into a later one."""
+        """The ids of the consumed records, for the entry. Ids consumed after this call go into a later entry."""
         if not (self.state.program.options.exactly_once and sealed.consumed):
             return []
         sealed.ids = self.state.dedup.take([(receipt.verdict, indexes) for receipt, indexes in sealed.consumed])
         return sealed.ids.to_wire()
 
     def _apply(
-        self, sealed: Sealed, batch: Batch, changed: list[tuple[bytes, bytes]], duplicates: int
-    ) -> tuple[Entry, list[Shipment]]:
-        """Apply the batch to the soft state, as part of that commit; what the entry says of it, without ids."""
+        self, sealed: Sealed, batch: OpenCommit, changed: list[tuple[bytes, bytes]], duplicates: int
+    ) -> tuple[IntervalEntry, list[Shipment]]:
+        """Apply the batch to the soft state as part of the commit.
+
+        Returns its entry without ids, and its outbound batches.
+        """
         state = self.state
         consumed = [one for one in batch.consumed if one[1]]
         sealed.released += batch.firing
@@ -185,7 +192,7 @@ class Sealer:
         productions = self._productions(producing, sealed.commit << INDEX_BITS | made)
         records = sum(len(indexes) for _, indexes in consumed)
         late = sum(self._late(receipt, indexes) for receipt, indexes in consumed)
-        entry = Entry(
+        entry = IntervalEntry(
             FORMAT,
             state.watermark,
             state.wall,
@@ -200,20 +207,23 @@ class Sealer:
         )
         return entry, state.outbox.add(productions, committed=not sealed.stored_first)
 
-    def _late(self, receipt: Receipt, indexes: list[int]) -> int:
-        """How many were late. A record that was not when it ran is not now: it has held the watermark since."""
+    def _late(self, receipt: DeliveryReceipt, indexes: list[int]) -> int:
+        """The number of late records.
+
+        A record that was on time when it ran is still on time, because it has held the watermark since.
+        """
         watermark, stamps = self.state.watermark, receipt.delivery.timestamps
         if self.state.floors:
             shown, keys = self.state.watermark_of, receipt.delivery.keys
             return sum(stamps[index] < shown(keys[index]) for index in indexes)
         return sum(stamps[index] < watermark for index in indexes) if receipt.held < watermark else 0
 
-    def _clear_fired(self, batch: Batch, sealed: Sealed) -> list[tuple[bytes, bool, str]]:
+    def _clear_fired(self, batch: OpenCommit, sealed: Sealed) -> list[tuple[bytes, bool, str]]:
         cleared = []
         for key, fired in batch.fired.items():
             for _, wall, tag in fired:
                 setting = self.state.timers[wall].cancel(key, tag)
-                # What holds at its own time is held by the batch since it was fired.
+                # A timer that holds at its own time is held by the batch since it fired.
                 if setting is not None and (hold := effective_hold(setting, wall)) is not None:
                     self.state.hold_times.end(hold)
                     sealed.released.append(hold)
@@ -221,9 +231,9 @@ class Sealer:
         return cleared
 
     def _release(self, setting: TimerSetting | None, wall: bool, sealed: Sealed) -> None:
-        """A timer's hold goes when the commit that ends the timer is in the journal, not before.
+        """Release the hold of a timer that ends, when the commit that ends it is in the journal.
 
-        Until then a takeover would find the timer as it was, and fire it.
+        A takeover before that finds the timer unchanged and fires it.
         """
         if setting is None:
             return
@@ -250,16 +260,17 @@ class Sealer:
                 if previous is not None:
                     self._release(previous, wall, sealed)
                     cleared.append((key, wall, tag))
-                elif state.far and state.far.void(key, wall, tag, sealed.commit << INDEX_BITS):
+                elif state.spilled and state.spilled.void(key, wall, tag, sealed.commit << INDEX_BITS):
                     cleared.append((key, wall, tag))
                 continue
             previous = state.timers[wall].get(key, tag)
             hold = setting.hold
             if _held_at(setting, wall) < state.output:
-                # Nothing can hold back what has been reported: what a late setter causes is late.
+                # A hold below the reported watermark has no effect. The hold becomes the cause's timestamp: what a late
+                # record causes is late.
                 hold = setting.cause
             if previous is not None and (previous.at, previous.hold) == (setting.at, hold) and not wall:
-                # Set again as it is, say by each record of a window: nothing to journal.
+                # The timer is unchanged, as when each record of a window sets it. Nothing is journaled.
                 continue
             origin = sealed.commit << INDEX_BITS | sealed.timers
             sealed.timers += 1
@@ -269,8 +280,8 @@ class Sealer:
             self._release(state.timers[wall].set(key, tag, setting), wall, sealed)
             if not wall:
                 state.note_due(key, setting.at)
-            if previous is None and state.far:
-                state.far.void(key, wall, tag, origin)
+            if previous is None and state.spilled:
+                state.spilled.void(key, wall, tag, origin)
             timers.append((key, wall, tag, setting.at, hold, setting.cause, origin))
 
     def _apply_hold(self, key: bytes, context: Context[Any], sealed: Sealed) -> int | None:
@@ -308,6 +319,6 @@ class Sealer:
 
 
 def _held_at(setting: TimerSetting, wall: bool) -> int:
-    """Where a timer holds the output watermark, due or not."""
+    """The timestamp at which a timer holds the output watermark, due or not."""
     hold = effective_hold(setting, wall)
     return setting.at if hold is None else hold

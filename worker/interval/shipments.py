@@ -1,4 +1,4 @@
-"""Shipments: productions on their way to one journal, as columns (sections 6.1.1, 6.1.2)."""
+"""Outbound batches: productions for one journal, as columns (sections 6.1.1, 6.1.2)."""
 
 from __future__ import annotations
 
@@ -11,18 +11,22 @@ if TYPE_CHECKING:
 __all__ = ["INDEX_BITS", "Shipment"]
 
 INDEX_BITS: Final = 24
-"""A production's position is commit << INDEX_BITS | index. A commit has room for 2^24 productions: MAX_PRODUCTIONS of
-one key, and what batch_bytes lets other keys make. There are 2^39 commits: 17 years at a thousand a second."""
+"""A production's position is commit << INDEX_BITS | index.
 
-_SHIPMENT_RECORDS: Final = 8_192
+A commit has room for 2^24 productions: MAX_PRODUCTIONS of one key, and those of other keys within batch_bytes. There
+are 2^39 commit numbers: 17 years at a thousand per second.
+"""
+
+_MAX_BATCH_RECORDS: Final = 8_192
 _SHIPMENT_BYTES: Final = 1 << 20
-"""A shipment takes no more records once it has so many, or so many bytes: one goes into a message (at most 2 MiB)."""
+"""An outbound batch takes no more records at this number or size. It fits into one message (at most 2 MiB)."""
 
 
 class Shipment:
-    """Records of one stream for one interval of one consumer; ``waiting`` None: none of them is ACKed.
+    """An outbound batch: records of one stream for one interval of one consumer.
 
-    ``token`` is the number of its sending. Each time that it is sent again it gets another.
+    ``waiting`` has the indexes that are not ACKed. None: no record is ACKed. ``token`` is the number of the current
+    sending. Each resend gets a new token.
     """
 
     __slots__ = (
@@ -53,7 +57,7 @@ class Shipment:
     def __init__(self, token: int, consumer: str, stream: str, journal: str, sequence: str) -> None:
         self.token = token
         self.sequence = sequence
-        """The parent's journal that numbered its records; empty: the interval's own."""
+        """The parent's journal that numbered the records. Empty: the interval's own journal did."""
         self.consumer = consumer
         self.stream = stream
         self.journal = journal
@@ -69,33 +73,36 @@ class Shipment:
         self.first = 0
         """The least position that is not ACKed."""
         self.sent = False
-        """Whether it was sent, and neither refused nor lost since."""
+        """Whether the current sending is under way: sent, and neither refused nor lost since."""
         self.used = False
-        """Whether it was ever sent under its present token."""
+        """Whether it was ever sent under its current token."""
         self.after = 0
-        """The number of the sending that the receiver must have taken before this one; 0: none."""
+        """The number of the sending that the receiver must have accepted before this one. 0: none."""
         self.committed = True
-        """Whether it may be sent. A strong production may not before its commit is in the journal."""
+        """Whether it may be sent. A strong production must be in the journal before."""
         self.awaited: set[int] | None = None
-        """The tokens whose ACKs its weak commit waits for, its own among them."""
+        """The tokens whose ACKs its weak commit waits for, with its own."""
         self.age = 0
-        """How old its sequence is: parents' come before their children's."""
+        """The age of its sequence: a parent's sequence sorts before its children's."""
         self.flow: Flow
 
     def indexes(self) -> Iterable[int]:
-        """The records that are not ACKed."""
+        """The indexes of records that are not ACKed."""
         return range(len(self.keys)) if self.waiting is None else sorted(self.waiting)
 
     def count(self) -> int:
-        """How many records are not ACKed."""
+        """The number of records that are not ACKed."""
         return len(self.keys) if self.waiting is None else len(self.waiting)
 
     def room(self) -> bool:
-        """Whether it may take another record."""
-        return len(self.keys) < _SHIPMENT_RECORDS and self.bytes < _SHIPMENT_BYTES
+        """Whether another record fits."""
+        return len(self.keys) < _MAX_BATCH_RECORDS and self.bytes < _SHIPMENT_BYTES
 
     def compact(self) -> None:
-        """Keep the records that are not ACKed alone. In other lists: a delivery of its last sending has these."""
+        """Drop the records that are ACKed.
+
+        The columns are new lists, because a delivery in flight uses the old ones.
+        """
         if self.waiting is None:
             return
         kept = sorted(self.waiting)
@@ -109,7 +116,7 @@ class Shipment:
         self.bytes = sum(map(len, self.values)) + sum(map(len, self.keys))
 
     def measure(self) -> None:
-        """Find out anew what its records that are not ACKed hold back."""
+        """Compute the least timestamp and position of the records that are not ACKed."""
         stamps, positions = self.timestamps, self.positions
         if self.waiting is None:
             self.held, self.first = min(stamps), positions[0]

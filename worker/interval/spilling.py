@@ -1,11 +1,15 @@
-"""Which timers stay in memory, and which go to the store and come back (design §5; section 4.6; G6, G8, G13).
+"""Moves timers between memory and the store (section 4.6; G6, G8, G13).
 
-With each base, timers beyond a number go to the store, the farthest of their domain. They leave memory once
-the base that names their part is committed, and come back, a part at a time, when they may be due soon, when
-memory has few left, when too many of them are void, or when the hold of one that is void holds the output watermark.
+With each base, timers above a number are written to the store, the farthest of their domain. They leave memory when the
+base that names their part is committed. Parts come back one at a time, for one of these reasons:
 
-Until a part whose first timer is due has been read, no later timer of its domain fires (``due_until``), and, in
-event time, no record is run (``behind``): timers fire before the records that follow, and in increasing time (G5).
+- their timers may be due soon,
+- memory has few timers left,
+- too many of their timers are deleted,
+- a timer that may be deleted holds the output watermark.
+
+Invariant: until a part whose first timer is due has been loaded, no later timer of its domain fires (``due_until``). In
+event time no record runs either (``behind``). So timers fire before the records that follow, in increasing time (G5).
 """
 
 from __future__ import annotations
@@ -17,40 +21,40 @@ from typing import Any
 from millwheel.sdk.context import TimerSetting
 from millwheel.store.contract import CorruptValueError, PartId
 from millwheel.worker.interval.entry import TimerRow, decode_part
-from millwheel.worker.interval.far import FarPart, index_of
 from millwheel.worker.interval.parts import in_parts
+from millwheel.worker.interval.spilled_timers import SpilledPart, index_of
 from millwheel.worker.interval.state import IntervalState, effective_hold
 from millwheel.worker.messages import Instruction, PartsMissing, PartsRead, ReadSegments
 
 __all__ = ["Spilling"]
 
-_Captured = tuple[FarPart, Sequence[TimerRow]]
+_Captured = tuple[SpilledPart, Sequence[TimerRow]]
 
 
 class Spilling:
-    """Decides about the far timers of one interval."""
+    """Spills the timers of one interval and loads them back."""
 
     def __init__(self, state: IntervalState) -> None:
         self.state = state
         self._captured: list[_Captured] = []
-        """Parts of the base on its way."""
+        """Parts of the base that is being written."""
         self._leaving: list[_Captured] = []
-        """Parts of the committed base, whose timers are to leave memory."""
+        """Parts of the committed base whose timers must still leave memory."""
         self._reading: dict[PartId, list[TimerRow] | None] = {}
-        """Parts that are being read, or, with their rows, wait for the commit in flight."""
+        """Parts that are being read (None), or that wait with their rows until no commit is in flight."""
 
-    # Out.
+    # Spilling.
 
     @property
     def overflowing(self) -> bool:
-        """Whether memory has so many timers that a base should be written for it."""
+        """Whether memory has so many timers that a base should be written to spill some."""
         kept = self.state.settings.timers_kept
         return any(len(table) > 2 * kept for table in self.state.timers.values())
 
     def capture(self) -> tuple[list[TimerRow], dict[PartId, bytes], list[PartId]]:
-        """For a base: the timers that stay in memory, the new far parts, and the older ones that stay valid."""
+        """For a base: the timers that stay in memory, the new spilled parts, and the older ones that stay valid."""
         state = self.state
-        kept = [part for rows in state.far.parts for part in (rows, index_of(rows))]
+        kept = [part for rows in state.spilled.parts for part in (rows, index_of(rows))]
         near: list[TimerRow] = []
         blobs: dict[PartId, bytes] = {}
         self._captured, self._leaving = [], []
@@ -59,7 +63,7 @@ class Spilling:
             rows = [(key, wall, tag, *setting) for key, tag, setting in table.items()]
             most = state.settings.timer_part
             if (excess := (len(rows) - state.settings.timers_kept) // most * most) > 0:
-                # What is due is of use in memory alone.
+                # Due timers are needed in memory.
                 due = self._due_first(rows, wall)
                 cut = max(len(rows) - excess, due)
                 for part_rows, blob in in_parts(rows[cut:], most):
@@ -71,7 +75,10 @@ class Spilling:
         return near, blobs, kept
 
     def _due_first(self, rows: list[TimerRow], wall: bool) -> int:
-        """Sort the rows of one domain: those that are due, which are counted, and then the others; each in time."""
+        """Sort the rows of one domain: the due timers first, then the others, each in increasing time.
+
+        Returns the number of due ones.
+        """
         state = self.state
         if not wall and state.floors:
             shown = state.watermark_of
@@ -81,18 +88,18 @@ class Spilling:
         rows.sort(key=lambda row: row[3])
         return sum(row[3] <= limit for row in rows)
 
-    def _part(self, number: int, rows: Sequence[TimerRow]) -> FarPart:
+    def _part(self, number: int, rows: Sequence[TimerRow]) -> SpilledPart:
         holds = (effective_hold(TimerSetting._make(row[3:]), row[1]) for row in rows)
         hold = min((hold for hold in holds if hold is not None), default=None)
-        return FarPart.of(number, self.state.config.sequencer, self.state.committed, rows, hold)
+        return SpilledPart.of(number, self.state.config.sequencer, self.state.committed, rows, hold)
 
     def named(self) -> None:
-        """The base that was captured is committed."""
+        """The captured base is committed."""
         self._leaving, self._captured = self._captured, []
 
     @property
     def wants_stillness(self) -> bool:
-        """Whether there are timers to let go of, or to take in, once no commit is in flight."""
+        """Whether timers must leave memory or be loaded, once no commit is in flight."""
         return bool(self._leaving) or self._has_read
 
     @property
@@ -101,28 +108,29 @@ class Spilling:
 
     @property
     def may_take_in(self) -> bool:
-        """Whether parts have been read, and no commit is in flight or in line."""
+        """Whether parts have been read and no commit is in flight or queued."""
         return self._has_read and self.state.sealed == self.state.committed
 
-    def let_go(self) -> None:
-        """Have the timers of a stored part leave memory; call it when a commit is acknowledged and none is in flight.
+    def release(self) -> None:
+        """Remove one stored part's timers from memory. Call it after a commit, while no other commit is in flight.
 
-        One part at a time, for it takes some milliseconds. What has changed since the capture is void in the part.
+        It removes one part at a time, because each takes some milliseconds. Timers that changed since the capture get a
+        tombstone for their copy in the part.
         """
         if not self._leaving:
             return
         part, rows = self._leaving.pop(0)
         state = self.state
         if part.first <= (state.wall if part.wall else state.watermark):
-            # Some are about to fire. The part is not relied on, and goes with the next base.
+            # Some timers are about to fire. The part is not used, and the next base no longer names it.
             return
         table = state.timers[part.wall]
-        state.far.add(part)
+        state.spilled.add(part)
         part.hold = None
         for key, wall, tag, _, _, _, origin in rows:
             setting = table.get(key, tag)
             if setting is None or setting.origin != origin:
-                state.far.void(key, wall, tag, origin + 1)
+                state.spilled.void(key, wall, tag, origin + 1)
                 continue
             table.cancel(key, tag)
             if (hold := effective_hold(setting, wall)) is not None:
@@ -131,20 +139,20 @@ class Spilling:
         if part.hold is not None:
             state.hold_times.stated.add(part.hold)
 
-    # In.
+    # Loading.
 
     def read(self, event: PartsRead) -> None:
-        """Parts have been read."""
+        """Keep the rows of parts that have been read."""
         for part, blob in event.blobs.items():
             where = f"journal {self.state.config.journal}, base part {part.name}"
             self._reading[part] = decode_part(blob, list[TimerRow], where)
 
     def missing(self, event: PartsMissing) -> None:
-        """A part is gone or damaged: CorruptValueError, since its timers are lost."""
+        """Raise CorruptValueError: a part is missing or damaged, so its timers are lost."""
         raise CorruptValueError(event.where, event.why)
 
     def pump(self) -> list[Instruction]:
-        """Take in what has been read, if no commit is in flight; returns what to read."""
+        """Load the parts that have been read, if no commit is in flight. Returns what to read next."""
         state = self.state
         if self._reading:
             if state.sealed != state.committed:
@@ -154,7 +162,7 @@ class Spilling:
         return self.ask()
 
     def ask(self) -> list[Instruction]:
-        """What to read, unless something is being read."""
+        """What to read next. Empty while a read is in progress."""
         if self._reading:
             return []
         wanted = self._wanted()
@@ -165,10 +173,10 @@ class Spilling:
 
     def _take_in(self, name: PartId) -> None:
         state = self.state
-        read, part = self._reading.pop(name), state.far.parts[name]
+        read, part = self._reading.pop(name), state.spilled.parts[name]
         assert read is not None, "it has been read"
-        rows = state.far.standing(read)
-        state.far.remove(part)
+        rows = state.spilled.standing(read)
+        state.spilled.remove(part)
         settings = [(row[0], row[2], TimerSetting._make(row[3:])) for row in rows]
         state.timers[part.wall].load(settings)
         holds: Iterable[Any] = (effective_hold(setting, part.wall) for _, _, setting in settings)
@@ -176,20 +184,20 @@ class Spilling:
         if part.hold is not None:
             state.hold_times.stated.remove(part.hold)
 
-    def _wanted(self) -> FarPart | None:
-        """The part that should be read next, if any."""
-        far, kept = self.state.far, self.state.settings.timers_kept
+    def _wanted(self) -> SpilledPart | None:
+        """The part to read next, if any."""
+        spilled, kept = self.state.spilled, self.state.settings.timers_kept
         for wall in (False, True):
-            first = far.first(wall)
+            first = spilled.first(wall)
             if first is not None and self._may_come(wall, first):
-                return far.of_domain(wall)[0]
+                return spilled.of_domain(wall)[0]
         binding = self.state.hold_times.min()
         if binding < self.state.watermark:
-            for part in far.holding():
+            for part in spilled.holding():
                 if part.hold == binding and part.voids:
                     return part
-        if far.void_count > kept // 2 + far.count // 8:
-            return max(far.parts.values(), key=lambda part: len(part.voids))
+        if spilled.void_count > kept // 2 + spilled.count // 8:
+            return max(spilled.parts.values(), key=lambda part: len(part.voids))
         return None
 
     def _may_come(self, wall: bool, first: int) -> bool:
@@ -202,6 +210,6 @@ class Spilling:
             return False
         if len(table) + settings.timer_part <= settings.timers_kept * 3 // 2:
             return True
-        # Memory is full of timers: those that may fire go first.
+        # Memory is full of timers, so timers that may fire now go first.
         ready = table.next_time()
         return first <= acted and (ready is None or ready > first)

@@ -1,78 +1,83 @@
-"""What one interval's core knows: its configuration, and the soft state that equals a takeover's scan (G12)."""
+"""The settings, the configuration and the soft state of one interval core.
+
+A takeover rebuilds equal soft state (G12).
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from millwheel.core.keys import KeyInterval
-from millwheel.core.limits import MAX_ENTRY_BYTES
-from millwheel.core.time import CLOCKS_DIFFER, MIN_TIMESTAMP
-from millwheel.core.units import any_timestamp_default
-from millwheel.core.watermarks import InputWatermark
+from millwheel.model.keys import KeyInterval
+from millwheel.model.limits import MAX_ENTRY_BYTES
+from millwheel.model.time import MAX_CLOCK_SKEW_US, MIN_TIMESTAMP
+from millwheel.model.units import any_timestamp_default
+from millwheel.model.watermarks import InputWatermark
 from millwheel.sdk.compiled import CompiledComputation
 from millwheel.sdk.context import OutputBinding, Scope, TimerSetting
 from millwheel.store.contract import PartId
 from millwheel.worker.dedup import Dedup
 from millwheel.worker.interval.cells import CellCache
 from millwheel.worker.interval.failing_keys import FailingKeys
-from millwheel.worker.interval.far import FarTimers
-from millwheel.worker.interval.floors import KeyFloors
 from millwheel.worker.interval.hold_times import HoldTimes
 from millwheel.worker.interval.hook_times import HookMeter
-from millwheel.worker.interval.intake import Intake
+from millwheel.worker.interval.intake import IntervalIntake
+from millwheel.worker.interval.key_watermark_bounds import KeyWatermarkBounds
 from millwheel.worker.interval.outbox import Outbox
 from millwheel.worker.interval.sampling import KeySample
 from millwheel.worker.interval.shipments import INDEX_BITS
+from millwheel.worker.interval.spilled_timers import SpilledTimers
 from millwheel.worker.interval.timers import TimerTable
 from millwheel.worker.messages import Parent
 
-__all__ = ["INDEX_BITS", "Counts", "IntervalConfig", "IntervalState", "Settings", "effective_hold"]
+__all__ = ["INDEX_BITS", "IntervalConfig", "IntervalCounts", "IntervalSettings", "IntervalState", "effective_hold"]
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
-    """Bounds and delays of an interval core. Times are microseconds, sizes bytes."""
+class IntervalSettings:
+    """Limits and delays of an interval core. Times are microseconds, sizes are bytes."""
 
     batch_records: int = 8_192
-    """Records in one commit, at most: some tens of milliseconds of hooks."""
+    """Maximum records in one commit: some tens of milliseconds of hooks."""
     batch_bytes: int = 2 << 20
-    """States and productions in one commit, about: far below what any store takes in one write."""
+    """Approximate maximum of states and productions in one commit, far below what any store accepts in one write."""
     entry_bytes: int = MAX_ENTRY_BYTES
-    """One append to the journal, at most. A larger entry is written in parts before its append."""
+    """Maximum size of one append to the journal. A larger entry is written in parts before its append."""
     queue_records: int = 200_000
     queue_bytes: int = 64 << 20
-    """Received and uncommitted, at most; beyond it, records ahead of the watermark are refused (G13)."""
+    """Maximum of received, uncommitted records. Beyond it, records ahead of the watermark are refused (G13)."""
     outbox_records: int = 200_000
     outbox_bytes: int = 128 << 20
-    """Unacknowledged productions beyond which only those records are run, and those timers fired, that hold the
-    watermark (G13)."""
+    """Limit of productions without an ACK. Beyond it, only records and timers that hold the watermark are run (G13)."""
     cache_bytes: int = 256 << 20
     flush_interval: int = 1_000_000
-    """How long state rows may be behind the journal if nothing waits for them; many commits coalesce into one row."""
+    """Maximum delay of state rows behind the journal while nothing waits for them. Many commits share one row write."""
     flush_rows: int = 10_000
-    """Rows behind the journal that are many, and are written sooner: half a second of work for Cassandra."""
+    """Number of rows behind the journal from which they are written sooner: half a second of work for Cassandra."""
     flush_apart: int = 5_000_000
-    """How far apart they are written then, at least."""
+    """Minimum time between two such earlier writes."""
     checkpoint_entries: int = 5_000
     checkpoint_bytes: int = 32 << 20
-    """Journal beyond the floor after which the base parts are written anew: the most that a takeover replays."""
+    """Journal above the truncation point after which a new base is written: the maximum that a takeover replays."""
     timer_part: int = 20_000
-    """Timers in one base part, at most."""
+    """Maximum timers in one base part."""
     timers_kept: int = 100_000
-    """Timers of one time domain in memory, about (of the order of 900 bytes each): from twice as many on the farthest
-    go to the store."""
+    """Approximate number of timers of one time domain in memory, at about 900 bytes each. At twice as many, the
+    farthest timers are spilled to the store."""
     timer_lead: int = 10_000_000
-    """How long before they are due timers are read from the store, if there is room for them."""
+    """How long before their time spilled timers are read from the store, if memory has room for them."""
     async_hooks: int = 256
-    """Asynchronous hooks that run at once, at most."""
+    """Maximum asynchronous hooks that run at once."""
     any_timestamp: bool = field(default_factory=any_timestamp_default)
-    """Hooks may state times that only another unit than microseconds explains."""
+    """Whether hooks may state timestamps that are plausible only in another unit than microseconds."""
 
 
 @dataclass(frozen=True, slots=True)
 class IntervalConfig:
-    """Who the interval is. ``senders`` are the computations (and injectors) that its input watermark follows."""
+    """The identity of an interval.
+
+    ``senders`` are the computations and injectors that the input watermark follows.
+    """
 
     computation: str
     journal: str
@@ -80,19 +85,19 @@ class IntervalConfig:
     sequencer: int
     senders: frozenset[str]
     slack: Mapping[str, int] = field(default_factory=dict)
-    """By sending injector: how far behind its watermark the ids of late records are kept (6.1.1)."""
+    """For each sending injector: how far behind its watermark the ids of late records are kept (6.1.1)."""
     dead_letters: str = ""
-    """The stream that dead letters go to."""
+    """The stream that receives dead letters."""
     feedback: frozenset[str] = frozenset()
-    """Input streams that close a cycle: what comes over them is always admitted and run."""
-    settings: Settings = field(default_factory=Settings)
+    """Input streams that close a cycle. Their records are always admitted and run."""
+    settings: IntervalSettings = field(default_factory=IntervalSettings)
     parents: tuple[Parent, ...] = ()
-    """The journals that a split or merge made it a child of, until it has let go of them."""
+    """The journals from which a split or merge made this interval, until it no longer needs them."""
 
 
 @dataclass(slots=True)
-class Counts:
-    """Totals since the computation began; they are journaled with the commits that they count."""
+class IntervalCounts:
+    """Totals since the computation began. They are journaled with the commits that they count."""
 
     records: int = 0
     duplicates: int = 0
@@ -101,19 +106,19 @@ class Counts:
 
     @property
     def row(self) -> tuple[int, int, int, int]:
-        """As the journal has them."""
+        """The totals as the journal stores them."""
         return self.records, self.duplicates, self.late, self.dead_letters
 
-    def add(self, more: Counts) -> None:
-        """Count what another has counted, too."""
+    def add(self, more: IntervalCounts) -> None:
+        """Add the totals ``more``."""
         self.records += more.records
         self.duplicates += more.duplicates
         self.late += more.late
         self.dead_letters += more.dead_letters
 
-    def since(self, before: Counts) -> Counts:
-        """What has come to it since it stood there."""
-        return Counts(*(now - then for now, then in zip(self.row, before.row, strict=True)))
+    def since(self, before: IntervalCounts) -> IntervalCounts:
+        """The difference from the earlier totals ``before``."""
+        return IntervalCounts(*(now - then for now, then in zip(self.row, before.row, strict=True)))
 
 
 class IntervalState:
@@ -140,134 +145,145 @@ class IntervalState:
             "" if program.state.takes_none else program.state.type_name,
         )
         self.inputs = InputWatermark(config.senders)
-        self.intake = Intake()
+        self.intake = IntervalIntake()
         self.dedup = Dedup(config.keys, config.journal)
         self.cells = CellCache(self.settings.cache_bytes, evicted=False)
         self.timers = {False: TimerTable(), True: TimerTable()}
-        self.far = FarTimers()
-        """Timers that are in the store alone."""
+        self.spilled = SpilledTimers()
+        """Spilled timers: those that only the store holds."""
         self.holds: dict[bytes, int] = {}
         self.hold_times = HoldTimes()
         self.outbox = Outbox(locate)
-        self.counts = Counts()
-        self.inherited = Counts()
-        """What it had come to when this owner took over."""
+        self.counts = IntervalCounts()
+        self.inherited = IntervalCounts()
+        """The totals when this owner took over."""
         self.sample = KeySample()
         self.failing = FailingKeys()
-        """Which keys are blocked by a hook that raises, for operators."""
+        """Keys that are blocked by a raising hook, for operators."""
         self.meter = HookMeter() if meter is None else meter
         self.watermark: int = MIN_TIMESTAMP
-        """The input watermark acted upon: monotone."""
+        """The input watermark in use. It is monotone."""
         self.wall = 0
-        """The wall time acted upon: monotone, across owners too."""
+        """The wall-clock time in use. It is monotone, also across owners, unless a clock is corrected by much."""
         self.elapsed = 0
-        """What delays count by: goes on as the wall clock does, whatever it was set to, here or at an earlier owner."""
+        """The clock of delays. It advances with the wall clock and never goes back, whatever an earlier owner's clock
+        showed."""
         self._clock = 0
         self.output: int = MIN_TIMESTAMP
-        """The output watermark last reported: monotone."""
+        """The output watermark last reported. It is monotone."""
         self.heard: int = MIN_TIMESTAMP
-        """The highest watermark that a delivery has stated: senders whose records cause ours may have got there."""
+        """The highest watermark stated by any delivery. A sender whose records cause this interval's may have reached
+        it."""
         self.sealed = 0
-        """The newest commit number given to a batch."""
+        """The newest commit number assigned to a batch."""
         self.committed = 0
         self.floor = 0
         self.parts: tuple[PartId, ...] = ()
-        """Of the base that the head names; none before the first base."""
+        """The parts of the base that the head names. Empty before the first base."""
         self.entry_parts: dict[int, tuple[PartId, ...]] = {}
-        """Of divided entries, by commit: those above the floor, and the one whose append is in flight."""
+        """The parts of divided entries, by commit: entries above the truncation point, and the entry in flight."""
         self.segments: dict[str, tuple[PartId, ...]] = {}
-        """Stored id segments of the dedup, by name."""
+        """Stored id segments of the duplicate check, by name."""
         self.foreign: dict[str, str] = {}
-        """Those of them whose parts are in a parent's journal still, which this names."""
-        self.floors = KeyFloors(())
+        """The segments whose parts are still in a parent's journal, each with that journal."""
+        self.floors = KeyWatermarkBounds(())
         self.ahead: dict[bytes, None] = {}
-        """Keys that may have timers that are due by their floors, and not yet by the watermark."""
+        """Keys that may have timers that are due by their watermark bounds, and not yet by the interval's watermark."""
         self.slack: Mapping[str, int] = config.slack
-        """By sending injector: how far behind its watermark the ids of late records are kept (6.1.1)."""
+        """For each sending injector: how far behind its watermark the ids of late records are kept (6.1.1)."""
 
     def look_at_clock(self, now: int) -> None:
-        """The wall clock shows ``now``. Where it was set back a little, ``wall`` stands still until it is there again:
-        a timer may have fired by it. Where it was set back by more than clocks differ, it had been wrong, and ``wall``
-        goes back too: delays of a second would last for as long as it was ahead. ``elapsed`` goes on."""
-        if now > self.wall or self.wall - now > CLOCKS_DIFFER:
+        """Set the wall-clock time to ``now``.
+
+        - If the clock was set back a little, ``wall`` keeps its value until the clock reaches it again. A
+          processing-time timer may have fired by it.
+        - If the clock was set back by more than ``MAX_CLOCK_SKEW_US``, the old value was wrong. ``wall`` follows the
+          clock. Otherwise a delay of one second would last as long as the error.
+
+        ``elapsed`` never goes back.
+        """
+        if now > self.wall or self.wall - now > MAX_CLOCK_SKEW_US:
             self.wall = self.scope.now = now
         self.elapsed += max(0, now - self._clock)
         self._clock = now
 
     def inherit_wall(self, wall: int) -> None:
-        """An owner before acted on ``wall``: what hooks are shown goes on from there, unless that is far ahead of the
-        clock here. Then that owner's was wrong, and delays of a second would last for as long as it was ahead."""
-        if wall - self._clock <= CLOCKS_DIFFER:
+        """Continue from ``wall``, the wall-clock time that the earlier owner used.
+
+        A value far ahead of this clock is ignored. The earlier owner's clock was wrong, and a delay of one second would
+        last as long as the error.
+        """
+        if wall - self._clock <= MAX_CLOCK_SKEW_US:
             self.wall = self.scope.now = max(self.wall, wall)
 
     def wall_at(self, elapsed: int) -> int:
-        """What the wall clock shows at that time of ``elapsed``, unless it is set meanwhile."""
+        """The wall-clock time that corresponds to ``elapsed``, unless the clock is set in between."""
         return self._clock + elapsed - self.elapsed
 
     @property
-    def counted(self) -> Counts:
-        """What this owner has counted."""
+    def counted(self) -> IntervalCounts:
+        """The totals since this owner took over."""
         return self.counts.since(self.inherited)
 
     def watermark_of(self, key: bytes) -> int:
-        """The input watermark as ``key`` is shown it: it stands where it stood before a merge, if that was higher."""
+        """The input watermark that ``key`` sees: the interval's, or the key's bound from a merge if it is higher."""
         return max(self.watermark, self.floors.of(key)) if self.floors else self.watermark
 
     @property
     def outbox_full(self) -> bool:
-        """Whether so much is produced and not ACKed that only what holds the watermark may run (G13)."""
+        """Whether productions without an ACK are at the limit. Then only what holds the watermark may run (G13)."""
         outbox, settings = self.outbox, self.settings
         return outbox.records >= settings.outbox_records or outbox.bytes >= settings.outbox_bytes
 
     @property
     def has_holder(self) -> bool:
-        """Whether a record is here that holds the watermark of a sender, or that may close a cycle."""
+        """Whether a record here holds a sender's watermark, or may close a cycle."""
         return self.intake.pending.min() <= self.inputs.value or bool(self.config.feedback and self.intake.records)
 
     @property
     def timer_count(self) -> int:
-        """How many timers are set, those in the store included: some of these may have been set anew."""
-        return sum(map(len, self.timers.values())) + self.far.count
+        """The number of timers, with spilled ones. A spilled timer that was set again counts twice."""
+        return sum(map(len, self.timers.values())) + self.spilled.count
 
     def due_until(self, wall: bool, key: bytes | None = None) -> int:
-        """Up to which time timers (``key``'s) may fire: none before one that is in the store still (G5).
+        """The latest time for which timers may fire. No timer fires before an earlier spilled one (G5).
 
-        What is due by a key's floor is never in the store.
+        With ``key``, the time is for this key. A timer that is due by its key's watermark bound is never spilled.
         """
         limit = self.wall if wall else self.watermark
-        if self.far and (first := self.far.first(wall)) is not None:
+        if self.spilled and (first := self.spilled.first(wall)) is not None:
             limit = min(first, limit)
         return max(limit, self.floors.of(key)) if key is not None and self.floors and not wall else limit
 
     def note_due(self, key: bytes, at: int) -> None:
-        """A watermark timer of ``key`` stands at ``at``: by the key's floor it may be due."""
+        """Register that ``key`` has an event-time timer at ``at`` if it may be due by the key's watermark bound."""
         if self.floors and at <= self.floors.of(key):
             self.ahead[key] = None
 
     @property
     def behind(self) -> bool:
-        """Whether watermark timers are due that are in the store still: they fire before any more records."""
-        first = self.far.first(False)
+        """Whether spilled event-time timers are due. They fire before any more records run."""
+        first = self.spilled.first(False)
         return first is not None and first <= self.watermark
 
-    def set_floors(self, floors: KeyFloors) -> None:
-        """What keys had been shown before a merge, as far as the watermark has not passed it."""
+    def set_floors(self, floors: KeyWatermarkBounds) -> None:
+        """Set the key watermark bounds from before a merge that the interval's watermark has not passed."""
         self.floors = floors
         self.scope.floor_of = floors.of if floors else None
         if not floors:
-            # The watermark has reached whatever was due by them.
+            # The watermark has reached every timer that was due by a bound.
             self.ahead.clear()
 
     def next_timer(self, key: bytes) -> int | None:
-        """When the key's first watermark timer is due, for the cache."""
+        """The time of the key's first event-time timer, for cache eviction."""
         return self.timers[False].next_of_key(key)
 
 
 def effective_hold(setting: TimerSetting, wall: bool) -> int | None:
     """The timestamp at which a timer that is not due holds the output watermark.
 
-    None for a watermark timer that states none: it holds at its own time, which lies above the
-    input watermark until it is due.
+    None for an event-time timer without a stated hold. Such a timer holds at its own time, which is above the input
+    watermark until the timer is due.
     """
     if setting.hold is not None:
         return setting.hold

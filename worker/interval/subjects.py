@@ -1,6 +1,6 @@
-"""Naming what holds an output watermark back (G8): which record, timer, production or key. For people.
+"""Hold explanations: which record, timer, production or key holds the output watermark (G8). They are for people.
 
-Called when a report goes out whose values changed, so nothing here looks at more than a few candidates.
+They are computed when a report with changed values goes out. So each function examines a few candidates only.
 """
 
 from __future__ import annotations
@@ -9,32 +9,32 @@ from itertools import islice
 from typing import Final
 
 from millwheel.rpc.v1.watermark_pb2 import HoldKind
-from millwheel.worker.interval.intake import ParkedKey, Wait
+from millwheel.worker.interval.intake import BlockedKey, Wait
 from millwheel.worker.interval.state import IntervalState, effective_hold
 
 __all__ = ["BLOCKED", "hold_subject", "hold_witness"]
 
 _LOOK: Final = 16
-_SHOWN: Final = 80
+_MAX_CHARACTERS: Final = 80
 
 
 BLOCKED: Final = -1
-"""Stands for the number of failures of a key that is not tried again."""
+"""Represents the number of failures of a key that is not retried."""
 
 
 def hold_witness(state: IntervalState, hold: HoldKind.ValueType) -> tuple[bytes | None, int]:
-    """What a report's subject depends on besides its values: a key that waits, and how often its hook has failed."""
+    """The changing part of a hold explanation besides its values: a blocked key, and how often its hook has failed."""
     if hold not in (HoldKind.HOLD_KIND_RECORD, HoldKind.HOLD_KIND_STATE):
         return None, 0
-    first = next(iter(state.intake.parked.items()), None)
+    first = next(iter(state.intake.blocked.items()), None)
     if first is None:
         return None, 0
-    key, parked = first
-    return key, parked.attempts if parked.failure is None or parked.failure.retry_at is not None else BLOCKED
+    key, blocked = first
+    return key, blocked.attempts if blocked.failure is None or blocked.failure.retry_at is not None else BLOCKED
 
 
 def hold_subject(state: IntervalState, hold: HoldKind.ValueType, value: int) -> str:
-    """What holds the output watermark at ``value``; empty where it would take a search to tell."""
+    """What holds the output watermark at ``value``. Empty if only a long search could find it."""
     if hold == HoldKind.HOLD_KIND_INPUT:
         return ", ".join(state.inputs.holding()[:3])
     if hold == HoldKind.HOLD_KIND_RECORD:
@@ -48,25 +48,26 @@ def hold_subject(state: IntervalState, hold: HoldKind.ValueType, value: int) -> 
 
 
 def _shown(key: bytes) -> str:
-    return repr(key[:_SHOWN].decode("utf-8", "backslashreplace"))
+    return repr(key[:_MAX_CHARACTERS].decode("utf-8", "backslashreplace"))
 
 
-def _waits(parked: ParkedKey) -> str:
-    failure = parked.failure
+def _waits(blocked: BlockedKey) -> str:
+    failure = blocked.failure
     if failure is None:
-        return f"waits {parked.wait.value}"
+        return f"waits {blocked.wait.value}"
     kind = failure.kind
     raised = f"{kind.error}{f' at {kind.place}' if kind.place else ''}"
     if failure.retry_at is None:
-        return f"is blocked after {parked.attempts} failed: {raised}"
-    why = "for its next attempt" if parked.wait is Wait.READY else parked.wait.value
-    return f"waits {why} after {parked.attempts} failed: {raised}"
+        return f"is blocked after {blocked.attempts} failed: {raised}"
+    why = "for its next attempt" if blocked.wait is Wait.READY else blocked.wait.value
+    letter = "; its dead letter has no key" if failure.letter else ""
+    return f"waits {why} after {blocked.attempts} failed: {raised}{letter}"
 
 
 def _record(state: IntervalState, value: int) -> str:
-    for key, parked in islice(state.intake.parked.items(), _LOOK):
-        if any(receipt.held == value for receipt, _ in parked.items):
-            return f"key {_shown(key)} {_waits(parked)}"
+    for key, blocked in islice(state.intake.blocked.items(), _LOOK):
+        if any(receipt.held == value for receipt, _ in blocked.items):
+            return f"key {_shown(key)} {_waits(blocked)}"
     for chunk in islice(state.intake.line, _LOOK):
         if chunk.receipt.held == value:
             delivery = chunk.receipt.delivery
@@ -88,10 +89,10 @@ def _hold(state: IntervalState, value: int) -> str:
     for key, held in islice(state.holds.items(), _LOOK):
         if held == value:
             return f"key {_shown(key)}"
-    for key, parked in islice(state.intake.parked.items(), _LOOK):
-        for at, wall, tag in parked.due:
+    for key, blocked in islice(state.intake.blocked.items(), _LOOK):
+        for at, wall, tag in blocked.due:
             if at == value and not wall:
-                return f"timer {tag!r} of key {_shown(key)} is due and {_waits(parked)}"
+                return f"timer {tag!r} of key {_shown(key)} is due and {_waits(blocked)}"
     for wall in (False, True):
         for key, tag, setting in islice(state.timers[wall].items(), _LOOK):
             if effective_hold(setting, wall) == value:

@@ -1,8 +1,8 @@
-"""The timers of one interval, in one time domain (section 4.6).
+"""The timers of one interval in one time domain (section 4.6).
 
-Timers of one time share a bucket, and a heap orders the buckets' times: windows end together, so
-that setting the timer of a window that many keys share costs a dict entry. A bucket may hold stale
-slots (cancelled, or set anew for another time); the table by key is what counts.
+Timers with equal times share a bucket, and a heap orders the buckets' times. Windows end together, so a timer for the
+end of a window that many keys share costs one dict entry. A bucket may hold stale slots of timers that were cancelled
+or set to another time. The table by key is authoritative.
 """
 
 from __future__ import annotations
@@ -17,15 +17,18 @@ from millwheel.sdk.context import TimerSetting
 __all__ = ["TimerTable"]
 
 _LOOK: Final = 16
-_FEW: Final = 64
-"""Stale slots not worth sweeping."""
+_MIN_STALE_SLOTS: Final = 64
+"""Number of stale slots below which no sweep happens."""
 
 
 class TimerTable:
-    """A key has one timer per tag.
+    """The timers by key and tag. A key has one timer for each tag.
 
-    Invariants: every setting of the table has a slot in its time's bucket, or has been handed out (``pop_due``,
-    ``hand_out``); a slot stands once in its bucket; stale slots are at most about as many as timers (G13).
+    Invariants:
+
+    - Every timer of the table has a slot in its time's bucket, or has been handed out (``pop_due``, ``hand_out``).
+    - A slot is in its bucket once.
+    - The number of stale slots is at most about the number of timers (G13).
     """
 
     __slots__ = ("_buckets", "_by_key", "_size", "_stale", "_times")
@@ -56,17 +59,17 @@ class TimerTable:
                 yield key, tag, setting
 
     def next_of_key(self, key: bytes) -> int | None:
-        """When the key's earliest timer is due; None if it has none."""
+        """The time of the key's earliest timer. None: it has no timer."""
         timers = self._by_key.get(key)
         return min(setting.at for setting in timers.values()) if timers else None
 
     def due_of_key(self, key: bytes, upto: int) -> list[tuple[int, str]]:
-        """Time and tag of those of the key's timers that are due by ``upto``, in increasing time."""
+        """(time, tag) of the key's timers that are due by ``upto``, in increasing time."""
         timers = self._by_key.get(key, {})
         return sorted((setting.at, tag) for tag, setting in timers.items() if setting.at <= upto)
 
     def set(self, key: bytes, tag: str, setting: TimerSetting) -> TimerSetting | None:
-        """Set a timer; returns the one that it replaces."""
+        """Set a timer. Returns the timer that it replaces."""
         timers = self._by_key.get(key)
         if timers is None:
             timers = self._by_key[key] = {}
@@ -82,7 +85,7 @@ class TimerTable:
         return previous
 
     def load(self, rows: Iterable[tuple[bytes, str, TimerSetting]]) -> None:
-        """Take in timers of which none is set yet: a takeover's, by the hundred thousand."""
+        """Add many timers, none of which is set yet, as in a takeover."""
         by_key, buckets, times = self._by_key, self._buckets, self._times
         for key, tag, setting in rows:
             timers = by_key.get(key)
@@ -100,7 +103,7 @@ class TimerTable:
         heapq.heapify(times)
 
     def cancel(self, key: bytes, tag: str) -> TimerSetting | None:
-        """Forget a timer; returns it, or None if there was none."""
+        """Remove a timer and return it. None: there was none."""
         timers = self._by_key.get(key)
         if timers is None:
             return None
@@ -113,13 +116,13 @@ class TimerTable:
         return previous
 
     def hand_out(self, key: bytes, tag: str, at: int) -> None:
-        """Take the slot of one timer, as ``pop_due`` does of those that are due."""
+        """Remove the slot of one timer, as ``pop_due`` does for due timers."""
         bucket = self._buckets.get(at)
         if bucket is not None:
             bucket.pop((key, tag), None)
 
     def requeue(self, key: bytes, tag: str, at: int) -> None:
-        """Give a timer that was handed out, and that did not fire, its slot again."""
+        """Restore the slot of a timer that was handed out and has not fired."""
         bucket = self._buckets.get(at)
         if bucket is None:
             self._buckets[at] = {(key, tag): None}
@@ -128,15 +131,15 @@ class TimerTable:
             bucket[key, tag] = None
 
     def next_time(self) -> int | None:
-        """The time of the first bucket: no timer is due before it (stale slots may make it too early)."""
+        """The time of the first bucket. No timer is due before it. Stale slots may make it too early."""
         return self._times[0] if self._times else None
 
     def times(self) -> Iterator[tuple[int, int]]:
-        """Times at which timers stand, in no order, with how many; stale slots count, those handed out do not."""
+        """(time, number of timers) in no order. Stale slots count, handed-out timers do not."""
         return ((at, len(bucket)) for at, bucket in self._buckets.items() if bucket)
 
     def first(self) -> tuple[bytes, str] | None:
-        """Key and tag of a timer of the first bucket; None if there is none, or only stale slots are found at once."""
+        """Key and tag of a timer of the first bucket. None: there is none, or only stale slots among the first few."""
         for at in self._times[:1]:
             for key, tag in islice(self._buckets[at], _LOOK):
                 if self._stands(key, tag, at):
@@ -146,7 +149,7 @@ class TimerTable:
     def pop_due(self, upto: int, limit: int) -> list[tuple[int, bytes, str]]:
         """The first ``limit`` timers (or all) with times <= ``upto``, in increasing time, each once.
 
-        They stay in the table: the caller fires and cancels them, or gives them back with ``requeue``.
+        They stay in the table. The caller fires and cancels them, or returns them with ``requeue``.
         """
         due: list[tuple[int, bytes, str]] = []
         while self._times and self._times[0] <= upto and len(due) < limit:
@@ -167,12 +170,12 @@ class TimerTable:
         return timers is not None and tag in timers and timers[tag].at == at
 
     def _made_stale(self) -> None:
-        """A slot may have lost its timer: sweep when there may be more such slots than timers.
+        """Count a stale slot, and sweep when there may be more stale slots than timers.
 
-        Keys whose timer moves with each record (sessions) would else leave a slot a record behind.
+        Without sweeps a key whose timer moves with each record (sessions) would leave one stale slot per record.
         """
         self._stale += 1
-        if self._stale <= self._size + _FEW:
+        if self._stale <= self._size + _MIN_STALE_SLOTS:
             return
         self._stale = 0
         for at, bucket in list(self._buckets.items()):

@@ -1,15 +1,15 @@
-"""The stream log: the system consumer that keeps a stream's records for subscribers (section 4.3; design §9).
+"""The stream log: the system consumer that keeps a stream's records for subscribers (section 4.3).
 
-A log is one journal and one pure core, :class:`LogCore`, driven as an interval's core is. It takes deliveries like
-any consumer, drops duplicates, and gives the records consecutive offsets in the order of their arrival. Subscribers
-read them from durable, named cursors, or as a tail without one.
+A log is one journal and one pure core, :class:`LogCore`, which is driven like an interval's core. It receives
+deliveries as every consumer does, drops duplicates, and assigns consecutive offsets to the records in order of arrival.
+Subscribers read them through durable, named cursors, or as a tail without a cursor.
 """
 
-from millwheel.worker.log.core import LogCore, Phase
+from millwheel.worker.log.core import LogCore, LogPhase
 from millwheel.worker.log.messages import (
     AckOffset,
-    Answer,
     CursorInfo,
+    CursorsAnswer,
     DeleteCursor,
     EndSubscription,
     Fetch,
@@ -26,8 +26,8 @@ from millwheel.worker.log.settings import DEFAULT_RETENTION, LogConfig, LogReten
 __all__ = [
     "DEFAULT_RETENTION",
     "AckOffset",
-    "Answer",
     "CursorInfo",
+    "CursorsAnswer",
     "DeleteCursor",
     "EndSubscription",
     "Fetch",
@@ -36,9 +36,9 @@ __all__ = [
     "LogCore",
     "LogEvent",
     "LogInstruction",
+    "LogPhase",
     "LogRetention",
     "LogSettings",
-    "Phase",
     "Publish",
     "Start",
     "Subscribe",

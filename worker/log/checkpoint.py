@@ -1,8 +1,9 @@
-"""Keeping a log's journal short: segment rows written behind it, base parts, and the floor (design §5).
+"""Keeps a log's journal short: segment rows behind the journal, base parts, and the truncation point.
 
-The floor moves only inside an append, to a commit n such that (a) every segment closed up to n has its row
-acknowledged and no record of a commit up to n is in the open one, and (b) base parts captured at n are acknowledged and
-named in the same append. For (a) the entry of a commit at which a base is captured ends the open segment.
+Invariant: the truncation point moves only in an append, and to a commit n for which both conditions hold. (a) The rows
+of all segments closed up to n are acknowledged, and the open segment has no record of a commit up to n. (b) Base parts
+captured at n are acknowledged and named in the same append. For (a), the entry of a commit at which a base is captured
+ends the open segment.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from millwheel.store.contract import PartId, StateRow
-from millwheel.worker.log.entry import FORMAT, LogMeta, encode, row_key
+from millwheel.worker.log.entry import LOG_ENTRY_FORMAT, LogMeta, encode, row_key
 from millwheel.worker.log.state import LogState
 from millwheel.worker.messages import DeleteEntries, DeleteParts, FlushStates, Instruction, WriteParts
 
@@ -35,25 +36,25 @@ class _Base:
 
 
 class LogCheckpointer:
-    """Decides when rows and base parts are written, and how far the floor may go."""
+    """Decides when rows and base parts are written, and how far the truncation point may move."""
 
     def __init__(self, state: LogState) -> None:
         self.state = state
         self._number = 0
         self._flush: _Flush | None = None
         self._writing: tuple[int, _Base] | None = None
-        """The base parts in flight."""
+        """The base parts that are being written."""
         self._base: _Base | None = None
-        """The newest acknowledged base that no append has named."""
+        """The newest acknowledged base that no append has named yet."""
         self._named: _Base | None = None
-        """What the append in flight names."""
+        """The base that the append in flight names."""
         self._collected: list[PartId] = []
         """Parts of collected id segments, to be deleted with the next base."""
 
     # Bases.
 
     def due(self) -> bool:
-        """Whether a base should be captured at the commit now being sealed."""
+        """Whether to capture a base at the commit that is being sealed."""
         state, settings = self.state, self.state.settings
         if self._writing is not None or self._base is not None or self._named is not None:
             return False
@@ -63,12 +64,12 @@ class LogCheckpointer:
         )
 
     def capture(self) -> list[Instruction]:
-        """The commit that ``due`` was asked for is acknowledged, and the next is not sealed: capture the base."""
+        """Capture the base. Call this between the acknowledgement of the commit with ``due`` and the next seal."""
         state, config, records = self.state, self.state.config, self.state.records
         assert records.open.first == records.end, "the entry of a base ends the open segment"
         counts = state.counts
         meta = LogMeta(
-            FORMAT,
+            LOG_ENTRY_FORMAT,
             state.watermark,
             state.age,
             records.end,
@@ -82,7 +83,7 @@ class LogCheckpointer:
             blobs[f"{DEDUP_PART}/{number}"] = blob
         parts = {PartId(name, config.sequencer, state.committed): blob for name, blob in blobs.items()}
         kept = [part for name in snapshot.segments for part in state.segments[name]]
-        # Segments that were collected are named by nothing from now on, and some never were.
+        # No base refers to collected segments from now on. Some were never in a base.
         relied = set(snapshot.segments)
         for name in [name for name in state.segments if name not in relied]:
             self._collected.extend(state.segments.pop(name))
@@ -97,7 +98,7 @@ class LogCheckpointer:
             self._base, self._writing = self._writing[1], None
 
     def floor_and_parts(self) -> tuple[int, tuple[PartId, ...]]:
-        """What the append now made names as its floor and base."""
+        """The truncation point and base parts for the next append."""
         base = self._base
         if base is not None and self.state.records.covered(base.commit):
             self._named, self._base = base, None
@@ -106,7 +107,7 @@ class LogCheckpointer:
         return self.state.floor, self.state.parts
 
     def floor_committed(self) -> list[Instruction]:
-        """The append that named them is committed: what lies below may be forgotten."""
+        """The append that named them is committed: delete everything below."""
         named, self._named = self._named, None
         if named is None:
             return []
@@ -123,7 +124,7 @@ class LogCheckpointer:
     # Rows.
 
     def flush(self) -> list[Instruction]:
-        """Write rows if a base waits for them, if rows are to be emptied, or if memory is wanted back."""
+        """Write rows if a base waits for them, if rows must be emptied, or if memory is short."""
         if self._flush is not None or not self._wanted():
             return []
         records, settings = self.state.records, self.state.settings
@@ -151,7 +152,7 @@ class LogCheckpointer:
             return True
         if records.dirty and records.memory > self.state.settings.memory_bytes // 2:
             return True
-        return len(records.emptied) >= _EMPTIED
+        return len(records.emptied) >= _MIN_EMPTIED_ROWS
 
     def flushed(self, number: int) -> None:
         """The rows of a flush are acknowledged."""
@@ -160,5 +161,5 @@ class LogCheckpointer:
             self._flush = None
 
 
-_EMPTIED: Final = 16
-"""Rows to be emptied that make a flush worth its while."""
+_MIN_EMPTIED_ROWS: Final = 16
+"""Number of rows to be emptied that starts a flush."""

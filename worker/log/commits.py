@@ -1,7 +1,7 @@
-"""Group commit: sealing entries, and what follows when the journal has them (sections 6.1.1, 6.1.2).
+"""Group commit: sealing entries, and the steps after their append (sections 6.1.1, 6.1.2).
 
-Invariant: at most one entry is between seal and acknowledgement. Senders are ACKed and records become visible to
-subscribers only when the entry that holds them is in the journal (G1).
+Invariant: at most one entry is between seal and acknowledgement. Senders are ACKed, and subscribers see records, only
+when the entry with these records is in the journal (G1).
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from millwheel.store.contract import Append
 from millwheel.worker.dedup import IdDelta
 from millwheel.worker.log.checkpoint import LogCheckpointer
 from millwheel.worker.log.cursors import CursorChanges
-from millwheel.worker.log.entry import FORMAT, LogEntry, encode
-from millwheel.worker.log.messages import Answer, LogInstruction
+from millwheel.worker.log.entry import LOG_ENTRY_FORMAT, LogEntry, encode
+from millwheel.worker.log.messages import CursorsAnswer, LogInstruction
 from millwheel.worker.log.receiving import LogReceiving
 from millwheel.worker.log.retention import Retainer
-from millwheel.worker.log.state import LogState, Piece
+from millwheel.worker.log.state import FreshRecords, LogState
 from millwheel.worker.messages import Acknowledge, AppendEntry
 
 __all__ = ["LogCommits"]
@@ -31,7 +31,9 @@ class _Sealed:
 
     __slots__ = ("checkpoint", "commit", "delta", "entry", "pieces", "size")
 
-    def __init__(self, commit: int, pieces: list[Piece], delta: IdDelta, entry: LogEntry, checkpoint: bool) -> None:
+    def __init__(
+        self, commit: int, pieces: list[FreshRecords], delta: IdDelta, entry: LogEntry, checkpoint: bool
+    ) -> None:
         self.commit = commit
         self.pieces = pieces
         self.delta = delta
@@ -41,12 +43,18 @@ class _Sealed:
 
 
 class LogCommits:
-    """The way of records, ACKs and deletions into the journal."""
+    """Commits records, ACKs and deletions to the journal."""
 
     def __init__(
         self, state: LogState, receiving: LogReceiving, checkpoints: LogCheckpointer, listened: Callable[[], bool]
     ) -> None:
-        """``listened``: whether anybody wants to hear of the watermark."""
+        """
+        Args:
+            state: The log's state.
+            receiving: The admission of deliveries.
+            checkpoints: Bases and the truncation point.
+            listened: Whether any subscriber waits for the watermark.
+        """
         self.state = state
         self._receiving = receiving
         self._checkpoints = checkpoints
@@ -55,7 +63,7 @@ class LogCommits:
         self._in_flight: _Sealed | None = None
 
     def try_commit(self, out: list[LogInstruction]) -> None:
-        """Seal what there is and have the journal take it, if nothing is in flight."""
+        """Seal what is waiting and append it, if no commit is in flight."""
         if self._in_flight is not None or not self._wanted():
             return
         state = self.state
@@ -74,7 +82,7 @@ class LogCommits:
         return alarm is not None and alarm <= state.clock
 
     def _alarm(self) -> int | None:
-        """When a commit is wanted although no record comes: for ACKs, the watermark, or what has grown old."""
+        """When to commit without records: for ACKs, for the watermark, or for records that become too old."""
         state = self.state
         since = state.cursors.ack_since
         waits = state.watermark > state.assured and self._listened()
@@ -86,10 +94,10 @@ class LogCommits:
         return min((alarm for alarm in alarms if alarm is not None), default=None)
 
     def next_alarm(self) -> int | None:
-        """When ``try_commit`` should be called although nothing happens."""
+        """When to call ``try_commit`` if no event comes before."""
         return self._alarm() if self._in_flight is None else None
 
-    def _seal(self, pieces: list[Piece]) -> _Sealed:
+    def _seal(self, pieces: list[FreshRecords]) -> _Sealed:
         state, records = self.state, self.state.records
         changes = state.cursors.seal(records.start, records.end)
         checkpoint = self._checkpoints.due()
@@ -100,7 +108,7 @@ class LogCommits:
         return _Sealed(state.committed + 1, pieces, delta, entry, checkpoint)
 
     def _entry(
-        self, pieces: list[Piece], cuts: list[int], start: int, changes: CursorChanges, delta: IdDelta
+        self, pieces: list[FreshRecords], cuts: list[int], start: int, changes: CursorChanges, delta: IdDelta
     ) -> LogEntry:
         state = self.state
         values, timestamps = _columns(pieces)
@@ -109,7 +117,7 @@ class LogCommits:
         counts = (len(values), self._receiving.take_duplicates(), late)
         moved = list(changes.moved.items())
         return LogEntry(
-            FORMAT,
+            LOG_ENTRY_FORMAT,
             watermark,
             state.age,
             state.records.end,
@@ -123,8 +131,8 @@ class LogCommits:
             counts,
         )
 
-    def _cuts(self, pieces: Sequence[Piece], checkpoint: bool) -> list[int]:
-        """Where segments end: before what would make one too large, where one is old, where a base is captured."""
+    def _cuts(self, pieces: Sequence[FreshRecords], checkpoint: bool) -> list[int]:
+        """Where segments end: before a piece that would exceed the limit, where one is old, or at a captured base."""
         limit, current = self.state.settings.segment_bytes, self.state.records.open
         at, size = current.end, current.size
         cuts: list[int] = []
@@ -144,7 +152,7 @@ class LogCommits:
     # Acknowledgement.
 
     def appended(self, commit: int) -> list[LogInstruction]:
-        """The entry is in the journal: show its records, ACK their senders, let the watermark go on."""
+        """The entry is in the journal: publish its records, ACK their senders, and advance the watermark."""
         out: list[LogInstruction] = []
         sealed = self._in_flight
         if sealed is None or sealed.commit != commit:
@@ -161,7 +169,7 @@ class LogCommits:
         state.counts.add(sealed.entry.counts)
         state.dedup.committed(sealed.delta)
         for asker in state.cursors.committed(commit).askers:
-            out.append(Answer(asker, []))
+            out.append(CursorsAnswer(asker, []))
         for piece in sealed.pieces:
             if state.intake.settle(piece):
                 out.append(Acknowledge(piece.receipt.delivery, _ACKED, piece.receipt.excluded))
@@ -171,7 +179,7 @@ class LogCommits:
         return out
 
 
-def _columns(pieces: list[Piece]) -> tuple[list[bytes], list[int]]:
+def _columns(pieces: list[FreshRecords]) -> tuple[list[bytes], list[int]]:
     if len(pieces) == 1:
         return pieces[0].values, pieces[0].timestamps
     values: list[bytes] = []

@@ -1,13 +1,13 @@
-"""The core of one stream's log: a pure state machine (section 4.3; design §§4, 9).
+"""The core of one stream's log: a pure state machine (section 4.3).
 
-It takes an event and the time, and returns instructions. Its life is an interval's: fence the journal and
-read it (G3), replay, have the authority accept the sequencer (G4), then serve. A record goes delivery → duplicate check
-→ one conditional append → ACK the sender → subscribers. One commit is in flight at a time; what arrives meanwhile
-makes the next, so that under light load a commit is one delivery, and under load commits grow by themselves.
+It takes an event and the time, and returns instructions. It starts as an interval does: it fences and reads the journal
+(G3), replays it, lets the authority accept its sequencer (G4), then serves. A record goes delivery → duplicate check →
+one conditional append → ACK to the sender → subscribers. One commit is in flight at a time. Records that arrive
+meanwhile form the next commit. So a commit is one delivery under light load, and grows under heavy load.
 
-Who may break it: an older owner of the log that wakes up. Its appends are refused by the fence, its reports by
-the authority; at the first refusal it ends its subscribers' calls and does nothing more. A subscriber can repeat
-nothing that is not committed, for it is shown nothing else, and can ACK nothing beyond the log's end.
+Invariant: subscribers see only committed records, and their ACKs never exceed the log's end. Who could break it: a
+deposed owner of the log that resumes. The fence refuses its appends, and the authority refuses its reports. At the
+first refusal it ends its subscribers' calls and stops.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from collections.abc import Callable
 from enum import Enum
 from typing import Final
 
-from millwheel.core.keys import KeyInterval
+from millwheel.model.keys import KeyInterval
 from millwheel.rpc.failures import FailureCode, RequestError
 from millwheel.rpc.v1.watermark_pb2 import HoldKind
 from millwheel.worker.log.checkpoint import LogCheckpointer
 from millwheel.worker.log.commits import LogCommits
 from millwheel.worker.log.messages import (
     AckOffset,
-    Answer,
     CursorInfo,
+    CursorsAnswer,
     DeleteCursor,
     EndSubscription,
     Fetch,
@@ -62,15 +62,15 @@ from millwheel.worker.messages import (
     Tick,
 )
 
-__all__ = ["LogCore", "Phase"]
+__all__ = ["LogCore", "LogPhase"]
 
 
 _ANSWERED: Final = frozenset({Subscribe, ListCursors, DeleteCursor})
-"""Events that get an answer from a log that is lost, too: that it is not served here."""
+"""Events that a deposed log also answers: it reports that it is not served here."""
 
 
-class Phase(Enum):
-    """Where an owner stands."""
+class LogPhase(Enum):
+    """The states of an owner."""
 
     OPENING = "taking the journal"
     ACCEPTING = "waiting for the authority"
@@ -79,11 +79,11 @@ class Phase(Enum):
 
 
 class LogCore:
-    """One stream's log, for one sequencer. ``handle`` is its only way in."""
+    """One stream's log, for one sequencer. All events enter through ``handle``."""
 
     def __init__(self, config: LogConfig) -> None:
         self.state = state = LogState(config)
-        self.phase = Phase.OPENING
+        self.phase = LogPhase.OPENING
         self.lost_because = ""
         self._receiving = LogReceiving(state)
         self._checkpoints = LogCheckpointer(state)
@@ -117,58 +117,58 @@ class LogCore:
 
     @property
     def keys(self) -> KeyInterval:
-        """Every key."""
+        """All keys: a log has one interval."""
         return self.state.config.keys
 
     @property
     def subscribers(self) -> int:
-        """How many subscribers it serves."""
+        """Number of subscribers."""
         return len(self._subscribers)
 
     def start(self) -> list[LogInstruction]:
-        """The first instructions: take the journal."""
+        """The first instruction: fence the journal."""
         config = self.state.config
         return [FenceJournal(config.journal, config.sequencer)]
 
     def handle(self, event: LogEvent, now: int) -> list[LogInstruction]:
-        """React to ``event`` at ``now``, in microseconds of the owner's steady clock: no wall clock is looked at."""
-        if self.phase is Phase.LOST and type(event) not in _ANSWERED:
+        """Process ``event`` at ``now``, in microseconds of the owner's steady clock. No wall clock is used."""
+        if self.phase is LogPhase.LOST and type(event) not in _ANSWERED:
             return []
         self.state.look_at_clock(now)
         out = self._handlers[type(event)](event)
-        if self.phase is Phase.SERVING:
+        if self.phase is LogPhase.SERVING:
             self._pump(out)
         return out
 
     def next_alarm(self) -> int | None:
-        """When a Tick is due by that clock, if nothing else happens before."""
-        return self._commits.next_alarm() if self.phase is Phase.SERVING else None
+        """When a ``Tick`` is due if no event comes before, on the same clock. None: never."""
+        return self._commits.next_alarm() if self.phase is LogPhase.SERVING else None
 
     def _on_prepare_release(self, event: PrepareRelease) -> list[LogInstruction]:
-        """A log's base is small, and its journal is kept short by what it serves: there is nothing to prepare."""
+        """No preparation is needed: a log's base is small, and normal operation keeps its journal short."""
         state = self.state
         return [ReleasePrepared(event.request, state.committed - state.floor, state.committed)]
 
-    # Life.
+    # Start and end of ownership.
 
     def _on_opened(self, event: Opened) -> list[LogInstruction]:
         recover(self.state, event)
         self.state.assured = self.state.watermark
         self._receiving.collect_early()
-        self.phase = Phase.ACCEPTING
+        self.phase = LogPhase.ACCEPTING
         config = self.state.config
         return [AcceptSequencer(config.computation, config.keys, config.sequencer)]
 
     def _on_accepted(self, event: Accepted) -> list[LogInstruction]:
         self.state.watermark = max(self.state.watermark, event.watermark)
-        self.phase = Phase.SERVING
+        self.phase = LogPhase.SERVING
         return []
 
     def _on_lost(self, event: Deposed | OpenFailed) -> list[LogInstruction]:
-        self.phase = Phase.LOST
+        self.phase = LogPhase.LOST
         self.lost_because = event.reason
         error = self._unavailable()
-        unanswered: list[LogInstruction] = [Answer(asker, [], error) for asker in self.state.cursors.askers()]
+        unanswered: list[LogInstruction] = [CursorsAnswer(asker, [], error) for asker in self.state.cursors.askers()]
         return unanswered + self._subscribers.end_all(error)
 
     def _unavailable(self) -> RequestError:
@@ -178,14 +178,14 @@ class LogCore:
     # Deliveries and the store.
 
     def _on_delivery(self, event: Delivery) -> list[LogInstruction]:
-        return [*self._receiving.deliver(event, self.phase is Phase.SERVING)]
+        return [*self._receiving.deliver(event, self.phase is LogPhase.SERVING)]
 
     def _on_appended(self, event: Appended) -> list[LogInstruction]:
         return self._commits.appended(event.commit)
 
     def _on_watermarks(self, event: SenderWatermarks) -> list[LogInstruction]:
         self.state.inputs.update(event.values)
-        if self.phase is Phase.OPENING:
+        if self.phase is LogPhase.OPENING:
             self._receiving.collect_later(event)
         else:
             self._receiving.collect(event)
@@ -231,7 +231,7 @@ class LogCore:
     # Subscribers and cursors.
 
     def _on_subscribe(self, event: Subscribe) -> list[LogInstruction]:
-        if self.phase is not Phase.SERVING:
+        if self.phase is not LogPhase.SERVING:
             return [EndSubscription(event.subscriber, self._unavailable())]
         return self._subscribers.subscribe(event)
 
@@ -247,23 +247,23 @@ class LogCore:
         return []
 
     def _on_list(self, event: ListCursors) -> list[LogInstruction]:
-        if self.phase is not Phase.SERVING:
-            return [Answer(event.asker, [], self._unavailable())]
+        if self.phase is not LogPhase.SERVING:
+            return [CursorsAnswer(event.asker, [], self._unavailable())]
         end = self.state.records.end
         found = [CursorInfo(name, acked, end) for name, acked in sorted(self.state.cursors.durable.items())]
-        return [Answer(event.asker, found)]
+        return [CursorsAnswer(event.asker, found)]
 
     def _on_delete(self, event: DeleteCursor) -> list[LogInstruction]:
-        if self.phase is not Phase.SERVING:
-            return [Answer(event.asker, [], self._unavailable())]
+        if self.phase is not LogPhase.SERVING:
+            return [CursorsAnswer(event.asker, [], self._unavailable())]
         if self.state.cursors.find(event.cursor) is None:
             message = f"stream {self.state.config.stream!r} has no cursor {event.cursor!r}"
             remedy = "list them with `millwheel stream cursors list`"
-            return [Answer(event.asker, [], RequestError(FailureCode.NOT_FOUND, message, remedy))]
+            return [CursorsAnswer(event.asker, [], RequestError(FailureCode.NOT_FOUND, message, remedy))]
         self.state.cursors.delete(event.cursor, event.asker)
         return self._subscribers.end_cursor(event.cursor)
 
-    # The pump: whatever can go on, goes on.
+    # After each event: perform every step that is possible now.
 
     def _pump(self, out: list[LogInstruction]) -> None:
         state = self.state
@@ -275,12 +275,12 @@ class LogCore:
         self._report(out)
 
     def _advance_watermark(self) -> None:
-        """min(the senders' broadcast values, own received and uncommitted records), monotone (G7)."""
+        """min(the senders' broadcast values, timestamps of uncommitted records), monotone (G7)."""
         state = self.state
         state.watermark = max(state.watermark, min(state.inputs.value, state.intake.pending.min()))
 
     def _report(self, out: list[LogInstruction]) -> None:
-        """Output watermark = input watermark, which what is pending holds (section 4.5)."""
+        """Report the watermark. Output equals input, which uncommitted records hold (section 4.5)."""
         state, config = self.state, self.state.config
         pending = state.intake.pending.min() <= state.watermark < state.inputs.value
         hold = HoldKind.HOLD_KIND_RECORD if pending else HoldKind.HOLD_KIND_INPUT

@@ -1,4 +1,4 @@
-"""Durable named cursors: what each has ACKed, and what of that the next commit has to say (design §9)."""
+"""Durable named cursors: the ACKed offset of each, and the changes for the next commit."""
 
 from __future__ import annotations
 
@@ -11,32 +11,32 @@ from millwheel.worker.log.messages import Start
 __all__ = ["Cursor", "CursorChanges", "CursorFacts", "Cursors"]
 
 CursorFacts = tuple[str, int, int]
-"""name, ACKed offset, life: a durable cursor as the base lists it."""
+"""(name, ACKed offset, life): a durable cursor in the base."""
 
 
 @dataclass(slots=True, eq=False)
 class Cursor:
     """One life of a named cursor: from its creation to its deletion.
 
-    Invariant: a deletion and a creation under the same name make another object. So what is still in flight for a
-    life that was deleted (an append, an ACK, a response) changes nothing of the life that has come after it.
+    Invariant: a deletion and a new creation under the same name make a different object. So an append, ACK or response
+    in flight for the deleted life does not change the new life.
     """
 
     name: str
     start: Start = Start.OLDEST
-    """Where it begins, once its creation is sealed."""
+    """Where it starts. The commit that creates it turns this into an offset."""
     life: int = 0
-    """The commit that created it: a number that no other life of the name has. 0 until that commit is durable."""
+    """The commit that created it. No other life of the name has the same number. 0 until that commit is durable."""
     acked: int | None = None
-    """The ACKed offset as the journal has it; None until the creation is durable."""
+    """The ACKed offset in the journal. None until the creation is durable."""
     sealed: int | None = None
-    """The ACKed offset in the commit in flight; None if that commit does not name it."""
+    """The ACKed offset in the commit in flight. None if that commit does not include the cursor."""
     heard: int = 0
-    """The largest ACK that has come and that no commit has taken."""
+    """The largest ACK received that is not part of any commit yet."""
 
     @property
     def is_durable(self) -> bool:
-        """Whether the journal has it: only then may its subscriber be shown anything."""
+        """Whether it is in the journal. Only then may its subscriber receive anything."""
         return self.acked is not None
 
     @property
@@ -47,21 +47,21 @@ class Cursor:
 
 @dataclass(slots=True)
 class CursorChanges:
-    """What one commit says about cursors: ``deleted`` first, then the new values of ``moved``."""
+    """The changes of cursors in one commit: first ``deleted``, then the new values of ``moved``."""
 
     moved: dict[str, int] = field(default_factory=dict)
     deleted: list[str] = field(default_factory=list)
     askers: list[Any] = field(default_factory=list)
-    """Who asked for the deletions."""
+    """The operators' requests that wait for the deletions."""
     lives: list[Cursor] = field(default_factory=list)
-    """The lives that ``moved`` is about."""
+    """The lives that ``moved`` refers to."""
 
 
 class Cursors:
     """The cursors of one log.
 
-    ``_current`` has the life that each name stands for now, ``_durable`` those that the journal has. News waits in
-    ``_news`` and ``_deleted`` for the next commit, and in ``_sealed`` for its acknowledgement; one commit is in flight
+    ``_current`` has the present life of each name. ``_durable`` has the lives that are in the journal. Changes wait in
+    ``_news`` and ``_deleted`` for the next commit, and in ``_sealed`` for its acknowledgement. One commit is in flight
     at a time.
     """
 
@@ -73,13 +73,13 @@ class Cursors:
         self._deleted: dict[str, list[Any]] = {}
         self._sealed = CursorChanges()
         self.ack_since: int | None = None
-        """When the first ACK came that no commit has taken."""
+        """When the first ACK was received that is not part of any commit yet."""
 
-    # The journal's side.
+    # The journal.
 
     @property
     def durable(self) -> dict[str, int]:
-        """Each cursor that the journal has, and its ACKed offset."""
+        """The cursors in the journal, with their ACKed offsets."""
         return {name: cursor.acked or 0 for name, cursor in self._durable.items()}
 
     def facts(self) -> list[CursorFacts]:
@@ -87,12 +87,12 @@ class Cursors:
         return [(name, cursor.acked or 0, cursor.life) for name, cursor in self._durable.items()]
 
     def restore(self, facts: Iterable[CursorFacts]) -> None:
-        """Take over the cursors of a base."""
+        """Load the cursors of a base."""
         self._durable = {name: Cursor(name, life=life, acked=acked) for name, acked, life in facts}
         self._current = dict(self._durable)
 
     def replay(self, commit: int, deleted: Iterable[str], moved: Iterable[tuple[str, int]]) -> None:
-        """Apply what entry ``commit`` of the journal says."""
+        """Apply the changes of journal entry ``commit``."""
         for name in deleted:
             self._durable.pop(name, None)
         for name, acked in moved:
@@ -100,25 +100,25 @@ class Cursors:
             cursor.acked = acked
         self._current = dict(self._durable)
 
-    # What subscribers and operators ask for.
+    # Requests of subscribers and operators.
 
     def find(self, name: str) -> Cursor | None:
-        """The life that the name stands for now, durable or on its way; None if there is no such cursor."""
+        """The present life of the name, durable or not. None if there is no such cursor."""
         return self._current.get(name)
 
     def create(self, name: str, start: Start) -> Cursor:
-        """Have the next commit create a cursor."""
+        """Add the creation of a cursor to the next commit."""
         cursor = self._current[name] = self._news[name] = Cursor(name, start)
         return cursor
 
     def delete(self, name: str, asker: Any) -> None:
-        """Have the next commit delete a cursor, and ``asker`` be told."""
+        """Add the deletion of a cursor to the next commit, which then answers ``asker``."""
         self._current.pop(name, None)
         self._news.pop(name, None)
         self._deleted.setdefault(name, []).append(asker)
 
     def ack(self, cursor: Cursor, below: int, now: int) -> None:
-        """Everything below the offset is ACKed; a life that was deleted is not moved any more."""
+        """ACK everything below the offset. No effect on a deleted life."""
         if below <= cursor.newest or self._current.get(cursor.name) is not cursor:
             return
         cursor.heard = below
@@ -127,15 +127,15 @@ class Cursors:
             self.ack_since = now
 
     def slowest(self) -> tuple[str, int] | None:
-        """The durable cursor that keeps the most, and its offset."""
+        """The durable cursor with the smallest offset, which keeps the most records, and that offset."""
         return min(self.durable.items(), key=lambda item: item[1], default=None)
 
     def urgent(self) -> bool:
-        """Whether a commit is wanted at once: somebody waits for a cursor to be created or deleted."""
+        """Whether to commit at once, because the creation or deletion of a cursor is waiting."""
         return bool(self._deleted) or any(self._is_new(cursor) for cursor in self._news.values())
 
     def askers(self) -> list[Any]:
-        """Everybody who waits for a deletion."""
+        """All requests that wait for a deletion."""
         return self._sealed.askers + [asker for waiting in self._deleted.values() for asker in waiting]
 
     @staticmethod
@@ -145,7 +145,7 @@ class Cursors:
     # Commits.
 
     def seal(self, start: int, end: int) -> CursorChanges:
-        """What the commit now being sealed says; ``start`` and ``end`` are the log's before it."""
+        """The changes for the commit that is being sealed. ``start`` and ``end`` are the log's before it."""
         for cursor in self._news.values():
             begin = (start if cursor.start is Start.OLDEST else end) if self._is_new(cursor) else 0
             cursor.sealed = max(cursor.heard, begin)
@@ -157,12 +157,12 @@ class Cursors:
         return self._sealed
 
     def after(self, changes: CursorChanges) -> dict[str, int]:
-        """The cursors as ``changes`` will leave them."""
+        """The cursors as they will be after ``changes``."""
         kept = {name: acked for name, acked in self.durable.items() if name not in changes.deleted}
         return {**kept, **changes.moved}
 
     def committed(self, commit: int) -> CursorChanges:
-        """What was sealed is in the journal, as entry ``commit``."""
+        """The sealed changes are in the journal, as entry ``commit``."""
         changes, self._sealed = self._sealed, CursorChanges()
         for name in changes.deleted:
             self._durable.pop(name, None)

@@ -1,7 +1,6 @@
-"""The bytes of a log: journal entries, the base's meta part, and segment rows.
+"""The stored formats of a log: journal entries, the base's meta part, and segment rows.
 
-All are MessagePack arrays that begin with their format number. A reader that meets a newer format
-refuses it by name instead of guessing.
+All are MessagePack arrays that begin with their format number. A reader refuses an unknown format and names it.
 """
 
 from __future__ import annotations
@@ -13,42 +12,42 @@ import msgspec
 from millwheel.store.contract import CorruptValueError
 from millwheel.worker.log.cursors import CursorFacts
 
-__all__ = ["FORMAT", "LogEntry", "LogMeta", "SegmentBlob", "SegmentFacts", "decode", "encode", "row_key"]
+__all__ = ["LOG_ENTRY_FORMAT", "LogEntry", "LogMeta", "SegmentBlob", "SegmentFacts", "decode", "encode", "row_key"]
 
-FORMAT: Final = 1
+LOG_ENTRY_FORMAT: Final = 1
 
 SegmentFacts = tuple[int, int, int, int, int, int]
-"""first, end, size, age, watermark, commit: a segment as the base lists it."""
+"""(first, end, size, age, watermark, commit): a segment in the base."""
 
 
 class LogEntry(msgspec.Struct, array_like=True, frozen=True):
-    """What one commit changed. Applied in order onto a base, entries give the log's exact state (G2, G12)."""
+    """The changes of one commit. A base with its entries applied in order is the log's exact state (G2, G12)."""
 
     format: int
     watermark: int
-    """The input watermark when it was sealed: no record of this entry or a later one is below it, late ones aside."""
+    """The input watermark at sealing. No record of this or a later entry is below it, except late ones."""
     age: int
-    """For how long the log had been served when it was sealed, in microseconds: retention counts by it."""
+    """How long the log had been served when the entry was sealed, in microseconds. Retention is measured by it."""
     first: int
     """The offset of the first record."""
     values: list[bytes]
     timestamps: list[int]
     cuts: list[int]
-    """Offsets at which a segment ends. Journaled, so that every owner cuts the same segments."""
+    """Offsets at which a segment ends. They are journaled, so that every owner has the same segments."""
     start: int
-    """The oldest offset kept from this commit on."""
+    """The oldest offset that is kept after this commit."""
     cursors: list[tuple[str, int]]
-    """Cursors and their ACKed offsets, new and moved; applied after ``deleted``. The entry that creates a cursor gives
-    its life a number: that of the commit."""
+    """New and moved cursors with their ACKed offsets, applied after ``deleted``. The entry that creates a cursor
+    numbers its life: the number is that of the commit."""
     deleted: list[str]
     ids: list[Any]
-    """The consumed records' ids, as the dedup puts them."""
+    """The consumed records' ids, as the duplicate check encodes them."""
     counts: tuple[int, int, int]
     """Records, duplicates and late records of this commit."""
 
 
 class LogMeta(msgspec.Struct, array_like=True, frozen=True):
-    """The base part of everything small. The records below ``end`` are in the segment rows that it lists."""
+    """The base part with everything small. The records below ``end`` are in the segment rows that it lists."""
 
     format: int
     watermark: int
@@ -60,7 +59,7 @@ class LogMeta(msgspec.Struct, array_like=True, frozen=True):
 
 
 class SegmentBlob(msgspec.Struct, array_like=True, frozen=True):
-    """One segment row: records from ``first`` on, and from which offsets on which watermark held."""
+    """One segment row: records from ``first`` on, and the watermarks with the offsets from which they applied."""
 
     format: int
     first: int
@@ -79,16 +78,22 @@ _decoders: dict[type, msgspec.msgpack.Decoder[Any]] = {
 
 
 def decode(blob: bytes, type_: type[Blob], where: str) -> Blob:
-    """The value in ``blob``; CorruptValueError naming ``where`` if it is not one of this type and format."""
+    """Decode ``blob``.
+
+    Raises:
+        CorruptValueError: Names ``where`` if the blob has another type or format.
+    """
     try:
         value: Blob = _decoders[type_].decode(blob)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise CorruptValueError(where, f"not a {type_.__name__}: {error}") from error
-    if value.format != FORMAT:
-        raise CorruptValueError(where, f"{type_.__name__} of format {value.format}; this version reads format {FORMAT}")
+    if value.format != LOG_ENTRY_FORMAT:
+        raise CorruptValueError(
+            where, f"{type_.__name__} of format {value.format}; this version reads format {LOG_ENTRY_FORMAT}"
+        )
     return value
 
 
 def row_key(first: int) -> bytes:
-    """The key of the row of the segment that begins at ``first``: rows sort as offsets do."""
+    """The row key of the segment that begins at ``first``. Rows sort as offsets do."""
     return first.to_bytes(8, "big")

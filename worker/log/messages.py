@@ -1,7 +1,7 @@
-"""What goes between a log's core and those who serve its subscribers, beside the messages of every core.
+"""Messages between a log's core and the service for its subscribers, in addition to the messages of every core.
 
-A *subscriber* is whatever object the shell chose for one Subscribe call; the core tells subscribers apart by
-identity and hands them back in its instructions.
+A *subscriber* is any object that the driver chooses for one ``Subscribe`` call. The core distinguishes subscribers by
+identity, and returns them in its instructions.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from millwheel.worker.messages import Event, Instruction
 
 __all__ = [
     "AckOffset",
-    "Answer",
     "CursorInfo",
+    "CursorsAnswer",
     "DeleteCursor",
     "EndSubscription",
     "Fetch",
@@ -31,7 +31,7 @@ __all__ = [
 
 
 class Start(Enum):
-    """Where a cursor that does not exist yet begins, or a tail."""
+    """Where a new cursor or a tail starts."""
 
     OLDEST = "oldest"
     NOW = "now"
@@ -42,12 +42,12 @@ class Start(Enum):
 
 @dataclass(slots=True)
 class Subscribe:
-    """A subscriber has come. ``cursor`` empty: a tail, that keeps nothing.
+    """A new subscriber. ``cursor`` empty: a tail, which stores nothing.
 
-    ``resume``: everything below it was received before (the call is a continuation); None for a beginning. It holds
-    for one ``life`` of the cursor, as a Publish named it; 0 for any.
-    ``name`` is the same on every call of one subscriber, so that one that was taken over does not take its cursor back.
-    ``window``: records sent beyond the cursor's last ACK, at most; a tail is bounded by its fetches alone.
+    ``resume``: the subscriber received everything below this offset before, in an earlier call. None: a first call. It
+    applies to the ``life`` of the cursor that a ``Publish`` named. 0: to any life. ``name`` is the same in every call
+    of one subscriber. So a subscriber that lost the cursor to another one does not take it back. ``window``: maximum
+    number of records sent beyond the cursor's last ACK. Only its fetches limit a tail.
     """
 
     subscriber: Any
@@ -61,7 +61,7 @@ class Subscribe:
 
 @dataclass(slots=True)
 class Fetch:
-    """The subscriber takes ``responses`` more responses."""
+    """The subscriber requests ``responses`` more responses."""
 
     subscriber: Any
     responses: int = 1
@@ -69,7 +69,7 @@ class Fetch:
 
 @dataclass(slots=True)
 class AckOffset:
-    """The subscriber is done with every record below ``below``."""
+    """The subscriber has processed every record below ``below``."""
 
     subscriber: Any
     below: int
@@ -77,21 +77,21 @@ class AckOffset:
 
 @dataclass(slots=True)
 class Unsubscribe:
-    """The subscriber has gone; nothing is sent to it any more."""
+    """The subscriber's call has ended. Nothing more is sent to it."""
 
     subscriber: Any
 
 
 @dataclass(slots=True)
 class ListCursors:
-    """Tell ``asker`` about the cursors; answered by Answer with a list of CursorInfo."""
+    """Return the cursors to ``asker``. Answer ``CursorsAnswer`` with a list of ``CursorInfo``."""
 
     asker: Any
 
 
 @dataclass(slots=True)
 class DeleteCursor:
-    """Forget a cursor, durably; answered by Answer."""
+    """Delete a cursor durably. Answer ``CursorsAnswer``."""
 
     asker: Any
     cursor: str
@@ -105,11 +105,11 @@ LogEvent = Event | Subscribe | Fetch | AckOffset | Unsubscribe | ListCursors | D
 
 @dataclass(slots=True)
 class Publish:
-    """One response: the records ``first .. next - 1``, all committed on disk. Columns of equal length, maybe empty.
+    """One response: the committed records ``first .. next - 1``. Columns of equal length, maybe empty.
 
-    ``watermark``: every record with a smaller timestamp is at a smaller offset than ``next``, late ones aside;
-    MAX_TIMESTAMP only where nothing is left. ``acked`` is the cursor's durable ACK, and ``life``
-    the number of its life (0 for a tail).
+    ``watermark``: every record with a smaller timestamp has an offset below ``next``, except late records. It is
+    MAX_TIMESTAMP only if no records are left to read. ``acked`` is the cursor's durable ACK. ``life`` is the number of
+    its life (0 for a tail).
     """
 
     subscriber: Any
@@ -124,7 +124,7 @@ class Publish:
 
 @dataclass(slots=True)
 class EndSubscription:
-    """The subscriber's call ends with ``error``."""
+    """End the subscriber's call with ``error``."""
 
     subscriber: Any
     error: RequestError
@@ -132,7 +132,7 @@ class EndSubscription:
 
 @dataclass(frozen=True, slots=True)
 class CursorInfo:
-    """A durable cursor: ``acked``, the offset below which it has ACKed all; ``end``, the log's next offset."""
+    """A durable cursor: ``acked``, the offset below which everything is ACKed, and ``end``, the log's next offset."""
 
     name: str
     acked: int
@@ -140,12 +140,12 @@ class CursorInfo:
 
 
 @dataclass(slots=True)
-class Answer:
-    """The answer for ``asker``: the cursors asked for, or why there are none."""
+class CursorsAnswer:
+    """The answer to ``asker``: the requested cursors, or an error."""
 
     asker: Any
     cursors: list[CursorInfo]
     error: RequestError | None = None
 
 
-LogInstruction = Instruction | Publish | EndSubscription | Answer
+LogInstruction = Instruction | Publish | EndSubscription | CursorsAnswer

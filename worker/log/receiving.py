@@ -1,17 +1,17 @@
-"""Taking deliveries in: limits, the duplicate check, and the bounds of intake and log (6.1.1; G13)."""
+"""Admission of deliveries to a log: limits, the duplicate check, and the bounds of queue and log (6.1.1; G13)."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Final
 
-from millwheel.core.time import MIN_TIMESTAMP
+from millwheel.model.time import MIN_TIMESTAMP
 from millwheel.rpc.v1.delivery_pb2 import DeliveryOutcome
+from millwheel.worker.admission import DeliveryAdmission, column_problem, refusal
 from millwheel.worker.arrivals import Admission
-from millwheel.worker.dedup import Verdict
-from millwheel.worker.judging import Judging, column_problem, refusal
-from millwheel.worker.log.segments import RECORD_OVERHEAD, records_size
-from millwheel.worker.log.state import LogState, Piece, Receipt
+from millwheel.worker.dedup import DeliveryVerdict
+from millwheel.worker.log.segments import RECORD_OVERHEAD_BYTES, records_size
+from millwheel.worker.log.state import FreshRecords, LogReceipt, LogState
 from millwheel.worker.messages import Acknowledge, Delivery, Instruction
 from millwheel.worker.turns import HolderTurns
 
@@ -21,16 +21,16 @@ _ACKED: Final = DeliveryOutcome.DELIVERY_OUTCOME_ACKED
 _INVALID: Final = DeliveryOutcome.DELIVERY_OUTCOME_INVALID
 
 
-class LogReceiving(Judging):
-    """Judges deliveries and puts what is fresh in line."""
+class LogReceiving(DeliveryAdmission):
+    """Checks deliveries and queues the fresh records."""
 
     def __init__(self, state: LogState) -> None:
         super().__init__(state, state.settings.queue_bytes)
         self.state = state
-        self._turns: HolderTurns[Receipt] = HolderTurns(lambda receipt, _: receipt.open == 0)
+        self._turns: HolderTurns[LogReceipt] = HolderTurns(lambda receipt, _: receipt.open == 0)
 
     def deliver(self, delivery: Delivery, serving: bool) -> list[Instruction]:
-        """Judge a delivery. Every record of it is ACKed in the end, or answered for by another outcome."""
+        """Check a delivery. Every record of it is finally ACKed, or answered with another outcome."""
         config = self.state.config
         if not serving:
             return [refusal(delivery, "the log is being opened")]
@@ -47,7 +47,7 @@ class LogReceiving(Judging):
     def _admit(
         self,
         delivery: Delivery,
-        verdict: Verdict | None,
+        verdict: DeliveryVerdict | None,
         fresh: Sequence[int],
         waiting: Sequence[int],
         out: list[Instruction],
@@ -71,19 +71,20 @@ class LogReceiving(Judging):
                 excluded = sorted([*excluded, *ahead])
                 why = reason
         self._answer_taken(delivery, fresh, excluded, why, out)
-        receipt: Receipt | None = None
+        receipt: LogReceipt | None = None
         if fresh:
-            receipt = Receipt(delivery, excluded)
+            receipt = LogReceipt(delivery, excluded)
             self._put(receipt, verdict, fresh)
         if beyond:
             self._turns.entered(delivery.sender.origin, min(delivery.timestamps), receipt)
         return Admission.TAKEN
 
     def _limit(self, delivery: Delivery) -> tuple[int, str] | None:
-        """A bound above which timestamps are refused, and why; None while there is room.
+        """A bound above which timestamps are refused, and the reason. None while there is room.
 
-        What holds the watermark back is admitted, so that a full log doesn't stop time for everybody,
-        up to a quarter beyond the cap: a subscriber that never comes back must not fill the store.
+        Records that hold the watermark are accepted up to a quarter above the cap. So a full log does not stop the
+        watermark for all consumers. Above that, everything is refused: a subscriber that never returns must not fill
+        the store.
         """
         state, settings = self.state, self.state.settings
         kept = state.records.kept + state.intake.bytes
@@ -108,8 +109,8 @@ class LogReceiving(Judging):
             f"or delete it with `millwheel stream cursors delete {stream} {name}`"
         )
 
-    def _put(self, receipt: Receipt, verdict: Verdict, fresh: Sequence[int]) -> None:
-        """Put fresh records in line, in pieces that fit a segment each."""
+    def _put(self, receipt: LogReceipt, verdict: DeliveryVerdict, fresh: Sequence[int]) -> None:
+        """Queue fresh records, in pieces that each fit into a segment."""
         delivery = receipt.delivery
         values, timestamps = delivery.values, delivery.timestamps
         whole = len(fresh) == len(values)
@@ -118,19 +119,19 @@ class LogReceiving(Judging):
         size, limit = records_size(values), self.state.settings.segment_bytes
         put = self.state.intake.put
         if size <= limit:
-            put(Piece(receipt, verdict, None if whole else fresh, values, timestamps, size))
+            put(FreshRecords(receipt, verdict, None if whole else fresh, values, timestamps, size))
             return
         for first, last, size in _cut(values, limit):
             part = fresh[first:last]
-            put(Piece(receipt, verdict, part, values[first:last], timestamps[first:last], size))
+            put(FreshRecords(receipt, verdict, part, values[first:last], timestamps[first:last], size))
 
 
 def _cut(values: Sequence[bytes], limit: int) -> list[tuple[int, int, int]]:
-    """(first, last + 1, size) of the pieces of a delivery too large for one segment."""
+    """(first, last + 1, size) of each piece of a delivery that is too large for one segment."""
     cuts: list[tuple[int, int, int]] = []
     first = size = 0
     for index, value in enumerate(values):
-        one = len(value) + RECORD_OVERHEAD
+        one = len(value) + RECORD_OVERHEAD_BYTES
         if size and size + one > limit:
             cuts.append((first, index, size))
             first, size = index, 0

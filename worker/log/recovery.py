@@ -1,11 +1,11 @@
-"""Takeover of a log: the soft state from what the journal's head names, and nothing else (sections 6.2, 7.1; G12)."""
+"""Takeover of a log: restores the cached state only from what the journal's head names (sections 6.2, 7.1; G12)."""
 
 from __future__ import annotations
 
-from millwheel.core.keys import ALL_KEYS
+from millwheel.model.keys import ALL_KEYS
 from millwheel.store.contract import CorruptValueError, PartId
+from millwheel.worker.admission import SEGMENT_PART
 from millwheel.worker.dedup import Dedup, IdDelta
-from millwheel.worker.judging import SEGMENT_PART
 from millwheel.worker.log.checkpoint import DEDUP_PART, META_PART
 from millwheel.worker.log.entry import LogEntry, LogMeta, decode
 from millwheel.worker.log.state import LogState
@@ -15,7 +15,11 @@ __all__ = ["recover"]
 
 
 def recover(state: LogState, opened: Opened) -> None:
-    """Rebuild ``state`` from the base parts and the entries above the floor; CorruptValueError names what is wrong."""
+    """Rebuild ``state`` from the base parts and the entries above the truncation point.
+
+    Raises:
+        CorruptValueError: Names the part or entry that is missing or damaged.
+    """
     head, where = opened.head, f"journal {state.config.journal}"
     if len(opened.entries) != head.commit - head.floor:
         needed = f"entries {head.floor + 1} to {head.commit} are needed"
@@ -59,7 +63,7 @@ def _restore_meta(state: LogState, meta: LogMeta) -> None:
 
 
 def _apply(state: LogState, number: int, entry: LogEntry, where: str) -> None:
-    """Apply one entry: the same changes, in the same order, as when its owner committed it."""
+    """Apply one entry: the same changes in the same order as its owner's at the commit."""
     if entry.first != state.records.end:
         raise CorruptValueError(
             f"{where}, entry {number}", f"it begins at offset {entry.first}, and the log ends at {state.records.end}"

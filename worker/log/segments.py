@@ -1,7 +1,7 @@
 """The committed records of a log: segments of consecutive offsets, in memory, in the store, or both.
 
-Invariants: the closed segments and the open one cover ``start .. end - 1`` without a gap; a segment that is not
-stored is in memory; every owner cuts the same segments, for the cuts are journaled.
+Invariants: The closed segments and the open one cover ``start .. end - 1`` without a gap. A segment that is not stored
+is in memory. Every owner has the same segments, because their ends are journaled.
 """
 
 from __future__ import annotations
@@ -11,23 +11,23 @@ from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from millwheel.core.time import MIN_TIMESTAMP
-from millwheel.worker.log.entry import FORMAT, LogEntry, SegmentBlob, SegmentFacts, encode
+from millwheel.model.time import MIN_TIMESTAMP
+from millwheel.worker.log.entry import LOG_ENTRY_FORMAT, LogEntry, SegmentBlob, SegmentFacts, encode
 
-__all__ = ["RECORD_OVERHEAD", "Records", "Segment", "records_size"]
+__all__ = ["RECORD_OVERHEAD_BYTES", "LogSegment", "Records", "records_size"]
 
-RECORD_OVERHEAD: Final = 16
-"""Bytes of a record beside its value, about, in the journal and in a segment row."""
-_MEMORY_OVERHEAD: Final = 80
-"""Bytes of a record beside its value and RECORD_OVERHEAD, about, in memory: two objects and their places in lists."""
+RECORD_OVERHEAD_BYTES: Final = 16
+"""Approximate bytes of a record beside its value, in the journal and in a segment row."""
+_MEMORY_OVERHEAD_BYTES: Final = 80
+"""Approximate bytes of a record in memory beside its value and RECORD_OVERHEAD: two objects, two list slots."""
 
 
 def records_size(values: Sequence[bytes]) -> int:
-    """Bytes that records take in the journal or in a row, about."""
-    return sum(map(len, values)) + RECORD_OVERHEAD * len(values)
+    """Approximate bytes of records in the journal or in a row."""
+    return sum(map(len, values)) + RECORD_OVERHEAD_BYTES * len(values)
 
 
-class Segment:
+class LogSegment:
     """Consecutive records. ``values`` and ``timestamps`` are empty while ``loaded`` is False."""
 
     __slots__ = (
@@ -53,22 +53,22 @@ class Segment:
         self.commit = 0
         """The commit that wrote its newest record."""
         self.age = 0
-        """For how long the log had been served at that commit."""
+        """The log's ``age`` at that commit, in microseconds."""
         self.opened = 0
-        """And at the commit that wrote its oldest record."""
+        """The log's ``age`` at the commit that wrote its oldest record."""
         self.watermark: int = MIN_TIMESTAMP
-        """The watermark that held at its first record."""
+        """The watermark at its first record."""
         self.values: list[bytes] = []
         self.timestamps: list[int] = []
         self.mark_offsets: list[int] = []
         self.mark_values: list[int] = []
         self.loaded = True
         self.written = False
-        """Whether a row of it may be in the store."""
+        """Whether the store may have a row of it."""
 
     @classmethod
-    def stored(cls, facts: SegmentFacts) -> Segment:
-        """A segment of which the base says that the store has it."""
+    def stored(cls, facts: SegmentFacts) -> LogSegment:
+        """A segment that is in the store, from its facts in the base."""
         first, end, size, age, watermark, commit = facts
         segment = cls(first)
         segment.end, segment.size, segment.age, segment.watermark, segment.commit = end, size, age, watermark, commit
@@ -77,13 +77,13 @@ class Segment:
 
     @property
     def facts(self) -> SegmentFacts:
-        """What the base says of it."""
+        """Its facts for the base."""
         return self.first, self.end, self.size, self.age, self.watermark, self.commit
 
     @property
     def memory(self) -> int:
-        """Bytes in memory when loaded, about."""
-        return self.size + _MEMORY_OVERHEAD * (self.end - self.first)
+        """Approximate bytes in memory when loaded."""
+        return self.size + _MEMORY_OVERHEAD_BYTES * (self.end - self.first)
 
     def extend(self, values: Sequence[bytes], timestamps: Sequence[int], entry: LogEntry, commit: int) -> None:
         """Add records of one commit."""
@@ -99,17 +99,21 @@ class Segment:
         self.commit, self.age = commit, entry.age
 
     def watermark_at(self, offset: int) -> int:
-        """The watermark below which no record at ``offset`` or later lies, late ones aside; for a loaded segment."""
+        """The watermark at ``offset`` of a loaded segment: no record from there on is below it, except late ones."""
         return self.mark_values[bisect_right(self.mark_offsets, offset) - 1]
 
     def encode(self) -> bytes:
         """The segment's row."""
         return encode(
-            SegmentBlob(FORMAT, self.first, self.values, self.timestamps, self.mark_offsets, self.mark_values)
+            SegmentBlob(LOG_ENTRY_FORMAT, self.first, self.values, self.timestamps, self.mark_offsets, self.mark_values)
         )
 
     def load(self, blob: SegmentBlob) -> None:
-        """The row has been read; ValueError if it is not this segment's."""
+        """Load the row that was read.
+
+        Raises:
+            ValueError: The row is not this segment's.
+        """
         count = self.end - self.first
         if blob.first != self.first or len(blob.values) != count or len(blob.timestamps) != count:
             raise ValueError(
@@ -121,31 +125,31 @@ class Segment:
         self.loaded = True
 
     def unload(self) -> None:
-        """Leave memory."""
+        """Remove the records from memory."""
         self.values, self.timestamps, self.mark_offsets, self.mark_values = [], [], [], []
         self.loaded = False
 
 
 class Records:
-    """All segments of a log. ``memory`` counts what is loaded, ``kept`` what is kept at all, in bytes."""
+    """All segments of a log. ``memory`` counts the bytes of loaded segments, ``kept`` those of all segments."""
 
     def __init__(self, first: int = 0) -> None:
-        self.closed: list[Segment] = []
+        self.closed: list[LogSegment] = []
         self._firsts: list[int] = []
-        self.open = Segment(first)
-        self.dirty: dict[int, Segment] = {}
-        """Closed segments that are not acknowledged by the store, by first offset; in the order of their commits."""
+        self.open = LogSegment(first)
+        self.dirty: dict[int, LogSegment] = {}
+        """Closed segments that the store has not acknowledged, by first offset, in commit order."""
         self.emptied: dict[int, int] = {}
-        """Rows to be emptied: first offset → the commit that dropped the segment; in the order of those commits."""
-        self._clean: OrderedDict[int, Segment] = OrderedDict()
-        """Loaded segments that are stored; the one used longest ago first."""
+        """Rows to be emptied: first offset → the commit that dropped the segment, in order of these commits."""
+        self._clean: OrderedDict[int, LogSegment] = OrderedDict()
+        """Loaded segments that are stored, the least recently used first."""
         self.memory = 0
         self.dirty_memory = 0
         self.kept = 0
 
     @property
     def start(self) -> int:
-        """The oldest offset kept."""
+        """The oldest offset that is kept."""
         return self.closed[0].first if self.closed else self.open.first
 
     @property
@@ -154,10 +158,10 @@ class Records:
         return self.open.end
 
     def restore(self, segments: Sequence[SegmentFacts], end: int) -> None:
-        """Begin with what a base lists."""
-        self.closed = [Segment.stored(facts) for facts in segments]
+        """Start with the segments of a base."""
+        self.closed = [LogSegment.stored(facts) for facts in segments]
         self._firsts = [segment.first for segment in self.closed]
-        self.open = Segment(end)
+        self.open = LogSegment(end)
         self.kept = sum(segment.size for segment in self.closed)
 
     # Growing.
@@ -197,7 +201,7 @@ class Records:
         self._firsts.append(segment.first)
         self.dirty[segment.first] = segment
         self.dirty_memory += segment.memory
-        self.open = Segment(segment.end)
+        self.open = LogSegment(segment.end)
 
     def _drop(self, start: int, commit: int) -> None:
         count = 0
@@ -209,7 +213,7 @@ class Records:
         del self.closed[:count]
         del self._firsts[:count]
 
-    def _forget(self, segment: Segment, commit: int) -> None:
+    def _forget(self, segment: LogSegment, commit: int) -> None:
         self.kept -= segment.size
         if segment.loaded:
             self.memory -= segment.memory
@@ -222,13 +226,13 @@ class Records:
     # The store.
 
     def covered(self, commit: int) -> bool:
-        """Whether the rows of everything that closed segments took from commits up to ``commit`` are acknowledged."""
+        """Whether the rows of all closed segments with records of commits up to ``commit`` are acknowledged."""
         oldest = next(iter(self.dirty.values()), None)
         emptied = next(iter(self.emptied.values()), None)
         return (oldest is None or oldest.commit > commit) and (emptied is None or emptied > commit)
 
     def acknowledged(self, firsts: Sequence[int], emptied: Sequence[tuple[int, int]]) -> None:
-        """The rows of these segments are stored, and these rows are emptied."""
+        """The rows of segments ``firsts`` are stored. The rows ``emptied`` are empty."""
         for first in firsts:
             segment = self.dirty.pop(first, None)
             if segment is not None:
@@ -238,14 +242,14 @@ class Records:
             if self.emptied.get(first) == commit:
                 del self.emptied[first]
 
-    def loaded(self, segment: Segment, blob: SegmentBlob) -> None:
+    def loaded(self, segment: LogSegment, blob: SegmentBlob) -> None:
         """A segment has been read back."""
         segment.load(blob)
         self.memory += segment.memory
         self._clean[segment.first] = segment
 
     def evict(self, limit: int) -> None:
-        """Have stored segments leave memory, those used longest ago first, until ``limit`` bytes are kept to."""
+        """Remove the least recently used stored segments from memory, until at most ``limit`` bytes are used."""
         while self.memory > limit and self._clean:
             _, segment = self._clean.popitem(last=False)
             self.memory -= segment.memory
@@ -253,8 +257,8 @@ class Records:
 
     # Reading.
 
-    def find(self, offset: int) -> Segment:
-        """The segment that holds ``offset``, from ``start`` to ``end`` (which is in the open one)."""
+    def find(self, offset: int) -> LogSegment:
+        """The segment with ``offset``, which is from ``start`` to ``end``. ``end`` is in the open segment."""
         if offset >= self.open.first:
             return self.open
         segment = self.closed[bisect_right(self._firsts, offset) - 1]
@@ -262,13 +266,13 @@ class Records:
             self._clean.move_to_end(segment.first)
         return segment
 
-    def known(self, first: int) -> Segment | None:
-        """The closed segment that begins at ``first``, or None if there is none (any more)."""
+    def known(self, first: int) -> LogSegment | None:
+        """The closed segment that begins at ``first``. None if there is none (any more)."""
         at = bisect_right(self._firsts, first) - 1
         return self.closed[at] if at >= 0 and self._firsts[at] == first else None
 
-    def oldest(self) -> Iterator[Segment]:
-        """Every segment that holds records, the oldest first."""
+    def oldest(self) -> Iterator[LogSegment]:
+        """Every segment with records, the oldest first."""
         yield from self.closed
         if self.open.end > self.open.first:
             yield self.open

@@ -1,4 +1,4 @@
-"""Who a log is, what it keeps, and its bounds."""
+"""The configuration of a log: its identity, its retention and its limits."""
 
 from __future__ import annotations
 
@@ -6,21 +6,21 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from millwheel.core.keys import ALL_KEYS, KeyInterval
+from millwheel.model.keys import ALL_KEYS, KeyInterval
 
 __all__ = ["DEFAULT_RETENTION", "LogConfig", "LogRetention", "LogSettings"]
 
 
 @dataclass(frozen=True, slots=True)
 class LogRetention:
-    """What a log without cursors keeps; 0 sets no bound. Whole segments go, so up to one segment more is kept."""
+    """What a log without cursors keeps. 0: no limit. Only whole segments are dropped, so up to one more is kept."""
 
     stated: bool = field(default=False, kw_only=True)
-    """Whether the stream states it. Then it is kept beside cursors, too, for subscribers that come later; else records
-    go as soon as every cursor has ACKed them."""
+    """Whether the stream's definition sets the retention. If so, it also applies beside cursors, for later
+    subscribers. If not, records are dropped as soon as every cursor has ACKed them."""
 
     max_age: int = 0
-    """Microseconds of wall time since the record was committed."""
+    """Microseconds since the record was committed, counted while the log is served."""
     max_bytes: int = 0
 
 
@@ -30,34 +30,35 @@ DEFAULT_RETENTION: Final = LogRetention(max_age=3_600_000_000, max_bytes=256 << 
 
 @dataclass(frozen=True, slots=True)
 class LogSettings:
-    """Bounds and delays of a log's core. Times are microseconds, sizes bytes."""
+    """Limits and delays of a log's core. Times are in microseconds, sizes in bytes."""
 
     batch_bytes: int = 4 << 20
-    """Records in one commit, about: a quarter of what Cassandra takes in one write."""
+    """Approximate size of the records in one commit: a quarter of Cassandra's limit for one write."""
     segment_bytes: int = 1 << 20
-    """Records in one segment row, about (a single record may be as large)."""
+    """Approximate size of the records in one segment row. A single record may be larger."""
     queue_bytes: int = 64 << 20
-    """Received and uncommitted, at most; beyond it, records ahead of the watermark are refused (G13)."""
+    """Maximum size of received and uncommitted records. Above it, records ahead of the watermark are refused (G13)."""
     memory_bytes: int = 64 << 20
-    """Committed records kept in memory, about. Beyond it, stored segments leave, those used longest ago first."""
+    """Approximate size of committed records in memory. Above it, the least recently used stored segments go."""
     cap_bytes: int = 16 << 30
-    """Records kept. Beyond it, those ahead of the watermark are refused; a quarter beyond it, all are (G13)."""
+    """Maximum size of kept records. Above it, records ahead of the watermark are refused. From a quarter above it
+    on, all records are refused (G13)."""
     ack_delay: int = 50_000
-    """How long an ACK waits for records to be journaled with before it gets an append of its own."""
+    """How long an ACK waits for records to share an append with. After that it gets a separate append."""
     watermark_delay: int = 20_000
-    """How long after the last append a watermark that subscribers wait for gets one of its own, if no record comes."""
+    """Delay after the last append before a new watermark is journaled without records, if subscribers wait for it."""
     checkpoint_entries: int = 5_000
     checkpoint_bytes: int = 32 << 20
-    """Journal beyond the floor after which the base is written anew: the most that a takeover replays."""
+    """Size of the journal above the truncation point that starts a new base. It bounds what a takeover replays."""
     flush_bytes: int = 8 << 20
-    """Segment rows written in one go, about."""
+    """Approximate size of segment rows in one write."""
     publish_records: int = 1_000
     publish_bytes: int = 1 << 20
-    """One response to a subscriber, at most (a single record may be as large)."""
+    """Maximum size of one response to a subscriber. A single record may be larger."""
     window: int = 10_000
-    """Records sent beyond a cursor's last ACK where the subscriber does not say."""
+    """Default for the number of records sent beyond a cursor's last ACK."""
     reads: int = 8
-    """Segments read back at once, at most."""
+    """Maximum number of segments that are read back at once."""
 
     def __post_init__(self) -> None:
         if self.cap_bytes < 4 * self.segment_bytes:
@@ -69,7 +70,7 @@ class LogSettings:
 
 @dataclass(frozen=True, slots=True)
 class LogConfig:
-    """Who the log is. ``computation`` is its incarnation id; ``senders`` are all that its watermark follows."""
+    """The log's identity. ``computation`` is its incarnation id. Its watermark depends on all ``senders``."""
 
     stream: str
     computation: str
@@ -77,11 +78,11 @@ class LogConfig:
     sequencer: int
     senders: frozenset[str]
     slack: Mapping[str, int] = field(default_factory=dict)
-    """By sending injector: how far behind its watermark the ids of late records are kept (6.1.1)."""
+    """How far behind an injector's watermark the ids of its late records are kept, in microseconds (6.1.1)."""
     retention: LogRetention = DEFAULT_RETENTION
     settings: LogSettings = field(default_factory=LogSettings)
 
     @property
     def keys(self) -> KeyInterval:
-        """A log has one interval, of every key."""
+        """A log has one interval, with every key."""
         return ALL_KEYS

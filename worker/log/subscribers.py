@@ -1,7 +1,8 @@
-"""Subscribers of a log: who reads where, and what may be sent to each (design §9).
+"""Subscribers of a log: their positions, and what may be sent to them.
 
-A response goes out only for a fetch, only with records that are committed, and, from a cursor, only
-within the window beyond its last ACK. Of several subscribers of one cursor the newest goes on; the others end.
+Invariant: a response is sent only for a fetch, and only with committed records. With a cursor it contains only records
+in the window beyond the cursor's last ACK. If several subscribers use one cursor, the newest continues and the others
+end.
 """
 
 from __future__ import annotations
@@ -10,33 +11,33 @@ from collections.abc import Mapping, Sequence
 from itertools import accumulate
 from typing import Any, Final
 
-from millwheel.core.time import MAX_TIMESTAMP
+from millwheel.model.time import MAX_TIMESTAMP
 from millwheel.rpc.failures import FailureCode, RequestError
 from millwheel.store.contract import CorruptValueError, StateRow
 from millwheel.worker.log.cursors import Cursor
 from millwheel.worker.log.entry import SegmentBlob, decode, row_key
 from millwheel.worker.log.messages import AckOffset, EndSubscription, Fetch, LogInstruction, Publish, Start, Subscribe
-from millwheel.worker.log.segments import Segment
+from millwheel.worker.log.segments import LogSegment
 from millwheel.worker.log.state import LogState
 from millwheel.worker.messages import ReadStates
 
 __all__ = ["Subscribers"]
 
 _LAST: Final = MAX_TIMESTAMP - 1
-"""The watermark of who has not read all: the end is told only where nothing is left."""
+"""The largest watermark for a subscriber that has not read everything. MAX_TIMESTAMP means: no records are left."""
 
-_NAMES: Final = 64
+_MAX_NAMES: Final = 64
 
 
 class _Session:
-    """One subscriber. ``told`` is the last (watermark, next offset, durable ACK) that it was sent."""
+    """One subscriber. ``told`` is the last (watermark, next offset, durable ACK) that was sent to it."""
 
     __slots__ = ("credit", "cursor", "position", "ready", "resume", "subscriber", "told", "window")
 
     def __init__(self, subscriber: Any, cursor: Cursor | None, window: int, resume: int | None) -> None:
         self.subscriber = subscriber
         self.cursor = cursor
-        """The life that it reads by; None for a tail."""
+        """The cursor's life that it reads with. None for a tail."""
         self.window = window
         self.resume = resume
         self.position = 0
@@ -52,10 +53,10 @@ class Subscribers:
     def __init__(self, state: LogState) -> None:
         self.state = state
         self._sessions: dict[int, _Session] = {}
-        """By the identity of the subscriber, which the session keeps alive."""
+        """By the subscriber's ``id()``. The session keeps the subscriber alive, so ids are unique."""
         self._by_cursor: dict[str, _Session] = {}
         self._names: dict[str, list[str]] = {}
-        """Names of those who had each cursor; the last has it still. In memory alone, and not for ever."""
+        """Names of recent subscribers of each cursor. The last one has the cursor. Bounded, and only in memory."""
         self._reading: set[int] = set()
         """First offsets of the segments that are being read back."""
         self._wanted: list[int] = []
@@ -63,10 +64,10 @@ class Subscribers:
     def __len__(self) -> int:
         return len(self._sessions)
 
-    # Coming and going.
+    # Start and end of subscriptions.
 
     def subscribe(self, event: Subscribe) -> list[LogInstruction]:
-        """A subscriber has come; a former one of the same cursor ends."""
+        """Add a subscriber. An earlier subscriber of the same cursor ends."""
         state, out = self.state, list[LogInstruction]()
         end = state.records.end
         if event.resume is not None and event.resume > end:
@@ -92,17 +93,17 @@ class Subscribers:
         return out
 
     def _enter(self, cursor: str, name: str) -> bool:
-        """Whether the cursor is ``name``'s to take: not if another has taken it over from ``name`` before."""
+        """Whether ``name`` may take the cursor: not if another subscriber took it from ``name`` before."""
         names = self._names.setdefault(cursor, [])
         if name and name in names[:-1]:
             return False
         if not names or names[-1] != name:
             names.append(name)
-            del names[:-_NAMES]
+            del names[:-_MAX_NAMES]
         return True
 
     def unsubscribe(self, subscriber: Any) -> None:
-        """The subscriber has gone."""
+        """Remove a subscriber whose call has ended."""
         session = self._sessions.pop(id(subscriber), None)
         if session is None or session.cursor is None:
             return
@@ -114,7 +115,7 @@ class Subscribers:
         return EndSubscription(session.subscriber, error)
 
     def end_cursor(self, name: str) -> list[LogInstruction]:
-        """The cursor is being deleted."""
+        """The cursor is being deleted: end its subscriber."""
         session = self._by_cursor.get(name)
         self._names.pop(name, None)
         if session is None:
@@ -122,7 +123,7 @@ class Subscribers:
         return [self._end(session, self._deleted(name))]
 
     def end_all(self, error: RequestError) -> list[LogInstruction]:
-        """Nobody is served any more."""
+        """End all subscribers."""
         return [self._end(session, error) for session in list(self._sessions.values())]
 
     def _deleted(self, cursor: str) -> RequestError:
@@ -141,20 +142,20 @@ class Subscribers:
         return RequestError(
             FailureCode.OUT_OF_RANGE,
             f"stream {self.state.config.stream!r} has no offset {offset:,}: its log ends at {self.state.records.end:,}",
-            "subscribe anew",
+            "subscribe again",
             reason="OFFSET_BEYOND_END",
         )
 
-    # What they say.
+    # Requests of subscribers.
 
     def fetch(self, event: Fetch) -> None:
-        """The subscriber takes more responses."""
+        """The subscriber requests more responses."""
         session = self._sessions.get(id(event.subscriber))
         if session is not None:
             session.credit += event.responses
 
     def ack(self, event: AckOffset) -> list[LogInstruction]:
-        """The subscriber is done with everything below an offset. A tail keeps nothing, and says nothing by it."""
+        """The subscriber has processed everything below an offset. No effect for a tail, which has no cursor."""
         session = self._sessions.get(id(event.subscriber))
         if session is None or session.cursor is None:
             return []
@@ -167,7 +168,7 @@ class Subscribers:
     # Serving.
 
     def serve(self, out: list[LogInstruction]) -> None:
-        """Send whatever may be sent."""
+        """Send everything that may be sent."""
         for session in list(self._sessions.values()):
             if session.credit and (session.ready or self._make_ready(session)):
                 self._serve(session, out)
@@ -177,7 +178,7 @@ class Subscribers:
             self._wanted = []
 
     def _make_ready(self, session: _Session) -> bool:
-        """Invariant: nothing is sent by a cursor before the creation of this very life of it is in the journal."""
+        """Invariant: nothing is sent through a cursor before the creation of its present life is in the journal."""
         if session.cursor is None or not session.cursor.is_durable:
             return False
         session.ready = True
@@ -200,7 +201,7 @@ class Subscribers:
                 return
             out.append(self._publish(session, segment, min(limit, segment.end)))
 
-    def _publish(self, session: _Session, segment: Segment, limit: int) -> Publish:
+    def _publish(self, session: _Session, segment: LogSegment, limit: int) -> Publish:
         settings, first = self.state.settings, session.position
         low = first - segment.first
         values = segment.values[low : min(limit - segment.first, low + settings.publish_records)]
@@ -216,7 +217,7 @@ class Subscribers:
         return Publish(session.subscriber, first, values, timestamps, watermark, following, acked, life)
 
     def _serve_news(self, session: _Session, out: list[LogInstruction]) -> None:
-        """Nothing to read: say so when the watermark has moved or an ACK has become durable."""
+        """There are no records to send: send an empty response if the watermark or the durable ACK has advanced."""
         if self._news(session) != session.told:
             out.append(self._response(session, session.position, [], []))
 
@@ -225,10 +226,11 @@ class Subscribers:
         return self._watermark_at(session.position), session.position, acked
 
     def _watermark_at(self, offset: int) -> int:
-        """The watermark for who has read everything below ``offset``."""
+        """The watermark for a subscriber that has read everything below ``offset``."""
         state, records = self.state, self.state.records
         if offset >= records.end:
-            # Not what was only heard: of two that take themselves for the owner, one does not know the other's records.
+            # Publish only the journaled watermark. A deposed owner may still receive broadcasts. But it does not know
+            # its successor's records.
             return state.assured
         segment = records.find(offset)
         watermark = segment.watermark_at(offset) if segment.loaded else segment.watermark
@@ -236,7 +238,7 @@ class Subscribers:
 
     # Reading back.
 
-    def _read(self, segment: Segment) -> None:
+    def _read(self, segment: LogSegment) -> None:
         if segment.first not in self._reading and len(self._reading) < self.state.settings.reads:
             self._reading.add(segment.first)
             self._wanted.append(segment.first)
@@ -244,7 +246,7 @@ class Subscribers:
     def rows_read(
         self, keys: Sequence[bytes], rows: Sequence[StateRow | None], damaged: Mapping[bytes, str]
     ) -> list[LogInstruction]:
-        """Segments have been read back. One that is ``damaged`` ends those who need it, and nobody else."""
+        """Segments have been read back. A ``damaged`` segment ends only the subscribers that need it."""
         out: list[LogInstruction] = []
         for key, row in zip(keys, rows, strict=True):
             first = int.from_bytes(key, "big")
@@ -258,7 +260,7 @@ class Subscribers:
                 out.extend(self._lost(segment, error))
         return out
 
-    def _load(self, segment: Segment, row: StateRow | None, why_not: str) -> None:
+    def _load(self, segment: LogSegment, row: StateRow | None, why_not: str) -> None:
         where = f"stream {self.state.config.stream!r}, segment from offset {segment.first:,}"
         if row is None:
             raise CorruptValueError(where, why_not)
@@ -267,14 +269,14 @@ class Subscribers:
         except ValueError as error:
             raise CorruptValueError(where, str(error)) from error
 
-    def _lost(self, segment: Segment, error: CorruptValueError) -> list[LogInstruction]:
+    def _lost(self, segment: LogSegment, error: CorruptValueError) -> list[LogInstruction]:
         failure = RequestError(FailureCode.DATA_LOSS, str(error), "restore the store from a snapshot")
         concerned = [one for one in self._sessions.values() if segment.first <= one.position < segment.end]
         return [self._end(session, failure) for session in concerned]
 
 
 def _fitting(values: Sequence[bytes], limit: int) -> int:
-    """How many of the values make up at most ``limit`` bytes; at least one."""
+    """How many of the values fit into ``limit`` bytes, at least one."""
     for count, size in enumerate(accumulate(map(len, values))):
         if size > limit:
             return max(1, count)

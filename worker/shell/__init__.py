@@ -1,1 +1,1 @@
-"""The worker's shell: drives the cores of the intervals that this process owns against store, network and clock."""
+"""The worker's drivers: they run the cores of this process's intervals against store, network and clock."""

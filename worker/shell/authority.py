@@ -1,4 +1,4 @@
-"""The worker's link to the low watermark authority: reports, acceptances and broadcasts in the worker's terms."""
+"""The worker's client for the low watermark authority: reports, acceptances and broadcasts in the worker's types."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import logging
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import aclosing
 
-from millwheel.client.report_stream import PendingOf, nothing_told
+from millwheel.client.report_stream import PendingOf, nothing_reported
 from millwheel.client.shards import OnePlace, ShardedWatermarks, ShardPlaces
-from millwheel.core.keys import KeyInterval
+from millwheel.model.keys import KeyInterval
 from millwheel.rpc.channel import PASSING
 from millwheel.rpc.failures import RequestError
 from millwheel.rpc.watermarks import INJECTOR_PREFIX, AcceptRefusedError, WatermarkReport, is_injector
@@ -21,29 +21,29 @@ log = logging.getLogger("millwheel.worker")
 
 
 class AuthorityLink:
-    """What a worker asks of the authority, over gRPC."""
+    """The worker's connection to the authority, over gRPC."""
 
     def __init__(self, places: ShardPlaces | str) -> None:
-        """``places``: where the shards are, or the one server that has them all."""
+        """``places``: the addresses of the shards, or of the one server with all shards."""
         places = OnePlace(places) if isinstance(places, str) else places
         self._client = ShardedWatermarks(
             places, on_refused=self._refused, pending_of=lambda name: self.pending_of(name)
         )
         self.on_refused: Callable[[str, KeyInterval, int], None] = lambda computation, keys, sequencer: None
-        """Called with a computation, keys and a sequencer whose report was refused: somebody else owns the keys."""
-        self.pending_of: PendingOf = nothing_told
-        """What the intervals of a computation have at work (7.2)."""
+        """Called with a computation, keys and a sequencer whose report was refused: another owner has the keys."""
+        self.pending_of: PendingOf = nothing_reported
+        """The pending work of a computation's intervals (7.2)."""
 
     async def start(self) -> None:
-        """Begin to send reports."""
+        """Start sending reports."""
         await self._client.__aenter__()
 
     async def close(self) -> None:
-        """Send no more."""
+        """Stop sending."""
         await self._client.close()
 
     def forget(self, computation: str, keys: KeyInterval) -> None:
-        """Report nothing more of an interval that was let go of."""
+        """Report nothing more for a released interval."""
         self._client.forget(computation, keys)
 
     def _refused(self, report: WatermarkReport) -> None:
@@ -51,8 +51,11 @@ class AuthorityLink:
             self.on_refused(report.computation, report.member, report.sequencer)
 
     async def accept(self, computation: str, keys: KeyInterval, sequencer: int) -> int:
-        """Have a sequencer accepted (G4), however long the authority is away; SequencerRefusedError if a larger
-        one holds the keys, or the computation was removed."""
+        """Let the authority accept a sequencer (G4). Waits while the authority is unreachable.
+
+        Raises:
+            SequencerRefusedError: A larger sequencer owns the keys, or the computation was removed.
+        """
         while True:
             try:
                 return await self._client.accept(computation, keys, sequencer)
@@ -80,7 +83,7 @@ class AuthorityLink:
     async def watch(
         self, computations: Iterable[str]
     ) -> AsyncIterator[Mapping[str, tuple[int, Sequence[tuple[KeyInterval | str, int]]]]]:
-        """Broadcast values; an injector's processes are named by their origins, as their deliveries name them."""
+        """Broadcast values. Injector processes have the same names as in their deliveries."""
         async with aclosing(self._client.watch(computations)) as updates:
             async for update in updates:
                 yield {

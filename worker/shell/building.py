@@ -1,4 +1,4 @@
-"""From what the catalog says of an interval to the core that runs it: a computation's, or a stream log's."""
+"""Builds the core of an interval from the catalog: a computation's core, or a stream log's."""
 
 from __future__ import annotations
 
@@ -6,19 +6,19 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from time import perf_counter
 
-from millwheel.core.catalog import Catalog, OwnedInterval, code_of, injector_sender
-from millwheel.core.interval_table import interval_from_proto
-from millwheel.core.time import Duration
+from millwheel.model.catalog import Catalog, OwnedInterval, code_of, injector_sender
+from millwheel.model.interval_table import interval_from_proto
+from millwheel.model.time import Duration
 from millwheel.rpc.v1 import catalog_pb2 as catalog_pb2
 from millwheel.rpc.v1 import topology_pb2 as topology
 from millwheel.sdk.context import OutputBinding
 from millwheel.sdk.dead_letters import dead_letter_stream
 from millwheel.sdk.options import ComputationOptions
-from millwheel.worker.interval import HookMeter, IntervalConfig, IntervalCore, LeavingCore, Settings
+from millwheel.worker.interval import DrainingCore, HookMeter, IntervalConfig, IntervalCore, IntervalSettings
 from millwheel.worker.log import DEFAULT_RETENTION, LogConfig, LogCore, LogRetention
 from millwheel.worker.messages import Parent
 from millwheel.worker.shell.programs import Programs
-from millwheel.worker.shell.routing import Routing
+from millwheel.worker.shell.routing import CatalogRouting
 from millwheel.worker.shell.runloop import steady_now, wall_now
 
 __all__ = ["Builder", "Built"]
@@ -32,20 +32,25 @@ class Built:
     inputs: tuple[str, ...]
     bindings: list[OutputBinding] = field(default_factory=list)
     log_of: str = ""
-    """The stream that the core is the log of; empty for a computation's interval."""
+    """The stream whose log the core is. Empty for a computation's interval."""
     code: topology.CodeReference | None = None
-    """The user's code that it runs; None: none."""
+    """The user code that it runs. None: no code."""
     clock: Callable[[], int] = wall_now
-    """What drives the core: hooks are shown wall time, and a log keeps its records for what has truly passed."""
+    """The core's clock. Hooks see wall time. A log measures elapsed time, so that a set wall clock drops nothing."""
 
 
 class Builder:
     """Builds cores for owned intervals."""
 
     def __init__(
-        self, catalog: Catalog, programs: Programs, routing: Routing, settings: Settings, slow_hook: float = 0.0
+        self,
+        catalog: Catalog,
+        programs: Programs,
+        routing: CatalogRouting,
+        settings: IntervalSettings,
+        slow_hook: float = 0.0,
     ) -> None:
-        """``slow_hook``: seconds from which on hooks count as keeping the event loop; 0: never."""
+        """``slow_hook``: seconds from which on hooks count as blocking the event loop. 0: never."""
         self._catalog = catalog
         self._programs = programs
         self._routing = routing
@@ -53,7 +58,7 @@ class Builder:
         self._slow_hook = slow_hook
 
     def build(self, owned: OwnedInterval) -> Built | None:
-        """The core of an interval; None while its code is not loaded, or if it is gone from the catalog."""
+        """The core of an interval. None while its code is not loaded, or if the catalog does not have it any more."""
         log = self._catalog.log_of(owned.incarnation)
         if log is not None:
             return self._log(owned, log)
@@ -66,7 +71,7 @@ class Builder:
         return self._computation(owned, *found)
 
     def senders(self, inputs: Iterable[str]) -> frozenset[str]:
-        """All that the input watermark over these streams is the minimum of (4.5)."""
+        """All senders of these streams: the input watermark is the minimum of their watermarks (4.5)."""
         return frozenset(sender for stream in inputs for sender in self._catalog.senders(stream))
 
     def _computation(
@@ -106,7 +111,7 @@ class Builder:
     def _leaving(
         self, owned: OwnedInterval, record: catalog_pb2.TopologyRecord, leaving: catalog_pb2.LeavingComputation
     ) -> Built:
-        """Of a removed computation only what it had produced is of interest."""
+        """The draining interval of a removed computation. It only sends what it has already produced."""
         spec = leaving.spec
         options = ComputationOptions(
             exactly_once=spec.exactly_once,
@@ -114,7 +119,7 @@ class Builder:
             straggler_delay=Duration(spec.straggler_delay_us),
         )
         config = self._config(owned, record, (), frozenset())
-        return Built(LeavingCore(config, spec.name, options, self._routing.locate), ())
+        return Built(DrainingCore(config, spec.name, options, self._routing.locate), ())
 
     def _log(self, owned: OwnedInterval, record: catalog_pb2.StreamLogRecord) -> Built:
         inputs = (record.stream,)
@@ -130,13 +135,13 @@ class Builder:
         return Built(LogCore(config), inputs, log_of=record.stream, clock=steady_now)
 
     def slack(self, inputs: Iterable[str]) -> dict[str, int]:
-        """By injected stream: how long the ids of late records are kept (6.1.1)."""
+        """For each injected stream: how long the ids of late records are kept, in microseconds (6.1.1)."""
         specs = {stream: self._catalog.stream(stream) for stream in inputs}
         return {injector_sender(name): spec.id_slack_us for name, spec in specs.items() if spec and spec.injected}
 
 
 def _retention(stated: topology.Retention) -> LogRetention:
-    """A stream's stated retention; where it states none, the default."""
+    """A stream's own retention, or the default if it has none."""
     if not stated.max_age_us and not stated.max_bytes:
         return DEFAULT_RETENTION
     return LogRetention(stated.max_age_us, stated.max_bytes, stated=True)

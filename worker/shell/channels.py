@@ -1,4 +1,4 @@
-"""The way back to a sender: how the answer to a delivery reaches it, in this process or over a stream."""
+"""Channels for answers: how the answer to a delivery reaches its sender, in this process or over a stream."""
 
 from __future__ import annotations
 
@@ -16,32 +16,32 @@ __all__ = ["Channel", "LocalChannel", "answer"]
 
 log = logging.getLogger("millwheel.worker")
 
-_RESEND_FIRST: Final = 0.02
-_RESEND_LAST: Final = 1.0
-"""Seconds until refused batches are sent again, doubled from refusal to refusal, with jitter."""
+_FIRST_RESEND_SECONDS: Final = 0.02
+_MAX_RESEND_SECONDS: Final = 1.0
+"""Seconds until refused batches are sent again. The delay doubles from refusal to refusal, with jitter."""
 
 _TELL_SECONDS: Final = 60.0
-"""How often the log is told, at most, of refusals that go on."""
+"""Minimum seconds between two log lines about continuing refusals."""
 
 
 class Channel(Protocol):
-    """Where answers to deliveries go."""
+    """The destination of answers to deliveries."""
 
     def reply(self, token: int, outcome: DeliveryOutcome.ValueType, remaining: Sequence[int], message: str) -> None:
         """The receiver's answer for the batch ``token``."""
 
 
 class LocalChannel:
-    """Answers to one host's batches, wherever the receiver is: ACKs go in, refusals come back as Resend in a while."""
+    """Answers to one host's batches. ACKs are posted at once. Refusals are posted as ``Resend`` after a delay."""
 
     def __init__(self, host: CoreHost) -> None:
         self._host = host
         self._loop = asyncio.get_running_loop()
         self._refused: dict[int, set[int] | None] = {}
-        """What is to be sent again, by batch: the records of these indexes, or all (None)."""
+        """The records to send again, for each batch: the indexes, or None for all."""
         self._full: set[int] = set()
-        """Those of the batches that were refused for want of room."""
-        self._delay = _RESEND_FIRST
+        """Those of the batches that were refused for lack of room."""
+        self._delay = _FIRST_RESEND_SECONDS
         self._timer: asyncio.TimerHandle | None = None
         self._tell_at = 0.0
 
@@ -50,24 +50,25 @@ class LocalChannel:
         answer(self._host, self, token, outcome, remaining, message)
 
     def acknowledged(self, token: int, remaining: Sequence[int]) -> None:
-        """The receiver has it."""
-        self._delay = _RESEND_FIRST
+        """The receiver has ACKed all records except ``remaining``."""
+        self._delay = _FIRST_RESEND_SECONDS
         self._host.post(Acknowledged(token, remaining))
 
     def later(self, token: int, why: str = "", indexes: Sequence[int] = (), *, full: bool = False) -> None:
-        """Have the batch, or these records of it, sent again, together with others that were refused meanwhile.
+        """Send the batch, or the records ``indexes`` of it, again later. Other batches refused meanwhile are sent with
+        it.
 
-        ``why``: what the receiver said, which the log is told once in a while if it goes on. ``full``: there was no
-        room for the batch, and nothing else was wrong.
+        ``why``: the receiver's message, which is logged at intervals if the refusals continue. ``full``: the batch was
+        refused only for lack of room.
         """
         if not indexes:
             self._host.post(Halted(token))
         if not self._refused:
             self._timer = self._loop.call_later(self._delay * random.uniform(0.5, 1.5), self._resend)
-            if why and self._delay >= _RESEND_LAST and self._loop.time() >= self._tell_at:
+            if why and self._delay >= _MAX_RESEND_SECONDS and self._loop.time() >= self._tell_at:
                 self._tell_at = self._loop.time() + _TELL_SECONDS
                 log.warning("journal %s: its deliveries are refused, and sent again: %s", self._host.journal, why)
-            self._delay = min(self._delay * 2, _RESEND_LAST)
+            self._delay = min(self._delay * 2, _MAX_RESEND_SECONDS)
         if full and token not in self._refused:
             self._full.add(token)
         elif not full:
@@ -75,9 +76,9 @@ class LocalChannel:
         before = self._refused.get(token, set())
         self._refused[token] = None if not indexes or before is None else before.union(indexes)
 
-    def hurry(self) -> None:
-        """Intervals have changed hands: what was refused is sent again at once, to whoever owns its keys now."""
-        self._delay = _RESEND_FIRST
+    def resend_now(self) -> None:
+        """Resend now: intervals have moved, so refused batches are sent at once to the present owners of their keys."""
+        self._delay = _FIRST_RESEND_SECONDS
         if self._timer is not None and self._refused:
             self._timer.cancel()
             self._resend()
@@ -98,7 +99,7 @@ def answer(
     remaining: Sequence[int],
     message: str,
 ) -> None:
-    """Bring a receiver's answer to the sending host."""
+    """Post a receiver's answer to the sending host."""
     if outcome == DeliveryOutcome.DELIVERY_OUTCOME_ACKED:
         channel.acknowledged(token, remaining)
     elif outcome == DeliveryOutcome.DELIVERY_OUTCOME_REFUSED_SEQUENCER:

@@ -1,4 +1,4 @@
-"""DeliveryService: records come in for the intervals that this process owns."""
+"""DeliveryService: receives records for the intervals that this process owns."""
 
 from __future__ import annotations
 
@@ -11,37 +11,38 @@ from millwheel.rpc.errors import answering
 from millwheel.rpc.v1 import delivery_pb2 as wire
 from millwheel.rpc.v1.delivery_pb2_grpc import DeliveryServiceServicer
 from millwheel.worker.shell.host import CoreHost
-from millwheel.worker.shell.owed import Owed
+from millwheel.worker.shell.outstanding import OutstandingBatches
 from millwheel.worker.shell.wire import decode_delivery
 
 __all__ = ["DeliveryService"]
 
 
-_PAUSE: Final = 0.005
-"""Seconds from one message of answers to the next on the same call.
+_PAUSE_SECONDS: Final = 0.005
+"""Seconds between two messages of answers on one call.
 
-A message costs both sides about a tenth of a millisecond, as much as the work on a record, and nobody's result waits
-for an ACK: it lets the sender forget, and its low watermark pass, this much later."""
+A message costs both sides about 0.1 ms, as much as the work on a record. No result waits for an ACK. The delay only
+affects when the sender drops its copy, and when its low watermark advances.
+"""
 
 
 class _StreamChannel:
-    """Answers for one Deliver call; they leave in the order in which they were given, ACKs of whole batches together.
+    """Answers for one ``Deliver`` call, in the order of the replies. ACKs of whole batches are combined.
 
-    No more of them wait than batches are owed an answer, which the sender's window bounds.
+    Invariant: every waiting answer is for a batch that the sender still waits for. So the sender's window bounds them.
     """
 
     def __init__(self) -> None:
         self._answers: deque[wire.DeliverResponse] = deque()
         self._news = asyncio.Event()
-        self._owed = Owed()
+        self._owed = OutstandingBatches()
         self._ended = False
 
     def taken(self, token: int, records: int) -> None:
-        """A batch has come: an answer is owed."""
+        """A batch has arrived, and is outstanding until its last answer."""
         self._owed.add(token, records)
 
     def ended(self) -> None:
-        """No more batches come."""
+        """No more batches will come."""
         self._ended = True
         self._news.set()
 
@@ -59,7 +60,7 @@ class _StreamChannel:
         self._news.set()
 
     async def next(self) -> wire.DeliverResponse | None:
-        """What to send next; None when the sender has said that no more batches come, and every batch is answered."""
+        """The next message. None when the sender has closed its side and every batch is answered."""
         while not self._answers:
             if self._ended and not self._owed:
                 return None
@@ -69,36 +70,36 @@ class _StreamChannel:
 
 
 def _whole(outcome: wire.DeliveryOutcome.ValueType, remaining: Sequence[int]) -> bool:
-    """Whether the answer is an ACK of all that there is to a batch."""
+    """Whether the answer ACKs the whole batch."""
     return outcome == wire.DELIVERY_OUTCOME_ACKED and not remaining
 
 
 class DeliveryService(DeliveryServiceServicer):
-    """Hands batches to hosts. Bounded by the senders' windows and by what each interval's intake admits (G13)."""
+    """Passes batches to hosts. The senders' windows and each interval's admission bound it (G13)."""
 
     def __init__(
         self,
         find: Callable[[str], CoreHost | None],
         prepare: Callable[[wire.PrepareRecordsRequest], Awaitable[wire.PrepareRecordsResponse]],
     ) -> None:
-        """``find``: the host of a journal. ``prepare``: answers PrepareRecords, or raises RequestError."""
+        """``find``: the host of a journal. ``prepare``: answers ``PrepareRecords``, or raises ``RequestError``."""
         self._find = find
         self._prepare = prepare
 
     async def PrepareRecords(self, request: wire.PrepareRecordsRequest, context: Any) -> wire.PrepareRecordsResponse:
-        """Keys and type checks for a sender that does not have the consumer's code."""
+        """Keys and type checks for a sender without the consumer's code."""
         return await answering(context, lambda: self._prepare(request))
 
     async def Deliver(
         self, request_iterator: AsyncIterator[wire.DeliverRequest], context: Any
     ) -> AsyncIterator[wire.DeliverResponse]:
-        """Deliveries one way, answers the other, until the sender hangs up."""
+        """Receives deliveries and sends answers until the sender closes the call."""
         channel = _StreamChannel()
         reader = asyncio.get_running_loop().create_task(self._read(request_iterator, channel))
         try:
             while (response := await channel.next()) is not None:
                 yield response
-                await asyncio.sleep(_PAUSE)
+                await asyncio.sleep(_PAUSE_SECONDS)
         finally:
             reader.cancel()
             await asyncio.gather(reader, return_exceptions=True)

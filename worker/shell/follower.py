@@ -1,4 +1,4 @@
-"""Following the coordinator's catalog: one read model, brought up to date by a watch."""
+"""Follows the coordinator's catalog: one read model, updated by a watch."""
 
 from __future__ import annotations
 
@@ -10,22 +10,24 @@ from contextlib import aclosing
 from typing import Final
 
 from millwheel.coordination.contract import CompactedError, Coordinator, CoordinatorUnavailableError
-from millwheel.core.catalog import Catalog
-from millwheel.core.catalog_keys import LOGS, TOPOLOGIES
+from millwheel.model.catalog import Catalog
+from millwheel.model.catalog_keys import LOGS, TOPOLOGIES
 
 __all__ = ["follow", "read_topologies"]
 
 log = logging.getLogger("millwheel.worker")
 
-_AGAIN: Final = 0.5
+_RETRY_SECONDS: Final = 0.5
 
 
 async def read_topologies(coordinator: Coordinator) -> Catalog:
     """The topologies and logs, by linearizable reads.
 
-    DamagedValueError if one cannot be read: it may consume any stream, so nothing can be run without it.
-    A process that runs may know it from before, and go on. One that does not must not stand by its side, to be given
-    intervals that it cannot run.
+    A process that already runs may know the damaged value from before, and continue. A process that starts must not
+    register: it would be assigned intervals that it cannot run.
+
+    Raises:
+        DamagedValueError: A record cannot be read. It may consume any stream, so nothing can run without it.
     """
     known = Catalog()
     for prefix in (TOPOLOGIES, LOGS):
@@ -38,9 +40,10 @@ async def read_topologies(coordinator: Coordinator) -> Catalog:
 
 
 async def follow(coordinator: Coordinator, catalog: Catalog) -> AsyncIterator[None]:
-    """Keep ``catalog`` at the coordinator's newest contents; yields after each change, the first load included.
+    """Keep ``catalog`` at the coordinator's newest content. Yields after each change, including the first load.
 
-    While the coordinator is away the catalog stays as it was: records keep flowing, until the worker's lease is over.
+    While the coordinator is unreachable the catalog stays unchanged. Records keep flowing until the worker's lease
+    ends.
     """
     while True:
         try:
@@ -56,6 +59,6 @@ async def follow(coordinator: Coordinator, catalog: Catalog) -> AsyncIterator[No
         except CoordinatorUnavailableError as error:
             log.warning("the coordinator is away, trying again: %s", error)
         except Exception:
-            # Whoever follows would stand still for good, and nobody be told: it is all read again.
+            # Without this the caller would stop for ever without notice. Read everything again instead.
             log.exception("the catalog cannot be followed, trying again")
-        await asyncio.sleep(_AGAIN * random.uniform(0.5, 1.5))
+        await asyncio.sleep(_RETRY_SECONDS * random.uniform(0.5, 1.5))

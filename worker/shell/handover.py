@@ -1,6 +1,6 @@
-"""HandoverService: what is prepared before an interval changes hands, so that it is away for a moment only (7.1).
+"""HandoverService: prepares an interval's move, so that the interval is unavailable only for a moment (7.1).
 
-Hints, all of it. Whatever is not prepared, or has been overtaken since, takes a little longer at the opening.
+Preparation is optional. Data that is not prepared, or has changed since, makes the opening slower but not wrong.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ __all__ = ["HandoverService"]
 log = logging.getLogger("millwheel.worker")
 
 _KEPT_SECONDS: Final = 60.0
-"""For how long parts that were read ahead are kept for an opening that does not come."""
+"""Seconds for which parts that were read ahead are kept if no opening uses them."""
 _KEPT_BYTES: Final = 256 << 20
 
 
 class HandoverService(HandoverServiceServicer):
-    """Prepares releases of the intervals that this process runs, and openings of those that it is to run."""
+    """Prepares the release of intervals that this process runs, and the opening of intervals that it will run."""
 
     def __init__(
         self,
@@ -38,18 +38,18 @@ class HandoverService(HandoverServiceServicer):
         ahead: ReadAhead,
         load_code: Callable[[str], Awaitable[None]],
     ) -> None:
-        """``find``: the host of a journal under a sequencer; ``load_code``: have a computation's code loaded."""
+        """``find``: the host of a journal under a sequencer. ``load_code``: loads a computation's code."""
         self._find = find
         self._store = store
         self._ahead = ahead
         self._load_code = load_code
 
     async def PrepareRelease(self, request: wire.PrepareReleaseRequest, context: Any) -> wire.PrepareReleaseResponse:
-        """Make the journal of an interval short, while it goes on working."""
+        """Make the journal of an interval short while the interval continues to work."""
         return await answering(context, lambda: self._release(request))
 
     async def PrepareOpen(self, request: wire.PrepareOpenRequest, context: Any) -> wire.PrepareOpenResponse:
-        """Read ahead what the opening of an interval will need."""
+        """Read ahead what the opening of an interval needs."""
         return await answering(context, lambda: self._open(request))
 
     async def _release(self, request: wire.PrepareReleaseRequest) -> wire.PrepareReleaseResponse:
@@ -77,7 +77,7 @@ class HandoverService(HandoverServiceServicer):
             try:
                 await self._read(journal)
             except JournalMissingError:
-                continue  # a child's own, which its opening creates
+                continue  # a child's own journal, which its opening creates
             except StoreError as error:
                 log.info("journal %s is not read ahead: %s", journal, error)
         return wire.PrepareOpenResponse()
@@ -92,5 +92,5 @@ class HandoverService(HandoverServiceServicer):
                 return
             (blob,) = await self._store.read_parts(journal, [part])
             self._ahead[journal, part] = blob
-            # Each by itself: the reading may be cut short, by the bound, by the store, or by who asked for it.
+            # Store each part separately: the limit, the store or the caller may end the reading early.
             loop.call_later(_KEPT_SECONDS, self._ahead.pop, (journal, part), None)

@@ -1,39 +1,39 @@
-"""What the log says of hooks that raise or take long: the traceback once, then a line a minute with counts.
+"""Logs hooks that raise or are slow: the traceback once, then one line a minute with counts.
 
-Without this a topology that fails for every record would write as many tracebacks as it has records.
+Otherwise a topology that fails for every record would log one traceback per record.
 """
 
 from __future__ import annotations
 
 import logging
-import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-from millwheel.core.time import format_duration, seconds
+from millwheel.model.time import format_duration, seconds
 from millwheel.rpc.hook_failures import REMEDY
+from millwheel.sdk.error_texts import error_traceback
 from millwheel.worker.interval.failing_keys import ErrorKind
 from millwheel.worker.interval.hook_times import SlowBatch
 from millwheel.worker.messages import HookFailed, HooksSlow
 from millwheel.worker.shell.runloop import steady_now
 from millwheel.worker.shell.tallies import Place
 
-__all__ = ["LINE_EVERY", "HookLog", "slow_text"]
+__all__ = ["LINE_EVERY_US", "HookLog", "slow_text"]
 
 log = logging.getLogger("millwheel.worker")
 
-LINE_EVERY: Final = 60_000_000
+LINE_EVERY_US: Final = 60_000_000
 """Microseconds between two lines of one kind."""
 
-_FORGET_AFTER: Final = 3_600_000_000
-"""Microseconds without an error of a kind, after which its traceback is shown again."""
+_FORGET_AFTER_US: Final = 3_600_000_000
+"""Microseconds without an error of a kind after which its traceback is logged again."""
 _MAX_KINDS: Final = 1_000
 
 
 @dataclass(slots=True)
 class _Series:
-    """Lines of one kind: when the last one was written, and what came since."""
+    """Lines of one kind: the time of the last line, and the events since then."""
 
     written: int
     newest: int
@@ -42,26 +42,26 @@ class _Series:
     seconds: float = 0.0
 
     def is_due(self, now: int) -> bool:
-        return self.count > 0 and now - self.written >= LINE_EVERY
+        return self.count > 0 and now - self.written >= LINE_EVERY_US
 
     def restart(self, now: int) -> None:
         self.written, self.count, self.example, self.seconds = now, 0, "", 0.0
 
 
 class HookLog:
-    """Writes the failures and slow batches of all intervals of one process."""
+    """Logs the failures and slow batches of all intervals of one process."""
 
     def __init__(self, clock: Callable[[], int] = steady_now) -> None:
-        """``clock``: microseconds that only grow."""
+        """``clock``: a steady clock, in microseconds."""
         self._clock = clock
-        self._failures: dict[tuple[Place, str, ErrorKind], _Series] = {}
+        self._failures: dict[tuple[Place, str, ErrorKind, bool], _Series] = {}
         self._slow: dict[tuple[Place, str], _Series] = {}
 
     def failed(self, place: Place, failure: HookFailed) -> None:
         """A hook of the computation raised."""
-        name, now = (place, failure.hook, failure.kind), self._clock()
+        name, now = (place, failure.hook, failure.kind, failure.unkeyed), self._clock()
         series = self._failures.get(name)
-        if series is None or now - series.newest >= _FORGET_AFTER:
+        if series is None or now - series.newest >= _FORGET_AFTER_US:
             if len(self._failures) >= _MAX_KINDS:
                 self._failures.clear()
             self._failures[name] = _Series(now, now)
@@ -74,7 +74,7 @@ class HookLog:
             self._write_failures(place, failure.hook, failure.kind, series)
 
     def slow(self, place: Place, event: HooksSlow) -> None:
-        """Calls of a hook kept the event loop for long."""
+        """Calls of a hook blocked the event loop for long."""
         batch, now = event.batch, self._clock()
         series = self._slow.get((place, batch.hook))
         text = slow_text(place, batch)
@@ -93,9 +93,9 @@ class HookLog:
         return any(one.count for one in (*self._failures.values(), *self._slow.values()))
 
     def flush(self) -> None:
-        """Write the lines that are due. Without it the last failures of a series would never be written."""
+        """Write the lines that are due. Otherwise the last failures of a series would never be logged."""
         now = self._clock()
-        for (place, hook, kind), series in self._failures.items():
+        for (place, hook, kind, _), series in self._failures.items():
             if series.is_due(now):
                 self._write_failures(place, hook, kind, series)
         for (place, hook), series in self._slow.items():
@@ -118,21 +118,23 @@ class HookLog:
         series.restart(self._clock())
 
     def keep(self, places: set[Place]) -> None:
-        """Forget computations that are no more."""
+        """Drop computations that were removed."""
         self._failures = {name: one for name, one in self._failures.items() if name[0] in places}
         self._slow = {name: one for name, one in self._slow.items() if name[0] in places}
 
 
 def _write_first(failure: HookFailed) -> None:
-    """The message with its traceback, and what to do if no retry helps."""
+    """The message with its traceback, and the remedy if no retry helps."""
     permanent = f"this error does not pass by trying again: {REMEDY}\n"
-    text = "".join(traceback.format_exception(failure.error))
+    text = error_traceback(failure.error)
     level = logging.ERROR if failure.stopped else logging.WARNING
-    log.log(level, "%s\n%s%s", failure.message, permanent if failure.kind.permanent else "", text)
+    log.log(
+        level, "%s\n%s%s", failure.message, permanent if failure.kind.permanent and not failure.unkeyed else "", text
+    )
 
 
 def slow_text(place: Place, batch: SlowBatch) -> str:
-    """Slow calls as a sentence: which hook, for which key, and for how long."""
+    """Slow calls as a sentence: the hook, its key, and the duration."""
     key = "" if batch.key is None else f" for key {batch.key.decode('utf-8', 'backslashreplace')!r}"
     calls = f"one call of {batch.hook}{key}" if batch.calls == 1 else f"{batch.calls:,} calls of {batch.hook}"
     took = format_duration(seconds(batch.seconds))

@@ -1,4 +1,4 @@
-"""What one worker process writes and counts of its hooks' failures and of hooks that take long."""
+"""Logs and counts one worker process's failed hooks and slow hooks."""
 
 from __future__ import annotations
 
@@ -11,34 +11,34 @@ from typing import Any, Final
 from millwheel.sdk.context import Scope
 from millwheel.worker.interval.hook_times import SlowBatch
 from millwheel.worker.messages import HookFailed, HooksSlow
-from millwheel.worker.shell.hook_log import LINE_EVERY, HookLog, slow_text
+from millwheel.worker.shell.hook_log import LINE_EVERY_US, HookLog, slow_text
 from millwheel.worker.shell.tallies import Place
 from millwheel.worker.shell.watchdog import Watchdog
 
 __all__ = ["HookReports"]
 
-_SLOW_KEPT: Final = 100
-"""Slow batches that are remembered: enough for the time of a lease, in which each has taken a second or so."""
+_MAX_SLOW_BATCHES: Final = 100
+"""Number of recent slow batches to keep: enough for a lease's duration, as each took about a second or more."""
 
 
 class HookReports:
-    """The log of hooks, and the watchdog of the event loop."""
+    """The hook log, and the watchdog of the event loop."""
 
     def __init__(self, slow: float, place_of: Callable[[Scope], Place | None]) -> None:
-        """``slow``: seconds from which on a hook is named; 0: no watchdog runs."""
+        """``slow``: seconds from which on a hook is logged. 0: no watchdog."""
         self.log = HookLog()
         self._watchdog = Watchdog(slow, place_of) if slow > 0 else None
         self._timer: asyncio.TimerHandle | None = None
-        self._slow_batches: deque[tuple[float, Place, SlowBatch]] = deque(maxlen=_SLOW_KEPT)
-        """The last ones, each with when it ended, by the loop's clock."""
+        self._slow_batches: deque[tuple[float, Place, SlowBatch]] = deque(maxlen=_MAX_SLOW_BATCHES)
+        """The most recent ones, each with its end by the loop's clock."""
 
     def start(self) -> None:
-        """Begin to watch the running event loop."""
+        """Start checking the running event loop."""
         if self._watchdog is not None:
             self._watchdog.start()
 
     def close(self) -> None:
-        """Watch no more."""
+        """Stop checking."""
         if self._watchdog is not None:
             self._watchdog.stop()
         if self._timer is not None:
@@ -46,23 +46,25 @@ class HookReports:
             self._timer = None
 
     def running(self) -> Mapping[tuple[Place, str], float]:
-        """The hook that keeps the event loop now, with its seconds so far."""
+        """The hook that blocks the event loop now, with its seconds so far."""
         return {} if self._watchdog is None else self._watchdog.running()
 
     def slowest_since(self, since: float) -> str:
-        """The calls that kept the event loop longest, of those that ended since then; empty if none was slow.
+        """A description of the calls that blocked the event loop longest, among those that ended since then. Empty if
+        none was slow.
 
         Args:
-            since: seconds by the loop's clock.
+            since: Seconds by the loop's clock.
         """
         found = [(batch.seconds, place, batch) for ended, place, batch in self._slow_batches if ended >= since]
         return slow_text(*max(found, key=lambda one: one[0])[1:]) if found else ""
 
     def performers(self, place: Place) -> dict[type, Callable[[Any], None]]:
-        """How a host performs what its core says of hooks."""
-        return {HookFailed: partial(self._failed, place), HooksSlow: partial(self._slow, place)}
+        """The functions that perform a core's instructions about hooks, by type."""
+        return {HookFailed: partial(self.failed, place), HooksSlow: partial(self._slow, place)}
 
-    def _failed(self, place: Place, failure: HookFailed) -> None:
+    def failed(self, place: Place, failure: HookFailed) -> None:
+        """A hook or key function of the computation raised."""
         self.log.failed(place, failure)
         self._flush_later()
 
@@ -73,7 +75,7 @@ class HookReports:
 
     def _flush_later(self) -> None:
         if self._timer is None and self.log.pending:
-            self._timer = asyncio.get_running_loop().call_later(LINE_EVERY / 1_000_000, self._flush)
+            self._timer = asyncio.get_running_loop().call_later(LINE_EVERY_US / 1_000_000, self._flush)
 
     def _flush(self) -> None:
         self._timer = None

@@ -1,4 +1,4 @@
-"""What an interval's hooks raise and take, as messages for masters and operators."""
+"""Failures and times of an interval's hooks, as messages for masters and operators."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from millwheel.worker.shell.runloop import wall_now
 
 __all__ = ["failures_of", "hook_time", "hooks_of", "key_failure", "waits_of"]
 
-_SHOWN_KEYS: Final = 3
-"""Failing keys of one interval that are shown, and hooks that do not end: the oldest."""
+_MAX_SHOWN_KEYS: Final = 3
+"""Maximum number of failing keys, and of hooks that do not end, per interval in a message: the oldest."""
 
 
 def failures_of(core: IntervalCore) -> wire.HookFailures | None:
-    """What hooks of the interval raised, and which have not ended for long; None if there is neither."""
+    """Exceptions of the interval's hooks, and hooks that run for long. None if there are neither."""
     failing = core.failing
-    awaited = core.awaited_hooks(wall_now() - AWAITED_SHOWN, _SHOWN_KEYS)
+    awaited = core.awaited_hooks(wall_now() - AWAITED_SHOWN, _MAX_SHOWN_KEYS)
     if failing.last is None and not awaited:
         return None
     return wire.HookFailures(
         attempts=failing.total,
         blocked_keys=failing.blocked,
-        oldest=[key_failure(core, one) for one in failing.oldest(_SHOWN_KEYS)],
+        oldest=[key_failure(core, one) for one in failing.oldest(_MAX_SHOWN_KEYS)],
         last=None if failing.last is None else key_failure(core, failing.last),
         awaited=[wire.AwaitedHook(key=one.key, hook=one.hook, work=one.work, since_us=one.since) for one in awaited],
     )
@@ -46,6 +46,7 @@ def key_failure(core: IntervalCore, failure: KeyFailure) -> wire.KeyFailure:
         attempts=failure.attempts,
         since_us=failure.since,
         last_us=failure.last,
+        dead_letter_problem=failure.letter,
     )
     if failure.retry_at is not None and not core.stopped:
         found.next_attempt_us = core.state.wall_at(failure.retry_at)
@@ -53,19 +54,19 @@ def key_failure(core: IntervalCore, failure: KeyFailure) -> wire.KeyFailure:
 
 
 def waits_of(core: IntervalCore, key: bytes) -> str:
-    """Why a key waits, in words; empty if it does not."""
-    parked = core.state.intake.parked.get(key)
-    if parked is None:
+    """Why a key is blocked, in words. Empty if it is not."""
+    blocked = core.state.intake.blocked.get(key)
+    if blocked is None:
         return ""
     if core.stopped:
         return "for an update: the computation has stopped by its failure policy"
-    if parked.wait is Wait.READY and parked.failure is not None:
+    if blocked.wait is Wait.READY and blocked.failure is not None:
         return "for its next attempt, after a failure"
-    return parked.wait.value
+    return blocked.wait.value
 
 
 def hooks_of(core: IntervalCore) -> Iterator[wire.HookTime]:
-    """The times of those hooks that were called or failed."""
+    """The times of the hooks that were called or failed."""
     for hook, time in (("process_record", core.meter.records), ("process_timer", core.meter.timers)):
         if time.calls or time.failures:
             yield hook_time(hook, time)

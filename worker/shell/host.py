@@ -1,7 +1,8 @@
-"""Driving one core: performing its instructions, and bringing back the events that tell how they went.
+"""Drives one core: performs its instructions, and posts the events that report their results.
 
-The host decides nothing. What the store reports as uncertain it repeats with the identical bytes,
-until the answer is certain: refused with our own sequencer and commit number means that the append had been applied.
+The host makes no decisions. If the store reports an uncertain outcome, the host repeats the call with the identical
+bytes until the outcome is certain. A refusal that names this owner's sequencer and commit means: the append was
+applied.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from weakref import WeakKeyDictionary
 
 from millwheel.coordination.contract import CoordinatorUnavailableError
 from millwheel.rpc.v1.delivery_pb2 import DeliveryOutcome
+from millwheel.sdk.error_texts import error_message
 from millwheel.store.contract import (
     Append,
     CorruptValueError,
@@ -59,7 +61,7 @@ from millwheel.worker.messages import (
     ReadStates,
     ReleasePrepared,
     Report,
-    Send,
+    SendDelivery,
     SequenceChecked,
     StatesFlushed,
     StatesRead,
@@ -70,63 +72,70 @@ from millwheel.worker.shell.opening import Opener, ReadAhead
 from millwheel.worker.shell.rows import read_rows
 from millwheel.worker.shell.runloop import RunQueue, wall_now
 
-__all__ = ["CoreHost", "Peers", "ServedCore"]
+__all__ = ["CoreHost", "HostPeers", "ServedCore"]
 
 log = logging.getLogger("millwheel.worker")
 
-_RETRY_FIRST: Final = 0.02
-_RETRY_LAST: Final = 2.0
-"""Seconds between repetitions of a call whose outcome is unknown, doubled each time, with jitter."""
+_FIRST_RETRY_SECONDS: Final = 0.02
+_MAX_RETRY_SECONDS: Final = 2.0
+"""Seconds between repetitions of a call with an unknown outcome. The delay doubles each time, with jitter."""
 
-_LONGEST_SLEEP: Final = 30.0
-"""Seconds after which the wall clock is looked at again, however far off an alarm is: it may have been set forward, and
-what wakes us does not count the time that the machine was suspended."""
+_MAX_SLEEP_SECONDS: Final = 30.0
+"""Maximum seconds until the wall clock is read again, however far away an alarm is. The clock may have been set
+forward. And the event loop's timers do not count the time during which the machine was suspended."""
 
 _CLOSE_SECONDS: Final = 5.0
-"""How long a closing host waits for hooks to heed their cancellation: the worker's next steps wait for it."""
+"""How long a closing host waits for hooks to react to their cancellation. The worker's next steps wait for the host."""
 
 _NOT_OWNER: Final = DeliveryOutcome.DELIVERY_OUTCOME_NOT_OWNER
 
 
 class ServedCore(Protocol):
-    """What a host drives: an interval core, or a stream log's."""
+    """What a host drives: an interval core, or a stream log's core."""
 
     def start(self) -> Sequence[Any]: ...
     def handle(self, event: Any, now: int) -> Sequence[Any]: ...
     def next_alarm(self) -> int | None: ...
 
 
-class Peers(Protocol):
-    """What a host needs of the world beside the store."""
+class HostPeers(Protocol):
+    """What a host needs besides the store."""
 
-    def send(self, host: CoreHost, send: Send) -> None:
-        """Bring a batch to its owner, here or elsewhere; the answer is posted to ``host``."""
+    def send(self, host: CoreHost, send: SendDelivery) -> None:
+        """Send a batch to its owner, in this process or another. The answer is posted to ``host``."""
 
     def report(self, report: Report) -> None:
         """Report to the authority."""
 
     async def accept(self, request: AcceptSequencer) -> int:
-        """Have the authority accept a sequencer: what it last broadcast. SequencerRefusedError if it refuses."""
+        """Let the authority accept a sequencer.
+
+        Returns:
+            The watermark that the authority last broadcast, in microseconds.
+
+        Raises:
+            SequencerRefusedError: The authority refuses the sequencer.
+        """
 
     async def sequence_lives(self, sequence: str) -> bool:
-        """Whether a sender's sequence lives, by a linearizable read."""
+        """Whether a sender's sequence is alive, by a linearizable read."""
 
     def lost(self, host: CoreHost, reason: str) -> None:
-        """The host's core dropped the interval: it is not the owner any more."""
+        """The host's core has lost the interval: it is not the owner any more."""
 
 
 class _Performers(dict[type, Callable[[Any], object]]):
-    """By instruction: what performs it. An instruction without one is an error: a core that asks for it would wait."""
+    """The function for each type of instruction. A missing one is an error: the core would wait for ever."""
 
     def __missing__(self, instruction: type) -> Callable[[Any], object]:
         raise TypeError(f"nothing performs the instruction {instruction.__name__}: CoreHost, or extra=, has to")
 
 
 class CoreHost:
-    """One core in this process. ``post`` is the way in for everybody.
+    """One core in this process. All events enter through ``post``.
 
-    Every delivery that is posted is answered: by the core, or, once the host is closed, by NOT_OWNER. ``fault`` says
-    which internal error the core was given up for, if it was: then the interval has no successor yet.
+    Invariant: every posted delivery is answered, by the core or, once the host is closed, by NOT_OWNER. ``fault`` names
+    the internal error that ended the core, if any. In that case the interval has no successor yet.
     """
 
     def __init__(
@@ -134,18 +143,27 @@ class CoreHost:
         journal: str,
         core: ServedCore,
         store: StateStore,
-        peers: Peers,
+        peers: HostPeers,
         queue: RunQueue,
         extra: dict[type, Callable[[Any], None]] | None = None,
         ahead: ReadAhead | None = None,
         clock: Callable[[], int] = wall_now,
     ) -> None:
-        """``extra``: how to perform instructions of the core's own kind; ``ahead``: base parts read already;
-        ``clock``: the one that the core is driven by, in microseconds."""
+        """
+        Args:
+            journal: The interval's journal.
+            core: The core to drive.
+            store: The store with the journal and the state rows.
+            peers: Other owners and the authority.
+            queue: The worker's run queue.
+            extra: Functions for the core's own types of instructions.
+            ahead: Base parts that were read ahead.
+            clock: The clock of the core, in microseconds.
+        """
         self.journal = journal
         self._ahead: ReadAhead = {} if ahead is None else ahead
         self._releases: set[asyncio.Future[ReleasePrepared]] = set()
-        """Of those who wait for the journal to be short."""
+        """Requests that wait until the journal is short."""
         self.core = core
         self._now = clock
         self._store = store
@@ -157,17 +175,17 @@ class CoreHost:
         self._alarm_at: int | None = None
         self._closed = False
         self._deliveries: WeakKeyDictionary[Delivery, None] = WeakKeyDictionary()
-        """Those that somebody here still holds: all that are not answered, and perhaps others."""
+        """Deliveries that are still referenced in this process: all unanswered ones, and perhaps others."""
         self.fault = ""
         self.damage = ""
-        """The stored value that is missing or damaged, if it is for its sake that the interval was given up."""
+        """The missing or damaged stored value, if it is the reason why the interval was given up."""
         self.busy = 0.0
-        """Seconds spent in the core, performing its instructions included."""
+        """Seconds spent in the core, including the performance of its instructions."""
         self._performers: dict[type, Callable[[Any], object]] = _Performers()
         self._performers |= {
             AppendEntry: lambda i: self._spawn(self._append(i)),
             Acknowledge: self._acknowledge,
-            Send: lambda i: self._peers.send(self, i),
+            SendDelivery: lambda i: self._peers.send(self, i),
             Report: lambda i: self._peers.report(i),
             FenceJournal: lambda i: self._spawn(self._open(i)),
             AcceptSequencer: lambda i: self._spawn(self._accept(i)),
@@ -188,11 +206,11 @@ class CoreHost:
         }
 
     def start(self) -> None:
-        """Set the core on its way."""
+        """Start the core."""
         self._guarded(self.core.start)
 
     def post(self, event: Any) -> None:
-        """Have the core handle ``event`` after everything posted before."""
+        """Let the core handle ``event`` after all events posted before."""
         if type(event) is Delivery:
             if self._closed:
                 _refuse(event)
@@ -202,7 +220,7 @@ class CoreHost:
             self._queue.post(self._handle, event)
 
     async def prepare_release(self) -> ReleasePrepared | None:
-        """Have what a successor must read made small, while work goes on; None if the interval is lost meanwhile."""
+        """Reduce what a successor must read, while work continues. Returns None if the interval is lost meanwhile."""
         if self._closed:
             return None
         request: asyncio.Future[ReleasePrepared] = self._loop.create_future()
@@ -215,7 +233,7 @@ class CoreHost:
         return None if request.cancelled() else request.result()
 
     async def close(self) -> None:
-        """Stop driving the core: as if the process had ended, for this interval."""
+        """Stop driving the core. For the interval this is the same as the end of the process."""
         self._shut()
         tasks = list(self._tasks)
         for task in tasks:
@@ -224,13 +242,13 @@ class CoreHost:
             return
         _, left = await asyncio.wait(tasks, timeout=_CLOSE_SECONDS)
         if left:
-            # User code that keeps a cancellation to itself: whatever it still does, nothing of it is committed.
+            # User code ignores its cancellation. Nothing that it still does is committed.
             log.error(
                 "journal %s: %d hooks go on although they were cancelled; they are left alone", self.journal, len(left)
             )
 
     def _shut(self) -> None:
-        """Handle nothing more. Senders are told to send again, to whoever owns the interval then."""
+        """Process no more events. Senders receive NOT_OWNER, so they send again to the next owner."""
         self._closed = True
         if self._alarm is not None:
             self._alarm.cancel()
@@ -258,9 +276,9 @@ class CoreHost:
             self._peers.lost(self, event.reason)
 
     def _guarded(self, step: Callable[[], Sequence[Any]]) -> None:
-        """Take a step. A core that contradicts itself must not go on: its successor starts from the journal.
+        """Perform a step. A core with an internal error must stop: its successor starts from the journal.
 
-        Where what is stored is damaged a successor would meet the same.
+        If stored data is damaged, a successor would fail in the same way. So the interval is quarantined.
         """
         try:
             self._perform(step())
@@ -281,7 +299,7 @@ class CoreHost:
         if self._closed:
             return
         log.error("journal %s: the interval is given up after an internal error", self.journal, exc_info=error)
-        self.fault = f"internal error: {type(error).__name__}: {error}"
+        self.fault = f"internal error: {error_message(error)}"
         self._shut()
         self._peers.lost(self, self.fault)
 
@@ -301,7 +319,7 @@ class CoreHost:
         self._alarm_at = at
         if at is not None and not self._closed:
             delay = max(0.0, (at - self._now()) / 1e6)
-            self._alarm = self._loop.call_later(min(delay, _LONGEST_SLEEP), self._ring)
+            self._alarm = self._loop.call_later(min(delay, _MAX_SLEEP_SECONDS), self._ring)
 
     def _ring(self) -> None:
         at, self._alarm, self._alarm_at = self._alarm_at, None, None
@@ -323,7 +341,7 @@ class CoreHost:
         if isinstance(error, CorruptValueError):
             self._quarantined(error)
         elif isinstance(error, StoreError):
-            # Another owner would meet the same.
+            # Another owner would get the same error.
             log.error("journal %s: the interval is given up: %s", self.journal, error)
             self.post(Deposed(str(error)))
         else:
@@ -341,14 +359,14 @@ class CoreHost:
 
     async def _until_certain(self, call: Callable[[], Awaitable[Any]]) -> Any:
         """Repeat a call until its outcome is known."""
-        delay = _RETRY_FIRST
+        delay = _FIRST_RETRY_SECONDS
         while True:
             try:
                 return await call()
             except (StoreUnavailableError, CoordinatorUnavailableError) as error:
                 log.warning("journal %s: trying again: %s", self.journal, error)
                 await asyncio.sleep(delay * random.uniform(0.5, 1.5))
-                delay = min(delay * 2, _RETRY_LAST)
+                delay = min(delay * 2, _MAX_RETRY_SECONDS)
 
     async def _open(self, fence: FenceJournal) -> None:
         try:
@@ -427,16 +445,16 @@ class CoreHost:
         self.post(PartsRead(found))
 
     async def _copy_parts(self, instruction: CopyParts) -> None:
-        """One after the other: each may be a megabyte."""
+        """Copy one part after the other, because each may have a megabyte."""
         for journal, part, copy in instruction.copies:
             (blob,) = await self._until_certain(partial(self._store.read_parts, journal, [part]))
             await self._until_certain(partial(self._store.write_part, instruction.journal, copy, blob))
         self.post(PartsWritten(instruction.number))
 
     async def _delete_leftovers(self, sequencer: int) -> None:
-        """Delete what earlier owners wrote and no head names: bases that came too late, deletions that failed.
+        """Delete parts that earlier owners wrote and no head names: late bases, and failed deletions.
 
-        A head names of theirs only what the head before it named, so nobody will ever ask for it.
+        A head names parts of earlier owners only if the previous head named them. So no later head can name the others.
         """
         store, journal = self._store, self.journal
         older = {part for part in await store.list_parts(journal) if part.sequencer < sequencer}
@@ -444,20 +462,20 @@ class CoreHost:
             await store.delete_parts(journal, sorted(leftovers))
 
     async def _tidy(self, work: Callable[[], Awaitable[None]]) -> None:
-        """Deletions may fail: what stays is deleted by a later one, at the next takeover, or with the journal."""
+        """Deletions may fail. A later deletion, the next takeover, or the deletion of the journal removes the rest."""
         try:
             await work()
         except StoreError as error:
             log.info("journal %s: a deletion failed and is left for later: %s", self.journal, error)
 
-    # Others.
+    # Other owners and hooks.
 
     async def _check_sequence(self, check: CheckSequence) -> None:
         lives = await self._until_certain(lambda: self._peers.sequence_lives(check.sequence))
         self.post(SequenceChecked(check.sequence, lives))
 
     def _begin_hook(self, hook: AsyncHook) -> None:
-        # A task that is cancelled before its first step awaits nothing, of which Python would warn the user.
+        # Close the coroutine: Python would warn the user if a task is cancelled before its first step.
         self._spawn(self._run_hook(hook)).add_done_callback(lambda _: hook.coroutine.close())
 
     async def _run_hook(self, hook: AsyncHook) -> None:
@@ -477,7 +495,7 @@ class CoreHost:
 
 @contextmanager
 def _uncollected() -> Iterator[None]:
-    """Without garbage collection: a takeover makes objects by the hundred thousand, and next to no garbage."""
+    """Disable garbage collection. A takeover creates hundreds of thousands of objects, and almost no garbage."""
     enabled = gc.isenabled()
     gc.disable()
     try:
@@ -489,4 +507,4 @@ def _uncollected() -> Iterator[None]:
 
 def _refuse(delivery: Delivery) -> None:
     if delivery.channel is not None:
-        delivery.channel.reply(delivery.token, _NOT_OWNER, (), f"{delivery.journal} was let go of here")
+        delivery.channel.reply(delivery.token, _NOT_OWNER, (), f"{delivery.journal} was released here")

@@ -1,10 +1,10 @@
-"""What a worker process knows of an interval that it runs, or of one that stands still."""
+"""What a worker process stores about an interval that it runs, or that is quarantined."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from millwheel.core.catalog import OwnedInterval
+from millwheel.model.catalog import OwnedInterval
 from millwheel.worker.shell.building import Built
 from millwheel.worker.shell.channels import LocalChannel
 from millwheel.worker.shell.host import CoreHost
@@ -23,13 +23,13 @@ class Hosted:
 
     @property
     def sequencer(self) -> int:
-        """The one that it was opened under."""
+        """The sequencer that it was opened under."""
         return self.owned.interval.sequencer
 
 
 @dataclass(frozen=True, slots=True)
 class Quarantined:
-    """An interval that stands still because ``why``, a stored value that it relies on, is missing or damaged."""
+    """An interval that is stopped because a stored value that it needs is missing or damaged: ``why``."""
 
     incarnation: str
     topology: str

@@ -1,4 +1,4 @@
-"""InspectionService: what an interval's last commit left of a key, asked of its owner (design §5)."""
+"""InspectionService: a key's state after the interval's last commit, reported by its owner."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ from millwheel.rpc.failures import FailureCode, RequestError
 from millwheel.rpc.v1 import inspection_pb2 as wire
 from millwheel.rpc.v1.inspection_pb2_grpc import InspectionServiceServicer
 from millwheel.sdk.context import TimerSetting
+from millwheel.sdk.error_texts import error_message
 from millwheel.store.contract import CorruptValueError, PartId, StateStore
-from millwheel.worker.interval import IntervalCore, Phase
+from millwheel.worker.interval import IntervalCore, IntervalPhase
 from millwheel.worker.interval.entry import TimerRow, decode_part
 from millwheel.worker.interval.state import IntervalState
 from millwheel.worker.shell.hook_status import failures_of, hooks_of, key_failure, waits_of
@@ -33,8 +34,14 @@ class InspectionService(InspectionServiceServicer):
         store: StateStore,
         load: Callable[[], wire.GetWorkerLoadResponse],
     ) -> None:
-        """``locate``: the journal that holds a key of a computation; ``core_of``: the core of a journal, if it runs
-        here; ``absence``: why an interval that ought to run here does not."""
+        """
+        Args:
+            locate: The journal that has a key of a computation.
+            core_of: The core of a journal, if it runs here.
+            absence: Why an interval that is assigned to this worker does not run here.
+            store: The store with state rows and spilled timers.
+            load: The load of the process and its intervals.
+        """
         self._locate = locate
         self._core_of = core_of
         self._absence = absence
@@ -42,7 +49,7 @@ class InspectionService(InspectionServiceServicer):
         self._load = load
 
     async def InspectKey(self, request: wire.InspectKeyRequest, context: Any) -> wire.InspectKeyResponse:
-        """One key: state, timers, hold and what is pending."""
+        """One key: state, timers, hold and pending work."""
         return await answering(context, lambda: self._inspect(request))
 
     async def GetIntervalStatus(
@@ -52,7 +59,7 @@ class InspectionService(InspectionServiceServicer):
         return await answering(context, lambda: self._status(request))
 
     async def GetWorkerLoad(self, request: wire.GetWorkerLoadRequest, context: Any) -> wire.GetWorkerLoadResponse:
-        """What the process and each of its intervals cost, over the last seconds."""
+        """The load of the process and of each interval over the last seconds."""
         return self._load()
 
     async def _inspect(self, request: wire.InspectKeyRequest) -> wire.InspectKeyResponse:
@@ -60,16 +67,16 @@ class InspectionService(InspectionServiceServicer):
         core = self._core(journal, f"an interval of {request.computation!r} with key {request.key!r}")
         state = core.state
         encoded, damage = await self._encoded_state(core, request.key)
-        far = await self._far_timers(state, request.key)
+        spilled = await self._spilled_timers(state, request.key)
         response = wire.InspectKeyResponse(journal=state.config.journal, commit=state.committed)
         response.state, response.state_error = encoded, damage
         if encoded:
             try:
                 response.state_text = _as_text(state.program.state.decode(encoded))
-            except Exception as error:  # of a codec, or of a migration of the user's own
-                response.state_error = f"{type(error).__name__}: {error}"
+            except Exception as error:  # of a codec, or of a migration in user code
+                response.state_error = error_message(error)
         for wall, table in state.timers.items():
-            stored = {row[2]: TimerSetting._make(row[3:]) for row in far if row[1] is wall}
+            stored = {row[2]: TimerSetting._make(row[3:]) for row in spilled if row[1] is wall}
             for tag, setting in sorted((stored | table.of_key(request.key)).items()):
                 timer = response.timers.add(tag=tag, timestamp_us=setting.at, wall_time=wall)
                 if setting.hold is not None:
@@ -80,30 +87,30 @@ class InspectionService(InspectionServiceServicer):
         response.pending_productions = sum(
             shipment.producers[index] == request.key for shipment in state.outbox for index in shipment.indexes()
         )
-        parked = state.intake.parked.get(request.key)
-        response.pending_records = len(parked.items) if parked is not None else 0
-        if parked is not None and parked.failure is not None:
-            response.failure.CopyFrom(key_failure(core, parked.failure))
+        blocked = state.intake.blocked.get(request.key)
+        response.pending_records = len(blocked.items) if blocked is not None else 0
+        if blocked is not None and blocked.failure is not None:
+            response.failure.CopyFrom(key_failure(core, blocked.failure))
         response.waits, response.stopped = waits_of(core, request.key), core.stopped
         return response
 
-    async def _far_timers(self, state: IntervalState, key: bytes) -> list[TimerRow]:
-        """The key's timers that are in the store alone, as they are when this returns: parts come and go meanwhile."""
+    async def _spilled_timers(self, state: IntervalState, key: bytes) -> list[TimerRow]:
+        """The key's timers that are only in the store, as of the return. Parts may change during the reading."""
         read: dict[PartId, list[TimerRow]] = {}
-        while missing := [part for part in state.far.parts_of(key) if part not in read]:
+        while missing := [part for part in state.spilled.parts_of(key) if part not in read]:
             where = f"journal {state.config.journal}, base part {missing[0].name}"
             try:
                 (blob,) = await self._store.read_parts(state.config.journal, missing[:1])
             except CorruptValueError:
-                if missing[0] in state.far.parts:
+                if missing[0] in state.spilled.parts:
                     raise
                 continue
             rows = decode_part(blob, list[TimerRow], where)
             read[missing[0]] = [row for row in rows if row[0] == key]
-        return state.far.standing(row for part in state.far.parts_of(key) for row in read[part])
+        return state.spilled.standing(row for part in state.spilled.parts_of(key) for row in read[part])
 
     async def _encoded_state(self, core: IntervalCore, key: bytes) -> tuple[bytes, str]:
-        """The key's state, and why it cannot be read: one of them is empty."""
+        """The key's state, and why it cannot be read. One of them is empty."""
         cell = core.state.cells.cached().get(key)
         if cell is not None:
             return cell.encoded, ""
@@ -115,16 +122,20 @@ class InspectionService(InspectionServiceServicer):
         return status_of(self._core(request.journal, f"journal {request.journal!r}"))
 
     def _core(self, journal: str, what: str) -> IntervalCore:
-        """The core that serves ``journal``; RequestError says why there is none."""
+        """The core that serves ``journal``.
+
+        Raises:
+            RequestError: Says why no core serves it.
+        """
         core = self._core_of(journal)
-        if core is not None and core.phase is Phase.SERVING:
+        if core is not None and core.phase is IntervalPhase.SERVING:
             return core
         why = f"it is {core.phase.value}" if core is not None else self._absence(journal)
         raise _not_serving(what, why) if why else _not_owned(what)
 
 
 def status_of(core: IntervalCore) -> wire.GetIntervalStatusResponse:
-    """An interval's figures as they stand."""
+    """An interval's present figures."""
     state = core.state
     counts = state.counts
     response = wire.GetIntervalStatusResponse(
@@ -156,7 +167,7 @@ def status_of(core: IntervalCore) -> wire.GetIntervalStatusResponse:
 
 
 def _as_text(value: Any) -> str:
-    """A state as JSON where it can be, else as Python shows it."""
+    """A state as JSON if possible, otherwise its Python ``repr``."""
     try:
         return msgspec.json.encode(value).decode()
     except (TypeError, ValueError, NotImplementedError):

@@ -1,7 +1,7 @@
-"""Whether a journal lives: the question that a delivery from an unknown sequence poses (section 6.2).
+"""Whether a journal is alive: needed for a delivery from an unknown sequence (section 6.2).
 
-A catalog that lags behind may show what is no more, and not show yet what is: so the answer is read from the
-coordinator itself. The catalog only says where to look first.
+A catalog that is behind may show journals that no longer exist, and miss new ones. So the answer comes from the
+coordinator. The catalog only suggests where to look first.
 """
 
 from __future__ import annotations
@@ -9,18 +9,21 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from millwheel.coordination.contract import Coordinator, DamagedValueError
-from millwheel.core.catalog import Catalog
-from millwheel.core.catalog_keys import chunk_key, chunks_prefix
+from millwheel.model.catalog import Catalog
+from millwheel.model.catalog_keys import chunk_key, chunks_prefix
 from millwheel.rpc.v1.catalog_pb2 import IntervalMapRecord
 
 __all__ = ["dead_journals", "journal_lives"]
 
 
 async def journal_lives(coordinator: Coordinator, catalog: Catalog, journal: str) -> bool:
-    """Whether an interval writes to ``journal`` or stems from it, by a linearizable read.
+    """Whether an interval writes to ``journal``, or has it as a parent, by a linearizable read.
 
-    Mostly of one chunk; only where that does not have it (any more), of the incarnation's whole interval map.
-    DamagedValueError if a chunk cannot be read, so that it is not known.
+    Usually this reads one chunk of the interval map. It reads the incarnation's whole map if that chunk does not have
+    the journal (any more).
+
+    Raises:
+        DamagedValueError: A chunk cannot be read, so the answer is unknown.
     """
     incarnation, number = _shown(catalog, journal)
     if number is not None:
@@ -32,15 +35,16 @@ async def journal_lives(coordinator: Coordinator, catalog: Catalog, journal: str
         return True
     for entry in snapshot.entries:
         if entry.damage:
-            # It may be this one that names the journal.
+            # The damaged chunk may name the journal.
             raise DamagedValueError(entry.key, entry.damage)
     return False
 
 
 async def dead_journals(coordinator: Coordinator, catalog: Catalog, journals: Iterable[str]) -> list[str]:
-    """Those of ``journals`` that were in the interval map once, and that nobody writes to or stems from any more.
+    """Those of ``journals`` that no interval writes to, or has as a parent, any more. All of them were once in the
+    interval map.
 
-    Of those that the catalog shows it does not ask.
+    Journals that the catalog shows are not looked up.
     """
     return [
         journal
@@ -50,14 +54,14 @@ async def dead_journals(coordinator: Coordinator, catalog: Catalog, journals: It
 
 
 def _shown(catalog: Catalog, journal: str) -> tuple[str, int | None]:
-    """The journal's incarnation, and the chunk of the map that has it by the catalog; None: none has."""
+    """The journal's incarnation, and the chunk of the map that has it by the catalog. None: no chunk."""
     incarnation = journal.rpartition(".j")[0]
     table = catalog.tables.get(incarnation)
     return incarnation, table.home(journal) if table is not None else None
 
 
 def _names(chunk: bytes, journal: str) -> bool:
-    # Parsing is for chunks that may name it: most of a large map are passed over by a search of their bytes.
+    # Search the bytes first: most chunks of a large map do not name the journal, and are not parsed.
     if journal.encode() not in chunk:
         return False
     return any(

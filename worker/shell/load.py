@@ -1,4 +1,4 @@
-"""What the process and each of its intervals cost, over the last seconds, for balancing (section 7.1)."""
+"""The load of the process and of each interval over the last seconds, for balancing (section 7.1)."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from millwheel.worker.shell.tallies import HookPlace
 
 __all__ = ["LoadMeter", "Metered", "memory_limit"]
 
-_WINDOW: Final = 10.0
-_APART: Final = 0.5
-"""Seconds that a rate is taken over, at most and at least."""
+_MAX_WINDOW_SECONDS: Final = 10.0
+_MIN_WINDOW_SECONDS: Final = 0.5
+"""The longest and shortest period of a rate, in seconds."""
 
-_SAMPLED: Final = 32
-"""Intervals of which keys are told: the busiest. To split others would not help."""
+_MAX_SAMPLED_INTERVALS: Final = 32
+"""Number of intervals with reported keys: the busiest ones. Splitting others would not help."""
 
 _CGROUP: Final = Path("/sys/fs/cgroup/memory.max")
 
@@ -42,7 +42,7 @@ class Metered:
 
 
 class Damaged(Protocol):
-    """An interval that stands still because something that is stored of it is damaged."""
+    """An interval that is stopped because a stored value is damaged."""
 
     @property
     def incarnation(self) -> str: ...
@@ -51,7 +51,7 @@ class Damaged(Protocol):
 
 
 class _Rate:
-    """How fast a total grows, by what it was some seconds ago."""
+    """The growth rate of a total, from its value some seconds ago."""
 
     __slots__ = ("_seen",)
 
@@ -60,16 +60,16 @@ class _Rate:
 
     def per_second(self, now: float, total: float) -> float:
         seen = self._seen
-        while len(seen) > 1 and seen[1][0] <= now - _WINDOW:
+        while len(seen) > 1 and seen[1][0] <= now - _MAX_WINDOW_SECONDS:
             seen.popleft()
         before, base = seen[0]
-        if now - seen[-1][0] >= _APART:
+        if now - seen[-1][0] >= _MIN_WINDOW_SECONDS:
             seen.append((now, total))
         return max(0.0, (total - base) / (now - before)) if now > before else 0.0
 
 
 class LoadMeter:
-    """Rates of what the process and its intervals do. Whoever asks takes the measures."""
+    """Rates of the process and its intervals. They are measured when ``load`` is called."""
 
     def __init__(
         self,
@@ -77,12 +77,20 @@ class LoadMeter:
         clock: Callable[[], float] = time.monotonic,
         damaged: Callable[[], Mapping[tuple[str, int], Damaged]] = dict,
         hooks: Callable[[], Mapping[HookPlace, HookTime]] = dict,
+        key_functions: Callable[[], Iterable[wire.KeyFunctionFailure]] = tuple,
     ) -> None:
-        """``damaged``: by journal and sequencer, intervals that stand still for what is stored of them is damaged;
-        ``hooks``: what hooks took since the process began."""
+        """
+        Args:
+            intervals: The intervals that run here.
+            clock: A steady clock, in seconds.
+            damaged: The quarantined intervals, by journal and sequencer.
+            hooks: The times of hooks since the process began.
+            key_functions: The key functions that raise here.
+        """
         self._intervals = intervals
         self._damaged = damaged
         self._hooks = hooks
+        self._key_functions = key_functions
         self._clock = clock
         self._process = psutil.Process()
         self._limit = memory_limit()
@@ -90,7 +98,7 @@ class LoadMeter:
         self._rates: dict[tuple[str, int], tuple[_Rate, _Rate, _Rate]] = {}
 
     def load(self) -> wire.GetWorkerLoadResponse:
-        """As it now is."""
+        """The present load."""
         now = self._clock()
         response = wire.GetWorkerLoadResponse(
             cpu=self._cpu.per_second(now, self._cpu_seconds()),
@@ -110,7 +118,7 @@ class LoadMeter:
             load.slow = known[2].per_second(now, slow)
             loads.append((load, one.core))
         self._rates = rates
-        for load, core in heapq.nlargest(_SAMPLED, loads, key=lambda told: told[0].busy):
+        for load, core in heapq.nlargest(_MAX_SAMPLED_INTERVALS, loads, key=lambda told: told[0].busy):
             if isinstance(core, IntervalCore):
                 for key, share in core.state.sample.shares():
                     load.sample.add(key=key, share=share)
@@ -126,6 +134,7 @@ class LoadMeter:
         for (topology, computation, hook), total in sorted(self._hooks().items(), key=lambda item: item[0]):
             if total.calls or total.failures:
                 response.hooks.add(topology=topology, computation=computation, time=hook_time(hook, total))
+        response.key_functions.extend(self._key_functions())
         return response
 
     def _cpu_seconds(self) -> float:
@@ -162,10 +171,10 @@ def _interval_load(one: Metered) -> wire.IntervalLoad:
 
 
 def memory_limit(cgroup: Path = _CGROUP) -> int:
-    """The bytes that the machine has, or that its control group may use of them."""
+    """The memory of the machine, or of this process's control group, in bytes."""
     total = int(psutil.virtual_memory().total)
     try:
         return min(total, int(cgroup.read_text()))
     except (OSError, ValueError):
-        # There is no control group, or it says "max".
+        # There is no control group, or its limit is "max".
         return total

@@ -1,7 +1,8 @@
-"""SubscriptionService: subscribers of the logs that this worker owns, over gRPC (design §9).
+"""SubscriptionService: subscribers of the logs that this worker owns, over gRPC.
 
-The service decides nothing: it turns requests into events for a log's core, and what the core publishes into
-responses. A response is asked for (Fetch) only when one before it has left, so gRPC's flow control reaches the core.
+The service makes no decisions. It turns requests into events for a log's core, and the core's instructions into
+responses. It requests a response (``Fetch``) only when a previous one was sent, so gRPC's flow control reaches the
+core.
 """
 
 from __future__ import annotations
@@ -16,8 +17,8 @@ from millwheel.rpc.v1 import subscription_pb2 as wire
 from millwheel.rpc.v1.subscription_pb2_grpc import SubscriptionServiceServicer
 from millwheel.worker.log.messages import (
     AckOffset,
-    Answer,
     CursorInfo,
+    CursorsAnswer,
     DeleteCursor,
     EndSubscription,
     Fetch,
@@ -30,8 +31,8 @@ from millwheel.worker.log.messages import (
 
 __all__ = ["LogHostLike", "LogService"]
 
-_RESPONSES_AHEAD: Final = 4
-"""Responses that the core may have ready for one call: at most as many MiB."""
+_MAX_RESPONSES_AHEAD: Final = 4
+"""Responses that the core may prepare for one call: at most as many MiB."""
 _ANSWER_SECONDS: Final = 10.0
 _MAX_NAME: Final = 256
 
@@ -42,14 +43,14 @@ _STARTS: Final = {
 
 
 class LogHostLike(Protocol):
-    """What the service needs of whatever drives a log's core."""
+    """What the service needs of the driver of a log's core."""
 
     def post(self, event: Any) -> None:
-        """Have the core handle ``event`` soon."""
+        """Let the core handle ``event`` soon."""
 
 
-class _Call:
-    """One Subscribe call: what the core sends it, in order. Bounded by the fetches that it has posted."""
+class _SubscribeCall:
+    """One ``Subscribe`` call: the core's responses in order. Its fetches bound the queue."""
 
     def __init__(self, stream: str) -> None:
         self.stream = stream
@@ -61,40 +62,39 @@ class _Asker:
 
     def __init__(self, stream: str) -> None:
         self.stream = stream
-        self.answer: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+        self.answer: asyncio.Future[CursorsAnswer] = asyncio.get_running_loop().create_future()
 
-    def settle(self, answer: Answer) -> None:
-        """The core has answered; a caller that has gone is not told."""
+    def settle(self, answer: CursorsAnswer) -> None:
+        """The core has answered. No effect if the caller has gone."""
         if not self.answer.done():
             self.answer.set_result(answer)
 
 
 class LogService(SubscriptionServiceServicer):
-    """Serves subscribers of the streams that ``find`` knows the host of.
+    """Serves subscribers of the streams whose host ``find`` returns.
 
-    ``find`` takes the stream and the log's incarnation. An empty incarnation stands for any log of the stream.
-    Give the hosts ``performers()`` for the instructions that are the service's to perform, and call ``dropped``
-    whenever a host is closed.
+    ``find`` takes the stream and the log's incarnation. An empty incarnation means any log of the stream. Give the
+    hosts ``performers()`` for the instructions that this service performs. Call ``dropped`` whenever a host is closed.
     """
 
     def __init__(self, find: Callable[[str, str], LogHostLike | None]) -> None:
         self._find = find
-        self._calls: dict[_Call, None] = {}
+        self._calls: dict[_SubscribeCall, None] = {}
         self._askers: dict[_Asker, None] = {}
 
     def performers(self) -> dict[type, Callable[[Any], None]]:
-        """By type of a log core's instruction: what performs it."""
-        return {Publish: self._published, EndSubscription: self._ended, Answer: self._answered}
+        """The functions that perform a log core's own instructions, by type."""
+        return {Publish: self._published, EndSubscription: self._ended, CursorsAnswer: self._answered}
 
     def dropped(self, stream: str) -> None:
-        """The log of ``stream`` is not driven here any more: its subscribers go and look for it."""
+        """The log of ``stream`` is not served here any more: its subscribers must find it elsewhere."""
         error = self._not_here(stream)
         for call in self._calls:
             if call.stream == stream:
                 call.queue.put_nowait(error)
         for asker in self._askers:
             if asker.stream == stream:
-                asker.settle(Answer(asker, [], error))
+                asker.settle(CursorsAnswer(asker, [], error))
 
     @staticmethod
     def _published(publish: Publish) -> None:
@@ -105,7 +105,7 @@ class LogService(SubscriptionServiceServicer):
         end.subscriber.queue.put_nowait(end.error)
 
     @staticmethod
-    def _answered(answer: Answer) -> None:
+    def _answered(answer: CursorsAnswer) -> None:
         answer.asker.settle(answer)
 
     # Calls.
@@ -113,19 +113,19 @@ class LogService(SubscriptionServiceServicer):
     async def Subscribe(
         self, request_iterator: AsyncIterator[wire.SubscribeRequest], context: Any
     ) -> AsyncIterator[wire.SubscribeResponse]:
-        """Records one way, ACKs the other, until either side ends it."""
-        call: _Call | None = None
+        """Sends records and receives ACKs, until either side ends the call."""
+        call: _SubscribeCall | None = None
         host: LogHostLike | None = None
         reader: asyncio.Task[None] | None = None
         try:
             start = _start_of(await anext(aiter(request_iterator), None))
             host = self._host(start.stream, start.incarnation)
-            call = _Call(start.stream)
+            call = _SubscribeCall(start.stream)
             self._calls[call] = None
             resume = start.resume_offset if start.HasField("resume_offset") else None
             begin, window, life = _begin_of(start), start.window, start.cursor_life
             host.post(Subscribe(call, start.cursor, begin, window, resume, start.subscriber_id, life))
-            host.post(Fetch(call, _RESPONSES_AHEAD))
+            host.post(Fetch(call, _MAX_RESPONSES_AHEAD))
             reader = asyncio.get_running_loop().create_task(_read_acks(request_iterator, host, call))
             while True:
                 item = await call.queue.get()
@@ -152,7 +152,7 @@ class LogService(SubscriptionServiceServicer):
         return await answering(context, work)
 
     async def DeleteCursor(self, request: wire.DeleteCursorRequest, context: Any) -> wire.DeleteCursorResponse:
-        """Forget a cursor; answered when that is durable."""
+        """Delete a cursor. The answer comes when the deletion is durable."""
 
         async def work() -> wire.DeleteCursorResponse:
             await self._ask(request.stream, request.incarnation, lambda asker: DeleteCursor(asker, request.cursor))
@@ -189,7 +189,7 @@ class LogService(SubscriptionServiceServicer):
         )
 
 
-async def _within(seconds: float, work: Awaitable[Answer], stream: str) -> Answer:
+async def _within(seconds: float, work: Awaitable[CursorsAnswer], stream: str) -> CursorsAnswer:
     try:
         async with asyncio.timeout(seconds):
             return await work
@@ -200,7 +200,11 @@ async def _within(seconds: float, work: Awaitable[Answer], stream: str) -> Answe
 
 
 def _start_of(request: wire.SubscribeRequest | None) -> wire.SubscribeStart:
-    """The start of a call; RequestError if it begins with anything else, or asks for what there is not."""
+    """Check the first request of a call.
+
+    Raises:
+        RequestError: It is not a start, or it has an invalid value.
+    """
     if request is None or request.WhichOneof("request") != "start":
         raise _invalid("a Subscribe call begins with its start", "send start first, ACKs later")
     start = request.start
@@ -223,7 +227,7 @@ def _invalid(message: str, remedy: str) -> RequestError:
     return RequestError(FailureCode.INVALID_ARGUMENT, message, remedy)
 
 
-async def _read_acks(requests: AsyncIterator[wire.SubscribeRequest], host: LogHostLike, call: _Call) -> None:
+async def _read_acks(requests: AsyncIterator[wire.SubscribeRequest], host: LogHostLike, call: _SubscribeCall) -> None:
     try:
         async for request in requests:
             if request.WhichOneof("request") != "ack":

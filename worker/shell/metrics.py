@@ -1,7 +1,7 @@
-"""The worker's figures for Prometheus, read from the cores when they are scraped (conventions: prefix, base units).
+"""The worker's metrics for Prometheus, read from the cores at each scrape (conventions: prefix, base units).
 
-Counters are the process's own, since it began. ``millwheel_owned_records``, a gauge, is what the intervals here have
-committed since the computation began, whoever had them before: over all workers, each record once.
+Counters belong to the process and start with it. The gauge ``millwheel_owned_records`` is what the intervals here have
+committed since the computation began, under any owner. Its sum over all workers counts each record once.
 """
 
 from __future__ import annotations
@@ -12,8 +12,9 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
-from millwheel.core.time import MAX_TIMESTAMP, MIN_TIMESTAMP
+from millwheel.model.time import MAX_TIMESTAMP, MIN_TIMESTAMP
 from millwheel.worker.interval import HookTime, IntervalCore
+from millwheel.worker.shell.key_failures import KeyPlace
 from millwheel.worker.shell.runloop import wall_now
 from millwheel.worker.shell.tallies import Place, Tallies
 
@@ -23,22 +24,29 @@ _LABELS = ["topology", "computation"]
 
 
 class WorkerCollector(Collector):
-    """Sums each figure over the intervals of a computation."""
+    """Sums each metric over the intervals of a computation."""
 
     def __init__(
         self,
         tallies: Tallies,
         quarantined: Callable[[], Iterable[Place]] = tuple,
         running: Callable[[], Mapping[tuple[Place, str], float]] = dict,
+        key_failures: Callable[[], Mapping[KeyPlace, int]] = dict,
     ) -> None:
-        """``quarantined``: those of each interval that stands still by damage to what is stored; ``running``: the
-        hook that keeps the event loop now, with its seconds so far."""
+        """
+        Args:
+            tallies: The interval cores and their counts.
+            quarantined: The topology and computation of each interval that damaged data has stopped.
+            running: The hook that blocks the event loop now, with its seconds so far.
+            key_failures: How often each key function has raised.
+        """
         self._tallies = tallies
         self._quarantined = quarantined
         self._running = running
+        self._key_failures = key_failures
 
     def collect(self) -> Iterator[Metric]:
-        """All figures of this moment."""
+        """All metrics at this moment."""
         sums: dict[str, dict[Place, float]] = {}
         lags: dict[Place, float] = {}
         now = wall_now()
@@ -75,9 +83,20 @@ class WorkerCollector(Collector):
             lag.add_metric(list(labels), value)
         yield lag
         yield from self._hooks()
+        yield self._keys()
+
+    def _keys(self) -> Metric:
+        counter = CounterMetricFamily(
+            "millwheel_key_failures",
+            "Calls of key functions that raised, for records that injectors ask about",
+            labels=[*_LABELS, "stream"],
+        )
+        for place, count in self._key_failures().items():
+            counter.add_metric(list(place), count)
+        return counter
 
     def _hooks(self) -> Iterator[Metric]:
-        """The hooks' figures. The page is served by a thread of its own, also while a hook keeps the event loop."""
+        """The hooks' metrics. A separate thread serves the page, also while a hook blocks the event loop."""
         times = self._tallies.hooks()
         for name, (help_text, value_of) in _HOOK_COUNTERS.items():
             counter = CounterMetricFamily(name, help_text, labels=_HOOK_LABELS)
@@ -106,7 +125,7 @@ _HOOK_COUNTERS: dict[str, tuple[str, Callable[[HookTime], float]]] = {
     ),
 }
 
-# In the order of a Counts' figures.
+# In the order of ``IntervalCounts.row``.
 _COUNTERS = {
     "millwheel_records": "Records committed",
     "millwheel_duplicates": "Duplicate deliveries recognised",
@@ -135,7 +154,7 @@ def _figures(core: IntervalCore) -> Iterator[tuple[str, float]]:
     yield "millwheel_pending_productions", state.outbox.records
     yield "millwheel_timers", state.timer_count
     yield "millwheel_cache_bytes", state.cells.bytes_held
-    yield "millwheel_parked_keys", len(state.intake.parked)
+    yield "millwheel_parked_keys", len(state.intake.blocked)
     yield "millwheel_failing_keys", core.failing.blocked
     yield "millwheel_stopped_intervals", bool(core.stopped)
     yield "millwheel_damaged_rows", len(core.damaged_rows)

@@ -1,9 +1,8 @@
-"""Opening an interval's journal: what a new owner does to it before it works (sections 6.2, 7.1; G3, G11).
+"""Opening an interval's journal: a new owner's steps before it works (sections 6.2, 7.1; G3, G11).
 
-A moved interval's journal is fenced and read. A child's is created first, if nobody has: its parents' journals
-are sealed, and it starts at their largest commit. Every step may be repeated, by anyone whom the catalog
-has made the owner and in any order, so a split or merge is only ever rolled forward
-(docs/decisions/0012-moves-splits-merges.md).
+A moved interval's journal is fenced and read. A child's journal is created first, if it does not exist: its parents'
+journals are sealed, and it starts at their largest commit. Invariant: any owner that the catalog has ever named may
+repeat any step, in any order. So a split or merge only ever moves forward (docs/decisions/0012-moves-splits-merges.md).
 """
 
 from __future__ import annotations
@@ -22,26 +21,26 @@ from millwheel.store.contract import (
     StateStore,
     StoreUnavailableError,
 )
+from millwheel.worker.admission import SEGMENT_PART
 from millwheel.worker.interval.divided import names_base
-from millwheel.worker.interval.far import is_far
-from millwheel.worker.judging import SEGMENT_PART
+from millwheel.worker.interval.spilled_timers import is_spilled
 from millwheel.worker.messages import FenceJournal, Opened, OpenedParent, Parent
 
 __all__ = ["Opener", "ReadAhead", "needed_parts"]
 
 _UNREAD: Final = f"{SEGMENT_PART}/ids/"
-"""Id segments are read when a filter hits; a takeover takes only the filters."""
+"""Id segments are read when a filter hits. A takeover reads only the filters."""
 
 Certain = Callable[[Callable[[], Awaitable[Any]]], Awaitable[Any]]
 """Repeats a call until its outcome is known."""
 
 ReadAhead = dict[tuple[str, PartId], bytes]
-"""Base parts that have been read before they were needed: a part never changes."""
+"""Base parts that were read before they were needed. A part never changes."""
 
 
 def needed_parts(parts: Sequence[PartId]) -> list[PartId]:
-    """Those of the parts named by a head that a takeover reads: neither id segments nor far timers."""
-    return [part for part in parts if not part.name.startswith(_UNREAD) and not is_far([part])]
+    """The parts of a head that a takeover reads: neither id segments nor spilled timers."""
+    return [part for part in parts if not part.name.startswith(_UNREAD) and not is_spilled([part])]
 
 
 class Opener:
@@ -53,13 +52,15 @@ class Opener:
         self._certain = certain
         self._ahead = ahead
         self._heads: dict[str, JournalHead] = {}
-        """Of parents that were sealed here."""
+        """The heads of parents that this object sealed."""
 
     async def open(self) -> Opened:
-        """Take the journal and read what is needed of it.
+        """Fence the journal and read what the owner needs.
 
-        SequencerRefusedError: there is a newer owner; JournalMissingError, CorruptValueError: something is gone that
-        the catalog, as this process knows it, says is there.
+        Raises:
+            SequencerRefusedError: There is a newer owner.
+            JournalMissingError: A journal is missing, although this process's catalog names it.
+            CorruptValueError: A stored value that a head names is missing or damaged.
         """
         head = await self._take()
         needed = () if names_base(head.parts) else self._fence.parents
@@ -68,7 +69,7 @@ class Opener:
         return Opened(head, parts, entries, parents)
 
     async def _take(self) -> JournalHead:
-        """Fence the journal; that of a child is created if it does not exist."""
+        """Fence the journal. A child's journal is created if it does not exist."""
         try:
             return await self._fenced()
         except JournalMissingError:
@@ -77,7 +78,7 @@ class Opener:
         store, journal = self._store, self._fence.journal
         sealed = [await self._sealed(parent) for parent in self._fence.parents]
         start = max(head.commit for head in sealed)
-        # If it exists, somebody else has rolled it forward so far: from the same heads, which cannot change.
+        # If it exists, another owner has already created it, from the same sealed heads. These cannot change.
         with suppress(JournalExistsError):
             await self._certain(lambda: store.create_journal(journal, start))
         return await self._fenced()
@@ -88,7 +89,7 @@ class Opener:
         return head
 
     async def _fenced(self) -> JournalHead:
-        """Take the journal. Refused with our own sequencer after a call of unknown outcome means that call took it."""
+        """Fence the journal. After a call of unknown outcome, a refusal that names this sequencer means success."""
         store, fence = self._store, self._fence
         uncertain = False
 
@@ -111,16 +112,16 @@ class Opener:
         return head
 
     async def _read_parent(self, parent: Parent) -> OpenedParent:
-        """A parent's last head, and what it names. It is sealed: the child's journal exists."""
+        """A parent's last head and its content. The parent is sealed, because the child's journal exists."""
         head = self._heads.get(parent.journal) or await self._certain(lambda: self._store.read_head(parent.journal))
         if head.sequencer != TERMINAL_SEQUENCER:
             head = await self._sealed(parent)
         parts, entries = await self._read(parent.journal, head)
-        # A child takes its parents' far timers into its own base, cut to its keys.
-        far = [part for part in head.parts if is_far([part])]
-        if far:
-            blobs = await self._certain(lambda: self._store.read_parts(parent.journal, far))
-            parts.update(zip(far, blobs, strict=True))
+        # A child copies its parents' spilled timers into its own base, limited to its keys.
+        spilled = [part for part in head.parts if is_spilled([part])]
+        if spilled:
+            blobs = await self._certain(lambda: self._store.read_parts(parent.journal, spilled))
+            parts.update(zip(spilled, blobs, strict=True))
         return OpenedParent(parent, head, parts, entries)
 
     async def _read(self, journal: str, head: JournalHead) -> tuple[dict[PartId, bytes], list[bytes]]:

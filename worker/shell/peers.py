@@ -1,4 +1,4 @@
-"""Sending batches to other workers: one Deliver stream per address, kept open and reopened (section 6.1.1)."""
+"""Sends batches to other workers: one ``Deliver`` stream per address, reopened when it breaks (section 6.1.1)."""
 
 from __future__ import annotations
 
@@ -11,40 +11,40 @@ from typing import Any, Final
 import grpc
 
 from millwheel.rpc.deliveries import answered_tokens
-from millwheel.rpc.errors import heed_cancellation
+from millwheel.rpc.errors import raise_if_cancelled
 from millwheel.rpc.v1 import delivery_pb2 as wire
 from millwheel.rpc.v1.delivery_pb2_grpc import DeliveryServiceStub
 from millwheel.rpc.writing import writing
 from millwheel.worker.messages import Delivery
 from millwheel.worker.shell.channels import LocalChannel
-from millwheel.worker.shell.owed import Owed
+from millwheel.worker.shell.outstanding import OutstandingBatches
 from millwheel.worker.shell.wire import encode_delivery
 
 __all__ = ["PeerConnection"]
 
 log = logging.getLogger("millwheel.worker")
 
-_QUEUE: Final = 1_000
-"""Batches waiting for one connection, at most; what does not fit is sent again later."""
-_RECONNECT_FIRST: Final = 0.05
-_RECONNECT_LAST: Final = 5.0
+_MAX_QUEUED_BATCHES: Final = 1_000
+"""Maximum number of batches that wait for one connection. Further ones are sent again later."""
+_FIRST_RECONNECT_SECONDS: Final = 0.05
+_MAX_RECONNECT_SECONDS: Final = 5.0
 
 
 class PeerConnection:
-    """Batches for the intervals of one worker. Each has a number of this connection's own; the answer carries it."""
+    """Batches for the intervals of one worker. Each batch has a number in this connection, which its answer names."""
 
     def __init__(self, address: str, open_channel: Callable[[str], grpc.aio.Channel]) -> None:
         self.address = address
         self._open_channel = open_channel
-        self._queue: asyncio.Queue[wire.DeliverRequest] = asyncio.Queue(_QUEUE)
+        self._queue: asyncio.Queue[wire.DeliverRequest] = asyncio.Queue(_MAX_QUEUED_BATCHES)
         self._senders: dict[int, tuple[LocalChannel, int]] = {}
-        self._owed = Owed()
+        self._owed = OutstandingBatches()
         self._next = 1
-        self._delay = _RECONNECT_FIRST
+        self._delay = _FIRST_RECONNECT_SECONDS
         self._task = asyncio.get_running_loop().create_task(self._run())
 
     def send(self, delivery: Delivery, channel: LocalChannel) -> None:
-        """Queue a batch; ``channel`` gets the answer, or is asked to have it sent again."""
+        """Queue a batch. ``channel`` receives the answer, or a request to send the batch again."""
         token = self._next
         self._next += 1
         try:
@@ -56,7 +56,7 @@ class PeerConnection:
         self._owed.add(token, len(delivery.keys))
 
     async def close(self) -> None:
-        """End the connection. What was not answered is sent again: to wherever its keys live now."""
+        """End the connection. Unanswered batches are sent again to the present owners of their keys."""
         self._task.cancel()
         await asyncio.gather(self._task, return_exceptions=True)
         self._fail_open()
@@ -72,15 +72,15 @@ class PeerConnection:
             except Exception:
                 log.exception("deliveries to %s failed; connecting again", self.address)
             self._fail_open()
-            heed_cancellation()
+            raise_if_cancelled()
             await asyncio.sleep(self._delay * random.uniform(0.5, 1.5))
-            self._delay = min(self._delay * 2, _RECONNECT_LAST)
+            self._delay = min(self._delay * 2, _MAX_RECONNECT_SECONDS)
 
     async def _converse(self, call: Any) -> None:
-        """Write what is queued for as long as answers come."""
+        """Send queued batches while answers come."""
         async with writing(call, self._write(call)):
             async for response in call:
-                self._delay = _RECONNECT_FIRST
+                self._delay = _FIRST_RECONNECT_SECONDS
                 for token in answered_tokens(response):
                     self._answer(token, response)
 
@@ -89,7 +89,7 @@ class PeerConnection:
             await call.write(await self._queue.get())
 
     def _answer(self, number: int, response: wire.DeliverResponse) -> None:
-        """The answer for the batch that is ``number`` here."""
+        """The answer for the batch with ``number`` on this connection."""
         known = self._senders.get(number)
         if known is None:
             return
@@ -99,7 +99,7 @@ class PeerConnection:
         channel.reply(token, response.outcome, response.indexes, response.message)
 
     def _fail_open(self) -> None:
-        """The stream is no more: whatever was not answered is sent again, with the same ids and bytes."""
+        """The stream has ended: unanswered batches are sent again, with the same ids and bytes."""
         while not self._queue.empty():
             self._queue.get_nowait()
         for channel, token in self._senders.values():

@@ -1,8 +1,8 @@
-"""Keys and type checks for senders that do not have a consumer's code (section 4.2).
+"""Keys and type checks for senders without a consumer's code (section 4.2).
 
-An injector asks any worker that has loaded the consumer's code. So no code of a topology runs where records are
-injected, and nothing that a topology imports must be installed there. A stream's log has no code. The topology that
-declares the stream has the type of the log's records.
+An injector may call any worker that has loaded the consumer's code. So no code of a topology runs in the injector's
+process, and the topology's imports need not be installed there. A stream's log has no code. The topology that declares
+the stream has the type of the log's records.
 """
 
 from __future__ import annotations
@@ -10,28 +10,41 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeAlias
 
-from millwheel.core.catalog import Catalog, Consumer
+from millwheel.model.catalog import Catalog, Consumer
 from millwheel.rpc.failures import FailureCode, RequestError
+from millwheel.rpc.v1 import common_pb2 as common
 from millwheel.rpc.v1 import delivery_pb2 as wire
 from millwheel.rpc.v1 import topology_pb2 as topology
+from millwheel.sdk.error_texts import bare_message, error_message
 from millwheel.sdk.errors import MillwheelError
 from millwheel.worker.interval.failures import HOOK_ERRORS
 from millwheel.worker.shell.programs import Programs
 
-__all__ = ["RecordPreparer"]
+__all__ = ["KeyFailed", "KeysFound", "RecordPreparer"]
 
 _Problem: TypeAlias = tuple[wire.RecordFault.ValueType, str]
+
+KeyFailed: TypeAlias = Callable[[Consumer, str, BaseException, common.WaitingRecords | None], None]
+"""Called with a consumer, a stream, the exception of the decoder or key extractor, and the waiting records of an
+injector process. The last argument is None if the record may still be refused."""
+
+KeysFound: TypeAlias = Callable[[Consumer, str, str], None]
+"""Called with a consumer, a stream and an injector process, when no record of the process waits for a key there."""
 
 
 class RecordPreparer:
     """Decodes records as their consumer does, and extracts their keys."""
 
-    def __init__(self, catalog: Catalog, programs: Programs) -> None:
+    def __init__(self, catalog: Catalog, programs: Programs, key_failed: KeyFailed, keys_found: KeysFound) -> None:
         self._catalog = catalog
         self._programs = programs
+        self._key_failed = key_failed
+        self._keys_found = keys_found
 
     async def prepare(self, request: wire.PrepareRecordsRequest) -> wire.PrepareRecordsResponse:
-        """The keys of the request's values, and what is wrong with those that have none.
+        """The keys of the request's values, and the problems of the values without a key.
+
+        If the records wait, those behind the first one without a key must wait for it. So they are not examined.
 
         Raises:
             RequestError: This worker does not know the consumer, or cannot load its code.
@@ -47,18 +60,33 @@ class RecordPreparer:
             extract = self._programs.extractor(consumer, request.stream)
         if decode is None:
             raise _not_consumed(request.consumer, request.stream)
+        waiting = request.waiting if request.HasField("waiting") else None
         response = wire.PrepareRecordsResponse()
         for index, encoded in enumerate(request.values):
-            key, problem = b"", None
+            key = b""
+            problem: _Problem | None = None
             try:
                 value = decode(encoded)
             except HOOK_ERRORS as error:
                 problem = wire.RECORD_FAULT_TYPE, _text(error)
+                if waiting is not None:
+                    # Another consumer has accepted the record, so the consumers' types differ. This failure is reported
+                    # to operators. The sender gets the error of a record that may still be refused.
+                    self._key_failed(consumer, request.stream, error, waiting)
             else:
-                key, problem = _extracted(extract, value)
+                try:
+                    key = extract(value)
+                except HOOK_ERRORS as error:
+                    problem = wire.RECORD_FAULT_KEY, _text(error)
+                    self._key_failed(consumer, request.stream, error, waiting)
             response.keys.append(key)
             if problem is not None:
                 response.problems.add(index=index, fault=problem[0], message=problem[1])
+                if waiting is not None:
+                    response.keys.extend([b""] * (len(request.values) - index - 1))
+                    break
+        if waiting is not None and request.last_waiting and not response.problems:
+            self._keys_found(consumer, request.stream, waiting.process)
         return response
 
     def _find(self, incarnation: str, stream: str) -> Consumer:
@@ -68,7 +96,7 @@ class RecordPreparer:
         raise _not_consumed(incarnation, stream)
 
     async def _load(self, code: topology.CodeReference, consumer: Consumer, stream: str) -> None:
-        """See that a package is loaded; one that has not come yet is waited for."""
+        """Ensure that a package is loaded, and wait for it if necessary."""
         if self._programs.has(code):
             return
         why = self._programs.failure(code)
@@ -87,20 +115,13 @@ class RecordPreparer:
         )
 
 
-def _extracted(extract: Callable[[object], bytes], value: object) -> tuple[bytes, _Problem | None]:
-    try:
-        return extract(value), None
-    except HOOK_ERRORS as error:
-        return b"", (wire.RECORD_FAULT_KEY, _text(error))
-
-
 def _no_key(value: object) -> bytes:
     """The key of every record in a log."""
     return b""
 
 
 def _text(error: BaseException) -> str:
-    return str(error) if isinstance(error, MillwheelError) else f"{type(error).__name__}: {error}"
+    return bare_message(error) if isinstance(error, MillwheelError) else error_message(error)
 
 
 def _not_consumed(incarnation: str, stream: str) -> RequestError:

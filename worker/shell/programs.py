@@ -1,4 +1,4 @@
-"""User code in this process: packages are fetched once by digest, loaded, and compiled per computation (design §10)."""
+"""User code in this process: packages are fetched once by digest, loaded, and compiled per computation."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ from pathlib import Path
 from typing import Any, Final, TypeAlias, TypeVar
 from weakref import WeakValueDictionary
 
-from millwheel.core.catalog import Consumer, codes_of
+from millwheel.model.catalog import Consumer, codes_of
 from millwheel.rpc.v1 import topology_pb2 as topology
 from millwheel.sdk.compiled import CompiledComputation, compile_computation, consumers_of
+from millwheel.sdk.error_texts import error_message
 from millwheel.sdk.errors import KeyExtractionError, MillwheelError
 from millwheel.sdk.keys import mapping_extractor
 from millwheel.sdk.loading import load_topology, unload_package
@@ -28,14 +29,14 @@ log = logging.getLogger("millwheel.worker")
 Loaded = TypeVar("Loaded")
 
 Place: TypeAlias = tuple[str, str]
-"""A package's digest, and the entry point in it."""
+"""(package's digest, entry point in it)."""
 
-_PATIENCE: Final = 0.5
-"""Seconds that are waited for packages that have just begun to be loaded: most are there by then."""
+_PATIENCE_SECONDS: Final = 0.5
+"""Seconds to wait for packages whose loading has just begun. Most are loaded by then."""
 
 
 async def beside(call: Callable[[], Loaded]) -> Loaded:
-    """The result of ``call`` in a thread of its own: it may take any time, or never end, and nothing waits for it."""
+    """Run ``call`` in a new thread, and return its result. ``call`` may never end. Nothing else waits for it."""
     loop = asyncio.get_running_loop()
     done: asyncio.Future[Loaded] = loop.create_future()
 
@@ -61,7 +62,7 @@ async def beside(call: Callable[[], Loaded]) -> Loaded:
 
 
 class _Loaded:
-    """A package's topology, and what is made of it: once, as intervals open by the hundred."""
+    """A package's topology, and the objects built from it. They are built once, as intervals open by the hundred."""
 
     def __init__(self, topology: Topology, verify: bool) -> None:
         self.topology = topology
@@ -70,7 +71,7 @@ class _Loaded:
         self._extractors: dict[str, dict[str, Callable[[object], bytes]]] = {}
 
     def compile(self, name: str) -> CompiledComputation:
-        """What a worker runs of the computation ``name``."""
+        """The compiled computation ``name``."""
         if name not in self._compiled:
             self._compiled[name] = compile_computation(self.topology, name, verify=self._verify)
         return self._compiled[name]
@@ -86,22 +87,22 @@ class Programs:
     """The code packages that this process has loaded."""
 
     def __init__(self, directory: Path, fetch: Callable[[str], Awaitable[bytes]], *, verify: bool = True) -> None:
-        """``verify``: whether what hooks make is refused where it could not be read again as its declared type."""
+        """``verify``: whether to refuse values of hooks that could not be read again as their declared type."""
         self._directory = directory
         self._fetch = fetch
         self._verify = verify
         self._loaded: dict[Place, _Loaded] = {}
         self._failures: dict[Place, str] = {}
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
-        """By digest; one is there for as long as somebody holds it, or waits for it."""
+        """By digest. A lock exists as long as a task holds it or waits for it."""
         self._loading: dict[Place, asyncio.Task[bool]] = {}
         self.on_loaded: Callable[[], None] = lambda: None
-        """Called when a package that was not waited for is loaded."""
+        """Called when a package is loaded after ``load_all`` has returned."""
 
     async def load_all(self, specs: Iterable[topology.TopologySpec]) -> bool:
-        """Load what is missing; False if something still is.
+        """Load missing packages. Returns False if a package is still missing.
 
-        Each package is loaded by itself, and none waits for another: what takes long goes on when this has returned.
+        Packages are loaded in parallel, and none waits for another. Slow ones continue after this method has returned.
         """
         wanted = {(code.digest, code.entry_point): (code, spec.name) for spec in specs for code in codes_of(spec)}
         self._failures = {place: why for place, why in self._failures.items() if place in wanted}
@@ -111,13 +112,13 @@ class Programs:
             if place not in self._loaded and place not in self._loading
         ]
         if begun:
-            _, late = await asyncio.wait(begun, timeout=_PATIENCE)
+            _, late = await asyncio.wait(begun, timeout=_PATIENCE_SECONDS)
             for task in late:
                 task.add_done_callback(self._came_late)
         return wanted.keys() <= self._loaded.keys()
 
     def _begin(self, place: Place, code: topology.CodeReference, name: str) -> asyncio.Task[bool]:
-        """Load a package; True if it is there then."""
+        """Load a package in a task. The task's result is True if the package is loaded."""
 
         async def work() -> bool:
             try:
@@ -141,12 +142,12 @@ class Programs:
             self.on_loaded()
 
     def close(self) -> None:
-        """Wait for nothing more."""
+        """Cancel all loading."""
         for task in self._loading.values():
             task.cancel()
 
     def keep(self, codes: Iterable[topology.CodeReference]) -> None:
-        """Forget the packages that none of these names, and nothing here runs any more: their modules are let go."""
+        """Unload the packages that ``codes`` does not name. Their modules are removed."""
         wanted = {(code.digest, code.entry_point) for code in codes}
         gone = self._loaded.keys() - wanted
         for place in gone:
@@ -156,7 +157,7 @@ class Programs:
             unload_package(digest)
 
     def failure(self, code: topology.CodeReference) -> str:
-        """Why a package could not be loaded; empty if it was, or was not tried yet."""
+        """Why a package could not be loaded. Empty if it was loaded, or not tried yet."""
         return self._failures.get((code.digest, code.entry_point), "")
 
     def is_loading(self, code: topology.CodeReference) -> bool:
@@ -165,7 +166,11 @@ class Programs:
         return place in self._loading and place not in self._failures
 
     async def load(self, code: topology.CodeReference) -> Topology:
-        """The topology object of a package; PackageError says why it cannot be had."""
+        """The topology object of a package.
+
+        Raises:
+            PackageError: Says why the package cannot be loaded.
+        """
         place = (code.digest, code.entry_point)
         async with self._locks.setdefault(code.digest, asyncio.Lock()):
             if place not in self._loaded:
@@ -181,24 +186,26 @@ class Programs:
         return (code.digest, code.entry_point) in self._loaded
 
     def compile(self, code: topology.CodeReference, name: str) -> CompiledComputation:
-        """What a worker runs of the computation ``name`` of a loaded package."""
+        """The compiled computation ``name`` of a loaded package."""
         return self._loaded[code.digest, code.entry_point].compile(name)
 
     def decoder(self, code: topology.CodeReference, stream: str) -> Callable[[bytes], Any] | None:
-        """The decoder of a stream's values by a loaded package; None if the package does not know the stream."""
+        """The decoder of a stream's values, from a loaded package. None if the package does not know the stream."""
         found = self._loaded[code.digest, code.entry_point].topology.plan().streams.get(stream)
         return None if found is None or found.codec is None else found.codec.decode
 
     def extractor(self, consumer: Consumer, stream: str) -> Callable[[object], bytes]:
-        """The key extractor of a consumer: its own code's where that is loaded, else by the fields of its spec.
+        """The key extractor of a consumer. It comes from its own code if that is loaded, otherwise from its spec's
+        fields.
 
-        It never raises, as it is called for the consumers of all topologies, whenever the catalog changes. Where the
-        consumer's code is not to be had, or gives no extractor, what it returns raises KeyExtractionError when called.
+        It never raises, because every change of the catalog calls it for the consumers of all topologies. If the
+        consumer's code is not available, or has no extractor, the returned function raises KeyExtractionError when
+        called.
         """
         try:
             return self._extractor(consumer, stream)
         except HOOK_ERRORS as error:
-            return _unknown(f"{_unknown_key(consumer, stream)}: its code raised {type(error).__name__}: {error}")
+            return _unknown(f"{_unknown_key(consumer, stream)}: its code raised {error_message(error)}")
 
     def _extractor(self, consumer: Consumer, stream: str) -> Callable[[object], bytes]:
         loaded = self._loaded.get((consumer.code.digest, consumer.code.entry_point))

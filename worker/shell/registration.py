@@ -1,4 +1,4 @@
-"""A worker's registration: a record under a lease, by which the master knows that the worker lives (section 7.1)."""
+"""A worker's registration: a record under a lease, which shows the master that the worker is alive (section 7.1)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 from typing import Final
 
 from millwheel.coordination.contract import Compare, Coordinator, CoordinatorError, LeaseExpiredError, Put
-from millwheel.core.catalog_keys import worker_key
+from millwheel.model.catalog_keys import worker_key
 from millwheel.rpc.failures import FailureCode, RequestError
 from millwheel.rpc.v1 import catalog_pb2 as catalog
 from millwheel.rpc.v1.common_pb2 import Endpoint
@@ -19,10 +19,10 @@ __all__ = ["Registration", "WorkerIdTakenError"]
 log = logging.getLogger("millwheel.worker")
 
 _RENEWALS: Final = 3
-"""Renewals in one time to live: two may fail before the lease ends."""
+"""Renewals per time to live: two may fail before the lease ends."""
 
-_PATIENCE: Final = 2
-"""Times to live that the registration of a process elsewhere may last, for it to be taken for one that has died."""
+_PATIENCE_TIMES_TO_LIVE: Final = 2
+"""Times to live to wait for the end of another process's registration. After that the process counts as alive."""
 
 _REMEDY: Final = (
     "the next owner runs it again, and loses its lease again: have the hook produce in slices (docs/limits.md), or set "
@@ -31,7 +31,7 @@ _REMEDY: Final = (
 
 
 class WorkerIdTakenError(RequestError):
-    """Another process lives under this one's name: the same configuration was started twice."""
+    """Another live process has the same worker id: the same configuration was started twice."""
 
     def __init__(self, worker_id: str, address: str) -> None:
         super().__init__(
@@ -45,8 +45,8 @@ class WorkerIdTakenError(RequestError):
 class Registration:
     """Keeps a worker registered.
 
-    ``lapsed`` is called when the lease has ended, or is given up: every interval is lost then, and comes back, if it
-    does, under a fresh sequencer.
+    ``lapsed`` is called when the lease has ended, or is given up. Every interval is lost then. Intervals that return
+    have a fresh sequencer.
     """
 
     def __init__(
@@ -58,13 +58,21 @@ class Registration:
         lapsed: Callable[[], Awaitable[None]],
         slowest_since: Callable[[float], str] = lambda since: "",
     ) -> None:
-        """``slowest_since``: what kept the event loop longest since a time of the loop, in words; empty: nothing."""
+        """
+        Args:
+            coordinator: Stores the record and the lease.
+            worker_id: The worker's name.
+            address: The worker's address.
+            ttl: The lease's time to live, in seconds.
+            lapsed: Called when the lease has ended or is given up.
+            slowest_since: Describes what blocked the event loop longest since a time of the loop. Empty: nothing.
+        """
         self._coordinator = coordinator
         self._ttl = ttl
         self._lapsed = lapsed
         self._slowest_since = slowest_since
         self._renewed_at = 0.0
-        """When a renewal was last begun that succeeded, by the loop's clock."""
+        """The start of the last renewal that succeeded, by the loop's clock."""
         self._lease = 0
         self._record = catalog.WorkerRecord(
             endpoint=Endpoint(worker_id=worker_id, address=address), started_at_us=wall_now()
@@ -73,12 +81,16 @@ class Registration:
         self._wanted = asyncio.Event()
 
     async def start(self) -> None:
-        """Register, and stay so. WorkerIdTakenError: another process has the name, and goes on having it."""
+        """Register, and stay registered.
+
+        Raises:
+            WorkerIdTakenError: Another process has the name and keeps it.
+        """
         await self._register()
         self._task = asyncio.get_running_loop().create_task(self._stay())
 
     async def close(self) -> None:
-        """End the lease at once, so that the intervals move without waiting for it."""
+        """End the lease at once, so that the intervals move without waiting for its expiry."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
@@ -88,19 +100,19 @@ class Registration:
             log.info("the lease was left to end by itself: %s", error)
 
     def renew_from_scratch(self) -> None:
-        """Give up every interval, and come back for fresh sequencers: after an error that only a takeover mends."""
+        """Release all intervals and register again for fresh sequencers. Only a takeover repairs some errors."""
         self._wanted.set()
 
     def is_own(self, record: catalog.WorkerRecord) -> bool:
-        """Whether ``record`` was put by this very process."""
+        """Whether this process wrote ``record``."""
         return record == self._record
 
     async def _register(self) -> None:
-        """Put the record anew, where nothing is there any more.
+        """Write a new record. It replaces no existing one.
 
-        Each step says what it found: of a transaction that timed out it is not known when it takes effect, and one that
-        did so after all others would replace or take away the record of a lease that goes on being renewed. Somebody
-        else may come between any two steps, and is waited for then.
+        Each transaction compares the revision that it found. A transaction that timed out may take effect at any later
+        time. Without the comparison it could replace or delete the record of a later lease that is being renewed.
+        Another process may register between two steps. Then this process waits for it.
         """
         key = worker_key(self._record.endpoint.worker_id)
         while True:
@@ -113,11 +125,14 @@ class Registration:
             await self._coordinator.revoke_lease(self._lease)
 
     async def _vacate(self, key: str) -> None:
-        """Remove what is there of this address, or of nobody; wait first for the end of what is of another.
+        """Remove a record of this address, or an unreadable one. Wait for the end of another process's record.
 
-        A process that was killed may have left its record, under a lease that still lives. What was assigned to it is
-        not ours: its sequencers have opened their journals. So the record is a new one, not the old one changed.
-        WorkerIdTakenError: that of a process elsewhere, which may live, does not end.
+        A process that was killed may have left its record under a lease that has not expired. Its intervals do not
+        belong to this process: its sequencers have already opened their journals. So this process writes a new record
+        instead of changing the old one.
+
+        Raises:
+            WorkerIdTakenError: The record of a process elsewhere does not end. That process may be alive.
         """
         mine = self._record.endpoint
         began = asyncio.get_running_loop().time()
@@ -129,12 +144,12 @@ class Registration:
             record = None if entry.damage else catalog.WorkerRecord.FromString(entry.value)
             if record is None or record.endpoint.address == mine.address:
                 if record is not None and self.is_own(record):
-                    # Of an attempt before this one that was not heard to succeed: intervals may have come by it.
+                    # An earlier attempt succeeded without an answer. It may already have intervals assigned to it.
                     await self._lapsed()
                 await self._coordinator.transact([Compare(key, entry.modified)], deletes=[key])
                 return
             other = record.endpoint.address
-            if asyncio.get_running_loop().time() - began > _PATIENCE * self._ttl:
+            if asyncio.get_running_loop().time() - began > _PATIENCE_TIMES_TO_LIVE * self._ttl:
                 raise WorkerIdTakenError(mine.worker_id, other)
             log.warning("the name %s is that of the process at %s: waiting for its lease", mine.worker_id, other)
             await asyncio.sleep(self._ttl / _RENEWALS)
@@ -144,27 +159,27 @@ class Registration:
             try:
                 await self._next_renewal()
             except Exception:
-                # Whatever it was: a worker that stopped renewing would go on without ever being given an interval.
+                # Continue after any error: a worker that stops renewing would run on without ever getting an interval.
                 log.exception("keeping this worker registered failed, trying again")
                 await asyncio.sleep(self._ttl / _RENEWALS)
 
     async def _next_renewal(self) -> None:
-        """Renew the lease when that is due; register anew if it has ended, or is given up."""
+        """Renew the lease when it is due. Register again if the lease has ended, or is given up."""
         try:
             async with asyncio.timeout(self._ttl / _RENEWALS):
                 await self._wanted.wait()
-            log.warning("this worker gives up its intervals, and registers anew")
+            log.warning("this worker gives up its intervals, and registers again")
         except TimeoutError:
             if await self._renewed():
                 return
         await self._lapsed()
         await self._until_done(lambda: self._coordinator.revoke_lease(self._lease))
-        # What went wrong before this moment is mended by what follows.
+        # The registration below satisfies all requests made before this moment.
         self._wanted.clear()
         await self._until_done(self._register)
 
     async def _renewed(self) -> bool:
-        """Renew the lease; False if it has ended."""
+        """Renew the lease. Returns False if it has ended."""
         began = asyncio.get_running_loop().time()
         try:
             await self._coordinator.keep_alive(self._lease)
@@ -172,7 +187,7 @@ class Registration:
         except LeaseExpiredError:
             slowest = self._slowest_since(self._renewed_at)
             why = f"; {slowest}; {_REMEDY}" if slowest else ""
-            log.error("the lease has ended: this worker gives up its intervals, and registers anew%s", why)
+            log.error("the lease has ended: this worker gives up its intervals, and registers again%s", why)
             return False
         except CoordinatorError as error:
             log.warning("the lease could not be renewed, trying again: %s", error)

@@ -1,7 +1,7 @@
-"""Where a produced record goes: its consumers and their keys, and who owns those (sections 4.2, 4.3).
+"""Routes a produced record: its consumers, their keys, and the owners of these keys (sections 4.2, 4.3).
 
-The consumer names the extractor, and it runs here, at the sender. What an extractor needs, the consumer's
-code, is loaded like the producer's own.
+The consumer names the key extractor, which runs here, at the sender. So the consumer's code is loaded here, like the
+producer's code.
 """
 
 from __future__ import annotations
@@ -9,18 +9,19 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from millwheel.core.catalog import Catalog, Consumer
+from millwheel.model.catalog import Catalog, Consumer
 from millwheel.sdk.context import OutputBinding
+from millwheel.sdk.error_texts import error_message
 from millwheel.sdk.errors import KeyExtractionError
 
-__all__ = ["Routing"]
+__all__ = ["CatalogRouting"]
 
 Route = Callable[[Any], tuple[tuple[str, bytes], ...]]
 Extractor = Callable[[Any], bytes]
 
 
-class Routing:
-    """Routes by the catalog as it stands. ``refresh`` follows a change of it."""
+class CatalogRouting:
+    """Routes by the present catalog. Call ``refresh`` after each change."""
 
     def __init__(self, catalog: Catalog, extractor_of: Callable[[Consumer, str], Extractor]) -> None:
         self._catalog = catalog
@@ -28,7 +29,7 @@ class Routing:
         self._bindings: list[tuple[str, OutputBinding]] = []
 
     def bind(self, stream: str, encode: Callable[[Any], bytes]) -> OutputBinding:
-        """A binding for one producer of ``stream``, kept up to date until ``release``."""
+        """A binding for one producer of ``stream``. It is kept up to date until ``release``."""
         binding = OutputBinding(encode, self._route(stream))
         self._bindings.append((stream, binding))
         return binding
@@ -39,7 +40,7 @@ class Routing:
         self._bindings = [(stream, one) for stream, one in self._bindings if id(one) not in gone]
 
     def refresh(self) -> None:
-        """The catalog has changed: consumers may have come and gone."""
+        """The catalog has changed: update the consumers."""
         routes: dict[str, Route] = {}
         for stream, binding in self._bindings:
             if stream not in routes:
@@ -47,7 +48,7 @@ class Routing:
             binding.route = routes[stream]
 
     def locate(self, consumer: str, key: bytes) -> str:
-        """The journal of the interval of ``consumer`` that holds ``key``; empty while there is none."""
+        """The journal of the interval of ``consumer`` with ``key``. Empty while there is none."""
         interval = self._catalog.locate(consumer, key)
         return "" if interval is None else interval.journal
 
@@ -64,7 +65,7 @@ class Routing:
         return lambda value: (*((incarnation, extract(value)) for incarnation, extract in keyed), *fixed)
 
     def _named(self, stream: str, consumer: Consumer) -> Extractor:
-        """The consumer's extractor; what it raises names it."""
+        """The consumer's extractor. Its exceptions are converted so that they name the consumer."""
         extract = self._extractor_of(consumer, stream)
 
         def extract_key(value: Any) -> bytes:
@@ -75,7 +76,8 @@ class Routing:
             except Exception as error:
                 raise KeyExtractionError(
                     f"the key extractor of computation {consumer.computation!r} for stream {stream!r} raised "
-                    f"{type(error).__name__}: {error}"
+                    f"{error_message(error)}",
+                    computation=consumer.computation,
                 ) from error
 
         return extract_key

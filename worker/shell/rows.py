@@ -1,4 +1,4 @@
-"""Reading state rows so that a damaged one stands for itself alone."""
+"""Reads state rows so that a damaged row affects only its own key."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ __all__ = ["read_rows"]
 async def read_rows(
     store: StateStore, computation: str, keys: Sequence[bytes], damaged: dict[bytes, str]
 ) -> list[StateRow | None]:
-    """The rows of ``keys``; for one that fails its checksum None, and in ``damaged`` what is wrong with it.
+    """The rows of ``keys``. A row that fails its checksum is None, and ``damaged`` gets the reason.
 
-    A store names the first of them alone, so the keys are asked for by halves: that costs a few reads for each damaged
-    row, and none where there is none.
+    A store names only the first damaged row. So the keys are read by halves. That costs a few reads for each damaged
+    row, and none if all rows are valid.
     """
     try:
         return await store.read_states(computation, keys)

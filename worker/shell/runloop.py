@@ -1,7 +1,7 @@
-"""The worker's run queue: events reach cores one at a time, in the order in which they were posted.
+"""The worker's run queue: cores receive events one at a time, in the order in which they were posted.
 
-Cores of one process send to each other without a network. Posting instead of calling keeps the stack flat,
-and gives every core its turn.
+Cores of one process send to each other without a network. Posting instead of calling keeps the stack flat, and gives
+every core its turn.
 """
 
 from __future__ import annotations
@@ -27,14 +27,15 @@ def wall_now() -> int:
 
 
 def steady_now() -> int:
-    """Microseconds since some moment before this process began: nobody sets it."""
+    """Microseconds since an arbitrary moment before this process began. This clock is never set."""
     return time.monotonic_ns() // 1_000
 
 
 class RunQueue:
     """A first-in, first-out queue of calls on the event loop. A call that raises is logged, and the next one runs.
 
-    What ends the process (SystemExit, KeyboardInterrupt) leaves through the loop, and the rest runs if that goes on.
+    Exceptions that end the process (SystemExit, KeyboardInterrupt) propagate to the loop. The rest runs if the loop
+    continues.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -43,7 +44,7 @@ class RunQueue:
         self._scheduled = False
 
     def post(self, call: Callable[[Any], None], argument: Any) -> None:
-        """Have ``call(argument)`` run soon, after everything posted before."""
+        """Run ``call(argument)`` soon, after everything posted before."""
         self._calls.append((call, argument))
         if not self._scheduled:
             self._scheduled = True
@@ -58,7 +59,7 @@ class RunQueue:
                 try:
                     call(argument)
                 except (Exception, asyncio.CancelledError):
-                    # A cancellation is nobody's here: the loop would swallow it, and the queue with it.
+                    # This callback is not a task, so ``CancelledError`` has no owner and would stop the queue.
                     log.exception("a call of the run queue failed")
                 if time.monotonic() > deadline:
                     break

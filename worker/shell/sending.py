@@ -1,4 +1,4 @@
-"""Where productions go: to a host of this process, over the network to another, or nowhere any more (6.1.1, 4.1)."""
+"""The destinations of productions: a host of this process, another process, or none after a removal (6.1.1, 4.1)."""
 
 from __future__ import annotations
 
@@ -7,20 +7,20 @@ from collections.abc import Callable, Coroutine, Mapping
 from typing import Any
 
 from millwheel.coordination.contract import Coordinator, CoordinatorError
-from millwheel.core.catalog import Catalog
+from millwheel.model.catalog import Catalog
 from millwheel.rpc.channel import open_channel
-from millwheel.worker.messages import Acknowledged, Delivery, Send
+from millwheel.worker.messages import Acknowledged, Delivery, SendDelivery
 from millwheel.worker.shell.channels import LocalChannel
-from millwheel.worker.shell.discarding import Edges
 from millwheel.worker.shell.host import CoreHost
 from millwheel.worker.shell.hosted import Hosted
 from millwheel.worker.shell.peers import PeerConnection
+from millwheel.worker.shell.removed_consumers import RemovedConsumers
 
-__all__ = ["Sending"]
+__all__ = ["DeliverySender"]
 
 
-class Sending:
-    """Brings the batches of one process's intervals to the owners that the catalog names."""
+class DeliverySender:
+    """Sends the batches of one process's intervals to the owners that the catalog names."""
 
     def __init__(
         self,
@@ -30,20 +30,27 @@ class Sending:
         address: str,
         background: Callable[[Coroutine[Any, Any, None]], None],
     ) -> None:
-        """``hosted``: what runs here, by journal; ``address``: this process's own; ``background``: see to some work."""
+        """
+        Args:
+            coordinator: For linearizable reads of removed consumers.
+            catalog: The present owners.
+            hosted: The intervals in this process, by journal.
+            address: This process's address.
+            background: Runs a coroutine in the background.
+        """
         self._catalog = catalog
         self._hosted = hosted
         self._address = address
         self._background = background
-        self._edges = Edges(coordinator, catalog)
+        self._edges = RemovedConsumers(coordinator, catalog)
         self._peers: dict[str, PeerConnection] = {}
 
     def refresh(self) -> None:
         """The catalog has changed."""
         self._edges.refresh()
 
-    def send(self, host: CoreHost, send: Send) -> None:
-        """Bring a batch to its owner: in this process, or over the network. What cannot be sent now is sent later."""
+    def send(self, host: CoreHost, send: SendDelivery) -> None:
+        """Send a batch to its owner, in this process or another. A batch that cannot be sent now is sent later."""
         delivery = send.delivery
         sender = self._hosted.get(host.journal)
         if sender is None or sender.host is not host:
@@ -66,7 +73,7 @@ class Sending:
         peer.send(delivery, sender.channel)
 
     async def _discard(self, host: CoreHost, channel: LocalChannel, delivery: Delivery) -> None:
-        """Let go of what is due to a consumer that was removed; later again if it is not certain that it was."""
+        """Discard a batch for a removed consumer. If the removal is not certain, try again later."""
         try:
             gone = await self._edges.is_gone(delivery.consumer, delivery.stream)
         except CoordinatorError:
@@ -82,7 +89,7 @@ class Sending:
         address = interval.owner.address if interval is not None else ""
         return "" if address == self._address else address
 
-    async def hang_up(self) -> None:
+    async def close_connection(self) -> None:
         """Close the connections to workers that own nothing any more."""
         owners = {address for table in self._catalog.tables.values() for address in table.addresses()}
         for address in self._peers.keys() - owners:

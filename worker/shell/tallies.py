@@ -1,7 +1,7 @@
-"""What a worker process's intervals have committed while they were here: figures that only rise, as counters must.
+"""The totals that a worker process's intervals have committed in this process: monotone, as counters must be.
 
-An interval that moves takes its totals along, to whoever owns it next. If they were a process's counters a move would
-look like a restart here, and like so many records at once there.
+An interval that moves takes its own totals along to its next owner. If a process exported those as counters, a move
+would look like a restart here, and like as many new records at the next owner.
 """
 
 from __future__ import annotations
@@ -10,33 +10,33 @@ from collections import defaultdict
 from collections.abc import Set
 from threading import Lock
 
-from millwheel.worker.interval import Counts, HookTime, IntervalCore
+from millwheel.worker.interval import HookTime, IntervalCore, IntervalCounts
 
 __all__ = ["HookPlace", "Place", "Tallies"]
 
 Place = tuple[str, str]
-"""Topology and computation."""
+"""(topology, computation)."""
 
 HookPlace = tuple[str, str, str]
-"""Topology, computation, and process_record or process_timer."""
+"""(topology, computation, ``process_record`` or ``process_timer``)."""
 
 
 class Tallies:
-    """The interval cores of one process, and what those that have left had counted here. Any thread may look."""
+    """The interval cores of one process, and the counts of those that have left. Any thread may read them."""
 
     def __init__(self) -> None:
         self._lock = Lock()
         self._cores: dict[str, tuple[Place, IntervalCore]] = {}
-        self._past: defaultdict[Place, Counts] = defaultdict(Counts)
+        self._past: defaultdict[Place, IntervalCounts] = defaultdict(IntervalCounts)
         self._past_hooks: defaultdict[HookPlace, HookTime] = defaultdict(HookTime)
 
     def enter(self, journal: str, place: Place, core: IntervalCore) -> None:
-        """An interval is run here from now on."""
+        """The process runs an interval from now on."""
         with self._lock:
             self._cores[journal] = place, core
 
     def leave(self, journal: str) -> None:
-        """It is not any more; nothing if it was not."""
+        """The process does not run the interval any more. No effect if it did not."""
         with self._lock:
             place, core = self._cores.pop(journal, (None, None))
             if place is not None and core is not None:
@@ -44,7 +44,7 @@ class Tallies:
                 _add_hooks(self._past_hooks, place, core)
 
     def keep(self, places: Set[Place]) -> None:
-        """Forget what computations had counted that are no more."""
+        """Drop the counts of computations that were removed."""
         with self._lock:
             for place in self._past.keys() - places:
                 del self._past[place]
@@ -52,7 +52,7 @@ class Tallies:
                 del self._past_hooks[name]
 
     def hooks(self) -> dict[HookPlace, HookTime]:
-        """By hook, how often it ran here since the process began, for how long, and how often it failed."""
+        """Calls, seconds and failures of each hook in this process since it began."""
         with self._lock:
             sums: defaultdict[HookPlace, HookTime] = defaultdict(HookTime)
             for name, time in self._past_hooks.items():
@@ -61,11 +61,13 @@ class Tallies:
                 _add_hooks(sums, place, core)
         return dict(sums)
 
-    def look(self) -> tuple[list[tuple[Place, IntervalCore]], dict[Place, Counts]]:
-        """The cores, and by computation what its intervals have counted here since the process began."""
+    def look(self) -> tuple[list[tuple[Place, IntervalCore]], dict[Place, IntervalCounts]]:
+        """The cores, and the counts of each computation in this process since it began."""
         with self._lock:
             cores = list(self._cores.values())
-            sums = defaultdict(Counts, {place: Counts(*counts.row) for place, counts in self._past.items()})
+            sums = defaultdict(
+                IntervalCounts, {place: IntervalCounts(*counts.row) for place, counts in self._past.items()}
+            )
             for place, core in cores:
                 sums[place].add(core.state.counted)
         return cores, dict(sums)

@@ -1,7 +1,7 @@
-"""A thread that looks whether the event loop stands still, and names the hook that keeps it.
+"""A thread that checks whether the event loop is blocked, and logs the hook that blocks it.
 
-A hook that does not return is never measured: the measure is taken when it has ended. So another thread looks, and
-reads from the loop's stack which hook runs, for which key, and at which line.
+A hook that does not return is never measured, because the measurement ends with the hook. So this thread reads the
+running hook, its key and its line from the event loop's stack.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, Final
 
-from millwheel.core.time import format_duration, seconds
+from millwheel.model.time import format_duration, seconds
 from millwheel.sdk.context import Context, Scope
 from millwheel.worker.shell.tallies import Place
 
@@ -26,15 +26,15 @@ __all__ = ["RunningHook", "Watchdog", "running_hook"]
 
 log = logging.getLogger("millwheel.worker")
 
-_LOOKS: Final = 4
-"""Looks within the limit: a hook is named at most a quarter of the limit late."""
-_LINE_EVERY: Final = 60.0
+_LOOKS_PER_LIMIT: Final = 4
+"""Checks per limit. So a hook is logged late by at most a quarter of the limit."""
+_LINE_EVERY_SECONDS: Final = 60.0
 """Seconds between two lines about one hook of one computation."""
 
 
 @dataclass(frozen=True, slots=True)
 class RunningHook:
-    """A hook that is on the stack. ``line``: where in the user's code it is; ``stack`` from the hook inwards."""
+    """A hook on the stack. ``line``: the current line of user code. ``stack``: the frames from the hook inwards."""
 
     scope: Scope
     hook: str
@@ -44,7 +44,7 @@ class RunningHook:
 
 
 def running_hook(innermost: FrameType | None) -> RunningHook | None:
-    """The hook that runs in a stack: the outermost function with a context among its arguments."""
+    """The running hook of a stack: the outermost function with a ``Context`` among its arguments."""
     found: FrameType | None = None
     frame = innermost
     while frame is not None:
@@ -71,7 +71,7 @@ def running_hook(innermost: FrameType | None) -> RunningHook | None:
 
 
 def _context_of(frame: FrameType) -> Context[Any] | None:
-    """The context among a function's arguments; None for the engine's own functions."""
+    """The ``Context`` among a function's arguments. None for the engine's own functions."""
     if str(frame.f_globals.get("__name__", "")).startswith(("millwheel.worker.", "millwheel.sdk.")):
         return None
     code = frame.f_code
@@ -81,32 +81,32 @@ def _context_of(frame: FrameType) -> Context[Any] | None:
 
 
 class Watchdog:
-    """Looks at one event loop, several times within ``limit`` seconds, until it is stopped."""
+    """Checks one event loop several times per ``limit`` seconds, until it is stopped."""
 
     def __init__(self, limit: float, place_of: Callable[[Scope], Place | None]) -> None:
-        """``place_of``: the computation to which a hook's scope belongs; called in the watchdog's thread."""
+        """``place_of``: the computation of a hook's scope. It is called in the watchdog's thread."""
         self._limit = limit
         self._place_of = place_of
         self._beaten = time.monotonic()
         self._waits = False
-        """Whether the loop was asked for a beat, and has not given it yet."""
+        """Whether a ``_beat`` is scheduled in the loop, and has not run yet."""
         self._written: dict[tuple[Place, str], float] = {}
         self._running: tuple[Place, str] | None = None
         self._ended = threading.Event()
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
-        """Begin; to be called in the loop that is looked at."""
+        """Start. Call this in the event loop to be checked."""
         loop, ident = asyncio.get_running_loop(), threading.get_ident()
         self._thread = threading.Thread(target=self._look, args=(loop, ident), name="millwheel-watchdog", daemon=True)
         self._thread.start()
 
     def stop(self) -> None:
-        """End, without waiting for the thread."""
+        """Stop, without waiting for the thread."""
         self._ended.set()
 
     def running(self) -> dict[tuple[Place, str], float]:
-        """The hook that keeps the loop now, with its seconds so far; none if the loop goes on. Any thread may ask."""
+        """The hook that blocks the loop now, with its seconds so far. Empty if none does. Any thread may call this."""
         running = self._running
         return {} if running is None else {running: time.monotonic() - self._beaten}
 
@@ -115,9 +115,9 @@ class Watchdog:
 
     def _look(self, loop: asyncio.AbstractEventLoop, ident: int) -> None:
         looked = time.monotonic()
-        while not self._ended.wait(self._limit / _LOOKS):
+        while not self._ended.wait(self._limit / _LOOKS_PER_LIMIT):
             beaten, before, looked = self._beaten, looked, time.monotonic()
-            # If this thread stood still, too, it was the machine, or something else of the whole process.
+            # If this thread was delayed, too, the cause is the machine or the whole process, not a hook.
             stood = looked - before >= self._limit
             if looked - beaten >= self._limit and not stood:
                 self._blocked(sys._current_frames().get(ident), beaten)
@@ -130,14 +130,14 @@ class Watchdog:
                 return  # the loop is closed
 
     def _blocked(self, frame: FrameType | None, beaten: float) -> None:
-        """The loop has stood still since ``beaten``."""
+        """The loop has been blocked since ``beaten``."""
         hook = running_hook(frame)
         place = None if hook is None else self._place_of(hook.scope)
         if hook is None or place is None:
             return
         self._running = place, hook.hook
         now = time.monotonic()
-        if now - self._written.get((place, hook.hook), -_LINE_EVERY) < _LINE_EVERY:
+        if now - self._written.get((place, hook.hook), -_LINE_EVERY_SECONDS) < _LINE_EVERY_SECONDS:
             return
         self._written[place, hook.hook] = now
         log.warning(

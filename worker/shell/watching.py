@@ -1,4 +1,4 @@
-"""Following the broadcast low watermarks of all senders to this worker's intervals (section 7.2)."""
+"""Follows the broadcast low watermarks of all senders to this worker's intervals (section 7.2)."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from contextlib import aclosing
 from types import MappingProxyType
 from typing import Final
 
-from millwheel.core.keys import KeyInterval
-from millwheel.worker.heard import HeardWatermarks
+from millwheel.model.keys import KeyInterval
+from millwheel.worker.latest_watermarks import LatestWatermarks
 from millwheel.worker.messages import SenderWatermarks
 
 __all__ = ["SenderWatch", "Watermarks"]
@@ -19,13 +19,13 @@ __all__ = ["SenderWatch", "Watermarks"]
 log = logging.getLogger("millwheel.worker")
 
 Watermarks = Mapping[str, tuple[int, Sequence[tuple[KeyInterval | str, int]]]]
-"""By sender: its broadcast value, and the sequencers behind it that are new."""
+"""The broadcast value of each sender, and the new sequencers behind it."""
 
-_AGAIN: Final = 2.0
+_RETRY_SECONDS: Final = 2.0
 
 
 class SenderWatch:
-    """One watch for all senders that somebody here listens to; ``tell`` gets every update."""
+    """One watch for all senders of the intervals here. ``tell`` receives every update."""
 
     def __init__(
         self,
@@ -36,18 +36,18 @@ class SenderWatch:
         self._tell = tell
         self._senders: frozenset[str] = frozenset()
         self._lives: dict[str, object] = {}
-        self._heard = HeardWatermarks()
+        self._heard = LatestWatermarks()
         self._task: asyncio.Task[None] | None = None
 
     def known(self) -> SenderWatermarks:
-        """What was broadcast so far, for a host that is new: updates to come name only the sequencers that are new."""
+        """All broadcasts so far, for a new host. Later updates name only new sequencers, so they are not enough."""
         return self._heard.update()
 
     def follow(self, senders: frozenset[str], lives: Mapping[str, object] = MappingProxyType({})) -> None:
-        """Listen to exactly these from now on.
+        """Watch exactly these senders from now on.
 
-        ``lives``: by sender whose name may come back, what tells its lives apart. What was heard of one life is nothing
-        to the next, whether or not it was seen here that there was a time between them (G7).
+        ``lives``: for a sender whose name may be used again, a value that identifies its life. Broadcasts of one life
+        do not apply to the next one (G7). This holds even if this process has not seen the time between them.
         """
         before, self._lives = self._lives, {sender: lives[sender] for sender in senders & lives.keys()}
         same = {sender for sender in senders if before.get(sender) == self._lives.get(sender)}
@@ -60,7 +60,7 @@ class SenderWatch:
         self._task = asyncio.get_running_loop().create_task(self._run(senders)) if senders else None
 
     async def close(self) -> None:
-        """Listen no more."""
+        """Stop watching."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
@@ -71,7 +71,7 @@ class SenderWatch:
                 await self._follow(senders)
             except Exception:
                 log.exception("low watermarks cannot be followed; trying again")
-            await asyncio.sleep(_AGAIN * random.uniform(0.5, 1.5))
+            await asyncio.sleep(_RETRY_SECONDS * random.uniform(0.5, 1.5))
 
     async def _follow(self, senders: frozenset[str]) -> None:
         async with aclosing(self._watch(sorted(senders))) as updates:  # type: ignore[type-var]

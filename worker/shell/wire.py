@@ -1,10 +1,10 @@
-"""Deliveries to and from their wire form (proto/millwheel/v1/delivery.proto)."""
+"""Converts deliveries to and from their protobuf form (proto/millwheel/v1/delivery.proto)."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from millwheel.core.keys import KeyInterval
+from millwheel.model.keys import KeyInterval
 from millwheel.rpc.v1 import delivery_pb2 as wire
 from millwheel.worker.dedup import BatchIds, DeliveryIds, OpaqueIds, PositionIds, Sender, split_ids
 from millwheel.worker.messages import Delivery, DeliveryOrder
@@ -53,7 +53,11 @@ def encode_delivery(delivery: Delivery, token: int) -> wire.DeliverRequest:
 
 
 def decode_delivery(request: wire.DeliverRequest, channel: Any) -> Delivery:
-    """The batch of a request; ValueError says what is malformed."""
+    """The batch of a request.
+
+    Raises:
+        ValueError: The request is malformed.
+    """
     keys = None
     if request.sender.HasField("keys"):
         proto = request.sender.keys

@@ -1,4 +1,4 @@
-"""A worker process: it owns the intervals that the catalog says it owns, and serves their records (section 7.1)."""
+"""A worker process: it runs the intervals that the catalog assigns to it, and processes their records (section 7.1)."""
 
 from __future__ import annotations
 
@@ -15,24 +15,25 @@ import grpc
 
 from millwheel.client.report_stream import PendingOf
 from millwheel.coordination.contract import Coordinator, CoordinatorError, DamagedValueError
-from millwheel.core.catalog import Catalog, OwnedInterval, code_of, codes_of
-from millwheel.core.keys import KeyInterval
-from millwheel.rpc.v1 import catalog_pb2, topology_pb2
+from millwheel.model.catalog import Catalog, Consumer, OwnedInterval, code_of, codes_of
+from millwheel.model.keys import KeyInterval
+from millwheel.rpc.v1 import catalog_pb2, common_pb2, topology_pb2
 from millwheel.rpc.v1.delivery_pb2_grpc import add_DeliveryServiceServicer_to_server
 from millwheel.rpc.v1.handover_pb2_grpc import add_HandoverServiceServicer_to_server
 from millwheel.rpc.v1.inspection_pb2_grpc import add_InspectionServiceServicer_to_server
 from millwheel.rpc.v1.subscription_pb2_grpc import add_SubscriptionServiceServicer_to_server
 from millwheel.rpc.watermarks import Member, PendingWork
 from millwheel.sdk.context import Scope
+from millwheel.sdk.error_texts import error_message
 from millwheel.store.contract import StateStore
-from millwheel.worker.interval import IntervalCore, Settings
+from millwheel.worker.interval import IntervalCore, IntervalSettings
 from millwheel.worker.interval.pending import pending_work
 from millwheel.worker.messages import (
     AcceptSequencer,
     CatalogChanged,
     Deposed,
     Report,
-    Send,
+    SendDelivery,
     SenderWatermarks,
     SequenceChecked,
 )
@@ -45,17 +46,18 @@ from millwheel.worker.shell.hook_reports import HookReports
 from millwheel.worker.shell.host import CoreHost
 from millwheel.worker.shell.hosted import Hosted, Quarantined
 from millwheel.worker.shell.inspection import InspectionService
+from millwheel.worker.shell.key_failures import KeyFailures
 from millwheel.worker.shell.lineage import dead_journals, journal_lives
 from millwheel.worker.shell.load import LoadMeter, Metered
 from millwheel.worker.shell.log_service import LogService
-from millwheel.worker.shell.mending import Mending
 from millwheel.worker.shell.opening import ReadAhead
 from millwheel.worker.shell.preparing import RecordPreparer
 from millwheel.worker.shell.programs import Programs
 from millwheel.worker.shell.registration import Registration, WorkerIdTakenError
-from millwheel.worker.shell.routing import Routing
-from millwheel.worker.shell.runloop import RunQueue
-from millwheel.worker.shell.sending import Sending
+from millwheel.worker.shell.restart_backoff import RestartBackoff
+from millwheel.worker.shell.routing import CatalogRouting
+from millwheel.worker.shell.runloop import RunQueue, wall_now
+from millwheel.worker.shell.sending import DeliverySender
 from millwheel.worker.shell.tallies import Place, Tallies
 from millwheel.worker.shell.watching import SenderWatch, Watermarks
 
@@ -63,55 +65,62 @@ __all__ = ["Authority", "Worker", "WorkerSettings"]
 
 log = logging.getLogger("millwheel.worker")
 
-_AGAIN_FIRST: Final = 0.25
-_AGAIN_LAST: Final = 30.0
-"""Seconds until the catalog is gone through again after something in it could not be done, doubled each time."""
+_FIRST_RETRY_SECONDS: Final = 0.25
+_MAX_RETRY_SECONDS: Final = 30.0
+"""Seconds until the catalog is processed again after a step has failed. The delay doubles each time."""
 
 
-_SETTLED: Final = 60.0
-"""Seconds after its opening that an interval is looked through for journals that were retired meanwhile, about."""
+_SETTLED_AFTER_SECONDS: Final = 60.0
+"""Approximate seconds after the opening of an interval until its state of journals retired meanwhile is dropped."""
 
 
 class Authority(Protocol):
-    """The low watermark authority as a worker meets it (7.2)."""
+    """The low watermark authority's interface for a worker (7.2)."""
 
     on_refused: Callable[[str, KeyInterval, int], None]
-    """Called with a computation, keys and a sequencer of which a report was refused (G4)."""
+    """Called with a computation, keys and a sequencer whose report was refused (G4)."""
     pending_of: PendingOf
-    """Called with a computation when the authority asks what its intervals here have at work (7.2)."""
+    """Called with a computation when the authority requests the pending work of its intervals here (7.2)."""
 
     def forget(self, computation: str, keys: KeyInterval) -> None:
-        """Nothing more is reported of an interval."""
+        """Report nothing more for an interval."""
 
     async def accept(self, computation: str, keys: KeyInterval, sequencer: int) -> int:
-        """Have a sequencer accepted: what was last broadcast for the keys. SequencerRefusedError if it is old."""
+        """Let the authority accept a sequencer.
+
+        Returns:
+            The watermark last broadcast for the keys, in microseconds.
+
+        Raises:
+            SequencerRefusedError: A larger sequencer is known.
+        """
 
     def report(self, report: Report) -> None:
-        """Report an interval's watermark; only the newest of an interval counts."""
+        """Report an interval's watermark. Only the newest report of an interval counts."""
 
     def watch(self, computations: Iterable[str]) -> AsyncIterator[Watermarks]:
-        """Broadcast values: all at once, then what changes."""
+        """Broadcast values: first all of them, then changes."""
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerSettings:
-    """One worker's own settings. ``lease`` in seconds."""
+    """One worker's own settings. ``lease`` is in seconds."""
 
     worker_id: str
     address: str
     packages: Path
     lease: float = 5.0
-    core: Settings = field(default_factory=Settings)
+    core: IntervalSettings = field(default_factory=IntervalSettings)
     hand_over: float = 0.0
-    """Seconds that intervals may take to be made ready for other workers when this one ends; 0: they are not."""
+    """Seconds for preparing intervals for their next owners when this worker ends. 0: they are not prepared."""
     check_values: bool = True
-    """Whether a hook fails when it makes a state or a production that could not be read again as its declared type."""
+    """Whether a hook fails if it creates a state or a production that could not be read again as its declared type."""
     slow_hook: float = 0.0
-    """Seconds from which on a hook counts as keeping the event loop, and is named; 0: never."""
+    """Seconds from which on a hook counts as blocking the event loop, and is logged. 0: never."""
 
 
 class Worker:
-    """The shell of the worker role. ``start`` registers; the catalog then says what to run."""
+    """The driver of the worker role. ``start`` registers the worker. The catalog then assigns its intervals."""
 
     def __init__(
         self,
@@ -130,34 +139,35 @@ class Worker:
         authority.pending_of = self._pending_of
         self.programs = Programs(settings.packages, fetch_package, verify=settings.check_values)
         self.programs.on_loaded = lambda: self._background(self._catch_up())
-        self.routing = Routing(self.catalog, self.programs.extractor)
+        self.routing = CatalogRouting(self.catalog, self.programs.extractor)
         self._builder = Builder(self.catalog, self.programs, self.routing, settings.core, settings.slow_hook)
         self.logs = LogService(self._find_log)
         self.queue = RunQueue(asyncio.get_running_loop())
         self.hosted: dict[str, Hosted] = {}
-        self._sending = Sending(coordinator, self.catalog, self.hosted, settings.address, self._background)
+        self._sending = DeliverySender(coordinator, self.catalog, self.hosted, settings.address, self._background)
         self.tallies = Tallies()
         self.hooks = HookReports(settings.slow_hook, self._place_of_scope)
+        self.key_failures = KeyFailures()
         self._watch = SenderWatch(authority.watch, self._tell)
         self._following: asyncio.Task[None] | None = None
         self._reconciling = asyncio.Lock()
         self._again: asyncio.TimerHandle | None = None
-        self._again_after = _AGAIN_FIRST
+        self._again_after = _FIRST_RETRY_SECONDS
         self._given_up: dict[tuple[str, int], str] = {}
-        """Why, by journal and sequencer: under that sequencer the interval is not opened again."""
+        """The reason, by journal and sequencer. Under that sequencer the interval is not opened again."""
         self.quarantined: dict[tuple[str, int], Quarantined] = {}
-        """Of those given up, by journal and sequencer, the ones of which a stored value is damaged."""
+        """The intervals among those given up that have a damaged stored value, by journal and sequencer."""
         self._unbuilt: dict[str, str] = {}
         """Why an interval cannot be run, by journal."""
-        self._mending = Mending()
+        self._mending = RestartBackoff()
         self._ahead: ReadAhead = {}
-        self._told_retired: frozenset[str] = frozenset()
+        self._reported_retired: frozenset[str] = frozenset()
         self._computations: frozenset[str] = frozenset()
-        """The incarnations that there were when hosts were last told of the catalog."""
+        """The incarnations in the catalog when the hosts last received it."""
         self._known_consumers: frozenset[str] = frozenset()
         self._tasks: set[asyncio.Task[None]] = set()
         self._displaced = ""
-        """Where another process is that has this one's name, when that was last looked at."""
+        """The address of another process with the same worker id, at the last check."""
         self._registration = Registration(
             coordinator,
             settings.worker_id,
@@ -167,14 +177,19 @@ class Worker:
             self.hooks.slowest_since,
         )
 
-    # Life.
+    # Start, services and end.
 
     def add_services(self, server: grpc.aio.Server) -> None:
         """Serve deliveries, subscriptions and inspection on ``server``."""
-        preparer = RecordPreparer(self.catalog, self.programs)
+        preparer = RecordPreparer(self.catalog, self.programs, self._key_failed, self.key_failures.got_keys)
         add_DeliveryServiceServicer_to_server(DeliveryService(self.find, preparer.prepare), server)
         add_SubscriptionServiceServicer_to_server(self.logs, server)
-        load = LoadMeter(self._metered, damaged=lambda: self.quarantined, hooks=self.tallies.hooks).load
+        load = LoadMeter(
+            self._metered,
+            damaged=lambda: self.quarantined,
+            hooks=self.tallies.hooks,
+            key_functions=lambda: self.key_failures.shown(self.catalog.consumers, wall_now()),
+        ).load
         inspection = InspectionService(self._journal_of_key, self.core_of, self._absence, self.store, load)
         add_InspectionServiceServicer_to_server(inspection, server)
         handover = HandoverService(self._find_owned, self.store, self._ahead, self._load_code)
@@ -187,9 +202,9 @@ class Worker:
         self._following = asyncio.get_running_loop().create_task(self._follow())
 
     async def close(self) -> None:
-        """Give everything up: intervals, connections, the registration.
+        """Release everything: intervals, connections, the registration.
 
-        Intervals that whoever comes next would have much to read of are made ready first, for ``hand_over`` seconds.
+        For up to ``hand_over`` seconds, first reduce what the next owners of the intervals have to read.
         """
         await self._prepare_releases()
         self.hooks.close()
@@ -205,6 +220,12 @@ class Worker:
         await self._sending.close()
         await self._registration.close()
 
+    def _key_failed(
+        self, consumer: Consumer, stream: str, error: BaseException, waiting: common_pb2.WaitingRecords | None
+    ) -> None:
+        failure = self.key_failures.failed(consumer, stream, error, waiting, wall_now())
+        self.hooks.failed((consumer.topology, consumer.computation), failure)
+
     def find(self, journal: str) -> CoreHost | None:
         """The host of an interval that this process runs."""
         hosted = self.hosted.get(journal)
@@ -219,7 +240,7 @@ class Worker:
             yield Metered(one.owned.incarnation, journal, one.sequencer, one.built.core, one.host.busy)
 
     async def _load_code(self, incarnation: str) -> None:
-        """Load the code of a computation that is to be run here soon."""
+        """Load the code of a computation that this process will run soon."""
         found = self.catalog.computation(incarnation)
         if found is not None:
             await self.programs.load(code_of(*_specs(found)))
@@ -227,9 +248,9 @@ class Worker:
     def _find_log(self, stream: str, incarnation: str) -> CoreHost | None:
         """The host of a stream's log: of the one with ``incarnation``, or of any if that is empty.
 
-        Of a stream that came back this process may still have the former log, until it hears of the new one.
+        If a stream was created again, this process may still have the former log until the catalog change arrives.
         """
-        # Of what is no log the stream is empty, as it may be in a request.
+        # An interval that is no log has an empty stream, and a request may also have one.
         found = (hosted for hosted in self.hosted.values() if stream and hosted.built.log_of == stream)
         return next((one.host for one in found if incarnation in ("", one.owned.incarnation)), None)
 
@@ -244,7 +265,7 @@ class Worker:
         return "" if interval is None else interval.journal
 
     def _absence(self, journal: str) -> str:
-        """Why an interval that is assigned to this worker does not run here; empty if it is not assigned to it."""
+        """Why an interval assigned to this worker does not run here. Empty if it is not assigned to this worker."""
         for one in self._owned():
             if one.interval.journal == journal:
                 found = self.catalog.computation(one.incarnation)
@@ -254,7 +275,7 @@ class Worker:
         return ""
 
     def quarantined_places(self) -> list[Place]:
-        """Those of each interval that is quarantined here, for metrics."""
+        """The topology and computation of each quarantined interval, for metrics."""
         return [(one.topology, one.computation) for one in list(self.quarantined.values())]
 
     async def _prepare_releases(self) -> None:
@@ -270,9 +291,9 @@ class Worker:
             log.warning("%d intervals were not ready in time; their next owners have more to read", len(late))
 
     async def _drop_all(self) -> None:
-        # The catalog may show them as ours for a while: a sequencer opens a journal once.
+        # The catalog may still assign them to this worker. Invariant: a sequencer opens a journal only once.
         self._given_up.update(((journal, one.sequencer), "it was given up") for journal, one in self.hosted.items())
-        # All of them at their first step: hooks of one that do not end at once let no other go on serving.
+        # Stop all at once. Otherwise slow hooks of one interval would let the others continue to serve.
         await asyncio.gather(*(self._stop(journal) for journal in list(self.hosted)))
 
     # Following the catalog.
@@ -283,7 +304,7 @@ class Worker:
                 await self._catch_up()
 
     async def _catch_up(self) -> None:
-        """Go through the catalog; where something cannot be done, again after a while, or at its next change."""
+        """Process the catalog. If a step fails, repeat it after a delay, or at the next change."""
         async with self._reconciling:
             try:
                 done = await self._reconcile()
@@ -297,20 +318,21 @@ class Worker:
             self._again.cancel()
             self._again = None
         if done:
-            self._again_after = _AGAIN_FIRST
+            self._again_after = _FIRST_RETRY_SECONDS
             return
         delay = self._again_after * random.uniform(0.5, 1.5)
-        self._again_after = min(_AGAIN_LAST, self._again_after * 2)
+        self._again_after = min(_MAX_RETRY_SECONDS, self._again_after * 2)
         self._again = asyncio.get_running_loop().call_later(delay, lambda: self._background(self._catch_up()))
 
     async def _reconcile(self) -> bool:
-        """Run exactly what the catalog says this worker owns, and route by what it says of consumers.
+        """Run exactly the intervals that the catalog assigns to this worker, and route by its consumers.
 
-        False if code is missing, or does not do: what needs it is not run yet.
+        Returns:
+            False if code is missing, or an interval cannot be built. Such intervals do not run yet.
         """
-        # Before anything is let go of: an interval that changes to new code does not wait for it to come.
+        # Load code before any interval is released. So an interval that changes to new code does not wait for it.
         complete = await self._load_code_of_all()
-        self._heed_namesake()
+        self._stop_on_duplicate_id()
         owned = {one.interval.journal: one for one in self._owned()}
         gone = [
             journal
@@ -319,7 +341,7 @@ class Worker:
             or (owned[journal].interval.sequencer != hosted.sequencer and not self._awaits_code(owned[journal]))
         ]
         stopping = [asyncio.ensure_future(self._stop(journal)) for journal in gone]
-        # Each lets go at its first step. That hooks of theirs do not end at once keeps nothing waiting.
+        # Each interval is released at the first step of ``_stop``. Slow hooks of these intervals delay nothing.
         await asyncio.sleep(0)
         self.routing.refresh()
         self._sending.refresh()
@@ -333,9 +355,9 @@ class Worker:
         for journal, one in owned.items():
             if journal not in self.hosted and (journal, one.interval.sequencer) not in self._given_up:
                 complete = self._try_start(one) and complete
-        self._tell_hosts()
+        self._notify_hosts()
         for hosted in self.hosted.values():
-            hosted.channel.hurry()
+            hosted.channel.resend_now()
         self._watch.follow(
             frozenset().union(*(self._builder.senders(hosted.built.inputs) for hosted in self.hosted.values())),
             self.catalog.injector_lives(),
@@ -343,25 +365,29 @@ class Worker:
         places = {self._place_of(incarnation) for incarnation in self.catalog.tables}
         self.tallies.keep(places)
         self.hooks.log.keep(places)
-        await self._sending.hang_up()
+        self.key_failures.keep(places)
+        await self._sending.close_connection()
         await asyncio.gather(*stopping)
         self._forget_code()
         return complete
 
     def _owned(self) -> list[OwnedInterval]:
-        """What is assigned to this very process, and not to another of its name: of two that open an interval under one
-        sequencer neither could tell whose an append of unknown outcome was (G3)."""
-        worker_id = self.settings.worker_id
-        return [] if self._namesake() else self.catalog.owned_by(worker_id, self.catalog.registration(worker_id))
+        """Intervals assigned to exactly this process, not to another one with the same worker id.
 
-    def _namesake(self) -> str:
-        """Where another process is that is registered under this one's name; empty if there is none."""
+        Two processes must not open an interval under one sequencer. Neither could decide whose append of unknown
+        outcome was applied (G3).
+        """
+        worker_id = self.settings.worker_id
+        return [] if self._duplicate_id() else self.catalog.owned_by(worker_id, self.catalog.registration(worker_id))
+
+    def _duplicate_id(self) -> str:
+        """The address of another process that is registered under this worker id. Empty if there is none."""
         record = self.catalog.workers.get(self.settings.worker_id)
         return "" if record is None or self._registration.is_own(record) else record.endpoint.address
 
-    def _heed_namesake(self) -> None:
-        """Say that there is another process of this name; register anew when it has gone."""
-        before, self._displaced = self._displaced, self._namesake()
+    def _stop_on_duplicate_id(self) -> None:
+        """Log the duplicate worker id. Register again when the other process has ended."""
+        before, self._displaced = self._displaced, self._duplicate_id()
         if self._displaced and self._displaced != before:
             error = WorkerIdTakenError(self.settings.worker_id, self._displaced)
             log.error("this worker owns nothing from now on: %s", error)
@@ -372,23 +398,23 @@ class Worker:
         return await self.programs.load_all(record.spec for _, record in self.catalog.live_topologies())
 
     def _awaits_code(self, owned: OwnedInterval) -> bool:
-        """Whether the code that the interval is to run next is still being loaded: until then the old goes on."""
+        """Whether the code that the interval will run next is still being loaded. Until then the old code continues."""
         found = self.catalog.computation(owned.incarnation)
         return found is not None and self.programs.is_loading(code_of(*_specs(found)))
 
     def _forget_code(self) -> None:
-        """Whatever no live topology names is forgotten, once nothing here runs it."""
+        """Unload code that no live topology names and no interval here runs."""
         live = [record.spec for _, record in self.catalog.live_topologies()]
         named = [code for spec in live for code in codes_of(spec)]
         self.programs.keep([*named, *(one.built.code for one in self.hosted.values() if one.built.code is not None)])
 
     def _try_start(self, owned: OwnedInterval) -> bool:
-        """Run an interval; False, with the reason said, if it cannot be built. It does not keep others waiting."""
+        """Run an interval. Returns False and logs the reason if it cannot be built. Other intervals are not delayed."""
         journal = owned.interval.journal
         try:
             self._start(owned)
         except Exception as error:
-            why = f"it cannot be built: {type(error).__name__}: {error}"
+            why = f"it cannot be built: {error_message(error)}"
             if self._unbuilt.get(journal) != why:
                 log.exception("interval %s: %s", journal, why)
             self._unbuilt[journal] = why
@@ -414,8 +440,8 @@ class Worker:
 
     def _forget_dead_later(self, *hosted: Hosted) -> None:
         for one in hosted:
-            delay = _SETTLED * random.uniform(0.5, 1.5)
-            # By its names: the timer would keep the memory of an interval that was let go of meanwhile.
+            delay = _SETTLED_AFTER_SECONDS * random.uniform(0.5, 1.5)
+            # Pass the names, not ``one``: the timer would keep a released interval in memory.
             place = (one.host.journal, one.sequencer)
             asyncio.get_running_loop().call_later(delay, self._forget_dead_now, *place)
 
@@ -425,10 +451,10 @@ class Worker:
             self._background(self._forget_dead(hosted))
 
     async def _forget_dead(self, hosted: Hosted) -> None:
-        """Have an interval forget the senders' journals that are no more.
+        """Drop an interval's duplicate-check state for senders' journals that no longer exist.
 
-        It is told when parents are retired. But what its owner before this one was told and did not commit is lost, and
-        so is what it was told while it was being opened. Of computations that are removed nobody tells.
+        Intervals are notified when parents are retired. But a notification is lost if the previous owner received it
+        without a commit, or if it arrives during opening. The removal of computations is not notified at all.
         """
         try:
             dead = await dead_journals(self.coordinator, self.catalog, hosted.built.core.state.dedup.journals())
@@ -441,8 +467,8 @@ class Worker:
     async def _stop(self, journal: str) -> None:
         hosted = self.hosted.pop(journal, None)
         if hosted is None:
-            return  # it was lost while others were let go of
-        log.info("interval %s: let go of, sequencer %d", journal, hosted.sequencer)
+            return  # it was lost while others were released
+        log.info("interval %s: released, sequencer %d", journal, hosted.sequencer)
         await self._release(hosted)
 
     async def _release(self, hosted: Hosted) -> None:
@@ -450,7 +476,7 @@ class Worker:
         await hosted.host.close()
 
     def _forget(self, hosted: Hosted) -> None:
-        """Whatever must be gone before a successor is opened here."""
+        """Remove everything that must be gone before a successor is opened here."""
         self.routing.release(hosted.built.bindings)
         self.authority.forget(hosted.owned.incarnation, hosted.built.core.keys)
         self.tallies.leave(hosted.host.journal)
@@ -463,7 +489,7 @@ class Worker:
         return topology, computation
 
     def _place_of_scope(self, scope: Scope) -> Place | None:
-        """The computation whose hook runs in ``scope``. The watchdog's thread asks, so the hosts are copied first."""
+        """The computation whose hook runs in ``scope``. The watchdog's thread calls this, so the hosts are copied."""
         for hosted in list(self.hosted.values()):
             core = hosted.built.core
             if isinstance(core, IntervalCore) and core.state.scope is scope:
@@ -474,12 +500,12 @@ class Worker:
         for hosted in self.hosted.values():
             hosted.host.post(watermarks)
 
-    def _tell_hosts(self) -> None:
-        retired = frozenset(self.catalog.retired) - self._told_retired
-        self._told_retired = frozenset(self.catalog.retired)
+    def _notify_hosts(self) -> None:
+        retired = frozenset(self.catalog.retired) - self._reported_retired
+        self._reported_retired = frozenset(self.catalog.retired)
         gone, self._computations = self._computations - self.catalog.tables.keys(), frozenset(self.catalog.tables)
         if gone:
-            # Of what they sent, no mark rises any more.
+            # A removed sender never advances its ACK mark again, so its duplicate-check state is dropped here.
             self._forget_dead_later(*self.hosted.values())
         ended, queries = self.catalog.retired_injectors(), frozenset(self.catalog.retired_queries)
         for hosted in self.hosted.values():
@@ -489,10 +515,10 @@ class Worker:
             changed = CatalogChanged(senders, slack=slack, retired=retired, ended_injectors=mine, ended_queries=queries)
             hosted.host.post(changed)
 
-    # What hosts need (Peers).
+    # What hosts need (``HostPeers``).
 
-    def send(self, host: CoreHost, send: Send) -> None:
-        """Bring a batch to its owner."""
+    def send(self, host: CoreHost, send: SendDelivery) -> None:
+        """Send a batch to its owner."""
         self._sending.send(host, send)
 
     def report(self, report: Report) -> None:
@@ -510,15 +536,15 @@ class Worker:
         return {core.keys: pending_work(core.state) for core in mine if isinstance(core, IntervalCore)}
 
     async def accept(self, request: AcceptSequencer) -> int:
-        """Have the authority accept a sequencer (G4)."""
+        """Let the authority accept a sequencer (G4)."""
         return await self.authority.accept(request.computation, request.keys, request.sequencer)
 
     async def sequence_lives(self, sequence: str) -> bool:
-        """Whether ``sequence`` is the journal of a live interval, or of one's parent, by a linearizable read."""
+        """Whether ``sequence`` is the journal of a live interval, or of a parent of one, by a linearizable read."""
         return await journal_lives(self.coordinator, self.catalog, sequence)
 
     def lost(self, host: CoreHost, reason: str) -> None:
-        """The core let go of its interval. A successor has it already, or it is given back for a fresh sequencer."""
+        """The core has lost its interval to a successor, or this worker must get a fresh sequencer for it."""
         hosted = self.hosted.get(host.journal)
         log.log(logging.ERROR if host.fault else logging.WARNING, "interval %s: lost: %s", host.journal, reason)
         if hosted is None or hosted.host is not host:
@@ -533,7 +559,7 @@ class Worker:
             self._mend(host.journal)
 
     def _quarantine(self, hosted: Hosted, why: str) -> None:
-        """Nothing of the interval is served, nor written over, until it is given out anew."""
+        """Stop the interval: it is not served, and its stored data is not overwritten, until it is assigned again."""
         incarnation = hosted.owned.incarnation
         place = (hosted.host.journal, hosted.sequencer)
         self.quarantined[place] = Quarantined(incarnation, *self._place_of(incarnation), why)
@@ -549,7 +575,7 @@ class Worker:
         if delay is None:
             log.error("interval %s: too many errors in succession: it stays down until this worker restarts", journal)
         else:
-            log.warning("interval %s: is to be taken up again in %.0f s", journal, delay)
+            log.warning("interval %s: is opened again in %.0f s", journal, delay)
             loop.call_later(delay, self._registration.renew_from_scratch)
 
     def _background(self, work: Coroutine[Any, Any, None]) -> None:

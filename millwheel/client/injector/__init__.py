@@ -1,4 +1,4 @@
-"""Injecting records from outside: the client side of section 5.2."""
+"""The client side of injection: sends records from outside into the system (section 5.2)."""
 
 from millwheel.client.injector.blocking import BlockingInjector
 from millwheel.client.injector.errors import (

@@ -1,4 +1,4 @@
-"""The injector for programs without an event loop: scripts, and the executors of Spark (section 5.2)."""
+"""The injector for programs without an event loop, such as scripts and Spark executors (section 5.2)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from millwheel.client.injector.errors import InjectorClosedError
 from millwheel.client.injector.ids import UserId
 from millwheel.client.injector.settings import BatchOf, InjectorSettings
 from millwheel.client.injector.shell import Injector
-from millwheel.core.time import Timestamp
+from millwheel.model.time import Timestamp
 from millwheel.sdk.errors import UsageError
 from millwheel.sdk.topology import Topology
 
@@ -26,10 +26,11 @@ T = TypeVar("T")
 
 
 class BlockingInjector:
-    """An :class:`Injector` on a thread of its own; use it as ``with``. Every call is that of the Injector, and blocks.
+    """An :class:`Injector` that runs in a background thread. Use it with ``with``.
 
-    Calls may come from any thread. It belongs to the process that made it: it is not pickled, nor used after a
-    fork; make one in each task.
+    Each call does what the Injector's call does, and blocks until it is done. Calls may come from any thread. The
+    object belongs to the operating system process that created it. It cannot be pickled or used after a fork: create
+    one in each task.
     """
 
     def __init__(
@@ -43,7 +44,7 @@ class BlockingInjector:
         sequencer: int | None = None,
         settings: InjectorSettings | None = None,
     ) -> None:
-        """See :class:`Injector`."""
+        """The arguments are those of :class:`Injector`."""
         self._injector = Injector(
             address,
             stream,
@@ -55,7 +56,7 @@ class BlockingInjector:
         )
         self._pid = os.getpid()
         self._lock = threading.Lock()
-        """Held while a call is handed to the loop, so that none comes after those that the loop's end cancels."""
+        """Held while a call is passed to the loop. So no call arrives after :meth:`close` has cancelled the others."""
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
 
@@ -187,7 +188,7 @@ class BlockingInjector:
         except CancelledError:
             raise InjectorClosedError(f"the injector of stream {self._injector.stream!r} was closed") from None
         except BaseException:
-            # A KeyboardInterrupt, say: the call is not to go on behind the caller's back.
+            # For example a KeyboardInterrupt: the call must not continue in the background.
             future.cancel()
             raise
 
@@ -203,7 +204,7 @@ class BlockingInjector:
 
 
 async def _cancel_all() -> None:
-    """End whatever else runs on the loop: calls from other threads are not to wait for a loop that has stopped."""
+    """Cancel all other tasks of the loop, so that calls from other threads do not wait for a stopped loop."""
     others = asyncio.all_tasks() - {asyncio.current_task()}
     for task in others:
         task.cancel()

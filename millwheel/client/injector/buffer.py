@@ -1,4 +1,4 @@
-"""Records sent one by one, gathered until the event loop turns: the core gets them as one column (5.2). Pure."""
+"""Gathers single records until the next turn of the event loop, and passes them on as columns (5.2). Pure."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 from millwheel.client.injector.ids import IdKind, IdScope
 from millwheel.client.injector.messages import Columns
-from millwheel.core.time import MAX_TIMESTAMP, MIN_TIMESTAMP
+from millwheel.model.time import MAX_TIMESTAMP, MIN_TIMESTAMP
 from millwheel.sdk.errors import UsageError
 
 __all__ = ["SendBuffer"]
@@ -16,7 +16,7 @@ __all__ = ["SendBuffer"]
 class SendBuffer:
     """Records of one scope, with their keys at the consumers of one routing.
 
-    What the core would refuse is refused when it comes, while its sender is there to hear of it.
+    The buffer makes the checks that the core would make, so that the error reaches the call that sent the record.
     """
 
     __slots__ = ("_data", "_ids", "_keys", "_timestamps", "scope", "size")
@@ -24,7 +24,7 @@ class SendBuffer:
     def __init__(self) -> None:
         self.scope: IdScope | None = None
         self.size = 0
-        """What the values come to, in bytes."""
+        """The total size of the values, in bytes."""
         self._data: list[bytes] = []
         self._timestamps: list[int] = []
         self._ids: list[Any] = []
@@ -34,9 +34,10 @@ class SendBuffer:
         return len(self._data)
 
     def add(self, scope: IdScope, id_: int | bytes, data: bytes, timestamp: int, keys: dict[str, bytes]) -> None:
-        """Append a record; those before it are of the same scope and routing, or there are none.
+        """Append a record. Buffered records have the same scope and were keyed by the same routing.
 
-        UsageError for a position that does not rise, or a timestamp that is no whole number, or infinite.
+        Raises:
+            UsageError: A position does not rise, or a timestamp is not an integer or is infinite.
         """
         try:
             timestamp = index(timestamp)
@@ -60,7 +61,7 @@ class SendBuffer:
         self._ids.append(id_)
 
     def take(self) -> Columns:
-        """Everything gathered; the buffer is empty then. There is something."""
+        """Remove and return all records. The buffer must not be empty."""
         assert self.scope is not None
         columns = Columns(self._data, self._timestamps, self._keys, self.scope, self._ids)
         self._data, self._timestamps, self._ids, self._keys, self.size = [], [], [], {}, 0

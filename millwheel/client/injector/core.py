@@ -1,9 +1,12 @@
 """The client side of injection as a pure state machine (sections 5.2, 6.1.1, 8.4).
 
-Events in (records, routing, answers, connections, the time), instructions out. Every record accepted is
-delivered at least once to whoever owns its key at each consumer, always under the same id and with the
-same bytes, until it is ACKed; receivers make that exactly once. The published watermark is never above a
-record that is not ACKed, unless the record was late when it came.
+Events go in: records, routing, answers, connections and the time. Instructions come out.
+
+Guarantee: every accepted record is delivered at least once to the owner of its key at each consumer, until the
+owner ACKs it. Every delivery has the same id and the same bytes, so receivers can drop duplicates (exactly once).
+
+Invariant: the published watermark is never above the timestamp of an un-ACKed record, except for a record that was
+already late when it was accepted.
 """
 
 from __future__ import annotations
@@ -22,14 +25,14 @@ from millwheel.client.injector.errors import (
     StreamDrainingError,
 )
 from millwheel.client.injector.ids import IdKind, IdScope
-from millwheel.client.injector.lanes import Batch, Flight, Lane
+from millwheel.client.injector.lanes import Flight, Lane, OutboundBatch
 from millwheel.client.injector.messages import Columns, Connect, Disconnect, Instruction, Limits
 from millwheel.client.injector.publication import Publication, Published
-from millwheel.client.injector.routing import ConsumerRouting, Route, Routing
-from millwheel.client.injector.sending import Sending
+from millwheel.client.injector.routing import ConsumerRouting, Route, StreamRouting
+from millwheel.client.injector.sending import OutboundBatches
 from millwheel.client.injector.unkeyed import UnkeyedHead, UnkeyedRecords, WaitingRecord
-from millwheel.core.sketch import TimestampSketch
-from millwheel.core.time import MAX_TIMESTAMP, MIN_TIMESTAMP
+from millwheel.model.sketch import TimestampSketch
+from millwheel.model.time import MAX_TIMESTAMP, MIN_TIMESTAMP
 from millwheel.rpc.v1.delivery_pb2 import DeliveryOutcome
 from millwheel.rpc.watermarks import PendingWork
 from millwheel.sdk.errors import UsageError
@@ -43,7 +46,7 @@ _SUPERSEDED = DeliveryOutcome.DELIVERY_OUTCOME_REFUSED_SEQUENCER
 
 
 class InjectorCore:
-    """One process of one stream's injector, from the drawing of its sequencer to its end."""
+    """One injector process of one stream, from the allocation of its sequencer to its end."""
 
     def __init__(
         self,
@@ -54,45 +57,53 @@ class InjectorCore:
         limits: Limits | None = None,
         chance: Callable[[], float] = lambda: 0.5,
     ) -> None:
-        """``watermark`` is what this process has published before; ``chance`` gives numbers in [0, 1) for jitter."""
+        """Create the core.
+
+        Args:
+            stream: The stream that the injector feeds.
+            process: The name of this process.
+            watermark: The watermark that this process has already published, in microseconds.
+            limits: Bounds on batches and on un-ACKed records.
+            chance: Returns numbers in [0, 1), used as jitter.
+        """
         self.stream = stream
         self.process = process
         self.limits = limits or Limits()
-        self.routing: Routing | None = None
+        self.routing: StreamRouting | None = None
         self.failed: InjectorError | None = None
         self.publication = Publication(watermark)
         self.accepted = 0
-        """Records accepted, ever; record n was the n-th, counted from 0."""
+        """Records accepted so far. Record number n is the n-th of them, counted from 0."""
         self.late = 0
         """Accepted records that were behind the published watermark."""
         self.newest: int = MIN_TIMESTAMP
-        """The largest timestamp of a record that was accepted."""
+        """The largest timestamp of an accepted record, in microseconds."""
         self.unkeyed = UnkeyedRecords()
-        """What waits for its keys at a consumer."""
+        """Records that wait for their keys at a consumer."""
         self.acked = 0
-        """How often a record was ACKed by a consumer, ever."""
-        self._sending = Sending(self.limits, self.publication, chance)
+        """ACKs received so far, one for each record and consumer."""
+        self._sending = OutboundBatches(self.limits, self.publication, chance)
         self._alarm_at: int | None = None
         self._positions: dict[IdScope, int] = {}
-        """The last position accepted of each sequence."""
+        """The last accepted position of each sequence."""
         self._watermarks: dict[str, int] = {}
         self._came_at: dict[str, int] = {}
-        """By consumer, how many records had been accepted when it came: it is sent those that followed."""
+        """By consumer: the value of ``accepted`` when the consumer joined. Only later records are sent to it."""
 
-    # What is known and allowed.
+    # State and admission.
 
     @property
     def unacked(self) -> int:
-        """Records that are not ACKed; one for each consumer that has not."""
+        """Un-ACKed records. A record counts once for each consumer that has not ACKed it."""
         return self._sending.records + self.unkeyed.records
 
     @property
     def unacked_bytes(self) -> int:
-        """The bytes of their values."""
+        """The total size of the values in ``unacked``, in bytes."""
         return self._sending.bytes + self.unkeyed.bytes
 
     def unacked_records(self) -> int:
-        """Records that some consumer has not ACKed, each counted once."""
+        """Records that at least one consumer has not ACKed, each counted once."""
         found: dict[IdScope, set[Any]] = {}
         for lane in self._sending.lanes():
             ids = found.setdefault(lane.scope, set())
@@ -103,7 +114,7 @@ class InjectorCore:
         return sum(map(len, found.values()))
 
     def unacked_by_consumer(self) -> dict[str, int]:
-        """By consumer that has not ACKed everything: how many records it has not ACKed."""
+        """The number of un-ACKed records of each consumer. A consumer without any is left out."""
         found = {name: count for name, (count, _) in self.unkeyed.consumers().items()}
         for lane in self._sending.lanes():
             count = sum(batch.count() for batch in lane.all_batches())
@@ -112,7 +123,7 @@ class InjectorCore:
         return found
 
     def oldest_route(self, consumer: str) -> Route | None:
-        """The interval of ``consumer`` that has the oldest record on its way; None if none is on its way."""
+        """The interval of ``consumer`` that the oldest outbound record goes to. None if no record is outbound."""
         lanes = [lane for lane in self._sending.lanes() if lane.consumer == consumer and not lane.empty]
         oldest = min(lanes, key=lambda lane: next(lane.all_batches()).first, default=None)
         return None if oldest is None else oldest.route
@@ -127,10 +138,10 @@ class InjectorCore:
         return max(free, 0 if self.unacked else 1)
 
     def throttled(self, newest: int) -> bool:
-        """Whether a record of that timestamp has to wait for the low watermark (8.4).
+        """Whether a record with the timestamp ``newest`` has to wait for the low watermark (8.4).
 
-        The low watermark is that of the consumers' slowest. A process whose own published value it is
-        waiting for is never throttled: nobody else could raise it.
+        The low watermark is the least of the consumers' low watermarks. If it waits for this process's own published
+        value, the process is not throttled: no other process can raise that value, so throttling would be a deadlock.
         """
         routing = self.routing
         if routing is None or not routing.allowed_skew:
@@ -142,11 +153,11 @@ class InjectorCore:
         return newest - low > routing.allowed_skew and self.published().watermark > low
 
     def published(self) -> Published:
-        """What may be said of this process's watermark now; never less than before."""
+        """Compute the watermark that this process may publish now. The value never falls."""
         return self.publication.update(min(self._sending.oldest_timestamp(), self.unkeyed.oldest_timestamp()))
 
     def pending_work(self) -> PendingWork:
-        """The timestamps of what is not ACKed, for each consumer that has not, and the newest accepted (7.2)."""
+        """The timestamps of un-ACKed records, one for each consumer, and the newest accepted timestamp (7.2)."""
         sketch = TimestampSketch()
         for lane in self._sending.lanes():
             for batch in lane.all_batches():
@@ -155,26 +166,29 @@ class InjectorCore:
         return PendingWork(sketch, self.newest)
 
     def oldest_unacked(self) -> int:
-        """A lower bound on the numbers of the records that are not ACKed; MAX_TIMESTAMP if all are."""
+        """A lower bound on the numbers of un-ACKed records. MAX_TIMESTAMP if every record is ACKed."""
         return min(self._sending.oldest_number(), self.unkeyed.oldest_number(MAX_TIMESTAMP))
 
     def flushed(self, accepted: int) -> bool:
-        """Whether the first ``accepted`` records are all ACKed, by every consumer."""
+        """Whether every consumer has ACKed the first ``accepted`` records."""
         return self.oldest_unacked() >= accepted
 
     def acknowledged(self, scope: IdScope) -> int | None:
-        """Where a source may start again: all positions of ``scope`` below are ACKed. None if there were none."""
+        """The position to restart a source from: every lower position of ``scope`` is ACKed.
+
+        None if no record of ``scope`` was accepted.
+        """
         last = self._positions.get(scope)
         if last is None:
             return None
         return min(self._sending.oldest_position(scope, last + 1), self.unkeyed.oldest_position(scope, last + 1))
 
     def next_alarm(self) -> int | None:
-        """When :meth:`tick` is due at the latest, or None."""
+        """The time by which :meth:`tick` must be called, or None."""
         return self._alarm_at
 
     def check_open(self) -> None:
-        """Raise what keeps this process from taking records: InjectorError."""
+        """Raise an InjectorError if this process cannot accept records."""
         if self.failed is not None:
             raise self.failed
         if self.publication.finishing:
@@ -185,11 +199,19 @@ class InjectorCore:
     # Events.
 
     def add(self, columns: Columns, now: int) -> list[Instruction]:
-        """Accept records; the caller has asked :meth:`room` and :meth:`throttled`.
+        """Accept records. The caller has checked :meth:`room` and :meth:`throttled` first.
 
-        Positions rise strictly within their sequence, or UsageError: a receiver's mark passes what is not
-        there. ``columns.keys`` has a column for each consumer of the present routing. A column may end early: the
-        records from there on wait in ``unkeyed``.
+        Invariant: positions rise strictly within their sequence. A receiver treats every position below its ACK mark as
+        processed, so a lower position that came later would be dropped as a duplicate.
+
+        Args:
+            columns: The records. ``columns.keys`` has a column for each consumer of the current routing. A column may
+                end early: the records after its end wait in ``unkeyed``.
+            now: The time, in microseconds.
+
+        Raises:
+            UsageError: Positions do not rise, or a consumer has no column of keys.
+            InjectorError: This process does not accept records any more.
         """
         self.check_open()
         assert self.routing is not None
@@ -220,7 +242,7 @@ class InjectorCore:
         return self._pumped(lanes, now)
 
     def _hold(self, consumer: str, columns: Columns, start: int, keys: Sequence[bytes], first: int) -> None:
-        """Have the records from ``start`` on wait, with the keys that are known of them."""
+        """Make the records from ``start`` on wait in ``unkeyed``, together with those of their keys that are known."""
         rows = enumerate(zip(columns.ids, columns.values, columns.timestamps, strict=True))
         records = [
             WaitingRecord(first + at, id_, value, timestamp, keys[at] if at < len(keys) else None)
@@ -230,9 +252,15 @@ class InjectorCore:
         self.unkeyed.hold(consumer, columns.scope, records, columns.unkeyed.get(consumer, ""))
 
     def keyed(self, head: UnkeyedHead, keys: Sequence[bytes], why: str, now: int) -> list[Instruction]:
-        """The keys of the first records of ``head``: they go on their way. ``why`` the one after them has none.
+        """Send the first records of ``head`` under ``keys``.
 
-        ``head`` is what ``unkeyed`` gave. Nothing happens if those records do not wait any more.
+        Does nothing if the records of ``head`` do not wait any more.
+
+        Args:
+            head: Waiting records, as returned by ``unkeyed``.
+            keys: The keys of its first records.
+            why: Why the record after those has no key.
+            now: The time, in microseconds.
         """
         consumer = None if self.routing is None else self.routing.consumers.get(head.consumer)
         if consumer is None or not self.unkeyed.stands(head):
@@ -248,7 +276,7 @@ class InjectorCore:
         return self._pumped(lanes, now)
 
     def check_positions(self, scope: IdScope, ids: Sequence[Any]) -> None:
-        """UsageError unless these positions rise, and follow all that were accepted."""
+        """Raise UsageError unless these positions rise and are above every accepted position of ``scope``."""
         try:
             array("Q", ids)
         except (TypeError, OverflowError) as error:
@@ -270,6 +298,7 @@ class InjectorCore:
         now: int,
         lanes: dict[Lane, None],
     ) -> None:
+        """Append records to the outbound queues of their keys' intervals. Adds those queues to ``lanes``."""
         for route, picks in consumer.group(keys):
             lane = self._sending.lane(consumer.incarnation, columns.scope, route)
             values, timestamps, ids = columns.values, columns.timestamps, columns.ids
@@ -280,12 +309,13 @@ class InjectorCore:
                 self._sending.fill(lane, pick[0], pick[1], pick[2], pick[3], first, now)  # type: ignore[arg-type]
             lanes[lane] = None
 
-    def routed(self, routing: Routing, now: int) -> list[Instruction]:
-        """Take a new routing; an older one than the present changes nothing.
+    def routed(self, routing: StreamRouting, now: int) -> list[Instruction]:
+        """Replace the routing. A routing that is older than the current one is ignored.
 
-        Un-ACKed records go to whoever owns their keys now. A consumer that joins gets the records that are
-        accepted from here on; one that is gone gets nothing more, and what it had not ACKed is discarded, if
-        others that were sent it, too, still read the stream. Else it was taken by nobody, and the process fails.
+        Un-ACKed records are sent again to the current owners of their keys. A consumer that joins gets only records
+        that are accepted from now on. A consumer that left gets nothing more, and its un-ACKed records are discarded.
+        Discarding is safe only if a remaining consumer was also sent those records. Otherwise no consumer has
+        processed them, so the process fails.
         """
         if self.routing is not None and routing.revision < self.routing.revision:
             return []
@@ -300,7 +330,7 @@ class InjectorCore:
             self.unkeyed.forget(name)
         out = self._connections(routing)
         lanes: dict[Lane, None] = {}
-        homeless: dict[tuple[str, IdScope], list[Batch]] = {}
+        homeless: dict[tuple[str, IdScope], list[OutboundBatch]] = {}
         for lane in self._sending.lanes():
             consumer = routing.consumers.get(lane.consumer)
             if consumer is None:
@@ -319,9 +349,13 @@ class InjectorCore:
             self._rehouse(routing.consumers[name], scope, batches, now, lanes)
         return out + self._pumped(lanes, now)
 
-    def _left(self, routing: Routing) -> str | None:
-        """A computation that is gone with records that it had not ACKed, where no computation is left that was there
-        when they were accepted: no watermark and no answer may say that they are in."""
+    def _left(self, routing: StreamRouting) -> str | None:
+        """Find a removed consumer whose un-ACKed records no remaining consumer was sent. None if there is none.
+
+        A remaining consumer was sent a record only if it had joined before the record was accepted. Logs do not count
+        as remaining consumers. While the stream drains, no consumer counts. The caller must fail in this case: neither
+        a watermark nor an ACK may claim that such records were processed.
+        """
         staying = [name for name, one in routing.consumers.items() if name in self._came_at and not one.log]
         alone = (
             self.accepted if routing.draining else min((self._came_at[name] for name in staying), default=self.accepted)
@@ -335,15 +369,16 @@ class InjectorCore:
                 return name
         return None
 
-    def _connections(self, routing: Routing) -> list[Instruction]:
+    def _connections(self, routing: StreamRouting) -> list[Instruction]:
         wanted = {route.address for consumer in routing.consumers.values() for route in consumer.routes}
         wanted.discard("")
         gone, new = self._sending.link_to(wanted)
         return [*map(Disconnect, gone), *map(Connect, new)]
 
     def _rehouse(
-        self, consumer: ConsumerRouting, scope: IdScope, batches: list[Batch], now: int, lanes: dict[Lane, None]
+        self, consumer: ConsumerRouting, scope: IdScope, batches: list[OutboundBatch], now: int, lanes: dict[Lane, None]
     ) -> None:
+        """Move un-ACKed records of intervals that were split or merged to the queues of the new intervals."""
         rows = [
             (batch.ids[at], batch.keys[at], batch.values[at], batch.timestamps[at])
             for batch in batches
@@ -359,17 +394,17 @@ class InjectorCore:
         self._distribute(consumer, columns, keys, first, now, lanes)
 
     def connected(self, address: str, now: int) -> list[Instruction]:
-        """A Deliver stream to ``address`` is open: everything due there goes out."""
+        """A Deliver stream to ``address`` is open. Send every batch that is due there."""
         return self._pumped(self._sending.connected(address), now)
 
     def disconnected(self, address: str) -> None:
-        """The stream to ``address`` broke: whatever it had not ACKed is sent again when it is connected."""
+        """The stream to ``address`` broke. Un-ACKed batches are sent again after it reconnects."""
         self._sending.disconnected(address)
 
     def answered(
         self, token: int, outcome: DeliveryOutcome.ValueType, indexes: Sequence[int], message: str, now: int
     ) -> list[Instruction]:
-        """A receiver's answer. Those to flights of which nothing is known any more change nothing."""
+        """Process a receiver's answer. An answer to an unknown delivery attempt is ignored."""
         flight = self._sending.flight(token)
         if flight is None or self.failed is not None:
             return []
@@ -395,20 +430,21 @@ class InjectorCore:
         return InvalidRecordsError(self.stream, batch.lane.consumer, keys, ids, message or "no reason given")
 
     def superseded(self, why: str) -> None:
-        """The authority or the master says that this process has a successor."""
+        """Stop: the authority or the master reports that a newer process has this name."""
         self.failed = self.failed or InjectorSupersededError(self.stream, self.process, why)
 
     def observed(self, watermarks: Mapping[str, int]) -> None:
-        """Broadcast low watermarks by computation, microseconds."""
+        """Take broadcast low watermarks, by computation, in microseconds."""
         self._watermarks.update(watermarks)
 
     def tick(self, now: int) -> list[Instruction]:
-        """Do what is due by ``now``."""
+        """Do everything that is due by ``now``."""
         self._alarm_at = None
         self._sending.resend_overdue(now)
         return self._pumped(self._sending.busy_lanes(), now)
 
     def _pumped(self, lanes: Mapping[Lane, None], now: int) -> list[Instruction]:
+        """Send what is due in the queues ``lanes``, and set the next alarm."""
         if self.failed is not None:
             return []
         self.published()
@@ -423,19 +459,23 @@ class InjectorCore:
         return out
 
     def _alarm(self, at: int) -> None:
-        # The earliest is enough: the tick that it leads to finds the later ones again.
+        # The earliest alarm is enough: the tick at that time computes the later ones again.
         if self._alarm_at is None or at < self._alarm_at:
             self._alarm_at = at
 
 
 def _cut(columns: Columns, count: int) -> Columns:
-    """The first ``count`` records."""
+    """The first ``count`` records of ``columns``, without keys."""
     part = slice(count)
     return Columns(columns.values[part], columns.timestamps[part], {}, columns.scope, columns.ids[part])
 
 
 def _extremes(timestamps: Sequence[int]) -> tuple[int, int]:
-    """The least and the largest of some timestamps; UsageError unless all are whole microseconds, as messages hold."""
+    """The least and the largest timestamp, in microseconds.
+
+    Raises:
+        UsageError: A timestamp is not an integer, does not fit into 64 bits, or is an infinity.
+    """
     try:
         whole = array("q", timestamps)
     except (TypeError, OverflowError) as error:

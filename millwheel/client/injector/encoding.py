@@ -1,8 +1,8 @@
-"""Users' values as bytes, and their keys as each consumer names them (sections 4.2, 4.3).
+"""Encodes users' values, and extracts their keys for each consumer (sections 4.2, 4.3).
 
-An injector that has the :class:`~millwheel.sdk.topology.Topology` object uses its types, codecs and key
-functions. One that has not follows the stream's format and the consumers' field paths, on mappings
-and on objects with attributes of the encoded names.
+With a :class:`~millwheel.sdk.topology.Topology` object, the encoder uses its types, codecs and key functions.
+Without one, it uses the stream's format and the consumers' field paths. A field path is read from mappings, or from
+objects whose attributes have the encoded names.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any, Final
 import msgspec
 
 from millwheel.client.injector.routing import ConsumerRouting
-from millwheel.core.limits import MAX_KEY_BYTES, MAX_VALUE_BYTES
+from millwheel.model.limits import MAX_KEY_BYTES, MAX_VALUE_BYTES
 from millwheel.rpc.v1 import topology_pb2 as specs
 from millwheel.sdk.codecs import codec_for
 from millwheel.sdk.compiled import consumers_of
@@ -25,21 +25,32 @@ from millwheel.sdk.typeinfo import type_name
 __all__ = ["GivenKeys", "RecordEncoder"]
 
 GivenKeys = Mapping[str, Sequence[str | bytes]] | Sequence[str | bytes]
-"""Columns of keys by computation name (or "topology/computation"); or one column for all consumers."""
+"""Columns of keys by computation name (or "topology/computation"). Or one column for all consumers."""
 
 _Extract = Callable[[Any], bytes]
 
-_MOST_EXTRACTORS: Final = 1_000
-"""Kept, at most: consumers come and go for as long as the stream lives."""
+_MAX_EXTRACTORS: Final = 1_000
+"""The most extractors kept. A bound is needed because consumers join and leave as long as the stream exists."""
 
 
 class RecordEncoder:
     """Encodes the records of one stream."""
 
-    def __init__(self, stream: str, topology: Topology | None = None) -> None:
-        """TopologyError if ``topology`` has mistakes, UsageError if it does not read the stream."""
+    def __init__(self, stream: str, topology: Topology | None = None, *, verify: bool = True) -> None:
+        """Create an encoder.
+
+        Args:
+            stream: The stream of the records.
+            topology: A topology that reads the stream.
+            verify: Whether to refuse values that cannot be decoded again as the topology's type, in all parts.
+
+        Raises:
+            TopologyError: ``topology`` is invalid.
+            UsageError: ``topology`` does not read the stream.
+        """
         self.stream = stream
         self._topology = topology
+        self._verify = verify
         self._encode: Callable[[Any], bytes] | None = None
         self._decode: Callable[[bytes], Any] | None = None
         self._encode_any = codec_for(Any, f"stream {stream!r}").checked
@@ -53,27 +64,29 @@ class RecordEncoder:
         found = topology.plan().streams.get(self.stream)
         if found is None or found.codec is None:
             raise UsageError(f"topology {topology.name!r} has no stream {self.stream!r}")
-        self._encode, self._decode = found.codec.verify, found.codec.decode
+        self._encode = found.codec.verify if self._verify else found.codec.checked
+        self._decode = found.codec.decode
         computations = topology.plan().computations
         for computation, extract in consumers_of(topology, self.stream):
             declared = computations[computation].inputs[self.stream].to_proto(found.type)
             self._known[topology.name, computation] = tuple(declared.fields), extract
 
     def _own_extractor(self, consumer: ConsumerRouting) -> _Extract | None:
-        """The topology object's extractor for ``consumer``; None if there is none, or an update changed the key.
+        """The topology object's extractor for ``consumer``. None if there is none, or an update changed the key.
 
-        Functions are compared with functions only: their names depend on how a program was started.
+        Only the fields are compared. The names of functions depend on how a program was started, so any function counts
+        as equal to any other.
         """
         fields, extract = self._known.get((consumer.topology, consumer.computation), ((), None))
         return extract if fields == consumer.fields else None
 
     def encode(self, values: Sequence[Any], form: specs.ValueFormat.ValueType) -> list[bytes]:
-        """The values in the stream's format; ValueEncodeError or TooLargeError names what has no place there."""
+        """Encode values in the stream's format. ValueEncodeError or TooLargeError names a value that does not fit."""
         encode = self._encode or self._by_format(form)
         return self.check([encode(value) for value in values])
 
     def check(self, encoded: Sequence[bytes]) -> list[bytes]:
-        """``encoded`` as a list, every one within its limit; or ValueEncodeError, TooLargeError."""
+        """Return ``encoded`` as a list. ValueEncodeError or TooLargeError if a value is not bytes or too large."""
         try:
             longest = max(map(len, encoded), default=0)
         except TypeError:
@@ -110,9 +123,12 @@ class RecordEncoder:
         given: GivenKeys | None,
         form: specs.ValueFormat.ValueType,
     ) -> list[bytes]:
-        """Each record's key at ``consumer``: from the column ``given``, or from the values (decoded, if need be).
+        """Each record's key at ``consumer``: from the column ``given``, or from the values (decoded if necessary).
 
-        KeyExtractionError or TooLargeError names what is wrong with which value.
+        Raises:
+            KeyExtractionError: A value has no key.
+            TooLargeError: A key is too large.
+            UsageError: The given keys do not fit the records.
         """
         if consumer.log:
             return [b""] * len(encoded)
@@ -132,12 +148,12 @@ class RecordEncoder:
         return [self._extractor(consumer, type(value))(value) for value in values]
 
     def keys_locally(self, consumer: ConsumerRouting) -> bool:
-        """Whether the keys for ``consumer`` can be extracted here: by its fields, or by its topology's own code."""
+        """Whether keys for ``consumer`` can be extracted here: by its fields, or by the topology object's code."""
         known = self._own_extractor(consumer) is not None
         return consumer.log or known or not consumer.function or bool(consumer.fields)
 
     def has_column(self, consumer: ConsumerRouting, given: GivenKeys | None) -> bool:
-        """Whether ``given`` has the keys for ``consumer``."""
+        """Whether ``given`` has keys for ``consumer``."""
         return self._column(consumer, given) is not None
 
     def _column(self, consumer: ConsumerRouting, given: GivenKeys | None) -> Sequence[str | bytes] | None:
@@ -165,11 +181,12 @@ class RecordEncoder:
         )
 
     def _extractor(self, consumer: ConsumerRouting, kind: type) -> _Extract:
-        # An update of a topology keeps the incarnation, and may change the fields.
+        # An update of a topology may change the fields without a new incarnation. So the fields are part of the cache
+        # key.
         extract = self._by_type.get((consumer.incarnation, consumer.fields, kind))
         if extract is None:
             extract = self._make_extractor(consumer, kind)
-            if len(self._by_type) >= _MOST_EXTRACTORS:
+            if len(self._by_type) >= _MAX_EXTRACTORS:
                 self._by_type.clear()
             self._by_type[consumer.incarnation, consumer.fields, kind] = extract
         return extract
@@ -187,7 +204,7 @@ class RecordEncoder:
 
 
 def _attribute_path(kind: Any, path: str) -> str:
-    """A path of encoded names as attributes of ``kind``, whose fields may be renamed."""
+    """Convert a path of encoded names to attribute names of ``kind``, whose fields may be renamed."""
     names = []
     for name in path.split("."):
         if isinstance(kind, type) and issubclass(kind, msgspec.Struct):

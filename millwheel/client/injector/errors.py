@@ -1,4 +1,4 @@
-"""What can end an injector, and what it refuses (section 5.2)."""
+"""Errors that end an injector, and refusals (section 5.2)."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ __all__ = [
 
 
 class InjectorError(MillwheelError):
-    """The base of what an injector raises on purpose."""
+    """The base class of an injector's errors."""
 
 
 class InjectorSupersededError(InjectorError):
-    """Another process took this one's name: what is not ACKed is the other's to send (fig. 12)."""
+    """A newer process has this one's name. It has to send what is un-ACKed here (fig. 12)."""
 
     def __init__(self, stream: str, process: str, why: str) -> None:
         super().__init__(
@@ -32,7 +32,7 @@ class InjectorSupersededError(InjectorError):
 
 
 class InvalidRecordsError(InjectorError):
-    """A worker refused records that can never be taken as they are. They stay un-ACKed, and hold the watermark."""
+    """A worker refused records that can never be accepted as they are. They stay un-ACKed, and hold the watermark."""
 
     def __init__(self, stream: str, consumer: str, keys: Sequence[bytes], ids: Sequence[object], why: str) -> None:
         shown = ", ".join(
@@ -44,7 +44,7 @@ class InvalidRecordsError(InjectorError):
 
 
 class NotAckedError(InjectorError):
-    """Records were not ACKed within the time that the caller gives. They stay on their way."""
+    """Records were not ACKed within the caller's time limit. The injector continues to send them."""
 
     def __init__(self, stream: str, process: str, seconds: float, why: str) -> None:
         reason = why or "the last ACKs came just now: try again"
@@ -54,17 +54,17 @@ class NotAckedError(InjectorError):
 
 
 class StreamDrainingError(InjectorError):
-    """Every topology that reads the stream drains or has ended: what was sent is delivered, no more is taken."""
+    """Every topology that reads the stream drains or has ended. Only accepted records are delivered."""
 
     def __init__(self, stream: str) -> None:
         super().__init__(
             f"stream {stream!r} takes no new records: every topology that reads it is draining or has ended; "
-            "submit one that reads it, and open the injector anew"
+            "submit one that reads it, and open the injector again"
         )
 
 
 class RecordsLeftError(InjectorError):
-    """The stream's readers ended before they had taken all that was sent."""
+    """The stream's consumers ended before they had processed all accepted records."""
 
     def __init__(self, stream: str, computation: str) -> None:
         super().__init__(

@@ -1,23 +1,23 @@
-"""The ids of injected records: what makes a record sent twice the same record (section 6.1.1). Pure.
+"""The ids of injected records: they decide when two deliveries are the same record (section 6.1.1). Pure.
 
 ========  ==========================================  =======================================================
-kind      the record is known by                      for how long
+kind      what identifies the record                  for how long
 ========  ==========================================  =======================================================
 position  (stream, source, partition), position       for ever: receivers keep a mark per partition
-opaque    a hash of (stream, source, the user's id)   until the low watermark has passed the record's time,
+opaque    a hash of (stream, source, the user's id)   until the low watermark has passed the record's timestamp,
                                                       and the stream's id slack is over
 batch     the same hash, within (query, batch)        until the query's next batch begins; replays of earlier
                                                       batches are duplicates for ever
-drawn     (stream, process, sequencer), a count       as long as the process that drew it lives
+drawn     (stream, process, sequencer), a count       as long as the process that allocated the sequencer exists
 ========  ==========================================  =======================================================
 
-``source`` names what hands out the ids: by default the process, so that the ids of two processes
-never meet. Processes that may send each other's records (the members of a consumer group, after a
-rebalance) name the same source, and a record stays itself whoever sends it. The narrow default is the safe one: two
-records taken for one is a loss, one record taken for two is a duplicate.
+``source`` is the namespace of the ids. By default it is the process, so the ids of two processes never collide.
+Processes that may send each other's records name the same source: for example the members of a consumer group, which
+rebalance. Then a record keeps its identity, whichever process sends it. The narrow default is the safe one: if two
+records count as one, data is lost. If one record counts as two, it is a duplicate.
 
-A drawn position dies with its process: what was un-ACKed then is uncertain, and sent again it is a new
-record. Sources that can name their records should.
+A drawn position is valid only while its process exists. Records that are un-ACKed at the end of the process may or may
+not be delivered. Sent again, they count as new records. So a source that can identify its records should do so.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ from millwheel.sdk.errors import UsageError
 __all__ = ["ID_BYTES", "IdHasher", "IdKind", "IdScope", "UserId", "checked_position", "drawn_scope", "partition_scope"]
 
 ID_BYTES: Final = 16
-_LARGEST_POSITION: Final = (1 << 64) - 1
+_MAX_POSITION: Final = (1 << 64) - 1
 
 UserId = str | bytes | int
-"""An id of the user's own: text and numbers count by their UTF-8 text, so that 7, "7" and b"7" are one id."""
+"""An id that the user gives. It counts by its UTF-8 text, so 7, "7" and b"7" are the same id."""
 
 
 class IdKind(Enum):
-    """How receivers know duplicates."""
+    """How receivers recognise duplicates."""
 
     POSITION = 1
     OPAQUE = 2
@@ -50,7 +50,7 @@ class IdKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class IdScope:
-    """Within what the ids of a batch are unique. ``name`` is the sequence of positions, or the query of a batch."""
+    """The scope within which ids are unique. ``name``: the sequence of positions, or the query of a batch."""
 
     kind: IdKind
     name: str = ""
@@ -58,7 +58,7 @@ class IdScope:
 
 
 def partition_scope(stream: str, source: str, partition: str) -> IdScope:
-    """Positions of one partition of a source; UsageError for a name that no message can hold."""
+    """The scope for positions of one partition. UsageError if the name cannot be encoded as UTF-8."""
     if not partition.isascii():
         try:
             partition.encode()
@@ -68,30 +68,30 @@ def partition_scope(stream: str, source: str, partition: str) -> IdScope:
 
 
 def checked_position(given: int) -> int:
-    """A position as the int that it is; UsageError for what is none."""
+    """Convert a position to an int. UsageError if it is not an integer of 0 to 2^64 - 1."""
     try:
         position = index(given)
     except TypeError:
         raise UsageError(f"a position is a whole number, not {given!r}") from None
-    if not 0 <= position <= _LARGEST_POSITION:
+    if not 0 <= position <= _MAX_POSITION:
         raise UsageError(f"position {given} is not among 0 to 2^64 - 1")
     return position
 
 
 def drawn_scope(stream: str, process: str, sequencer: int) -> IdScope:
-    """Positions that a process counts for itself."""
+    """The scope for positions that a process numbers itself."""
     return IdScope(IdKind.POSITION, f"{stream}/{process}/s{sequencer}")
 
 
 class IdHasher:
-    """Makes 16-byte ids of users' own, for one stream and source."""
+    """Hashes users' ids to 16-byte ids, for one stream and source."""
 
     def __init__(self, stream: str, source: str) -> None:
         scope = b"".join(len(part).to_bytes(4, "big") + part for part in (stream.encode(), source.encode()))
         self._base = blake2b(scope, digest_size=ID_BYTES, person=b"millwheel.id")
 
     def hash_all(self, ids: Iterable[UserId]) -> list[bytes]:
-        """The id of each; UsageError names one that is empty or no str, bytes or int."""
+        """Hash each id. UsageError names an id that is empty, or not a str, bytes or int."""
         return [self._hash(_text(id_)) for id_ in ids]
 
     def _hash(self, text: bytes) -> bytes:

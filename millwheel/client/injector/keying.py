@@ -1,11 +1,11 @@
-"""What the consumers of a stream say of records before they are accepted: keys, and what is wrong (section 4.2).
+"""The keys of records at each consumer, and the records' problems, found before records are accepted (section 4.2).
 
-The consumer names the key extractor. An injector follows field paths itself. For an extractor that is code it asks a
-worker, which has that code; so nothing that is submitted runs here, or must be installed here.
+The consumer's definition names the key extractor. The injector evaluates field paths itself. For an extractor that is
+code, it sends a request to a worker, which has that code. So no submitted code runs or must be installed here.
 
-What is wrong with a record at one consumer is that consumer's matter: the record waits for it, and the others get
-it. A record that no consumer takes is refused to its sender. So no topology that is submitted ends an injector whose
-records another topology takes.
+If one consumer cannot take a record, the record waits for that consumer, and the others get it. If no consumer can
+take it, the record is refused to its sender. So a submitted topology cannot stop an injector while another topology
+takes the records.
 """
 
 from __future__ import annotations
@@ -15,24 +15,28 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from millwheel.client.injector.encoding import GivenKeys, RecordEncoder
-from millwheel.client.injector.routing import ConsumerRouting, Routing
+from millwheel.client.injector.routing import ConsumerRouting, StreamRouting
+from millwheel.client.injector.unkeyed import WaitingSummary
+from millwheel.rpc.key_failures import KEY_REMEDY
 from millwheel.rpc.v1 import delivery_pb2 as wire
 from millwheel.rpc.v1 import topology_pb2 as specs
 from millwheel.sdk.errors import KeyExtractionError, MillwheelError, ValueEncodeError
 
 __all__ = ["Ask", "KeyColumn", "RecordKeys", "first_refused"]
 
-Ask = Callable[[ConsumerRouting, Sequence[bytes]], Awaitable[wire.PrepareRecordsResponse | str]]
-"""Asks a worker about encoded records of a consumer: its answer, or why there is none."""
+Ask = Callable[[ConsumerRouting, Sequence[bytes], WaitingSummary | None], Awaitable[wire.PrepareRecordsResponse | str]]
+"""Requests the keys and problems of encoded records from a worker of the consumer. Returns the answer, or a text that
+says why there is none. The third argument summarizes the records that wait for the consumer. It is None if these
+records do not wait."""
 
 
 @dataclass(slots=True)
 class KeyColumn:
-    """One consumer's view of some records.
+    """One consumer's keys and problems for some records.
 
-    ``keys``: those of the records before the first one without a key. ``problems``: by index, what is wrong with
-    records that the consumer cannot take. ``why``: why the first record without a key has none. ``unknown``: the keys
-    are not to be had now, which is no record's fault.
+    ``keys``: the keys of the records before the first one without a key. ``problems``: by index, what is wrong with
+    records that the consumer cannot take. ``why``: why the first record without a key has none. ``unknown``: no
+    worker answers, so the keys are unknown. This is no fault of the records.
     """
 
     keys: list[bytes]
@@ -41,16 +45,20 @@ class KeyColumn:
     unknown: bool = False
 
     def cut(self, count: int) -> None:
-        """Forget the records from ``count`` on."""
+        """Drop the records from ``count`` on."""
         del self.keys[count:]
         self.problems = {at: error for at, error in self.problems.items() if at < count}
 
 
 def first_refused(columns: Iterable[KeyColumn], *, strict: bool = False) -> tuple[int, MillwheelError] | None:
-    """The first record that no consumer takes (``strict``: that one does not), and why; None if there is none.
+    """The index of the first record that no consumer takes, and why. None if there is none.
 
-    A consumer whose keys are unknown says nothing, nor does one behind its first record without a key: the rest waits
-    for it anyway.
+    Two kinds of consumer have no vote on a record, because the record waits for them anyway. One is a consumer whose
+    keys are unknown. The other is a consumer that has no key for an earlier record.
+
+    Args:
+        columns: The consumers' keys and problems.
+        strict: Find the first record that at least one consumer cannot take, instead.
     """
     voters = [column for column in columns if not column.unknown]
     for at in sorted({index for column in voters for index in column.problems}):
@@ -62,17 +70,17 @@ def first_refused(columns: Iterable[KeyColumn], *, strict: bool = False) -> tupl
 
 
 class RecordKeys:
-    """Finds the keys of one stream's records. ``check``: also have each consumer's worker check the records' types."""
+    """Finds the keys of one stream's records. ``check``: whether a worker of each consumer also checks the types."""
 
     def __init__(self, encoder: RecordEncoder, ask: Ask, *, check: bool = False) -> None:
         self._encoder = encoder
         self._ask = ask
         self._check = check
-        self._seen: Routing | None = None
+        self._seen: StreamRouting | None = None
         self._local = False
 
-    def local(self, routing: Routing) -> bool:
-        """Whether nothing has to be asked for the records of this routing."""
+    def local(self, routing: StreamRouting) -> bool:
+        """Whether no request to a worker is needed for the records of this routing."""
         if routing is not self._seen:
             self._seen = routing
             self._local = not any(
@@ -81,8 +89,8 @@ class RecordKeys:
             )
         return self._local
 
-    def _checks(self, consumer: ConsumerRouting, routing: Routing) -> bool:
-        """Whether a worker checks types. A log is asked where no computation reads its stream."""
+    def _checks(self, consumer: ConsumerRouting, routing: StreamRouting) -> bool:
+        """Whether a worker checks types. A log's worker does so only if no computation reads the stream."""
         return self._check and (routing.log_only or not consumer.log)
 
     async def column(
@@ -91,30 +99,71 @@ class RecordKeys:
         values: Sequence[Any] | None,
         encoded: Sequence[bytes],
         given: GivenKeys | None,
-        routing: Routing,
+        routing: StreamRouting,
     ) -> KeyColumn:
-        """What ``consumer`` says of records. ``given``: the keys that their sender knows.
+        """Find the keys and problems of records at ``consumer``.
+
+        Args:
+            consumer: The consumer.
+            values: The records. None if only the encoded records are known.
+            encoded: The encoded records.
+            given: The keys that the sender knows.
+            routing: The current routing.
 
         Raises:
-            UsageError: The given keys are no keys of these records.
+            UsageError: The given keys do not fit the records.
         """
         has_keys = self._encoder.keys_locally(consumer) or self._encoder.has_column(consumer, given)
         if has_keys and not self._checks(consumer, routing):
             return self._extract(consumer, values, encoded, given, routing.format)
-        answer = await self._ask(consumer, encoded)
+        answer = await self._ask(consumer, encoded, None)
         if isinstance(answer, str):
             if has_keys:
                 return self._extract(consumer, values, encoded, given, routing.format)
             return KeyColumn([], why=answer, unknown=True)
-        problems = _problems(consumer, answer)
         if has_keys:
             column = self._extract(consumer, values, encoded, given, routing.format)
-            # A record of another type may have no key for that reason.
-            column.problems |= problems
+            # A record may have no key because it has the wrong type. The worker's problem is then the better reason.
+            column.problems |= _problems(consumer, answer)
             return column
-        first = min(problems, default=len(encoded))
-        why = str(problems[first]) if problems else ""
-        return KeyColumn(list(answer.keys[:first]), problems, why)
+        return _answered(consumer, answer)
+
+    async def of_waiting(
+        self,
+        consumer: ConsumerRouting,
+        encoded: Sequence[bytes],
+        waiting: WaitingSummary | None,
+        routing: StreamRouting,
+    ) -> KeyColumn:
+        """Find the keys and problems of the first records that wait for their keys at ``consumer``.
+
+        If the injector evaluates field paths, but the first record has no key by them, a worker gets a request for that
+        record. The consumer's code on the worker decides, because it may be newer. The worker also reports to operators
+        that records wait.
+
+        Args:
+            consumer: The consumer.
+            encoded: The first waiting records, encoded.
+            waiting: A summary of all records that wait for the consumer. None: send no request, because the preceding
+                request got no answer.
+            routing: The current routing.
+
+        Returns:
+            The keys and problems. ``unknown`` is True if no worker answered.
+        """
+        column = KeyColumn([], unknown=True)
+        if self._encoder.keys_locally(consumer):
+            column = self._extract(consumer, None, encoded, None, routing.format)
+            if column.keys:
+                return column
+            encoded = encoded[:1]
+        answer: wire.PrepareRecordsResponse | str = "no worker answers"
+        if waiting is not None:
+            answer = await self._ask(consumer, encoded, waiting)
+        if not isinstance(answer, str):
+            return _answered(consumer, answer)
+        column.why, column.unknown = column.why or answer, True
+        return column
 
     def _extract(
         self,
@@ -130,7 +179,7 @@ class RecordKeys:
         try:
             return KeyColumn(encoder.keys(consumer, values, encoded, None, form))
         except MillwheelError:
-            pass  # which record is at fault is found below
+            pass  # the loop below finds the faulty records
         found: list[bytes] = []
         problems: dict[int, MillwheelError] = {}
         for at in range(len(encoded)):
@@ -141,8 +190,22 @@ class RecordKeys:
                     found += keys
             except MillwheelError as error:
                 problems[at] = error
-        why = str(problems[len(found)]) if problems else ""
-        return KeyColumn(found, problems, why)
+        return KeyColumn(found, problems, _why(problems, len(found)))
+
+
+def _answered(consumer: ConsumerRouting, answer: wire.PrepareRecordsResponse) -> KeyColumn:
+    """Convert a worker's answer."""
+    problems = _problems(consumer, answer)
+    first = min(problems, default=len(answer.keys))
+    return KeyColumn(list(answer.keys[:first]), problems, _why(problems, first))
+
+
+def _why(problems: dict[int, MillwheelError], first: int) -> str:
+    """Why the first record without a key has none, and what to do. Empty if all have keys."""
+    if not problems:
+        return ""
+    error = problems[first]
+    return f"{error}: {KEY_REMEDY}" if isinstance(error, KeyExtractionError) else str(error)
 
 
 def _problems(consumer: ConsumerRouting, answer: wire.PrepareRecordsResponse) -> dict[int, MillwheelError]:

@@ -1,8 +1,8 @@
 """Un-ACKed records on their way to one interval (section 6.1.1). Pure.
 
-A *lane* is one interval of one consumer, for ids of one scope. Its records travel in *batches*; a batch
-that is on its way is a *flight*, and may be several, for what is not ACKed is sent again with the same
-ids and bytes. An ACK counts whichever copy it answers.
+A ``Lane`` is an outbound queue: the un-ACKed batches for one interval of one consumer, with ids of one scope.
+A ``Flight`` is one delivery attempt of a batch. Un-ACKed records are sent again with the same ids and bytes, so a
+batch may have several attempts in flight. An ACK counts for the record, whichever attempt it answers.
 """
 
 from __future__ import annotations
@@ -14,24 +14,24 @@ from millwheel.client.injector.ids import IdKind, IdScope
 from millwheel.client.injector.messages import Limits
 from millwheel.client.injector.routing import Route
 
-__all__ = ["Batch", "Flight", "Lane", "backoff"]
+__all__ = ["Flight", "Lane", "OutboundBatch", "backoff"]
 
-_HOLES: Final = 64
-"""Stuck records that a mark may pass, at most: they are listed in every message."""
+_MAX_HOLES: Final = 64
+"""The most un-ACKed positions that an ACK mark may pass. They are listed in every message."""
 
 
 def backoff(limits: Limits, failures: int, chance: float) -> int:
-    """Microseconds before the next attempt, after ``failures`` failed ones; ``chance`` in [0, 1) spreads them."""
+    """Microseconds to wait after ``failures`` failed attempts. ``chance`` in [0, 1) adds jitter."""
     step = min(limits.retry_last, limits.retry_first << min(max(failures - 1, 0), 30))
     return int(step * (0.5 + chance / 2))
 
 
-class Batch:
-    """Records of one lane, as columns.
+class OutboundBatch:
+    """Records of one outbound queue, as columns.
 
-    ``waiting`` are the indexes that are not ACKed, ``unsent`` those of them that have to be sent (again); None
-    stands for all. ``held`` is the least timestamp of those waiting, ``first`` a lower bound on the number
-    under which its records were accepted.
+    ``waiting``: the indexes of un-ACKed records; None means all. ``unsent``: the indexes among them that have to be
+    sent, perhaps again; None means all. ``held``: the least timestamp of the un-ACKed records, in microseconds.
+    ``first``: a lower bound on the numbers of the batch's records in the order of acceptance.
     """
 
     __slots__ = (
@@ -68,7 +68,7 @@ class Batch:
     def extend(
         self, keys: Sequence[bytes], values: Sequence[bytes], timestamps: Sequence[int], ids: Sequence[Any], size: int
     ) -> None:
-        """Append records; ``size`` is what their values come to. Only before the batch is sealed."""
+        """Append records whose values have ``size`` bytes in total. Allowed only before the batch is sealed."""
         oldest = min(timestamps)
         self.held = min(self.held, oldest) if self.keys else oldest
         self.keys += keys
@@ -78,21 +78,21 @@ class Batch:
         self.bytes += size
 
     def count(self) -> int:
-        """How many records are not ACKed."""
+        """How many records are un-ACKed."""
         return len(self.keys) if self.waiting is None else len(self.waiting)
 
     def indexes(self) -> Sequence[int]:
-        """The records that are not ACKed, in order."""
+        """The indexes of the un-ACKed records, in order."""
         return range(len(self.keys)) if self.waiting is None else sorted(self.waiting)
 
     def require(self, indexes: set[int]) -> None:
-        """Have these records sent again, unless they were ACKed meanwhile."""
+        """Mark these records as unsent, except those that are ACKed."""
         if self.waiting is not None:
             indexes = indexes & self.waiting
         self.unsent = None if self.unsent is None or len(indexes) == len(self.keys) else self.unsent | indexes
 
     def take_unsent(self) -> list[int] | None:
-        """The records to be sent now, None if that is all of the batch; none are left to be sent."""
+        """Return the indexes of the unsent records, and mark all records as sent. None means the complete batch."""
         unsent, self.unsent = self.unsent, set()
         if unsent is None:
             return None if self.waiting is None else sorted(self.waiting)
@@ -100,11 +100,15 @@ class Batch:
 
 
 class Flight:
-    """One sending of a batch: the ``indexes`` (None: all) of its records; ``open`` are those without an answer."""
+    """One delivery attempt of a batch.
+
+    ``indexes``: the records that it sends, as indexes within the batch; None means all. ``open``: those of them
+    without an answer.
+    """
 
     __slots__ = ("address", "batch", "indexes", "open", "sent_at", "token")
 
-    def __init__(self, token: int, batch: Batch, address: str, indexes: list[int] | None, sent_at: int) -> None:
+    def __init__(self, token: int, batch: OutboundBatch, address: str, indexes: list[int] | None, sent_at: int) -> None:
         self.token = token
         self.batch = batch
         self.address = address
@@ -113,7 +117,7 @@ class Flight:
         self.open = set(range(len(batch.keys)) if indexes is None else indexes)
 
     def resolve(self, answered: Sequence[int]) -> set[int]:
-        """The batch's indexes of those named by an answer; what was never sent is not among them."""
+        """Convert indexes within an answer to indexes within the batch. Indexes that were not sent are dropped."""
         sent = self.indexes
         if sent is None:
             return {index for index in answered if index < len(self.batch.keys)}
@@ -121,10 +125,11 @@ class Flight:
 
 
 class Lane:
-    """The un-ACKed batches of one (consumer, interval, scope).
+    """The un-ACKed batches of one consumer, interval and scope: an outbound queue.
 
-    Invariants: within ``batches`` and then ``filling``, positions rise; ``queue`` holds exactly the batches with
-    something to send; ``flying`` counts the flights.
+    Invariant: positions rise through ``batches`` and then ``filling``.
+    Invariant: ``queue`` contains exactly the batches that have something to send.
+    Invariant: ``flying`` is the number of attempts in flight.
     """
 
     __slots__ = (
@@ -146,48 +151,51 @@ class Lane:
         self.consumer = consumer
         self.scope = scope
         self.route = route
-        self.batches: dict[Batch, None] = {}
-        self.filling: Batch | None = None
-        self.queue: dict[Batch, None] = {}
+        self.batches: dict[OutboundBatch, None] = {}
+        self.filling: OutboundBatch | None = None
+        self.queue: dict[OutboundBatch, None] = {}
         self.flying = 0
         self.opened_at = 0
         self.cap = cap
-        """Flights at a time: halved by a refusal, raised by ACKs."""
+        """The most attempts in flight. A refusal halves it. ACKs raise it."""
         self.failures = 0
         self.resume_at = 0
-        """Nothing new is sent before."""
+        """No batch is sent for the first time before this time, in microseconds."""
         self.extra_at = 0
-        """When one flight more than ``cap`` may start, so that unanswered ones never stop the lane; 0: unset."""
+        """When one attempt more than ``cap`` may start, in microseconds; 0 if unset.
+
+        Without it, unanswered attempts would block the queue."""
 
     @property
     def empty(self) -> bool:
-        """Nothing is un-ACKed."""
+        """Whether every record is ACKed."""
         return not self.batches and self.filling is None
 
-    def all_batches(self) -> Iterator[Batch]:
-        """Sealed batches and the one being filled, by rising positions."""
+    def all_batches(self) -> Iterator[OutboundBatch]:
+        """The sealed batches and then the one that is being filled: positions rise."""
         yield from self.batches
         if self.filling is not None:
             yield self.filling
 
     def first_position(self) -> int:
-        """The least position that is not ACKed; only for a lane of positions that is not empty."""
+        """The least un-ACKed position. The scope must have positions, and the queue must not be empty."""
         batch = next(self.all_batches())
         position: int = batch.ids[batch.indexes()[0]]
         return position
 
     def mark(self) -> tuple[int, list[int]]:
-        """All positions due to this interval are ACKed below the mark, but for those listed.
+        """The ACK mark of this interval and the positions below it that are un-ACKed.
 
-        Batches of which most is ACKed are passed, and what is left of them listed, so that one record
-        that is stuck does not make receivers remember everything after it.
+        Every other position below the mark that goes to this interval is ACKed. The mark passes batches that are
+        mostly ACKed, and lists the rest of them. Otherwise one blocked record would make receivers keep the ids of
+        all records after it.
         """
         if self.scope.kind is not IdKind.POSITION:
             return 0, []
         listed: list[int] = []
         for batch in self.all_batches():
             waiting = batch.waiting
-            if waiting is None or len(listed) + len(waiting) > _HOLES:
+            if waiting is None or len(listed) + len(waiting) > _MAX_HOLES:
                 return batch.ids[batch.indexes()[0]], listed
             listed += [batch.ids[index] for index in sorted(waiting)]
         return (listed[-1] + 1 if listed else 0), listed

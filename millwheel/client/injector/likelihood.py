@@ -1,56 +1,65 @@
-"""Timestamps that are probably written in another unit than they are read in (section 4.5). Pure.
+"""Detects timestamps that are probably in another unit than expected (section 4.5). Pure.
 
-A wrong unit is not seen for a long time, and cannot be taken back: records of 1970 are late, and a low watermark in
-the far future makes everything late. So a time before 1980, or more than a year ahead of the clock, is refused, unless
-the user says that it is meant.
+A wrong unit goes unnoticed for long and cannot be undone. Records of 1970 are late. A low watermark in the far future
+makes every record late. So a time before 1980, or more than a year ahead of the clock, is refused, unless the user
+allows it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
-from millwheel.core.time import Timestamp, format_timestamp
-from millwheel.core.units import (
+from millwheel.model.time import MAX_TIMESTAMP, MIN_TIMESTAMP, Timestamp, format_timestamp
+from millwheel.model.units import (
     ANY_TIMESTAMP_VARIABLE,
-    OLDEST_USUAL,
+    OLDEST_USUAL_US,
     UNIT_NAMES,
     UNIT_NANOSECONDS,
     any_timestamp_default,
 )
+from millwheel.sdk.errors import UsageError
 
 __all__ = [
     "ANY_TIMESTAMP_VARIABLE",
-    "OLDEST_USUAL",
+    "OLDEST_USUAL_US",
     "UNIT_NANOSECONDS",
+    "TimeCheck",
     "any_timestamp_default",
     "is_likely",
     "unlikely",
 ]
 
-_AHEAD: Final = 366 * 86_400_000_000
+_MAX_AHEAD_US: Final = 366 * 86_400_000_000
+_IN_UNITS: Final = {
+    "s": "millwheel.from_seconds",
+    "ms": "millwheel.from_milliseconds",
+    "us": "microseconds",
+    "ns": "millwheel.from_nanoseconds",
+}
+_MEANT: Final = "open the injector with settings=InjectorSettings(any_timestamp=True)"
 
 
 def is_likely(timestamp: int, now: int) -> bool:
-    """Whether a time (microseconds) is from 1980 on, and at most a year after ``now``."""
-    return OLDEST_USUAL <= timestamp <= now + _AHEAD
+    """Whether a time (microseconds) is from 1980 or later, and at most a year after ``now``."""
+    return OLDEST_USUAL_US <= timestamp <= now + _MAX_AHEAD_US
 
 
 def unlikely(timestamp: int, now: int, advice: Mapping[str, str], meant: str, unit: str = "us") -> str:
-    """What to say of a time that is not likely.
+    """Describe an implausible time, for an error message.
 
     Args:
         timestamp: The time as it was read, in microseconds.
         now: The clock's time, in microseconds.
         advice: By unit (s, ms, us, ns), what to write for a number in that unit.
-        meant: What to write if the time is meant.
-        unit: The unit that the number was read in; another word for a time that is no number.
+        meant: What to write if the time is intended.
+        unit: The unit that the number was read in. Any other word for a time that was not a number.
 
     Returns:
-        The time, what it would be in other units, and what to do.
+        The time, its reading in other units, and what to do.
     """
     shown = format_timestamp(Timestamp(timestamp))
-    side = "before 1980" if timestamp < OLDEST_USUAL else "more than a year ahead"
+    side = "before 1980" if timestamp < OLDEST_USUAL_US else "more than a year ahead"
     factor = UNIT_NANOSECONDS.get(unit)
     if factor is None:
         return f"{shown} is {side}; if that is meant, {meant}"
@@ -62,3 +71,42 @@ def unlikely(timestamp: int, now: int, advice: Mapping[str, str], meant: str, un
             there = format_timestamp(Timestamp(read))
             return f"{text}; as {UNIT_NAMES[other]} it is {there}: did you mean {advice[other]}? If not, {meant}"
     return f"{text}, {side}; if that is meant, {meant}"
+
+
+class TimeCheck:
+    """Refuses times that a program gives to an injector in a wrong unit."""
+
+    def __init__(self, stream: str, clock: Callable[[], int], *, enabled: bool) -> None:
+        """
+        Args:
+            stream: The stream's name, for error messages.
+            clock: Returns the time, in microseconds. It is called only if a time looks unlikely.
+            enabled: False: every time is allowed.
+        """
+        self._stream = stream
+        self._clock = clock
+        self._enabled = enabled
+        self._now = 0
+        """The last reading of the clock. What is plausible at that time stays plausible later."""
+
+    def check(self, times: Sequence[int], what: str) -> None:
+        """Check times in microseconds. ``what`` names them in the error.
+
+        Raises:
+            UsageError: A time is probably in another unit than microseconds.
+        """
+        if not self._enabled or not times:
+            return
+        try:
+            unlikely_times = [at for at in (min(times), max(times)) if not self._is_likely(at)]
+        except TypeError:
+            return  # not a number: the core raises the error
+        if unlikely_times:
+            why = unlikely(unlikely_times[0], self._now, _IN_UNITS, _MEANT)
+            raise UsageError(f"{what} of stream {self._stream!r}: {why}")
+
+    def _is_likely(self, time_us: int) -> bool:
+        if is_likely(time_us, self._now) or not MIN_TIMESTAMP < time_us < MAX_TIMESTAMP:
+            return True
+        self._now = self._clock()
+        return is_likely(time_us, self._now)

@@ -1,4 +1,4 @@
-"""One Deliver stream to one worker, kept open and opened again (section 6.1.1)."""
+"""One Deliver stream to one worker. It is reopened after failures (section 6.1.1)."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ from typing import Any, Final, Protocol
 
 import grpc
 
-from millwheel.client.injector.messages import Send
+from millwheel.client.injector.messages import SendBatch
 from millwheel.rpc.channel import Backoff, open_channel
-from millwheel.rpc.errors import heed_cancellation
+from millwheel.rpc.errors import raise_if_cancelled
 from millwheel.rpc.v1 import delivery_pb2 as wire
 from millwheel.rpc.v1.delivery_pb2_grpc import DeliveryServiceStub
 
-__all__ = ["Link", "LinkEvents"]
+__all__ = ["InjectorConnection", "LinkEvents"]
 
 log = logging.getLogger("millwheel.client")
 
 _CONNECT_SECONDS: Final = 10.0
 _HEALTHY_SECONDS: Final = 1.0
-"""A stream that lasted so long counts as a first failure when it breaks."""
+"""If a stream breaks after more than this time, the failure count starts at 1 again."""
 
 
 class LinkEvents(Protocol):
-    """What a link tells its injector."""
+    """What a connection reports to its injector."""
 
     def connected(self, address: str) -> None: ...
     def disconnected(self, address: str) -> None: ...
@@ -35,25 +35,25 @@ class LinkEvents(Protocol):
     def answered(self, response: wire.DeliverResponse) -> None: ...
 
 
-class Link:
-    """Sends what it is given while it is connected; whatever is not answered is the core's to repeat."""
+class InjectorConnection:
+    """Sends batches to one worker while it is connected. Repeating unanswered batches is the core's task."""
 
-    def __init__(self, address: str, encode: Callable[[Send], wire.DeliverRequest], events: LinkEvents) -> None:
+    def __init__(self, address: str, encode: Callable[[SendBatch], wire.DeliverRequest], events: LinkEvents) -> None:
         self.address = address
         self._encode = encode
         self._events = events
-        self._queue: deque[Send] = deque()
+        self._queue: deque[SendBatch] = deque()
         self._ready = asyncio.Event()
         self._backoff = Backoff()
         self._task = asyncio.create_task(self._run(), name=f"deliveries to {address}")
 
-    def send(self, send: Send) -> None:
-        """Put a sending in line."""
+    def send(self, send: SendBatch) -> None:
+        """Queue a batch for sending."""
         self._queue.append(send)
         self._ready.set()
 
     async def close(self) -> None:
-        """Hang up."""
+        """Close the connection."""
         self._task.cancel()
         await asyncio.gather(self._task, return_exceptions=True)
 
@@ -75,11 +75,11 @@ class Link:
             except TimeoutError:
                 why = f"no connection within {_CONNECT_SECONDS:g} s"
             except Exception as error:
-                # Whatever it is, it would be there again: better said than waited for.
+                # A reconnect would meet the same unknown error again. So it is reported instead.
                 log.exception("deliveries to %s", self.address)
                 self._events.broke(self.address, error)
                 return
-            heed_cancellation()
+            raise_if_cancelled()
             failures = 1 if loop.time() - began > _HEALTHY_SECONDS else failures + 1
             log.log(
                 logging.WARNING if failures == 3 else logging.DEBUG, "deliveries to %s: %s; again", self.address, why
@@ -87,7 +87,7 @@ class Link:
             await asyncio.sleep(self._backoff.delay(failures, random.random()))
 
     async def _converse(self, call: Any) -> None:
-        """One stream, from its start to its end, which the reader or the writer may be first to meet."""
+        """Run one stream until its reader or its writer ends."""
         self._events.connected(self.address)
         tasks = [asyncio.create_task(self._read(call)), asyncio.create_task(self._write(call))]
         try:
@@ -95,7 +95,8 @@ class Link:
             for task in ended:
                 task.result()
         finally:
-            # First: a read of a call that was never answered swallows its own cancellation, and would wait for ever.
+            # The call is cancelled first: a pending read of an unanswered call swallows the cancellation of its task,
+            # and would never end.
             call.cancel()
             for task in tasks:
                 task.cancel()

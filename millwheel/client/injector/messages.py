@@ -1,4 +1,4 @@
-"""What goes into an injector's core and what comes out (section 5.2). Times are microseconds of any steady clock."""
+"""Input and output of an injector's core (section 5.2). Times are microseconds of any steady clock."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from millwheel.client.injector.ids import IdScope
 from millwheel.sdk.errors import UsageError
 
-__all__ = ["Columns", "Connect", "Disconnect", "Instruction", "Limits", "Send", "within"]
+__all__ = ["Columns", "Connect", "Disconnect", "Instruction", "Limits", "SendBatch", "within"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,20 +17,20 @@ class Limits:
 
     batch_records: int = 1_000
     batch_bytes: int = 256 << 10
-    """A batch is closed at so many records, or bytes of values."""
+    """A batch is sealed when it has this many records, or this many bytes of values."""
     window_records: int = 50_000
-    """Un-ACKed records, at most; one that goes to two consumers counts twice."""
+    """The most un-ACKed records. A record that goes to two consumers counts twice."""
     window_bytes: int = 64 << 20
-    """Un-ACKed bytes of values; overshot by no more than one call's records."""
+    """The most bytes of un-ACKed values. The records of one call may exceed it."""
     linger: int = 2_000
-    """How long a record may wait for others while earlier ones are on their way; none waits otherwise."""
+    """How long a record may wait for others while earlier batches are in flight. Otherwise it does not wait."""
     retry_first: int = 20_000
     retry_last: int = 1_000_000
-    """Before refused records are sent again: doubled from refusal to refusal."""
+    """The first and the longest back-off before refused records are sent again. It doubles with each refusal."""
     resend_after: int = 30_000_000
-    """What was not answered for so long is sent again: no receiver's silence loses a record."""
+    """A batch without an answer is sent again after this time. So a receiver that does not answer loses no record."""
     max_flights: int = 64
-    """Batches of one interval on their way, at most."""
+    """The most batches in flight to one interval."""
 
     def __post_init__(self) -> None:
         for name in self.__dataclass_fields__:
@@ -40,10 +40,11 @@ class Limits:
 
 @dataclass(slots=True)
 class Columns:
-    """Records to be sent, as columns of equal length: record i has timestamps[i] and ids[i], in microseconds and
-    within ``scope``, and the key keys[c][i] at consumer (incarnation) c.
+    """Records to send, as columns of equal length.
 
-    A column of keys may end early; ``unkeyed`` says why the next record has no key at that consumer."""
+    Record i has the timestamp ``timestamps[i]`` in microseconds and the id ``ids[i]``, which is unique in ``scope``.
+    Its key at the consumer with incarnation c is ``keys[c][i]``. A column of keys may end early: ``unkeyed[c]`` then
+    says why the next record has no key."""
 
     values: Sequence[bytes]
     timestamps: Sequence[int]
@@ -55,21 +56,21 @@ class Columns:
 
 @dataclass(frozen=True, slots=True)
 class Connect:
-    """Keep a Deliver stream to this worker open, again and again, until told to disconnect."""
+    """Keep a Deliver stream to this worker open, and reopen it after failures, until ``Disconnect``."""
 
     address: str
 
 
 @dataclass(frozen=True, slots=True)
 class Disconnect:
-    """No record goes to this worker any more."""
+    """Close the connection to this worker. No more records go to it."""
 
     address: str
 
 
 @dataclass(slots=True, eq=False)
-class Send:
-    """One batch for one interval; the answer carries ``token``. Lists are not to be changed by anyone."""
+class SendBatch:
+    """One delivery attempt of a batch to one interval. The answer carries ``token``. The lists must not be modified."""
 
     address: str
     token: int
@@ -85,11 +86,11 @@ class Send:
     unacked: Sequence[int] = ()
 
 
-Instruction = Connect | Disconnect | Send
+Instruction = Connect | Disconnect | SendBatch
 
 
 def within(data: list[bytes], most: int) -> list[bytes]:
-    """As many of ``data`` as come to ``most`` bytes, and at least one."""
+    """The first items of ``data`` that have at most ``most`` bytes in total. At least one item if there is any."""
     while len(data) > 1 and sum(map(len, data)) > most:
         data = data[: len(data) // 2]
     return data

@@ -1,4 +1,4 @@
-"""Where the records of one stream go: its consumers, and who owns their intervals (sections 4.2, 7.1). Pure."""
+"""The routing of one stream: its consumers, and the owners of their intervals (sections 4.2, 7.1). Pure."""
 
 from __future__ import annotations
 
@@ -6,18 +6,19 @@ from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from millwheel.core.keys import KeyInterval
+from millwheel.model.keys import KeyInterval
 from millwheel.rpc.v1 import control_pb2, topology_pb2
 
-__all__ = ["ConsumerRouting", "Route", "Routing", "routing_from_wire"]
+__all__ = ["ConsumerRouting", "Route", "StreamRouting", "routing_from_wire"]
 
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """One interval of a consumer. ``address`` is empty while nobody owns it.
+    """One interval of a consumer. ``address`` is the owner's; it is empty while no worker owns the interval.
 
-    ``journal`` pins ``keys``: a split or a merge makes new journals. ``tenure`` changes whenever the
-    owner does, be it to a new life of the same process: what that life was sent before may be forgotten.
+    ``journal`` identifies ``keys``, because a split or a merge makes new journals. ``tenure`` changes with every change
+    of the owner, even if the new owner is another incarnation of the same process. The new owner may lack the records
+    that were sent to the old one. So the injector sends them again.
     """
 
     keys: KeyInterval
@@ -27,7 +28,7 @@ class Route:
 
 
 class ConsumerRouting:
-    """One consumer, its keying, and the intervals that cover all its keys."""
+    """One consumer, its key extractor, and the intervals that cover all its keys."""
 
     __slots__ = ("_starts", "computation", "fields", "function", "incarnation", "log", "routes", "topology")
 
@@ -42,7 +43,7 @@ class ConsumerRouting:
         function: str = "",
         log: bool = False,
     ) -> None:
-        """ValueError unless ``routes`` cover every key exactly once (G11)."""
+        """Raises ValueError unless ``routes`` cover every key exactly once (G11)."""
         self.incarnation = incarnation
         self.topology = topology
         self.computation = computation
@@ -60,11 +61,11 @@ class ConsumerRouting:
         self._starts = [route.keys.start for route in self.routes[1:]]
 
     def locate(self, key: bytes) -> Route:
-        """Who takes ``key``."""
+        """The interval that contains ``key``."""
         return self.routes[bisect_right(self._starts, key)]
 
     def group(self, keys: Sequence[bytes]) -> list[tuple[Route, Sequence[int] | None]]:
-        """The indexes of ``keys`` by who takes them; None stands for all of them."""
+        """Group the indexes of ``keys`` by interval. None stands for all indexes."""
         if not self._starts:
             return [(self.routes[0], None)]
         starts, buckets = self._starts, {}  # type: tuple[list[bytes], dict[int, list[int]]]
@@ -80,13 +81,13 @@ class ConsumerRouting:
         return [(self.routes[at], bucket) for at, bucket in buckets.items()]
 
     def by_journal(self) -> dict[str, Route]:
-        """The intervals by their journals."""
+        """The intervals by journal."""
         return {route.journal: route for route in self.routes}
 
 
 @dataclass(frozen=True, slots=True)
-class Routing:
-    """All of a stream's routing at ``revision``. ``allowed_skew`` is in microseconds; 0 means no throttle (8.4)."""
+class StreamRouting:
+    """The routing of a stream at ``revision``. ``allowed_skew`` is in microseconds; 0 means no throttle (8.4)."""
 
     revision: int
     consumers: Mapping[str, ConsumerRouting]
@@ -94,23 +95,26 @@ class Routing:
     allowed_skew: int = 0
     format: topology_pb2.ValueFormat.ValueType = topology_pb2.VALUE_FORMAT_MSGPACK
     record_type: str = ""
+    schemas: Sequence[topology_pb2.RecordSchema] = ()
+    """The types that topologies declare for the stream. Empty if any record may be valid."""
 
     @property
     def log_only(self) -> bool:
-        """Whether no computation reads the stream."""
+        """Whether no computation reads the stream, only logs."""
         return all(consumer.log for consumer in self.consumers.values())
 
 
-def routing_from_wire(message: control_pb2.WatchRoutingResponse) -> Routing:
-    """The routing of a message; ValueError if its intervals do not cover every key."""
+def routing_from_wire(message: control_pb2.WatchRoutingResponse) -> StreamRouting:
+    """Convert a message. ValueError if the intervals of a consumer do not cover every key once."""
     consumers = (_consumer(route) for route in message.consumers)
-    return Routing(
+    return StreamRouting(
         message.revision,
         {consumer.incarnation: consumer for consumer in consumers},
         message.draining,
         message.stream.allowed_skew_us,
         message.stream.format,
         message.stream.record_type,
+        tuple(message.schemas),
     )
 
 

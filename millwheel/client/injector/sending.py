@@ -1,4 +1,4 @@
-"""The un-ACKed records of an injector: filling batches, sending them, and taking answers in (section 6.1.1). Pure."""
+"""The un-ACKed records of an injector: fill batches, send them, and process answers (section 6.1.1). Pure."""
 
 from __future__ import annotations
 
@@ -6,21 +6,23 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from millwheel.client.injector.ids import IdScope
-from millwheel.client.injector.lanes import Batch, Flight, Lane, backoff
-from millwheel.client.injector.messages import Instruction, Limits, Send
+from millwheel.client.injector.lanes import Flight, Lane, OutboundBatch, backoff
+from millwheel.client.injector.messages import Instruction, Limits, SendBatch
 from millwheel.client.injector.publication import Publication
 from millwheel.client.injector.routing import Route
-from millwheel.core.watermarks import MinTracker
+from millwheel.model.watermarks import MinTracker
 
-__all__ = ["Sending"]
+__all__ = ["OutboundBatches"]
 
 
-class Sending:
-    """All lanes and flights. ``records`` and ``bytes`` are what is not ACKed.
+class OutboundBatches:
+    """All outbound queues (``Lane``) and delivery attempts (``Flight``).
 
-    Invariants: ``_held`` and ``_numbers`` have one entry for each sealed batch that is not wholly ACKed;
-    ``_busy`` has every lane with something to send or being filled; a flight is in ``_flights``, in its
-    batch's and in its address's list, or nowhere.
+    ``records`` and ``bytes`` count what is un-ACKed; ``bytes`` is the size of the values.
+
+    Invariant: ``_held`` and ``_numbers`` have one entry for each sealed batch that is not completely ACKed.
+    Invariant: ``_busy`` contains every queue that has a batch to send or a batch that is being filled.
+    Invariant: an attempt is in ``_flights``, in its batch's list and in its address's list, or in none of them.
     """
 
     def __init__(self, limits: Limits, publication: Publication, chance: Callable[[], float]) -> None:
@@ -33,42 +35,42 @@ class Sending:
         self._busy: dict[Lane, None] = {}
         self._filling: dict[Lane, None] = {}
         self._links: dict[str, dict[int, None] | None] = {}
-        """By address: its flights, or None while it is not connected."""
+        """By address: the tokens of its delivery attempts. None while the address is not connected."""
         self._flights: dict[int, Flight] = {}
         self._next_token = 1
         self._held = MinTracker()
         self._numbers = MinTracker()
 
-    # What is known.
+    # State.
 
     def oldest_timestamp(self) -> int:
-        """The least timestamp that is not ACKed; MAX_TIMESTAMP if all are."""
+        """The least un-ACKed timestamp, in microseconds. MAX_TIMESTAMP if every record is ACKed."""
         return min([self._held.min(), *(lane.filling.held for lane in self._filling if lane.filling)])
 
     def oldest_number(self) -> int:
-        """A lower bound on the numbers of the records that are not ACKed; MAX_TIMESTAMP if all are."""
+        """A lower bound on the numbers of un-ACKed records. MAX_TIMESTAMP if every record is ACKed."""
         return min([self._numbers.min(), *(lane.filling.first for lane in self._filling if lane.filling)])
 
     def oldest_position(self, scope: IdScope, otherwise: int) -> int:
-        """The least position of ``scope`` that is not ACKed by all; ``otherwise`` if all are."""
+        """The least position of ``scope`` that some consumer has not ACKed. ``otherwise`` if there is none."""
         return min((lane.first_position() for lane in self._lanes.values() if lane.scope == scope), default=otherwise)
 
     def lanes(self) -> list[Lane]:
-        """All lanes; a copy."""
+        """A copy of the list of all queues."""
         return list(self._lanes.values())
 
     def busy_lanes(self) -> dict[Lane, None]:
-        """The lanes with something to send; a copy."""
+        """A copy of the set of queues that have something to send."""
         return dict(self._busy)
 
     def flight(self, token: int) -> Flight | None:
-        """The flight of that token, unless it is over."""
+        """The delivery attempt with this token. None if the attempt is over."""
         return self._flights.get(token)
 
     # Filling.
 
     def lane(self, consumer: str, scope: IdScope, route: Route) -> Lane:
-        """The lane for records of ``scope`` that go by ``route``."""
+        """The queue for records of ``scope`` that go to the interval of ``route``. Created if it does not exist."""
         key = (consumer, scope, route.journal)
         lane = self._lanes.get(key)
         if lane is None:
@@ -85,7 +87,7 @@ class Sending:
         first: int,
         now: int,
     ) -> None:
-        """Put records into the lane's batches, in order."""
+        """Append records to the queue's batches, in order. ``first`` is the number of the first accepted record."""
         limits, at, count = self._limits, 0, len(keys)
         while at < count:
             batch = lane.filling
@@ -110,14 +112,15 @@ class Sending:
             if len(batch.keys) >= limits.batch_records or batch.bytes >= limits.batch_bytes:
                 self._seal(lane)
 
-    def _open(self, lane: Lane, first: int, now: int) -> Batch:
-        batch = lane.filling = Batch(lane, first)
+    def _open(self, lane: Lane, first: int, now: int) -> OutboundBatch:
+        batch = lane.filling = OutboundBatch(lane, first)
         lane.opened_at = now
         self._filling[lane] = None
         self._busy[lane] = None
         return batch
 
     def _seal(self, lane: Lane) -> None:
+        """Close the batch that is being filled, and queue it for sending."""
         batch = lane.filling
         assert batch is not None
         lane.filling = None
@@ -130,7 +133,7 @@ class Sending:
     # Sending.
 
     def link_to(self, wanted: set[str]) -> tuple[list[str], list[str]]:
-        """Be concerned with these addresses only; returns those that go and those that come."""
+        """Set the addresses to connect to. Returns the removed addresses and the added ones."""
         gone = [address for address in self._links if address not in wanted]
         new = sorted(wanted.difference(self._links))
         for address in gone:
@@ -140,7 +143,7 @@ class Sending:
         return gone, new
 
     def connected(self, address: str) -> dict[Lane, None]:
-        """A stream to ``address`` is open; returns the lanes that have something for it."""
+        """Mark ``address`` as connected. Returns the queues that have something to send to it."""
         if address not in self._links:
             return {}
         if self._links[address] is None:
@@ -148,7 +151,7 @@ class Sending:
         return {lane: None for lane in self._busy if lane.route.address == address}
 
     def disconnected(self, address: str) -> None:
-        """What was on its way to ``address`` is to be sent again."""
+        """Mark ``address`` as not connected. Batches in flight to it have to be sent again."""
         tokens = self._links.get(address)
         if tokens is None:
             return
@@ -157,7 +160,7 @@ class Sending:
         self._links[address] = None
 
     def recall(self, lane: Lane) -> None:
-        """The lane's owner has changed: whatever is on its way is to be sent again, at once."""
+        """Send all batches in flight again at once, because the interval has another owner."""
         for batch in lane.batches:
             for flight in list(batch.flights):
                 self._bring_back(flight)
@@ -166,24 +169,30 @@ class Sending:
         lane.cap = self._limits.max_flights
 
     def _bring_back(self, flight: Flight) -> None:
+        """End an attempt, and send its unanswered records again at once."""
         self._end(flight)
         flight.batch.resume_at = 0
         self._require(flight.batch, flight.open)
 
-    def _require(self, batch: Batch, indexes: set[int]) -> None:
+    def _require(self, batch: OutboundBatch, indexes: set[int]) -> None:
+        """Queue records of a batch to be sent again."""
         batch.require(indexes)
         batch.lane.queue[batch] = None
         self._busy[batch.lane] = None
 
     def pump(self, lane: Lane, now: int, out: list[Instruction]) -> int | None:
-        """Send what may be sent; returns when to look again, if time alone changes that."""
+        """Send the batches that may be sent now.
+
+        Returns:
+            The time at which to call again, in microseconds. None if only an event can make another batch sendable.
+        """
         if lane not in self._busy:
             return None
         tokens = self._links.get(lane.route.address)
         if tokens is None:
             return None
         alarm = None
-        # The oldest first: it is what holds the watermark back.
+        # The oldest batch goes first, because it holds the watermark.
         for batch in sorted(lane.queue, key=_age):
             if batch.resume_at > now:
                 alarm = _earlier(alarm, batch.resume_at)
@@ -200,10 +209,11 @@ class Sending:
     def _pump_filling(
         self, lane: Lane, tokens: dict[int, None], now: int, out: list[Instruction], alarm: int | None
     ) -> int | None:
-        """Send the batch that is being filled, where nothing sealed could go instead.
+        """Send the batch that is being filled, unless a sealed batch has to go first.
 
-        A record waits for others while earlier ones are on their way, and not for long; and as long as it could
-        not go anyway it stays where others can join it: what waits is few large batches, not many small ones.
+        Records are collected in the batch while earlier batches are in flight, for at most ``linger`` microseconds.
+        While the batch could not be sent anyway, it stays open for further records. This makes few large batches
+        instead of many small ones.
         """
         batch = lane.filling
         if batch is None:
@@ -218,8 +228,8 @@ class Sending:
         self._send(lane, batch, tokens, now, out)
         return alarm
 
-    def _gate(self, lane: Lane, batch: Batch, now: int) -> int | None:
-        """None if the batch may go now, else when to ask again."""
+    def _gate(self, lane: Lane, batch: OutboundBatch, now: int) -> int | None:
+        """None if the batch may be sent now, else the time of the next check, in microseconds."""
         if batch.tries == 0 and now < lane.resume_at:
             return lane.resume_at
         if lane.flying < lane.cap:
@@ -231,7 +241,9 @@ class Sending:
         lane.cap, lane.extra_at = lane.flying + 1, 0
         return None
 
-    def _send(self, lane: Lane, batch: Batch, tokens: dict[int, None], now: int, out: list[Instruction]) -> None:
+    def _send(
+        self, lane: Lane, batch: OutboundBatch, tokens: dict[int, None], now: int, out: list[Instruction]
+    ) -> None:
         del lane.queue[batch]
         indexes = batch.take_unsent()
         if indexes is not None and not indexes:
@@ -249,20 +261,20 @@ class Sending:
         mark, unacked = lane.mark()
         keys, values, timestamps, ids = columns
         out.append(
-            Send(
+            SendBatch(
                 flight.address, token, lane.consumer, lane.route.journal, lane.scope, keys, values, timestamps, ids,
                 self._publication.value, mark, unacked,
             )
         )  # fmt: skip
 
     def overdue_at(self) -> int | None:
-        """When the oldest flight has been without an answer for too long."""
+        """The time at which the oldest attempt is overdue, in microseconds. None if there is no attempt."""
         for flight in self._flights.values():
             return flight.sent_at + self._limits.resend_after
         return None
 
     def resend_overdue(self, now: int) -> None:
-        """Have flights without an answer sent again; an answer to the first copy still counts."""
+        """Send batches without an answer again. An answer to the first copy still counts."""
         due = now - self._limits.resend_after
         overdue = []
         for flight in self._flights.values():
@@ -270,7 +282,7 @@ class Sending:
                 break
             overdue.append(flight)
         for flight in overdue:
-            # It goes to the end of the line, so that the flights stay in the order of their times.
+            # The attempt moves to the end, so that ``_flights`` stays ordered by ``sent_at``.
             self._flights[flight.token] = self._flights.pop(flight.token)
             flight.sent_at = now
             if len(flight.batch.flights) > 1:
@@ -280,7 +292,7 @@ class Sending:
     # Answers.
 
     def acked(self, flight: Flight, remaining: Sequence[int]) -> None:
-        """Everything that flew is committed, but for the ``remaining`` (indexes of the flight)."""
+        """All records of the attempt are committed, except ``remaining`` (indexes within the attempt)."""
         batch, lane = flight.batch, flight.batch.lane
         lane.failures = 0
         lane.extra_at = 0
@@ -291,7 +303,8 @@ class Sending:
             self._end(flight)
         self._settle(batch, acked)
 
-    def _settle(self, batch: Batch, acked: set[int]) -> None:
+    def _settle(self, batch: OutboundBatch, acked: set[int]) -> None:
+        """Mark records of a batch as ACKed, and recompute the timestamp that it holds."""
         before = batch.count()
         if len(acked) == before == len(batch.keys):
             left: set[int] = set()
@@ -314,9 +327,15 @@ class Sending:
         self._held.add(batch.held)
 
     def refused(self, flight: Flight, indexes: set[int], now: int, *, full: bool) -> None:
-        """Records of a flight are not taken now; ``full``: for want of room. They are sent again later.
+        """A receiver did not accept some records of an attempt. The records are sent again after a back-off.
 
-        Not those of which another copy is on its way: that copy is the one being processed.
+        A record that is also in another attempt of the same batch is left out: the receiver is processing that copy.
+
+        Args:
+            flight: The attempt.
+            indexes: The refused records, as indexes within the batch.
+            now: The time, in microseconds.
+            full: Whether the receiver had no room. Fewer batches are then kept in flight.
         """
         batch, lane = flight.batch, flight.batch.lane
         indexes = indexes & flight.open
@@ -339,6 +358,7 @@ class Sending:
         self._require(batch, indexes)
 
     def _end(self, flight: Flight) -> None:
+        """Remove an attempt. Idempotent."""
         if self._flights.pop(flight.token, None) is None:
             return
         flight.batch.flights.remove(flight)
@@ -347,8 +367,8 @@ class Sending:
         if tokens is not None:
             tokens.pop(flight.token, None)
 
-    def _forget(self, batch: Batch) -> None:
-        """The batch is wholly ACKed, or given up: no trace of it stays."""
+    def _forget(self, batch: OutboundBatch) -> None:
+        """Remove all state of a batch that is completely ACKed or given up."""
         lane = batch.lane
         for flight in list(batch.flights):
             self._end(flight)
@@ -360,7 +380,7 @@ class Sending:
             self._drop(lane)
 
     def remove(self, lane: Lane) -> None:
-        """Give up a lane: its records go by other lanes, or nowhere."""
+        """Remove a queue. Its records go to other queues or are discarded."""
         if lane.filling is not None:
             self._seal(lane)
         batches = list(lane.batches)
@@ -376,7 +396,7 @@ class Sending:
         self._filling.pop(lane, None)
 
 
-def _age(batch: Batch) -> int:
+def _age(batch: OutboundBatch) -> int:
     return batch.first
 
 

@@ -1,6 +1,6 @@
-"""An opened injector's inside: its core, with the connections, the clock and the waiting around it (section 5.2).
+"""The inside of an open injector: its core with connections, clock and waits around it (section 5.2).
 
-It decides nothing: events go to the core, and the core's instructions to links, authority and timer.
+The session decides nothing. It passes events to the core, and performs the core's instructions.
 """
 
 from __future__ import annotations
@@ -15,35 +15,43 @@ from typing import Final, assert_never
 from millwheel.client.control import ControlClient
 from millwheel.client.injector.core import InjectorCore
 from millwheel.client.injector.errors import InjectorClosedError, InjectorError, InjectorSupersededError
-from millwheel.client.injector.link import Link
-from millwheel.client.injector.messages import Columns, Connect, Disconnect, Instruction, Limits, Send
-from millwheel.client.injector.routing import Routing, routing_from_wire
-from millwheel.client.injector.seeding import WatermarkSeed
+from millwheel.client.injector.link import InjectorConnection
+from millwheel.client.injector.looks import SharedLooks
+from millwheel.client.injector.messages import Columns, Connect, Disconnect, Instruction, Limits, SendBatch
+from millwheel.client.injector.routing import StreamRouting, routing_from_wire
 from millwheel.client.injector.unkeyed import UnkeyedHead
+from millwheel.client.injector.watermark_reporter import WatermarkReporter
 from millwheel.client.injector.wire import SenderIdentity
-from millwheel.core.wording import counted
+from millwheel.model.wording import counted
 from millwheel.rpc.channel import RETRYABLE
 from millwheel.rpc.deliveries import answered_tokens
 from millwheel.rpc.failures import RequestError
+from millwheel.rpc.hook_failures import blocks
 from millwheel.rpc.v1 import control_pb2 as control
 from millwheel.rpc.v1 import delivery_pb2 as wire
 from millwheel.rpc.waiting import FIRST_NOTICE_SECONDS, wait_notices
 from millwheel.rpc.watermarks import AcceptRefusedError, injector_computation
 
-__all__ = ["Session"]
+__all__ = ["InjectorSession"]
 
 log = logging.getLogger("millwheel.client")
 
 _LONG_ACK_SECONDS: Final = 5.0
-"""A wait for ACKs that is longer than this gets a notice in the log."""
-_ROUTING_PAUSE: Final = 1.0
-"""Seconds before masters that were asked for as long as patience lasts are asked again."""
-_LOOKS: Final = 0.5
-"""Seconds between two looks where the authority is, while it does not answer whoever opens."""
+"""A longer wait for ACKs gets a notice in the log."""
+_ROUTING_PAUSE_SECONDS: Final = 1.0
+"""Seconds before the next attempt to follow the routing, after masters did not answer within ``patience``."""
+_LOOK_SECONDS: Final = 2.0
+"""Time limit of one look at the routing. After that, the known routing stays in use."""
+_POLL_SECONDS: Final = 0.5
+"""Seconds between two requests for the authority's address while the authority does not answer."""
 
 
-class Session:
-    """One life of one injector process. ``sequencer`` 0 draws one; another sends on behalf of who drew it."""
+class InjectorSession:
+    """One incarnation of one injector process.
+
+    ``sequencer`` 0 allocates a new sequencer. Any other value is the sequencer of another injector, on whose behalf
+    this session sends.
+    """
 
     def __init__(
         self, address: str, stream: str, process: str, sequencer: int, limits: Limits, patience: float
@@ -52,37 +60,39 @@ class Session:
         self.delegate = sequencer != 0
         self.is_open = False
         self.before_routing: Callable[[], None] = lambda: None
-        """Called before another routing counts."""
+        """Called before a new routing takes effect."""
         self._identity = SenderIdentity(stream, process, sequencer, watched=not self.delegate)
         self._patience = patience
         self._control = ControlClient(address, patience=patience)
-        self._links: dict[str, Link] = {}
+        self._links: dict[str, InjectorConnection] = {}
         self._connected: set[str] = set()
-        """The addresses of the links that are connected."""
+        """The addresses of the open connections."""
         self._closing: set[asyncio.Task[None]] = set()
-        self._seed: WatermarkSeed | None = None
-        self._places: _Places | None = None
+        self._seed: WatermarkReporter | None = None
+        self._places: _RoutedShards | None = None
         self._router: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at: int | None = None
         self._change: asyncio.Future[None] | None = None
         self._waking = asyncio.Lock()
+        self.looks = SharedLooks(self._look_at_routing)
+        """Requests for a master's current routing. A change that the caller knows of may not have arrived yet."""
 
     @property
     def sequencer(self) -> int:
-        """The sequencer that it sends under."""
+        """The sequencer in every delivery."""
         return self._identity.sequencer
 
     @property
-    def routing(self) -> Routing:
-        """The routing at hand; there is one once the session is open."""
+    def routing(self) -> StreamRouting:
+        """The current routing. It exists once the session is open."""
         assert self.core.routing is not None
         return self.core.routing
 
-    # Its life.
+    # Life cycle.
 
     async def open(self) -> None:
-        """Announce the process, and learn the routing. RequestError or InjectorError says what stands against it."""
+        """Announce the process and fetch the routing. Raises RequestError or InjectorError if that fails."""
         self._loop = asyncio.get_running_loop()
         self.is_open = True
         try:
@@ -101,8 +111,8 @@ class Session:
         self._identity = SenderIdentity(stream, process, opened.sequencer)
         if not opened.authority.address:
             raise InjectorError(f"no low watermark authority serves stream {stream!r} yet: try again")
-        self._places = _Places(injector_computation(stream), opened.authority.address)
-        self._seed = WatermarkSeed(
+        self._places = _RoutedShards(injector_computation(stream), opened.authority.address)
+        self._seed = WatermarkReporter(
             self._places,
             stream,
             process,
@@ -118,7 +128,9 @@ class Session:
         except AcceptRefusedError as error:
             raise InjectorSupersededError(stream, process, error.message) from error
         except TimeoutError as error:
-            raise InjectorError(f"the low watermark of stream {stream!r} was not told in time: try again") from error
+            raise InjectorError(
+                f"the low watermark of stream {stream!r} was not received in time: try again"
+            ) from error
         finally:
             looking.cancel()
             await asyncio.gather(looking, return_exceptions=True)
@@ -126,21 +138,25 @@ class Session:
         self.publish()
 
     async def _look_for_authority(self) -> None:
-        """Learn where the authority is now: it may move before it answers, and the routing is followed only then."""
+        """Update the authority's address until cancelled.
+
+        The authority may move before it answers the announcement, and the routing is followed only after the answer.
+        """
         assert self._places is not None
         while True:
-            await asyncio.sleep(_LOOKS)
+            await asyncio.sleep(_POLL_SECONDS)
             with suppress(RequestError):
                 self._places.learn(await self._control.routing(self.core.stream))
 
     async def close(self) -> None:
-        """Hang up."""
+        """Close all connections and stop all tasks."""
         self.is_open = False
         if self._timer is not None:
             self._timer.cancel()
         if self._router is not None:
             self._router.cancel()
             await asyncio.gather(self._router, return_exceptions=True)
+        await self.looks.close()
         links, self._links = list(self._links.values()), {}
         await asyncio.gather(*(link.close() for link in links), *self._closing, return_exceptions=True)
         if self._seed is not None:
@@ -149,32 +165,32 @@ class Session:
         self._changed()
 
     def check(self) -> None:
-        """Raise what keeps the session from taking records: InjectorError."""
+        """Raise an InjectorError if the session cannot accept records."""
         if self.core.failed is not None:
             raise self.core.failed
         if not self.is_open:
             raise InjectorClosedError(f"the injector of stream {self.core.stream!r} is not open: use `async with`")
         self.core.check_open()
 
-    # What the injector asks for.
+    # Calls from the injector.
 
     def add(self, columns: Columns) -> None:
-        """Have the core accept records."""
+        """Pass records to the core."""
         self._perform(self.core.add(columns, self._now()))
 
     def keyed(self, head: UnkeyedHead, keys: Sequence[bytes], why: str) -> None:
-        """Have records that waited for their keys go on."""
+        """Pass the keys of waiting records to the core."""
         self._perform(self.core.keyed(head, keys, why, self._now()))
 
     @property
     def asleep(self) -> bool:
-        """Whether :meth:`wake` must end before a record is accepted."""
+        """Whether :meth:`wake` must finish before a record is accepted."""
         return self.core.publication.idling or self._waking.locked()
 
     async def admission(self, newest: int) -> None:
-        """Wait for the end of idleness, for room, and for the throttle."""
+        """Wait until the process may accept a record of timestamp ``newest``: not idle, has room, not throttled."""
         core = self.core
-        # Whoever waits for room is overtaken by others, who may have the process idle meanwhile.
+        # During a wait for room, another task may have declared the process idle. So all conditions are checked again.
         while self.asleep or not core.room() or core.throttled(newest):
             if self.asleep:
                 await self.wake()
@@ -182,14 +198,14 @@ class Session:
             await self.until(lambda: core.room() > 0 and not core.throttled(newest), newest=newest)
 
     def _notices(self, awaited: Callable[[], str], first: float = FIRST_NOTICE_SECONDS) -> AbstractContextManager[None]:
-        """Around a wait for ``awaited()``: the log names it after ``first`` seconds, and then now and then."""
+        """Context of a wait for ``awaited()``. The log names it after ``first`` seconds, and repeatedly after that."""
         who = f"injector {self.core.process!r} of stream {self.core.stream!r}"
         return wait_notices(
             lambda seconds: f"{who} has waited {seconds:.0f} s for {awaited()}", log.warning, first=first
         )
 
     def _awaited(self, newest: int | None) -> str:
-        """What a wait for an event is for, in words."""
+        """Describe what a wait is for."""
         core = self.core
         if core.routing is None:
             return self._control.awaited()
@@ -201,9 +217,9 @@ class Session:
         return f"the ACKs of {counted(core.unacked_records(), 'record')}{why}"
 
     async def wake(self) -> None:
-        """Take part in the minimum again, from where the other processes are by now.
+        """End idleness: take part in the injector's low watermark again, from its current value.
 
-        Nothing may be sent before the authority knows: else the minimum could pass what is sent.
+        Invariant: nothing is sent before the authority confirms. Otherwise the low watermark could pass a sent record.
         """
         async with self._waking:
             if not self.core.publication.idling:
@@ -212,30 +228,33 @@ class Session:
             try:
                 reached = await self.settle()
             except BaseException:
-                # Failed or cancelled: for all that is known here the minimum still leaves this process out.
+                # Failed or cancelled. The authority may not count this process, so it must stay idle.
                 self.core.publication.idle()
                 self.publish()
                 raise
             self.core.publication.raise_to(reached)
 
     async def hook_failures(self, topology: str, computation: str) -> list[str]:
-        """What the hooks of a consumer raise that keeps records from being ACKed, in sentences."""
+        """Failures of a consumer's hooks that keep delivered records from being ACKed, as sentences."""
         found = await self._control.hook_failures(topology, computation, self.core.stream)
-        return [one.text for one in found if one.blocks]
+        return [one.text for one in found if blocks(one.failures, one.stopped)]
 
     def unreachable(self) -> str:
-        """That the cluster cannot be reached, why, and since when; empty if it can."""
+        """Why the cluster cannot be reached, and since when. Empty if it can be reached."""
         return self._control.unreachable()
 
     def publish(self) -> None:
-        """Report the watermark as it is now, if it is news."""
+        """Report the current watermark, if it has changed."""
         if self._seed is not None:
             self._seed.report(self.core.published())
 
     async def settle(self) -> int:
-        """Have the authority know for good what is published now, and return what the process stands at there.
+        """Wait until the authority has journaled the published watermark. Returns the value in the authority's journal.
 
-        InjectorError if it does not answer. One that sends on another's behalf publishes nothing.
+        A session that sends on another's behalf publishes nothing, so it does not wait.
+
+        Raises:
+            InjectorError: The authority does not confirm, or the session has failed or is closed.
         """
         core = self.core
         if self._seed is None:
@@ -260,9 +279,16 @@ class Session:
     async def until(
         self, done: Callable[[], bool], patience: float | None = None, what: str = "", newest: int | None = None
     ) -> None:
-        """Wait until ``done()``, looking again after every event; InjectorError if the session ends before.
+        """Wait until ``done()`` is true. It is checked after every event. A long wait is logged.
 
-        A long wait is in the log. ``newest``: the timestamp of the record that waits to be accepted.
+        Args:
+            done: The condition.
+            patience: Seconds to wait at most. None waits without limit.
+            what: What the wait is for, for the error text.
+            newest: The timestamp of the record that waits for admission, for the log.
+
+        Raises:
+            InjectorError: The time is over, or the session has failed or is closed.
         """
         if done() and self.core.failed is None:
             return
@@ -288,21 +314,21 @@ class Session:
     # Events.
 
     def connected(self, address: str) -> None:
-        """A link is open."""
+        """A connection is open."""
         self._connected.add(address)
         self._perform(self.core.connected(address, self._now()))
 
     def disconnected(self, address: str) -> None:
-        """A link broke."""
+        """A connection broke."""
         self._connected.discard(address)
         self.core.disconnected(address)
 
     def broke(self, address: str, error: Exception) -> None:
-        """A link met with what it cannot mend by connecting again: nothing more goes to ``address``."""
+        """A connection failed in a way that a reconnect does not repair. The session fails."""
         self._fail(InjectorError(f"deliveries to {address} have stopped by an internal error: {error!r}"))
 
     def answered(self, response: wire.DeliverResponse) -> None:
-        """A worker answered."""
+        """A worker answered one or more deliveries."""
         instructions: list[Instruction] = []
         for token in answered_tokens(response):
             instructions += self.core.answered(token, response.outcome, response.indexes, response.message, self._now())
@@ -317,13 +343,13 @@ class Session:
         self._changed()
 
     async def _route(self) -> None:
-        """Follow the stream's routing, however long no master answers; a master's refusal ends the session."""
+        """Follow the stream's routing, even if masters do not answer for long. A master's refusal ends the session."""
         while await self._follow_routing():
-            log.warning("stream %r: no master tells the routing; the one that is known is kept", self.core.stream)
-            await asyncio.sleep(_ROUTING_PAUSE)
+            log.warning("stream %r: no master sends the routing; the last one is kept", self.core.stream)
+            await asyncio.sleep(_ROUTING_PAUSE_SECONDS)
 
     async def _follow_routing(self) -> bool:
-        """Follow the routing until nobody tells it; whether it is worth another try."""
+        """Follow the routing until that fails. Returns whether to try again."""
         stream = self.core.stream
         try:
             async for response in self._control.watch_routing(stream):
@@ -332,12 +358,7 @@ class Session:
                 except ValueError as error:
                     log.error("routing of stream %r: %s; the one before is kept", stream, error)
                     continue
-                if self._places is not None:
-                    self._places.learn(response)
-                self.before_routing()
-                self._perform(self.core.routed(routing, self._now()))
-                if self._seed is not None and routing.allowed_skew:
-                    self._seed.follow(name for name, consumer in routing.consumers.items() if not consumer.log)
+                self._take_routing(routing, response)
             self._fail(InjectorError(f"the master ended the routing of stream {stream!r}"))
         except RequestError as error:
             if error.code in RETRYABLE and self.core.routing is not None:
@@ -353,22 +374,39 @@ class Session:
             self._fail(InjectorError(f"the routing of stream {stream!r} was not understood: {error!r}"))
         return False
 
+    async def _look_at_routing(self) -> None:
+        """Request a master's current routing and use it. If no master answers in time, the known routing stays."""
+        with suppress(RequestError, ValueError, TimeoutError):
+            async with asyncio.timeout(_LOOK_SECONDS):
+                response = await self._control.routing(self.core.stream)
+            routing = routing_from_wire(response)
+            if self.is_open and routing.revision >= self.routing.revision:
+                self._take_routing(routing, response)
+
+    def _take_routing(self, routing: StreamRouting, response: control.WatchRoutingResponse) -> None:
+        if self._places is not None:
+            self._places.learn(response)
+        self.before_routing()
+        self._perform(self.core.routed(routing, self._now()))
+        if self._seed is not None and routing.allowed_skew:
+            self._seed.follow(name for name, consumer in routing.consumers.items() if not consumer.log)
+
     def _fail(self, error: InjectorError) -> None:
         self.core.failed = self.core.failed or error
         self._changed()
 
     def _perform(self, instructions: Sequence[Instruction]) -> None:
         if not self.is_open:
-            return  # a link came about, or was answered, while it was closed
+            return  # a connection opened or received an answer while the session was closing
         for instruction in instructions:
             match instruction:
                 case Connect(address):
-                    self._links[address] = Link(address, self._identity.request, self)
+                    self._links[address] = InjectorConnection(address, self._identity.request, self)
                 case Disconnect(address):
                     task = asyncio.create_task(self._links.pop(address).close())
                     self._closing.add(task)
                     task.add_done_callback(self._closing.discard)
-                case Send():
+                case SendBatch():
                     self._links[instruction.address].send(instruction)
                 case _:
                     assert_never(instruction)
@@ -376,7 +414,7 @@ class Session:
         self._arm()
         self._changed()
 
-    # Time and waiting.
+    # Time and waits.
 
     def _arm(self) -> None:
         at = self.core.next_alarm()
@@ -392,7 +430,7 @@ class Session:
         self._perform(self.core.tick(self._now()))
 
     def _now(self) -> int:
-        # Rounded up, so that a timer that fires has its time behind it.
+        # One more microsecond than the truncated value, so that a timer that fires sees its time as past.
         return int(self._loop.time() * 1e6) + 1
 
     def _changed(self) -> None:
@@ -402,23 +440,23 @@ class Session:
             self._change = None
 
 
-class _Places:
-    """Where the authority's shards are, as the master's routing tells; what is not told has not moved."""
+class _RoutedShards:
+    """The addresses of the authority's shards, from the master's routing. Without a new address the old one stays."""
 
     def __init__(self, injector: str, address: str) -> None:
         self._injector = injector
         self._addresses = {injector: address}
 
     def learn(self, routing: control.WatchRoutingResponse) -> None:
-        """Take in what a routing tells."""
+        """Take the addresses in a routing."""
         told = {self._injector: routing.authority.address}
         told.update((consumer.incarnation, consumer.authority.address) for consumer in routing.consumers)
         self._addresses.update((name, address) for name, address in told.items() if address)
 
     def shard_of(self, computation: str) -> Hashable:
-        """Which computations share a shard is the cluster's business: here each has a client of its own."""
+        """Each computation counts as a shard here. The cluster may map several computations to one shard."""
         return computation
 
     async def address_of(self, shard: Hashable) -> str:
-        """Where the computation's watermark is kept."""
+        """The address of the authority that keeps the computation's watermark."""
         return self._addresses.get(str(shard)) or self._addresses[self._injector]

@@ -1,4 +1,4 @@
-"""Settings of an injector, and the name of a batch (section 5.2)."""
+"""Settings of an injector, and the identity of a batch (section 5.2)."""
 
 from __future__ import annotations
 
@@ -13,29 +13,38 @@ __all__ = ["BatchOf", "InjectorSettings"]
 
 @dataclass(frozen=True, slots=True)
 class InjectorSettings:
-    """``patience``: seconds to wait for a cluster that cannot be reached, in opening, waking and finishing. Once it is
-    open, an injector waits for workers without end, and goes by the routing that it knows while no master answers."""
+    """Settings of an injector.
+
+    ``patience``: seconds to wait for an unreachable cluster while the injector opens, wakes or finishes. An open
+    injector waits for workers without limit. While no master answers, it uses the routing that it knows."""
 
     patience: float = 30.0
-    check_types: bool = False
-    """Have a worker check each record against the stream's declared type before it is accepted.
+    check_types: bool = True
+    """Refuse a record that does not have the stream's declared type, before it is accepted.
 
-    It costs a call to a worker for each :meth:`Injector.send`, or for each thousand records of
-    :meth:`Injector.send_many`. An injector with ``topology=`` checks by that topology's types, at no such cost."""
+    The cluster sends the type as a schema, so the check needs no topology's code and no request. Streams of protobuf
+    messages and streams with a codec are not checked. The check does not run the type's own code, such as
+    ``__post_init__``. With ``topology=``, that object's types and codecs also check the records."""
+    check_at_worker: bool = False
+    """Also let a worker, which has the topologies' code, decode each record before it is accepted.
+
+    This costs a request to a worker for each :meth:`Injector.send`, or for each thousand records of
+    :meth:`Injector.send_many`. While no worker answers, records are accepted without this check."""
     strict_keys: bool = False
-    """Refuse a record that any consumer cannot take, instead of one that no consumer takes: for a sender that fails as
-    a whole and can name the record, such as a task of Spark."""
+    """Refuse a record that any consumer cannot take. By default, a record is refused if no consumer takes it.
+
+    This suits a sender that fails as a whole and can name the record, such as a Spark task."""
     any_timestamp: bool = field(default_factory=any_timestamp_default)
-    """Take timestamps before 1980 or more than a year ahead, too. They are refused otherwise, for they are mostly
-    written in another unit. The environment variable MILLWHEEL_ANY_TIMESTAMP=1 sets the default."""
+    """Also accept timestamps before 1980 or more than a year ahead. By default they are refused, because they are
+    mostly in another unit. The environment variable MILLWHEEL_ANY_TIMESTAMP=1 sets the default."""
     explain: Explain | None = None
-    """Asked why a computation does not ACK; by default the owner of its interval is asked."""
+    """Returns why a computation does not ACK. By default the owner of its interval says why."""
     limits: Limits = field(default_factory=Limits)
 
 
 @dataclass(frozen=True, slots=True)
 class BatchOf:
-    """Batch number ``batch`` of ``query``: ids sent under it are unique within it (see CommitBatch)."""
+    """Batch number ``batch`` of ``query``. The ids of its records are unique within it (see CommitBatch)."""
 
     query: str
     batch: int

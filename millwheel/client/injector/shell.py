@@ -1,12 +1,11 @@
-"""Injecting records from a program (section 5.2): the asyncio shell around the injector's core.
+"""The injector: sends records into the system from an asyncio program (section 5.2). It drives the injector's core.
 
     async with Injector("127.0.0.1:7433", "queries", process="reader-1") as injector:
         await injector.send(Query("britney spears"), timestamp=now)
         await injector.advance(now - seconds(5))
 
-Every record sent is delivered to every consumer of its stream until it is ACKed. See
-:mod:`millwheel.client.injector.ids` for what makes a record that is sent again, by this process or by
-its next life, the same record.
+The injector sends every record to every consumer of its stream until the consumer ACKs it. The process or its successor
+may send a record again. :mod:`millwheel.client.injector.ids` defines when two records count as the same one.
 """
 
 from __future__ import annotations
@@ -21,6 +20,7 @@ from typing import Any, Final
 from millwheel.client.control import DEFAULT_ADDRESS
 from millwheel.client.injector.asking import RecordAsker
 from millwheel.client.injector.buffer import SendBuffer
+from millwheel.client.injector.checking import DeclaredTypes
 from millwheel.client.injector.encoding import GivenKeys, RecordEncoder
 from millwheel.client.injector.errors import NotAckedError
 from millwheel.client.injector.ids import (
@@ -33,35 +33,28 @@ from millwheel.client.injector.ids import (
     partition_scope,
 )
 from millwheel.client.injector.keying import KeyColumn, RecordKeys, first_refused
-from millwheel.client.injector.likelihood import is_likely, unlikely
+from millwheel.client.injector.likelihood import TimeCheck
 from millwheel.client.injector.messages import Columns, within
 from millwheel.client.injector.retries import KeyRetries
-from millwheel.client.injector.session import Session
+from millwheel.client.injector.session import InjectorSession
 from millwheel.client.injector.settings import BatchOf, InjectorSettings
 from millwheel.client.injector.stalls import StallMonitor
-from millwheel.core.time import MAX_TIMESTAMP, MIN_TIMESTAMP, Timestamp
+from millwheel.client.injector.turns import SendTurns
+from millwheel.model.time import Timestamp
 from millwheel.sdk.errors import KeyExtractionError, TooLargeError, UsageError
 from millwheel.sdk.topology import Topology
 
 __all__ = ["Injector"]
 
-_CHUNK: Final = 1_000
-_TURN: Final = 256
-"""Records sent one by one, before other tasks have their turn."""
+_CHUNK_RECORDS: Final = 1_000
+_TURN_RECORDS: Final = 256  # single records that are sent before other tasks may run
 _CHUNK_BYTES: Final = 1 << 20
-_IN_UNITS: Final = {
-    "s": "millwheel.from_seconds",
-    "ms": "millwheel.from_milliseconds",
-    "us": "microseconds",
-    "ns": "millwheel.from_nanoseconds",
-}
-_MEANT: Final = "open the injector with settings=InjectorSettings(any_timestamp=True)"
 _OPAQUE: Final = IdScope(IdKind.OPAQUE)
 
 
 @dataclass(frozen=True, slots=True)
-class _Call:
-    """One call of send_many; ``scope`` None: the process counts the records itself."""
+class _SendCall:
+    """A call of send_many. ``scope``: None if the process numbers the records. ``looks``: how many looks had begun."""
 
     values: Sequence[Any]
     timestamps: Sequence[int]
@@ -70,14 +63,14 @@ class _Call:
     scope: IdScope | None
     keys: GivenKeys | None
     encoded: bool
+    looks: int
 
 
 class Injector:
-    """One process of the injector of ``stream``. Use it as ``async with``, from one event loop.
+    """One process of the injector of ``stream``. Use it with ``async with``, from one event loop.
 
-    Leaving the block waits until every record is ACKed, unless it is left by an exception. The process then
-    still holds the stream's watermark where it left it: :meth:`finish` says that it will never send again,
-    :meth:`idle` that it has nothing to send for now.
+    Unless an exception ends the ``async with`` block, its end waits for the ACKs of all records. The process then still
+    holds the low watermark at its last value. Call :meth:`finish` if it never sends again, or :meth:`idle` for a pause.
     """
 
     def __init__(
@@ -91,12 +84,20 @@ class Injector:
         sequencer: int | None = None,
         settings: InjectorSettings | None = None,
     ) -> None:
-        """``process`` is this process's name among the stream's injectors: a second one of that name ends the first.
+        """Create an injector. Nothing is sent before :meth:`open`.
 
-        ``topology``: the object that reads the stream, whose types, codecs and key functions are then used.
-        ``source``: within what ids, partitions and positions are unique; by default the process (see ids.py).
-        ``sequencer``: one that another Injector of this process name drew; this one sends on its behalf, by ids of
-        the records' own only, and leaves the watermark to it (the tasks of a Spark job).
+        Args:
+            address: The server, as host or host:port; several with commas between them.
+            stream: The stream to send to.
+            process: The name of this process in the stream. A second process of that name ends the first.
+            topology: A topology that reads the stream. Its types, codecs and key functions are then used.
+            source: The namespace in which ids, partitions and positions are unique. The default is ``process``.
+            sequencer: The sequencer of another Injector with this process name, on whose behalf this one sends. Tasks
+                of a Spark job use this. Such an injector needs ids for its records and publishes no watermark.
+            settings: Time limits, checks and bounds.
+
+        Raises:
+            UsageError: A name is empty or contains a slash, or ``topology`` does not read the stream.
         """
         for what, name in (("stream", stream), ("process", process), ("source", source or process)):
             if not name or "/" in name:
@@ -105,13 +106,14 @@ class Injector:
         self.process = process
         settings = settings or InjectorSettings()
         self._source = source or process
-        self._encoder = RecordEncoder(stream, topology)
-        self._asker = RecordAsker(stream)
-        self._keying = RecordKeys(self._encoder, self._asker.ask, check=settings.check_types)
-        self._in_order = asyncio.Lock()
-        """Held while a worker is asked about records, so that later ones do not overtake them."""
+        self._encoder = RecordEncoder(stream, topology, verify=settings.check_types)
+        self._types = DeclaredTypes(stream, enabled=settings.check_types)
+        self._asker = RecordAsker(stream, process)
+        self._keying = RecordKeys(self._encoder, self._asker.ask, check=settings.check_at_worker)
+        self._turns = SendTurns()
+        """Held during a request to a worker or a master about records, so that later records do not overtake them."""
         self._hasher = IdHasher(stream, self._source)
-        self._session = Session(address, stream, process, sequencer or 0, settings.limits, settings.patience)
+        self._session = InjectorSession(address, stream, process, sequencer or 0, settings.limits, settings.patience)
         self._session.before_routing = self._drain
         self._monitor = StallMonitor(self._session, settings.explain)
         self._retries = KeyRetries(self._session, self._keying, self._monitor.named)
@@ -119,13 +121,11 @@ class Injector:
         self._opened = False
         self._drawn = 0
         self._drawn_within: IdScope | None = None
-        self._turn = _TURN
+        self._turn = _TURN_RECORDS
         self._strict = settings.strict_keys
-        self._any_timestamp = settings.any_timestamp
-        self._clock = 0
-        """When the clock was last read, in microseconds: what is likely by it is likely later, too."""
+        self._times = TimeCheck(stream, lambda: time.time_ns() // 1_000, enabled=not settings.any_timestamp)
 
-    # Its life.
+    # Life cycle.
 
     async def __aenter__(self) -> Injector:
         await self.open()
@@ -142,9 +142,11 @@ class Injector:
             await self._close()
 
     async def open(self) -> None:
-        """Draw a sequencer, announce the process, and learn the routing; once.
+        """Allocate a sequencer, announce the process, and fetch the routing. An injector is opened once.
 
-        RequestError or InjectorError says what stands against it.
+        Raises:
+            RequestError: The cluster refuses, or does not answer within ``patience`` seconds.
+            InjectorError: The stream has no low watermark authority yet, or a newer process has this name.
         """
         if self._opened:
             raise UsageError("an injector is opened once: make another one")
@@ -153,13 +155,13 @@ class Injector:
         self._monitor.start()
 
     async def close(self, timeout: float | None = None) -> None:
-        """Close all connections. What is not ACKed stays unsure: send it again, by the same ids, from a new injector.
+        """Close all connections. Un-ACKed records may or may not be delivered: send them again under the same ids.
 
         Args:
             timeout: Seconds to wait for the ACKs of everything that was sent. None does not wait.
 
         Raises:
-            NotAckedError: Not everything was ACKed in time. The injector is closed all the same.
+            NotAckedError: Not everything was ACKed in time. The injector is closed nevertheless.
         """
         try:
             if timeout is not None and self._session.is_open:
@@ -180,20 +182,20 @@ class Injector:
         value: Any,
         *,
         timestamp: Timestamp | int,
-        id: UserId | None = None,  # the word for it
+        id: UserId | None = None,  # shadows the builtin, because it is the usual word
         position: int | None = None,
         partition: str = "",
     ) -> None:
-        """Send one record; returns when it is accepted, waiting for room if need be. :meth:`flush` waits for ACKs.
+        """Send one record. Returns when the record is accepted, which may need a wait for room.
 
-        See :meth:`send_many` for the arguments and errors.
+        :meth:`flush` waits for ACKs. The arguments and errors are those of :meth:`send_many`, for one record.
         """
         self._session.check()
         ids = None if id is None else (id,)
         positions = None if position is None else (checked_position(position),)
-        self._check_times((timestamp,), "a record's timestamp")
+        self._times.check((timestamp,), "a record's timestamp")
         scope = self._scope(ids, positions, partition, None)
-        call = _Call((value,), (timestamp,), ids, positions, scope, None, False)
+        call = _SendCall((value,), (timestamp,), ids, positions, scope, None, False, self._session.looks.begun)
         columns = self._columns_of_one(call) if self._fits(scope, timestamp) else None
         if columns is not None:
             if positions is not None and not self._buffer:
@@ -207,41 +209,25 @@ class Injector:
             await self._send_columns(call)
         self._turn -= 1
         if self._turn <= 0:
-            self._turn = _TURN
+            self._turn = _TURN_RECORDS
             await asyncio.sleep(0)
 
-    def _check_times(self, times: Sequence[int], what: str) -> None:
-        """UsageError for a time that is probably written in another unit."""
-        if self._any_timestamp or not times:
-            return
-        try:
-            unlikely_times = [at for at in (min(times), max(times)) if not self._is_likely(at)]
-        except TypeError:
-            return  # no number: the core says so
-        if unlikely_times:
-            why = unlikely(unlikely_times[0], self._clock, _IN_UNITS, _MEANT)
-            raise UsageError(f"{what} of stream {self.stream!r}: {why}")
-
-    def _is_likely(self, time_us: int) -> bool:
-        if is_likely(time_us, self._clock) or not MIN_TIMESTAMP < time_us < MAX_TIMESTAMP:
-            return True
-        self._clock = time.time_ns() // 1_000
-        return is_likely(time_us, self._clock)
-
     def _fits(self, scope: IdScope | None, timestamp: int) -> bool:
-        """Whether a record may be gathered with those before it, without waiting for anything."""
+        """Whether a record can be added to the buffer at once, without waiting for anything."""
         core, buffer = self._session.core, self._buffer
-        full = len(buffer) >= _CHUNK or buffer.size >= _CHUNK_BYTES
+        full = len(buffer) >= _CHUNK_RECORDS or buffer.size >= _CHUNK_BYTES
         if buffer and (full or buffer.scope != (scope or self._drawn_scope())):
             self._drain()
-        if self._in_order.locked() or not self._keying.local(self._session.routing):
+        if self._turns.busy or not self._keying.local(self._session.routing):
             return False
         return core.room() > len(buffer) and not self._session.asleep and not core.throttled(timestamp)
 
-    def _columns_of_one(self, call: _Call) -> Columns | None:
-        """A single record as the core takes it; None if a consumer has no key for it."""
+    def _columns_of_one(self, call: _SendCall) -> Columns | None:
+        """Encode a single record for the core. None if its type is wrong, or a consumer has no key for it."""
         routing = self._session.routing
         data = self._encoder.encode(call.values, routing.format)
+        if self._types.first_refused(data, routing) is not None:
+            return None
         try:
             keys = {
                 name: self._encoder.keys(consumer, call.values, data, None, routing.format)
@@ -253,7 +239,7 @@ class Injector:
         return Columns(data, call.timestamps, keys, scope, known)
 
     def _drain(self) -> None:
-        """Have the core accept what was gathered. If it has failed, every later call says why."""
+        """Pass the buffered records to the core. A failed core drops them, and every later call raises the failure."""
         if self._buffer:
             columns = self._buffer.take()
             if self._session.is_open and self._session.core.failed is None:
@@ -271,17 +257,27 @@ class Injector:
         keys: GivenKeys | None = None,
         encoded: bool = False,
     ) -> None:
-        """Send records, given as columns of equal length; returns when all are accepted.
+        """Send records, given as columns of equal length. Returns when all are accepted.
 
-        ``timestamps``: microseconds. ``ids``: names of the records' own, unique within the source (and, with ``batch``,
-        within that batch); or ``positions`` of ``partition``, which rise from record to record, as long as
-        the source lives; or neither, and each record is a new one, even if it was sent before. ``keys``: the records'
-        keys where they are known, by consuming computation; else they are taken from the values. ``encoded``:
-        the values are encoded already.
+        Records are accepted in order, up to 1,000 at a time. If the call raises, :attr:`accepted` counts earlier ones.
 
-        ValueEncodeError, KeyExtractionError, TooLargeError: a value is at fault. Records are accepted in order, some
-        hundreds at a time: those that were accepted before are on their way. InjectorError: the injector has
-        stopped, and says why.
+        Args:
+            values: The records.
+            timestamps: Microseconds since the epoch.
+            ids: The user's ids of the records, unique within the source, or within ``batch`` if that is given. Without
+                ``ids`` and ``positions`` each record counts as new, even if it was sent before.
+            positions: Positions of the records in ``partition``. They rise over all calls of the source's lifetime.
+            partition: The partition of the source that ``positions`` belong to.
+            batch: The batch of a query in which ``ids`` are unique.
+            keys: The keys of the records, by consuming computation. By default the keys are extracted from the values.
+            encoded: Whether the values are already encoded.
+
+        Raises:
+            ValueEncodeError: A value is not of the stream's type.
+            KeyExtractionError: A value has no key.
+            TooLargeError: A value or a key is too large.
+            UsageError: The columns do not fit together, or positions do not rise.
+            InjectorError: The injector has stopped; the error says why.
         """
         self._session.check()
         count = len(values)
@@ -291,28 +287,42 @@ class Injector:
         for name, given in keys.items() if isinstance(keys, Mapping) else [("every consumer", keys)]:
             if given is not None and len(given) != count:
                 raise UsageError(f"{count} values, but {len(given)} keys for {name}")
-        self._check_times(timestamps, "a record's timestamp")
+        self._times.check(timestamps, "a record's timestamp")
         scope = self._scope(ids, positions, partition, batch)
-        await self._send_columns(_Call(values, timestamps, ids, positions, scope, keys, encoded))
+        looks = self._session.looks.begun
+        await self._send_columns(_SendCall(values, timestamps, ids, positions, scope, keys, encoded, looks))
 
-    async def _send_columns(self, call: _Call) -> None:
+    async def _send_columns(self, call: _SendCall) -> None:
         self._drain()
-        if self._in_order.locked() or not self._keying.local(self._session.routing):
-            async with self._in_order:
-                await self._send_chunks(call)
-        else:
-            await self._send_chunks(call)
+        start = 0
+        if not self._turns.busy and self._keying.local(self._session.routing):
+            start = await self._send_chunks(call, start, in_turn=False)
+        if start < len(call.values):
+            async with self._turns:
+                self._session.check()
+                await self._send_chunks(call, start, in_turn=True)
 
-    async def _send_chunks(self, call: _Call) -> None:
-        start, count = 0, len(call.values)
+    async def _send_chunks(self, call: _SendCall, start: int, *, in_turn: bool) -> int:
+        """Pass records from ``start`` on to the core. Returns the index after the last accepted one.
+
+        Invariant: a call without the turn waits only for room. So it returns before the first record that needs a
+        request. No ``await`` may follow before the caller queues for its turn. Otherwise a later call could overtake.
+        """
+        count = len(call.values)
         while start < count:
-            end = await self._room_for(call, start, min(start + _CHUNK, count))
-            start = await self._accept(call, start, end)
+            end = await self._room_for(call, start, min(start + _CHUNK_RECORDS, count))
+            if not in_turn and not self._keying.local(self._session.routing):
+                break
+            accepted = await self._accept(call, start, end, in_turn=in_turn)
+            if accepted == start and not in_turn:
+                break
+            start = accepted
             if start < count:
                 await asyncio.sleep(0)
+        return start
 
-    async def _room_for(self, call: _Call, start: int, end: int) -> int:
-        """Wait until some of these records may be accepted; up to which."""
+    async def _room_for(self, call: _SendCall, start: int, end: int) -> int:
+        """Wait until some of these records may be accepted. Returns the index after the last of them."""
         while True:
             await self._session.admission(max(call.timestamps[start:end]))
             room = self._session.core.room()
@@ -320,18 +330,28 @@ class Injector:
                 return end
             end = start + max(1, room)
 
-    async def _accept(self, call: _Call, start: int, end: int) -> int:
-        """Hand records to the core, fewer than asked for if they are large; up to which."""
-        # What other tasks gathered while this one waited was accepted before.
+    async def _accept(self, call: _SendCall, start: int, end: int, *, in_turn: bool) -> int:
+        """Pass records to the core, fewer if they are large. Returns the index after the last one that was passed.
+
+        Passes none if one has a wrong type and the caller lacks the turn, or if the first one must be checked again.
+        """
+        # Records that other tasks buffered while this one waited come first.
         self._drain()
         data = self._encoded(call, start, end)
+        refused = self._types.first_refused(data, self._session.routing)
+        if refused is not None and not in_turn:
+            return start
+        if refused is not None and refused[0] == 0:
+            await self._check_again(call, start)
+            return start
+        data = data if refused is None else data[: refused[0]]
         end = start + len(data)
         found: dict[str, KeyColumn] = {}
         while missing := self._session.routing.consumers.keys() - found.keys():
             for name in missing:
                 found[name] = await self._key_column(name, call, start, data)
             if not self._keying.local(self._session.routing):
-                # Workers were asked. Anything may have happened meanwhile.
+                # The requests to workers took time, so the state may have changed meanwhile.
                 end = await self._room_for(call, start, end)
                 data = data[: end - start]
         self._drain()
@@ -342,24 +362,32 @@ class Injector:
         self._retries.start()
         return start + len(columns.values)
 
-    def _encoded(self, call: _Call, start: int, end: int) -> list[bytes]:
+    async def _check_again(self, call: _SendCall, start: int) -> None:
+        """Raise if a record is also wrong by a master's current routing. Its topology may have just been updated."""
+        await self._session.looks.after(call.looks)
+        self._session.check()
+        refused = self._types.first_refused(self._encoded(call, start, start + 1), self._session.routing)
+        if refused is not None:
+            raise refused[1]
+
+    def _encoded(self, call: _SendCall, start: int, end: int) -> list[bytes]:
         values = call.values[start:end]
         form = self._session.routing.format
         data = self._encoder.check(values) if call.encoded else self._encoder.encode(values, form)
         return within(data, _CHUNK_BYTES)
 
-    async def _key_column(self, name: str, call: _Call, start: int, data: Sequence[bytes]) -> KeyColumn:
-        """What one consumer says of the records from ``start`` on, whose encoded values are ``data``."""
+    async def _key_column(self, name: str, call: _SendCall, start: int, data: Sequence[bytes]) -> KeyColumn:
+        """One consumer's keys and problems for the records from ``start`` on. ``data``: their encoded values."""
         part = slice(start, start + len(data))
         routing = self._session.routing
         consumer = routing.consumers.get(name)
         if consumer is None:
-            return KeyColumn([], unknown=True)  # gone while others were asked
+            return KeyColumn([], unknown=True)  # the consumer left during the requests
         plain = None if call.encoded else call.values[part]
         return await self._keying.column(consumer, plain, data, _cut(call.keys, part), routing)
 
-    def _admit(self, call: _Call, start: int, data: Sequence[bytes], found: Mapping[str, KeyColumn]) -> Columns:
-        """The records that some consumer takes, up to the first that none takes; that one's error if it comes first."""
+    def _admit(self, call: _SendCall, start: int, data: Sequence[bytes], found: Mapping[str, KeyColumn]) -> Columns:
+        """The records before the first one that no consumer takes. If there are none, that record's error is raised."""
         core, routing = self._session.core, self._session.routing
         scope, _ = self._known(call, slice(start, start))
         present = {name: column for name, column in found.items() if name in routing.consumers}
@@ -381,8 +409,8 @@ class Injector:
         why = {name: column.why for name, column in present.items() if len(column.keys) < count}
         return Columns(data[:count], call.timestamps[start : start + count], keys, scope, known, why)
 
-    def _known(self, call: _Call, part: slice) -> tuple[IdScope, Sequence[int] | Sequence[bytes]]:
-        """The ids of records, and within what they are unique."""
+    def _known(self, call: _SendCall, part: slice) -> tuple[IdScope, Sequence[int] | Sequence[bytes]]:
+        """The ids of the records, and the scope within which these ids are unique."""
         if call.scope is None:
             return self._drawn_scope(), range(self._drawn, self._drawn + part.stop - part.start)
         if call.ids is not None:
@@ -397,7 +425,7 @@ class Injector:
         partition: str,
         batch: BatchOf | None,
     ) -> IdScope | None:
-        """Within what the records are known; None where the process counts them itself."""
+        """The scope within which the records' ids are unique. None if the process numbers the records itself."""
         if ids is not None and positions is not None:
             raise UsageError("give ids or positions, not both")
         if self._session.delegate and ids is None:
@@ -415,51 +443,57 @@ class Injector:
             self._drawn_within = drawn_scope(self.stream, self.process, self._session.sequencer)
         return self._drawn_within
 
-    # Watermarks.
-
     @property
     def watermark(self) -> Timestamp:
-        """What this process has published: no later record of it is older, but for late ones. Microseconds."""
+        """The published watermark, in microseconds. A later record that is older is late."""
         return Timestamp(self._session.core.publication.value)
 
     @property
     def unacked(self) -> int:
-        """Records sent that some consumer has not ACKed yet."""
+        """Records that some consumer has not ACKed yet, each counted once."""
         self._drain()
         return self._session.core.unacked_records()
 
     @property
     def record_type(self) -> str:
-        """The stream's declared type, as a person would write it; empty if nothing declares it."""
+        """The stream's declared type as readable text. Empty if no topology declares a type."""
         return self._session.routing.record_type
 
     @property
     def accepted(self) -> int:
-        """Records accepted so far, by all calls. Of a call that raises, these are in: the next one is at fault."""
+        """Records accepted so far, by all calls. After a call has raised, the next record is the faulty one."""
         self._drain()
         return self._session.core.accepted
 
     @property
     def late(self) -> int:
-        """Records sent behind the published watermark, ever."""
+        """Records sent behind the published watermark so far."""
         self._drain()
         return self._session.core.late
 
     @property
     def sequencer(self) -> int:
-        """This life of the process: what an Injector that sends on its behalf is given."""
+        """The sequencer of this incarnation of the process. Pass it to an Injector that sends on its behalf."""
         return self._session.sequencer
 
     async def advance(self, watermark: Timestamp | int) -> None:
-        """Promise that no later record has a timestamp below ``watermark``; less than before says nothing new.
+        """Promise that no later record has a timestamp below ``watermark``.
 
-        What is published is that, or the oldest record that is not ACKed (4.5).
+        A promise never falls: a lower value is ignored. The published watermark is the smaller of the promise and
+        the oldest un-ACKed record (4.5).
+
+        Args:
+            watermark: Microseconds since the epoch.
+
+        Raises:
+            UsageError: ``watermark`` is probably not in microseconds.
+            InjectorError: The injector has stopped.
         """
         self._session.check()
         self._check_publishes()
         if not isinstance(watermark, int):
             raise UsageError(f"the watermark is a whole number of microseconds, not {watermark!r}")
-        self._check_times((watermark,), "the watermark")
+        self._times.check((watermark,), "the watermark")
         if self._session.asleep:
             await self._session.wake()
         self._drain()
@@ -467,10 +501,11 @@ class Injector:
         self._session.publish()
 
     async def idle(self) -> None:
-        """Nothing to send for now: the other processes' watermark goes on without this one's, once all is ACKed (G8).
+        """Declare that there is nothing to send for now (G8).
 
-        What this process has promised before counts: the stream's watermark reaches it, also if no other process is
-        active. The next :meth:`send` or :meth:`advance` joins the others where they are by then: what is older is late.
+        Waits until every record is ACKed. Then the stream's low watermark advances without this process. It reaches
+        this process's promise even if no other process is active. The next :meth:`send` or :meth:`advance` takes part
+        again, from the low watermark of that time: older records are late.
 
         Raises:
             InjectorError: The injector has stopped.
@@ -483,13 +518,13 @@ class Injector:
         self._session.publish()
 
     async def flush(self, timeout: float | None = None) -> None:
-        """Wait until every record sent so far is ACKed by every consumer: it took effect, and will not be forgotten.
+        """Wait until every consumer has ACKed every record sent so far. Their effects are then durable.
 
         Args:
-            timeout: Seconds to wait at most. None waits without end, and the log says what does not ACK.
+            timeout: Seconds to wait at most. None waits without limit, and the log names the consumers without ACKs.
 
         Raises:
-            NotAckedError: Not everything was ACKed in time; it names the computation that does not ACK, and says why.
+            NotAckedError: Not everything was ACKed in time. The error names the computation without ACKs, and why.
             InjectorError: The injector has stopped.
         """
         self._drain()
@@ -505,11 +540,11 @@ class Injector:
 
     @property
     def stall(self) -> str:
-        """Which computation does not ACK, and why, if nothing was ACKed for ten seconds; else an empty text."""
+        """Which computation does not ACK, and why. Empty unless ACKs are missing for ten seconds or more."""
         return self._monitor.text
 
     async def settle(self) -> None:
-        """Wait until the low watermark authority has in its journal what is published now: no restart forgets it.
+        """Wait until the low watermark authority has journaled the published watermark, so that it survives restarts.
 
         Raises:
             InjectorError: The authority does not confirm it within ``patience`` seconds.
@@ -518,10 +553,15 @@ class Injector:
         await self._session.settle()
 
     async def finish(self, timeout: float | None = None) -> None:
-        """The end of this process's part of the stream: waits for the ACKs, then publishes plus infinity. Final.
+        """End this process's part of the stream: wait for the ACKs, then publish plus infinity. This is final.
 
-        Nothing is taken any more from the call on. If it fails or is cancelled, call it again. ``timeout`` and errors
-        are those of :meth:`flush`.
+        The injector accepts no records from this call on. If the call fails or is cancelled, call it again.
+
+        Args:
+            timeout: Seconds to wait at most. None waits without limit.
+
+        Raises:
+            InjectorError: As :meth:`flush` and :meth:`settle`.
         """
         self._check_publishes()
         if not self._session.core.publication.finishing:
@@ -536,9 +576,9 @@ class Injector:
             raise UsageError("an injector that sends on another's behalf leaves the watermark to that one")
 
     def acknowledged(self, partition: str = "") -> int | None:
-        """Where the source may start ``partition`` again after a crash: every position below is ACKed by all.
+        """The position from which the source may restart ``partition`` after a crash: all lower positions are ACKed.
 
-        None if nothing of it was sent by this process.
+        None if this process sent no record of the partition.
         """
         self._drain()
         return self._session.core.acknowledged(partition_scope(self.stream, self._source, partition))

@@ -1,4 +1,4 @@
-"""Which computation does not ACK what an injector sent, and why (sections 4.5, 6.1.1)."""
+"""Finds the computation that does not ACK an injector's records, and the reason (sections 4.5, 6.1.1)."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import grpc
 
 from millwheel.client.injector.errors import InjectorError
 from millwheel.client.injector.routing import ConsumerRouting, Route
-from millwheel.client.injector.session import Session
-from millwheel.core.wording import counted
+from millwheel.client.injector.session import InjectorSession
+from millwheel.model.wording import counted
 from millwheel.rpc.channel import open_channel
 from millwheel.rpc.errors import from_rpc_error
 from millwheel.rpc.failures import RequestError
@@ -24,35 +24,35 @@ __all__ = ["AckWatch", "Explain", "StallMonitor"]
 log = logging.getLogger("millwheel.client")
 
 Explain = Callable[[str], Awaitable[str]]
-"""Says why a computation, given by its incarnation, does not commit what it was sent; empty if that is unknown."""
+"""Says why a computation, given by its incarnation, does not commit delivered records. Empty if that is unknown."""
 
 _LOOK_SECONDS: Final = 1.0
 _STALL_SECONDS: Final = 10.0
 _STUCK_SECONDS: Final = 60.0
-"""A batch of slow records is ACKed in parts, so its oldest record may take longer than the first ACK."""
+"""Longer than ``_STALL_SECONDS``: a batch of slow records is ACKed in parts, so its oldest record may take longer."""
 _ASK_SECONDS: Final = 5.0
 _MAX_CONSUMERS: Final = 3
-"""How many computations are asked about and named."""
+"""The most computations to examine and name."""
 
 
 class AckWatch:
-    """Recognises that ACKs do not come. Pure; times are seconds of any steady clock."""
+    """Detects missing ACKs. Pure. Times are seconds of any steady clock."""
 
     def __init__(self, silent: float = _STALL_SECONDS, stuck: float = _STUCK_SECONDS) -> None:
-        """``silent``: seconds without any ACK. ``stuck``: seconds in which the oldest record is not ACKed."""
+        """``silent``: seconds without any ACK. ``stuck``: seconds in which the oldest record stays un-ACKed."""
         self._silent = silent
         self._stuck = stuck
         self._acked = self._oldest = -1
         self._acked_at = self._oldest_at = 0.0
 
     def look(self, now: float, acked: int, oldest: int, unacked: int) -> bool:
-        """Whether records wait, and nothing was ACKed for long, or the oldest of them was not.
+        """Whether ACKs are missing: none has arrived for ``silent`` seconds, or the oldest record is stuck.
 
         Args:
-            now: The time.
-            acked: How many ACKs have come, ever.
-            oldest: The number of the oldest record that is not ACKed, or a lower bound.
-            unacked: How many records are not ACKed.
+            now: The time, in seconds.
+            acked: How many ACKs have arrived in total.
+            oldest: The number of the oldest un-ACKed record, or a lower bound.
+            unacked: How many records are un-ACKed.
         """
         if not unacked or acked != self._acked:
             self._acked, self._acked_at = acked, now
@@ -62,22 +62,22 @@ class AckWatch:
 
 
 class StallMonitor:
-    """Looks whether ACKs come. If none does for ten seconds, it asks why, logs it, and keeps the text."""
+    """Watches ACKs. If they are missing, it finds out why, logs the reason, and keeps it in ``text``."""
 
-    def __init__(self, session: Session, explain: Explain | None) -> None:
+    def __init__(self, session: InjectorSession, explain: Explain | None) -> None:
         self.text = ""
-        """Which computation does not ACK, and why; empty while ACKs come."""
+        """Which computation does not ACK, and why. Empty while ACKs arrive."""
         self._session = session
         self._explain = explain
         self._watch = AckWatch()
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        """Begin to look."""
+        """Start to watch."""
         self._task = asyncio.create_task(self._run(), name=f"ACKs of {self._session.core.stream}")
 
     async def close(self) -> None:
-        """Look no more."""
+        """Stop watching."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
@@ -94,7 +94,7 @@ class StallMonitor:
             try:
                 self.text = await self.explain()
             except Exception as error:
-                # To say less is better than to stop looking.
+                # A less detailed text is better than the end of this task.
                 records = counted(core.unacked_records(), "record")
                 self.text = f"without ACK: {records} ({type(error).__name__}: {error})"
             if self.text != logged:
@@ -103,7 +103,7 @@ class StallMonitor:
             await asyncio.sleep(_STALL_SECONDS / 2)
 
     async def explain(self) -> str:
-        """Which computations have not ACKed everything, and why; empty if all have."""
+        """Which computations have un-ACKed records, and why. Empty if none has."""
         core = self._session.core
         waiting = core.unkeyed.consumers()
         counts = sorted(core.unacked_by_consumer().items(), key=lambda item: -item[1])
@@ -118,7 +118,7 @@ class StallMonitor:
         return "; ".join(parts)
 
     def named(self, incarnation: str) -> str:
-        """A consumer as people know it."""
+        """A consumer's name for users: topology and computation, or the stream's log."""
         consumer = self._consumer(incarnation)
         if consumer is None or consumer.log:
             return f"the log of stream {self._session.core.stream!r}" if consumer is not None else incarnation
@@ -145,7 +145,7 @@ class StallMonitor:
             return self._session.unreachable() or f"the server does not say why: {error}"
 
     async def _ask_owner(self, incarnation: str) -> str:
-        """What the owner of the oldest record's interval says of itself."""
+        """The state of the oldest record's interval, as reported by its owner."""
         route = self._session.core.oldest_route(incarnation)
         if route is None:
             return ""

@@ -1,10 +1,12 @@
 """Records that wait for their keys at one consumer (sections 4.2, 6.1.1). Pure.
 
-A record without a key has no interval to go to. It waits here, and so does everything that this process sends to the
-same consumer after it: within one scope of ids, records reach a consumer's intervals in their order, since a mark
-states that every record below it is ACKed. The other consumers of the stream get the record at once.
+A record without a key has no interval to go to, so it waits here. Every later record of the same scope of ids that
+goes to the same consumer waits behind it.
 
-Waiting records are un-ACKed: they count against the window and hold the injector low watermark.
+Invariant: records of one scope reach a consumer's intervals in their order. The reason is the ACK mark, which states
+that every record below it is ACKed. The other consumers of the stream get the record at once.
+
+Waiting records are un-ACKed. They count against the window and hold the injector low watermark.
 """
 
 from __future__ import annotations
@@ -16,13 +18,13 @@ from itertools import islice
 from typing import Any, NamedTuple
 
 from millwheel.client.injector.ids import IdScope
-from millwheel.core.watermarks import MinTracker
+from millwheel.model.watermarks import MinTracker
 
-__all__ = ["UnkeyedHead", "UnkeyedRecords", "WaitingRecord"]
+__all__ = ["UnkeyedHead", "UnkeyedRecords", "WaitingRecord", "WaitingSummary"]
 
 
 class WaitingRecord(NamedTuple):
-    """One record. ``number``: how many records the process had accepted before it. ``key``: where it is known."""
+    """One record. ``number``: how many records the process accepted before it. ``key``: None if it is unknown."""
 
     number: int
     id: Any
@@ -33,11 +35,18 @@ class WaitingRecord(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class UnkeyedHead:
-    """The first waiting records of one consumer and scope, to be asked about again."""
+    """The first waiting records of one consumer and scope, whose keys are requested next."""
 
     consumer: str
     scope: IdScope
     records: Sequence[WaitingRecord]
+
+
+class WaitingSummary(NamedTuple):
+    """The records that wait for one consumer: their least timestamp in microseconds, and the number of their queues."""
+
+    oldest: int
+    queues: int
 
 
 class _Queue:
@@ -49,9 +58,9 @@ class _Queue:
 
 
 class UnkeyedRecords:
-    """Queues by consumer and scope. ``records`` and ``bytes`` count what waits.
+    """Queues of waiting records, by consumer and scope. ``records`` and ``bytes`` count the waiting records.
 
-    Invariants: no queue is empty; within a queue numbers rise, and positions do where the scope has positions.
+    Invariant: no queue is empty. Within a queue numbers rise, and positions rise if the scope has positions.
     """
 
     def __init__(self) -> None:
@@ -64,7 +73,7 @@ class UnkeyedRecords:
         return bool(self._queues)
 
     def blocked(self, consumer: str, scope: IdScope) -> bool:
-        """Whether records of ``scope`` wait for ``consumer``, so that later ones must wait, too."""
+        """Whether records of ``scope`` wait for ``consumer``, so that later ones must also wait."""
         return (consumer, scope) in self._queues
 
     def stands(self, head: UnkeyedHead) -> bool:
@@ -73,7 +82,7 @@ class UnkeyedRecords:
         return queue is not None and queue.records[0].number == head.records[0].number
 
     def hold(self, consumer: str, scope: IdScope, records: Sequence[WaitingRecord], why: str) -> None:
-        """Have records wait behind those that wait already; ``why`` counts if they are the first."""
+        """Append waiting records to their queue. ``why``: why the first has no key; used if the queue is new."""
         queue = self._queues.get((consumer, scope))
         if queue is None:
             queue = self._queues[consumer, scope] = _Queue()
@@ -85,13 +94,13 @@ class UnkeyedRecords:
         self.records += len(records)
 
     def explain(self, consumer: str, scope: IdScope, why: str) -> None:
-        """The first record still has no key, for this reason."""
+        """Set the reason why the first record of the queue has no key."""
         queue = self._queues.get((consumer, scope))
         if queue is not None:
             queue.why = why
 
     def release(self, consumer: str, scope: IdScope, count: int) -> list[WaitingRecord]:
-        """Take the first ``count`` records out."""
+        """Remove and return the first ``count`` records of a queue."""
         queue = self._queues[consumer, scope]
         taken = [queue.records.popleft() for _ in range(count)]
         if not queue.records:
@@ -103,16 +112,17 @@ class UnkeyedRecords:
         return taken
 
     def forget(self, consumer: str) -> None:
-        """The consumer is gone: nothing waits for it any more."""
+        """Remove all records that wait for ``consumer``, because it has left."""
         for name, scope in list(self._queues):
             if name == consumer:
                 self.release(name, scope, len(self._queues[name, scope].records))
 
-    def heads(self, most: int) -> list[UnkeyedHead]:
-        """The first ``most`` records of each queue."""
+    def heads(self, most: int, consumer: str | None = None) -> list[UnkeyedHead]:
+        """The first ``most`` records of each queue. ``consumer``: only the queues of this consumer."""
         return [
-            UnkeyedHead(consumer, scope, list(islice(queue.records, most)))
-            for (consumer, scope), queue in self._queues.items()
+            UnkeyedHead(name, scope, list(islice(queue.records, most)))
+            for (name, scope), queue in self._queues.items()
+            if consumer is None or name == consumer
         ]
 
     def consumers(self) -> dict[str, tuple[int, str]]:
@@ -124,27 +134,32 @@ class UnkeyedRecords:
         return found
 
     def ids(self) -> Iterator[tuple[IdScope, list[Any]]]:
-        """The ids of each queue's records, and within what they are unique."""
+        """The ids of each queue's records, with the scope in which the ids are unique."""
         return ((scope, [record.id for record in queue.records]) for (_, scope), queue in self._queues.items())
 
     def timestamps(self) -> Iterator[int]:
-        """The timestamp of each waiting record."""
+        """The timestamp of each waiting record, in microseconds."""
         return (record.timestamp for queue in self._queues.values() for record in queue.records)
 
     def oldest_timestamp(self) -> int:
-        """The least timestamp that waits; MAX_TIMESTAMP if nothing does."""
+        """The least timestamp of a waiting record. MAX_TIMESTAMP if no record waits."""
         return self._held.min()
 
+    def summary(self, consumer: str) -> WaitingSummary:
+        """Summarize the records that wait for ``consumer``. ValueError if none waits."""
+        queues = [queue for (name, _), queue in self._queues.items() if name == consumer]
+        return WaitingSummary(min(record.timestamp for queue in queues for record in queue.records), len(queues))
+
     def oldest_number(self, otherwise: int) -> int:
-        """The least number of a waiting record; ``otherwise`` if nothing waits."""
+        """The least number of a waiting record. ``otherwise`` if no record waits."""
         return min((queue.records[0].number for queue in self._queues.values()), default=otherwise)
 
     def oldest_position(self, scope: IdScope, otherwise: int) -> int:
-        """The least waiting position of ``scope``; ``otherwise`` if none waits."""
+        """The least waiting position of ``scope``. ``otherwise`` if none waits."""
         found = (queue.records[0].id for (_, one), queue in self._queues.items() if one == scope)
         return min(found, default=otherwise)
 
     def first_number(self, consumer: str) -> int | None:
-        """The least number of a record that waits for ``consumer``."""
+        """The least number of a record that waits for ``consumer``. None if none waits."""
         numbers = [queue.records[0].number for (name, _), queue in self._queues.items() if name == consumer]
         return min(numbers, default=None)

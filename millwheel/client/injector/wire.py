@@ -1,11 +1,11 @@
-"""Sendings as messages of delivery.proto."""
+"""Converts batches to messages of delivery.proto."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 from millwheel.client.injector.ids import IdKind
-from millwheel.client.injector.messages import Send
+from millwheel.client.injector.messages import SendBatch
 from millwheel.rpc.v1 import delivery_pb2 as wire
 from millwheel.rpc.watermarks import injector_computation
 
@@ -14,15 +14,15 @@ __all__ = ["SenderIdentity"]
 
 @dataclass(frozen=True, slots=True)
 class SenderIdentity:
-    """Who sends. ``watched`` is False for one that sends on behalf of a process that publishes for it."""
+    """The sender of deliveries. ``watched``: False if another process publishes the watermark for this sender."""
 
     stream: str
     process: str
     sequencer: int
     watched: bool = True
 
-    def request(self, send: Send) -> wire.DeliverRequest:
-        """The message for one sending."""
+    def request(self, send: SendBatch) -> wire.DeliverRequest:
+        """The message for one delivery attempt."""
         computation = injector_computation(self.stream)
         request = wire.DeliverRequest(
             token=send.token,

@@ -1,4 +1,4 @@
-"""The coordinator on etcd, over a thin client of our own for its gRPC API."""
+"""The coordinator on etcd, with MillWheel's own thin client for etcd's gRPC API."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The coordinator's contract on etcd (section 7.1). Its invariants are in docs/decisions/0011-coordination.md."""
+"""The coordinator's contract on etcd (section 7.1). docs/decisions/0011-coordination.md has its invariants."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from millwheel.coordination.contract import (
     CoordinatorError,
     CoordinatorUnavailableError,
     DamagedValueError,
-    Entry,
+    KeyValue,
     LeaseExpiredError,
-    Outcome,
+    PrefixSnapshot,
     Put,
-    Snapshot,
+    TransactionResult,
 )
 from millwheel.coordination.etcd import failures
 from millwheel.coordination.etcd.keyspace import Keyspace, opened
 from millwheel.coordination.etcd.leases import HeldLeases, seconds_since_boot
-from millwheel.coordination.etcd.link import FIRST_ATTEMPT, Link
+from millwheel.coordination.etcd.link import FIRST_ATTEMPT_SECONDS, EtcdConnection
 from millwheel.coordination.etcd.settings import EtcdSettings
 from millwheel.coordination.etcd.v3 import etcd_pb2 as etcd
 from millwheel.coordination.etcd.watching import Watching
@@ -42,10 +42,10 @@ _GRANT: Final = "/etcdserverpb.Lease/LeaseGrant"
 _REVOKE: Final = "/etcdserverpb.Lease/LeaseRevoke"
 _KEEP_ALIVE: Final = "/etcdserverpb.Lease/LeaseKeepAlive"
 
-_PAGE: Final = 256
-"""Keys in one answer: chunks of interval maps are up to 192 KiB, and mostly some 15."""
+_PAGE_KEYS: Final = 256
+"""Keys in one answer. The chunks of interval maps have up to 192 KiB, and mostly about 15 KiB."""
 _COMPACTED: Final = "compacted"
-"""The key by which clients agree on who compacts: it holds the revision up to which somebody last did."""
+"""The key by which clients agree which of them compacts. Its value is the last compacted revision."""
 
 log = logging.getLogger("millwheel.coordination")
 
@@ -53,21 +53,21 @@ log = logging.getLogger("millwheel.coordination")
 class EtcdCoordinator:
     """A :class:`~millwheel.coordination.contract.Coordinator` whose state is in etcd 3.4 or newer.
 
-    It connects at the first call, and again whenever it has to. A call that reads, or that may be repeated, is made
-    again at the other members until the timeout has passed; a transaction is made once.
+    It connects at the first call, and reconnects when needed. A read or another repeatable call is retried at the other
+    members until the timeout. A transaction is sent once.
     """
 
     def __init__(self, settings: EtcdSettings, clock: Callable[[], float] = seconds_since_boot) -> None:
-        """ValueError if a TLS file cannot be read. ``clock``: what leases are judged by."""
+        """ValueError if a TLS file cannot be read. ``clock``: seconds, which decide when a lease is over."""
         self.settings = settings
-        self._link = Link(settings)
+        self._link = EtcdConnection(settings)
         self._keyspace = Keyspace(settings.prefix)
         self._leases = HeldLeases(clock)
         self._compacting: asyncio.Task[None] | None = None
 
     # Keys.
 
-    async def get(self, key: str) -> Entry | None:
+    async def get(self, key: str) -> KeyValue | None:
         """See :meth:`Coordinator.get`."""
         answer = await self._range(etcd.RangeRequest(key=self._keyspace.key(key)))
         entry = self._entry(answer.kvs[0]) if answer.kvs else None
@@ -75,39 +75,39 @@ class EtcdCoordinator:
             raise DamagedValueError(key, entry.damage)
         return entry
 
-    async def list(self, prefix: str) -> Snapshot:
-        """See :meth:`Coordinator.list`. Read page by page, all of them as of the first one's revision."""
+    async def list(self, prefix: str) -> PrefixSnapshot:
+        """See :meth:`Coordinator.list`. Reads page by page, all pages as of the first page's revision."""
         while True:
             try:
                 return await self._list(prefix)
             except CompactedError:
-                log.info("a listing took longer than revisions are kept, and begins anew")
+                log.info("a listing took longer than revisions are kept; it starts again")
 
-    async def _list(self, prefix: str) -> Snapshot:
+    async def _list(self, prefix: str) -> PrefixSnapshot:
         key, end = self._keyspace.span(prefix)
-        entries: list[Entry] = []
+        entries: list[KeyValue] = []
         revision = 0
         while True:
-            answer = await self._range(etcd.RangeRequest(key=key, range_end=end, limit=_PAGE, revision=revision))
+            answer = await self._range(etcd.RangeRequest(key=key, range_end=end, limit=_PAGE_KEYS, revision=revision))
             revision = revision or answer.header.revision
             entries += [self._entry(pair) for pair in answer.kvs]
             if not answer.more:
-                return Snapshot(revision, tuple(entries))
+                return PrefixSnapshot(revision, tuple(entries))
             key = answer.kvs[-1].key + b"\0"
 
     async def _range(self, request: etcd.RangeRequest) -> etcd.RangeResponse:
         self._begin()
         return await self._link.call(_RANGE, request, etcd.RangeResponse, repeatable=True)
 
-    def _entry(self, pair: etcd.KeyValue) -> Entry:
+    def _entry(self, pair: etcd.KeyValue) -> KeyValue:
         name = self._keyspace.name(pair.key)
         value, damage = opened(pair.value)
-        return Entry(name, value, pair.create_revision, pair.mod_revision, pair.lease, damage)
+        return KeyValue(name, value, pair.create_revision, pair.mod_revision, pair.lease, damage)
 
     async def transact(
         self, compares: Sequence[Compare], puts: Sequence[Put] = (), deletes: Sequence[str] = ()
-    ) -> Outcome:
-        """See :meth:`Coordinator.transact`. TransactionTooLargeError if it is more than etcd takes at a time."""
+    ) -> TransactionResult:
+        """See :meth:`Coordinator.transact`. TransactionTooLargeError if it is larger than etcd's limits."""
         changed = [*(put.key for put in puts), *deletes]
         if len(set(changed)) != len(changed):
             raise ValueError(f"a transaction names a key twice: {sorted(changed)}")
@@ -124,27 +124,30 @@ class EtcdCoordinator:
             request.success.add(request_delete_range=etcd.DeleteRangeRequest(key=self._keyspace.key(key)))
         self._begin()
         answer = await self._link.call(_TXN, request, etcd.TxnResponse, repeatable=False)
-        return Outcome(answer.succeeded, answer.header.revision)
+        return TransactionResult(answer.succeeded, answer.header.revision)
 
     def watch(self, prefix: str, after: int) -> AsyncIterator[tuple[Change, ...]]:
-        """See :meth:`Coordinator.watch`. While etcd is away it waits, and then goes on where it was."""
+        """See :meth:`Coordinator.watch`. While etcd is unavailable it waits, then continues after the last revision."""
         return Watching(self._link, self._keyspace, prefix, after).changes()
 
     # Leases.
 
     async def grant_lease(self, ttl: float) -> int:
-        """See :meth:`Coordinator.grant_lease`. etcd counts in whole seconds, and takes none below about two."""
+        """See :meth:`Coordinator.grant_lease`. etcd uses whole seconds, and raises a ttl below about two."""
         self._begin()
         asked = self._leases.now()
         request = etcd.LeaseGrantRequest(ttl=max(1, math.ceil(ttl)))
-        # Repeated, it may grant two: one that nobody knows of, and that ends by itself.
+        # A repeated call may grant two leases. The unused one ends by itself.
         answer = await self._link.call(_GRANT, request, etcd.LeaseGrantResponse, repeatable=True)
         self._leases.renewed(answer.id, answer.ttl, asked)
         return answer.id
 
     async def keep_alive(self, lease: int) -> None:
-        """See :meth:`Coordinator.keep_alive`. A lease that was not renewed for its time by this machine's own clock is
-        not renewed any more, but revoked: its holder may have been taken for gone."""
+        """See :meth:`Coordinator.keep_alive`.
+
+        If this machine's clock shows that a lease was not renewed in time, the lease is revoked and not renewed. Other
+        processes may already treat its holder as gone.
+        """
         if not self._leases.is_over(lease):
             asked = self._leases.now()
             ttl = await self._renew(lease)
@@ -158,15 +161,15 @@ class EtcdCoordinator:
             raise LeaseExpiredError(f"lease {lease:x} was not renewed in time, and has ended")
 
     async def _renew(self, lease: int) -> int:
-        """The seconds that etcd gives, 0 for a lease that has ended. etcd renews by streams alone: one a call."""
+        """Return the lease's new ttl in seconds, 0 if it has ended. etcd renews over streams only: one per call."""
         self._begin()
         loop = asyncio.get_running_loop()
         end = loop.time() + self.settings.timeout
         why, attempts = "no connection", 0
         while not self._link.is_closed() and loop.time() < end:
             address = ""
-            # A member that stands still must not cost the lease: the next one is asked while there is time.
-            patience = FIRST_ATTEMPT * 2 ** (attempts // 2)
+            # A member that hangs must not cost the lease. So the next member is tried while there is time.
+            patience = FIRST_ATTEMPT_SECONDS * 2 ** (attempts // 2)
             attempts += 1
             try:
                 async with asyncio.timeout(min(patience, max(0.5, end - loop.time()))):
@@ -181,7 +184,7 @@ class EtcdCoordinator:
                     return answer.ttl
             except grpc.aio.AioRpcError as error:
                 why = f"{address}: {error.details() or error.code().name}"
-                if self._link.judge(error.code(), error.details() or "") is failures.Verdict.FINAL:
+                if self._link.judge(error.code(), error.details() or "") is failures.RetryDecision.FINAL:
                     raise failures.refusal(self.settings, error.details() or error.code().name) from error
             except (TimeoutError, CoordinatorUnavailableError) as error:
                 why = f"{address}: no answer" if isinstance(error, TimeoutError) else str(error)
@@ -197,7 +200,7 @@ class EtcdCoordinator:
             await self._link.call(_REVOKE, request, etcd.LeaseRevokeResponse, repeatable=True)
         self._leases.forget(lease)
 
-    # Life.
+    # Lifetime.
 
     async def close(self) -> None:
         """See :meth:`Coordinator.close`."""
@@ -207,7 +210,7 @@ class EtcdCoordinator:
         await self._link.close()
 
     async def compact(self, revision: int) -> None:
-        """Forget what was changed at ``revision`` and before, but for what is still there."""
+        """Delete the history up to ``revision``. Current values stay."""
         request = etcd.CompactionRequest(revision=revision)
         with suppress(CompactedError):
             await self._link.call(_COMPACT, request, etcd.CompactionResponse, repeatable=True)
@@ -217,9 +220,10 @@ class EtcdCoordinator:
             self._compacting = asyncio.get_running_loop().create_task(self._compact_again_and_again())
 
     async def _compact_again_and_again(self) -> None:
-        """Of all clients one at a time compacts, up to the revision that it saw one period ago.
+        """Compact at intervals, up to the revision that this client saw one period ago.
 
-        Each tries to change one key that it saw last time; who does not succeed knows that another has compacted since.
+        Of all clients, one at a time compacts. Each tries to change one key at the revision that it saw last. If this
+        fails, another client has compacted since.
         """
         seen = revision = 0
         while True:

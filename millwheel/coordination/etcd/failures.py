@@ -1,4 +1,4 @@
-"""What etcd's failures mean to a caller: try another member, or give up, and say what to do."""
+"""Classifies etcd's failures: whether the caller retries at another member, or gets an error that says what to do."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from millwheel.coordination.contract import (
 )
 from millwheel.coordination.etcd.settings import EtcdSettings
 
-__all__ = ["RefusedError", "Verdict", "closed", "judge", "refusal", "unavailable"]
+__all__ = ["RefusedError", "RetryDecision", "closed", "judge", "refusal", "unavailable"]
 
 _NOT_DONE = ("etcdserver: no leader", "etcdserver: too many requests", "etcdserver: not capable")
-"""Said before anything was proposed: the call had no effect, and may be made again whatever it was."""
+"""Failures that etcd reports before it proposes anything. The call had no effect, so any call may be repeated."""
 
 _TOKEN_IS_OVER = ("invalid auth token", "revision of auth store is old")
 
@@ -38,37 +38,37 @@ _AWAY = frozenset(
 
 
 class RefusedError(CoordinatorUnavailableError):
-    """etcd answers, but not to this process, until an operator has done something: waiting alone does not help."""
+    """etcd answers, but refuses this process until an operator changes something. Waiting alone does not help."""
 
 
-class Verdict(Enum):
-    """What to do about a failed call."""
+class RetryDecision(Enum):
+    """What the caller does after a failed call."""
 
     AGAIN = auto()
-    """It had no effect: make it again, at another member."""
+    """The call had no effect. Make it again, at another member."""
     AWAY = auto()
-    """It may have had its effect: make it again if it may be repeated."""
+    """The call may have taken effect. Make it again only if it is repeatable."""
     TOKEN = auto()
-    """The authentication has run out: authenticate, and make it again."""
+    """The authentication has expired. Authenticate, then make the call again."""
     FINAL = auto()
-    """See :func:`refusal`."""
+    """A retry gives the same answer. See :func:`refusal`."""
 
 
-def judge(code: grpc.StatusCode, details: str) -> Verdict:
-    """What the failure of a call calls for."""
+def judge(code: grpc.StatusCode, details: str) -> RetryDecision:
+    """Decide what to do after a failed call."""
     if any(text in details for text in _NOT_DONE):
-        return Verdict.AGAIN
+        return RetryDecision.AGAIN
     if (
         code is grpc.StatusCode.UNAUTHENTICATED
         or "invalid auth token" in details
         or "revision of auth store" in details
     ):
-        return Verdict.TOKEN
-    return Verdict.AWAY if code in _AWAY else Verdict.FINAL
+        return RetryDecision.TOKEN
+    return RetryDecision.AWAY if code in _AWAY else RetryDecision.FINAL
 
 
 def refusal(settings: EtcdSettings, details: str) -> CoordinatorError:
-    """The error for a call that etcd answered, and will answer again as it did."""
+    """Return the error for a call that etcd refuses, and would refuse again."""
     if "requested lease not found" in details:
         return LeaseExpiredError("the lease has ended, and what was bound to it is gone")
     if "required revision has been compacted" in details:
@@ -99,7 +99,7 @@ def refusal(settings: EtcdSettings, details: str) -> CoordinatorError:
 
 
 def unavailable(settings: EtcdSettings, why: str) -> CoordinatorUnavailableError:
-    """The error for a call that nobody answered in time."""
+    """Return the error for a call that no member answered in time."""
     where = ", ".join(settings.endpoints)
     return CoordinatorUnavailableError(
         f"etcd at {where} gave no answer within {settings.timeout:g} s ({why}): see that most of its members run and "
@@ -112,5 +112,5 @@ def _is_about_tls(why: str) -> bool:
 
 
 def closed() -> CoordinatorUnavailableError:
-    """The error for a call to a coordinator that was closed."""
+    """Return the error for a call to a closed coordinator."""
     return CoordinatorUnavailableError("the coordinator is closed")

@@ -1,8 +1,9 @@
-"""Leases as their holder sees them: over when they may be, by a clock that counts suspension.
+"""Leases as their holder counts them, by a clock that includes suspension.
 
-etcd ends a lease when it was not renewed in time. Its holder may learn of that late: it was paused, or cut off. So it
-counts for itself, from the moment before it asked for the last renewal that it got; etcd counts from later on. A lease
-that is over here is treated as ended, even if etcd, after a change of its leader say, would still renew it.
+etcd ends a lease that is not renewed in time. The holder may notice that late, because it was paused or disconnected.
+So the holder counts for itself. It starts before it sends a renewal; etcd starts later, so the holder's count ends
+first. A lease that is over here is treated as ended, even if etcd would still renew it (after a change of etcd's
+leader, for example).
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ __all__ = ["HeldLeases", "seconds_since_boot"]
 
 
 def seconds_since_boot() -> float:
-    """Steady, and counting while the machine is suspended, as the monotonic clock is not."""
+    """Return monotonic seconds that include the machine's suspension. ``time.monotonic`` does not include it."""
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
@@ -28,35 +29,35 @@ class _Held:
 
 
 class HeldLeases:
-    """The leases that were granted through one client. Pure, but for the clock that it is given."""
+    """The leases that one client was granted. Pure, except for its clock."""
 
     def __init__(self, clock: Callable[[], float] = seconds_since_boot) -> None:
         self._clock = clock
         self._held: dict[int, _Held] = {}
 
     def now(self) -> float:
-        """The time that ``asked`` is told in."""
+        """Return the current time, for the ``asked`` argument of :meth:`renewed`."""
         return self._clock()
 
     def renewed(self, lease: int, ttl: float, asked: float) -> None:
-        """etcd granted or renewed a lease for ``ttl`` seconds, on being asked at ``asked`` or later.
+        """Record that etcd granted or renewed a lease for ``ttl`` seconds, for a request sent at ``asked`` or later.
 
-        One that is over already stays so: what was done in its name meanwhile was done without it.
+        A lease that is already over stays over: after its deadline its holder may have acted without a valid lease.
         """
         held = self._held.get(lease)
         if held is None or not self.is_over(lease):
             self._held[lease] = _Held(ttl, asked + ttl)
 
     def is_over(self, lease: int) -> bool:
-        """Whether a lease held here has run out. Those of others are not known."""
+        """Return whether a lease of this client has run out. False for leases of other clients."""
         held = self._held.get(lease)
         return held is not None and self._clock() >= held.deadline
 
     def check(self, lease: int) -> None:
-        """LeaseExpiredError if ``lease`` is over."""
+        """Raise LeaseExpiredError if ``lease`` is over."""
         if self.is_over(lease):
             raise LeaseExpiredError(f"lease {lease:x} was not renewed for {self._held[lease].ttl:g} s, and has ended")
 
     def forget(self, lease: int) -> None:
-        """etcd knows it no more."""
+        """Remove a lease that etcd has ended."""
         self._held.pop(lease, None)

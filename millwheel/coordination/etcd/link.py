@@ -1,4 +1,4 @@
-"""Calls to whichever member of etcd answers: channels, failover, authentication, deadlines."""
+"""Calls to etcd: channels, failover between members, authentication, deadlines."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ import grpc
 from google.protobuf.message import Message
 
 from millwheel.coordination.etcd import failures
-from millwheel.coordination.etcd.failures import Verdict
+from millwheel.coordination.etcd.failures import RetryDecision
 from millwheel.coordination.etcd.settings import EtcdSettings
 from millwheel.coordination.etcd.v3 import etcd_pb2 as etcd
 
-__all__ = ["FIRST_ATTEMPT", "Backoff", "Link", "Stream"]
+__all__ = ["FIRST_ATTEMPT_SECONDS", "EtcdBackoff", "EtcdConnection", "Stream"]
 
 _OPTIONS: Final[Sequence[tuple[str, int]]] = (
     ("grpc.max_receive_message_length", -1),
     ("grpc.max_send_message_length", -1),
-    # etcd takes no pings closer than 5 s, and none without calls. A watch is always one.
+    # etcd refuses pings less than 5 s apart, and pings without calls. A watch counts as a call.
     ("grpc.keepalive_time_ms", 6_000),
     ("grpc.keepalive_timeout_ms", 4_000),
     ("grpc.http2.max_pings_without_data", 0),
@@ -30,34 +30,34 @@ _OPTIONS: Final[Sequence[tuple[str, int]]] = (
     ("grpc.max_reconnect_backoff_ms", 1_000),
     ("grpc.use_local_subchannel_pool", 1),
 )
-# A member that has no leader says so, instead of letting callers and watches wait: another may have one.
+# With this, a member without a leader fails calls and watches at once, so that another member is tried.
 _NEEDS_LEADER: Final = ("hasleader", "true")
-FIRST_ATTEMPT: Final = 1.0
-"""Seconds that a member has to answer in, at first; then another is asked."""
+FIRST_ATTEMPT_SECONDS: Final = 1.0
+"""Seconds that a member has to answer the first attempt. Then the next member is tried."""
 _AUTHENTICATE: Final = "/etcdserverpb.Auth/Authenticate"
 
 Answer = TypeVar("Answer", bound=Message)
 Stream = grpc.aio.StreamStreamCall[Any, Any]
 
 
-class Backoff:
-    """Pauses between attempts: doubling, up to a second, with jitter, so that clients do not come back all at once."""
+class EtcdBackoff:
+    """Pauses between attempts: doubling up to a second, with jitter, so that clients do not return all at once."""
 
     def __init__(self) -> None:
         self._failures = 0
 
     def succeeded(self) -> None:
-        """The next pause is a short one again."""
+        """Make the next pause short again."""
         self._failures = 0
 
     def pause(self) -> float:
-        """Seconds to wait now."""
+        """Count a failure. Return the seconds to wait."""
         self._failures += 1
         return float(min(1.0, 0.025 * 2.0 ** min(self._failures, 10)) * random.uniform(0.5, 1.0))
 
 
 class _Endpoint:
-    """One member's channel."""
+    """The channel of one member."""
 
     def __init__(self, address: str, credentials: grpc.ChannelCredentials | None) -> None:
         self.address = address
@@ -68,8 +68,10 @@ class _Endpoint:
             self.channel = grpc.aio.secure_channel(address, credentials, options=options)
 
     async def connected(self, patience: float) -> bool:
-        """Whether there is a connection, by ``patience`` seconds from now at the latest. A call made without
-        one may be sent later than is thought."""
+        """Return whether the channel connects within ``patience`` seconds.
+
+        gRPC would queue a call on an unconnected channel, and might send it later than the caller expects.
+        """
         try:
             async with asyncio.timeout(patience):
                 state = self.channel.get_state(try_to_connect=True)
@@ -83,30 +85,31 @@ class _Endpoint:
             return False
 
 
-class Link:
-    """The members of one etcd, of which one is spoken to: for as long as it answers, the same."""
+class EtcdConnection:
+    """The connection to an etcd cluster. It uses one member for as long as that member answers."""
 
     def __init__(self, settings: EtcdSettings) -> None:
-        """Nothing is connected before the first call. ValueError if a TLS file cannot be read."""
+        """Connects at the first call. ValueError if a TLS file cannot be read."""
         self.settings = settings
         self._credentials = settings.credentials()
         self._order = random.sample(settings.endpoints, len(settings.endpoints))
         self._endpoints: dict[str, _Endpoint] = {}
-        # "": to be asked for; None: etcd wants none, and takes none, as long as it does not ask who one is.
+        # "": request a token before the next call. None: etcd has no authentication, so no token is sent until etcd
+        # complains about a missing user.
         self._token: str | None = ""
         self._authenticating = asyncio.Lock()
         self._closing = asyncio.Event()
 
     def is_closed(self) -> bool:
-        """Whether ``close`` was called."""
+        """Return whether :meth:`close` was called."""
         return self._closing.is_set()
 
     async def pause(self, seconds: float) -> None:
-        """Sleep, unless the link is closed meanwhile."""
+        """Sleep; return early if the connection is closed."""
         await self.unless_closed(asyncio.sleep(seconds))
 
     async def unless_closed(self, work: Any) -> Any:
-        """The result of ``work``; None, with ``work`` cancelled, once the link is closed."""
+        """Return the result of ``work``. If the connection closes first, cancel ``work`` and return None."""
         task, end = asyncio.ensure_future(work), asyncio.ensure_future(self._closing.wait())
         try:
             await asyncio.wait((task, end), return_when=asyncio.FIRST_COMPLETED)
@@ -118,7 +121,7 @@ class Link:
             await asyncio.gather(task, end, return_exceptions=True)
 
     async def close(self) -> None:
-        """End all calls and streams."""
+        """End all calls and streams, and close the channels."""
         self._closing.set()
         endpoints, self._endpoints = list(self._endpoints.values()), {}
         for endpoint in endpoints:
@@ -127,45 +130,51 @@ class Link:
     # Calls.
 
     async def call(self, method: str, request: Message, answer: type[Answer], *, repeatable: bool) -> Answer:
-        """The answer to one call. Made again elsewhere if it failed without effect; if nobody knows whether
-        it had one, only if ``repeatable``. CoordinatorError and what derives from it, in the contract's meaning."""
+        """Return the answer to one call.
+
+        A call that failed without effect is made again at the next member. A call that may have taken effect is made
+        again only if it is ``repeatable``.
+
+        Raises:
+            CoordinatorError: or a subclass, as the contract defines them.
+        """
         loop = asyncio.get_running_loop()
         end = loop.time() + self.settings.timeout
-        backoff, why, attempts = Backoff(), "no connection", 0
+        backoff, why, attempts = EtcdBackoff(), "no connection", 0
         while not self.is_closed():
             left = end - loop.time()
             if left <= 0:
                 raise failures.unavailable(self.settings, why)
             endpoint = self._current()
-            # A member that has lost its leader may let a call wait for as long as it lasts, as one that hangs does:
-            # attempts begin short, and grow for those that take their time. What may not be repeated has one chance.
-            share = min(left, FIRST_ATTEMPT * 2 ** (attempts // 2)) if repeatable else left
+            # A member without a leader, or one that hangs, may delay a call until its deadline. So attempts start short
+            # and grow, for calls that need more time. A call that must not be repeated gets all of the time at once.
+            share = min(left, FIRST_ATTEMPT_SECONDS * 2 ** (attempts // 2)) if repeatable else left
             attempts += 1
             try:
-                if not await endpoint.connected(min(left, FIRST_ATTEMPT)):
-                    verdict, why = Verdict.AGAIN, await self._why_not(endpoint)
+                if not await endpoint.connected(min(left, FIRST_ATTEMPT_SECONDS)):
+                    verdict, why = RetryDecision.AGAIN, await self._why_not(endpoint)
                 else:
                     return await self._call_once(endpoint, method, request, answer, share)
             except grpc.aio.AioRpcError as error:
                 why = f"{endpoint.address}: {error.details() or error.code().name}"
                 verdict = self.judge(error.code(), error.details() or "")
-                if verdict is Verdict.FINAL:
+                if verdict is RetryDecision.FINAL:
                     raise failures.refusal(self.settings, error.details() or error.code().name) from error
-            if verdict is not Verdict.TOKEN:
+            if verdict is not RetryDecision.TOKEN:
                 self.failed(endpoint.address)
-            if verdict is Verdict.AWAY and not repeatable:
+            if verdict is RetryDecision.AWAY and not repeatable:
                 raise failures.unavailable(self.settings, f"{why}; what was asked may or may not have been done")
             await self.pause(min(backoff.pause(), max(0.0, end - loop.time())))
         raise failures.closed()
 
     async def open(self, method: str, request: type[Message], answer: type[Message]) -> tuple[Stream, str]:
-        """A stream of requests and answers at the member now spoken to, and that member's address.
+        """Open a stream at the current member. Return the stream and the member's address.
 
-        AioRpcError or CoordinatorError if there is none. Its user tells of a stream that fails by ``failed``.
+        AioRpcError or CoordinatorError if that fails. The caller reports a stream that fails later by :meth:`failed`.
         """
         endpoint = self._current()
-        if not await endpoint.connected(FIRST_ATTEMPT / 2):
-            # Before it is asked why: a caller with little time goes on at the next member.
+        if not await endpoint.connected(FIRST_ATTEMPT_SECONDS / 2):
+            # Switch first: if the caller times out while the reason is read, its next attempt uses another member.
             self.failed(endpoint.address)
             raise failures.unavailable(self.settings, await self._why_not(endpoint))
         stream = cast("Any", endpoint.channel.stream_stream(method, request.SerializeToString, answer.FromString))
@@ -173,29 +182,31 @@ class Link:
         return stream(metadata=metadata), endpoint.address
 
     async def exchange(self, stream: Stream, request: Message | None = None) -> Any:
-        """The next answer on a stream, after sending ``request``; None or EOF if it has ended, or the
-        link is closed. AioRpcError if it failed."""
+        """Send ``request`` on a stream, if given, and return the next answer.
+
+        None or EOF if the stream has ended or the connection is closed. AioRpcError if the stream failed.
+        """
         if request is not None:
-            # A stream that is over already takes nothing; why it is over is what reading tells.
+            # A stream that has ended accepts no message. The read below returns the reason.
             with suppress(asyncio.InvalidStateError):
                 await self.unless_closed(stream.write(request))
         return await self.unless_closed(stream.read())
 
     def failed(self, address: str) -> None:
-        """This member failed: speak to the next one."""
+        """Switch to the next member, because the one at ``address`` failed."""
         if self._order[0] == address:
             self._order = [*self._order[1:], address]
 
-    def judge(self, code: grpc.StatusCode, details: str) -> Verdict:
-        """What a failure calls for; a token that is not good any more is forgotten."""
+    def judge(self, code: grpc.StatusCode, details: str) -> RetryDecision:
+        """Decide what to do after a failure. An expired token is deleted."""
         verdict = failures.judge(code, details)
-        if verdict is Verdict.FINAL and "user name is empty" in details and self.settings.username:
-            verdict = Verdict.TOKEN
-        if verdict is Verdict.TOKEN:
+        if verdict is RetryDecision.FINAL and "user name is empty" in details and self.settings.username:
+            verdict = RetryDecision.TOKEN
+        if verdict is RetryDecision.TOKEN:
             self._token = ""
         return verdict
 
-    # Within.
+    # Helpers.
 
     def _current(self) -> _Endpoint:
         if self.is_closed():
@@ -213,7 +224,7 @@ class Link:
         try:
             return await call(request, timeout=patience, metadata=metadata)  # type: ignore[no-any-return]
         except asyncio.CancelledError:
-            # A channel that is closed under a call cancels it; its caller was not.
+            # Closing a channel cancels its calls. That is not a cancellation of this task.
             task = asyncio.current_task()
             if self.is_closed() and task is not None and not task.cancelling():
                 raise failures.closed() from None
@@ -241,12 +252,12 @@ class Link:
         return answer.token
 
     async def _why_not(self, endpoint: _Endpoint) -> str:
-        """Why there is no connection: the channel tells only those who call."""
+        """Return why there is no connection. gRPC gives the reason only as the failure of a call."""
         call = endpoint.channel.unary_unary(
             "/etcdserverpb.Maintenance/Status", etcd.StatusRequest.SerializeToString, etcd.StatusResponse.FromString
         )
         try:
-            await call(etcd.StatusRequest(), timeout=FIRST_ATTEMPT)
+            await call(etcd.StatusRequest(), timeout=FIRST_ATTEMPT_SECONDS)
         except grpc.aio.AioRpcError as error:
             return f"{endpoint.address}: {error.details() or error.code().name}"
         except asyncio.CancelledError:

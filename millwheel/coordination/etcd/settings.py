@@ -1,4 +1,4 @@
-"""Where etcd is, and how it is spoken to."""
+"""The settings of the coordinator on etcd."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ __all__ = ["EtcdSettings"]
 
 @dataclass(frozen=True, slots=True)
 class EtcdSettings:
-    """The ``[coordinator]`` section of the configuration, as far as etcd is concerned."""
+    """The settings of the ``[coordinator]`` section that concern etcd."""
 
     endpoints: tuple[str, ...] = ("127.0.0.1:2379",)
-    """host:port of each member; any one that answers will do."""
+    """``host:port`` of each member. One that answers is enough."""
     prefix: str = "millwheel/"
-    """What every key begins with: one etcd can serve several clusters."""
+    """The prefix of every key. With different prefixes, one etcd serves several MillWheel clusters."""
     username: str = ""
     password: str = field(default="", repr=False)
     tls_ca: Path | None = None
-    """PEM file with who signed etcd's certificates; None: no TLS."""
+    """PEM file of the authority that signed etcd's certificates. None: no TLS."""
     tls_cert: Path | None = None
     tls_key: Path | None = None
     timeout: float = 5.0
-    """Seconds until a call that nobody answers fails."""
+    """Seconds until an unanswered call fails."""
     history: float = 300.0
-    """Seconds for which etcd keeps what was changed, so that a watch may be cut off for that long and miss nothing.
-    Older revisions are compacted, or etcd's space would run out. 0: somebody else compacts."""
+    """Seconds for which etcd keeps old revisions. A watch that is disconnected for less time misses nothing.
+    Older revisions are compacted; otherwise etcd's space would run out. 0: etcd itself must compact."""
 
     def __post_init__(self) -> None:
         if not self.endpoints:
@@ -43,7 +43,7 @@ class EtcdSettings:
             raise ValueError(f"coordinator.timeout_seconds is {self.timeout}: give a number above 0")
 
     def credentials(self) -> grpc.ChannelCredentials | None:
-        """For a channel with TLS; None without. ValueError if a file cannot be read."""
+        """Return the credentials for a channel with TLS, or None. ValueError if a file cannot be read."""
         if self.tls_ca is None:
             return None
         return grpc.ssl_channel_credentials(

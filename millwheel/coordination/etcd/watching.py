@@ -1,4 +1,4 @@
-"""Watches that outlive connections and members: each takes up after the last revision that it reported."""
+"""Watches that survive lost connections and members. Each continues after the last revision that it reported."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ import grpc
 
 from millwheel.coordination.contract import Change, CompactedError, CoordinatorUnavailableError
 from millwheel.coordination.etcd import failures
-from millwheel.coordination.etcd.failures import Verdict
+from millwheel.coordination.etcd.failures import RetryDecision
 from millwheel.coordination.etcd.keyspace import Keyspace, opened
-from millwheel.coordination.etcd.link import Backoff, Link, Stream
+from millwheel.coordination.etcd.link import EtcdBackoff, EtcdConnection, Stream
 from millwheel.coordination.etcd.v3 import etcd_pb2 as etcd
 
 __all__ = ["Watching"]
@@ -25,23 +25,26 @@ log = logging.getLogger("millwheel.coordination")
 
 
 class _AwayError(Exception):
-    """The stream is over, and another may go on where it ended."""
+    """The stream has ended. A new stream can continue from the last revision."""
 
 
 class Watching:
-    """One watch below one prefix, on as many streams as it takes, one after the other."""
+    """One watch below one prefix, on one stream after another."""
 
-    def __init__(self, link: Link, keyspace: Keyspace, prefix: str, after: int) -> None:
+    def __init__(self, link: EtcdConnection, keyspace: Keyspace, prefix: str, after: int) -> None:
         self._link = link
         self._keyspace = keyspace
         self._prefix = prefix
         self._after = after
         self._cluster = 0
-        self._backoff = Backoff()
+        self._backoff = EtcdBackoff()
         self._silent = False
 
     async def changes(self) -> AsyncGenerator[tuple[Change, ...], None]:
-        """One tuple per revision, until the link is closed. CompactedError; CoordinatorUnavailableError if refused."""
+        """Yield one tuple per revision, until the connection is closed.
+
+        CompactedError if a revision is no longer kept; CoordinatorUnavailableError if etcd refuses the watch.
+        """
         while not self._link.is_closed():
             address = ""
             try:
@@ -63,13 +66,13 @@ class Watching:
                 await self._link.pause(self._backoff.pause())
 
     def _judge(self, error: Exception) -> None:
-        """Return if another stream may be tried; raise what a caller has to know."""
+        """Return if the watch can go on with a new stream, else raise the contract's error."""
         if isinstance(error, failures.RefusedError):
             raise error
         text = str(error)
         if isinstance(error, grpc.aio.AioRpcError):
             text = error.details() or error.code().name
-            if self._link.judge(error.code(), text) is Verdict.FINAL:
+            if self._link.judge(error.code(), text) is RetryDecision.FINAL:
                 raise failures.refusal(self._link.settings, text) from error
         if not self._silent:
             self._silent = True
@@ -89,7 +92,7 @@ class Watching:
             if response.events:
                 self._backoff.succeeded()
                 self._silent = False
-            # The parts of one large answer come one after the other; no revision is whole before the last of them.
+            # A large answer arrives in several fragments. A revision is complete only after the last fragment.
             events += response.events
             if response.fragment:
                 continue
@@ -102,7 +105,7 @@ class Watching:
 
     def _check(self, response: etcd.WatchResponse) -> None:
         if self._cluster not in (0, response.header.cluster_id):
-            # Made anew, or restored from a copy: its revisions are not those that were followed so far.
+            # The cluster was created again, or restored from a copy. Its revisions differ from those seen so far.
             raise CompactedError("another etcd cluster answers than before: list again, and watch from there")
         self._cluster = response.header.cluster_id
         if response.compact_revision:
@@ -111,7 +114,7 @@ class Watching:
             )
         if response.canceled:
             verdict = self._link.judge(grpc.StatusCode.PERMISSION_DENIED, response.cancel_reason)
-            if verdict is Verdict.FINAL and any(text in response.cancel_reason for text in _REFUSED):
+            if verdict is RetryDecision.FINAL and any(text in response.cancel_reason for text in _REFUSED):
                 raise failures.refusal(self._link.settings, response.cancel_reason)
             raise _AwayError(response.cancel_reason or "the watch was cancelled")
 

@@ -30,7 +30,7 @@ class _TopologyStateEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Topolog
     TOPOLOGY_STATE_UNSPECIFIED: _TopologyState.ValueType  # 0
     TOPOLOGY_STATE_RUNNING: _TopologyState.ValueType  # 1
     TOPOLOGY_STATE_DRAINING: _TopologyState.ValueType  # 2
-    """Takes no new injections; ends when everything pending is processed."""
+    """The topology accepts no new injected records. It becomes DRAINED when everything pending is processed."""
     TOPOLOGY_STATE_DRAINED: _TopologyState.ValueType  # 3
     TOPOLOGY_STATE_CANCELLED: _TopologyState.ValueType  # 4
     TOPOLOGY_STATE_PAUSED: _TopologyState.ValueType  # 5
@@ -40,7 +40,7 @@ class TopologyState(_TopologyState, metaclass=_TopologyStateEnumTypeWrapper): ..
 TOPOLOGY_STATE_UNSPECIFIED: TopologyState.ValueType  # 0
 TOPOLOGY_STATE_RUNNING: TopologyState.ValueType  # 1
 TOPOLOGY_STATE_DRAINING: TopologyState.ValueType  # 2
-"""Takes no new injections; ends when everything pending is processed."""
+"""The topology accepts no new injected records. It becomes DRAINED when everything pending is processed."""
 TOPOLOGY_STATE_DRAINED: TopologyState.ValueType  # 3
 TOPOLOGY_STATE_CANCELLED: TopologyState.ValueType  # 4
 TOPOLOGY_STATE_PAUSED: TopologyState.ValueType  # 5
@@ -48,7 +48,8 @@ Global___TopologyState: _TypeAlias = TopologyState  # noqa: Y015
 
 @_typing.final
 class TopologyRecord(_message.Message):
-    """The records that the master keeps in the coordinator. Everything that senders need to route is here.
+    """The records that the master keeps in the coordinator. They include everything that a sender needs for routing.
+    A comment "Key: ..." shows under which key of the coordinator a record is stored.
 
     Key: topologies/{name}
     """
@@ -109,28 +110,30 @@ class TopologyRecord(_message.Message):
     state: Global___TopologyState.ValueType
     submitted_at_us: _builtins.int
     request_id: _builtins.str
-    """The id of the submission, so that its repetition is known as one."""
+    """The request id of the last submission or update, which identifies a repetition."""
     state_changed_at_us: _builtins.int
     """When the state last changed."""
     @_builtins.property
     def spec(self) -> _topology_pb2.TopologySpec: ...
     @_builtins.property
     def incarnations(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
-        """By computation name: the incarnation id under which its state is stored. Never used twice."""
+        """By computation name: the incarnation id under which its state is stored. An id is never used twice."""
 
     @_builtins.property
     def switching(self) -> _containers.ScalarMap[_builtins.str, _builtins.int]:
-        """By name of a computation that the last updates changed: intervals whose sequencer is smaller still run what
-        was before, and are given to an owner anew. A name goes once none of its intervals does.
+        """By name of each computation that recent updates changed: a sequencer. Intervals with a smaller sequencer still run
+        the previous version, and the master assigns them again. A name is removed when no such interval is left.
         """
 
     @_builtins.property
     def leaving(self) -> _containers.RepeatedCompositeFieldContainer[Global___LeavingComputation]:
-        """Removed computations of which something is still to be delivered."""
+        """Removed computations that still have productions to deliver."""
 
     @_builtins.property
     def cancelled_by(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """The ids of the last requests that cancelled a topology of this name: repeated, they end nothing else."""
+        """The ids of the last requests that cancelled a topology of this name. Idempotent: a repeated request does not cancel
+        a newer topology.
+        """
 
     def __init__(
         self,
@@ -156,8 +159,8 @@ Global___TopologyRecord: _TypeAlias = TopologyRecord  # noqa: Y015
 
 @_typing.final
 class LeavingComputation(_message.Message):
-    """A computation that an update has removed. It takes no deliveries and runs no hooks; its pending productions
-    are still delivered, and until they are it takes part in the low watermarks of its streams.
+    """A computation that an update has removed. It accepts no deliveries and runs no hooks. Its pending productions are
+    still delivered. Until they are, the computation counts in the low watermarks of its streams.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -167,10 +170,10 @@ class LeavingComputation(_message.Message):
     SWITCHING_FIELD_NUMBER: _builtins.int
     incarnation: _builtins.str
     switching: _builtins.int
-    """Intervals whose sequencer is smaller still run it."""
+    """Intervals with a smaller sequencer still run the computation."""
     @_builtins.property
     def spec(self) -> _topology_pb2.ComputationSpec:
-        """As the last version that had it declared it."""
+        """The declaration in the last version that contained the computation."""
 
     def __init__(
         self,
@@ -190,8 +193,9 @@ Global___LeavingComputation: _TypeAlias = LeavingComputation  # noqa: Y015
 @_typing.final
 class IntervalMapRecord(_message.Message):
     """Key: intervals/{incarnation}/{chunk}
-    A run of neighbouring intervals in the order of their keys. The chunks of an incarnation together cover every key
-    exactly once, at each revision (G11). Where a call carries an interval map, all intervals are in one message.
+    A chunk of an interval map: neighbouring intervals, sorted by key.
+    Invariant: at each revision, the chunks of an incarnation together cover every key exactly once (G11).
+    Where a call contains an interval map, all intervals are in one message.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -230,24 +234,24 @@ class IntervalRecord(_message.Message):
     PARENTS_FIELD_NUMBER: _builtins.int
     REQUEST_ID_FIELD_NUMBER: _builtins.int
     journal: _builtins.str
-    """The journal's incarnation id."""
+    """The incarnation id of the journal."""
     sequencer: _builtins.int
     owner_revision: _builtins.int
-    """The revision at which the owner's registration was created: a worker that had to register anew
-    (its lease had ended) owns the interval again only under a fresh sequencer.
+    """The revision at which the owner's registration was created. A worker whose lease has ended registers again, with
+    another revision. It owns the interval again only under a fresh sequencer.
     """
     request_id: _builtins.str
-    """The operator's request that made the interval what it is, so that its repetition is known as one."""
+    """The id of the operator's request that made the interval. It identifies a repetition of the request."""
     @_builtins.property
     def keys(self) -> _common_pb2.KeyInterval: ...
     @_builtins.property
     def owner(self) -> _common_pb2.Endpoint:
-        """Absent while nobody owns it."""
+        """Absent while no worker owns the interval."""
 
     @_builtins.property
     def parents(self) -> _containers.RepeatedCompositeFieldContainer[Global___ParentJournal]:
-        """Set for the child of a split or a merge until it has let go: the sealed journals that it starts from, and which
-        keys each of them had. Lineage is one deep: while there are any, the interval is not split or merged.
+        """Set for an interval that came from a split or a merge, while it still needs its parents' journals: these sealed
+        journals, each with its keys. Invariant: an interval with parents is not split or merged, so lineage is one deep.
         """
 
     def __init__(
@@ -271,7 +275,7 @@ Global___IntervalRecord: _TypeAlias = IntervalRecord  # noqa: Y015
 
 @_typing.final
 class ParentJournal(_message.Message):
-    """A journal that a split or a merge has ended."""
+    """A journal that a split or a merge has sealed."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -297,7 +301,7 @@ Global___ParentJournal: _TypeAlias = ParentJournal  # noqa: Y015
 @_typing.final
 class RetiredJournalRecord(_message.Message):
     """Key: retired/{journal}
-    A journal that no interval needs any more, or will ever need again, until it is dropped from the store.
+    A journal that no interval needs now or in the future. The record exists until the store has dropped the journal.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -320,7 +324,7 @@ Global___RetiredJournalRecord: _TypeAlias = RetiredJournalRecord  # noqa: Y015
 @_typing.final
 class StreamLogRecord(_message.Message):
     """Key: logs/{stream}
-    A stream's log: what keeps its records for subscribers.
+    A stream's log, which keeps the stream's records for subscribers.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -331,9 +335,9 @@ class StreamLogRecord(_message.Message):
     CREATED_AT_US_FIELD_NUMBER: _builtins.int
     stream: _builtins.str
     incarnation: _builtins.str
-    """The log's incarnation id, journal and owner are those of a computation with one interval."""
+    """The log's incarnation id. A log has a journal and an owner like a computation with one interval."""
     created_at_us: _builtins.int
-    """What is produced from then on is kept. 0: not known."""
+    """The log keeps records that were produced from this time on. 0: unknown."""
     @_builtins.property
     def retention(self) -> _topology_pb2.Retention: ...
     def __init__(
@@ -364,9 +368,9 @@ class WorkerRecord(_message.Message):
     PACKAGE_FIELD_NUMBER: _builtins.int
     started_at_us: _builtins.int
     daemon: _builtins.str
-    """The daemon that the process belongs to: it and its siblings share a machine."""
+    """The daemon to which the process belongs. All processes of a daemon share a machine."""
     package: _builtins.str
-    """The digest of the one code package that the process runs; empty: any package, and stream logs."""
+    """The digest of the only code package that the process runs. Empty: any package, and stream logs."""
     @_builtins.property
     def endpoint(self) -> _common_pb2.Endpoint: ...
     def __init__(
@@ -387,7 +391,7 @@ Global___WorkerRecord: _TypeAlias = WorkerRecord  # noqa: Y015
 
 @_typing.final
 class MasterRecord(_message.Message):
-    """Key: masters/{address}, bound to a lease of the replica's own, whether it leads or stands by."""
+    """Key: masters/{address}, bound to a separate lease of the replica, whether the replica leads or stands by."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -413,14 +417,16 @@ Global___MasterRecord: _TypeAlias = MasterRecord  # noqa: Y015
 @_typing.final
 class ClusterSettingsRecord(_message.Message):
     """Key: cluster/settings
-    What holds for as long as the cluster does: made by the daemon that is there first.
+    Settings that never change during the cluster's life. The first daemon of the cluster creates them.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
 
     AUTHORITY_SHARDS_FIELD_NUMBER: _builtins.int
     authority_shards: _builtins.int
-    """Computations belong to shards of the authority by the CRC-32 of their ids, modulo this."""
+    """The number of the authority's shards. A computation's shard is the CRC-32 of its incarnation id, modulo this
+    number.
+    """
     def __init__(
         self,
         *,
@@ -474,9 +480,9 @@ class InjectorRecord(_message.Message):
     process: _builtins.str
     sequencer: _builtins.int
     finished: _builtins.bool
-    """Final: this process will send nothing more."""
+    """Whether the process has declared that it sends nothing more. This is final."""
     retired: _builtins.bool
-    """By an operator's word: receivers forget what they know of its records, and refuse whatever comes of it."""
+    """Whether an operator has retired the process. Receivers then drop the ids of its records, and refuse its deliveries."""
     def __init__(
         self,
         *,
@@ -497,7 +503,7 @@ Global___InjectorRecord: _TypeAlias = InjectorRecord  # noqa: Y015
 @_typing.final
 class BatchCursorRecord(_message.Message):
     """Key: batches/{query}
-    The durable cursor of a batch source (a Spark query): every batch up to and including this one is in.
+    The durable cursor of a batch source (a Spark query): the last of its committed batches.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -507,8 +513,11 @@ class BatchCursorRecord(_message.Message):
     RETIRED_AT_US_FIELD_NUMBER: _builtins.int
     query: _builtins.str
     committed_batch: _builtins.int
+    """Every batch up to and including this one is committed."""
     retired_at_us: _builtins.int
-    """By an operator's word the query is over: receivers forget it, and the record goes in a day. 0: it is not."""
+    """The time when an operator retired the query. Receivers then drop its ids, and this record is deleted after a day.
+    0: not retired.
+    """
     def __init__(
         self,
         *,

@@ -54,8 +54,8 @@ class ListHookFailuresResponse(_message.Message):
     COMPUTATIONS_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def computations(self) -> _containers.RepeatedCompositeFieldContainer[Global___ComputationFailures]:
-        """Only computations that have keys blocked, or stand still, or failed in the last minute, or whose asynchronous hooks
-        have not ended for ten seconds.
+        """Only computations to which one of these applies. They have blocked keys. The failure policy has stopped them. A
+        hook or key function has failed in the last minute. An asynchronous hook has run for ten seconds without an end.
         """
 
     def __init__(
@@ -84,14 +84,16 @@ class ComputationFailures(_message.Message):
     topology: _builtins.str
     computation: _builtins.str
     text: _builtins.str
-    """All of it as a sentence: which hook raises what, for which key, since when, and what to do."""
+    """A summary in one sentence: the hook, the error, the key, since when, and what to do."""
     stopped: _builtins.str
-    """Set while intervals of it stand still by the failure policy."""
+    """The reason why the failure policy has stopped intervals of the computation. Empty if it has not."""
     blocks: _builtins.bool
-    """Whether its senders wait for ACKs because of it: keys are blocked, or a hook does not end, or it stands still."""
+    """Whether these failures delay the ACKs to the senders. Reasons are blocked keys, a hook that does not end, a stopped
+    computation, and records that wait for their keys.
+    """
     @_builtins.property
     def failures(self) -> _inspection_pb2.HookFailures:
-        """Over all intervals of the computation."""
+        """The failures of all intervals of the computation."""
 
     def __init__(
         self,
@@ -149,11 +151,11 @@ class GetClusterHealthResponse(_message.Message):
     def intervals(self) -> Global___IntervalTotals: ...
     @_builtins.property
     def hot_keys(self) -> _containers.RepeatedCompositeFieldContainer[Global___HotKey]:
-        """The keys that no split can relieve, the hottest first."""
+        """The keys whose load no split can reduce, the hottest first."""
 
     @_builtins.property
     def problems(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """Everything that somebody should do something about, each as a sentence; none: all is well."""
+        """Everything that needs an operator, one sentence each. Empty: the cluster is healthy."""
 
     def __init__(
         self,
@@ -213,10 +215,10 @@ class WorkerHealth(_message.Message):
     address: _builtins.str
     daemon: _builtins.str
     package: _builtins.str
-    """The digest of the one code package that it runs; empty: any."""
+    """The digest of the only code package that the worker runs. Empty: any package."""
     intervals: _builtins.int
     answers: _builtins.bool
-    """Whether it has told its load in the last seconds; the figures below are the last ones told."""
+    """Whether the worker has reported its load in the last seconds. The fields below are from its last report."""
     cpu: _builtins.float
     resident_bytes: _builtins.int
     memory_limit_bytes: _builtins.int
@@ -250,7 +252,7 @@ class AuthorityHealth(_message.Message):
     ANSWERS_FIELD_NUMBER: _builtins.int
     shard: _builtins.int
     address: _builtins.str
-    """Empty while nobody serves it."""
+    """Empty while no process serves the shard."""
     answers: _builtins.bool
     def __init__(
         self,
@@ -277,7 +279,7 @@ class StoreHealth(_message.Message):
     answers: _builtins.bool
     read_seconds: _builtins.float
     error: _builtins.str
-    """Why it does not answer."""
+    """The reason why the store does not answer."""
     def __init__(
         self,
         *,
@@ -302,9 +304,9 @@ class IntervalTotals(_message.Message):
     WITH_PARENTS_FIELD_NUMBER: _builtins.int
     all: _builtins.int
     without_owner: _builtins.int
-    """Which ought to have an owner, and have none."""
+    """The number of intervals that need an owner and have none."""
     with_parents: _builtins.int
-    """Children of a split or a merge that still need their parents' journals."""
+    """The number of intervals that came from a split or merge and still need their parents' journals."""
     def __init__(
         self,
         *,
@@ -333,7 +335,7 @@ class HotKey(_message.Message):
     computation: _builtins.str
     key: _builtins.bytes
     share: _builtins.float
-    """Of its interval's records, 0 to 1."""
+    """The key's share of its interval's records, 0 to 1."""
     busy: _builtins.float
     """Seconds of work per second."""
     def __init__(

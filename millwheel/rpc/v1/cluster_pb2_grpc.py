@@ -26,7 +26,7 @@ if _version_not_supported:
 
 
 class ClusterServiceStub:
-    """The master: how the cluster as a whole is, for people.
+    """Served by the master. It describes the health of the whole cluster, for operators.
     """
 
     def __init__(self, channel):
@@ -48,18 +48,20 @@ class ClusterServiceStub:
 
 
 class ClusterServiceServicer:
-    """The master: how the cluster as a whole is, for people.
+    """Served by the master. It describes the health of the whole cluster, for operators.
     """
 
     def GetClusterHealth(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+        """Returns the health of each process and of the store, and everything that needs an operator.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ListHookFailures(self, request, context):
-        """The computations whose hooks raise, and why: of a topology, or of those that consume a stream. For an operator, and
-        for an injector whose records are not ACKed. As workers reported it in the last seconds.
+        """Returns the computations whose hooks or key functions raise, with the reasons. The request can select a topology
+        or the consumers of a stream. Operators call it, and injectors whose records are not ACKed. The data is from the
+        workers' last load reports, which are a few seconds old.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -87,7 +89,7 @@ def add_ClusterServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class ClusterService:
-    """The master: how the cluster as a whole is, for people.
+    """Served by the master. It describes the health of the whole cluster, for operators.
     """
 
     @staticmethod

@@ -27,38 +27,43 @@ GRPC_GENERATED_VERSION: str
 GRPC_VERSION: str
 
 class ClusterServiceStub:
-    """The master: how the cluster as a whole is, for people."""
+    """Served by the master. It describes the health of the whole cluster, for operators."""
 
     @_typing.overload
     def __new__(cls, channel: _grpc.Channel) -> _Self: ...
     @_typing.overload
     def __new__(cls, channel: _aio.Channel) -> ClusterServiceAsyncStub: ...
     GetClusterHealth: _grpc.UnaryUnaryMultiCallable[_cluster_pb2.GetClusterHealthRequest, _cluster_pb2.GetClusterHealthResponse]
+    """Returns the health of each process and of the store, and everything that needs an operator."""
     ListHookFailures: _grpc.UnaryUnaryMultiCallable[_cluster_pb2.ListHookFailuresRequest, _cluster_pb2.ListHookFailuresResponse]
-    """The computations whose hooks raise, and why: of a topology, or of those that consume a stream. For an operator, and
-    for an injector whose records are not ACKed. As workers reported it in the last seconds.
+    """Returns the computations whose hooks or key functions raise, with the reasons. The request can select a topology
+    or the consumers of a stream. Operators call it, and injectors whose records are not ACKed. The data is from the
+    workers' last load reports, which are a few seconds old.
     """
 
 @_typing.type_check_only
 class ClusterServiceAsyncStub(ClusterServiceStub):
-    """The master: how the cluster as a whole is, for people."""
+    """Served by the master. It describes the health of the whole cluster, for operators."""
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     GetClusterHealth: _aio.UnaryUnaryMultiCallable[_cluster_pb2.GetClusterHealthRequest, _cluster_pb2.GetClusterHealthResponse]  # type: ignore[assignment]
+    """Returns the health of each process and of the store, and everything that needs an operator."""
     ListHookFailures: _aio.UnaryUnaryMultiCallable[_cluster_pb2.ListHookFailuresRequest, _cluster_pb2.ListHookFailuresResponse]  # type: ignore[assignment]
-    """The computations whose hooks raise, and why: of a topology, or of those that consume a stream. For an operator, and
-    for an injector whose records are not ACKed. As workers reported it in the last seconds.
+    """Returns the computations whose hooks or key functions raise, with the reasons. The request can select a topology
+    or the consumers of a stream. Operators call it, and injectors whose records are not ACKed. The data is from the
+    workers' last load reports, which are a few seconds old.
     """
 
 class ClusterServiceServicer(metaclass=_abc_1.ABCMeta):
-    """The master: how the cluster as a whole is, for people."""
+    """Served by the master. It describes the health of the whole cluster, for operators."""
 
     @_abc_1.abstractmethod
     def GetClusterHealth(
         self,
         request: _cluster_pb2.GetClusterHealthRequest,
         context: _ServicerContext,
-    ) -> _typing.Union[_cluster_pb2.GetClusterHealthResponse, _abc.Awaitable[_cluster_pb2.GetClusterHealthResponse]]: ...
+    ) -> _typing.Union[_cluster_pb2.GetClusterHealthResponse, _abc.Awaitable[_cluster_pb2.GetClusterHealthResponse]]:
+        """Returns the health of each process and of the store, and everything that needs an operator."""
 
     @_abc_1.abstractmethod
     def ListHookFailures(
@@ -66,8 +71,9 @@ class ClusterServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _cluster_pb2.ListHookFailuresRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_cluster_pb2.ListHookFailuresResponse, _abc.Awaitable[_cluster_pb2.ListHookFailuresResponse]]:
-        """The computations whose hooks raise, and why: of a topology, or of those that consume a stream. For an operator, and
-        for an injector whose records are not ACKed. As workers reported it in the last seconds.
+        """Returns the computations whose hooks or key functions raise, with the reasons. The request can select a topology
+        or the consumers of a stream. Operators call it, and injectors whose records are not ACKed. The data is from the
+        workers' last load reports, which are a few seconds old.
         """
 
 def add_ClusterServiceServicer_to_server(servicer: ClusterServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

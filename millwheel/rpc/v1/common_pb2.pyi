@@ -18,7 +18,7 @@ DESCRIPTOR: _descriptor.FileDescriptor
 
 @_typing.final
 class KeyInterval(_message.Message):
-    """The keys k with start <= k and, where end is set, k < end."""
+    """The keys k with start <= k and, if end is set, k < end."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -44,14 +44,14 @@ Global___KeyInterval: _TypeAlias = KeyInterval  # noqa: Y015
 
 @_typing.final
 class Endpoint(_message.Message):
-    """A process that owns or sends: where it is, and who it is."""
+    """The id and the address of a process that owns intervals or sends records."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     WORKER_ID_FIELD_NUMBER: _builtins.int
     ADDRESS_FIELD_NUMBER: _builtins.int
     worker_id: _builtins.str
-    """Stable for the life of one process."""
+    """The process's id, which is stable for the life of the process."""
     address: _builtins.str
     """host:port of its gRPC server."""
     def __init__(
@@ -67,3 +67,29 @@ class Endpoint(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Endpoint: _TypeAlias = Endpoint  # noqa: Y015
+
+@_typing.final
+class WaitingRecords(_message.Message):
+    """Records that an injector process has accepted. They wait in the process for their keys, and are not ACKed."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PROCESS_FIELD_NUMBER: _builtins.int
+    OLDEST_US_FIELD_NUMBER: _builtins.int
+    process: _builtins.str
+    """The name of the process."""
+    oldest_us: _builtins.int
+    """The smallest timestamp of these records. The process's low watermark does not pass it."""
+    def __init__(
+        self,
+        *,
+        process: _builtins.str = ...,
+        oldest_us: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["oldest_us", b"oldest_us", "process", b"process"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___WaitingRecords: _TypeAlias = WaitingRecords  # noqa: Y015

@@ -29,7 +29,7 @@ class UploadPackageRequest(_message.Message):
     DIGEST_FIELD_NUMBER: _builtins.int
     CHUNK_FIELD_NUMBER: _builtins.int
     digest: _builtins.str
-    """In the first message."""
+    """Set in the first message only."""
     chunk: _builtins.bytes
     def __init__(
         self,
@@ -109,7 +109,7 @@ class SubmitTopologyRequest(_message.Message):
     SPEC_FIELD_NUMBER: _builtins.int
     REQUEST_ID_FIELD_NUMBER: _builtins.int
     request_id: _builtins.str
-    """Chosen by the client; the same id again is the same submission."""
+    """Chosen by the client. A request with the same id is a repetition of the same submission."""
     @_builtins.property
     def spec(self) -> _topology_pb2.TopologySpec: ...
     def __init__(
@@ -154,9 +154,9 @@ class UpdateTopologyRequest(_message.Message):
     REQUEST_ID_FIELD_NUMBER: _builtins.int
     EXPECTED_VERSION_FIELD_NUMBER: _builtins.int
     request_id: _builtins.str
-    """Chosen by the client; the same id again is the same update."""
+    """Chosen by the client. A request with the same id is a repetition of the same update."""
     expected_version: _builtins.int
-    """Unless it is 0: refuse if the topology has another version by now."""
+    """If not 0: refuse the update if the topology now has another version."""
     @_builtins.property
     def spec(self) -> _topology_pb2.TopologySpec: ...
     def __init__(
@@ -285,7 +285,7 @@ class ValidateTopologyRequest(_message.Message):
     SPEC_FIELD_NUMBER: _builtins.int
     UPDATE_FIELD_NUMBER: _builtins.int
     update: _builtins.bool
-    """Whether it is to be a new version of the topology of that name, and not a topology of its own."""
+    """Whether the specification is a new version of the topology of that name, instead of a new topology."""
     @_builtins.property
     def spec(self) -> _topology_pb2.TopologySpec: ...
     def __init__(
@@ -324,7 +324,7 @@ Global___ValidateTopologyResponse: _TypeAlias = ValidateTopologyResponse  # noqa
 
 @_typing.final
 class Problem(_message.Message):
-    """One thing wrong with a topology: where, what, and what to do."""
+    """One problem of a topology: its place, and a message that says what is wrong and what to do."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -425,15 +425,15 @@ class GetTopologyResponse(_message.Message):
     def interval_maps(self) -> _containers.RepeatedCompositeFieldContainer[_catalog_pb2.IntervalMapRecord]: ...
     @_builtins.property
     def logs(self) -> _containers.RepeatedCompositeFieldContainer[_catalog_pb2.StreamLogRecord]:
-        """The logs of its streams, and their intervals."""
+        """The logs of the topology's streams. Their intervals are in interval_maps."""
 
     @_builtins.property
     def waiting_for(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """While it drains, or changes to a new version: what it still waits for."""
+        """What the topology still waits for while it drains or changes to a new version."""
 
     @_builtins.property
     def hooks(self) -> _containers.RepeatedCompositeFieldContainer[_inspection_pb2.ComputationHook]:
-        """What its hooks took in all processes that run now, since each began. As workers reported it in the last seconds."""
+        """The hooks' times in all processes that run now, each since its start. Workers report them every few seconds."""
 
     def __init__(
         self,
@@ -558,10 +558,10 @@ class ListAuthoritiesResponse(_message.Message):
     SHARDS_FIELD_NUMBER: _builtins.int
     AUTHORITIES_FIELD_NUMBER: _builtins.int
     shards: _builtins.int
-    """How many shards there are: a computation's is the CRC-32 of its incarnation id, modulo this."""
+    """The number of shards. A computation's shard is the CRC-32 of its incarnation id, modulo this number."""
     @_builtins.property
     def authorities(self) -> _containers.RepeatedCompositeFieldContainer[_catalog_pb2.AuthorityRecord]:
-        """Those that are served now."""
+        """The shards that are served now."""
 
     def __init__(
         self,
@@ -609,9 +609,9 @@ class EnsureStreamLogResponse(_message.Message):
     incarnation: _builtins.str
     journal: _builtins.str
     created_at_us: _builtins.int
-    """What was produced from then on is kept. 0: not known."""
+    """The log keeps records that were produced from this time on. 0: unknown."""
     created: _builtins.bool
-    """Whether this call made the log: until now nothing was kept."""
+    """Whether this call created the log. Earlier records were not kept."""
     @_builtins.property
     def owner(self) -> _common_pb2.Endpoint:
         """Absent while no worker owns the log."""
@@ -666,22 +666,31 @@ class WatchRoutingResponse(_message.Message):
     AUTHORITY_FIELD_NUMBER: _builtins.int
     PAUSED_FIELD_NUMBER: _builtins.int
     MORE_FIELD_NUMBER: _builtins.int
+    SCHEMAS_FIELD_NUMBER: _builtins.int
     revision: _builtins.int
     draining: _builtins.bool
-    """Every topology that takes the stream's injected records is draining or has ended: send what is pending, no more."""
+    """Whether every topology that consumes the stream's injected records is draining or has ended. An injector then sends
+    its pending records, and accepts no new ones.
+    """
     more: _builtins.bool
-    """The message is one part of a large one, and more of the same revision follows: only the last makes the routing whole."""
+    """Whether more messages of the same revision follow. The routing is complete only with the last of them."""
     @_builtins.property
     def stream(self) -> _topology_pb2.StreamSpec: ...
     @_builtins.property
     def consumers(self) -> _containers.RepeatedCompositeFieldContainer[Global___ConsumerRoute]: ...
     @_builtins.property
     def authority(self) -> _common_pb2.Endpoint:
-        """Where the stream's injectors report their watermarks now; absent while the shard is away."""
+        """The address to which the stream's injectors report their watermarks. Absent while no process serves the shard."""
 
     @_builtins.property
     def paused(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """The topologies that consume the stream and are paused: what is due to them is kept by whoever sends it."""
+        """The paused topologies that consume the stream. The senders keep the records for these topologies."""
+
+    @_builtins.property
+    def schemas(self) -> _containers.RepeatedCompositeFieldContainer[_topology_pb2.RecordSchema]:
+        """The types that topologies declare for the injected stream. A record is valid if one of them accepts it. Empty: a
+        topology declares no type, so no record is refused for its type.
+        """
 
     def __init__(
         self,
@@ -693,10 +702,11 @@ class WatchRoutingResponse(_message.Message):
         authority: _common_pb2.Endpoint | None = ...,
         paused: _abc.Iterable[_builtins.str] | None = ...,
         more: _builtins.bool = ...,
+        schemas: _abc.Iterable[_topology_pb2.RecordSchema] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["authority", b"authority", "stream", b"stream"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["authority", b"authority", "consumers", b"consumers", "draining", b"draining", "more", b"more", "paused", b"paused", "revision", b"revision", "stream", b"stream"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["authority", b"authority", "consumers", b"consumers", "draining", b"draining", "more", b"more", "paused", b"paused", "revision", b"revision", "schemas", b"schemas", "stream", b"stream"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -722,7 +732,7 @@ class ConsumerRoute(_message.Message):
     computation: _builtins.str
     exactly_once: _builtins.bool
     log: _builtins.bool
-    """The consumer is the stream's log: every key is the empty one."""
+    """Whether the consumer is the stream's log. Then every record has the empty key."""
     only_changes: _builtins.bool
     @_builtins.property
     def key(self) -> _topology_pb2.KeySpec: ...
@@ -730,11 +740,11 @@ class ConsumerRoute(_message.Message):
     def code(self) -> _topology_pb2.CodeReference: ...
     @_builtins.property
     def intervals(self) -> _catalog_pb2.IntervalMapRecord:
-        """All intervals; or, where only_changes, neighbours in place of those that had the same keys together."""
+        """All intervals. With only_changes: neighbouring intervals that replace the previous intervals of the same keys."""
 
     @_builtins.property
     def authority(self) -> _common_pb2.Endpoint:
-        """Who keeps its low watermark; absent while the shard is away."""
+        """The process that serves the consumer's low watermark. Absent while no process serves the shard."""
 
     def __init__(
         self,

@@ -26,7 +26,7 @@ if _version_not_supported:
 
 
 class TopologyServiceStub:
-    """The master: topologies and what becomes of them.
+    """Served by the master. It submits topologies and changes running ones.
     """
 
     def __init__(self, channel):
@@ -93,31 +93,32 @@ class TopologyServiceStub:
 
 
 class TopologyServiceServicer:
-    """The master: topologies and what becomes of them.
+    """Served by the master. It submits topologies and changes running ones.
     """
 
     def UploadPackage(self, request_iterator, context):
-        """Stores a code package; idempotent by digest.
+        """Stores a code package. Idempotent: a package with a known digest is not stored again.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def DownloadPackage(self, request, context):
-        """The other way: what a worker loads.
+        """Returns a stored code package. Workers load their code with it.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def SubmitTopology(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+        """Starts a new topology. Nothing changes if the specification is refused.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ValidateTopology(self, request, context):
-        """Everything wrong with it, without changing anything.
+        """Returns every problem of a specification. It changes nothing.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -136,35 +137,36 @@ class TopologyServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def UpdateTopology(self, request, context):
-        """A new version: computations come, change and go while the rest runs on. Nothing is changed if it is refused.
+        """Installs a new version of a running or paused topology. It may add, change or remove computations. The others run
+        meanwhile. Nothing changes if the update is refused.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def PauseTopology(self, request, context):
-        """Its intervals lose their owners; state, timers and everything pending is kept.
+        """Takes the topology's intervals from their owners. State, timers and all pending records are kept.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ResumeTopology(self, request, context):
-        """Its intervals get owners again, who go on where the former ones stopped.
+        """Assigns owners to the intervals of a paused topology. They continue from the last commits.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def DrainTopology(self, request, context):
-        """Stops taking injections, lets what is pending run out, then stops.
+        """Refuses new injected records, processes everything pending, then ends the topology.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def CancelTopology(self, request, context):
-        """Stops at once; state and pending records are given up.
+        """Ends the topology at once. Its state and its pending records are discarded.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -237,7 +239,7 @@ def add_TopologyServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class TopologyService:
-    """The master: topologies and what becomes of them.
+    """Served by the master. It submits topologies and changes running ones.
     """
 
     @staticmethod
@@ -539,7 +541,7 @@ class TopologyService:
 
 
 class RoutingServiceStub:
-    """The master, for senders outside the cluster: where the records of a stream go.
+    """Served by the master, for clients outside the cluster. It publishes to which workers the records of a stream go.
     """
 
     def __init__(self, channel):
@@ -566,25 +568,26 @@ class RoutingServiceStub:
 
 
 class RoutingServiceServicer:
-    """The master, for senders outside the cluster: where the records of a stream go.
+    """Served by the master, for clients outside the cluster. It publishes to which workers the records of a stream go.
     """
 
     def WatchRouting(self, request, context):
-        """The whole routing of a stream at once, then what has changed after every change. Large maps come in several messages.
+        """Sends the complete routing of a stream first, then the differences after each change. A large interval map takes
+        several messages.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def EnsureStreamLog(self, request, context):
-        """Where a stream's log is, creating it where there is none yet.
+        """Returns the owner of a stream's log. Creates the log if the stream has none.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ListAuthorities(self, request, context):
-        """Where the shards of the low watermark authority are, for those outside the cluster.
+        """Returns the addresses of the shards of the low watermark authority.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -617,7 +620,7 @@ def add_RoutingServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class RoutingService:
-    """The master, for senders outside the cluster: where the records of a stream go.
+    """Served by the master, for clients outside the cluster. It publishes to which workers the records of a stream go.
     """
 
     @staticmethod

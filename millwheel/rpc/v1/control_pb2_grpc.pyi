@@ -27,59 +27,65 @@ GRPC_GENERATED_VERSION: str
 GRPC_VERSION: str
 
 class TopologyServiceStub:
-    """The master: topologies and what becomes of them."""
+    """Served by the master. It submits topologies and changes running ones."""
 
     @_typing.overload
     def __new__(cls, channel: _grpc.Channel) -> _Self: ...
     @_typing.overload
     def __new__(cls, channel: _aio.Channel) -> TopologyServiceAsyncStub: ...
     UploadPackage: _grpc.StreamUnaryMultiCallable[_control_pb2.UploadPackageRequest, _control_pb2.UploadPackageResponse]
-    """Stores a code package; idempotent by digest."""
+    """Stores a code package. Idempotent: a package with a known digest is not stored again."""
     DownloadPackage: _grpc.UnaryStreamMultiCallable[_control_pb2.DownloadPackageRequest, _control_pb2.DownloadPackageResponse]
-    """The other way: what a worker loads."""
+    """Returns a stored code package. Workers load their code with it."""
     SubmitTopology: _grpc.UnaryUnaryMultiCallable[_control_pb2.SubmitTopologyRequest, _control_pb2.SubmitTopologyResponse]
+    """Starts a new topology. Nothing changes if the specification is refused."""
     ValidateTopology: _grpc.UnaryUnaryMultiCallable[_control_pb2.ValidateTopologyRequest, _control_pb2.ValidateTopologyResponse]
-    """Everything wrong with it, without changing anything."""
+    """Returns every problem of a specification. It changes nothing."""
     ListTopologies: _grpc.UnaryUnaryMultiCallable[_control_pb2.ListTopologiesRequest, _control_pb2.ListTopologiesResponse]
     GetTopology: _grpc.UnaryUnaryMultiCallable[_control_pb2.GetTopologyRequest, _control_pb2.GetTopologyResponse]
     UpdateTopology: _grpc.UnaryUnaryMultiCallable[_control_pb2.UpdateTopologyRequest, _control_pb2.UpdateTopologyResponse]
-    """A new version: computations come, change and go while the rest runs on. Nothing is changed if it is refused."""
+    """Installs a new version of a running or paused topology. It may add, change or remove computations. The others run
+    meanwhile. Nothing changes if the update is refused.
+    """
     PauseTopology: _grpc.UnaryUnaryMultiCallable[_control_pb2.PauseTopologyRequest, _control_pb2.PauseTopologyResponse]
-    """Its intervals lose their owners; state, timers and everything pending is kept."""
+    """Takes the topology's intervals from their owners. State, timers and all pending records are kept."""
     ResumeTopology: _grpc.UnaryUnaryMultiCallable[_control_pb2.ResumeTopologyRequest, _control_pb2.ResumeTopologyResponse]
-    """Its intervals get owners again, who go on where the former ones stopped."""
+    """Assigns owners to the intervals of a paused topology. They continue from the last commits."""
     DrainTopology: _grpc.UnaryUnaryMultiCallable[_control_pb2.DrainTopologyRequest, _control_pb2.DrainTopologyResponse]
-    """Stops taking injections, lets what is pending run out, then stops."""
+    """Refuses new injected records, processes everything pending, then ends the topology."""
     CancelTopology: _grpc.UnaryUnaryMultiCallable[_control_pb2.CancelTopologyRequest, _control_pb2.CancelTopologyResponse]
-    """Stops at once; state and pending records are given up."""
+    """Ends the topology at once. Its state and its pending records are discarded."""
 
 @_typing.type_check_only
 class TopologyServiceAsyncStub(TopologyServiceStub):
-    """The master: topologies and what becomes of them."""
+    """Served by the master. It submits topologies and changes running ones."""
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     UploadPackage: _aio.StreamUnaryMultiCallable[_control_pb2.UploadPackageRequest, _control_pb2.UploadPackageResponse]  # type: ignore[assignment]
-    """Stores a code package; idempotent by digest."""
+    """Stores a code package. Idempotent: a package with a known digest is not stored again."""
     DownloadPackage: _aio.UnaryStreamMultiCallable[_control_pb2.DownloadPackageRequest, _control_pb2.DownloadPackageResponse]  # type: ignore[assignment]
-    """The other way: what a worker loads."""
+    """Returns a stored code package. Workers load their code with it."""
     SubmitTopology: _aio.UnaryUnaryMultiCallable[_control_pb2.SubmitTopologyRequest, _control_pb2.SubmitTopologyResponse]  # type: ignore[assignment]
+    """Starts a new topology. Nothing changes if the specification is refused."""
     ValidateTopology: _aio.UnaryUnaryMultiCallable[_control_pb2.ValidateTopologyRequest, _control_pb2.ValidateTopologyResponse]  # type: ignore[assignment]
-    """Everything wrong with it, without changing anything."""
+    """Returns every problem of a specification. It changes nothing."""
     ListTopologies: _aio.UnaryUnaryMultiCallable[_control_pb2.ListTopologiesRequest, _control_pb2.ListTopologiesResponse]  # type: ignore[assignment]
     GetTopology: _aio.UnaryUnaryMultiCallable[_control_pb2.GetTopologyRequest, _control_pb2.GetTopologyResponse]  # type: ignore[assignment]
     UpdateTopology: _aio.UnaryUnaryMultiCallable[_control_pb2.UpdateTopologyRequest, _control_pb2.UpdateTopologyResponse]  # type: ignore[assignment]
-    """A new version: computations come, change and go while the rest runs on. Nothing is changed if it is refused."""
+    """Installs a new version of a running or paused topology. It may add, change or remove computations. The others run
+    meanwhile. Nothing changes if the update is refused.
+    """
     PauseTopology: _aio.UnaryUnaryMultiCallable[_control_pb2.PauseTopologyRequest, _control_pb2.PauseTopologyResponse]  # type: ignore[assignment]
-    """Its intervals lose their owners; state, timers and everything pending is kept."""
+    """Takes the topology's intervals from their owners. State, timers and all pending records are kept."""
     ResumeTopology: _aio.UnaryUnaryMultiCallable[_control_pb2.ResumeTopologyRequest, _control_pb2.ResumeTopologyResponse]  # type: ignore[assignment]
-    """Its intervals get owners again, who go on where the former ones stopped."""
+    """Assigns owners to the intervals of a paused topology. They continue from the last commits."""
     DrainTopology: _aio.UnaryUnaryMultiCallable[_control_pb2.DrainTopologyRequest, _control_pb2.DrainTopologyResponse]  # type: ignore[assignment]
-    """Stops taking injections, lets what is pending run out, then stops."""
+    """Refuses new injected records, processes everything pending, then ends the topology."""
     CancelTopology: _aio.UnaryUnaryMultiCallable[_control_pb2.CancelTopologyRequest, _control_pb2.CancelTopologyResponse]  # type: ignore[assignment]
-    """Stops at once; state and pending records are given up."""
+    """Ends the topology at once. Its state and its pending records are discarded."""
 
 class TopologyServiceServicer(metaclass=_abc_1.ABCMeta):
-    """The master: topologies and what becomes of them."""
+    """Served by the master. It submits topologies and changes running ones."""
 
     @_abc_1.abstractmethod
     def UploadPackage(
@@ -87,7 +93,7 @@ class TopologyServiceServicer(metaclass=_abc_1.ABCMeta):
         request_iterator: _MaybeAsyncIterator[_control_pb2.UploadPackageRequest],
         context: _ServicerContext,
     ) -> _typing.Union[_control_pb2.UploadPackageResponse, _abc.Awaitable[_control_pb2.UploadPackageResponse]]:
-        """Stores a code package; idempotent by digest."""
+        """Stores a code package. Idempotent: a package with a known digest is not stored again."""
 
     @_abc_1.abstractmethod
     def DownloadPackage(
@@ -95,14 +101,15 @@ class TopologyServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _control_pb2.DownloadPackageRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_control_pb2.DownloadPackageResponse], _abc.AsyncIterator[_control_pb2.DownloadPackageResponse]]:
-        """The other way: what a worker loads."""
+        """Returns a stored code package. Workers load their code with it."""
 
     @_abc_1.abstractmethod
     def SubmitTopology(
         self,
         request: _control_pb2.SubmitTopologyRequest,
         context: _ServicerContext,
-    ) -> _typing.Union[_control_pb2.SubmitTopologyResponse, _abc.Awaitable[_control_pb2.SubmitTopologyResponse]]: ...
+    ) -> _typing.Union[_control_pb2.SubmitTopologyResponse, _abc.Awaitable[_control_pb2.SubmitTopologyResponse]]:
+        """Starts a new topology. Nothing changes if the specification is refused."""
 
     @_abc_1.abstractmethod
     def ValidateTopology(
@@ -110,7 +117,7 @@ class TopologyServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _control_pb2.ValidateTopologyRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_control_pb2.ValidateTopologyResponse, _abc.Awaitable[_control_pb2.ValidateTopologyResponse]]:
-        """Everything wrong with it, without changing anything."""
+        """Returns every problem of a specification. It changes nothing."""
 
     @_abc_1.abstractmethod
     def ListTopologies(
@@ -132,7 +139,9 @@ class TopologyServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _control_pb2.UpdateTopologyRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_control_pb2.UpdateTopologyResponse, _abc.Awaitable[_control_pb2.UpdateTopologyResponse]]:
-        """A new version: computations come, change and go while the rest runs on. Nothing is changed if it is refused."""
+        """Installs a new version of a running or paused topology. It may add, change or remove computations. The others run
+        meanwhile. Nothing changes if the update is refused.
+        """
 
     @_abc_1.abstractmethod
     def PauseTopology(
@@ -140,7 +149,7 @@ class TopologyServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _control_pb2.PauseTopologyRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_control_pb2.PauseTopologyResponse, _abc.Awaitable[_control_pb2.PauseTopologyResponse]]:
-        """Its intervals lose their owners; state, timers and everything pending is kept."""
+        """Takes the topology's intervals from their owners. State, timers and all pending records are kept."""
 
     @_abc_1.abstractmethod
     def ResumeTopology(
@@ -148,7 +157,7 @@ class TopologyServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _control_pb2.ResumeTopologyRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_control_pb2.ResumeTopologyResponse, _abc.Awaitable[_control_pb2.ResumeTopologyResponse]]:
-        """Its intervals get owners again, who go on where the former ones stopped."""
+        """Assigns owners to the intervals of a paused topology. They continue from the last commits."""
 
     @_abc_1.abstractmethod
     def DrainTopology(
@@ -156,7 +165,7 @@ class TopologyServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _control_pb2.DrainTopologyRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_control_pb2.DrainTopologyResponse, _abc.Awaitable[_control_pb2.DrainTopologyResponse]]:
-        """Stops taking injections, lets what is pending run out, then stops."""
+        """Refuses new injected records, processes everything pending, then ends the topology."""
 
     @_abc_1.abstractmethod
     def CancelTopology(
@@ -164,38 +173,42 @@ class TopologyServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _control_pb2.CancelTopologyRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_control_pb2.CancelTopologyResponse, _abc.Awaitable[_control_pb2.CancelTopologyResponse]]:
-        """Stops at once; state and pending records are given up."""
+        """Ends the topology at once. Its state and its pending records are discarded."""
 
 def add_TopologyServiceServicer_to_server(servicer: TopologyServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...
 
 class RoutingServiceStub:
-    """The master, for senders outside the cluster: where the records of a stream go."""
+    """Served by the master, for clients outside the cluster. It publishes to which workers the records of a stream go."""
 
     @_typing.overload
     def __new__(cls, channel: _grpc.Channel) -> _Self: ...
     @_typing.overload
     def __new__(cls, channel: _aio.Channel) -> RoutingServiceAsyncStub: ...
     WatchRouting: _grpc.UnaryStreamMultiCallable[_control_pb2.WatchRoutingRequest, _control_pb2.WatchRoutingResponse]
-    """The whole routing of a stream at once, then what has changed after every change. Large maps come in several messages."""
+    """Sends the complete routing of a stream first, then the differences after each change. A large interval map takes
+    several messages.
+    """
     EnsureStreamLog: _grpc.UnaryUnaryMultiCallable[_control_pb2.EnsureStreamLogRequest, _control_pb2.EnsureStreamLogResponse]
-    """Where a stream's log is, creating it where there is none yet."""
+    """Returns the owner of a stream's log. Creates the log if the stream has none."""
     ListAuthorities: _grpc.UnaryUnaryMultiCallable[_control_pb2.ListAuthoritiesRequest, _control_pb2.ListAuthoritiesResponse]
-    """Where the shards of the low watermark authority are, for those outside the cluster."""
+    """Returns the addresses of the shards of the low watermark authority."""
 
 @_typing.type_check_only
 class RoutingServiceAsyncStub(RoutingServiceStub):
-    """The master, for senders outside the cluster: where the records of a stream go."""
+    """Served by the master, for clients outside the cluster. It publishes to which workers the records of a stream go."""
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     WatchRouting: _aio.UnaryStreamMultiCallable[_control_pb2.WatchRoutingRequest, _control_pb2.WatchRoutingResponse]  # type: ignore[assignment]
-    """The whole routing of a stream at once, then what has changed after every change. Large maps come in several messages."""
+    """Sends the complete routing of a stream first, then the differences after each change. A large interval map takes
+    several messages.
+    """
     EnsureStreamLog: _aio.UnaryUnaryMultiCallable[_control_pb2.EnsureStreamLogRequest, _control_pb2.EnsureStreamLogResponse]  # type: ignore[assignment]
-    """Where a stream's log is, creating it where there is none yet."""
+    """Returns the owner of a stream's log. Creates the log if the stream has none."""
     ListAuthorities: _aio.UnaryUnaryMultiCallable[_control_pb2.ListAuthoritiesRequest, _control_pb2.ListAuthoritiesResponse]  # type: ignore[assignment]
-    """Where the shards of the low watermark authority are, for those outside the cluster."""
+    """Returns the addresses of the shards of the low watermark authority."""
 
 class RoutingServiceServicer(metaclass=_abc_1.ABCMeta):
-    """The master, for senders outside the cluster: where the records of a stream go."""
+    """Served by the master, for clients outside the cluster. It publishes to which workers the records of a stream go."""
 
     @_abc_1.abstractmethod
     def WatchRouting(
@@ -203,7 +216,9 @@ class RoutingServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _control_pb2.WatchRoutingRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_control_pb2.WatchRoutingResponse], _abc.AsyncIterator[_control_pb2.WatchRoutingResponse]]:
-        """The whole routing of a stream at once, then what has changed after every change. Large maps come in several messages."""
+        """Sends the complete routing of a stream first, then the differences after each change. A large interval map takes
+        several messages.
+        """
 
     @_abc_1.abstractmethod
     def EnsureStreamLog(
@@ -211,7 +226,7 @@ class RoutingServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _control_pb2.EnsureStreamLogRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_control_pb2.EnsureStreamLogResponse, _abc.Awaitable[_control_pb2.EnsureStreamLogResponse]]:
-        """Where a stream's log is, creating it where there is none yet."""
+        """Returns the owner of a stream's log. Creates the log if the stream has none."""
 
     @_abc_1.abstractmethod
     def ListAuthorities(
@@ -219,6 +234,6 @@ class RoutingServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _control_pb2.ListAuthoritiesRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_control_pb2.ListAuthoritiesResponse, _abc.Awaitable[_control_pb2.ListAuthoritiesResponse]]:
-        """Where the shards of the low watermark authority are, for those outside the cluster."""
+        """Returns the addresses of the shards of the low watermark authority."""
 
 def add_RoutingServiceServicer_to_server(servicer: RoutingServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -28,33 +28,41 @@ class _DeliveryOutcomeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Deliv
     DESCRIPTOR: _descriptor.EnumDescriptor
     DELIVERY_OUTCOME_UNSPECIFIED: _DeliveryOutcome.ValueType  # 0
     DELIVERY_OUTCOME_ACKED: _DeliveryOutcome.ValueType  # 1
-    """Committed, or known to be duplicates."""
+    """The records are committed or known duplicates, except those in indexes. The sender deletes the ACKed records."""
     DELIVERY_OUTCOME_NOT_OWNER: _DeliveryOutcome.ValueType  # 2
-    """Not the owner of that journal, or the stream is not consumed here: look up the interval map again."""
+    """This worker does not own the journal, or the consumer does not consume the stream. The sender looks up the interval
+    map again.
+    """
     DELIVERY_OUTCOME_REFUSED_FULL: _DeliveryOutcome.ValueType  # 3
-    """Intake is full: send these again later."""
+    """The interval's queue is full. The sender sends the refused records again later."""
     DELIVERY_OUTCOME_REFUSED_SEQUENCER: _DeliveryOutcome.ValueType  # 4
-    """The sender's sequencer is old, or its sequence is retired: stop sending."""
+    """The sender's sequencer is older than a known one, or its sequence is retired. The sender stops sending."""
     DELIVERY_OUTCOME_INVALID: _DeliveryOutcome.ValueType  # 5
-    """The records themselves are at fault (over a limit, outside the interval): never resend as they are."""
+    """The records are invalid: over a limit, or outside the interval. The sender never sends them again unchanged."""
     DELIVERY_OUTCOME_OUT_OF_ORDER: _DeliveryOutcome.ValueType  # 6
-    """What the batch has to follow was not taken here: send everything that is not ACKed again, from the oldest on."""
+    """The receiver has not accepted the batch's predecessor (DeliveryOrder.after). The sender sends all batches that are
+    not ACKed again, the oldest first.
+    """
 
 class DeliveryOutcome(_DeliveryOutcome, metaclass=_DeliveryOutcomeEnumTypeWrapper): ...
 
 DELIVERY_OUTCOME_UNSPECIFIED: DeliveryOutcome.ValueType  # 0
 DELIVERY_OUTCOME_ACKED: DeliveryOutcome.ValueType  # 1
-"""Committed, or known to be duplicates."""
+"""The records are committed or known duplicates, except those in indexes. The sender deletes the ACKed records."""
 DELIVERY_OUTCOME_NOT_OWNER: DeliveryOutcome.ValueType  # 2
-"""Not the owner of that journal, or the stream is not consumed here: look up the interval map again."""
+"""This worker does not own the journal, or the consumer does not consume the stream. The sender looks up the interval
+map again.
+"""
 DELIVERY_OUTCOME_REFUSED_FULL: DeliveryOutcome.ValueType  # 3
-"""Intake is full: send these again later."""
+"""The interval's queue is full. The sender sends the refused records again later."""
 DELIVERY_OUTCOME_REFUSED_SEQUENCER: DeliveryOutcome.ValueType  # 4
-"""The sender's sequencer is old, or its sequence is retired: stop sending."""
+"""The sender's sequencer is older than a known one, or its sequence is retired. The sender stops sending."""
 DELIVERY_OUTCOME_INVALID: DeliveryOutcome.ValueType  # 5
-"""The records themselves are at fault (over a limit, outside the interval): never resend as they are."""
+"""The records are invalid: over a limit, or outside the interval. The sender never sends them again unchanged."""
 DELIVERY_OUTCOME_OUT_OF_ORDER: DeliveryOutcome.ValueType  # 6
-"""What the batch has to follow was not taken here: send everything that is not ACKed again, from the oldest on."""
+"""The receiver has not accepted the batch's predecessor (DeliveryOrder.after). The sender sends all batches that are
+not ACKed again, the oldest first.
+"""
 Global___DeliveryOutcome: _TypeAlias = DeliveryOutcome  # noqa: Y015
 
 class _RecordFault:
@@ -97,16 +105,16 @@ class DeliverRequest(_message.Message):
     BATCH_FIELD_NUMBER: _builtins.int
     ORDER_FIELD_NUMBER: _builtins.int
     token: _builtins.int
-    """The sender's number for this batch on this call; the ACK carries it."""
+    """The sender's number for this batch on this call. The ACK contains it."""
     consumer: _builtins.str
-    """The consuming computation's (or log's) incarnation, and the journal of the interval meant."""
+    """The incarnation id of the consuming computation or log, and the journal of the receiving interval."""
     journal: _builtins.str
     stream: _builtins.str
     @_builtins.property
     def sender(self) -> Global___Sender: ...
     @_builtins.property
     def keys(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]:
-        """Columns of equal length: record i is (keys[i], values[i], timestamps_us[i]) with its id below."""
+        """Columns of equal length. Record i is (keys[i], values[i], timestamps_us[i]), and its id is in ids."""
 
     @_builtins.property
     def values(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]: ...
@@ -120,7 +128,9 @@ class DeliverRequest(_message.Message):
     def batch(self) -> Global___BatchIds: ...
     @_builtins.property
     def order(self) -> Global___DeliveryOrder:
-        """Where the batch stands among all that an interval sends to the journal; absent from injectors, which keep no order."""
+        """The batch's place in the order of everything that an interval sends to the journal. Absent for injectors, which
+        keep no order.
+        """
 
     def __init__(
         self,
@@ -150,7 +160,9 @@ Global___DeliverRequest: _TypeAlias = DeliverRequest  # noqa: Y015
 
 @_typing.final
 class DeliveryOrder(_message.Message):
-    """The order of what one interval sends to one journal. A receiver takes a batch only right after the one that it names."""
+    """The order of everything that one interval sends to one journal. A receiver accepts a batch only directly after the
+    predecessor that the batch names.
+    """
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -160,16 +172,20 @@ class DeliveryOrder(_message.Message):
     STREAMS_FIELD_NUMBER: _builtins.int
     ASKS_FIELD_NUMBER: _builtins.int
     number: _builtins.int
-    """The number of this sending: it rises with every sending under one sequencer."""
+    """The number of this delivery. It increases with every delivery under one sequencer, repeated ones included."""
     after: _builtins.int
-    """The number that the receiver must have taken before; 0: this is the oldest batch that is not ACKed, and needs none."""
+    """The number of the delivery that the receiver must have accepted before. 0: this is the oldest batch that is not
+    ACKed, so it needs no predecessor.
+    """
     pending_us: _builtins.int
-    """The least timestamp of this batch, and of all that wait behind it at the sender."""
+    """The smallest timestamp of this batch and of all batches that wait behind it at the sender."""
     asks: _builtins.bool
-    """The sender waits with the next ones until it hears that this one was taken (ACKED, with the indexes not ACKed yet)."""
+    """Whether the sender waits with the next batches until this one is accepted. The receiver then answers at once with
+    ACKED and the indexes that are not ACKed yet.
+    """
     @_builtins.property
     def streams(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """The other streams of these."""
+        """The other streams of the waiting batches."""
 
     def __init__(
         self,
@@ -202,14 +218,14 @@ class Sender(_message.Message):
     """An interval's journal, or "injector/{stream}/{process}"."""
     sequencer: _builtins.int
     computation: _builtins.str
-    """The sending computation's incarnation, or "injector/{stream}"."""
+    """The incarnation id of the sending computation, or "injector/{stream}"."""
     watermark_us: _builtins.int
-    """The output watermark that the sender had last reported when it sent this copy; for opaque ids."""
+    """For opaque ids: the output watermark that the sender had last reported when it sent this copy."""
     heard_us: _builtins.int
-    """The highest watermark_us or heard_us in any delivery that the sender has itself received; for opaque ids."""
+    """For opaque ids: the highest watermark_us or heard_us in any delivery that the sender has itself received."""
     @_builtins.property
     def keys(self) -> _common_pb2.KeyInterval:
-        """The producing keys that the sender owns; absent for an injector."""
+        """The producing keys that the sender owns. Absent for an injector."""
 
     def __init__(
         self,
@@ -238,7 +254,7 @@ Global___Sender: _TypeAlias = Sender  # noqa: Y015
 
 @_typing.final
 class PositionIds(_message.Message):
-    """Ids that are positions in the sender's own sequence: increasing, never reused."""
+    """Ids that are positions in the sender's sequence. They increase, and are never reused."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -247,14 +263,14 @@ class PositionIds(_message.Message):
     POSITIONS_FIELD_NUMBER: _builtins.int
     UNACKED_FIELD_NUMBER: _builtins.int
     sequence: _builtins.str
-    """The sequence: a journal, or an injector's source partition."""
+    """The name of the sequence: a journal, or an injector's source partition."""
     mark: _builtins.int
-    """Every record of the sequence below it that is due to the receiving key range has been ACKed, but for unacked."""
+    """Every record of the sequence below this position for the receiving key range is ACKed, except those in unacked."""
     @_builtins.property
     def positions(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
     @_builtins.property
     def unacked(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
-        """Positions below the mark that are not ACKed after all: lets a mark pass a record that is stuck."""
+        """Positions below the mark that are not ACKed. So the mark can pass a stuck record."""
 
     def __init__(
         self,
@@ -274,7 +290,7 @@ Global___PositionIds: _TypeAlias = PositionIds  # noqa: Y015
 
 @_typing.final
 class OpaqueIds(_message.Message):
-    """Ids known by value alone: 16 bytes each, one after the other (6.1.1)."""
+    """Ids that are compared only for equality: 16 bytes each, concatenated (6.1.1)."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -334,14 +350,16 @@ class DeliverResponse(_message.Message):
     message: _builtins.str
     @_builtins.property
     def indexes(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
-        """With ACKED: record indexes that are not ACKed yet (they follow in a later response of the same token).
-        With REFUSED_FULL: the indexes refused; the others are as if alone. None: the whole batch, which has an order, and
-        what was sent behind it; the sender goes on from here.
+        """With ACKED: the indexes of records that are not ACKed yet. A later response with the same token ACKs them.
+        With REFUSED_FULL: the indexes of the refused records. The other records are treated as a batch without these. No
+        indexes: the whole batch, which is ordered, is refused with all batches sent after it. The sender resumes from it.
         """
 
     @_builtins.property
     def also(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
-        """With ACKED and no indexes: further batches of which every record is ACKed. On a busy call many share a message."""
+        """With ACKED and no indexes: the tokens of further batches of which every record is ACKed. So many ACKs on a busy
+        call share one message.
+        """
 
     def __init__(
         self,
@@ -367,12 +385,22 @@ class PrepareRecordsRequest(_message.Message):
     CONSUMER_FIELD_NUMBER: _builtins.int
     STREAM_FIELD_NUMBER: _builtins.int
     VALUES_FIELD_NUMBER: _builtins.int
+    WAITING_FIELD_NUMBER: _builtins.int
+    LAST_WAITING_FIELD_NUMBER: _builtins.int
     consumer: _builtins.str
-    """The consuming computation's incarnation."""
+    """The incarnation id of the consuming computation."""
     stream: _builtins.str
+    last_waiting: _builtins.bool
+    """Set with waiting where nothing else at the process waits for this consumer, but what is behind these records: if each
+    of these gets its key, the process waits for none.
+    """
     @_builtins.property
     def values(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]:
-        """Encoded values, as they would be delivered."""
+        """The values, encoded as in a delivery."""
+
+    @_builtins.property
+    def waiting(self) -> _common_pb2.WaitingRecords:
+        """Set if the injector has accepted these records, which now wait for their keys. Absent if it may still refuse them."""
 
     def __init__(
         self,
@@ -380,10 +408,12 @@ class PrepareRecordsRequest(_message.Message):
         consumer: _builtins.str = ...,
         stream: _builtins.str = ...,
         values: _abc.Iterable[_builtins.bytes] | None = ...,
+        waiting: _common_pb2.WaitingRecords | None = ...,
+        last_waiting: _builtins.bool = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["waiting", b"waiting"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["consumer", b"consumer", "stream", b"stream", "values", b"values"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["consumer", b"consumer", "last_waiting", b"last_waiting", "stream", b"stream", "values", b"values", "waiting", b"waiting"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -397,7 +427,7 @@ class PrepareRecordsResponse(_message.Message):
     PROBLEMS_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def keys(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]:
-        """One key for each value; empty for a value that has a problem."""
+        """One key for each value. Empty for a value that has a problem and, where records wait, for all that come behind it."""
 
     @_builtins.property
     def problems(self) -> _containers.RepeatedCompositeFieldContainer[Global___RecordProblem]: ...
@@ -417,7 +447,7 @@ Global___PrepareRecordsResponse: _TypeAlias = PrepareRecordsResponse  # noqa: Y0
 
 @_typing.final
 class RecordProblem(_message.Message):
-    """Why a record cannot be taken by its consumer as it is."""
+    """The reason why the consumer cannot accept a record as it is."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -425,7 +455,7 @@ class RecordProblem(_message.Message):
     FAULT_FIELD_NUMBER: _builtins.int
     MESSAGE_FIELD_NUMBER: _builtins.int
     index: _builtins.int
-    """The place of the value in the request."""
+    """The index of the value in the request."""
     fault: Global___RecordFault.ValueType
     message: _builtins.str
     def __init__(

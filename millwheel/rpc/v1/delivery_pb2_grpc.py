@@ -26,7 +26,7 @@ if _version_not_supported:
 
 
 class DeliveryServiceStub:
-    """The data plane: a worker takes records for the intervals that it owns.
+    """Served by each worker. This is the data plane: a worker receives the records for the intervals that it owns.
     """
 
     def __init__(self, channel):
@@ -48,11 +48,11 @@ class DeliveryServiceStub:
 
 
 class DeliveryServiceServicer:
-    """The data plane: a worker takes records for the intervals that it owns.
+    """Served by each worker. This is the data plane: a worker receives the records for the intervals that it owns.
     """
 
     def Deliver(self, request_iterator, context):
-        """Deliveries one way, ACKs the other; a delivery is repeated until it is ACKed (6.1.1).
+        """The sender streams deliveries, and the worker streams ACKs. A sender repeats a delivery until it is ACKed (6.1.1).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -88,7 +88,7 @@ def add_DeliveryServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class DeliveryService:
-    """The data plane: a worker takes records for the intervals that it owns.
+    """Served by each worker. This is the data plane: a worker receives the records for the intervals that it owns.
     """
 
     @staticmethod

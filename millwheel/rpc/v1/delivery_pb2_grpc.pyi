@@ -27,14 +27,14 @@ GRPC_GENERATED_VERSION: str
 GRPC_VERSION: str
 
 class DeliveryServiceStub:
-    """The data plane: a worker takes records for the intervals that it owns."""
+    """Served by each worker. This is the data plane: a worker receives the records for the intervals that it owns."""
 
     @_typing.overload
     def __new__(cls, channel: _grpc.Channel) -> _Self: ...
     @_typing.overload
     def __new__(cls, channel: _aio.Channel) -> DeliveryServiceAsyncStub: ...
     Deliver: _grpc.StreamStreamMultiCallable[_delivery_pb2.DeliverRequest, _delivery_pb2.DeliverResponse]
-    """Deliveries one way, ACKs the other; a delivery is repeated until it is ACKed (6.1.1)."""
+    """The sender streams deliveries, and the worker streams ACKs. A sender repeats a delivery until it is ACKed (6.1.1)."""
     PrepareRecords: _grpc.UnaryUnaryMultiCallable[_delivery_pb2.PrepareRecordsRequest, _delivery_pb2.PrepareRecordsResponse]
     """Decodes records as their consumer does and extracts their keys. Nothing is delivered. It serves senders that do not
     have the consumer's code: injectors (4.2). Any worker that has loaded the consumer's code can answer.
@@ -42,18 +42,18 @@ class DeliveryServiceStub:
 
 @_typing.type_check_only
 class DeliveryServiceAsyncStub(DeliveryServiceStub):
-    """The data plane: a worker takes records for the intervals that it owns."""
+    """Served by each worker. This is the data plane: a worker receives the records for the intervals that it owns."""
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     Deliver: _aio.StreamStreamMultiCallable[_delivery_pb2.DeliverRequest, _delivery_pb2.DeliverResponse]  # type: ignore[assignment]
-    """Deliveries one way, ACKs the other; a delivery is repeated until it is ACKed (6.1.1)."""
+    """The sender streams deliveries, and the worker streams ACKs. A sender repeats a delivery until it is ACKed (6.1.1)."""
     PrepareRecords: _aio.UnaryUnaryMultiCallable[_delivery_pb2.PrepareRecordsRequest, _delivery_pb2.PrepareRecordsResponse]  # type: ignore[assignment]
     """Decodes records as their consumer does and extracts their keys. Nothing is delivered. It serves senders that do not
     have the consumer's code: injectors (4.2). Any worker that has loaded the consumer's code can answer.
     """
 
 class DeliveryServiceServicer(metaclass=_abc_1.ABCMeta):
-    """The data plane: a worker takes records for the intervals that it owns."""
+    """Served by each worker. This is the data plane: a worker receives the records for the intervals that it owns."""
 
     @_abc_1.abstractmethod
     def Deliver(
@@ -61,7 +61,7 @@ class DeliveryServiceServicer(metaclass=_abc_1.ABCMeta):
         request_iterator: _MaybeAsyncIterator[_delivery_pb2.DeliverRequest],
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_delivery_pb2.DeliverResponse], _abc.AsyncIterator[_delivery_pb2.DeliverResponse]]:
-        """Deliveries one way, ACKs the other; a delivery is repeated until it is ACKed (6.1.1)."""
+        """The sender streams deliveries, and the worker streams ACKs. A sender repeats a delivery until it is ACKed (6.1.1)."""
 
     @_abc_1.abstractmethod
     def PrepareRecords(

@@ -48,7 +48,7 @@ class PrepareReleaseResponse(_message.Message):
     ENTRIES_FIELD_NUMBER: _builtins.int
     COMMIT_FIELD_NUMBER: _builtins.int
     entries: _builtins.int
-    """Entries above the floor."""
+    """The number of journal entries after the truncation point."""
     commit: _builtins.int
     def __init__(
         self,
@@ -74,7 +74,7 @@ class PrepareOpenRequest(_message.Message):
     computation: _builtins.str
     @_builtins.property
     def journals(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """The journals to be read: the interval's own, or the parents' of a child."""
+        """The journals to read: the interval's journal, or the parents' journals if it came from a split or merge."""
 
     @_builtins.property
     def keys(self) -> _common_pb2.KeyInterval: ...

@@ -26,8 +26,8 @@ if _version_not_supported:
 
 
 class HandoverServiceStub:
-    """What the master asks of workers before an interval changes hands, so that the change is short. Both calls are hints:
-    nothing depends on them but the time for which the interval is unavailable.
+    """Served by each worker. The master calls it before an interval gets another owner (7.1). Both calls are optional: they
+    only shorten the time for which the interval is unavailable.
     """
 
     def __init__(self, channel):
@@ -49,19 +49,20 @@ class HandoverServiceStub:
 
 
 class HandoverServiceServicer:
-    """What the master asks of workers before an interval changes hands, so that the change is short. Both calls are hints:
-    nothing depends on them but the time for which the interval is unavailable.
+    """Served by each worker. The master calls it before an interval gets another owner (7.1). Both calls are optional: they
+    only shorten the time for which the interval is unavailable.
     """
 
     def PrepareRelease(self, request, context):
-        """To the owner: make what a successor has to read small (flush rows, write a base, move the floor), and go on working.
+        """For the present owner. It reduces what the next owner must read: it flushes state rows, writes base parts and moves
+        the truncation point. The interval works meanwhile.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def PrepareOpen(self, request, context):
-        """To the owner to be: read ahead what the journal's head names; loading code counts, too.
+        """For the next owner. It loads the computation's code, and reads ahead the base parts that the journals' heads name.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -89,8 +90,8 @@ def add_HandoverServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class HandoverService:
-    """What the master asks of workers before an interval changes hands, so that the change is short. Both calls are hints:
-    nothing depends on them but the time for which the interval is unavailable.
+    """Served by each worker. The master calls it before an interval gets another owner (7.1). Both calls are optional: they
+    only shorten the time for which the interval is unavailable.
     """
 
     @staticmethod

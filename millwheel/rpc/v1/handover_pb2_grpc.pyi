@@ -27,8 +27,8 @@ GRPC_GENERATED_VERSION: str
 GRPC_VERSION: str
 
 class HandoverServiceStub:
-    """What the master asks of workers before an interval changes hands, so that the change is short. Both calls are hints:
-    nothing depends on them but the time for which the interval is unavailable.
+    """Served by each worker. The master calls it before an interval gets another owner (7.1). Both calls are optional: they
+    only shorten the time for which the interval is unavailable.
     """
 
     @_typing.overload
@@ -36,25 +36,29 @@ class HandoverServiceStub:
     @_typing.overload
     def __new__(cls, channel: _aio.Channel) -> HandoverServiceAsyncStub: ...
     PrepareRelease: _grpc.UnaryUnaryMultiCallable[_handover_pb2.PrepareReleaseRequest, _handover_pb2.PrepareReleaseResponse]
-    """To the owner: make what a successor has to read small (flush rows, write a base, move the floor), and go on working."""
+    """For the present owner. It reduces what the next owner must read: it flushes state rows, writes base parts and moves
+    the truncation point. The interval works meanwhile.
+    """
     PrepareOpen: _grpc.UnaryUnaryMultiCallable[_handover_pb2.PrepareOpenRequest, _handover_pb2.PrepareOpenResponse]
-    """To the owner to be: read ahead what the journal's head names; loading code counts, too."""
+    """For the next owner. It loads the computation's code, and reads ahead the base parts that the journals' heads name."""
 
 @_typing.type_check_only
 class HandoverServiceAsyncStub(HandoverServiceStub):
-    """What the master asks of workers before an interval changes hands, so that the change is short. Both calls are hints:
-    nothing depends on them but the time for which the interval is unavailable.
+    """Served by each worker. The master calls it before an interval gets another owner (7.1). Both calls are optional: they
+    only shorten the time for which the interval is unavailable.
     """
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     PrepareRelease: _aio.UnaryUnaryMultiCallable[_handover_pb2.PrepareReleaseRequest, _handover_pb2.PrepareReleaseResponse]  # type: ignore[assignment]
-    """To the owner: make what a successor has to read small (flush rows, write a base, move the floor), and go on working."""
+    """For the present owner. It reduces what the next owner must read: it flushes state rows, writes base parts and moves
+    the truncation point. The interval works meanwhile.
+    """
     PrepareOpen: _aio.UnaryUnaryMultiCallable[_handover_pb2.PrepareOpenRequest, _handover_pb2.PrepareOpenResponse]  # type: ignore[assignment]
-    """To the owner to be: read ahead what the journal's head names; loading code counts, too."""
+    """For the next owner. It loads the computation's code, and reads ahead the base parts that the journals' heads name."""
 
 class HandoverServiceServicer(metaclass=_abc_1.ABCMeta):
-    """What the master asks of workers before an interval changes hands, so that the change is short. Both calls are hints:
-    nothing depends on them but the time for which the interval is unavailable.
+    """Served by each worker. The master calls it before an interval gets another owner (7.1). Both calls are optional: they
+    only shorten the time for which the interval is unavailable.
     """
 
     @_abc_1.abstractmethod
@@ -63,7 +67,9 @@ class HandoverServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _handover_pb2.PrepareReleaseRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_handover_pb2.PrepareReleaseResponse, _abc.Awaitable[_handover_pb2.PrepareReleaseResponse]]:
-        """To the owner: make what a successor has to read small (flush rows, write a base, move the floor), and go on working."""
+        """For the present owner. It reduces what the next owner must read: it flushes state rows, writes base parts and moves
+        the truncation point. The interval works meanwhile.
+        """
 
     @_abc_1.abstractmethod
     def PrepareOpen(
@@ -71,6 +77,6 @@ class HandoverServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _handover_pb2.PrepareOpenRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_handover_pb2.PrepareOpenResponse, _abc.Awaitable[_handover_pb2.PrepareOpenResponse]]:
-        """To the owner to be: read ahead what the journal's head names; loading code counts, too."""
+        """For the next owner. It loads the computation's code, and reads ahead the base parts that the journals' heads name."""
 
 def add_HandoverServiceServicer_to_server(servicer: HandoverServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -50,10 +50,10 @@ class OpenInjectorResponse(_message.Message):
     AUTHORITY_FIELD_NUMBER: _builtins.int
     sequencer: _builtins.int
     watermark_us: _builtins.int
-    """The process's own last published value."""
+    """The last low watermark that the process has published."""
     @_builtins.property
     def authority(self) -> _common_pb2.Endpoint:
-        """Where the process reports its watermark (WatermarkService.Report, with its process name)."""
+        """The address to which the process reports its watermark (WatermarkService.Report, with its process name)."""
 
     def __init__(
         self,
@@ -171,7 +171,7 @@ class GetBatchCursorResponse(_message.Message):
 
     COMMITTED_BATCH_FIELD_NUMBER: _builtins.int
     committed_batch: _builtins.int
-    """-1: none yet."""
+    """The last committed batch. -1: none yet."""
     def __init__(
         self,
         *,
@@ -229,7 +229,7 @@ class ListBatchCursorsRequest(_message.Message):
     PAGE_SIZE_FIELD_NUMBER: _builtins.int
     PAGE_TOKEN_FIELD_NUMBER: _builtins.int
     page_size: _builtins.int
-    """0: 100."""
+    """The maximum number of cursors in the response. 0: 100."""
     page_token: _builtins.str
     def __init__(
         self,

@@ -26,7 +26,7 @@ if _version_not_supported:
 
 
 class InjectionServiceStub:
-    """The master, for injectors (5.2). Records themselves go to the workers by DeliveryService.
+    """Served by the master, for injectors (5.2). Injectors send the records to the workers, by DeliveryService.
     """
 
     def __init__(self, channel):
@@ -73,11 +73,12 @@ class InjectionServiceStub:
 
 
 class InjectionServiceServicer:
-    """The master, for injectors (5.2). Records themselves go to the workers by DeliveryService.
+    """Served by the master, for injectors (5.2). Injectors send the records to the workers, by DeliveryService.
     """
 
     def OpenInjector(self, request, context):
-        """Announces an injector process of a stream, and draws its sequencer: older ones of that name are dead.
+        """Registers an injector process of a stream, and draws its sequencer. From then on, an earlier process of the same
+        name is refused.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -90,14 +91,15 @@ class InjectionServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def GetBatchCursor(self, request, context):
-        """The last batch of a query that is wholly in, and moving it on.
+        """Returns the last committed batch of a query.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def CommitBatch(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+        """Sets the last committed batch of a query. The caller has received the ACKs of all its records.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
@@ -109,14 +111,15 @@ class InjectionServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def RetireInjector(self, request, context):
-        """A process that has finished, and whose records are to be forgotten, for good; idempotent.
+        """Retires an injector process that has finished or is no longer expected. Receivers drop the ids of its records, and
+        refuse its deliveries. This is final. Idempotent.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def RetireQuery(self, request, context):
-        """A query that nobody will ever go on with, whose batches are to be forgotten, for good; idempotent.
+        """Retires a query that no program will continue. Receivers drop the ids of its batches. This is final. Idempotent.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -169,7 +172,7 @@ def add_InjectionServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class InjectionService:
-    """The master, for injectors (5.2). Records themselves go to the workers by DeliveryService.
+    """Served by the master, for injectors (5.2). Injectors send the records to the workers, by DeliveryService.
     """
 
     @staticmethod

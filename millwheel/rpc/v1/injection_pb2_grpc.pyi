@@ -27,43 +27,53 @@ GRPC_GENERATED_VERSION: str
 GRPC_VERSION: str
 
 class InjectionServiceStub:
-    """The master, for injectors (5.2). Records themselves go to the workers by DeliveryService."""
+    """Served by the master, for injectors (5.2). Injectors send the records to the workers, by DeliveryService."""
 
     @_typing.overload
     def __new__(cls, channel: _grpc.Channel) -> _Self: ...
     @_typing.overload
     def __new__(cls, channel: _aio.Channel) -> InjectionServiceAsyncStub: ...
     OpenInjector: _grpc.UnaryUnaryMultiCallable[_injection_pb2.OpenInjectorRequest, _injection_pb2.OpenInjectorResponse]
-    """Announces an injector process of a stream, and draws its sequencer: older ones of that name are dead."""
+    """Registers an injector process of a stream, and draws its sequencer. From then on, an earlier process of the same
+    name is refused.
+    """
     ListInjectors: _grpc.UnaryUnaryMultiCallable[_injection_pb2.ListInjectorsRequest, _injection_pb2.ListInjectorsResponse]
     GetBatchCursor: _grpc.UnaryUnaryMultiCallable[_injection_pb2.GetBatchCursorRequest, _injection_pb2.GetBatchCursorResponse]
-    """The last batch of a query that is wholly in, and moving it on."""
+    """Returns the last committed batch of a query."""
     CommitBatch: _grpc.UnaryUnaryMultiCallable[_injection_pb2.CommitBatchRequest, _injection_pb2.CommitBatchResponse]
+    """Sets the last committed batch of a query. The caller has received the ACKs of all its records."""
     ListBatchCursors: _grpc.UnaryUnaryMultiCallable[_injection_pb2.ListBatchCursorsRequest, _injection_pb2.ListBatchCursorsResponse]
     RetireInjector: _grpc.UnaryUnaryMultiCallable[_injection_pb2.RetireInjectorRequest, _injection_pb2.RetireInjectorResponse]
-    """A process that has finished, and whose records are to be forgotten, for good; idempotent."""
+    """Retires an injector process that has finished or is no longer expected. Receivers drop the ids of its records, and
+    refuse its deliveries. This is final. Idempotent.
+    """
     RetireQuery: _grpc.UnaryUnaryMultiCallable[_injection_pb2.RetireQueryRequest, _injection_pb2.RetireQueryResponse]
-    """A query that nobody will ever go on with, whose batches are to be forgotten, for good; idempotent."""
+    """Retires a query that no program will continue. Receivers drop the ids of its batches. This is final. Idempotent."""
 
 @_typing.type_check_only
 class InjectionServiceAsyncStub(InjectionServiceStub):
-    """The master, for injectors (5.2). Records themselves go to the workers by DeliveryService."""
+    """Served by the master, for injectors (5.2). Injectors send the records to the workers, by DeliveryService."""
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     OpenInjector: _aio.UnaryUnaryMultiCallable[_injection_pb2.OpenInjectorRequest, _injection_pb2.OpenInjectorResponse]  # type: ignore[assignment]
-    """Announces an injector process of a stream, and draws its sequencer: older ones of that name are dead."""
+    """Registers an injector process of a stream, and draws its sequencer. From then on, an earlier process of the same
+    name is refused.
+    """
     ListInjectors: _aio.UnaryUnaryMultiCallable[_injection_pb2.ListInjectorsRequest, _injection_pb2.ListInjectorsResponse]  # type: ignore[assignment]
     GetBatchCursor: _aio.UnaryUnaryMultiCallable[_injection_pb2.GetBatchCursorRequest, _injection_pb2.GetBatchCursorResponse]  # type: ignore[assignment]
-    """The last batch of a query that is wholly in, and moving it on."""
+    """Returns the last committed batch of a query."""
     CommitBatch: _aio.UnaryUnaryMultiCallable[_injection_pb2.CommitBatchRequest, _injection_pb2.CommitBatchResponse]  # type: ignore[assignment]
+    """Sets the last committed batch of a query. The caller has received the ACKs of all its records."""
     ListBatchCursors: _aio.UnaryUnaryMultiCallable[_injection_pb2.ListBatchCursorsRequest, _injection_pb2.ListBatchCursorsResponse]  # type: ignore[assignment]
     RetireInjector: _aio.UnaryUnaryMultiCallable[_injection_pb2.RetireInjectorRequest, _injection_pb2.RetireInjectorResponse]  # type: ignore[assignment]
-    """A process that has finished, and whose records are to be forgotten, for good; idempotent."""
+    """Retires an injector process that has finished or is no longer expected. Receivers drop the ids of its records, and
+    refuse its deliveries. This is final. Idempotent.
+    """
     RetireQuery: _aio.UnaryUnaryMultiCallable[_injection_pb2.RetireQueryRequest, _injection_pb2.RetireQueryResponse]  # type: ignore[assignment]
-    """A query that nobody will ever go on with, whose batches are to be forgotten, for good; idempotent."""
+    """Retires a query that no program will continue. Receivers drop the ids of its batches. This is final. Idempotent."""
 
 class InjectionServiceServicer(metaclass=_abc_1.ABCMeta):
-    """The master, for injectors (5.2). Records themselves go to the workers by DeliveryService."""
+    """Served by the master, for injectors (5.2). Injectors send the records to the workers, by DeliveryService."""
 
     @_abc_1.abstractmethod
     def OpenInjector(
@@ -71,7 +81,9 @@ class InjectionServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _injection_pb2.OpenInjectorRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_injection_pb2.OpenInjectorResponse, _abc.Awaitable[_injection_pb2.OpenInjectorResponse]]:
-        """Announces an injector process of a stream, and draws its sequencer: older ones of that name are dead."""
+        """Registers an injector process of a stream, and draws its sequencer. From then on, an earlier process of the same
+        name is refused.
+        """
 
     @_abc_1.abstractmethod
     def ListInjectors(
@@ -86,14 +98,15 @@ class InjectionServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _injection_pb2.GetBatchCursorRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_injection_pb2.GetBatchCursorResponse, _abc.Awaitable[_injection_pb2.GetBatchCursorResponse]]:
-        """The last batch of a query that is wholly in, and moving it on."""
+        """Returns the last committed batch of a query."""
 
     @_abc_1.abstractmethod
     def CommitBatch(
         self,
         request: _injection_pb2.CommitBatchRequest,
         context: _ServicerContext,
-    ) -> _typing.Union[_injection_pb2.CommitBatchResponse, _abc.Awaitable[_injection_pb2.CommitBatchResponse]]: ...
+    ) -> _typing.Union[_injection_pb2.CommitBatchResponse, _abc.Awaitable[_injection_pb2.CommitBatchResponse]]:
+        """Sets the last committed batch of a query. The caller has received the ACKs of all its records."""
 
     @_abc_1.abstractmethod
     def ListBatchCursors(
@@ -108,7 +121,9 @@ class InjectionServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _injection_pb2.RetireInjectorRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_injection_pb2.RetireInjectorResponse, _abc.Awaitable[_injection_pb2.RetireInjectorResponse]]:
-        """A process that has finished, and whose records are to be forgotten, for good; idempotent."""
+        """Retires an injector process that has finished or is no longer expected. Receivers drop the ids of its records, and
+        refuse its deliveries. This is final. Idempotent.
+        """
 
     @_abc_1.abstractmethod
     def RetireQuery(
@@ -116,6 +131,6 @@ class InjectionServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _injection_pb2.RetireQueryRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_injection_pb2.RetireQueryResponse, _abc.Awaitable[_injection_pb2.RetireQueryResponse]]:
-        """A query that nobody will ever go on with, whose batches are to be forgotten, for good; idempotent."""
+        """Retires a query that no program will continue. Receivers drop the ids of its batches. This is final. Idempotent."""
 
 def add_InjectionServiceServicer_to_server(servicer: InjectionServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -60,22 +60,22 @@ class InspectKeyResponse(_message.Message):
     STATE_ERROR_FIELD_NUMBER: _builtins.int
     STOPPED_FIELD_NUMBER: _builtins.int
     journal: _builtins.str
-    """The commit that this shows."""
+    """The journal and the commit number of the state that this response shows."""
     commit: _builtins.int
     state: _builtins.bytes
     state_text: _builtins.str
-    """The state as text, where its type can be shown so."""
+    """The state as text, if its type has a text form."""
     hold_us: _builtins.int
     pending_productions: _builtins.int
-    """Productions of this key that are not ACKed yet."""
+    """The number of this key's productions that are not ACKed yet."""
     pending_records: _builtins.int
-    """Records of this key received and not yet committed."""
+    """The number of this key's received records that are not committed yet."""
     waits: _builtins.str
-    """Why the key waits, in words; empty if it does not."""
+    """The reason why the key waits, as text. Empty if it does not wait."""
     state_error: _builtins.str
-    """Why the state cannot be read; empty if it can."""
+    """The reason why the state cannot be read. Empty if it can be read."""
     stopped: _builtins.str
-    """The computation stands still by its failure policy, and why."""
+    """The reason why the failure policy has stopped the computation. Empty if it has not."""
     @_builtins.property
     def timers(self) -> _containers.RepeatedCompositeFieldContainer[Global___TimerStatus]: ...
     @_builtins.property
@@ -125,25 +125,30 @@ class KeyFailure(_message.Message):
     SINCE_US_FIELD_NUMBER: _builtins.int
     LAST_US_FIELD_NUMBER: _builtins.int
     NEXT_ATTEMPT_US_FIELD_NUMBER: _builtins.int
+    DEAD_LETTER_PROBLEM_FIELD_NUMBER: _builtins.int
     key: _builtins.bytes
     hook: _builtins.str
     """process_record or process_timer."""
     work: _builtins.str
-    """The record or timer that the hook ran for, in words."""
+    """The record or timer for which the hook ran, as text."""
     error: _builtins.str
     """The error's type."""
     message: _builtins.str
-    """Its message, cut. Empty if so many keys fail that it was not kept."""
+    """The error's message, truncated. Empty if too many keys fail to keep their messages."""
     place: _builtins.str
-    """The line of the user's code that raised it, as "file.py:12 in function"; empty if there is none."""
+    """The line of the user's code that raised the error, as "file.py:12 in function". Empty if there is none."""
     permanent: _builtins.bool
-    """Whether another attempt cannot succeed before the code is changed."""
+    """Whether another attempt can succeed only after a change of the code."""
     attempts: _builtins.int
     since_us: _builtins.int
-    """Wall times of the first and the last attempt that failed, as the interval's present owner saw them."""
+    """Wall times of the first and the last failed attempt at the interval's present owner."""
     last_us: _builtins.int
     next_attempt_us: _builtins.int
-    """Absent if there is none: the computation stands still, or the work was given up."""
+    """Wall time of the next attempt. Absent if there is none: the computation is stopped, or the work is abandoned."""
+    dead_letter_problem: _builtins.str
+    """Set if the work has no attempts left but cannot become a dead letter. The reason is that a consumer of the dead
+    letters extracts no key from it. The text says why, and what to do. Otherwise empty.
+    """
     def __init__(
         self,
         *,
@@ -158,10 +163,11 @@ class KeyFailure(_message.Message):
         since_us: _builtins.int = ...,
         last_us: _builtins.int = ...,
         next_attempt_us: _builtins.int | None = ...,
+        dead_letter_problem: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_next_attempt_us", b"_next_attempt_us", "next_attempt_us", b"next_attempt_us"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_next_attempt_us", b"_next_attempt_us", "attempts", b"attempts", "error", b"error", "hook", b"hook", "key", b"key", "last_us", b"last_us", "message", b"message", "next_attempt_us", b"next_attempt_us", "permanent", b"permanent", "place", b"place", "since_us", b"since_us", "work", b"work"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_next_attempt_us", b"_next_attempt_us", "attempts", b"attempts", "dead_letter_problem", b"dead_letter_problem", "error", b"error", "hook", b"hook", "key", b"key", "last_us", b"last_us", "message", b"message", "next_attempt_us", b"next_attempt_us", "permanent", b"permanent", "place", b"place", "since_us", b"since_us", "work", b"work"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__next_attempt_us: _TypeAlias = _typing.Literal["next_attempt_us"]  # noqa: Y015
     _WhichOneofArgType__next_attempt_us: _TypeAlias = _typing.Literal["_next_attempt_us", b"_next_attempt_us"]  # noqa: Y015
@@ -171,7 +177,7 @@ Global___KeyFailure: _TypeAlias = KeyFailure  # noqa: Y015
 
 @_typing.final
 class HookFailures(_message.Message):
-    """What hooks of an interval raised since its present owner took over, and for which ones it waits."""
+    """The failures of an interval's hooks since its present owner took over, and the hooks that have not ended."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -180,21 +186,28 @@ class HookFailures(_message.Message):
     OLDEST_FIELD_NUMBER: _builtins.int
     LAST_FIELD_NUMBER: _builtins.int
     AWAITED_FIELD_NUMBER: _builtins.int
+    KEY_FUNCTIONS_FIELD_NUMBER: _builtins.int
     attempts: _builtins.int
-    """Attempts that failed."""
+    """The number of failed attempts."""
     blocked_keys: _builtins.int
-    """Keys that are blocked now."""
+    """The number of keys that are blocked now."""
     @_builtins.property
     def oldest(self) -> _containers.RepeatedCompositeFieldContainer[Global___KeyFailure]:
-        """Some of these, those first that have failed longest."""
+        """Some of the blocked keys. The key that has failed longest comes first."""
 
     @_builtins.property
     def last(self) -> Global___KeyFailure:
-        """The newest failure, whether or not its key is still blocked. Absent if nothing has failed."""
+        """The newest failure. Its key may be unblocked by now. Absent if nothing has failed."""
 
     @_builtins.property
     def awaited(self) -> _containers.RepeatedCompositeFieldContainer[Global___AwaitedHook]:
-        """Asynchronous hooks that have not ended for long: some of them, those first that wait longest."""
+        """Some of the asynchronous hooks that have run for long without an end. The longest wait comes first."""
+
+    @_builtins.property
+    def key_functions(self) -> _containers.RepeatedCompositeFieldContainer[Global___KeyFunctionFailure]:
+        """Only for a whole computation: key functions of its inputs that raise. Workers report these separately, because a
+        record without a key belongs to no interval.
+        """
 
     def __init__(
         self,
@@ -204,14 +217,71 @@ class HookFailures(_message.Message):
         oldest: _abc.Iterable[Global___KeyFailure] | None = ...,
         last: Global___KeyFailure | None = ...,
         awaited: _abc.Iterable[Global___AwaitedHook] | None = ...,
+        key_functions: _abc.Iterable[Global___KeyFunctionFailure] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["last", b"last"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempts", b"attempts", "awaited", b"awaited", "blocked_keys", b"blocked_keys", "last", b"last", "oldest", b"oldest"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempts", b"attempts", "awaited", b"awaited", "blocked_keys", b"blocked_keys", "key_functions", b"key_functions", "last", b"last", "oldest", b"oldest"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___HookFailures: _TypeAlias = HookFailures  # noqa: Y015
+
+@_typing.final
+class KeyFunctionFailure(_message.Message):
+    """A key function that raises at a worker that serves PrepareRecords. A record without a key has no interval."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CONSUMER_FIELD_NUMBER: _builtins.int
+    STREAM_FIELD_NUMBER: _builtins.int
+    EXTRACTOR_FIELD_NUMBER: _builtins.int
+    ERROR_FIELD_NUMBER: _builtins.int
+    MESSAGE_FIELD_NUMBER: _builtins.int
+    PLACE_FIELD_NUMBER: _builtins.int
+    ATTEMPTS_FIELD_NUMBER: _builtins.int
+    SINCE_US_FIELD_NUMBER: _builtins.int
+    LAST_US_FIELD_NUMBER: _builtins.int
+    WAITING_FIELD_NUMBER: _builtins.int
+    consumer: _builtins.str
+    """The incarnation id of the consuming computation."""
+    stream: _builtins.str
+    extractor: _builtins.str
+    """The part that raised: "key function", or "key 'user.id'" for a field path, or "decoder" if decoding failed."""
+    error: _builtins.str
+    """The last error: its type, its truncated message, and the line of the user's code that raised it (empty if none)."""
+    message: _builtins.str
+    place: _builtins.str
+    attempts: _builtins.int
+    """The number of calls that raised. A minute without a failure ends the count."""
+    since_us: _builtins.int
+    """Wall times of the first and the last of these calls."""
+    last_us: _builtins.int
+    @_builtins.property
+    def waiting(self) -> _containers.RepeatedCompositeFieldContainer[_common_pb2.WaitingRecords]:
+        """The injector processes whose records wait for their keys now, sorted by name. The number of entries is bounded."""
+
+    def __init__(
+        self,
+        *,
+        consumer: _builtins.str = ...,
+        stream: _builtins.str = ...,
+        extractor: _builtins.str = ...,
+        error: _builtins.str = ...,
+        message: _builtins.str = ...,
+        place: _builtins.str = ...,
+        attempts: _builtins.int = ...,
+        since_us: _builtins.int = ...,
+        last_us: _builtins.int = ...,
+        waiting: _abc.Iterable[_common_pb2.WaitingRecords] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempts", b"attempts", "consumer", b"consumer", "error", b"error", "extractor", b"extractor", "last_us", b"last_us", "message", b"message", "place", b"place", "since_us", b"since_us", "stream", b"stream", "waiting", b"waiting"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___KeyFunctionFailure: _TypeAlias = KeyFunctionFailure  # noqa: Y015
 
 @_typing.final
 class AwaitedHook(_message.Message):
@@ -227,9 +297,9 @@ class AwaitedHook(_message.Message):
     hook: _builtins.str
     """process_record or process_timer."""
     work: _builtins.str
-    """The record or timer that the hook runs for, in words."""
+    """The record or timer for which the hook runs, as text."""
     since_us: _builtins.int
-    """The wall time when it began."""
+    """The wall time when the hook started."""
     def __init__(
         self,
         *,
@@ -248,7 +318,7 @@ Global___AwaitedHook: _TypeAlias = AwaitedHook  # noqa: Y015
 
 @_typing.final
 class HookTime(_message.Message):
-    """A hook's totals since the interval's present owner took over."""
+    """Totals of a hook since the interval's present owner took over."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -261,11 +331,11 @@ class HookTime(_message.Message):
     """process_record or process_timer."""
     calls: _builtins.int
     seconds: _builtins.float
-    """Measured for each batch of calls. Of an asynchronous hook with what it waits for."""
+    """Seconds of all calls, measured per batch of calls. The time of an asynchronous hook includes its waits."""
     failures: _builtins.int
-    """Attempts that failed."""
+    """The number of failed attempts."""
     blocked: _builtins.int
-    """Batches of calls that kept the event loop longer than worker.slow_hook_seconds."""
+    """The number of call batches that blocked the event loop longer than worker.slow_hook_seconds."""
     def __init__(
         self,
         *,
@@ -370,7 +440,7 @@ class GetIntervalStatusResponse(_message.Message):
     cached_bytes: _builtins.int
     pinned_bytes: _builtins.int
     stopped: _builtins.str
-    """Set while the computation stands still by its failure policy."""
+    """The reason why the failure policy has stopped the computation. Empty if it has not."""
     records_total: _builtins.int
     duplicates_total: _builtins.int
     late_total: _builtins.int
@@ -379,7 +449,7 @@ class GetIntervalStatusResponse(_message.Message):
     def keys(self) -> _common_pb2.KeyInterval: ...
     @_builtins.property
     def hold(self) -> _watermark_pb2.WatermarkHold:
-        """What holds the output watermark at this moment."""
+        """The hold of the output watermark now."""
 
     @_builtins.property
     def failures(self) -> Global___HookFailures: ...
@@ -442,16 +512,21 @@ class GetWorkerLoadResponse(_message.Message):
     MEMORY_LIMIT_BYTES_FIELD_NUMBER: _builtins.int
     INTERVALS_FIELD_NUMBER: _builtins.int
     HOOKS_FIELD_NUMBER: _builtins.int
+    KEY_FUNCTIONS_FIELD_NUMBER: _builtins.int
     cpu: _builtins.float
-    """Of one core, over the last seconds: 1 is a whole core."""
+    """CPU usage over the last seconds. 1 is a whole core."""
     resident_bytes: _builtins.int
     memory_limit_bytes: _builtins.int
-    """What the machine (or its cgroup) has in all."""
+    """The total memory of the machine or of its cgroup."""
     @_builtins.property
     def intervals(self) -> _containers.RepeatedCompositeFieldContainer[Global___IntervalLoad]: ...
     @_builtins.property
     def hooks(self) -> _containers.RepeatedCompositeFieldContainer[Global___ComputationHook]:
-        """What hooks took in this process since it began, also for intervals that have left it."""
+        """The hooks' times since this process started. They include intervals that have moved to another worker."""
+
+    @_builtins.property
+    def key_functions(self) -> _containers.RepeatedCompositeFieldContainer[Global___KeyFunctionFailure]:
+        """The key functions that raised in this process within the last minute."""
 
     def __init__(
         self,
@@ -461,10 +536,11 @@ class GetWorkerLoadResponse(_message.Message):
         memory_limit_bytes: _builtins.int = ...,
         intervals: _abc.Iterable[Global___IntervalLoad] | None = ...,
         hooks: _abc.Iterable[Global___ComputationHook] | None = ...,
+        key_functions: _abc.Iterable[Global___KeyFunctionFailure] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cpu", b"cpu", "hooks", b"hooks", "intervals", b"intervals", "memory_limit_bytes", b"memory_limit_bytes", "resident_bytes", b"resident_bytes"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cpu", b"cpu", "hooks", b"hooks", "intervals", b"intervals", "key_functions", b"key_functions", "memory_limit_bytes", b"memory_limit_bytes", "resident_bytes", b"resident_bytes"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -472,7 +548,7 @@ Global___GetWorkerLoadResponse: _TypeAlias = GetWorkerLoadResponse  # noqa: Y015
 
 @_typing.final
 class ComputationHook(_message.Message):
-    """A hook's totals over several intervals of a computation."""
+    """Totals of a hook over several intervals of a computation."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -500,7 +576,7 @@ Global___ComputationHook: _TypeAlias = ComputationHook  # noqa: Y015
 
 @_typing.final
 class IntervalLoad(_message.Message):
-    """One interval's share, over the last seconds."""
+    """The load of one interval over the last seconds."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -534,22 +610,26 @@ class IntervalLoad(_message.Message):
     keys: _builtins.int
     cached_bytes: _builtins.int
     independent: _builtins.bool
-    """Nothing is needed of the parents' journals any more (or there are none)."""
+    """Whether the interval needs no parent journals: it has no parents, or needs their journals no more."""
     damaged_rows: _builtins.int
-    """State rows found to be damaged: the keys stand still, or fail by the failure policy, until the rows are restored."""
+    """The number of damaged state rows. Until the rows are restored, their keys are blocked or fail by the failure
+    policy.
+    """
     quarantined: _builtins.bool
-    """The interval itself stands still: something of its journal is missing or damaged. Nothing of it is served."""
+    """Whether the whole interval is quarantined, because a part of its journal is missing or damaged. It is not served."""
     damage: _builtins.str
-    """What is damaged, and how that was told; of several rows one."""
+    """A description of the damage and of how it was detected. If several rows are damaged, it describes one of them."""
     stopped: _builtins.str
-    """Set while the computation stands still by its failure policy."""
+    """The reason why the failure policy has stopped the computation. Empty if it has not."""
     dead_letters: _builtins.int
     slow: _builtins.float
-    """Of busy, what went into slow calls of hooks, which kept the event loop for worker.slow_hook_seconds and more."""
+    """The part of busy spent in slow calls of hooks, in batches that blocked the event loop for worker.slow_hook_seconds
+    or more.
+    """
     @_builtins.property
     def sample(self) -> _containers.RepeatedCompositeFieldContainer[Global___KeyLoad]:
-        """A sample of the keys that cost most, with their share of the interval's records (0 to 1), in the keys' order:
-        enough to tell a key that halves the load, and a key too hot to split.
+        """A sample of the most expensive keys, sorted by key, with their share of the interval's records (0 to 1).
+        The master finds in it a key that halves the load, and a key that is too hot to split.
         """
 
     @_builtins.property

@@ -26,7 +26,7 @@ if _version_not_supported:
 
 
 class InspectionServiceStub:
-    """A worker answers for the intervals that it owns, from the state that its last commit left.
+    """Served by each worker, for the intervals that it owns. Responses show the state after the interval's last commit.
     """
 
     def __init__(self, channel):
@@ -53,23 +53,25 @@ class InspectionServiceStub:
 
 
 class InspectionServiceServicer:
-    """A worker answers for the intervals that it owns, from the state that its last commit left.
+    """Served by each worker, for the intervals that it owns. Responses show the state after the interval's last commit.
     """
 
     def InspectKey(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+        """Returns the state, the timers and the pending work of one key.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def GetIntervalStatus(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+        """Returns the progress, the size and the failures of one interval.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def GetWorkerLoad(self, request, context):
-        """What the process and each of its intervals cost, for balancing.
+        """Returns the load of the process and of each of its intervals. The master balances by it.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -102,7 +104,7 @@ def add_InspectionServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class InspectionService:
-    """A worker answers for the intervals that it owns, from the state that its last commit left.
+    """Served by each worker, for the intervals that it owns. Responses show the state after the interval's last commit.
     """
 
     @staticmethod

@@ -27,43 +27,49 @@ GRPC_GENERATED_VERSION: str
 GRPC_VERSION: str
 
 class InspectionServiceStub:
-    """A worker answers for the intervals that it owns, from the state that its last commit left."""
+    """Served by each worker, for the intervals that it owns. Responses show the state after the interval's last commit."""
 
     @_typing.overload
     def __new__(cls, channel: _grpc.Channel) -> _Self: ...
     @_typing.overload
     def __new__(cls, channel: _aio.Channel) -> InspectionServiceAsyncStub: ...
     InspectKey: _grpc.UnaryUnaryMultiCallable[_inspection_pb2.InspectKeyRequest, _inspection_pb2.InspectKeyResponse]
+    """Returns the state, the timers and the pending work of one key."""
     GetIntervalStatus: _grpc.UnaryUnaryMultiCallable[_inspection_pb2.GetIntervalStatusRequest, _inspection_pb2.GetIntervalStatusResponse]
+    """Returns the progress, the size and the failures of one interval."""
     GetWorkerLoad: _grpc.UnaryUnaryMultiCallable[_inspection_pb2.GetWorkerLoadRequest, _inspection_pb2.GetWorkerLoadResponse]
-    """What the process and each of its intervals cost, for balancing."""
+    """Returns the load of the process and of each of its intervals. The master balances by it."""
 
 @_typing.type_check_only
 class InspectionServiceAsyncStub(InspectionServiceStub):
-    """A worker answers for the intervals that it owns, from the state that its last commit left."""
+    """Served by each worker, for the intervals that it owns. Responses show the state after the interval's last commit."""
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     InspectKey: _aio.UnaryUnaryMultiCallable[_inspection_pb2.InspectKeyRequest, _inspection_pb2.InspectKeyResponse]  # type: ignore[assignment]
+    """Returns the state, the timers and the pending work of one key."""
     GetIntervalStatus: _aio.UnaryUnaryMultiCallable[_inspection_pb2.GetIntervalStatusRequest, _inspection_pb2.GetIntervalStatusResponse]  # type: ignore[assignment]
+    """Returns the progress, the size and the failures of one interval."""
     GetWorkerLoad: _aio.UnaryUnaryMultiCallable[_inspection_pb2.GetWorkerLoadRequest, _inspection_pb2.GetWorkerLoadResponse]  # type: ignore[assignment]
-    """What the process and each of its intervals cost, for balancing."""
+    """Returns the load of the process and of each of its intervals. The master balances by it."""
 
 class InspectionServiceServicer(metaclass=_abc_1.ABCMeta):
-    """A worker answers for the intervals that it owns, from the state that its last commit left."""
+    """Served by each worker, for the intervals that it owns. Responses show the state after the interval's last commit."""
 
     @_abc_1.abstractmethod
     def InspectKey(
         self,
         request: _inspection_pb2.InspectKeyRequest,
         context: _ServicerContext,
-    ) -> _typing.Union[_inspection_pb2.InspectKeyResponse, _abc.Awaitable[_inspection_pb2.InspectKeyResponse]]: ...
+    ) -> _typing.Union[_inspection_pb2.InspectKeyResponse, _abc.Awaitable[_inspection_pb2.InspectKeyResponse]]:
+        """Returns the state, the timers and the pending work of one key."""
 
     @_abc_1.abstractmethod
     def GetIntervalStatus(
         self,
         request: _inspection_pb2.GetIntervalStatusRequest,
         context: _ServicerContext,
-    ) -> _typing.Union[_inspection_pb2.GetIntervalStatusResponse, _abc.Awaitable[_inspection_pb2.GetIntervalStatusResponse]]: ...
+    ) -> _typing.Union[_inspection_pb2.GetIntervalStatusResponse, _abc.Awaitable[_inspection_pb2.GetIntervalStatusResponse]]:
+        """Returns the progress, the size and the failures of one interval."""
 
     @_abc_1.abstractmethod
     def GetWorkerLoad(
@@ -71,6 +77,6 @@ class InspectionServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _inspection_pb2.GetWorkerLoadRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_inspection_pb2.GetWorkerLoadResponse, _abc.Awaitable[_inspection_pb2.GetWorkerLoadResponse]]:
-        """What the process and each of its intervals cost, for balancing."""
+        """Returns the load of the process and of each of its intervals. The master balances by it."""
 
 def add_InspectionServiceServicer_to_server(servicer: InspectionServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

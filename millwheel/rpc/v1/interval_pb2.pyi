@@ -29,9 +29,9 @@ class ListIntervalsRequest(_message.Message):
     PAGE_SIZE_FIELD_NUMBER: _builtins.int
     PAGE_TOKEN_FIELD_NUMBER: _builtins.int
     topology: _builtins.str
-    """Empty: all, and the streams' logs."""
+    """Empty: all topologies and the streams' logs."""
     computation: _builtins.str
-    """A computation of it; empty: all."""
+    """A computation of the topology. Empty: all."""
     page_size: _builtins.int
     page_token: _builtins.str
     def __init__(
@@ -86,16 +86,16 @@ class IntervalStatus(_message.Message):
     topology: _builtins.str
     computation: _builtins.str
     stream: _builtins.str
-    """Set, instead of topology and computation, where the interval is the log of a stream."""
+    """Set instead of topology and computation if the interval is the log of a stream."""
     @_builtins.property
     def interval(self) -> _catalog_pb2.IntervalRecord: ...
     @_builtins.property
     def load(self) -> _inspection_pb2.IntervalLoad:
-        """As the owner last told; absent if it has not."""
+        """The owner's last load report. Absent if there is none."""
 
     @_builtins.property
     def hot_keys(self) -> _containers.RepeatedCompositeFieldContainer[_inspection_pb2.KeyLoad]:
-        """Keys of it that no split can relieve: the interval is too busy, and they are why."""
+        """Keys that make the interval too busy and whose load no split can reduce."""
 
     def __init__(
         self,
@@ -117,8 +117,8 @@ Global___IntervalStatus: _TypeAlias = IntervalStatus  # noqa: Y015
 
 @_typing.final
 class IntervalName(_message.Message):
-    """Where a request names an interval: by its journal, or by any key that it holds. With neither, the computation's only
-    interval; with a journal, topology and computation may be left out.
+    """The name of an interval in a request: its journal, or any key in it. With a journal, topology and computation may be
+    empty. With neither journal nor key, it is the computation's only interval.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -157,7 +157,7 @@ class MoveIntervalRequest(_message.Message):
     WORKER_ID_FIELD_NUMBER: _builtins.int
     REQUEST_ID_FIELD_NUMBER: _builtins.int
     worker_id: _builtins.str
-    """Empty: wherever the load is least."""
+    """Empty: the worker with the smallest load."""
     request_id: _builtins.str
     @_builtins.property
     def interval(self) -> Global___IntervalName: ...
@@ -205,10 +205,10 @@ class SplitIntervalRequest(_message.Message):
     REQUEST_ID_FIELD_NUMBER: _builtins.int
     WORKER_ID_FIELD_NUMBER: _builtins.int
     at: _builtins.bytes
-    """The first key of the upper half; absent: where the load is halved."""
+    """The first key of the upper half. Absent: the key that halves the load."""
     request_id: _builtins.str
     worker_id: _builtins.str
-    """Who is to own the upper half; empty: the owner of the whole."""
+    """The new owner of the upper half. Empty: the owner of the interval that is split."""
     @_builtins.property
     def interval(self) -> Global___IntervalName: ...
     def __init__(
@@ -258,7 +258,7 @@ class MergeIntervalsRequest(_message.Message):
     WORKER_ID_FIELD_NUMBER: _builtins.int
     request_id: _builtins.str
     worker_id: _builtins.str
-    """Who is to own the whole; empty: the owner of the interval that is named."""
+    """The owner of the merged interval. Empty: the owner of the named interval."""
     @_builtins.property
     def interval(self) -> Global___IntervalName: ...
     def __init__(

@@ -26,7 +26,7 @@ if _version_not_supported:
 
 
 class IntervalServiceStub:
-    """The master: who owns which keys (section 4.1, 7.1).
+    """Served by the master. It lists and changes the intervals and their owners (4.1, 7.1).
     """
 
     def __init__(self, channel):
@@ -58,7 +58,7 @@ class IntervalServiceStub:
 
 
 class IntervalServiceServicer:
-    """The master: who owns which keys (section 4.1, 7.1).
+    """Served by the master. It lists and changes the intervals and their owners (4.1, 7.1).
     """
 
     def ListIntervals(self, request, context):
@@ -68,21 +68,21 @@ class IntervalServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def MoveInterval(self, request, context):
-        """Gives an interval to another worker, under a fresh sequencer.
+        """Assigns an interval to another worker, under a fresh sequencer.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def SplitInterval(self, request, context):
-        """Cuts an interval in two at a key; no state is copied.
+        """Splits an interval in two at a key. No state is copied.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def MergeIntervals(self, request, context):
-        """Makes one interval of the one that holds a key and its neighbour after it.
+        """Merges the named interval with the next one in key order.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -120,7 +120,7 @@ def add_IntervalServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class IntervalService:
-    """The master: who owns which keys (section 4.1, 7.1).
+    """Served by the master. It lists and changes the intervals and their owners (4.1, 7.1).
     """
 
     @staticmethod

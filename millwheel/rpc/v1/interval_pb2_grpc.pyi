@@ -27,7 +27,7 @@ GRPC_GENERATED_VERSION: str
 GRPC_VERSION: str
 
 class IntervalServiceStub:
-    """The master: who owns which keys (section 4.1, 7.1)."""
+    """Served by the master. It lists and changes the intervals and their owners (4.1, 7.1)."""
 
     @_typing.overload
     def __new__(cls, channel: _grpc.Channel) -> _Self: ...
@@ -35,27 +35,27 @@ class IntervalServiceStub:
     def __new__(cls, channel: _aio.Channel) -> IntervalServiceAsyncStub: ...
     ListIntervals: _grpc.UnaryUnaryMultiCallable[_interval_pb2.ListIntervalsRequest, _interval_pb2.ListIntervalsResponse]
     MoveInterval: _grpc.UnaryUnaryMultiCallable[_interval_pb2.MoveIntervalRequest, _interval_pb2.MoveIntervalResponse]
-    """Gives an interval to another worker, under a fresh sequencer."""
+    """Assigns an interval to another worker, under a fresh sequencer."""
     SplitInterval: _grpc.UnaryUnaryMultiCallable[_interval_pb2.SplitIntervalRequest, _interval_pb2.SplitIntervalResponse]
-    """Cuts an interval in two at a key; no state is copied."""
+    """Splits an interval in two at a key. No state is copied."""
     MergeIntervals: _grpc.UnaryUnaryMultiCallable[_interval_pb2.MergeIntervalsRequest, _interval_pb2.MergeIntervalsResponse]
-    """Makes one interval of the one that holds a key and its neighbour after it."""
+    """Merges the named interval with the next one in key order."""
 
 @_typing.type_check_only
 class IntervalServiceAsyncStub(IntervalServiceStub):
-    """The master: who owns which keys (section 4.1, 7.1)."""
+    """Served by the master. It lists and changes the intervals and their owners (4.1, 7.1)."""
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     ListIntervals: _aio.UnaryUnaryMultiCallable[_interval_pb2.ListIntervalsRequest, _interval_pb2.ListIntervalsResponse]  # type: ignore[assignment]
     MoveInterval: _aio.UnaryUnaryMultiCallable[_interval_pb2.MoveIntervalRequest, _interval_pb2.MoveIntervalResponse]  # type: ignore[assignment]
-    """Gives an interval to another worker, under a fresh sequencer."""
+    """Assigns an interval to another worker, under a fresh sequencer."""
     SplitInterval: _aio.UnaryUnaryMultiCallable[_interval_pb2.SplitIntervalRequest, _interval_pb2.SplitIntervalResponse]  # type: ignore[assignment]
-    """Cuts an interval in two at a key; no state is copied."""
+    """Splits an interval in two at a key. No state is copied."""
     MergeIntervals: _aio.UnaryUnaryMultiCallable[_interval_pb2.MergeIntervalsRequest, _interval_pb2.MergeIntervalsResponse]  # type: ignore[assignment]
-    """Makes one interval of the one that holds a key and its neighbour after it."""
+    """Merges the named interval with the next one in key order."""
 
 class IntervalServiceServicer(metaclass=_abc_1.ABCMeta):
-    """The master: who owns which keys (section 4.1, 7.1)."""
+    """Served by the master. It lists and changes the intervals and their owners (4.1, 7.1)."""
 
     @_abc_1.abstractmethod
     def ListIntervals(
@@ -70,7 +70,7 @@ class IntervalServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _interval_pb2.MoveIntervalRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_interval_pb2.MoveIntervalResponse, _abc.Awaitable[_interval_pb2.MoveIntervalResponse]]:
-        """Gives an interval to another worker, under a fresh sequencer."""
+        """Assigns an interval to another worker, under a fresh sequencer."""
 
     @_abc_1.abstractmethod
     def SplitInterval(
@@ -78,7 +78,7 @@ class IntervalServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _interval_pb2.SplitIntervalRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_interval_pb2.SplitIntervalResponse, _abc.Awaitable[_interval_pb2.SplitIntervalResponse]]:
-        """Cuts an interval in two at a key; no state is copied."""
+        """Splits an interval in two at a key. No state is copied."""
 
     @_abc_1.abstractmethod
     def MergeIntervals(
@@ -86,6 +86,6 @@ class IntervalServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _interval_pb2.MergeIntervalsRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_interval_pb2.MergeIntervalsResponse, _abc.Awaitable[_interval_pb2.MergeIntervalsResponse]]:
-        """Makes one interval of the one that holds a key and its neighbour after it."""
+        """Merges the named interval with the next one in key order."""
 
 def add_IntervalServiceServicer_to_server(servicer: IntervalServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -27,15 +27,17 @@ class _SubscribeFromEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Subscri
     DESCRIPTOR: _descriptor.EnumDescriptor
     SUBSCRIBE_FROM_UNSPECIFIED: _SubscribeFrom.ValueType  # 0
     SUBSCRIBE_FROM_OLDEST: _SubscribeFrom.ValueType  # 1
-    """The oldest record kept."""
+    """The oldest record that the log still has."""
     SUBSCRIBE_FROM_NOW: _SubscribeFrom.ValueType  # 2
+    """The next record that the log appends."""
 
 class SubscribeFrom(_SubscribeFrom, metaclass=_SubscribeFromEnumTypeWrapper): ...
 
 SUBSCRIBE_FROM_UNSPECIFIED: SubscribeFrom.ValueType  # 0
 SUBSCRIBE_FROM_OLDEST: SubscribeFrom.ValueType  # 1
-"""The oldest record kept."""
+"""The oldest record that the log still has."""
 SUBSCRIBE_FROM_NOW: SubscribeFrom.ValueType  # 2
+"""The next record that the log appends."""
 Global___SubscribeFrom: _TypeAlias = SubscribeFrom  # noqa: Y015
 
 @_typing.final
@@ -78,22 +80,26 @@ class SubscribeStart(_message.Message):
     INCARNATION_FIELD_NUMBER: _builtins.int
     stream: _builtins.str
     cursor: _builtins.str
-    """The cursor; empty: a tail without one, that keeps nothing."""
+    """The name of the cursor. Empty: a tail without a cursor, for which no records are kept."""
     begin: Global___SubscribeFrom.ValueType
-    """Where a cursor that does not exist yet begins, or a tail. Unspecified: a cursor at the oldest record, a tail now."""
+    """The start of a new cursor or of a tail. Unspecified: a cursor starts at the oldest record, a tail starts now."""
     window: _builtins.int
-    """Records sent beyond the cursor's last ACK, at most; 0: the log's default. A tail is bounded by the flow of the call alone."""
+    """The maximum number of records sent beyond the cursor's last ACK. 0: the log's default. Only the call's flow control
+    limits a tail.
+    """
     resume_offset: _builtins.int
-    """The call goes on where a broken one was: everything below this offset was received, and is not sent again."""
+    """Set to continue after a broken call. Records below this offset were received, and are not sent again."""
     subscriber_id: _builtins.str
-    """Chosen by the subscriber, the same on each of its calls: one whose cursor another has taken over does not get it back."""
+    """Chosen by the subscriber, and the same on all of its calls. It keeps a subscriber from taking back a cursor that
+    another subscriber has taken over.
+    """
     cursor_life: _builtins.int
-    """The life of the cursor that resume_offset is of, from the broken call's responses; 0 for any. The call ends with
-    CURSOR_DELETED if the cursor was deleted since, be there another of its name or not.
+    """The life of the cursor to which resume_offset belongs, from the broken call's responses. 0: any life. The call ends
+    with CURSOR_DELETED if the cursor was deleted since then, even if a new cursor has the same name.
     """
     incarnation: _builtins.str
-    """The log that is meant, as EnsureStreamLog tells it. A worker that has an earlier log of the stream answers NOT_OWNER:
-    it has not heard yet that the stream came back with another log. Empty: whichever the worker has.
+    """The incarnation id of the log, from EnsureStreamLog. Empty: the log that the worker has. A worker that has an
+    earlier log of the stream answers NOT_OWNER, because it has not received the new log yet.
     """
     def __init__(
         self,
@@ -123,7 +129,7 @@ class SubscribeAck(_message.Message):
 
     BELOW_OFFSET_FIELD_NUMBER: _builtins.int
     below_offset: _builtins.int
-    """Every record below this offset is done with."""
+    """The subscriber has processed every record below this offset."""
     def __init__(
         self,
         *,
@@ -149,16 +155,16 @@ class SubscribeResponse(_message.Message):
     ACKED_OFFSET_FIELD_NUMBER: _builtins.int
     CURSOR_LIFE_FIELD_NUMBER: _builtins.int
     first_offset: _builtins.int
-    """Offsets are consecutive from first_offset. Empty columns: only the watermark moved."""
+    """Offsets are consecutive from first_offset. If the columns are empty, only the watermark has changed."""
     watermark_us: _builtins.int
-    """Every record with a smaller timestamp is at a smaller offset than next_offset, late ones aside.
-    The largest value says that the stream has ended, and that nothing is left to send.
+    """Every record with a smaller timestamp has a smaller offset than next_offset, except late records.
+    The largest value means that the stream has ended and that all records were sent.
     """
     next_offset: _builtins.int
     acked_offset: _builtins.int
-    """The cursor's ACK as the journal has it: everything below is never sent again, to anybody. 0 for a tail."""
+    """The cursor's ACK in the journal. Records below this offset are never sent again to any subscriber. 0 for a tail."""
     cursor_life: _builtins.int
-    """Which life of the cursor this is: a cursor that is deleted and created again has another one. 0 for a tail."""
+    """The cursor's life. A cursor that is deleted and created again has another life. 0 for a tail."""
     @_builtins.property
     def values(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]: ...
     @_builtins.property

@@ -26,7 +26,7 @@ if _version_not_supported:
 
 
 class SubscriptionServiceStub:
-    """A worker, for the streams whose logs it owns.
+    """Served by each worker, for the streams whose logs it owns.
     """
 
     def __init__(self, channel):
@@ -53,11 +53,12 @@ class SubscriptionServiceStub:
 
 
 class SubscriptionServiceServicer:
-    """A worker, for the streams whose logs it owns.
+    """Served by each worker, for the streams whose logs it owns.
     """
 
     def Subscribe(self, request_iterator, context):
-        """Records of a stream from a durable, named cursor; what is ACKed is not sent again, whoever asks.
+        """Sends the records of a stream from a durable, named cursor on. ACKed records are never sent again, to any
+        subscriber of this cursor. Without a cursor, the call is a tail.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -70,7 +71,8 @@ class SubscriptionServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def DeleteCursor(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+        """Deletes a cursor. The log keeps no more records for it.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
@@ -102,7 +104,7 @@ def add_SubscriptionServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class SubscriptionService:
-    """A worker, for the streams whose logs it owns.
+    """Served by each worker, for the streams whose logs it owns.
     """
 
     @staticmethod

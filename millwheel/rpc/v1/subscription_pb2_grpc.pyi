@@ -27,29 +27,35 @@ GRPC_GENERATED_VERSION: str
 GRPC_VERSION: str
 
 class SubscriptionServiceStub:
-    """A worker, for the streams whose logs it owns."""
+    """Served by each worker, for the streams whose logs it owns."""
 
     @_typing.overload
     def __new__(cls, channel: _grpc.Channel) -> _Self: ...
     @_typing.overload
     def __new__(cls, channel: _aio.Channel) -> SubscriptionServiceAsyncStub: ...
     Subscribe: _grpc.StreamStreamMultiCallable[_subscription_pb2.SubscribeRequest, _subscription_pb2.SubscribeResponse]
-    """Records of a stream from a durable, named cursor; what is ACKed is not sent again, whoever asks."""
+    """Sends the records of a stream from a durable, named cursor on. ACKed records are never sent again, to any
+    subscriber of this cursor. Without a cursor, the call is a tail.
+    """
     ListCursors: _grpc.UnaryUnaryMultiCallable[_subscription_pb2.ListCursorsRequest, _subscription_pb2.ListCursorsResponse]
     DeleteCursor: _grpc.UnaryUnaryMultiCallable[_subscription_pb2.DeleteCursorRequest, _subscription_pb2.DeleteCursorResponse]
+    """Deletes a cursor. The log keeps no more records for it."""
 
 @_typing.type_check_only
 class SubscriptionServiceAsyncStub(SubscriptionServiceStub):
-    """A worker, for the streams whose logs it owns."""
+    """Served by each worker, for the streams whose logs it owns."""
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     Subscribe: _aio.StreamStreamMultiCallable[_subscription_pb2.SubscribeRequest, _subscription_pb2.SubscribeResponse]  # type: ignore[assignment]
-    """Records of a stream from a durable, named cursor; what is ACKed is not sent again, whoever asks."""
+    """Sends the records of a stream from a durable, named cursor on. ACKed records are never sent again, to any
+    subscriber of this cursor. Without a cursor, the call is a tail.
+    """
     ListCursors: _aio.UnaryUnaryMultiCallable[_subscription_pb2.ListCursorsRequest, _subscription_pb2.ListCursorsResponse]  # type: ignore[assignment]
     DeleteCursor: _aio.UnaryUnaryMultiCallable[_subscription_pb2.DeleteCursorRequest, _subscription_pb2.DeleteCursorResponse]  # type: ignore[assignment]
+    """Deletes a cursor. The log keeps no more records for it."""
 
 class SubscriptionServiceServicer(metaclass=_abc_1.ABCMeta):
-    """A worker, for the streams whose logs it owns."""
+    """Served by each worker, for the streams whose logs it owns."""
 
     @_abc_1.abstractmethod
     def Subscribe(
@@ -57,7 +63,9 @@ class SubscriptionServiceServicer(metaclass=_abc_1.ABCMeta):
         request_iterator: _MaybeAsyncIterator[_subscription_pb2.SubscribeRequest],
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_subscription_pb2.SubscribeResponse], _abc.AsyncIterator[_subscription_pb2.SubscribeResponse]]:
-        """Records of a stream from a durable, named cursor; what is ACKed is not sent again, whoever asks."""
+        """Sends the records of a stream from a durable, named cursor on. ACKed records are never sent again, to any
+        subscriber of this cursor. Without a cursor, the call is a tail.
+        """
 
     @_abc_1.abstractmethod
     def ListCursors(
@@ -71,6 +79,7 @@ class SubscriptionServiceServicer(metaclass=_abc_1.ABCMeta):
         self,
         request: _subscription_pb2.DeleteCursorRequest,
         context: _ServicerContext,
-    ) -> _typing.Union[_subscription_pb2.DeleteCursorResponse, _abc.Awaitable[_subscription_pb2.DeleteCursorResponse]]: ...
+    ) -> _typing.Union[_subscription_pb2.DeleteCursorResponse, _abc.Awaitable[_subscription_pb2.DeleteCursorResponse]]:
+        """Deletes a cursor. The log keeps no more records for it."""
 
 def add_SubscriptionServiceServicer_to_server(servicer: SubscriptionServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

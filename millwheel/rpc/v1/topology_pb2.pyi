@@ -27,23 +27,23 @@ class _ValueFormatEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ValueForm
     DESCRIPTOR: _descriptor.EnumDescriptor
     VALUE_FORMAT_UNSPECIFIED: _ValueFormat.ValueType  # 0
     VALUE_FORMAT_MSGPACK: _ValueFormat.ValueType  # 1
-    """MessagePack, structs as maps from field names."""
+    """MessagePack. A struct is a map from field names to values."""
     VALUE_FORMAT_PROTOBUF: _ValueFormat.ValueType  # 2
     VALUE_FORMAT_RAW: _ValueFormat.ValueType  # 3
-    """Bytes as the user gave them."""
+    """The user's bytes, unchanged."""
     VALUE_FORMAT_CUSTOM: _ValueFormat.ValueType  # 4
-    """A codec of the user's own, known only to the code package."""
+    """A codec of the user. Only the code package contains it."""
 
 class ValueFormat(_ValueFormat, metaclass=_ValueFormatEnumTypeWrapper): ...
 
 VALUE_FORMAT_UNSPECIFIED: ValueFormat.ValueType  # 0
 VALUE_FORMAT_MSGPACK: ValueFormat.ValueType  # 1
-"""MessagePack, structs as maps from field names."""
+"""MessagePack. A struct is a map from field names to values."""
 VALUE_FORMAT_PROTOBUF: ValueFormat.ValueType  # 2
 VALUE_FORMAT_RAW: ValueFormat.ValueType  # 3
-"""Bytes as the user gave them."""
+"""The user's bytes, unchanged."""
 VALUE_FORMAT_CUSTOM: ValueFormat.ValueType  # 4
-"""A codec of the user's own, known only to the code package."""
+"""A codec of the user. Only the code package contains it."""
 Global___ValueFormat: _TypeAlias = ValueFormat  # noqa: Y015
 
 class _LatePolicy:
@@ -54,21 +54,22 @@ class _LatePolicyEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_LatePolicy
     DESCRIPTOR: _descriptor.EnumDescriptor
     LATE_POLICY_UNSPECIFIED: _LatePolicy.ValueType  # 0
     LATE_POLICY_PROCESS: _LatePolicy.ValueType  # 1
-    """To process_record with record.late set."""
+    """process_record gets them, with record.late set."""
     LATE_POLICY_DROP: _LatePolicy.ValueType  # 2
-    """Counted and dropped."""
+    """They are counted and dropped."""
     LATE_POLICY_DIVERT: _LatePolicy.ValueType  # 3
-    """Counted and produced to late_stream."""
+    """They are counted and produced to late_stream."""
 
-class LatePolicy(_LatePolicy, metaclass=_LatePolicyEnumTypeWrapper): ...
+class LatePolicy(_LatePolicy, metaclass=_LatePolicyEnumTypeWrapper):
+    """What happens to late records."""
 
 LATE_POLICY_UNSPECIFIED: LatePolicy.ValueType  # 0
 LATE_POLICY_PROCESS: LatePolicy.ValueType  # 1
-"""To process_record with record.late set."""
+"""process_record gets them, with record.late set."""
 LATE_POLICY_DROP: LatePolicy.ValueType  # 2
-"""Counted and dropped."""
+"""They are counted and dropped."""
 LATE_POLICY_DIVERT: LatePolicy.ValueType  # 3
-"""Counted and produced to late_stream."""
+"""They are counted and produced to late_stream."""
 Global___LatePolicy: _TypeAlias = LatePolicy  # noqa: Y015
 
 class _FailureAction:
@@ -80,24 +81,24 @@ class _FailureActionEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Failure
     FAILURE_ACTION_UNSPECIFIED: _FailureAction.ValueType  # 0
     FAILURE_ACTION_RETRY: _FailureAction.ValueType  # 1
     FAILURE_ACTION_DEAD_LETTER: _FailureAction.ValueType  # 2
-    """Its id is committed together with its dead letter."""
+    """The work becomes a dead letter. A record's id is committed together with its dead letter."""
     FAILURE_ACTION_STOP: _FailureAction.ValueType  # 3
-    """The computation stops; nothing is lost, its senders keep what it has not ACKed."""
+    """The computation stops. No record is lost, because the senders keep the records that are not ACKed."""
 
 class FailureAction(_FailureAction, metaclass=_FailureActionEnumTypeWrapper):
-    """What happens to a record whose hook has failed max_attempts times."""
+    """What happens to a record or timer whose hook has failed max_attempts times."""
 
 FAILURE_ACTION_UNSPECIFIED: FailureAction.ValueType  # 0
 FAILURE_ACTION_RETRY: FailureAction.ValueType  # 1
 FAILURE_ACTION_DEAD_LETTER: FailureAction.ValueType  # 2
-"""Its id is committed together with its dead letter."""
+"""The work becomes a dead letter. A record's id is committed together with its dead letter."""
 FAILURE_ACTION_STOP: FailureAction.ValueType  # 3
-"""The computation stops; nothing is lost, its senders keep what it has not ACKed."""
+"""The computation stops. No record is lost, because the senders keep the records that are not ACKed."""
 Global___FailureAction: _TypeAlias = FailureAction  # noqa: Y015
 
 @_typing.final
 class TopologySpec(_message.Message):
-    """What a topology declares. Built by the Python SDK, sent with a code package."""
+    """The declarations of a topology. The Python SDK builds them and sends them with a code package."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -130,7 +131,7 @@ Global___TopologySpec: _TypeAlias = TopologySpec  # noqa: Y015
 
 @_typing.final
 class CodeReference(_message.Message):
-    """The code that the workers load: the package's digest, and where in it the topology stands."""
+    """The code that the workers load: the package's digest, and the topology's place in the package."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -156,7 +157,7 @@ Global___CodeReference: _TypeAlias = CodeReference  # noqa: Y015
 
 @_typing.final
 class StreamSpec(_message.Message):
-    """A stream is known by its name alone; any computation of any topology may consume it."""
+    """A stream. Its name alone identifies it. Any computation of any topology may consume it."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -169,26 +170,33 @@ class StreamSpec(_message.Message):
     RETENTION_FIELD_NUMBER: _builtins.int
     ALLOWED_SKEW_US_FIELD_NUMBER: _builtins.int
     EXTERNAL_FIELD_NUMBER: _builtins.int
+    SCHEMA_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     record_type: _builtins.str
-    """The records' type as a person would write it, for error messages and describe."""
+    """The records' type in readable form, for error messages and describe."""
     format: Global___ValueFormat.ValueType
-    """How values are encoded."""
+    """The encoding of values."""
     injected: _builtins.bool
-    """Whether injectors may feed it."""
+    """Whether injectors may feed the stream."""
     id_slack_us: _builtins.int
-    """For an injected stream: how long past the low watermark the ids of its records are kept (6.1.1)."""
+    """For an injected stream: the time past the low watermark for which the ids of its records are kept (6.1.1)."""
     allowed_skew_us: _builtins.int
-    """For an injected stream: the largest lead of injected timestamps over the low watermark; 0 means no throttle."""
+    """For an injected stream: the maximum lead of injected timestamps over the low watermark. 0: no throttle."""
     external: _builtins.bool
-    """It belongs to another topology: this one consumes it, or produces to it, and says here what type it takes it for."""
+    """Whether the stream belongs to another topology. This topology consumes it or produces to it. The type declared here
+    is the one that this topology expects.
+    """
     @_builtins.property
     def expected_injectors(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """For an injected stream: the injector processes expected by name; empty means as many as announce themselves."""
+        """For an injected stream: the names of the expected injector processes. Empty: all that announce themselves."""
 
     @_builtins.property
     def retention(self) -> Global___Retention:
-        """Records kept for subscribers that do not exist yet."""
+        """The records to keep for future subscribers."""
+
+    @_builtins.property
+    def schema(self) -> Global___RecordSchema:
+        """For an injected stream: the records' type. Absent if only the code package defines it, as with a codec."""
 
     def __init__(
         self,
@@ -202,25 +210,115 @@ class StreamSpec(_message.Message):
         retention: Global___Retention | None = ...,
         allowed_skew_us: _builtins.int = ...,
         external: _builtins.bool = ...,
+        schema: Global___RecordSchema | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["retention", b"retention"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["retention", b"retention", "schema", b"schema"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["allowed_skew_us", b"allowed_skew_us", "expected_injectors", b"expected_injectors", "external", b"external", "format", b"format", "id_slack_us", b"id_slack_us", "injected", b"injected", "name", b"name", "record_type", b"record_type", "retention", b"retention"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["allowed_skew_us", b"allowed_skew_us", "expected_injectors", b"expected_injectors", "external", b"external", "format", b"format", "id_slack_us", b"id_slack_us", "injected", b"injected", "name", b"name", "record_type", b"record_type", "retention", b"retention", "schema", b"schema"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___StreamSpec: _TypeAlias = StreamSpec  # noqa: Y015
 
 @_typing.final
+class RecordSchema(_message.Message):
+    """A record type, complete enough for decoding. So an injector without the user's code can refuse records that no reader
+    can decode.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TYPES_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def types(self) -> _containers.RepeatedCompositeFieldContainer[Global___TypeSchema]:
+        """The types refer to each other by their index in this list. The first one is the record's type."""
+
+    def __init__(
+        self,
+        *,
+        types: _abc.Iterable[Global___TypeSchema] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["types", b"types"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RecordSchema: _TypeAlias = RecordSchema  # noqa: Y015
+
+@_typing.final
+class TypeSchema(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    KIND_FIELD_NUMBER: _builtins.int
+    PARTS_FIELD_NUMBER: _builtins.int
+    FIELDS_FIELD_NUMBER: _builtins.int
+    OPTIONS_FIELD_NUMBER: _builtins.int
+    kind: _builtins.str
+    """The kind by msgspec's name, such as "int", "list" or "struct". A reader accepts any value for an unknown kind."""
+    options: _builtins.bytes
+    """Constraints and similar options by msgspec's names, as a map in MessagePack. Empty if there are none."""
+    @_builtins.property
+    def parts(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """The types within this type: a collection's items, a dict's keys and values, the members of a union."""
+
+    @_builtins.property
+    def fields(self) -> _containers.RepeatedCompositeFieldContainer[Global___FieldSchema]:
+        """The fields of a struct, in their order."""
+
+    def __init__(
+        self,
+        *,
+        kind: _builtins.str = ...,
+        parts: _abc.Iterable[_builtins.int] | None = ...,
+        fields: _abc.Iterable[Global___FieldSchema] | None = ...,
+        options: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["fields", b"fields", "kind", b"kind", "options", b"options", "parts", b"parts"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___TypeSchema: _TypeAlias = TypeSchema  # noqa: Y015
+
+@_typing.final
+class FieldSchema(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    TYPE_FIELD_NUMBER: _builtins.int
+    OPTIONAL_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    """The field's encoded name."""
+    type: _builtins.int
+    optional: _builtins.bool
+    """Whether a record without this field can be read."""
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        type: _builtins.int = ...,
+        optional: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["name", b"name", "optional", b"optional", "type", b"type"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___FieldSchema: _TypeAlias = FieldSchema  # noqa: Y015
+
+@_typing.final
 class Retention(_message.Message):
-    """What a stream that nobody reads keeps: whatever is older or beyond goes."""
+    """The limits of the records that a stream without readers keeps. Older records and records beyond the size are deleted."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     MAX_AGE_US_FIELD_NUMBER: _builtins.int
     MAX_BYTES_FIELD_NUMBER: _builtins.int
     max_age_us: _builtins.int
-    """Counted while the log is served."""
+    """The maximum age. It grows only while the log is served."""
     max_bytes: _builtins.int
     def __init__(
         self,
@@ -262,11 +360,11 @@ class ComputationSpec(_message.Message):
     """Strong productions (6.1.2); false: weak (6.1.3)."""
     late_policy: Global___LatePolicy.ValueType
     late_stream: _builtins.str
-    """Where late records go under LATE_POLICY_DIVERT."""
+    """The stream for late records under LATE_POLICY_DIVERT."""
     state_type: _builtins.str
-    """The state's type as a person would write it."""
+    """The state's type in readable form."""
     straggler_delay_us: _builtins.int
-    """How long a weak production may wait for its ACK before it is stored (6.1.3)."""
+    """The time for which a weak production may wait for its ACK before it is stored (6.1.3)."""
     @_builtins.property
     def inputs(self) -> _containers.RepeatedCompositeFieldContainer[Global___InputSpec]: ...
     @_builtins.property
@@ -275,11 +373,11 @@ class ComputationSpec(_message.Message):
     def failure_policy(self) -> Global___FailurePolicy: ...
     @_builtins.property
     def code(self) -> Global___CodeReference:
-        """Where it runs other code than the topology names, as one that was added by itself does."""
+        """Set if the computation runs other code than the topology's, as one that was added separately does."""
 
     @_builtins.property
     def state(self) -> Global___StateSchema:
-        """What its stored state looks like, so that a new version can be told from one that reads it."""
+        """The form of the stored state. The master uses it to check whether a new version can read the state."""
 
     def __init__(
         self,
@@ -317,10 +415,10 @@ class StateSchema(_message.Message):
     VERSION_FIELD_NUMBER: _builtins.int
     format: Global___ValueFormat.ValueType
     version: _builtins.int
-    """The user's number for it. A larger one says that the computation reads what smaller ones have stored."""
+    """The user's version number of the form. A computation with a larger number can read states of smaller ones."""
     @_builtins.property
     def fields(self) -> _containers.RepeatedCompositeFieldContainer[Global___StateField]:
-        """Every field of the type, those of types within it included, in the order of their paths."""
+        """All fields of the type and of the types within it, sorted by path."""
 
     def __init__(
         self,
@@ -345,10 +443,10 @@ class StateField(_message.Message):
     TYPE_FIELD_NUMBER: _builtins.int
     OPTIONAL_FIELD_NUMBER: _builtins.int
     path: _builtins.str
-    """"windows[].count"; empty: the state itself."""
+    """The field's path, such as "windows[].count". Empty: the state itself."""
     type: _builtins.str
     optional: _builtins.bool
-    """Whether a state that lacks it can be read."""
+    """Whether a state without this field can be read."""
     def __init__(
         self,
         *,
@@ -373,7 +471,7 @@ class InputSpec(_message.Message):
     FEEDBACK_FIELD_NUMBER: _builtins.int
     stream: _builtins.str
     feedback: _builtins.bool
-    """Declared as a feedback edge: takes no part in the input watermark."""
+    """Whether the input is declared as a feedback edge. The input watermark ignores such inputs."""
     @_builtins.property
     def key(self) -> Global___KeySpec: ...
     def __init__(
@@ -393,17 +491,17 @@ Global___InputSpec: _TypeAlias = InputSpec  # noqa: Y015
 
 @_typing.final
 class KeySpec(_message.Message):
-    """How the consumer keys the records of one input (4.2)."""
+    """The way in which the consumer extracts the keys of one input's records (4.2)."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     FIELDS_FIELD_NUMBER: _builtins.int
     FUNCTION_FIELD_NUMBER: _builtins.int
     function: _builtins.str
-    """Set instead of fields where user code extracts the key: "module:qualified name", for error messages."""
+    """Set instead of fields if user code extracts the key: "module:qualified name", for error messages."""
     @_builtins.property
     def fields(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """Dotted field paths; several make a compound key."""
+        """Dotted field paths. Several paths make a compound key."""
 
     def __init__(
         self,
@@ -421,6 +519,8 @@ Global___KeySpec: _TypeAlias = KeySpec  # noqa: Y015
 
 @_typing.final
 class FailurePolicy(_message.Message):
+    """What happens to work whose hook keeps raising."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     ACTION_FIELD_NUMBER: _builtins.int
@@ -429,7 +529,7 @@ class FailurePolicy(_message.Message):
     MAX_BACKOFF_US_FIELD_NUMBER: _builtins.int
     action: Global___FailureAction.ValueType
     max_attempts: _builtins.int
-    """Attempts before the action is taken; 0: retry for ever."""
+    """The number of attempts before the action. 0: retry without limit."""
     initial_backoff_us: _builtins.int
     max_backoff_us: _builtins.int
     def __init__(

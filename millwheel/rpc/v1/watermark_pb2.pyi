@@ -28,38 +28,45 @@ class _HoldKindEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_HoldKind.Val
     DESCRIPTOR: _descriptor.EnumDescriptor
     HOLD_KIND_UNSPECIFIED: _HoldKind.ValueType  # 0
     HOLD_KIND_INPUT: _HoldKind.ValueType  # 1
-    """The input watermark itself: a sender upstream."""
+    """The input watermark: a sender upstream holds it."""
     HOLD_KIND_RECORD: _HoldKind.ValueType  # 2
-    """A record received and not yet committed."""
+    """A received record that is not committed."""
     HOLD_KIND_PRODUCTION: _HoldKind.ValueType  # 3
-    """A production not yet ACKed by its consumer."""
+    """A production that its consumer has not ACKed."""
     HOLD_KIND_TIMER: _HoldKind.ValueType  # 4
+    """A timer that has not fired."""
     HOLD_KIND_STATE: _HoldKind.ValueType  # 5
+    """A hold of a key or of a timer."""
     HOLD_KIND_SILENT: _HoldKind.ValueType  # 6
-    """The interval has no owner, or its owner has not reported."""
+    """The interval has no owner, or its owner has not reported for some time."""
     HOLD_KIND_INJECTOR: _HoldKind.ValueType  # 7
     """An expected injector process that has not announced itself, or has stopped reporting."""
 
-class HoldKind(_HoldKind, metaclass=_HoldKindEnumTypeWrapper): ...
+class HoldKind(_HoldKind, metaclass=_HoldKindEnumTypeWrapper):
+    """What keeps an output watermark from rising."""
 
 HOLD_KIND_UNSPECIFIED: HoldKind.ValueType  # 0
 HOLD_KIND_INPUT: HoldKind.ValueType  # 1
-"""The input watermark itself: a sender upstream."""
+"""The input watermark: a sender upstream holds it."""
 HOLD_KIND_RECORD: HoldKind.ValueType  # 2
-"""A record received and not yet committed."""
+"""A received record that is not committed."""
 HOLD_KIND_PRODUCTION: HoldKind.ValueType  # 3
-"""A production not yet ACKed by its consumer."""
+"""A production that its consumer has not ACKed."""
 HOLD_KIND_TIMER: HoldKind.ValueType  # 4
+"""A timer that has not fired."""
 HOLD_KIND_STATE: HoldKind.ValueType  # 5
+"""A hold of a key or of a timer."""
 HOLD_KIND_SILENT: HoldKind.ValueType  # 6
-"""The interval has no owner, or its owner has not reported."""
+"""The interval has no owner, or its owner has not reported for some time."""
 HOLD_KIND_INJECTOR: HoldKind.ValueType  # 7
 """An expected injector process that has not announced itself, or has stopped reporting."""
 Global___HoldKind: _TypeAlias = HoldKind  # noqa: Y015
 
 @_typing.final
 class AcceptSequencerRequest(_message.Message):
-    """Watermarks are microseconds since the epoch; the smallest int64 is minus infinity, the largest plus infinity."""
+    """In this file, watermarks are microseconds since the epoch. The smallest int64 is minus infinity, the largest is plus
+    infinity.
+    """
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -71,11 +78,12 @@ class AcceptSequencerRequest(_message.Message):
     computation: _builtins.str
     """An incarnation id, or "injector/{stream}"."""
     process: _builtins.str
-    """For an injector instead of keys: its process name."""
+    """For an injector: its process name, instead of keys."""
     sequencer: _builtins.int
     report_number: _builtins.int
-    """An injector process asks whether this report of the sequencer's was taken, or a later one: only then it is answered,
-    and what was taken is journaled, too. FAILED_PRECONDITION (REPORT_NOT_HEARD) otherwise. 0: it does not ask.
+    """For an injector process: requests confirmation that this report of the sequencer, or a later one, was received. The
+    response means that the report is journaled, too. Otherwise the error is FAILED_PRECONDITION (REPORT_NOT_HEARD).
+    0: no confirmation is requested.
     """
     @_builtins.property
     def keys(self) -> _common_pb2.KeyInterval: ...
@@ -102,7 +110,7 @@ class AcceptSequencerResponse(_message.Message):
 
     WATERMARK_US_FIELD_NUMBER: _builtins.int
     watermark_us: _builtins.int
-    """What was last broadcast for these keys."""
+    """The last broadcast value for these keys."""
     def __init__(
         self,
         *,
@@ -159,22 +167,22 @@ class IntervalWatermark(_message.Message):
     watermark_us: _builtins.int
     input_watermark_us: _builtins.int
     idle: _builtins.bool
-    """An injector process that has nothing to send leaves the minimum until it reports again."""
+    """Whether an injector process has nothing to send. The minimum ignores it until it reports again."""
     silence_us: _builtins.int
-    """Explain: how long ago the last report came, microseconds; absent if none has since the sequencer was accepted."""
+    """For ExplainWatermark: microseconds since the last report. Absent if none came since the sequencer was accepted."""
     number: _builtins.int
-    """Grows from report to report of one member and sequencer. One with a smaller number than was heard of was held up on
-    its way, and counts for nothing.
+    """Increases from report to report of one member and sequencer. A report with a smaller number than an earlier one is
+    ignored, because it was delayed on its way.
     """
     @_builtins.property
     def keys(self) -> _common_pb2.KeyInterval: ...
     @_builtins.property
     def hold(self) -> Global___WatermarkHold:
-        """What the value is held by, for explain."""
+        """The hold of the value, for ExplainWatermark."""
 
     @_builtins.property
     def pending(self) -> Global___PendingTimestamps:
-        """Told where it was asked for (ReportResponse.wanted)."""
+        """Set only in response to a request (ReportResponse.wanted)."""
 
     def __init__(
         self,
@@ -203,8 +211,9 @@ Global___IntervalWatermark: _TypeAlias = IntervalWatermark  # noqa: Y015
 
 @_typing.final
 class PendingTimestamps(_message.Message):
-    """The timestamps of what an interval or process has at work: received records that are not committed, productions that
-    are not ACKed, timers, holds. Counted in buckets of 2^shift microseconds: bucket n has the timestamps t with t >> shift = n.
+    """The timestamps of the pending work of an interval or process: received records that are not committed, productions
+    that are not ACKed, timers and holds. They are counted in buckets of 2^shift microseconds. Bucket n contains the
+    timestamps t with t >> shift = n.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -215,12 +224,12 @@ class PendingTimestamps(_message.Message):
     NEWEST_US_FIELD_NUMBER: _builtins.int
     shift: _builtins.int
     newest_us: _builtins.int
-    """The largest timestamp of a record that was seen; minus infinity if none was."""
+    """The largest timestamp of a received record. Minus infinity if there was none."""
     @_builtins.property
     def buckets(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
     @_builtins.property
     def counts(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
-        """Of each bucket, in the same order."""
+        """The number of timestamps in each bucket, in the same order."""
 
     def __init__(
         self,
@@ -246,7 +255,7 @@ class WatermarkHold(_message.Message):
     SUBJECT_FIELD_NUMBER: _builtins.int
     kind: Global___HoldKind.ValueType
     subject: _builtins.str
-    """The key, sender computation, stream or process concerned, where there is one."""
+    """The key, sending computation, stream or process that causes the hold. Empty if there is none."""
     def __init__(
         self,
         *,
@@ -270,15 +279,17 @@ class ReportResponse(_message.Message):
     WANTED_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def refused(self) -> _containers.RepeatedCompositeFieldContainer[Global___IntervalWatermark]:
-        """The reports whose sequencers were refused: the owner is not the owner any more."""
+        """The reports whose sequencers were refused, because the reporter no longer owns the keys."""
 
     @_builtins.property
     def unaccepted(self) -> _containers.RepeatedCompositeFieldContainer[Global___IntervalWatermark]:
-        """Reports whose sequencers were never accepted here, though nothing larger is known: accept, then report again."""
+        """Reports whose sequencers were never accepted here, although no larger one is known. The reporter calls
+        AcceptSequencer, then reports again.
+        """
 
     @_builtins.property
     def wanted(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """Computations of which the pending timestamps are wanted now, once."""
+        """Computations whose pending timestamps are requested now, once."""
 
     def __init__(
         self,
@@ -346,9 +357,9 @@ class ComputationWatermark(_message.Message):
     watermark_us: _builtins.int
     @_builtins.property
     def sequencers(self) -> _containers.RepeatedCompositeFieldContainer[Global___IntervalSequencer]:
-        """The sequencers behind the value: anything older is a remnant. The first message for a computation has all
-        of them (over several messages if they are many; all but the last then show minus infinity), later ones
-        those that were accepted since.
+        """The accepted sequencers on which the value is based. Deliveries with older sequencers come from former owners. The
+        first message for a computation has all sequencers, later messages those accepted since. A long list takes several
+        messages, and all but the last of them show minus infinity as the value.
         """
 
     def __init__(
@@ -400,7 +411,7 @@ class ExplainWatermarkRequest(_message.Message):
     LIMIT_FIELD_NUMBER: _builtins.int
     computation: _builtins.str
     limit: _builtins.int
-    """At most so many rows in each list; 0: 100."""
+    """The maximum number of rows in each list. 0: 100."""
     def __init__(
         self,
         *,
@@ -426,11 +437,11 @@ class ExplainWatermarkResponse(_message.Message):
     HOLDING_COUNT_FIELD_NUMBER: _builtins.int
     watermark_us: _builtins.int
     interval_count: _builtins.int
-    """How many intervals or processes there are, and how many of them hold the value."""
+    """The number of all intervals or processes, and the number of those that hold the value."""
     holding_count: _builtins.int
     @_builtins.property
     def holding(self) -> _containers.RepeatedCompositeFieldContainer[Global___IntervalWatermark]:
-        """The reports that have the smallest value."""
+        """The reports with the smallest value."""
 
     @_builtins.property
     def intervals(self) -> _containers.RepeatedCompositeFieldContainer[Global___IntervalWatermark]: ...
@@ -459,7 +470,7 @@ class GetPercentileWatermarkRequest(_message.Message):
     PERCENTILE_BP_FIELD_NUMBER: _builtins.int
     computation: _builtins.str
     percentile_bp: _builtins.int
-    """In hundredths of a percent, 1 to 10000: 9900 leaves out the smallest hundredth of the timestamps."""
+    """The percentile in hundredths of a percent, 1 to 10000. 9900 ignores the smallest hundredth of the timestamps."""
     def __init__(
         self,
         *,
@@ -482,9 +493,13 @@ class GetPercentileWatermarkResponse(_message.Message):
     MEMBER_COUNT_FIELD_NUMBER: _builtins.int
     SILENT_COUNT_FIELD_NUMBER: _builtins.int
     watermark_us: _builtins.int
-    """Of this computation alone: what is at work upstream is not in it. Never less than what was answered before."""
+    """The value for this computation alone. It ignores pending work upstream, and never decreases from response to
+    response.
+    """
     member_count: _builtins.int
-    """How many intervals or processes there are, and how many did not tell in time: these count by their low watermarks."""
+    """The number of all intervals or processes, and the number of those that did not publish their pending work in time.
+    The latter count by their low watermarks.
+    """
     silent_count: _builtins.int
     def __init__(
         self,
@@ -510,8 +525,8 @@ class ExpectInjectorsRequest(_message.Message):
     AS_OF_REVISION_FIELD_NUMBER: _builtins.int
     stream: _builtins.str
     as_of_revision: _builtins.int
-    """The coordinator's revision at which the set was read: one that was read before the newest counts for nothing, for a
-    master may be paused between reading and asking. 0: it counts in any case.
+    """The coordinator's revision at which the set was read. A set with an older revision than the newest known one is
+    ignored, because a master may be paused between reading and calling. 0: the set is never ignored.
     """
     @_builtins.property
     def processes(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
@@ -556,7 +571,7 @@ class RemoveComputationRequest(_message.Message):
     computation: _builtins.str
     """An incarnation id, or "injector/{stream}"."""
     up_to_sequencer: _builtins.int
-    """Unless it is 0: nothing is forgotten if a larger sequencer was accepted. A stream's name may have come back since."""
+    """If not 0: the values stay if a larger sequencer was accepted, because a new stream may have the same name."""
     def __init__(
         self,
         *,

@@ -26,7 +26,7 @@ if _version_not_supported:
 
 
 class WatermarkServiceStub:
-    """A shard of the low watermark authority (7.2).
+    """Served by each shard of the low watermark authority (7.2).
     """
 
     def __init__(self, channel):
@@ -73,53 +73,56 @@ class WatermarkServiceStub:
 
 
 class WatermarkServiceServicer:
-    """A shard of the low watermark authority (7.2).
+    """Served by each shard of the low watermark authority (7.2).
     """
 
     def AcceptSequencer(self, request, context):
-        """A new owner makes itself known; journaled before it is answered (G4).
+        """Accepts the sequencer of a new owner. The shard journals it before the response (G4).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Report(self, request_iterator, context):
-        """A worker's reports one way, refusals the other.
+        """Workers and injectors stream their reports. The shard streams refusals and requests for pending timestamps.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def WatchWatermarks(self, request, context):
-        """The values of the named senders at once, then after every change.
+        """Sends the low watermarks of the named computations at once, then after each change.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ExplainWatermark(self, request, context):
-        """What holds a computation's watermark back.
+        """Returns the reports that hold a computation's watermark back, with their causes (G8).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def GetPercentileWatermark(self, request, context):
-        """A value that the smallest timestamps at work in a computation are left out of (7.2); journaled before it is answered.
+        """Returns a percentile watermark of a computation: it ignores a share of the smallest pending timestamps (7.2). The
+        shard journals the value before the response.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ExpectInjectors(self, request, context):
-        """The injector processes that a stream's watermark waits for (5.2); idempotent, journaled before it is answered.
+        """Replaces the set of injector processes that a stream's watermark waits for (5.2). Idempotent. The shard journals
+        the set before the response.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def RemoveComputation(self, request, context):
-        """A computation that was cancelled: its values are forgotten; idempotent, journaled before it is answered.
+        """Deletes the values of a removed computation, or of a stream's injector processes. Idempotent. The shard journals
+        the deletion before the response.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -172,7 +175,7 @@ def add_WatermarkServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class WatermarkService:
-    """A shard of the low watermark authority (7.2).
+    """Served by each shard of the low watermark authority (7.2).
     """
 
     @staticmethod

@@ -27,49 +27,61 @@ GRPC_GENERATED_VERSION: str
 GRPC_VERSION: str
 
 class WatermarkServiceStub:
-    """A shard of the low watermark authority (7.2)."""
+    """Served by each shard of the low watermark authority (7.2)."""
 
     @_typing.overload
     def __new__(cls, channel: _grpc.Channel) -> _Self: ...
     @_typing.overload
     def __new__(cls, channel: _aio.Channel) -> WatermarkServiceAsyncStub: ...
     AcceptSequencer: _grpc.UnaryUnaryMultiCallable[_watermark_pb2.AcceptSequencerRequest, _watermark_pb2.AcceptSequencerResponse]
-    """A new owner makes itself known; journaled before it is answered (G4)."""
+    """Accepts the sequencer of a new owner. The shard journals it before the response (G4)."""
     Report: _grpc.StreamStreamMultiCallable[_watermark_pb2.ReportRequest, _watermark_pb2.ReportResponse]
-    """A worker's reports one way, refusals the other."""
+    """Workers and injectors stream their reports. The shard streams refusals and requests for pending timestamps."""
     WatchWatermarks: _grpc.UnaryStreamMultiCallable[_watermark_pb2.WatchWatermarksRequest, _watermark_pb2.WatchWatermarksResponse]
-    """The values of the named senders at once, then after every change."""
+    """Sends the low watermarks of the named computations at once, then after each change."""
     ExplainWatermark: _grpc.UnaryUnaryMultiCallable[_watermark_pb2.ExplainWatermarkRequest, _watermark_pb2.ExplainWatermarkResponse]
-    """What holds a computation's watermark back."""
+    """Returns the reports that hold a computation's watermark back, with their causes (G8)."""
     GetPercentileWatermark: _grpc.UnaryUnaryMultiCallable[_watermark_pb2.GetPercentileWatermarkRequest, _watermark_pb2.GetPercentileWatermarkResponse]
-    """A value that the smallest timestamps at work in a computation are left out of (7.2); journaled before it is answered."""
+    """Returns a percentile watermark of a computation: it ignores a share of the smallest pending timestamps (7.2). The
+    shard journals the value before the response.
+    """
     ExpectInjectors: _grpc.UnaryUnaryMultiCallable[_watermark_pb2.ExpectInjectorsRequest, _watermark_pb2.ExpectInjectorsResponse]
-    """The injector processes that a stream's watermark waits for (5.2); idempotent, journaled before it is answered."""
+    """Replaces the set of injector processes that a stream's watermark waits for (5.2). Idempotent. The shard journals
+    the set before the response.
+    """
     RemoveComputation: _grpc.UnaryUnaryMultiCallable[_watermark_pb2.RemoveComputationRequest, _watermark_pb2.RemoveComputationResponse]
-    """A computation that was cancelled: its values are forgotten; idempotent, journaled before it is answered."""
+    """Deletes the values of a removed computation, or of a stream's injector processes. Idempotent. The shard journals
+    the deletion before the response.
+    """
 
 @_typing.type_check_only
 class WatermarkServiceAsyncStub(WatermarkServiceStub):
-    """A shard of the low watermark authority (7.2)."""
+    """Served by each shard of the low watermark authority (7.2)."""
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     AcceptSequencer: _aio.UnaryUnaryMultiCallable[_watermark_pb2.AcceptSequencerRequest, _watermark_pb2.AcceptSequencerResponse]  # type: ignore[assignment]
-    """A new owner makes itself known; journaled before it is answered (G4)."""
+    """Accepts the sequencer of a new owner. The shard journals it before the response (G4)."""
     Report: _aio.StreamStreamMultiCallable[_watermark_pb2.ReportRequest, _watermark_pb2.ReportResponse]  # type: ignore[assignment]
-    """A worker's reports one way, refusals the other."""
+    """Workers and injectors stream their reports. The shard streams refusals and requests for pending timestamps."""
     WatchWatermarks: _aio.UnaryStreamMultiCallable[_watermark_pb2.WatchWatermarksRequest, _watermark_pb2.WatchWatermarksResponse]  # type: ignore[assignment]
-    """The values of the named senders at once, then after every change."""
+    """Sends the low watermarks of the named computations at once, then after each change."""
     ExplainWatermark: _aio.UnaryUnaryMultiCallable[_watermark_pb2.ExplainWatermarkRequest, _watermark_pb2.ExplainWatermarkResponse]  # type: ignore[assignment]
-    """What holds a computation's watermark back."""
+    """Returns the reports that hold a computation's watermark back, with their causes (G8)."""
     GetPercentileWatermark: _aio.UnaryUnaryMultiCallable[_watermark_pb2.GetPercentileWatermarkRequest, _watermark_pb2.GetPercentileWatermarkResponse]  # type: ignore[assignment]
-    """A value that the smallest timestamps at work in a computation are left out of (7.2); journaled before it is answered."""
+    """Returns a percentile watermark of a computation: it ignores a share of the smallest pending timestamps (7.2). The
+    shard journals the value before the response.
+    """
     ExpectInjectors: _aio.UnaryUnaryMultiCallable[_watermark_pb2.ExpectInjectorsRequest, _watermark_pb2.ExpectInjectorsResponse]  # type: ignore[assignment]
-    """The injector processes that a stream's watermark waits for (5.2); idempotent, journaled before it is answered."""
+    """Replaces the set of injector processes that a stream's watermark waits for (5.2). Idempotent. The shard journals
+    the set before the response.
+    """
     RemoveComputation: _aio.UnaryUnaryMultiCallable[_watermark_pb2.RemoveComputationRequest, _watermark_pb2.RemoveComputationResponse]  # type: ignore[assignment]
-    """A computation that was cancelled: its values are forgotten; idempotent, journaled before it is answered."""
+    """Deletes the values of a removed computation, or of a stream's injector processes. Idempotent. The shard journals
+    the deletion before the response.
+    """
 
 class WatermarkServiceServicer(metaclass=_abc_1.ABCMeta):
-    """A shard of the low watermark authority (7.2)."""
+    """Served by each shard of the low watermark authority (7.2)."""
 
     @_abc_1.abstractmethod
     def AcceptSequencer(
@@ -77,7 +89,7 @@ class WatermarkServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _watermark_pb2.AcceptSequencerRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_watermark_pb2.AcceptSequencerResponse, _abc.Awaitable[_watermark_pb2.AcceptSequencerResponse]]:
-        """A new owner makes itself known; journaled before it is answered (G4)."""
+        """Accepts the sequencer of a new owner. The shard journals it before the response (G4)."""
 
     @_abc_1.abstractmethod
     def Report(
@@ -85,7 +97,7 @@ class WatermarkServiceServicer(metaclass=_abc_1.ABCMeta):
         request_iterator: _MaybeAsyncIterator[_watermark_pb2.ReportRequest],
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_watermark_pb2.ReportResponse], _abc.AsyncIterator[_watermark_pb2.ReportResponse]]:
-        """A worker's reports one way, refusals the other."""
+        """Workers and injectors stream their reports. The shard streams refusals and requests for pending timestamps."""
 
     @_abc_1.abstractmethod
     def WatchWatermarks(
@@ -93,7 +105,7 @@ class WatermarkServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _watermark_pb2.WatchWatermarksRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_watermark_pb2.WatchWatermarksResponse], _abc.AsyncIterator[_watermark_pb2.WatchWatermarksResponse]]:
-        """The values of the named senders at once, then after every change."""
+        """Sends the low watermarks of the named computations at once, then after each change."""
 
     @_abc_1.abstractmethod
     def ExplainWatermark(
@@ -101,7 +113,7 @@ class WatermarkServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _watermark_pb2.ExplainWatermarkRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_watermark_pb2.ExplainWatermarkResponse, _abc.Awaitable[_watermark_pb2.ExplainWatermarkResponse]]:
-        """What holds a computation's watermark back."""
+        """Returns the reports that hold a computation's watermark back, with their causes (G8)."""
 
     @_abc_1.abstractmethod
     def GetPercentileWatermark(
@@ -109,7 +121,9 @@ class WatermarkServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _watermark_pb2.GetPercentileWatermarkRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_watermark_pb2.GetPercentileWatermarkResponse, _abc.Awaitable[_watermark_pb2.GetPercentileWatermarkResponse]]:
-        """A value that the smallest timestamps at work in a computation are left out of (7.2); journaled before it is answered."""
+        """Returns a percentile watermark of a computation: it ignores a share of the smallest pending timestamps (7.2). The
+        shard journals the value before the response.
+        """
 
     @_abc_1.abstractmethod
     def ExpectInjectors(
@@ -117,7 +131,9 @@ class WatermarkServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _watermark_pb2.ExpectInjectorsRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_watermark_pb2.ExpectInjectorsResponse, _abc.Awaitable[_watermark_pb2.ExpectInjectorsResponse]]:
-        """The injector processes that a stream's watermark waits for (5.2); idempotent, journaled before it is answered."""
+        """Replaces the set of injector processes that a stream's watermark waits for (5.2). Idempotent. The shard journals
+        the set before the response.
+        """
 
     @_abc_1.abstractmethod
     def RemoveComputation(
@@ -125,6 +141,8 @@ class WatermarkServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _watermark_pb2.RemoveComputationRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_watermark_pb2.RemoveComputationResponse, _abc.Awaitable[_watermark_pb2.RemoveComputationResponse]]:
-        """A computation that was cancelled: its values are forgotten; idempotent, journaled before it is answered."""
+        """Deletes the values of a removed computation, or of a stream's injector processes. Idempotent. The shard journals
+        the deletion before the response.
+        """
 
 def add_WatermarkServiceServicer_to_server(servicer: WatermarkServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

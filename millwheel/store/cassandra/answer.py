@@ -1,4 +1,4 @@
-"""The answer to one request, of one page or several, as a future of asyncio's."""
+"""The answer to one request, of one or several pages, as an asyncio awaitable."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from cassandra.cluster import ResponseFuture
 
 from millwheel.store.cassandra.connection import LoopThread
 
-__all__ = ["Answer", "Row"]
+__all__ = ["QueryResult", "Row"]
 
 Row = tuple[Any, ...]
 
 
-class Answer:
-    """Await it for the rows of all pages, or what the driver says of the failure; :meth:`leave` it in the end."""
+class QueryResult:
+    """Await this object for the rows of all pages, or the driver's error. Call :meth:`leave` in the end."""
 
     def __init__(self, timeout: float) -> None:
-        """``timeout``: seconds for each page after the first; the driver sets a deadline to that one alone."""
+        """``timeout``: seconds for each page after the first. The driver itself limits only the first page."""
         self._home = LoopThread.here()
         self._timeout = timeout
         self._rows: list[Row] = []
@@ -29,7 +29,7 @@ class Answer:
         self._response: ResponseFuture | None = None
 
     def follow(self, response: ResponseFuture) -> None:
-        """Have it be the answer to what was sent."""
+        """Take the rows and the error from ``response``."""
         self._response = response
         response.add_callbacks(self._arrived, self.end)
 
@@ -37,19 +37,19 @@ class Answer:
         return self._future.__await__()
 
     def end(self, error: BaseException | None) -> None:
-        """End it, with ``error`` or with what has arrived, unless it has ended. From any thread."""
+        """Complete the result, with ``error`` or with the rows so far. Idempotent. Any thread may call this."""
         try:
             self._home.call(self._settle, error)
         except RuntimeError:
-            """The loop is closed: nobody waits any more."""
+            """The loop is closed, so no task waits for the result."""
 
     def leave(self) -> None:
-        """Nobody waits any more."""
+        """Release the response. No caller waits for it any more."""
         if self._late is not None:
             self._late.cancel()
         if self._response is not None:
-            # It knows who is called, and they know it: forty objects that only the collector would find, with all that
-            # was sent, for each request.
+            # The response and its callbacks refer to each other. Without this call, each request would leave a cycle of
+            # about forty objects, with all sent data, to the garbage collector.
             self._response.clear_callbacks()
 
     def _arrived(self, page: list[Row] | None) -> None:

@@ -1,8 +1,8 @@
-"""Connections to Cassandra whose bytes are read and written by asyncio's loop, in its own thread.
+"""Connections to Cassandra that use asyncio's event loop, in the loop's thread.
 
-The driver's own reactors have a thread of theirs: a request wakes it, and its answer wakes the loop again, each time
-against the interpreter's lock. Here a request is written where it is made, and answered where it is waited for. What
-the driver does from other threads (logging in, heartbeats, looking at the schema) is handed to the loop.
+The driver's own reactors have a separate thread. There a request wakes that thread, and the answer wakes the loop. Each
+wake-up is a handover of the interpreter lock. Here the loop's thread writes each request and reads its answer itself.
+The driver's other threads (for logins, heartbeats and schema reads) hand their calls to the loop.
 """
 
 from __future__ import annotations
@@ -18,22 +18,22 @@ from cassandra import AuthenticationFailed, OperationTimedOut
 from cassandra.cluster import Cluster
 from cassandra.connection import Connection, ConnectionException, ConnectionShutdown
 
-__all__ = ["LoopThread", "connection_class", "hang_up"]
+__all__ = ["LoopThread", "close_connection", "connection_class"]
 
 
 class LoopThread(NamedTuple):
-    """A loop, and the identifier of the thread that it runs in."""
+    """An event loop, and the identifier of the thread that runs it."""
 
     loop: asyncio.AbstractEventLoop
     thread: int
 
     @classmethod
     def here(cls) -> LoopThread:
-        """The loop that runs, and this thread."""
+        """Return the running loop and the current thread."""
         return cls(asyncio.get_running_loop(), get_ident())
 
     def call(self, call: Callable[..., object], *arguments: Any) -> None:
-        """At once where this is that thread, else soon, in that one; RuntimeError if the loop is closed."""
+        """Call at once if this is the loop's thread, else soon in that thread. RuntimeError if the loop is closed."""
         if get_ident() == self.thread:
             call(*arguments)
         else:
@@ -41,14 +41,15 @@ class LoopThread(NamedTuple):
 
 
 def connection_class(home: LoopThread) -> type[Connection]:
-    """The connections of one store, which is used in ``home``."""
+    """Return the connection class of one store, which is used in ``home``."""
     return type("LoopConnection", (_LoopConnection,), {"home": home, "open_ones": {}, "cluster": None})
 
 
-async def hang_up(kind: type[Connection]) -> None:
-    """Close what the driver has left open of a kind, in its loop, and see it closed.
+async def close_connection(kind: type[Connection]) -> None:
+    """Close the connections of class ``kind`` that the driver left open, and wait until they are closed.
 
-    A pool that was being made while its session ended is nobody's, and neither are its connections.
+    A connection pool that is still being made when its session ends has no owner. The driver does not close its
+    connections. Must run in the connections' loop.
     """
     left = dict(kind.open_ones)
     for connection in left:
@@ -57,21 +58,22 @@ async def hang_up(kind: type[Connection]) -> None:
 
 
 class _LoopConnection(Connection):  # type: ignore[misc]
-    """One connection. Whoever makes one waits for it, and is never the loop's thread."""
+    """One connection. Its constructor blocks until it is open, so the loop's thread must not call it."""
 
     home: ClassVar[LoopThread]
     open_ones: ClassVar[dict[_LoopConnection, asyncio.Future[None]]]
-    """Those whose transport is not closed yet, with what tells of its end; looked at and changed in the loop alone."""
+    """The connections with an open transport, each with a future for its end. Only the loop uses this attribute."""
     cluster: ClassVar[Cluster | None]
-    """The driver that makes these connections, once it has connected. It ends where it finds the loop closed."""
+    """The driver that makes these connections, once it has connected. It is ended when the loop is found closed."""
     is_closed: bool
 
     @classmethod
     def factory(cls, *args: Any, **kwargs: Any) -> Any:
-        """A connection that is ready; ConnectionException says why there is none.
+        """Return a connection that is ready; ConnectionException says why there is none.
 
-        A refused login is a failure like any other. The driver never again tries a node that has refused one. Yet a
-        password may be changed back, and a node refuses everybody while the replica with the passwords is away.
+        A refused login raises ConnectionException too. After AuthenticationFailed the driver would never try the node
+        again. But a login can succeed later: a password may be changed back. And a node refuses every login while the
+        replica with the passwords is down.
         """
         try:
             return super().factory(*args, **kwargs)
@@ -80,7 +82,7 @@ class _LoopConnection(Connection):  # type: ignore[misc]
 
     @classmethod
     def create_timer(cls, timeout: float, callback: Callable[[], object]) -> _Timer:
-        """Have ``callback`` called in the loop after so many seconds; see :meth:`_Timer.cancel`."""
+        """Call ``callback`` in the loop after ``timeout`` seconds, unless :meth:`_Timer.cancel` is called."""
         return _Timer(cls.home, timeout, callback)
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -98,9 +100,9 @@ class _LoopConnection(Connection):  # type: ignore[misc]
         self._send_options_message()
 
     def _call(self, call: Callable[..., object], *arguments: Any) -> None:
-        """Have the loop call it; if the loop is closed, end the driver and raise ConnectionShutdown.
+        """Run ``call`` in the loop. If the loop is closed, end the driver and raise ConnectionShutdown.
 
-        No coroutine is made outside of the loop's thread: a closed loop would leave it never awaited.
+        Coroutines are created in the loop's thread only. With a closed loop they would never be awaited.
         """
         try:
             self.home.call(call, *arguments)
@@ -111,9 +113,9 @@ class _LoopConnection(Connection):  # type: ignore[misc]
 
     @classmethod
     def end_driver(cls) -> None:
-        """End the driver, where nobody can wait for it: its loop is closed, or its opening was cancelled.
+        """End the driver where no caller can wait: its loop is closed, or its opening was cancelled.
 
-        It gets a thread of its own: the end waits for the driver's threads, and the caller may be one of them.
+        The end runs in a new thread. It waits for the driver's threads, and the caller may be one of them.
         """
         cluster, cls.cluster = cls.cluster, None
         if cluster is not None:
@@ -141,7 +143,7 @@ class _LoopConnection(Connection):  # type: ignore[misc]
             opened.set_result(None)
 
     def opened(self, transport: asyncio.WriteTransport) -> None:
-        """The loop has connected."""
+        """Store the transport of the new connection. The loop calls this."""
         self._transport = transport
         self.open_ones[self] = self.home.loop.create_future()
         for option in self.sockopts or ():
@@ -150,12 +152,12 @@ class _LoopConnection(Connection):  # type: ignore[misc]
             transport.abort()
 
     def push(self, data: bytes) -> None:
-        """Send."""
+        """Send ``data``."""
         assert self._transport is not None, "nothing is sent before the connection is there"
         self._call(self._transport.write, data)
 
     def received(self, data: bytes) -> None:
-        """Take in what has come; what cannot be understood ends the connection."""
+        """Process received bytes. Bytes that cannot be decoded end the connection."""
         self._iobuf.write(data)
         try:
             self.process_io_buffer()
@@ -163,7 +165,7 @@ class _LoopConnection(Connection):  # type: ignore[misc]
             self.defunct(error)
 
     def close(self) -> None:
-        """Hang up; whoever waits for an answer is told."""
+        """Close the connection. Every request that waits for an answer fails."""
         with self.lock:
             if self.is_closed:
                 return
@@ -172,12 +174,12 @@ class _LoopConnection(Connection):  # type: ignore[misc]
             try:
                 self.home.loop.call_soon_threadsafe(self._transport.abort)
             except RuntimeError:
-                """The loop is closed. The socket is closed as soon as nothing refers to it."""
+                """The loop is closed. The socket is closed when nothing refers to it any more."""
         if not self.is_defunct:
             failure = ConnectionShutdown(f"the connection to {self.endpoint} was closed")
             self.error_all_requests(failure)
             if not self.connected_event.is_set():
-                # Who waits for the connection takes it for one that is ready, unless told otherwise.
+                # Without ``last_error`` the driver treats the connection as ready once the event is set.
                 self.last_error = failure
             self.connected_event.set()
 
@@ -215,5 +217,5 @@ class _Timer:
     def cancel(self) -> None:
         self._cancelled = True
         if self._handle is not None:
-            with suppress(RuntimeError):  # the loop is closed, and calls nothing any more
+            with suppress(RuntimeError):  # the loop is closed, so the timer never fires
                 self._home.call(self._handle.cancel)

@@ -1,4 +1,4 @@
-"""What the driver reports, as the contract's errors: with the setting that is concerned, and the remedy."""
+"""Translates the driver's errors into the contract's errors, which name the setting concerned and the remedy."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ __all__ = ["StoreSettingsError", "failure_of", "is_unknown"]
 
 
 class StoreSettingsError(StoreError):
-    """Repeating it does not help: a setting, or what it points at, has to be changed first."""
+    """A repetition does not help until a setting, or the resource that the setting names, is changed."""
 
 
 _WAITS: Final = "It is tried again until it answers."
 
 
 def failure_of(error: BaseException, contact_points: tuple[str, ...], username: str, keyspace: str) -> StoreError:
-    """The contract's error for one of the driver's.
+    """Return the contract's error for one of the driver's errors.
 
-    StoreSettingsError where only a change helps; else StoreUnavailableError: what it was about may have happened.
+    StoreSettingsError: only a changed setting helps. StoreUnavailableError: the request may have taken effect.
     """
     where = ", ".join(contact_points)
     causes = list(_causes(error))
@@ -73,12 +73,12 @@ def failure_of(error: BaseException, contact_points: tuple[str, ...], username: 
 
 
 def is_unknown(error: InvalidRequest) -> bool:
-    """Whether it says that a keyspace or table does not exist: there is no code of its own for it."""
+    """Return whether a keyspace or table does not exist. Cassandra has no separate error code for this."""
     return any(text in str(error) for text in ("does not exist", "doesn't exist"))
 
 
 def _causes(error: BaseException) -> Iterator[BaseException]:
-    """The error, what it says of each node, and of the login there."""
+    """Yield the error, the login failure that caused it, and the errors of the single nodes."""
     yield error
     if isinstance(error.__cause__, AuthenticationFailed):
         yield error.__cause__

@@ -1,7 +1,8 @@
-"""Journals: a partition each, its head in static columns, every change of the head one lightweight transaction.
+"""Journals in Cassandra: one partition each, with the head in static columns.
 
-Invariant (G2, G3): the head changes only by a transaction that names the sequencer it expects, so of two owners only
-the one with the largest sequencer changes it, and an entry is there exactly if the commit counter says so.
+Invariant (G2, G3): every change of a head is one lightweight transaction with a condition on the sequencer. So of two
+owners only the one with the larger sequencer can change the head. The transaction that writes an entry also sets the
+commit number, so an entry exists exactly if the commit number has reached it.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from cassandra.query import PreparedStatement
 
 from millwheel.store import journal_rules as rules
 from millwheel.store.cassandra.schema import HEAD_ROW
-from millwheel.store.cassandra.session import Row, Session
+from millwheel.store.cassandra.session import CassandraSession, Row
 from millwheel.store.contract import (
     TERMINAL_SEQUENCER,
     Append,
@@ -32,16 +33,16 @@ from millwheel.store.layout import decode_parts, encode_parts
 __all__ = ["FOR_EVER", "MAX_VALUE_BYTES", "Journals"]
 
 MAX_VALUE_BYTES: Final = 15 << 20
-"""The largest entry or state row: Cassandra takes mutations of up to half a commit log segment, by default 16 MiB."""
+"""The largest entry or state row. Cassandra accepts mutations of up to half a commit log segment, 16 MiB by default."""
 
 FOR_EVER: Final = 1 << 62
-"""A write time above any other. What is deleted with it stays deleted, whatever the clocks say: ids and commit numbers
-of a journal are never used again."""
+"""A write time above any other. A deletion with this time is final, whatever the clocks show. This is safe because ids
+and commit numbers of a journal are never used again."""
 
-_READ_AT_ONCE: Final = 64
+_MAX_CONCURRENT_READS: Final = 64
 
-_MOST_OWN: Final = 10_000
-"""Heads that are kept in memory: the ones written last. Whoever lets go of a journal does not say so."""
+_MAX_KEPT_HEADS: Final = 10_000
+"""Heads kept in memory: the most recently written ones. A worker that gives up a journal does not notify the store."""
 
 _HEAD: Final = f"WHERE journal = ? AND entry = {HEAD_ROW}"
 _CONDITION: Final = "WHERE journal = ? AND entry = ? IF sequencer = ? AND commit = ? AND floor <= ?"
@@ -73,25 +74,27 @@ _LINEARIZABLE: Final = {"head", "creator"}
 class Journals:
     """The journals of one keyspace."""
 
-    def __init__(self, session: Session, statements: dict[str, PreparedStatement]) -> None:
-        """``statements``: see :meth:`prepare`."""
+    def __init__(self, session: CassandraSession, statements: dict[str, PreparedStatement]) -> None:
+        """``statements``: the result of :meth:`prepare`."""
         self._session = session
         self._statements = statements
         self._own: dict[str, JournalHead] = {}
-        # The heads that this process last wrote as their holder. Only the holder changes floor and part list, and a
-        # successor never lowers the floor: so what is below this floor can be deleted, and an append with the same part
-        # list need not write it again.
+        """The heads that this process wrote last as their owner.
+
+        Only the owner changes truncation point and part list. A successor never lowers the truncation point. So entries
+        below it can be deleted without a read, and an append with the same part list need not write the list again.
+        """
 
     @staticmethod
     def prepare(driver: DriverSession, keyspace: str) -> dict[str, PreparedStatement]:
-        """Prepare the statements, blocking."""
+        """Prepare the statements. Blocks."""
         prepared = {name: driver.prepare(text.format(k=keyspace)) for name, text in _TEXTS.items()}
         for name in _LINEARIZABLE:
             prepared[name].consistency_level = ConsistencyLevel.SERIAL
         return prepared
 
     async def create(self, journal: str, commit: int) -> None:
-        """See :meth:`StateStore.create_journal`. The creator's mark tells our own first attempt from another's."""
+        """See :meth:`StateStore.create_journal`. The creator's id shows whether an earlier attempt succeeded."""
         rules.created(journal, None, commit)
         creator = uuid.uuid4()
 
@@ -105,7 +108,7 @@ class Journals:
         await self._session.settle(attempt)
 
     async def fence(self, journal: str, sequencer: int) -> JournalHead:
-        """See :meth:`StateStore.fence`. The head is read after the fence: from then on nobody older changes it."""
+        """See :meth:`StateStore.fence`. The head is read after the fence, when no older owner can change it."""
         if sequencer >= TERMINAL_SEQUENCER:
             raise ValueError(f"sequencer {sequencer} is reserved: it marks a sealed journal")
 
@@ -139,23 +142,23 @@ class Journals:
         return head
 
     async def head(self, journal: str) -> JournalHead:
-        """See :meth:`StateStore.read_head`. Linearizable: it finishes a transaction that is in flight, or ends it."""
+        """See :meth:`StateStore.read_head`. Linearizable: the read completes or aborts a transaction in flight."""
         return rules.present(journal, await self.head_or_none(journal))
 
     async def head_or_none(self, journal: str) -> JournalHead | None:
-        """The head, or None where there is no such journal."""
+        """Return the head, or None if there is no such journal."""
         rows = await self._session.execute(self._statements["head"], (journal,))
         return _decode_head(journal, rows[0]) if rows else None
 
     async def append(self, journal: str, append: Append) -> None:
-        """See :meth:`StateStore.append`. One transaction of one row and the head; ``sync`` changes nothing here."""
+        """See :meth:`StateStore.append`. One transaction writes one row and the head; ``sync`` has no effect here."""
         value = wrap(append.entry)
         if len(value) > MAX_VALUE_BYTES:
             raise StoreError(
                 f"entry {append.commit} of journal {journal} has {len(value)} bytes, more than {MAX_VALUE_BYTES}"
             )
         if append.floor > append.commit or append.sequencer >= TERMINAL_SEQUENCER:
-            # Refused, or misused: the head says which.
+            # The append is either refused or invalid. The current head decides which error is raised.
             rules.appended(journal, await self.head(journal), append)
         statement, values = self._bind_append(journal, append, value)
 
@@ -173,7 +176,7 @@ class Journals:
         try:
             await self._session.settle(attempt)
         except BaseException:
-            # The append may have changed the head, so the remembered part list may not be the stored one.
+            # The append may have changed the head, so the remembered part list may differ from the stored one.
             self._own.pop(journal, None)
             raise
         self._keep(journal, JournalHead(append.sequencer, append.commit, append.floor, append.parts))
@@ -181,8 +184,8 @@ class Journals:
     async def read_entries(self, journal: str, first: int, last: int) -> list[bytes]:
         """See :meth:`StateStore.read_entries`."""
         entries: list[bytes] = []
-        for start in range(first, last + 1, _READ_AT_ONCE):
-            end = min(start + _READ_AT_ONCE - 1, last)
+        for start in range(first, last + 1, _MAX_CONCURRENT_READS):
+            end = min(start + _MAX_CONCURRENT_READS - 1, last)
             rows = await self._session.repeat(self._statements["entries"], (journal, start, end))
             found: dict[int, bytes] = dict(rows)
             for commit in range(start, end + 1):
@@ -190,7 +193,7 @@ class Journals:
         return entries
 
     async def delete_entries(self, journal: str, below: int) -> None:
-        """See :meth:`StateStore.delete_entries`. One range tombstone at the start; reads begin behind it."""
+        """See :meth:`StateStore.delete_entries`. Writes one range tombstone; reads start behind it."""
         own = self._own.get(journal)
         if own is None or below > own.floor + 1:
             head = await self.head_or_none(journal)
@@ -200,16 +203,16 @@ class Journals:
         await self._session.execute_gated(self._statements["delete"], (journal, below))
 
     async def drop(self, journal: str) -> None:
-        """See :meth:`StateStore.drop_journal`; the head goes by a transaction, so that no append goes on without it."""
+        """See :meth:`StateStore.drop_journal`. A transaction deletes the head, so no later append succeeds."""
         await self._session.settle(lambda _: self._session.execute(self._statements["drop"], (journal, journal)))
         await self._session.repeat(self._statements["delete"], (journal, TERMINAL_SEQUENCER))
         self._own.pop(journal, None)
 
     def _keep(self, journal: str, head: JournalHead) -> None:
-        """Remember a head that was just written; what is forgotten for it is read again, if need be."""
+        """Remember a head that was just written. A head that this drops from memory is read again when needed."""
         self._own.pop(journal, None)
         self._own[journal] = head
-        if len(self._own) > _MOST_OWN:
+        if len(self._own) > _MAX_KEPT_HEADS:
             del self._own[next(iter(self._own))]
 
     def _bind_append(self, journal: str, append: Append, value: bytes) -> tuple[PreparedStatement, tuple[object, ...]]:
@@ -226,7 +229,7 @@ class Journals:
 
 
 def _held(journal: str, answer: Sequence[Row]) -> int | None:
-    """None if the transaction was applied; else the sequencer that holds ``journal``, or JournalMissingError."""
+    """Return None if the transaction was applied, else the journal's sequencer; JournalMissingError if none exists."""
     applied, *columns = answer[0]
     if applied:
         return None

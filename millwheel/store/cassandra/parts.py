@@ -1,4 +1,4 @@
-"""Base parts: each under a key that holds its writer's sequencer, in chunks, so that no write grows large."""
+"""Base parts in Cassandra. The key contains the writer's sequencer; the value is stored in chunks of limited size."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from cassandra.cluster import Session as DriverSession
 from cassandra.query import PreparedStatement
 
 from millwheel.store.cassandra.journals import FOR_EVER
-from millwheel.store.cassandra.session import Session
+from millwheel.store.cassandra.session import CassandraSession
 from millwheel.store.contract import PartId
 from millwheel.store.envelope import unwrap, wrap
 
@@ -31,18 +31,18 @@ _TEXTS: Final = {
 class Parts:
     """The base parts of one keyspace."""
 
-    def __init__(self, session: Session, statements: dict[str, PreparedStatement]) -> None:
-        """``statements``: see :meth:`prepare`."""
+    def __init__(self, session: CassandraSession, statements: dict[str, PreparedStatement]) -> None:
+        """``statements``: the result of :meth:`prepare`."""
         self._session = session
         self._statements = statements
 
     @staticmethod
     def prepare(driver: DriverSession, keyspace: str) -> dict[str, PreparedStatement]:
-        """Prepare the statements, blocking."""
+        """Prepare the statements. Blocks."""
         return {name: driver.prepare(text.format(k=keyspace)) for name, text in _TEXTS.items()}
 
     async def write(self, journal: str, part: PartId, blob: bytes) -> None:
-        """See :meth:`StateStore.write_part`. The checksum is over all chunks: a part without one of them is damaged."""
+        """See :meth:`StateStore.write_part`. The checksum covers all chunks, so a missing chunk is found as damage."""
         value = wrap(blob)
         for number, start in enumerate(range(0, len(value), CHUNK_BYTES)):
             chunk = value[start : start + CHUNK_BYTES]
@@ -63,7 +63,7 @@ class Parts:
         await asyncio.gather(*(self._session.execute_gated(delete, _key(journal, part)) for part in parts))
 
     async def drop(self, journal: str) -> None:
-        """Delete all parts of ``journal``, and those that a deposed owner writes later."""
+        """Delete all parts of ``journal``, including parts that a deposed owner writes later."""
         await self._session.repeat(self._statements["drop"], (journal,))
 
     async def _read_one(self, journal: str, part: PartId) -> bytes:

@@ -1,4 +1,4 @@
-"""The tables, made and migrated step by step; never touched where they are somebody else's, or newer than we know."""
+"""Creates and migrates the tables. Tables of other software, or of a newer schema version, are never changed."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ from millwheel.store.contract import StoreUnavailableError
 __all__ = ["HEAD_ROW", "MIGRATIONS", "prepare_keyspace", "until_known"]
 
 HEAD_ROW: Final = -1
-"""The clustering value of the row that every journal has, before its entries.
+"""The clustering value of a row that every journal has, before its entries.
 
-A condition on static columns makes Cassandra read the first live row of the partition. This one is always there, so
-the read never runs through the entries that were deleted behind it.
+For a condition on static columns Cassandra reads the first live row of the partition. This row is always live, so the
+read never scans the tombstones of deleted entries behind it.
 """
 
 _OWNER: Final = "openmillwheel"
@@ -34,8 +34,9 @@ _VERSION_TABLE: Final = """CREATE TABLE IF NOT EXISTS {keyspace}.schema_version 
     owner text PRIMARY KEY, version int, state_buckets int
 ) WITH ID = {id}"""
 
-# gc_grace_seconds: three hours, for which Cassandra keeps hints. What comes back after a longer absence of a node is
-# below a floor or named by no head, and is never read. Emptied rows of states live for ten days before they count.
+# gc_grace_seconds: three hours, as long as Cassandra keeps hints. Data that returns with a node after a longer absence
+# is never read: it is below a truncation point, or no head names it. Emptied state rows have ten more days before that
+# (EMPTY_SECONDS).
 _FIRST: Final = (
     """CREATE TABLE IF NOT EXISTS {keyspace}.journals (
     journal text, entry bigint, value blob,
@@ -56,18 +57,18 @@ _FIRST: Final = (
 )
 
 MIGRATIONS: Final[Sequence[Sequence[str]]] = (_FIRST,)
-"""Step n leads from version n to n + 1. A step can be run again after it was cut short, and by several at once."""
+"""Step n migrates version n to n + 1. A step may be repeated after an interruption, and run in several processes."""
 
-_PAUSE: Final = 0.2
+_PAUSE_SECONDS: Final = 0.2
 
 Run = Callable[..., list[tuple[Any, ...]]]
 Result = TypeVar("Result")
 
 
 def until_known(work: Callable[[], Result], patience: float) -> Result:
-    """Do ``work``, blocking, and again for ``patience`` seconds while the node that is asked does not know a table.
+    """Call ``work``, which blocks, and repeat it for ``patience`` seconds while the queried node does not know a table.
 
-    What one node has made another knows a moment later; one that is just coming up, or back, may take longer.
+    A table that one node has made is known to the other nodes a moment later. A node that is starting may take longer.
     """
     until = time.monotonic() + patience
     while True:
@@ -77,14 +78,20 @@ def until_known(work: Callable[[], Result], patience: float) -> Result:
             passes = isinstance(error, StoreUnavailableError) or is_unknown(error)
             if not passes or time.monotonic() > until:
                 raise
-        time.sleep(_PAUSE)
+        time.sleep(_PAUSE_SECONDS)
 
 
 def prepare_keyspace(settings: CassandraSettings, cluster: Cluster, session: DriverSession) -> int:
-    """See that the keyspace is ours and of this version, blocking; the number of state buckets that it was made with.
+    """Check or make the keyspace and its tables, and migrate them to this version. Blocks.
 
-    StoreSettingsError says what is foreign or newer. Several processes may do this at once: each table's id is derived
-    from its name, so that two nodes which make it at the same moment make the same one.
+    Several processes may do this at once. A table's id is derived from its name. So two nodes that make the same table
+    at the same moment make it with the same id.
+
+    Returns:
+        The number of state buckets that the keyspace was made with.
+
+    Raises:
+        StoreSettingsError: the keyspace belongs to other software, or has a newer version.
     """
 
     def run(text: str, *values: object) -> list[tuple[Any, ...]]:
@@ -106,10 +113,14 @@ def prepare_keyspace(settings: CassandraSettings, cluster: Cluster, session: Dri
 
 
 def _is_ours(settings: CassandraSettings, run: Run) -> bool:
-    """Whether the keyspace has our version table; StoreSettingsError if all that it has is foreign.
+    """Return whether the keyspace has MillWheel's version table.
 
-    One question: between two, another process makes the version table, and what it made would pass for foreign.
-    StoreUnavailableError: others are making it, as far as the node that was asked has heard.
+    This must be one query for all tables. Between two queries another process could make the version table, and its
+    tables would look foreign.
+
+    Raises:
+        StoreSettingsError: all tables of the keyspace belong to other software.
+        StoreUnavailableError: other processes are making the tables, and the queried node does not have all of them.
     """
     tables: defaultdict[str, set[str]] = defaultdict(set)
     for table, column in run(
@@ -127,7 +138,7 @@ def _is_ours(settings: CassandraSettings, run: Run) -> bool:
             f"keyspace {settings.keyspace} holds tables of something else ({', '.join(sorted(tables))}); "
             "nothing was changed: set store.keyspace to a name of its own"
         )
-    # What several nodes have made reaches another in any order. It is not begun here: the version table was, elsewhere.
+    # Tables reach the other nodes in any order. The version table is made first, so another process has made it.
     raise StoreUnavailableError(
         f"a Cassandra node knows tables of keyspace {settings.keyspace} ({', '.join(sorted(tables))}), and not "
         "schema_version yet. It is tried again until it does; if that was dropped, restore it from a snapshot"
@@ -135,9 +146,9 @@ def _is_ours(settings: CassandraSettings, run: Run) -> bool:
 
 
 def _has_begun(settings: CassandraSettings, run: Run) -> bool:
-    """Whether the version is there. A table that somebody is just making is listed before it can be read.
+    """Return whether the version row exists. A table that is being made is listed before it can be read.
 
-    Beginning again does no harm; if something else is wrong, it says so.
+    A repeated :func:`_begin` does no harm. If there is another problem, :func:`_begin` reports it.
     """
     try:
         return bool(run(f"SELECT owner FROM {settings.keyspace}.schema_version"))
@@ -146,7 +157,7 @@ def _has_begun(settings: CassandraSettings, run: Run) -> bool:
 
 
 def _begin(settings: CassandraSettings, cluster: Cluster, run: Run) -> None:
-    """Keyspace and version table, of version 0: from here on the keyspace is known as ours."""
+    """Make the keyspace and the version table, at version 0. From then on the keyspace counts as MillWheel's."""
     _make_keyspace(settings, cluster, run)
     run(_VERSION_TABLE.format(keyspace=settings.keyspace, id=_id(settings.keyspace, _VERSION_TABLE)))
     run(
@@ -192,5 +203,5 @@ def _read_version(settings: CassandraSettings, run: Run) -> tuple[int, int]:
 
 
 def _id(keyspace: str, statement: str) -> uuid.UUID:
-    """The same for everybody who makes this table in this keyspace."""
+    """Return the table's id, which is the same in every process that makes this table in this keyspace."""
     return uuid.uuid5(uuid.NAMESPACE_URL, f"openmillwheel:{keyspace}:{statement}")

@@ -1,4 +1,4 @@
-"""The driver's requests as asyncio's: a request, its answer, its failure in the contract's words."""
+"""Requests to Cassandra as coroutines, with the driver's failures translated into the contract's errors."""
 
 from __future__ import annotations
 
@@ -21,26 +21,26 @@ from cassandra.policies import (
 )
 from cassandra.query import PreparedStatement, tuple_factory
 
-from millwheel.store.cassandra.answer import Answer, Row
-from millwheel.store.cassandra.connection import hang_up
+from millwheel.store.cassandra.answer import QueryResult, Row
+from millwheel.store.cassandra.connection import close_connection
 from millwheel.store.cassandra.failures import StoreSettingsError, failure_of
 from millwheel.store.cassandra.settings import CassandraSettings
 from millwheel.store.contract import StoreError, StoreUnavailableError
 
-__all__ = ["Row", "Session", "connect", "writing_at"]
+__all__ = ["CassandraSession", "Row", "connect", "writing_at"]
 
 Result = TypeVar("Result")
 
 _RECONNECT_SECONDS: Final = 0.5
 _CONNECT_SECONDS: Final = 5.0
 _OPENING_SECONDS: Final = 30.0
-"""For what is asked while a store is opened: a table is made only when all nodes agree on it."""
-_FIRST_PAUSE: Final = 0.02
-_LAST_PAUSE: Final = 0.5
+"""The limit for requests while a store is opened. Making a table takes longer: all nodes must agree on it."""
+_FIRST_PAUSE_SECONDS: Final = 0.02
+_MAX_PAUSE_SECONDS: Final = 0.5
 
 
 def connect(settings: CassandraSettings, kind: type[Connection]) -> tuple[Cluster, DriverSession]:
-    """Connect, blocking, by connections of that ``kind``; StoreError says why not."""
+    """Connect with connections of class ``kind``. Blocks. StoreError says why there is no connection."""
     try:
         cluster = _cluster(settings, kind)
     except UnresolvableContactPoints as error:
@@ -58,7 +58,7 @@ def connect(settings: CassandraSettings, kind: type[Connection]) -> tuple[Cluste
 def _cluster(settings: CassandraSettings, kind: type[Connection]) -> Cluster:
     profile = ExecutionProfile(
         load_balancing_policy=TokenAwarePolicy(DCAwareRoundRobinPolicy(settings.local_dc)),
-        # No other node, no weaker level, no second attempt behind our back: what is repeated is repeated by us.
+        # The driver must not retry, at another node or at a weaker level. CassandraSession decides what is repeated.
         retry_policy=FallthroughRetryPolicy(),
         consistency_level=ConsistencyLevel.QUORUM,
         serial_consistency_level=ConsistencyLevel.SERIAL,
@@ -72,7 +72,7 @@ def _cluster(settings: CassandraSettings, kind: type[Connection]) -> Cluster:
         auth_provider=credentials,
         ssl_context=settings.tls(),
         execution_profiles={EXEC_PROFILE_DEFAULT: profile},
-        # Nagle's algorithm and delayed acknowledgements together would cost 40 ms a commit.
+        # Nagle's algorithm and delayed acknowledgements together would add 40 ms to each commit.
         sockopts=[(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)],
         protocol_version=ProtocolVersion.V4,
         compression=False,
@@ -86,7 +86,7 @@ def _cluster(settings: CassandraSettings, kind: type[Connection]) -> Cluster:
 
 
 def writing_at(statements: Mapping[str, PreparedStatement], level: int) -> None:
-    """Have those of the statements that write be acknowledged at a consistency ``level``."""
+    """Set the consistency ``level`` of all statements that write."""
     for statement in statements.values():
         if not statement.query_string.startswith("SELECT"):
             statement.consistency_level = level
@@ -98,13 +98,15 @@ def _check_dc(settings: CassandraSettings, cluster: Cluster) -> None:
         raise StoreSettingsError(f"store.local_dc {settings.local_dc!r}: the data centres there are {', '.join(known)}")
 
 
-class Session:
-    """Requests of one store. Used from one event loop at a time.
+class CassandraSession:
+    """The requests of one store. Used from one event loop at a time.
 
-    Appends and fences are sent at once. Everything else passes a gate of ``concurrent_writes``, so that a large flush
-    neither floods Cassandra nor stands in a commit's way. What waited at the gate while nothing passed it for a whole
-    deadline, on a clock that counts the time that the machine or the process was suspended, is not sent any more.
-    While others pass it, it waits for its turn, however many they are.
+    Appends and fences are sent at once. All other requests pass a gate of ``concurrent_writes``. So a large flush
+    neither overloads Cassandra nor delays a commit.
+
+    While other requests pass the gate, a request waits for its turn without limit. If no request passes for a whole
+    deadline, the requests that waited for all of that time fail unsent. The clock counts time in which the machine or
+    the process was suspended.
     """
 
     def __init__(self, settings: CassandraSettings, cluster: Cluster, session: DriverSession) -> None:
@@ -113,26 +115,26 @@ class Session:
         self._driver = session
         self._gate = asyncio.Semaphore(settings.concurrent_writes)
         self._passed = _now()
-        """When the gate was last passed."""
+        """When a request last passed the gate."""
         self._stood_until = 0.0
-        """When the gate was passed after it had not been for a whole deadline, though somebody waited."""
-        self._outstanding: set[Answer] = set()
+        """When the last standstill ended. In a standstill requests wait for a whole deadline, and none passes."""
+        self._outstanding: set[QueryResult] = set()
         self._closed = False
 
     async def execute(self, statement: PreparedStatement, values: Sequence[object]) -> list[Row]:
-        """Send at once; the rows of the answer, all pages of it."""
+        """Send at once. Return the rows of all pages of the answer."""
         return await self._send(statement.bind(values))
 
     async def execute_gated(self, statement: PreparedStatement, values: Sequence[object]) -> list[Row]:
-        """The same, behind the gate."""
+        """Send behind the gate. Return the rows of all pages of the answer."""
         return await self.send_gated(lambda: statement.bind(values))
 
     async def repeat(self, statement: PreparedStatement, values: Sequence[object]) -> list[Row]:
-        """Behind the gate, again and again until it is known to be done: for what may be done twice."""
+        """Send behind the gate, and again while the outcome is unknown. Only for idempotent requests."""
         return await self.settle(lambda _: self.execute_gated(statement, values))
 
     async def send_gated(self, build: Callable[[], object]) -> list[Row]:
-        """Behind the gate, send what ``build`` makes: made only when its turn comes, so that little of it waits."""
+        """Send the statement that ``build`` makes, behind the gate. ``build`` runs late, so few statements wait."""
         came, timeout = _now(), self._settings.timeout_seconds
         async with self._gate:
             now = _now()
@@ -144,12 +146,12 @@ class Session:
             return await self._send(build())
 
     async def settle(self, attempt: Callable[[bool], Awaitable[Result]]) -> Result:
-        """Repeat ``attempt`` while its outcome is unknown, until the deadline; then StoreUnavailableError.
+        """Call ``attempt`` again while its outcome is unknown, until the deadline; then raise StoreUnavailableError.
 
-        ``attempt`` is told whether one before it may have taken effect.
+        The argument of ``attempt`` says whether an earlier attempt may have taken effect.
         """
         deadline = _now() + self._settings.timeout_seconds
-        pause = _FIRST_PAUSE
+        pause = _FIRST_PAUSE_SECONDS
         repeated = False
         while True:
             try:
@@ -159,21 +161,21 @@ class Session:
                     raise
             repeated = True
             await asyncio.sleep(pause)
-            pause = min(2 * pause, _LAST_PAUSE)
+            pause = min(2 * pause, _MAX_PAUSE_SECONDS)
 
     async def close(self) -> None:
-        """Fail what is outstanding, and disconnect."""
+        """Fail all outstanding requests, and disconnect."""
         self._closed = True
         for answer in self._outstanding:
             answer.end(StoreUnavailableError("the store was closed before Cassandra answered"))
         await asyncio.to_thread(self._cluster.shutdown)
-        await hang_up(self._cluster.connection_class)
+        await close_connection(self._cluster.connection_class)
 
     async def _send(self, statement: object) -> list[Row]:
         if self._closed:
             raise StoreUnavailableError("the store is closed")
         timeout = self._settings.timeout_seconds
-        answer = Answer(timeout)
+        answer = QueryResult(timeout)
         self._outstanding.add(answer)
         try:
             answer.follow(self._driver.execute_async(statement, timeout=timeout))
@@ -184,7 +186,7 @@ class Session:
             settings = self._settings
             failure = failure_of(error, settings.contact_points, settings.username, settings.keyspace)
             if isinstance(failure, StoreSettingsError):
-                # The store was opened with these settings: what does not do any more was changed, or is not there yet.
+                # The store opened with these settings, so they were right. Cassandra has changed, or a node is behind.
                 failure = StoreUnavailableError(f"{failure}. It is tried again until it answers.")
             raise failure from error
         finally:

@@ -1,4 +1,4 @@
-"""What the store has to know to reach its Cassandra."""
+"""The settings of the store on Cassandra."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ WRITE_LEVELS: Final = MappingProxyType(
         "all": ConsistencyLevel.ALL,
     }
 )
-"""Those that share a replica with every read at QUORUM, in whatever data centre."""
+"""The levels at which every write shares a replica with every read at QUORUM, across all data centres."""
 
 _KEYSPACE: Final = re.compile(r"[a-z][a-z0-9_]{0,47}")
 
@@ -33,19 +33,19 @@ _KEYSPACE: Final = re.compile(r"[a-z][a-z0-9_]{0,47}")
 class CassandraSettings:
     """The section ``[store]``.
 
-    - ``contact_points``: ``host:port`` of the nodes that are asked first; the others are learned from them.
-    - ``keyspace``: made, with its tables, where it is missing and the user may.
-    - ``replication``: replicas, as a number in ``local_dc``, or for each data centre: ``dc1=3,dc2=3``. Counts when the
-      keyspace is made.
-    - ``local_dc``: the data centre whose nodes are asked; empty: that of the first contact point.
-    - ``username``, ``password``: where Cassandra asks for them.
-    - ``tls_ca``, ``tls_cert``, ``tls_key``: PEM files; without ``tls_ca``, no TLS.
-    - ``timeout_seconds``: how long one call may take, its repetitions included.
-    - ``write_consistency``: how many replicas have a write before it is acknowledged: ``quorum`` of all of them,
-      ``each_quorum`` in each data centre (one of these may then be lost, and nothing with it), or ``all``. What is
-      read is read at QUORUM, conditions are decided at SERIAL, always: nothing weaker would keep two owners apart (G3).
-    - ``concurrent_writes``: requests in flight at once, but for appends and fences, which don't queue.
-    - ``state_buckets``: partitions over which a computation's rows are spread. Counts when the keyspace is made.
+    - ``contact_points``: ``host:port`` of the first nodes to connect to. They name the other nodes.
+    - ``keyspace``: made with its tables if it is missing and the user has the right to make it.
+    - ``replication``: the number of replicas in ``local_dc``, or in each data centre: ``dc1=3,dc2=3``. It takes effect
+      only when the keyspace is made.
+    - ``local_dc``: the data centre whose nodes receive the requests. Empty: that of the first contact point.
+    - ``username``, ``password``: needed if Cassandra requires a login.
+    - ``tls_ca``, ``tls_cert``, ``tls_key``: PEM files. Without ``tls_ca`` there is no TLS.
+    - ``timeout_seconds``: the limit for one call, including its repetitions.
+    - ``write_consistency``: the replicas that must have a write before it is acknowledged. ``quorum``: a quorum of all.
+      ``each_quorum``: a quorum in each data centre, so that the loss of one data centre loses no data. ``all``: all of
+      them. Reads always use QUORUM, and conditions use SERIAL. Weaker levels would not keep two owners apart (G3).
+    - ``concurrent_writes``: the most requests in flight at once. Appends and fences do not count, and do not wait.
+    - ``state_buckets``: partitions for the rows of one computation. It takes effect only when the keyspace is made.
     """
 
     contact_points: tuple[str, ...] = ("127.0.0.1:9042",)
@@ -76,11 +76,11 @@ class CassandraSettings:
 
     @property
     def write_level(self) -> int:
-        """The driver's number of ``write_consistency``."""
+        """The driver's number for ``write_consistency``."""
         return int(WRITE_LEVELS[self.write_consistency])
 
     def endpoints(self) -> list[tuple[str, int]]:
-        """Host and port of each contact point."""
+        """Return host and port of each contact point."""
         found: list[tuple[str, int]] = []
         for point in self.contact_points:
             host, _, port = point.rpartition(":")
@@ -92,7 +92,7 @@ class CassandraSettings:
         return found
 
     def replicas(self, local_dc: str) -> dict[str, int]:
-        """Replicas in each data centre; a plain number counts for ``local_dc``."""
+        """Return the replicas of each data centre. A plain number applies to ``local_dc``."""
         text = self.replication.strip()
         pairs = [(local_dc, text)] if text.isdigit() else [_pair(part) for part in text.split(",")]
         found = {name.strip(): int(count) for name, count in pairs if count.strip().isdigit()}
@@ -103,7 +103,7 @@ class CassandraSettings:
         return found
 
     def tls(self) -> ssl.SSLContext | None:
-        """The TLS context, or None; StoreSettingsError names a file that cannot be used."""
+        """Return the TLS context, or None without TLS; StoreSettingsError names a file that cannot be used."""
         if self.tls_ca is None:
             if self.tls_cert is not None or self.tls_key is not None:
                 raise StoreSettingsError("store.tls_cert and store.tls_key need store.tls_ca: else there is no TLS")

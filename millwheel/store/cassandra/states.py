@@ -1,7 +1,9 @@
-"""State rows: spread over buckets by a hash of the key, in key order in a bucket; the commit number is the write time.
+"""State rows in Cassandra: a hash of the key selects the bucket, and the commit number is the write time.
 
-Invariant (G3): of two writes of a row the one with the larger commit number stands, in whatever order they arrive and
-whoever sends them, because Cassandra keeps the cell with the larger write time.
+Within a bucket the rows are in key order.
+
+Invariant (G3): of two writes of a row, the one with the larger commit number stays, whatever their order and senders.
+Cassandra guarantees this: it keeps the cell with the larger write time.
 """
 
 from __future__ import annotations
@@ -15,9 +17,9 @@ from cassandra import ConsistencyLevel
 from cassandra.cluster import Session as DriverSession
 from cassandra.query import BatchStatement, BatchType, PreparedStatement
 
-from millwheel.core.keys import KeyInterval
+from millwheel.model.keys import KeyInterval
 from millwheel.store.cassandra.journals import FOR_EVER, MAX_VALUE_BYTES
-from millwheel.store.cassandra.session import Row, Session
+from millwheel.store.cassandra.session import CassandraSession, Row
 from millwheel.store.contract import StateRow, StoreError
 from millwheel.store.envelope import wrap
 from millwheel.store.layout import commit_bytes, decode_row
@@ -25,16 +27,16 @@ from millwheel.store.layout import commit_bytes, decode_row
 __all__ = ["EMPTY_SECONDS", "States", "bucket_of"]
 
 EMPTY_SECONDS: Final = 10 * 24 * 3600
-"""How long the mark of an emptied row stands against older writes of it that are still on their way (hints for a node
-that was down, say). Repair at least that often, as Cassandra asks for anyway."""
+"""How long the mark of an emptied row protects against older writes that arrive late (hints for a node that was down,
+for example). Cassandra must be repaired at least this often, as it requires in any case."""
 
 _BATCH_ROWS: Final = 100
 _BATCH_BYTES: Final = 128 << 10
 _READ_KEYS: Final = 100
-_WRITES_AT_ONCE: Final = 8
-"""Batches of one call that are on their way or at the gate: a large flush lets the reads of others through."""
+_MAX_CONCURRENT_WRITES: Final = 8
+"""Batches of one call that are sent or wait at the gate. The limit leaves room for other callers' reads."""
 _SCAN_BUCKETS: Final = 16
-"""Buckets asked in one scan query: fewer and larger requests, without making one node gather them all."""
+"""Buckets of one scan query. Fewer queries are faster, but a single one would make one node collect all the rows."""
 
 _INSERT: Final = "INSERT INTO {k}.states (computation, bucket, key, value) VALUES (?, ?, ?, ?) USING TIMESTAMP ?"
 _RANGE: Final = "SELECT bucket, key, value FROM {k}.states WHERE computation = ? AND bucket IN ? AND key >= ?"
@@ -49,7 +51,7 @@ _TEXTS: Final = {
 
 
 def bucket_of(key: bytes, buckets: int) -> int:
-    """The bucket of ``key``: part of what is stored, and never to be changed."""
+    """Return the bucket of ``key``. The stored data depends on this function, so it must never change."""
     return crc32(key) % buckets
 
 
@@ -58,12 +60,12 @@ class States:
 
     def __init__(
         self,
-        session: Session,
+        session: CassandraSession,
         statements: dict[str, PreparedStatement],
         buckets: int,
         level: int = ConsistencyLevel.QUORUM,
     ) -> None:
-        """``statements``: see :meth:`prepare`; ``buckets``: what the keyspace was made with; ``level``: of writes."""
+        """``statements``: from :meth:`prepare`; ``buckets``: the keyspace's; ``level``: consistency of writes."""
         self._level = level
         self._session = session
         self._statements = statements
@@ -71,11 +73,11 @@ class States:
 
     @staticmethod
     def prepare(driver: DriverSession, keyspace: str) -> dict[str, PreparedStatement]:
-        """Prepare the statements, blocking."""
+        """Prepare the statements. Blocks."""
         return {name: driver.prepare(text.format(k=keyspace)) for name, text in _TEXTS.items()}
 
     async def write(self, computation: str, rows: Sequence[StateRow]) -> None:
-        """See :meth:`StateStore.write_states`: a batch goes to one partition, hence is one mutation there."""
+        """See :meth:`StateStore.write_states`. Each batch goes to one partition, so it is one mutation there."""
         for row in rows:
             if len(row.key) + len(row.blob) > MAX_VALUE_BYTES:
                 raise StoreError(f"the state of key {row.key!r} of {computation} exceeds {MAX_VALUE_BYTES} bytes")
@@ -85,7 +87,7 @@ class States:
             for bucket, batch in batches:
                 await self._write_batch(computation, bucket, batch)
 
-        writers = [asyncio.ensure_future(write_some()) for _ in range(_WRITES_AT_ONCE)]
+        writers = [asyncio.ensure_future(write_some()) for _ in range(_MAX_CONCURRENT_WRITES)]
         try:
             await asyncio.gather(*writers)
         finally:
@@ -110,8 +112,9 @@ class States:
     async def scan(self, computation: str, interval: KeyInterval, after: bytes | None, limit: int) -> list[StateRow]:
         """See :meth:`StateStore.scan_states`.
 
-        Every bucket gives its next few rows. What lies up to the smallest last key of a bucket that may have more is
-        complete, and is merged; the rest is asked for again from there.
+        Each round reads the next few rows of every bucket. A bucket that returned as many rows as requested may have
+        more. The rows up to the smallest last key of such buckets are complete and are merged. The next round starts
+        behind them.
         """
         found: list[StateRow] = []
         start: bytes | None = interval.start if after is None else max(interval.start, after + b"\0")
@@ -122,13 +125,13 @@ class States:
         return found[:limit]
 
     async def drop(self, computation: str) -> None:
-        """See :meth:`StateStore.drop_computation`: one partition tombstone for each bucket."""
+        """See :meth:`StateStore.drop_computation`. Writes one partition tombstone for each bucket."""
         await asyncio.gather(*(self._execute("drop", (computation, bucket)) for bucket in range(self._buckets)))
 
     async def _next_rows(
         self, computation: str, start: bytes, end: bytes | None, each: int
     ) -> tuple[list[tuple[bytes, bytes]], bytes | None]:
-        """The next rows in key order, and where to go on (None: there are no more)."""
+        """Return the next rows in key order, and the key to continue from (None: there are no more rows)."""
         name, last = ("scan", ()) if end is None else ("scan_below", (end,))
         groups = [list(range(self._buckets))[at : at + _SCAN_BUCKETS] for at in range(0, self._buckets, _SCAN_BUCKETS)]
         answers = await asyncio.gather(

@@ -9,14 +9,14 @@ from typing import Self
 
 from cassandra.connection import Connection
 
-from millwheel.core.keys import KeyInterval
+from millwheel.model.keys import KeyInterval
 from millwheel.store import journal_rules as rules
-from millwheel.store.cassandra.connection import LoopThread, connection_class, hang_up
+from millwheel.store.cassandra.connection import LoopThread, close_connection, connection_class
 from millwheel.store.cassandra.failures import failure_of
 from millwheel.store.cassandra.journals import Journals
 from millwheel.store.cassandra.parts import Parts
 from millwheel.store.cassandra.schema import prepare_keyspace, until_known
-from millwheel.store.cassandra.session import Session, connect, writing_at
+from millwheel.store.cassandra.session import CassandraSession, connect, writing_at
 from millwheel.store.cassandra.settings import CassandraSettings
 from millwheel.store.cassandra.states import States
 from millwheel.store.contract import Append, JournalHead, PartId, StateRow, StoreError, StoreUnavailableError
@@ -27,11 +27,11 @@ __all__ = ["CassandraStore"]
 class CassandraStore:
     """A :class:`~millwheel.store.contract.StateStore` on Apache Cassandra.
 
-    While Cassandra is away every call raises StoreUnavailableError; it connects again by itself. A store that is left
-    open is closed when its event loop ends as ``asyncio.run`` ends it.
+    While Cassandra is unavailable every call raises StoreUnavailableError. The store reconnects by itself. A store that
+    is left open is closed when ``asyncio.run`` ends its event loop.
     """
 
-    def __init__(self, session: Session, journals: Journals, parts: Parts, states: States) -> None:
+    def __init__(self, session: CassandraSession, journals: Journals, parts: Parts, states: States) -> None:
         """Use :meth:`open`."""
         self._session = session
         self._journals = journals
@@ -41,20 +41,22 @@ class CassandraStore:
 
     @classmethod
     async def open(cls, settings: CassandraSettings) -> Self:
-        """Connect, and make or check keyspace and tables.
+        """Connect, and make or check the keyspace and its tables.
 
-        StoreUnavailableError: Cassandra cannot be had now; open again later. StoreSettingsError: wrong credentials, a
-        foreign keyspace or a newer schema; the message names the setting.
+        Raises:
+            StoreUnavailableError: Cassandra is unavailable now. Open again later.
+            StoreSettingsError: the credentials are wrong, the keyspace belongs to other software, or its schema is
+                newer. The message names the setting.
         """
         kind = connection_class(LoopThread.here())
         abandoned = threading.Event()
         try:
             store = await asyncio.to_thread(cls._open, settings, kind, abandoned)
         except BaseException:
-            # A cancellation does not end the thread. Whichever of the two comes second ends the driver.
+            # A cancellation does not end the thread. Of the thread and these lines, the later one ends the driver.
             abandoned.set()
             kind.end_driver()
-            await hang_up(kind)
+            await close_connection(kind)
             raise
         if store._at_loop_end is not None:
             await anext(store._at_loop_end)
@@ -74,7 +76,7 @@ class CassandraStore:
                 ),
                 settings.timeout_seconds,
             )
-            session = Session(settings, cluster, driver)
+            session = CassandraSession(settings, cluster, driver)
             for statements in kinds:
                 writing_at(statements, settings.write_level)
             journals, parts = Journals(session, kinds[0]), Parts(session, kinds[1])
@@ -133,7 +135,7 @@ class CassandraStore:
             await self._parts.delete(journal, parts)
 
     async def write_states(self, computation: str, journal: str, sequencer: int, rows: Sequence[StateRow]) -> None:
-        """See :meth:`StateStore.write_states`. A deposed owner's rows are true or older, and lose by their commits."""
+        """See :meth:`StateStore.write_states`. A deposed owner's rows are committed, or older than the stored."""
         await self._states.write(computation, rows)
 
     async def read_states(self, computation: str, keys: Sequence[bytes]) -> list[StateRow | None]:
@@ -163,7 +165,7 @@ class CassandraStore:
             await at_loop_end.aclose()
 
     async def _close_at_loop_end(self) -> AsyncGenerator[None, None]:
-        """An event loop that ends first closes the asynchronous generators that have begun."""
+        """Close the session when the event loop ends: ``asyncio.run`` closes all started asynchronous generators."""
         try:
             yield
         finally:

@@ -11,7 +11,7 @@ import pytest
 from cassandra.cluster import Cluster, ResponseFuture
 from cassandra.connection import Connection, ConnectionShutdown, DefaultEndPoint
 
-from millwheel.core.keys import ALL_KEYS
+from millwheel.model.keys import ALL_KEYS
 from millwheel.store.cassandra import CassandraSettings
 from millwheel.store.cassandra.connection import LoopThread, connection_class
 from millwheel.store.contract import Append, StateRow, StoreUnavailableError
@@ -22,10 +22,10 @@ from tests.store.cassandra.conftest import OpenStore
 async def test_a_node_that_hangs_up_before_it_is_ready_has_given_no_connection() -> None:
     """A closed one was handed out as if it were ready, and the first request found out."""
 
-    async def hang_up(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def close_connection(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.close()
 
-    async with await asyncio.start_server(hang_up, "127.0.0.1", 0) as server:
+    async with await asyncio.start_server(close_connection, "127.0.0.1", 0) as server:
         port = server.sockets[0].getsockname()[1]
         kind = connection_class(LoopThread.here())
         with pytest.raises(ConnectionShutdown, match="was closed"):

@@ -13,7 +13,7 @@ from millwheel.store.contract import JournalHead
 
 def test_g13_the_heads_written_last_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     """All journals that ever were owned here were, with their part lists."""
-    monkeypatch.setattr(journals, "_MOST_OWN", 3)
+    monkeypatch.setattr(journals, "_MAX_KEPT_HEADS", 3)
     kept = Journals(cast("Any", None), {})
     for number in range(10):
         kept._keep("c.1.j1", JournalHead(1, number, 0, ()))

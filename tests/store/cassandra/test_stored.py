@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from millwheel.core.keys import ALL_KEYS, KeyInterval
+from millwheel.model.keys import ALL_KEYS, KeyInterval
 from millwheel.store.cassandra import CassandraSettings, CassandraStore
 from millwheel.store.cassandra.journals import MAX_VALUE_BYTES
 from millwheel.store.cassandra.parts import CHUNK_BYTES

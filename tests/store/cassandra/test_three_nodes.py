@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from millwheel.core.keys import ALL_KEYS
+from millwheel.model.keys import ALL_KEYS
 from millwheel.store.cassandra import CassandraStore
 from millwheel.store.contract import Append, JournalHead, SequencerRefusedError, StateRow, StoreUnavailableError
 from tests.components import cassandra_settings, three_cassandra_nodes

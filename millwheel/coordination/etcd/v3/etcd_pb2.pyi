@@ -21,9 +21,9 @@ DESCRIPTOR: _descriptor.FileDescriptor
 
 @_typing.final
 class ResponseHeader(_message.Message):
-    """The part of etcd's API, version 3, that the coordinator speaks. On the wire it is etcd's own: the numbers and types of
-    fields are those of etcd's etcdserverpb and mvccpb, and calls are made to etcd's method names. The package is ours, so
-    that another etcd client in the same process may bring stubs of its own.
+    """The part of etcd's API, version 3, that the coordinator's client uses. It is compatible on the wire: field numbers
+    and types are those of etcd's etcdserverpb and mvccpb, and the client calls etcd's method names. The package name
+    differs from etcd's, so that another etcd client in the same process can register its own stubs.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -234,7 +234,7 @@ class Compare(_message.Message):
     KEY_FIELD_NUMBER: _builtins.int
     MOD_REVISION_FIELD_NUMBER: _builtins.int
     target: Global___Compare.CompareTarget.ValueType
-    """result = 1 is left at its default: equal."""
+    """etcd's field `result = 1` is not declared. Its default is EQUAL."""
     key: _builtins.bytes
     mod_revision: _builtins.int
     def __init__(

@@ -1,1 +1,0 @@
-"""Value types and pure algebra that every part shares: time, keys, intervals, low watermarks."""

@@ -1,0 +1,1 @@
+"""Shared value types and pure algorithms: time, keys, key intervals, low watermarks and the catalog."""

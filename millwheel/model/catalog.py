@@ -1,0 +1,598 @@
+"""The catalog: a read model of the coordinator's records about topologies, intervals, workers and injectors.
+
+Masters, workers and clients follow the same coordinator keys (:mod:`millwheel.model.catalog_keys`). From these they
+answer the same questions: which computations consume a stream, which worker owns a key, which senders a stream has.
+
+Invariant: a :class:`Catalog` equals the coordinator's contents at one revision. Callers load a snapshot first, and then
+apply the watch's changes in order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, Final, TypeAlias
+from zlib import crc32
+
+from google.protobuf.message import DecodeError
+
+from millwheel.coordination.contract import Change, DamagedValueError, PrefixSnapshot
+from millwheel.model import catalog_keys as keys
+from millwheel.model.interval_table import IntervalTable
+from millwheel.rpc.v1 import catalog_pb2 as catalog
+from millwheel.rpc.v1 import common_pb2 as common
+from millwheel.rpc.v1 import topology_pb2 as specs
+
+__all__ = [
+    "ACTIVE_STATES",
+    "DEAD_LETTER_TYPE",
+    "LIVE_STATES",
+    "Catalog",
+    "Consumer",
+    "OwnedInterval",
+    "code_of",
+    "codes_of",
+    "dead_letter_stream",
+    "dead_letter_writers",
+    "incarnations_of",
+    "injector_sender",
+    "outputs_of",
+    "shard_of",
+]
+
+ACTIVE_STATES: Final = frozenset({catalog.TOPOLOGY_STATE_RUNNING, catalog.TOPOLOGY_STATE_DRAINING})
+"""The states of a topology in which its intervals have owners."""
+
+LIVE_STATES: Final = ACTIVE_STATES | {catalog.TOPOLOGY_STATE_DRAINED, catalog.TOPOLOGY_STATE_PAUSED}
+"""The states in which the cluster keeps a topology's state and reserves its name."""
+
+DEAD_LETTER_TYPE: Final = "DeadLetter"
+"""The record type of every dead-letter stream."""
+
+_SHAPING: Final = frozenset({keys.TOPOLOGIES, keys.INTERVALS, keys.LOGS, keys.WORKERS, keys.AUTHORITIES})
+
+
+def _place(kind: str, names: tuple[str, ...]) -> object:
+    """The place of a key's record within the records of its kind. None if that kind has no such record."""
+    if kind == keys.INJECTORS:
+        return names[:2]
+    if kind == keys.AUTHORITIES:
+        return int(names[0]) if names[0].isdecimal() else None
+    return names[0] if names else None
+
+
+def dead_letter_stream(topology_name: str) -> str:
+    """The stream of a topology's dead letters. Every topology has one, without a declaration."""
+    return f"{topology_name}.dead-letters"
+
+
+def dead_letter_writers(spec: specs.TopologySpec) -> frozenset[str]:
+    """The computations that produce to a topology's dead-letter stream: those whose failure policy writes dead letters.
+
+    If no computation writes dead letters, the result is all computations. The stream exists in that case too, and its
+    low watermark follows all of them, so it ends when they end.
+    """
+    policy = specs.FAILURE_ACTION_DEAD_LETTER
+    writers = frozenset(one.name for one in spec.computations if one.failure_policy.action == policy)
+    return writers or frozenset(one.name for one in spec.computations)
+
+
+def injector_sender(stream: str) -> str:
+    """The sender name of all injectors of a stream. It is used where a computation has its incarnation id."""
+    return f"injector/{stream}"
+
+
+Records: TypeAlias = dict[str, dict[Any, Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class Consumer:
+    """One consumer of a stream: a computation or, with ``log``, the stream's log. A log takes the empty key."""
+
+    incarnation: str
+    topology: str
+    computation: str
+    key: specs.KeySpec
+    code: specs.CodeReference
+    exactly_once: bool
+    feedback: bool
+    log: bool
+
+
+@dataclass(frozen=True, slots=True)
+class OwnedInterval:
+    """One interval of one incarnation, as its owner sees it."""
+
+    incarnation: str
+    interval: catalog.IntervalRecord
+
+
+class Catalog:
+    """The coordinator's contents at ``revision``. Every method answers from memory.
+
+    ``shape`` increases whenever topologies, interval maps, logs, workers or the authority's shards change. A result
+    that depends on those alone stays valid while ``shape`` stays the same.
+    """
+
+    def __init__(self, authority_shards: int = 1) -> None:
+        self.revision = 0
+        # The revision of the last snapshot. A snapshot includes the effect of all deletions up to its revision.
+        self._listed = 0
+        self.shape = 0
+        self._shards_at_first = authority_shards
+        self.tables: dict[str, IntervalTable] = {}
+        # By a chunk's key: a hash of the chunk in the tables. A new snapshot updates only chunks that differ.
+        self._digests: dict[str, int] = {}
+        self._streams: dict[str, specs.StreamSpec] = {}
+        self._injected: dict[str, list[specs.StreamSpec]] = {}
+        self._streams_shape = -1
+        """The ``shape`` for which ``_streams`` was computed. Lookups by name are frequent and changes are rare."""
+        self.damaged: dict[str, str] = {}
+        """Keys whose values cannot be read, with the reason. The last readable value, if any, stays in use."""
+        self._clear()
+
+    def _clear(self) -> None:
+        self.authority_shards = self._shards_at_first
+        """The number that the cluster was created with. Before the coordinator gives it: the constructor's argument."""
+        self.damaged = {}
+        self._unknown: dict[str, str] = {}
+        """The damaged keys, except leased ones, for which this catalog never had a readable value."""
+        self.topologies: dict[str, catalog.TopologyRecord] = {}
+        self.logs: dict[str, catalog.StreamLogRecord] = {}
+        self.workers: dict[str, catalog.WorkerRecord] = {}
+        self.authorities: dict[int, catalog.AuthorityRecord] = {}
+        self.masters: dict[str, catalog.MasterRecord] = {}
+        self.retired: dict[str, str] = {}
+        """By a journal that the master will drop: the incarnation that the journal belongs to."""
+        self.injectors: dict[tuple[str, str], catalog.InjectorRecord] = {}
+        self.batches: dict[str, int] = {}
+        self.retired_queries: dict[str, int] = {}
+        """By query: when an operator retired it, in microseconds since the epoch."""
+        self.drawn = 0
+        # Chunks that changed in the revisions being applied. A map is complete only after all of them.
+        self._chunks: dict[str, dict[int, catalog.IntervalMapRecord | None]] = {}
+        self._created: dict[str, int] = {}
+        self._modified: dict[str, int] = {}
+
+    # Following the coordinator.
+
+    def load(self, snapshot: PrefixSnapshot) -> None:
+        """Replace the contents by a snapshot of every key.
+
+        If a value in the snapshot is damaged, the earlier value of that key stays in use.
+        """
+        before = {kind: dict(records) for kind, records in self._records().items()}
+        shards = self.authority_shards
+        self._clear()
+        self.shape += 1
+        for entry in snapshot.entries:
+            self._created[entry.key] = entry.created
+            self._modified[entry.key] = entry.modified
+            if entry.damage and entry.key == keys.CLUSTER_SETTINGS:
+                self.authority_shards = shards
+            self._take(entry.key, entry.value, entry.damage, before)
+        for key in self._digests.keys() - self._modified.keys():
+            self._delete(key)
+        self._settle_maps()
+        self.revision = self._listed = snapshot.revision
+
+    def apply(self, changes: Iterable[Change]) -> bool:
+        """Apply the changes of one or several revisions. Returns whether any of them was new."""
+        new = False
+        for change in changes:
+            if change.revision <= self._listed or change.revision < self.revision:
+                continue
+            new = True
+            self.revision = change.revision
+            if change.value is None:
+                self._created.pop(change.key, None)
+                self._modified.pop(change.key, None)
+                self._forget_damage(change.key)
+                with suppress(ValueError, IndexError):  # a key of no known kind has no record to delete
+                    self._delete(change.key)
+            else:
+                self._created.setdefault(change.key, change.revision)
+                self._modified[change.key] = change.revision
+                self._take(change.key, change.value, change.damage, self._records())
+        self._settle_maps()
+        return new
+
+    def _take(self, key: str, value: bytes, damage: str, before: Records) -> None:
+        """Store one value. ``before``: the earlier records, by kind and place, which replace a damaged value."""
+        self._forget_damage(key)
+        if not damage:
+            try:
+                self._put(key, value)
+                return
+            except (DecodeError, ValueError, IndexError) as error:
+                damage = f"it is no such record: {error}"
+        self.damaged[key] = damage
+        kind, names = keys.split_key(key)
+        self.shape += kind in _SHAPING
+        place = _place(kind, names)
+        if place in before.get(kind, {}):
+            self._records()[kind][place] = before[kind][place]
+        elif key not in self._digests and not key.startswith(keys.LEASED):
+            self._unknown[key] = damage
+
+    def _forget_damage(self, key: str) -> None:
+        self.damaged.pop(key, None)
+        self._unknown.pop(key, None)
+
+    def _records(self) -> Records:
+        """All records except interval maps: by kind, and by place within the kind."""
+        return {
+            keys.TOPOLOGIES: self.topologies,
+            keys.LOGS: self.logs,
+            keys.WORKERS: self.workers,
+            keys.AUTHORITIES: self.authorities,
+            keys.MASTERS: self.masters,
+            keys.RETIRED: self.retired,
+            keys.INJECTORS: self.injectors,
+            keys.BATCHES: self.batches,
+        }
+
+    # Damaged values.
+
+    def check_readable(self, key: str) -> None:
+        """Raise DamagedValueError if the value of ``key`` is damaged. No decision may depend on such a value."""
+        if key in self.damaged:
+            raise DamagedValueError(key, self.damaged[key])
+
+    def check_shape(self) -> None:
+        """Raise DamagedValueError if a topology or a log is damaged and no earlier value of it is known.
+
+        Such a topology may consume any stream and own any state. Without its record, no process can decide where
+        records must go, or what garbage collection may delete.
+        """
+        for key, why in self._unknown.items():
+            if key.startswith((keys.TOPOLOGIES, keys.LOGS)):
+                raise DamagedValueError(key, why)
+
+    def is_damaged(self, incarnation: str) -> bool:
+        """Whether a chunk of an incarnation's interval map is damaged. If so, its intervals keep their owners."""
+        return self._damaged_chunk(incarnation) is not None
+
+    def check_map(self, incarnation: str) -> None:
+        """Raise DamagedValueError if a chunk of an incarnation's interval map is damaged."""
+        key = self._damaged_chunk(incarnation)
+        if key is not None:
+            raise DamagedValueError(key, self.damaged[key])
+
+    def _damaged_chunk(self, incarnation: str) -> str | None:
+        if not self.damaged:
+            return None
+        prefix = keys.chunks_prefix(incarnation)
+        return next((key for key in self.damaged if key.startswith(prefix)), None)
+
+    def _settle_maps(self) -> None:
+        changed, self._chunks = self._chunks, {}
+        try:
+            for incarnation, chunks in changed.items():
+                table = self.tables.setdefault(incarnation, IntervalTable(incarnation))
+                table.update(chunks)
+                if not table:
+                    del self.tables[incarnation]
+        except ValueError:
+            # The tables are only partly updated. A caller that continues after this error must load a new snapshot.
+            self.tables, self._digests = {}, {}
+            raise
+
+    def modified(self, key: str) -> int:
+        """The revision that last changed ``key``, for a transaction's compare; 0 if there is no such key."""
+        return self._modified.get(key, 0)
+
+    def _put(self, key: str, value: bytes) -> None:
+        kind, names = keys.split_key(key)
+        self.shape += kind in _SHAPING
+        if kind == keys.TOPOLOGIES:
+            self.topologies[names[0]] = catalog.TopologyRecord.FromString(value)
+        elif kind == keys.INTERVALS:
+            self._put_chunk(key, names[0], int(names[1]), value)
+        elif kind == keys.LOGS:
+            self.logs[names[0]] = catalog.StreamLogRecord.FromString(value)
+        elif kind == keys.WORKERS:
+            self.workers[names[0]] = catalog.WorkerRecord.FromString(value)
+        elif kind == keys.AUTHORITIES:
+            self.authorities[int(names[0])] = catalog.AuthorityRecord.FromString(value)
+        elif kind == keys.MASTERS:
+            self.masters[names[0]] = catalog.MasterRecord.FromString(value)
+        elif kind == keys.RETIRED:
+            self.retired[names[0]] = catalog.RetiredJournalRecord.FromString(value).computation
+        elif kind == keys.INJECTORS:
+            self.injectors[names[0], names[1]] = catalog.InjectorRecord.FromString(value)
+        elif kind == keys.BATCHES:
+            self._put_cursor(names[0], catalog.BatchCursorRecord.FromString(value))
+        elif kind == keys.SEQUENCER:
+            self.drawn = int(value)
+        elif key == keys.CLUSTER_SETTINGS:
+            self.authority_shards = catalog.ClusterSettingsRecord.FromString(value).authority_shards
+
+    def _put_cursor(self, query: str, cursor: catalog.BatchCursorRecord) -> None:
+        self.batches[query] = cursor.committed_batch
+        if cursor.retired_at_us:
+            self.retired_queries[query] = cursor.retired_at_us
+
+    def _put_chunk(self, key: str, incarnation: str, number: int, value: bytes) -> None:
+        if self._digests.get(key) != hash(value):
+            self._chunks.setdefault(incarnation, {})[number] = catalog.IntervalMapRecord.FromString(value)
+            self._digests[key] = hash(value)
+
+    def _delete(self, key: str) -> None:
+        kind, names = keys.split_key(key)
+        self.shape += kind in _SHAPING
+        if kind == keys.TOPOLOGIES:
+            self.topologies.pop(names[0], None)
+        elif kind == keys.INTERVALS:
+            self._digests.pop(key, None)
+            self._chunks.setdefault(names[0], {})[int(names[1])] = None
+        elif kind == keys.LOGS:
+            self.logs.pop(names[0], None)
+        elif kind == keys.WORKERS:
+            self.workers.pop(names[0], None)
+        elif kind == keys.AUTHORITIES:
+            self.authorities.pop(int(names[0]), None)
+        elif kind == keys.MASTERS:
+            self.masters.pop(names[0], None)
+        elif kind == keys.RETIRED:
+            self.retired.pop(names[0], None)
+        elif kind == keys.INJECTORS:
+            self.injectors.pop((names[0], names[1]), None)
+        elif kind == keys.BATCHES:
+            self.batches.pop(names[0], None)
+            self.retired_queries.pop(names[0], None)
+        elif kind == keys.SEQUENCER:
+            self.drawn = 0
+
+    # Streams: their declarations, producers and consumers.
+
+    def live_topologies(self) -> Iterator[tuple[str, catalog.TopologyRecord]]:
+        """The live topologies with their names, sorted. DamagedValueError as by :meth:`check_shape`."""
+        if self._unknown:
+            self.check_shape()
+        for name in sorted(self.topologies):
+            if self.topologies[name].state in LIVE_STATES:
+                yield name, self.topologies[name]
+
+    def streams(self) -> dict[str, specs.StreamSpec]:
+        """Every stream that a live topology declares, produces to or accepts injected records for, by name.
+
+        A stream that a topology only reads as external appears only through its producer's declaration. A declaration
+        with injectors takes precedence over one without. A stream that appears only as an output has a declaration
+        without a type. Callers must not change the result.
+        """
+        if self._unknown:
+            self.check_shape()
+        if self._streams_shape != self.shape:
+            self._streams, self._streams_shape = self._find_streams(), self.shape
+        return self._streams
+
+    def _find_streams(self) -> dict[str, specs.StreamSpec]:
+        found: dict[str, specs.StreamSpec] = {}
+        self._injected = {}
+        for name, record in self.live_topologies():
+            for declared in record.spec.streams:
+                if declared.external:
+                    continue
+                if declared.injected:
+                    self._injected.setdefault(declared.name, []).append(declared)
+                known = found.get(declared.name)
+                if known is None or (declared.injected and not known.injected):
+                    found[declared.name] = declared
+            for computation in record.spec.computations:
+                for output in outputs_of(computation):
+                    found.setdefault(output, specs.StreamSpec(name=output))
+            for leaving in record.leaving:
+                for output in outputs_of(leaving.spec):
+                    found.setdefault(output, specs.StreamSpec(name=output))
+            letters = dead_letter_stream(name)
+            found.setdefault(
+                letters,
+                specs.StreamSpec(name=letters, record_type=DEAD_LETTER_TYPE, format=specs.VALUE_FORMAT_MSGPACK),
+            )
+        return found
+
+    def stream(self, name: str) -> specs.StreamSpec | None:
+        """A stream's declaration; None if no live topology has the stream."""
+        return self.streams().get(name)
+
+    def injected(self, stream: str) -> list[specs.StreamSpec]:
+        """The declarations by which live topologies inject a stream. Callers must not change them."""
+        self.streams()
+        return self._injected.get(stream, [])
+
+    def injected_code(self, stream: str) -> specs.CodeReference:
+        """The code that defines the type of an injected stream; an empty reference if no live topology has it."""
+        for _, record in self.live_topologies():
+            if any(declared.name == stream and declared.injected for declared in record.spec.streams):
+                return record.spec.code
+        return specs.CodeReference()
+
+    def is_draining(self, stream: str) -> bool:
+        """Whether no running or paused topology accepts injected records of ``stream``."""
+        open_states = {catalog.TOPOLOGY_STATE_RUNNING, catalog.TOPOLOGY_STATE_PAUSED}
+        concerned = [record for _, record in self.live_topologies() if _touches(record.spec, stream)]
+        return not any(record.state in open_states for record in concerned)
+
+    def producers(self, stream: str) -> tuple[str, ...]:
+        """The incarnations of the live computations that produce to ``stream``, dead letters included.
+
+        A removed computation stays in the result until its productions are delivered (7.1).
+        """
+        found = []
+        for name, record in self.live_topologies():
+            writers = dead_letter_writers(record.spec) if stream == dead_letter_stream(name) else frozenset()
+            for computation in record.spec.computations:
+                if stream in outputs_of(computation) or computation.name in writers:
+                    found.append(record.incarnations[computation.name])
+            for leaving in record.leaving:
+                letters = leaving.spec.failure_policy.action == specs.FAILURE_ACTION_DEAD_LETTER
+                if stream in outputs_of(leaving.spec) or (letters and stream == dead_letter_stream(name)):
+                    found.append(leaving.incarnation)
+        return tuple(found)
+
+    def senders(self, stream: str) -> tuple[str, ...]:
+        """The senders whose minimum is the low watermark of ``stream`` (4.5): its producers and its injectors."""
+        spec = self.stream(stream)
+        injectors = (injector_sender(stream),) if spec is not None and spec.injected else ()
+        return self.producers(stream) + injectors
+
+    def retired_injectors(self) -> dict[str, frozenset[str]]:
+        """By stream: the sender names of its retired injector processes, as their deliveries carry them."""
+        found: dict[str, set[str]] = {}
+        for (stream, process), record in self.injectors.items():
+            if record.retired:
+                found.setdefault(stream, set()).add(f"{injector_sender(stream)}/{process}")
+        return {stream: frozenset(origins) for stream, origins in found.items()}
+
+    def injector_lives(self) -> dict[str, tuple[tuple[str, int], ...]]:
+        """By injector sender: the topologies that accept its records, each with its time of submission (microseconds).
+
+        A stream that is removed and created again gets another value, because the new topology has another time.
+        """
+        found: dict[str, tuple[tuple[str, int], ...]] = {}
+        for name, record in self.live_topologies():
+            for stream in record.spec.streams:
+                if stream.injected:
+                    sender = injector_sender(stream.name)
+                    found[sender] = (*found.get(sender, ()), (name, record.submitted_at_us))
+        return found
+
+    def consumers(self, stream: str) -> tuple[Consumer, ...]:
+        """All consumers of ``stream``: computations of topologies that are not yet drained, and the stream's log."""
+        found = []
+        for name, record in self.live_topologies():
+            if record.state == catalog.TOPOLOGY_STATE_DRAINED:
+                continue
+            for computation in record.spec.computations:
+                for edge in computation.inputs:
+                    if edge.stream == stream:
+                        found.append(_consumer(name, record, computation, edge))
+        log = self.logs.get(stream)
+        if log is not None:
+            nothing = (specs.KeySpec(), specs.CodeReference())
+            found.append(Consumer(log.incarnation, "", "", *nothing, exactly_once=True, feedback=False, log=True))
+        return tuple(found)
+
+    def edges(self) -> frozenset[tuple[str, str]]:
+        """All pairs (consumer's incarnation, consumed stream), logs included. See :meth:`consumers`."""
+        found = {(log.incarnation, stream) for stream, log in self.logs.items()}
+        for _, record in self.live_topologies():
+            if record.state != catalog.TOPOLOGY_STATE_DRAINED:
+                for computation in record.spec.computations:
+                    incarnation = record.incarnations[computation.name]
+                    found.update((incarnation, edge.stream) for edge in computation.inputs)
+        return frozenset(found)
+
+    # Intervals and their owners.
+
+    def interval_map(self, incarnation: str) -> catalog.IntervalMapRecord | None:
+        """The whole interval map of an incarnation, or None.
+
+        To read only some intervals, use :attr:`tables`: it is cheaper.
+        """
+        table = self.tables.get(incarnation)
+        return None if table is None else table.record
+
+    def locate(self, incarnation: str, key: bytes) -> catalog.IntervalRecord | None:
+        """The interval of ``incarnation`` that contains ``key``: its journal, sequencer and owner, if it has one."""
+        table = self.tables.get(incarnation)
+        return None if table is None else table.locate(key)
+
+    def owned_by(self, worker_id: str, registration: int | None = None) -> list[OwnedInterval]:
+        """The intervals that a worker owns.
+
+        With ``registration``, the revision that created the worker's record, only the intervals that were assigned
+        under that registration. Intervals of an expired registration are then left out.
+        """
+        found = []
+        for incarnation, table in self.tables.items():
+            for (owner, revision), intervals in table.owned.items():
+                if owner == worker_id and registration in (None, revision):
+                    found += [OwnedInterval(incarnation, interval) for interval in intervals.values()]
+        return found
+
+    def journal_lives(self, journal: str) -> bool:
+        """Whether an interval of the catalog writes to ``journal``, or was created from it by a split or a merge."""
+        return any(table.home(journal) is not None for table in self.tables.values())
+
+    def registration(self, worker_id: str) -> int:
+        """The revision that created a worker's record; 0 if the worker is not registered."""
+        return self._created.get(keys.worker_key(worker_id), 0)
+
+    def computation(self, incarnation: str) -> tuple[catalog.TopologyRecord, specs.ComputationSpec] | None:
+        """The topology and the computation of an incarnation; None for a log or a removed incarnation."""
+        for _, record in self.live_topologies():
+            for computation in record.spec.computations:
+                if record.incarnations[computation.name] == incarnation:
+                    return record, computation
+        return None
+
+    def leaving(self, incarnation: str) -> tuple[catalog.TopologyRecord, catalog.LeavingComputation] | None:
+        """The topology and the record of a removed computation whose productions are still being delivered, or None."""
+        for _, record in self.live_topologies():
+            for leaving in record.leaving:
+                if leaving.incarnation == incarnation:
+                    return record, leaving
+        return None
+
+    def log_of(self, incarnation: str) -> catalog.StreamLogRecord | None:
+        """The stream log that has this incarnation, or None."""
+        return next((log for log in self.logs.values() if log.incarnation == incarnation), None)
+
+    def shard_of(self, computation: str) -> int:
+        """The authority shard of ``computation``, which is an incarnation id or ``injector/{stream}`` (7.2)."""
+        return shard_of(computation, self.authority_shards)
+
+    def authority_of(self, computation: str) -> common.Endpoint | None:
+        """The endpoint that keeps the low watermark of ``computation`` (7.2); None while its shard is not served."""
+        record = self.authorities.get(self.shard_of(computation))
+        return None if record is None else record.endpoint
+
+
+def code_of(topology: specs.TopologySpec, computation: specs.ComputationSpec) -> specs.CodeReference:
+    """The code that a computation runs: the code submitted for it alone or, without that, its topology's code."""
+    return computation.code if computation.HasField("code") else topology.code
+
+
+def codes_of(topology: specs.TopologySpec) -> list[specs.CodeReference]:
+    """All code that a worker loads for a topology: its computations' code, and the code with its sources' types."""
+    own = [topology.code] if topology.code.digest and any(one.injected for one in topology.streams) else []
+    return own + [code_of(topology, computation) for computation in topology.computations]
+
+
+def incarnations_of(record: catalog.TopologyRecord) -> list[str]:
+    """The incarnations of a topology's computations, in the order of their names. The map itself has no fixed order."""
+    return [incarnation for _, incarnation in sorted(record.incarnations.items())]
+
+
+def shard_of(computation: str, shards: int) -> int:
+    """The authority shard, of ``shards``, that keeps the watermark of an incarnation or ``injector/{stream}`` (7.2)."""
+    return crc32(computation.encode()) % shards
+
+
+def outputs_of(computation: specs.ComputationSpec) -> tuple[str, ...]:
+    """Every stream that a computation declares to produce to: its outputs, and the stream for diverted late records."""
+    late = computation.late_stream if computation.late_policy == specs.LATE_POLICY_DIVERT else ""
+    return tuple(dict.fromkeys([*computation.outputs, *([late] if late else [])]))
+
+
+def _touches(spec: specs.TopologySpec, stream: str) -> bool:
+    reads = any(edge.stream == stream for computation in spec.computations for edge in computation.inputs)
+    return reads or any(declared.name == stream and declared.injected for declared in spec.streams)
+
+
+def _consumer(
+    name: str, record: catalog.TopologyRecord, computation: specs.ComputationSpec, edge: specs.InputSpec
+) -> Consumer:
+    return Consumer(
+        incarnation=record.incarnations[computation.name],
+        topology=name,
+        computation=computation.name,
+        key=edge.key,
+        code=code_of(record.spec, computation),
+        exactly_once=computation.exactly_once,
+        feedback=edge.feedback,
+        log=False,
+    )

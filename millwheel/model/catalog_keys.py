@@ -1,0 +1,131 @@
+"""The coordinator keys of the catalog's records: one function per key (section 7.1).
+
+Names are percent-encoded. A slash in a name therefore never leads to the key of another record.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+from urllib.parse import quote, unquote
+
+__all__ = [
+    "AUTHORITIES",
+    "BATCHES",
+    "CANDIDATES",
+    "CLUSTER_SETTINGS",
+    "INJECTORS",
+    "INTERVALS",
+    "LEADERSHIP",
+    "LEASED",
+    "LOGS",
+    "MASTERS",
+    "RETIRED",
+    "SEQUENCER",
+    "SHARD_LEADERSHIPS",
+    "TOPOLOGIES",
+    "WORKERS",
+    "authority_key",
+    "batch_key",
+    "candidate_key",
+    "chunk_key",
+    "chunks_prefix",
+    "injector_key",
+    "log_key",
+    "master_key",
+    "retired_key",
+    "shard_leadership_key",
+    "split_key",
+    "topology_key",
+    "worker_key",
+]
+
+TOPOLOGIES: Final = "topologies/"
+INTERVALS: Final = "intervals/"
+LOGS: Final = "logs/"
+WORKERS: Final = "workers/"
+MASTERS: Final = "masters/"
+RETIRED: Final = "retired/"
+AUTHORITIES: Final = "authorities/"
+CANDIDATES: Final = "candidates/"
+INJECTORS: Final = "injectors/"
+BATCHES: Final = "batches/"
+SEQUENCER: Final = "sequencer"
+"""The counter for sequencers and for the numbers in incarnation ids.
+
+Its value is the last allocated number, in decimal text.
+"""
+CLUSTER_SETTINGS: Final = "cluster/settings"
+"""The key of the ClusterSettingsRecord."""
+LEADERSHIP: Final = "leadership/master"
+"""The key that the leading master holds under its lease."""
+SHARD_LEADERSHIPS: Final = "leadership/authority/"
+LEASED: Final = (WORKERS, MASTERS, AUTHORITIES, CANDIDATES, "leadership/")
+"""The prefixes of keys that announce processes. Such a key ends with a lease, or is written at each start."""
+
+
+def topology_key(name: str) -> str:
+    """The key of a topology's TopologyRecord."""
+    return TOPOLOGIES + quote(name, safe="")
+
+
+def chunks_prefix(incarnation: str) -> str:
+    """The common prefix of the keys of all chunks of an incarnation's interval map."""
+    return f"{INTERVALS}{quote(incarnation, safe='')}/"
+
+
+def chunk_key(incarnation: str, number: int) -> str:
+    """The key of one chunk of an incarnation's interval map: an IntervalMapRecord with adjacent intervals."""
+    return f"{chunks_prefix(incarnation)}{number}"
+
+
+def log_key(stream: str) -> str:
+    """The key of a stream's StreamLogRecord."""
+    return LOGS + quote(stream, safe="")
+
+
+def worker_key(worker_id: str) -> str:
+    """The key of a worker's WorkerRecord, bound to the worker's lease."""
+    return WORKERS + quote(worker_id, safe="")
+
+
+def master_key(address: str) -> str:
+    """The key of a master replica's MasterRecord, bound to that replica's own lease."""
+    return MASTERS + quote(address, safe="")
+
+
+def retired_key(journal: str) -> str:
+    """The key of the RetiredJournalRecord of a journal that the master will drop."""
+    return RETIRED + quote(journal, safe="")
+
+
+def authority_key(shard: int) -> str:
+    """The key of an authority shard's AuthorityRecord, bound to the shard's lease."""
+    return f"{AUTHORITIES}{shard}"
+
+
+def shard_leadership_key(shard: int) -> str:
+    """The key that the process which serves an authority shard holds under its lease."""
+    return f"{SHARD_LEADERSHIPS}{shard}"
+
+
+def candidate_key(name: str) -> str:
+    """The key that announces a candidate for authority shards, bound to that process's own lease."""
+    return CANDIDATES + quote(name, safe="")
+
+
+def injector_key(stream: str, process: str) -> str:
+    """The key of an injector process's InjectorRecord."""
+    return f"{INJECTORS}{quote(stream, safe='')}/{quote(process, safe='')}"
+
+
+def batch_key(query: str) -> str:
+    """The key of a batch source's BatchCursorRecord."""
+    return BATCHES + quote(query, safe="")
+
+
+def split_key(key: str) -> tuple[str, tuple[str, ...]]:
+    """A key's prefix (with its slash) and its decoded names; a key without a slash is its own prefix."""
+    kind, slash, rest = key.partition("/")
+    if not slash:
+        return key, ()
+    return kind + slash, tuple(unquote(part) for part in rest.split("/"))

@@ -1,0 +1,195 @@
+"""The minima that make up low watermarks (sections 4.5 and 7.2).
+
+:class:`MinTracker` keeps the smallest of many timestamps, which are added and removed. An interval uses it for pending
+records, productions and holds. The authority uses it for the values of a computation's intervals.
+
+:class:`InputWatermark` is the minimum over the broadcast values of a consumer's senders. The consumer computes that
+minimum itself, so the authority's values are never ahead of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from heapq import heapify, heappop, heappush
+
+from millwheel.model.time import MAX_TIMESTAMP, MIN_TIMESTAMP
+
+__all__ = ["InputWatermark", "MinTracker"]
+
+_SMALL_HEAP = 64
+"""Heaps up to this size are not compacted, because the gain would be too small."""
+
+
+class MinTracker:
+    """A multiset of timestamps (microseconds) with access to the smallest one; O(log n) amortised.
+
+    Invariants: the heap contains each key of ``_counts`` once. A count of 0 marks a removed timestamp whose heap entry
+    is not popped yet. At most half of the entries of a heap larger than ``_SMALL_HEAP`` are removed ones. Memory is
+    therefore proportional to the timestamps that are present (G13).
+    """
+
+    __slots__ = ("_counts", "_gone", "_heap", "_size")
+
+    def __init__(self, timestamps: Iterable[int] = ()) -> None:
+        self._counts: dict[int, int] = {}
+        self._heap: list[int] = []
+        self._gone = 0
+        self._size = 0
+        self.add_all(timestamps)
+
+    def __len__(self) -> int:
+        """The number of timestamps. A repeated timestamp counts as often as it was added."""
+        return self._size
+
+    def __contains__(self, timestamp: int) -> bool:
+        return self._counts.get(timestamp, 0) > 0
+
+    def count(self, timestamp: int) -> int:
+        """How many times ``timestamp`` is present."""
+        return self._counts.get(timestamp, 0)
+
+    def items(self) -> Iterator[tuple[int, int]]:
+        """Each present timestamp with its count, in no particular order."""
+        return ((timestamp, count) for timestamp, count in self._counts.items() if count)
+
+    def min(self) -> int:
+        """The smallest timestamp; MAX_TIMESTAMP if empty, because an empty set holds no watermark back."""
+        heap, counts = self._heap, self._counts
+        while heap:
+            smallest = heap[0]
+            if counts[smallest]:
+                return smallest
+            heappop(heap)
+            del counts[smallest]
+            self._gone -= 1
+        return MAX_TIMESTAMP
+
+    def add(self, timestamp: int, count: int = 1) -> None:
+        """Add ``timestamp`` ``count`` times; ValueError unless ``count`` is positive."""
+        if count <= 0:
+            raise ValueError(f"count must be positive, not {count}")
+        held = self._counts.get(timestamp)
+        if held is None:
+            heappush(self._heap, timestamp)
+            self._counts[timestamp] = count
+        else:
+            if held == 0:
+                self._gone -= 1
+            self._counts[timestamp] = held + count
+        self._size += count
+
+    def remove(self, timestamp: int, count: int = 1) -> None:
+        """Remove ``timestamp`` ``count`` times; KeyError if it is not present that many times."""
+        if count <= 0:
+            raise ValueError(f"count must be positive, not {count}")
+        held = self._counts.get(timestamp, 0)
+        if held < count:
+            raise KeyError(f"timestamp {timestamp} is present {held} times, not {count}")
+        self._counts[timestamp] = held - count
+        self._size -= count
+        if held == count:
+            self._gone += 1
+            if self._gone * 2 > len(self._heap) > _SMALL_HEAP:
+                self._compact()
+
+    def add_all(self, timestamps: Iterable[int]) -> None:
+        """Add each of ``timestamps`` once."""
+        counts, heap = self._counts, self._heap
+        for timestamp in timestamps:
+            held = counts.get(timestamp)
+            if held is None:
+                heappush(heap, timestamp)
+                counts[timestamp] = 1
+            else:
+                if held == 0:
+                    self._gone -= 1
+                counts[timestamp] = held + 1
+            self._size += 1
+
+    def remove_all(self, timestamps: Iterable[int]) -> None:
+        """Remove each of ``timestamps`` once; KeyError at the first one that is not present."""
+        for timestamp in timestamps:
+            self.remove(timestamp)
+
+    def clear(self) -> None:
+        """Remove all timestamps."""
+        self._counts.clear()
+        self._heap.clear()
+        self._gone = self._size = 0
+
+    def _compact(self) -> None:
+        """Drop the removed timestamps from the heap.
+
+        The cost is linear. It is amortised by the removals since the last compaction.
+        """
+        self._counts = {timestamp: count for timestamp, count in self._counts.items() if count}
+        self._heap = list(self._counts)
+        heapify(self._heap)
+        self._gone = 0
+
+
+class InputWatermark:
+    """The minimum over the broadcast watermarks of a set of named senders.
+
+    Invariant: the value never decreases (G7). A sender without a broadcast value counts as MIN_TIMESTAMP. A new sender
+    counts from the moment that it is added, and does not lower the value. Its records behind the value are late.
+    Without any sender the value does not change.
+    """
+
+    __slots__ = ("_senders", "_value")
+
+    def __init__(self, senders: Iterable[str] = (), start: int = MIN_TIMESTAMP) -> None:
+        """``start``: the value that an earlier owner has acted on. Starting from it, no timer fires twice."""
+        self._senders = dict.fromkeys(senders, int(MIN_TIMESTAMP))
+        self._value: int = start
+        self._raise()
+
+    @property
+    def value(self) -> int:
+        """The input watermark, in microseconds."""
+        return self._value
+
+    @property
+    def senders(self) -> Mapping[str, int]:
+        """The last known value of each sender."""
+        return dict(self._senders)
+
+    def add(self, sender: str, watermark: int = MIN_TIMESTAMP) -> bool:
+        """Add ``sender`` to the minimum. If it is present already, its value can only grow.
+
+        Returns:
+            Whether the input watermark rose.
+        """
+        self._senders[sender] = max(watermark, self._senders.get(sender, MIN_TIMESTAMP))
+        return self._raise()
+
+    def remove(self, sender: str) -> bool:
+        """Remove ``sender`` from the minimum; no effect if it is absent. Returns whether the value rose."""
+        if self._senders.pop(sender, None) is None:
+            return False
+        return self._raise()
+
+    def update(self, watermarks: Mapping[str, int]) -> bool:
+        """Apply broadcast values. Values of unrelated computations, and older values, have no effect.
+
+        Returns:
+            Whether the input watermark rose.
+        """
+        senders = self._senders
+        for sender, watermark in watermarks.items():
+            known = senders.get(sender)
+            if known is not None and watermark > known:
+                senders[sender] = watermark
+        return self._raise()
+
+    def holding(self) -> list[str]:
+        """The senders with the smallest value, sorted. The input watermark waits for them (G8)."""
+        smallest = min(self._senders.values(), default=MAX_TIMESTAMP)
+        return sorted(sender for sender, watermark in self._senders.items() if watermark == smallest)
+
+    def _raise(self) -> bool:
+        smallest = min(self._senders.values(), default=MIN_TIMESTAMP)
+        if smallest <= self._value:
+            return False
+        self._value = smallest
+        return True

@@ -1,0 +1,153 @@
+"""Fast checks that a value consists of exactly the declared classes: one function per type (sections 4.3, 4.4).
+
+Such a value decodes to an equal one, so it need not be decoded for a check. The generated function compares classes and
+creates no objects. It takes less than half of the time of decoding. It is generated as source and compiled, as
+``dataclasses`` does, because a call for each part would take longer than decoding.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from inspect import getattr_static, ismemberdescriptor
+from itertools import count
+from keyword import iskeyword
+from types import NoneType, UnionType
+from typing import Any, Final, NewType, Union, get_args, get_origin
+from unicodedata import normalize
+
+import msgspec
+
+__all__ = ["Exact", "exact_test"]
+
+Exact = Callable[[Any], bool]
+"""True if the classes of a value's parts prove that it is of its type. False proves nothing."""
+
+_SCALARS: Final = (bool, bytes, float, int, str)
+_MAX_DEPTH: Final = 8
+"""The most nested loops in a generated function. Python compiles up to 20."""
+_MAX_PLACES: Final = 100
+"""The most places in a type where a class is expected. Larger types, among them recursive ones, have no exact test."""
+
+
+class _NoTestError(Exception):
+    """A part of the type has its own rules, such as a union, a constraint or a hook."""
+
+
+def exact_test(annotation: Any) -> Exact | None:
+    """The exact test for values of ``annotation``; None if only the decoder can decide.
+
+    Scalars have a test, and so have lists, dicts, tuples and Structs of them. The test is valid only for values that
+    the encoder accepted, because the encoder rejects numbers and texts without an encoding.
+    """
+    source = _TestSource()
+    try:
+        lines = list(source.test(annotation, "value", 1))
+    except _NoTestError:
+        return None
+    names: dict[str, Any] = {f"class_{number}": cls for number, cls in enumerate(source.classes)}
+    exec("\n".join(["def exact(value):", *lines, "    return True"]), names)
+    exact: Exact = names["exact"]
+    return exact
+
+
+class _TestSource:
+    """The source code of one test, and the classes that it refers to."""
+
+    def __init__(self) -> None:
+        self.classes: list[type] = []
+        """``class_0``, ``class_1`` and so on: one for each place in the type where a class is expected."""
+        self._numbers = count()
+
+    def test(self, annotation: Any, name: str, depth: int) -> Iterator[str]:
+        """Lines that return False unless ``name`` is exactly of the type.
+
+        ``name`` is an expression that is cheap to repeat.
+        """
+        if depth > _MAX_DEPTH:
+            raise _NoTestError
+        indent = "    " * depth
+        present = _unless_none(annotation)
+        if present is not None:
+            yield f"{indent}if {name} is not None:"
+            yield from self.test(present, name, depth + 1)
+            return
+        annotation = _behind(annotation)
+        cls, arguments = get_origin(annotation) or annotation, get_args(annotation)
+        yield f"{indent}if type({name}) is not {self._class(cls)}: return False"
+        if cls is tuple and arguments and Ellipsis not in arguments:
+            yield f"{indent}if len({name}) != {len(arguments)}: return False"
+            yield from self._parts([(f"{name}[{index}]", item) for index, item in enumerate(arguments)], depth)
+        elif cls in (list, tuple) and arguments:
+            item = self._variable()
+            yield f"{indent}for {item} in {name}:"
+            yield from self.test(arguments[0], item, depth + 1)
+        elif cls is dict and arguments and _is_plain_key(arguments[0]):
+            key, item = self._variable(), self._variable()
+            yield f"{indent}for {key}, {item} in {name}.items():"
+            yield from self.test(arguments[0], key, depth + 1)
+            yield from self.test(arguments[1], item, depth + 1)
+        elif _is_plain_struct(cls):
+            fields = msgspec.structs.fields(annotation)
+            yield from self._parts([(f"{name}.{field.name}", field.type) for field in fields], depth)
+        elif not _is_scalar(cls):
+            raise _NoTestError
+
+    def _parts(self, parts: list[tuple[str, Any]], depth: int) -> Iterator[str]:
+        """The tests of a tuple's items or a Struct's fields. A part that is read more than once gets a variable."""
+        for where, annotation in parts:
+            if _is_scalar(annotation):
+                yield from self.test(annotation, where, depth)
+                continue
+            part = self._variable()
+            yield f"{'    ' * depth}{part} = {where}"
+            yield from self.test(annotation, part, depth)
+
+    def _class(self, cls: Any) -> str:
+        if not isinstance(cls, type) or len(self.classes) == _MAX_PLACES:
+            raise _NoTestError
+        self.classes.append(cls)
+        return f"class_{len(self.classes) - 1}"
+
+    def _variable(self) -> str:
+        return f"part_{next(self._numbers)}"
+
+
+def _is_scalar(annotation: Any) -> bool:
+    return any(annotation is kind for kind in _SCALARS)
+
+
+def _behind(annotation: Any) -> Any:
+    """The supertype of a NewType. An Annotated type may have constraints, so it stays unchanged."""
+    while isinstance(annotation, NewType):
+        annotation = annotation.__supertype__
+    return annotation
+
+
+def _is_plain_key(annotation: Any) -> bool:
+    """Whether the type is a scalar or a tuple of scalars."""
+    plain = _behind(annotation)
+    return _is_scalar(plain) or (get_origin(plain) is tuple and all(map(_is_scalar, get_args(plain))))
+
+
+def _is_plain_struct(cls: Any) -> bool:
+    """Whether an instance has no content except its fields, and source code can name each field.
+
+    The encoder reads a field's slot. A property of a subclass may hide the slot, so a test that reads the property
+    would look at another value.
+    """
+    if not isinstance(cls, type) or not issubclass(cls, msgspec.Struct) or hasattr(cls, "__post_init__"):
+        return False
+    return all(_is_writable(name) and ismemberdescriptor(getattr_static(cls, name)) for name in cls.__struct_fields__)
+
+
+def _is_writable(name: str) -> bool:
+    """Whether Python reads ``name`` in source as this very name."""
+    return name.isidentifier() and not iskeyword(name) and normalize("NFKC", name) == name
+
+
+def _unless_none(annotation: Any) -> Any:
+    """``T`` of ``T | None``; None for any other type."""
+    if get_origin(annotation) not in (Union, UnionType):
+        return None
+    rest = [one for one in get_args(annotation) if one is not NoneType]
+    return rest[0] if len(rest) == 1 and len(get_args(annotation)) == 2 else None

@@ -1,0 +1,194 @@
+"""The part that all daemons share: a server, health, metrics, store, coordinator, and an orderly shutdown.
+
+The server answers from the start. Before the role runs, health checks return NOT_SERVING, and other calls return an
+error that says what the daemon waits for. The daemon serves when store and coordinator are open and the role has
+started. On a stop request, health checks return NOT_SERVING again. The role ends while the server still answers other
+calls. Then the server closes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+from collections.abc import Callable, Coroutine, Sequence
+from contextlib import AbstractAsyncContextManager, ExitStack
+from dataclasses import dataclass
+from typing import Any, Final, cast
+
+import grpc
+from grpc_health.v1._async import HealthServicer
+from prometheus_client import CollectorRegistry, Gauge, ProcessCollector
+
+from millwheel.config import Configuration, Settings
+from millwheel.config.addresses import is_loopback
+from millwheel.rpc.gate import Gate
+from millwheel.rpc.identity import use_tls
+from millwheel.rpc.server import add_health, bind, create_server, set_health
+from millwheel.server.backends import Backends, OpenBackends, open_backends
+from millwheel.server.listen_address import advertised, listen_address_of, tls_of
+from millwheel.server.logs import fields
+from millwheel.server.startup import cancel, ensure_cluster_settings, retried, serve_metrics, settle_memory
+
+__all__ = ["Daemon", "Role", "run_daemon", "stop_on_signals"]
+
+log = logging.getLogger("millwheel")
+
+_LAST_CALLS_SECONDS: Final = 0.5
+"""Seconds that calls in progress have to finish after the role has ended."""
+
+
+@dataclass(frozen=True, slots=True)
+class Daemon:
+    """The input of a role.
+
+    ``address`` is the address that other processes use. ``index`` is the number of this process within the daemon.
+    """
+
+    settings: Settings
+    address: str
+    index: int
+    server: grpc.aio.Server
+    backends: Backends
+    registry: CollectorRegistry
+    shards: int
+    """The authority's number of shards."""
+
+
+@dataclass(frozen=True, slots=True)
+class Role:
+    """A role that a daemon runs.
+
+    ``open`` returns a context manager. Entering it adds the services, which serve until it exits. ``grace`` returns the
+    maximum seconds for the exit.
+    """
+
+    name: str
+    services: Sequence[str]
+    open: Callable[[Daemon], AbstractAsyncContextManager[None]]
+    grace: Callable[[Settings], float]
+
+
+async def run_daemon(
+    role: Role,
+    configuration: Configuration,
+    stop: asyncio.Event,
+    index: int = 0,
+    open_with: OpenBackends = open_backends,
+) -> None:
+    """Run process ``index`` of a daemon until ``stop``. RequestError: it cannot listen on the configured address."""
+    settings = configuration.settings
+    tls = tls_of(settings)
+    use_tls(tls)
+    place = listen_address_of(role.name, settings, index)
+    gate = Gate()
+    server = create_server([gate])
+    address = advertised(settings, bind(server, place.port, place.host, tls), index)
+    with ExitStack() as stack:
+        registry = CollectorRegistry()
+        serving = _Serving(role.services, gate, await add_health(server, role.services, serving=False), registry)
+        page = ""
+        if place.metrics_port is not None:
+            # On an address other than loopback, a scraper needs a certificate of the cluster.
+            private = is_loopback(place.metrics_host)
+            port = serve_metrics(stack, registry, place.metrics_host, place.metrics_port, None if private else tls)
+            page = f"{place.metrics_host}:{port}"
+        await server.start()
+        log.info("listening", extra=fields(address=address, metrics=page))
+
+        async def live() -> None:
+            async with await open_with(configuration, serving.waits_for) as backends:
+                late = cast("grpc.aio.Server", _LateServer(server))
+                serving.waits_for("it is starting")
+                coordinator, section = backends.coordinator, settings.cluster
+                shards = await retried("settling the shards", lambda: ensure_cluster_settings(coordinator, section))
+                daemon = Daemon(settings, address, index, late, backends, registry, shards)
+                async with role.open(daemon):
+                    settle_memory()
+                    await serving.set(True)
+                    log.info("ready", extra=fields(address=address, metrics=page))
+                    await stop.wait()
+                    log.info("stopping")
+                    await serving.set(False)
+
+        try:
+            await _until_stopped(live(), stop, serving, role.grace(settings))
+        finally:
+            await server.stop(_LAST_CALLS_SECONDS)
+    log.info("stopped")
+
+
+async def _until_stopped(live: Coroutine[Any, Any, None], stop: asyncio.Event, serving: _Serving, grace: float) -> None:
+    """Run a role until ``stop``. Then the role has ``grace`` seconds to end, or none if it never started to serve."""
+    life = asyncio.create_task(live)
+    waiting = asyncio.ensure_future(stop.wait())
+    try:
+        await asyncio.wait({life, waiting}, return_when=asyncio.FIRST_COMPLETED)
+        if not life.done() and serving.began:
+            await asyncio.wait({life}, timeout=grace)
+        if life.done():
+            life.result()
+        elif serving.began:
+            log.error("the end takes more than %g s: it is cut short", grace)
+    finally:
+        await cancel(life)
+        waiting.cancel()
+
+
+class _LateServer:
+    """Lets generated code add services to a server that is already running.
+
+    A running server finds methods by their generic handlers. The generated code also registers method handlers. A
+    running server ignores those with a warning, so this class drops them.
+    """
+
+    def __init__(self, server: grpc.aio.Server) -> None:
+        self.add_generic_rpc_handlers = server.add_generic_rpc_handlers
+
+    def add_registered_method_handlers(self, *_: object) -> None:
+        """Do nothing. The class docstring says why."""
+
+
+class _Serving:
+    """Publishes whether the role serves: in health checks, in a metric, and in the errors of early calls."""
+
+    def __init__(
+        self, services: Sequence[str], gate: Gate, health: HealthServicer, registry: CollectorRegistry
+    ) -> None:
+        self.began = False
+        self._services = services
+        self._gate = gate
+        self._health = health
+        ProcessCollector(registry=registry)
+        self._ready = Gauge("millwheel_ready", "Whether the daemon serves its role: 1 or 0", registry=registry)
+        tasks = Gauge("millwheel_tasks", "asyncio tasks that have not ended", registry=registry)
+        loop = asyncio.get_running_loop()
+        tasks.set_function(lambda: len(asyncio.all_tasks(loop)))
+
+    def waits_for(self, what: str) -> None:
+        """Set the reason why the daemon does not serve yet."""
+        self._gate.waits_for = what
+
+    async def set(self, serving: bool) -> None:
+        """Publish that the role serves, or that it stops. In both cases the server still answers calls."""
+        self.began = True
+        self._gate.is_open = True
+        self._ready.set(serving)
+        await set_health(self._health, self._services, serving)
+
+
+def stop_on_signals(stop: asyncio.Event) -> None:
+    """Make SIGTERM and SIGINT set ``stop``. A second signal ends the process at once with exit code 128 + number."""
+    loop = asyncio.get_running_loop()
+
+    def heard(number: int) -> None:
+        if stop.is_set():
+            log.warning("received a second signal: ending at once")
+            logging.shutdown()
+            os._exit(128 + number)
+        log.info("received %s: stopping", signal.Signals(number).name)
+        stop.set()
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, heard, int(number))

@@ -1,0 +1,232 @@
+"""``millwheel server start-dev``: all roles in one process, on one embedded database. They use gRPC as in a cluster."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import shutil
+import tempfile
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack, ExitStack, asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import grpc
+from prometheus_client import CollectorRegistry
+
+from millwheel.authority.service import WatermarkServicer
+from millwheel.authority.shell import AuthorityShell
+from millwheel.client.control import ControlClient
+from millwheel.config.addresses import is_loopback
+from millwheel.coordination.contract import Put
+from millwheel.master.metrics import MasterCollector
+from millwheel.master.services import SERVICES as MASTER_SERVICES
+from millwheel.master.services import add_services
+from millwheel.master.settings import MasterSettings
+from millwheel.master.shell import MasterShell
+from millwheel.model.catalog_keys import authority_key
+from millwheel.rpc.failures import FailureCode, RequestError
+from millwheel.rpc.identity import process_tls
+from millwheel.rpc.server import add_health, bind, create_server
+from millwheel.rpc.v1 import catalog_pb2 as catalog
+from millwheel.rpc.v1.common_pb2 import Endpoint
+from millwheel.rpc.v1.watermark_pb2_grpc import add_WatermarkServiceServicer_to_server
+from millwheel.server.listen_address import advertised_as, reachable
+from millwheel.server.startup import (
+    cancel,
+    draw_sequencer,
+    ensure_journal,
+    refuse_old_maps,
+    serve_metrics,
+    settle_memory,
+)
+from millwheel.store.database import EmbeddedDatabase
+from millwheel.worker.interval import IntervalSettings
+from millwheel.worker.shell.authority import AuthorityLink
+from millwheel.worker.shell.metrics import WorkerCollector
+from millwheel.worker.shell.worker import Worker, WorkerSettings
+
+__all__ = ["DevServer", "DevSettings", "running"]
+
+log = logging.getLogger("millwheel")
+
+_SERVICES = (
+    *MASTER_SERVICES,
+    "millwheel.v1.DeliveryService",
+    "millwheel.v1.WatermarkService",
+    "millwheel.v1.SubscriptionService",
+    "millwheel.v1.InspectionService",
+    "millwheel.v1.HandoverService",
+)
+
+_AUTHORITY_JOURNAL = "authority.0"
+_WORKER_ID = "dev"
+_LEASE_SECONDS = 10.0
+"""Seconds of a lease, by the coordinator's :class:`LoopClock`. A standstill of the process ends no lease."""
+
+
+@dataclass(frozen=True, slots=True)
+class DevSettings:
+    """The settings of ``start-dev``.
+
+    ``db`` None: a temporary directory that is deleted when the server ends. ``advertise``: the host, or host:port, that
+    clients receive. Empty: the listen address, or this machine's address in its network if the server listens on every
+    address.
+    """
+
+    db: Path | None = None
+    host: str = "127.0.0.1"
+    port: int = 7433
+    metrics_port: int | None = None
+    intervals: int = 1
+    cache_bytes: int = 256 << 20
+    advertise: str = ""
+    check_values: bool = True
+    slow_hook: float = 1.0
+    """Seconds after which a hook that blocks the event loop is named in the log. 0: never."""
+
+
+@dataclass(slots=True)
+class DevServer:
+    """A running server. ``address`` is host:port."""
+
+    address: str
+    db: Path
+    worker: Worker
+    failed: asyncio.Future[None]
+    """Receives an exception when a role fails for good."""
+
+
+@asynccontextmanager
+async def running(settings: DevSettings) -> AsyncIterator[DevServer]:
+    """Run a development server while the block runs. Everything that the server started ends with the block."""
+    async with AsyncExitStack() as stack:
+        server = create_server()
+        host = settings.host.strip("[]")
+        tls = process_tls()
+        bound = bind(server, settings.port, host, tls)
+        address = advertised_as(settings.advertise or reachable(host), bound)
+        path = settings.db
+        if path is None:
+            path = Path(tempfile.mkdtemp(prefix="millwheel-"))
+            stack.callback(shutil.rmtree, path, True)
+        database = await stack.enter_async_context(await EmbeddedDatabase.open(path))
+        await refuse_old_maps(database.coordinator, path)
+        registry = CollectorRegistry()
+        failed = asyncio.get_running_loop().create_future()
+        authority = await _start_authority(stack, database, server, address, registry)
+        master = await _start_master(stack, database, server, address, settings, failed)
+        worker = await _start_worker(stack, database, server, address, settings, path)
+        registry.register(
+            WorkerCollector(worker.tallies, worker.quarantined_places, worker.hooks.running, worker.key_failures.totals)
+        )
+        registry.register(MasterCollector(master))
+        await add_health(server, _SERVICES)
+        await server.start()
+        stack.push_async_callback(server.stop, 0.5)
+        if settings.metrics_port is not None:
+            private = is_loopback(host)
+            serve_metrics(
+                stack.enter_context(ExitStack()), registry, host, settings.metrics_port, None if private else tls
+            )
+        stack.push_async_callback(cancel, asyncio.create_task(_watch_authority(authority, failed)))
+        await worker.start()
+        stack.push_async_callback(worker.close)
+        await master.leading()
+        settle_memory()
+        yield DevServer(address, path, worker, failed)
+
+
+async def _start_authority(
+    stack: AsyncExitStack,
+    database: EmbeddedDatabase,
+    server: grpc.aio.Server,
+    address: str,
+    registry: CollectorRegistry,
+) -> AuthorityShell:
+    sequencer = await draw_sequencer(database.coordinator)
+    await ensure_journal(database.store, _AUTHORITY_JOURNAL)
+    shell = await AuthorityShell.open(database.store, _AUTHORITY_JOURNAL, sequencer, registry=registry)
+    stack.push_async_callback(shell.close)
+    add_WatermarkServiceServicer_to_server(WatermarkServicer(shell), server)
+    record = catalog.AuthorityRecord(shard=0, endpoint=Endpoint(worker_id=_WORKER_ID, address=address))
+    await database.coordinator.transact((), [Put(authority_key(0), record.SerializeToString())])
+    return shell
+
+
+async def _start_master(
+    stack: AsyncExitStack,
+    database: EmbeddedDatabase,
+    server: grpc.aio.Server,
+    address: str,
+    settings: DevSettings,
+    failed: asyncio.Future[None],
+) -> MasterShell:
+    shell = MasterShell(
+        database.coordinator,
+        database.store,
+        address,
+        MasterSettings(intervals_per_computation=settings.intervals),
+        ttl=_LEASE_SECONDS,
+    )
+    add_services(server, shell)
+    task = asyncio.create_task(shell.run())
+    task.add_done_callback(lambda done: _failed(failed, done))
+    stack.push_async_callback(cancel, task)
+    return shell
+
+
+async def _start_worker(
+    stack: AsyncExitStack,
+    database: EmbeddedDatabase,
+    server: grpc.aio.Server,
+    address: str,
+    settings: DevSettings,
+    path: Path,
+) -> Worker:
+    control = await stack.enter_async_context(ControlClient(address))
+    link = AuthorityLink(address)
+    await link.start()
+    stack.push_async_callback(link.close)
+    worker = Worker(
+        WorkerSettings(
+            _WORKER_ID,
+            address,
+            path / "packages",
+            _LEASE_SECONDS,
+            IntervalSettings(cache_bytes=settings.cache_bytes),
+            check_values=settings.check_values,
+            slow_hook=settings.slow_hook,
+        ),
+        database.store,
+        database.coordinator,
+        link,
+        control.download_package,
+    )
+    worker.add_services(server)
+    return worker
+
+
+async def _watch_authority(shell: AuthorityShell, failed: asyncio.Future[None]) -> None:
+    why = await shell.wait_stopped()
+    if not failed.done():
+        failed.set_exception(RequestError(FailureCode.UNAVAILABLE, f"the authority has stopped: {why}", "restart"))
+
+
+def _failed(failed: asyncio.Future[None], task: asyncio.Task[None]) -> None:
+    if not task.cancelled() and (error := task.exception()) is not None and not failed.done():
+        failed.set_exception(error)
+
+
+Wait = Callable[[], Awaitable[None]]
+
+
+async def serve(settings: DevSettings, started: Callable[[DevServer], None], until: Wait) -> None:
+    """Run a development server until ``until`` returns. A role that fails raises its error here."""
+    async with running(settings) as server:
+        started(server)
+        stop = asyncio.ensure_future(until())
+        done, _ = await asyncio.wait({stop, server.failed}, return_when=asyncio.FIRST_COMPLETED)
+        stop.cancel()
+        if server.failed in done:
+            server.failed.result()

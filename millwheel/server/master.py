@@ -1,0 +1,74 @@
+"""``millwheel master run``: one replica of the master. It leads, or names the leader (section 7.1)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from typing import Final
+
+from millwheel.config import MasterSection
+from millwheel.master.balancing import BalanceSettings
+from millwheel.master.metrics import MasterCollector
+from millwheel.master.sequencer_allocation import raise_counter, remember_drawn
+from millwheel.master.services import SERVICES, add_services
+from millwheel.master.services.watermarks import WatermarkProxy
+from millwheel.master.settings import MasterSettings
+from millwheel.master.shell import MasterShell
+from millwheel.model.time import seconds
+from millwheel.rpc.v1.watermark_pb2_grpc import add_WatermarkServiceServicer_to_server
+from millwheel.server.daemon import Daemon, Role
+from millwheel.server.startup import cancel, keep, retried
+
+__all__ = ["MASTER"]
+
+_GRACE_SECONDS: Final = 10.0
+
+
+def _balancing(section: MasterSection) -> BalanceSettings:
+    usual = BalanceSettings()
+    return replace(
+        usual,
+        on=section.balance,
+        imbalance=section.imbalance,
+        balanced=section.imbalance * usual.balanced / usual.imbalance,
+        split_busy=section.split_busy,
+        merge_busy=section.split_busy * usual.merge_busy / usual.split_busy,
+        cool_down=seconds(section.cool_down_seconds),
+        most_operations=section.balance_operations,
+    )
+
+
+@asynccontextmanager
+async def _master(daemon: Daemon) -> AsyncIterator[None]:
+    section, coordinator, store = daemon.settings.master, daemon.backends.coordinator, daemon.backends.store
+    await retried("comparing the counter of sequencers", lambda: raise_counter(coordinator, store))
+    shell = MasterShell(
+        coordinator,
+        store,
+        daemon.address,
+        MasterSettings(
+            intervals_per_computation=section.intervals_per_computation, balancing=_balancing(daemon.settings.master)
+        ),
+        ttl=section.lease_seconds,
+    )
+    daemon.registry.register(MasterCollector(shell))
+    add_services(daemon.server, shell)
+    explaining = WatermarkProxy(shell)  # type: ignore[abstract]  # other calls are for the shards themselves
+    add_WatermarkServiceServicer_to_server(explaining, daemon.server)
+
+    def drawn() -> int:
+        return shell.catalog.drawn if shell.catalog is not None else 0
+
+    remembering = asyncio.create_task(keep("remembering sequencers", lambda: remember_drawn(store, drawn)))
+    # The cancellation at the end resigns the leadership, so another replica leads at once.
+    task = asyncio.create_task(keep("the master", shell.run))
+    try:
+        yield
+    finally:
+        await cancel(task)
+        await cancel(remembering)
+
+
+MASTER: Final = Role("master", (*SERVICES, "millwheel.v1.WatermarkService"), _master, lambda settings: _GRACE_SECONDS)

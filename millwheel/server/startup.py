@@ -1,0 +1,169 @@
+"""Building blocks that the daemons and the development server share."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import logging
+import sys
+from collections.abc import Awaitable, Callable
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Final, TypeVar
+
+from prometheus_client import CollectorRegistry, start_http_server
+
+from millwheel.config import ClusterSection
+from millwheel.coordination.contract import Compare, Coordinator, CoordinatorError, Put
+from millwheel.coordination.sequencers import draw_sequencer
+from millwheel.model.catalog_keys import CLUSTER_SETTINGS, INTERVALS, split_key
+from millwheel.rpc.channel import Backoff
+from millwheel.rpc.failures import FailureCode, RequestError
+from millwheel.rpc.identity import TlsFiles
+from millwheel.rpc.v1.catalog_pb2 import ClusterSettingsRecord
+from millwheel.store.contract import JournalExistsError, StateStore, StoreError
+
+__all__ = [
+    "cancel",
+    "draw_sequencer",
+    "ensure_cluster_settings",
+    "ensure_journal",
+    "keep",
+    "refuse_old_maps",
+    "retried",
+    "serve_metrics",
+    "settle_memory",
+]
+
+log = logging.getLogger("millwheel")
+
+Result = TypeVar("Result")
+
+_RETRY_BACKOFF: Final = Backoff(0.5, 30.0)
+_HEALTHY_SECONDS: Final = 60.0
+"""Seconds that a run of ``work`` must last to reset the restart back-off."""
+
+
+def settle_memory() -> None:
+    """Tune the interpreter for serving.
+
+    Objects from start-up live as long as the process, so the garbage collector skips them. The collector also runs
+    less often. A thread that returns from disk I/O waits for the interpreter lock for up to the switch interval. The
+    default of 5 ms is several times the duration of a commit.
+    """
+    sys.setswitchinterval(0.0003)
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(50_000, 20, 50)
+
+
+async def cancel(task: asyncio.Task[None]) -> None:
+    """Cancel a task, and wait for its end."""
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+
+
+async def keep(what: str, work: Callable[[], Awaitable[None]]) -> None:
+    """Run ``work`` repeatedly, even if it raises, until this task is cancelled. Pauses grow while runs are short."""
+    loop = asyncio.get_running_loop()
+    failures = 0
+    while True:
+        began = loop.time()
+        try:
+            await work()
+        except Exception:
+            log.exception("%s failed; it starts again", what)
+        failures = 1 if loop.time() - began > _HEALTHY_SECONDS else failures + 1
+        await asyncio.sleep(_RETRY_BACKOFF.delay(failures, 1.0))
+
+
+async def retried(what: str, work: Callable[[], Awaitable[Result]]) -> Result:
+    """Return the result of ``work``. Retry as long as it raises an error of the store or the coordinator."""
+    failures = 0
+    while True:
+        try:
+            return await work()
+        except (CoordinatorError, StoreError) as error:
+            failures += 1
+            log.warning("%s failed, trying again: %s", what, error)
+        await asyncio.sleep(_RETRY_BACKOFF.delay(failures, 0.5))
+
+
+def serve_metrics(
+    stack: ExitStack, registry: CollectorRegistry, host: str, port: int, tls: TlsFiles | None = None
+) -> int:
+    """Serve ``registry`` for Prometheus until ``stack`` closes.
+
+    Returns:
+        The port.
+
+    Raises:
+        RequestError: the port is not available.
+    """
+    try:
+        if tls is None:
+            server, thread = start_http_server(port, host, registry)
+        else:
+            files = (str(tls.cert), str(tls.key), str(tls.ca))
+            server, thread = start_http_server(port, host, registry, *files, client_auth_required=True)
+    except OSError as error:
+        raise RequestError(
+            FailureCode.UNAVAILABLE,
+            f"cannot serve metrics on {host}:{port}: {error.strerror or error}",
+            "stop the process that has the port, or choose another --metrics-port",
+            reason="PORT_UNAVAILABLE",
+        ) from error
+    stack.callback(thread.join)
+    stack.callback(server.server_close)
+    stack.callback(server.shutdown)
+    return int(server.server_port)
+
+
+async def ensure_journal(store: StateStore, journal: str) -> None:
+    """Create ``journal`` if it does not exist."""
+    try:
+        await store.create_journal(journal)
+    except JournalExistsError:
+        log.info("journal %s: taken up again", journal)
+
+
+async def refuse_old_maps(coordinator: Coordinator, path: Path) -> None:
+    """Raise RequestError if the database in ``path`` has interval maps in the old form, which this version ignores."""
+    entries = (await coordinator.list(INTERVALS)).entries
+    old = next((entry.key for entry in entries if len(split_key(entry.key)[1]) == 1), None)
+    if old is not None:
+        raise RequestError(
+            FailureCode.FAILED_PRECONDITION,
+            f"the database in {path} is of an earlier version of MillWheel, whose interval maps are in one piece "
+            f"({old}): this version does not read it",
+            "run it with the version that made it, and let its topologies run out there (`millwheel topology drain`); "
+            "or begin with an empty directory",
+            reason="DATABASE_TOO_OLD",
+        )
+
+
+async def ensure_cluster_settings(coordinator: Coordinator, section: ClusterSection) -> int:
+    """Store the authority's number of shards if this is the cluster's first start.
+
+    Returns:
+        The number of shards.
+
+    Raises:
+        RequestError: the settings name another number than the one stored at the cluster's first start.
+        CoordinatorError: the coordinator does not answer.
+    """
+    wanted = ClusterSettingsRecord(authority_shards=section.authority_shards)
+    await coordinator.transact([Compare(CLUSTER_SETTINGS, 0)], [Put(CLUSTER_SETTINGS, wanted.SerializeToString())])
+    entry = await coordinator.get(CLUSTER_SETTINGS)
+    shards = (
+        wanted.authority_shards if entry is None else ClusterSettingsRecord.FromString(entry.value).authority_shards
+    )
+    if shards != section.authority_shards:
+        raise RequestError(
+            FailureCode.FAILED_PRECONDITION,
+            f"cluster.authority_shards is {section.authority_shards}, but this cluster was made with {shards}: "
+            "the number is settled when a cluster starts for the first time",
+            f"set cluster.authority_shards = {shards}, or start another cluster (coordinator.prefix, store.keyspace)",
+            reason="CLUSTER_SETTINGS_DIFFER",
+        )
+    return shards

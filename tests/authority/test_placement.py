@@ -1,0 +1,104 @@
+"""Who stands for which authority shard, and who gives one up (7.2). The time is given."""
+
+from __future__ import annotations
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from millwheel.authority.placement import ElectionView, PlacementDelays, PlacementPolicy
+
+MANNERS = PlacementDelays(patience=0.5, settle=10.0, pause=1.0, backing_off=30.0)
+NAMES = ("a", "b", "c")
+
+
+def view(*candidates: str, **leaders: str) -> ElectionView:
+    """``s0="a"``: a was elected for shard 0."""
+    return ElectionView(frozenset(candidates), {int(shard[1:]): name for shard, name in leaders.items()})
+
+
+def test_two_candidates_that_come_together_stand_for_one_shard_each() -> None:
+    both = view("a", "b")
+    chosen = {name: PlacementPolicy(name, 2, MANNERS).look(both, (), 0.0).stand for name in ("a", "b")}
+    assert sorted(shard for shards in chosen.values() for shard in shards) == [0, 1]
+    assert all(len(shards) == 1 for shards in chosen.values())
+
+
+def test_one_that_is_alone_takes_all_but_waits_a_moment_for_others() -> None:
+    alone = PlacementPolicy("a", 2, MANNERS)
+    assert alone.look(view("a"), (), 0.0).stand == (0,)
+    assert alone.look(view("a", s0="a"), (0,), 0.1).stand == ()
+    assert alone.look(view("a", s0="a"), (0,), 0.5).stand == (1,)
+
+
+def test_a_shard_whose_process_is_gone_is_taken_within_patience_though_the_dead_is_still_listed() -> None:
+    left = PlacementPolicy("b", 2, MANNERS)
+    assert left.look(view("a", "b", s0="a", s1="b"), (1,), 0.0).stand == ()
+    assert left.look(view("a", "b", s1="b"), (1,), 3.0).stand == (), "the one with fewer goes first"
+    assert left.look(view("a", "b", s1="b"), (1,), 3.5).stand == (0,)
+
+
+def test_shards_are_given_up_to_one_that_comes_back_once_it_has_lasted() -> None:
+    both = view("a", "b", s0="a", s1="a")
+    full = PlacementPolicy("a", 2, MANNERS)
+    assert full.look(both, (0, 1), 0.0).give_up == ()
+    assert full.look(both, (0, 1), 9.9).give_up == ()
+    assert full.look(both, (0, 1), 10.0).give_up == (1,)
+    free = view("a", "b", s0="a")
+    assert full.look(free, (0,), 10.1).stand == (), "not by the one that gave it up"
+    assert PlacementPolicy("b", 2, MANNERS).look(free, (), 10.1).stand == (1,)
+
+
+def test_one_shard_more_than_others_is_not_uneven() -> None:
+    """It could only be passed to and fro. The wait begins when the difference is two."""
+    full = PlacementPolicy("a", 3, MANNERS)
+    assert full.look(view("a", "b", s0="a", s1="a", s2="b"), (0, 1), 0.0).give_up == ()
+    assert full.look(view("a", "b", s0="a", s1="a", s2="b"), (0, 1), 5.0).give_up == ()
+    assert full.look(view("a", "b", s0="a", s1="a", s2="a"), (0, 1, 2), 11.0).give_up == ()
+
+
+def test_unevenness_that_passes_gives_nothing_up() -> None:
+    full = PlacementPolicy("a", 2, MANNERS)
+    full.look(view("a", "b", s0="a", s1="a"), (0, 1), 0.0)
+    full.look(view("a", s0="a", s1="a"), (0, 1), 5.0)
+    assert full.look(view("a", "b", s0="a", s1="a"), (0, 1), 11.0).give_up == ()
+
+
+def test_one_that_could_not_open_a_shard_leaves_it_to_others_and_tries_again_if_there_are_none() -> None:
+    backing_off = PlacementPolicy("a", 1, MANNERS)
+    backing_off.look(view("a", "b"), (), 0.0)
+    backing_off.failed(0, 0.0)
+    with_other = backing_off.look(view("b"), (), 0.4)
+    assert with_other.stand == ()
+    assert not with_other.present, "nobody waits for it, nor gives anything up to it"
+    assert backing_off.look(view(), (), 0.9).stand == ()
+    assert backing_off.look(view(), (), 1.0).stand == (0,)
+    assert backing_off.look(view(), (), 30.0).present
+
+
+@given(
+    shards=st.integers(1, 7),
+    names=st.lists(st.sampled_from(NAMES), min_size=1, unique=True),
+    taken=st.dictionaries(st.integers(0, 6), st.sampled_from([*NAMES, "dead"]), max_size=7),
+)
+@settings(max_examples=200)
+def test_g8_every_shard_gets_a_server_and_loads_end_within_one_7_2(
+    shards: int, names: list[str], taken: dict[int, str]
+) -> None:
+    """Any state of the elections, candidates that look in turn: the first who stands is elected."""
+    standing = {name: PlacementPolicy(name, shards, MANNERS) for name in names}
+    leaders = {shard: name for shard, name in taken.items() if shard < shards and name in names}
+    now = 0.0
+    for _ in range(400):
+        for name in names:
+            serving = tuple(shard for shard, leader in leaders.items() if leader == name)
+            decision = standing[name].look(ElectionView(frozenset(names), dict(leaders)), serving, now)
+            for shard in decision.give_up:
+                assert leaders.pop(shard) == name
+            for shard in decision.stand:
+                assert leaders.setdefault(shard, name) == name, "nobody stands for what another has"
+        now += 0.25
+        if now > 3.0 + 0.5 * len(names):
+            assert len([shard for shard in range(shards) if shard not in leaders]) <= shards // 2, "most are served"
+    loads = [list(leaders.values()).count(name) for name in names]
+    assert sum(loads) == shards
+    assert max(loads) - min(loads) <= 1

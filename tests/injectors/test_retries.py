@@ -1,0 +1,143 @@
+"""Records that wait for their keys: how their injector asks, and what the worker knows of it (sections 4.2, 6.1.1)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+
+import msgspec
+import pytest
+
+from millwheel.client.injector import Injector
+from millwheel.client.injector.asking import RecordAsker
+from millwheel.client.injector.routing import ConsumerRouting
+from millwheel.client.injector.unkeyed import WaitingSummary
+from millwheel.rpc.v1 import delivery_pb2 as wire
+from millwheel.rpc.v1 import inspection_pb2 as inspection
+from millwheel.server.dev_server import DevServer
+from millwheel.worker.shell.runloop import wall_now
+from tests.injectors.conftest import Submit
+from tests.patience import patience
+
+WITHOUT_KEY = "MILLWHEEL_TEST_WITHOUT_KEY"
+
+
+async def until(done: Callable[[], bool]) -> None:
+    async with asyncio.timeout(patience(20)):
+        while not done():  # noqa: ASYNC110 what is waited for is the cluster's, and tells nobody
+            await asyncio.sleep(0.01)
+
+
+@asynccontextmanager
+async def opened(server: DevServer, submit: Submit, *topologies: str) -> AsyncIterator[Injector]:
+    """An injector that leaves its records behind."""
+    for name in topologies:
+        await submit(name)
+    injector = Injector(server.address, "orders", process="p")
+    await injector.open()
+    try:
+        yield injector
+    finally:
+        await injector.close()
+
+
+def consumer_of(injector: Injector, topology: str) -> ConsumerRouting:
+    (found,) = (one for one in injector._session.routing.consumers.values() if one.topology == topology)
+    return found
+
+
+def failing(server: DevServer) -> list[inspection.KeyFunctionFailure]:
+    worker = server.worker
+    return worker.key_failures.shown(worker.catalog.consumers, wall_now())
+
+
+def processes(server: DevServer) -> list[str]:
+    return [waits.process for one in failing(server) for waits in one.waiting]
+
+
+async def test_a_consumer_whose_workers_hang_delays_no_other_4_2(server: DevServer, submit: Submit) -> None:
+    async with opened(server, submit, "shop", "fussy", "fussy_hours") as injector:
+        hangs = consumer_of(injector, "fussy-hours").incarnation
+        others = consumer_of(injector, "fussy").incarnation
+        real, asked, under_way, most = injector._keying._ask, Counter[str](), Counter[str](), 0
+
+        async def ask(
+            consumer: ConsumerRouting, encoded: Sequence[bytes], waiting: WaitingSummary | None
+        ) -> wire.PrepareRecordsResponse | str:
+            nonlocal most
+            if waiting is None:
+                return await real(consumer, encoded, waiting)
+            name = consumer.incarnation
+            asked[name] += 1
+            under_way[name] += 1
+            most = max(most, under_way[name])
+            try:
+                if name == hangs:
+                    await asyncio.Event().wait()
+                return await real(consumer, encoded, waiting)
+            finally:
+                under_way[name] -= 1
+
+        injector._keying._ask = ask
+        for partition in "ab":
+            await injector.send({"user": "u", "number": 2}, timestamp=1, position=0, partition=partition)
+        await until(lambda: asked[hangs] == 1 and asked[others] >= 6)
+        assert most == 1, "answers about one consumer's queues come in their order"
+        assert injector._session.core.unkeyed.summary(hangs) == (1, 2)
+
+
+async def test_a_worker_knows_when_all_keys_of_a_process_are_found_4_2(
+    server: DevServer, submit: Submit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(WITHOUT_KEY, "2 4")
+    async with opened(server, submit, "shop", "moody_hours") as injector:
+        for number, partition in ((2, "a"), (4, "b")):
+            await injector.send({"user": "u", "number": number}, timestamp=1, position=0, partition=partition)
+        unkeyed = injector._session.core.unkeyed
+        await until(lambda: processes(server) == ["p"])
+        monkeypatch.setenv(WITHOUT_KEY, "2")
+        await until(lambda: unkeyed.records == 1)
+        assert processes(server) == ["p"], "another record still waits"
+        monkeypatch.delenv(WITHOUT_KEY)
+        await until(lambda: unkeyed.records == 0)
+        assert failing(server) != []
+        assert processes(server) == []
+        await injector.flush(patience(20))
+
+
+async def test_a_process_waits_while_another_of_its_queues_does_4_2(server: DevServer, submit: Submit) -> None:
+    asker = RecordAsker("orders", "p")
+    async with opened(server, submit, "fussy") as injector:
+        consumer = consumer_of(injector, "fussy")
+        even, odd = (msgspec.msgpack.encode({"user": "u", "number": number}) for number in (2, 3))
+        for values, queues, known in (
+            ([even], 2, ["p"]),
+            ([odd], 2, ["p"]),
+            ([odd, even], 1, ["p"]),
+            ([odd], 1, []),
+        ):
+            assert not isinstance(await asker.ask(consumer, values, WaitingSummary(1, queues)), str)
+            assert processes(server) == known
+    await asker.close()
+
+
+async def test_behind_the_first_failure_of_waiting_records_nothing_is_looked_at_4_2(
+    server: DevServer, submit: Submit
+) -> None:
+    asker = RecordAsker("orders", "p")
+    async with opened(server, submit, "fussy") as injector:
+        consumer = consumer_of(injector, "fussy")
+        values = [msgspec.msgpack.encode({"user": "u", "number": number}) for number in (1, 3, 4, 5, 6)]
+        answer = await asker.ask(consumer, values, WaitingSummary(1, 1))
+        assert not isinstance(answer, str)
+        assert list(answer.keys) == [b"1", b"3", b"", b"", b""]
+        assert [problem.index for problem in answer.problems] == [2]
+        (one,) = failing(server)
+        assert (one.attempts, processes(server)) == (1, ["p"])
+        answer = await asker.ask(consumer, values)
+        assert not isinstance(answer, str)
+        assert list(answer.keys) == [b"1", b"3", b"", b"5", b""], "each of these may be refused"
+        assert [problem.index for problem in answer.problems] == [2, 4]
+    await asker.close()

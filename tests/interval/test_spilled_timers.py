@@ -1,0 +1,262 @@
+"""Timers that go to the store and come back, against a table that has them all in one place (G5, G6, G12, G13; 4.6).
+
+Histories from seeds: timers are set, set again and cancelled, event time and the clock advance, owners die or
+become zombies, intervals are split and merged, while memory keeps two timers of a domain. The keys' states are logs of
+what happened in the order in which it was committed; replayed on a naive table they must make sense.
+``python -m tests.interval.test_far_timers FIRST COUNT`` runs more.
+"""
+
+from __future__ import annotations
+
+import random
+import sys
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+import millwheel as mw
+from millwheel.model.time import MAX_TIMESTAMP, Timestamp
+from millwheel.rpc.v1.inspection_pb2 import GetWorkerLoadResponse, InspectKeyRequest
+from millwheel.worker.interval import IntervalCore, IntervalPhase
+from millwheel.worker.shell.inspection import InspectionService
+from tests.interval.checks import all_timers, check_quiet, check_soft_state, decoded
+from tests.interval.shifting import ShiftingWorld
+from tests.interval.world import Owner, World, now_of
+
+KEYS = ["a", "b", "m", "z"]
+TAGS = ["r", "s", "t"]
+SEEDS = 60
+
+
+@dataclass
+class Order:
+    """An injected record: set a timer, or cancel it (``at`` None). ``hold`` None: none is stated."""
+
+    key: str
+    tag: str
+    wall: bool
+    at: int | None = None
+    hold: int | None = None
+
+
+@dataclass
+class Done:
+    """What a hook did, or that it was a timer's; and the time of its domain as it was shown."""
+
+    what: str
+    tag: str
+    wall: bool
+    at: int
+    shown: int
+    unsealed: list[tuple[bool, str]] = field(default_factory=list)
+    """What the commit that is being made changes: it takes effect when that is sealed."""
+
+
+@dataclass
+class Log:
+    """A key's state."""
+
+    done: list[Done] = field(default_factory=list)
+
+
+class Clockwork(mw.Computation[Order, Log]):
+    """Does as it is told, and writes it down."""
+
+    def process_record(self, ctx: mw.Context[Log], record: mw.Record[Order]) -> None:
+        order = record.value
+        shown = int(ctx.now if order.wall else ctx.watermark)
+        unsealed = list(ctx._timers or ())
+        if order.at is None:
+            ctx.cancel_timer(order.tag, wall=order.wall)
+            ctx.state.done.append(Done("cancel", order.tag, order.wall, 0, shown, unsealed))
+            return
+        hold = None if order.hold is None else Timestamp(min(order.hold, order.at) if not order.wall else order.hold)
+        if hold is not None and hold < record.timestamp:
+            hold = record.timestamp
+        ctx.set_timer(Timestamp(order.at), order.tag, wall=order.wall, hold=hold)
+        ctx.state.done.append(Done("set", order.tag, order.wall, order.at, shown, unsealed))
+
+    def process_timer(self, ctx: mw.Context[Log], timer: mw.Timer) -> None:
+        shown = int(ctx.now if timer.wall else ctx.watermark)
+        ctx.state.done.append(Done("fire", timer.tag, timer.wall, int(timer.timestamp), shown))
+        ctx.produce("fired", (ctx.key, timer.tag, timer.wall, int(timer.timestamp)))
+
+
+def clockwork() -> mw.Topology:
+    made = mw.Topology("clockwork")
+    made.source("events", Order)
+    made.add(
+        Clockwork(), name="mapper", inputs={"events": mw.key("key")}, outputs={"fired": tuple[str, str, bool, int]}
+    )
+    return made
+
+
+class FarWorld(ShiftingWorld):
+    """Notes what it has seen of far timers."""
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        self.reached: Counter[str] = Counter()
+        super().__init__(*arguments, **options)
+
+    def handle(self, owner: Owner, event: Any) -> None:
+        super().handle(owner, event)
+        self.look(owner.core)
+
+    def look(self, core: IntervalCore) -> None:
+        spilled = core.state.spilled
+        self.reached["spilled"] += bool(spilled)
+        self.reached["both domains"] += spilled.first(False) is not None and spilled.first(True) is not None
+        self.reached["void"] += spilled.void_count > 0
+        self.reached["holds"] += any(True for _ in spilled.holding())
+        self.reached["behind"] += core.state.behind
+
+
+class History:
+    """One history, chosen by a seed."""
+
+    def __init__(self, seed: int) -> None:
+        self.chance = random.Random(seed)
+        self.world = FarWorld(clockwork(), {"mapper": ["k"]})
+        self.orders = 0
+        self.shifting = seed % 2 == 1
+
+    def run(self) -> Counter[str]:
+        steps = [self.inject, self.inject, self.pass_time, self.perform, self.perform_in_order, self.perform_in_order]
+        steps += [self.crash, self.shift if self.shifting else self.perform_in_order]
+        for _ in range(self.chance.randint(10, 60)):
+            self.chance.choice(steps)()
+            check_soft_state(self.world)
+            check_inspection(self.world)
+        self.finish()
+        return self.world.reached
+
+    def inject(self) -> None:
+        made = []
+        chance = self.chance
+        for _ in range(chance.randint(1, 5)):
+            now = max(0, self.world.declared)
+            order = Order(chance.choice(KEYS), chance.choice(TAGS), chance.random() < 0.3)
+            if chance.random() < 0.75:
+                ahead = chance.choice([5, 30, 200])
+                order.at = (self.world.now if order.wall else now) + chance.randint(1, ahead)
+                order.hold = now + chance.randint(0, 50) if chance.random() < 0.3 else None
+            made.append((order, now + chance.randint(0, 4)))
+        self.orders += len(made)
+        self.world.inject(made)
+
+    def pass_time(self) -> None:
+        if self.chance.random() < 0.6:
+            self.world.advance(max(0, self.world.declared) + self.chance.choice([2, 10, 60]))
+        else:
+            self.world.now += self.chance.randint(1, 60)
+            self.world.ring()
+
+    def perform(self) -> None:
+        for _ in range(self.chance.randint(1, 40)):
+            if self.world.tasks:
+                how = self.chance.choice("pppppplr")
+                self.world.perform(self.chance.randrange(len(self.world.tasks)), lose=how == "l", repeat=how == "r")
+
+    def perform_in_order(self) -> None:
+        for _ in range(self.chance.randint(1, 80)):
+            if self.world.tasks:
+                self.world.perform(0)
+
+    def crash(self) -> None:
+        self.world.crash(self.chance.choice(sorted(self.world.current)), zombie=self.chance.random() < 0.5)
+
+    def shift(self) -> None:
+        chance = self.chance
+        if chance.random() < 0.5:
+            self.world.split("mapper", chance.choice("bghmpy").encode(), zombie=chance.random() < 0.5)
+        else:
+            self.world.merge("mapper", chance.randint(0, 3), zombie=chance.random() < 0.5)
+
+    def finish(self) -> None:
+        self.world.resend_injected()
+        self.world.advance(MAX_TIMESTAMP)
+        self.world.settle()
+        check_soft_state(self.world)
+        check_quiet(self.world)
+        fired: Counter[Any] = Counter()
+        total = 0
+        for key, log in decoded(self.world, "mapper").items():
+            fired.update((key, *one) for one in check_log(log))
+            total += sum(done.what != "fire" for done in log.done)
+        assert total == self.orders
+        assert Counter(tuple(value) for stream, value, _ in self.world.out if stream == "fired") == fired
+        assert not any(owner.core.state.spilled for owner in self.world.current.values())
+
+
+def check_inspection(world: World) -> None:
+    """A key's timers are shown wherever they stand."""
+    for journal, owner in world.current.items():
+        if owner.core.phase is not IntervalPhase.SERVING:
+            continue
+        core = owner.core
+        service = InspectionService(
+            lambda computation, key, journal=journal: journal,  # type: ignore[misc]
+            lambda journal, core=core: core,  # type: ignore[misc]
+            lambda journal: "",
+            world.store,
+            GetWorkerLoadResponse,
+        )
+        for key in KEYS:
+            if key.encode() in core.keys:
+                told = now_of(service.InspectKey(InspectKeyRequest(computation="mapper", key=key.encode()), None))
+                shown = {(one.wall_time, one.tag, one.timestamp_us) for one in told.timers}
+                expected = {
+                    (wall, tag, setting.at)
+                    for wall in (False, True)
+                    for one, tag, setting in all_timers(world, core.state, wall)
+                    if one == key.encode()
+                }
+                assert shown == expected, f"{journal}, key {key}"
+
+
+def check_log(log: Log) -> list[tuple[str, bool, int]]:
+    """Each timer fires once, as it was last set, none early, each domain's in order, before the records that follow."""
+    table: dict[tuple[bool, str], int] = {}
+    fired = []
+    for done in log.done:
+        name = done.wall, done.tag
+        domain = [at for (wall, _), at in table.items() if wall is done.wall]
+        if done.what == "fire":
+            assert table.pop(name, None) == done.at, f"{done} fires as it was last set"
+            assert done.at == min(domain), f"{done} is the earliest of {domain}"
+            assert done.shown >= done.at, f"{done} is not early"
+            fired.append((done.tag, done.wall, done.at))
+            continue
+        if not done.wall:
+            due = [one for one, at in table.items() if not one[0] and at <= done.shown]
+            assert set(due) <= {tuple(one) for one in done.unsealed}, f"{due} are due and fire before {done}"
+        if done.what == "set":
+            table[name] = done.at
+        else:
+            table.pop(name, None)
+    assert table == {}, "every timer has fired"
+    return fired
+
+
+def simulate(seeds: range) -> Counter[str]:
+    reached: Counter[str] = Counter()
+    for seed in seeds:
+        try:
+            reached += History(seed).run()
+        except BaseException as error:
+            error.add_note(f"seed {seed}")
+            raise
+    return reached
+
+
+@pytest.mark.parametrize("part", range(4))
+def test_g6_timers_in_the_store_fire_once_in_order_and_never_early_4_6(part: int) -> None:
+    first = 2_000 + part * SEEDS // 4
+    assert simulate(range(first, first + SEEDS // 4)).keys() >= {"spilled", "void", "holds", "behind"}
+
+
+if __name__ == "__main__":
+    first, count = int(sys.argv[1]), int(sys.argv[2])
+    sys.stdout.write(f"{dict(simulate(range(first, first + count)))}\n")

@@ -1,0 +1,140 @@
+"""Routing is told in pieces and by changes, and put together again: whole, whatever changed between (7.1, G11)."""
+
+from __future__ import annotations
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from millwheel.client.routing_view import RoutingView
+from millwheel.coordination.state import CoordinatorState
+from millwheel.master.draft import Draft
+from millwheel.master.services.routing_diff import RoutingDiff
+from millwheel.model.catalog import Catalog
+from millwheel.model.interval_chunks import interval_from_proto, interval_to_proto
+from millwheel.model.interval_table import initial_intervals
+from millwheel.model.keys import KeyInterval
+from millwheel.rpc.v1 import catalog_pb2 as catalog
+from millwheel.rpc.v1 import control_pb2 as control
+
+
+class World:
+    """Interval maps of some consumers, changed through drafts; one watcher."""
+
+    def __init__(self, sizes: dict[str, int]) -> None:
+        self.state, self.known = CoordinatorState(), Catalog()
+        self.told, self.view = RoutingDiff(), RoutingView()
+        self.numbers = 0
+        for name, size in sizes.items():
+            self.put(name, size)
+
+    def commit(self, draft: Draft) -> None:
+        plan = draft.plan()
+        transition = self.state.decide(plan.compares, plan.puts, plan.deletes, 0.0)
+        assert transition is not None
+        heard = self.state.revision
+        self.state.apply(transition)
+        for changes in self.state.changes_after("", heard):
+            self.known.apply(changes)
+
+    def interval(self, keys: KeyInterval) -> catalog.IntervalRecord:
+        self.numbers += 1
+        return catalog.IntervalRecord(keys=interval_to_proto(keys), journal=f"j{self.numbers}", sequencer=self.numbers)
+
+    def put(self, name: str, size: int) -> None:
+        record = catalog.IntervalMapRecord(computation=name, topology="t")
+        record.intervals.extend(self.interval(keys) for keys in initial_intervals(size))
+        draft = Draft(self.known)
+        draft.put_map(name, record)
+        self.commit(draft)
+
+    def change(self, name: str, at: int, kind: str) -> None:
+        intervals = list(self.known.tables[name])
+        at %= len(intervals)
+        old = intervals[at : at + (2 if kind == "merge" else 1)]
+        keys = KeyInterval(old[0].keys.start, interval_from_proto(old[-1].keys).end)
+        middle = keys.start + b"m"
+        cut = kind == "split" and middle in keys
+        parts = [KeyInterval(keys.start, middle), KeyInterval(middle, keys.end)] if cut else [keys]
+        draft = Draft(self.known)
+        draft.put_intervals(name, [self.interval(part) for part in parts])
+        self.commit(draft)
+
+    def watch(self, *names: str) -> tuple[int, control.WatchRoutingResponse | None]:
+        """How many intervals were told, and what the watcher now has."""
+        head = control.WatchRoutingResponse()
+        for name in names:
+            head.consumers.add(incarnation=name, computation=name)
+        told, whole = 0, None
+        for message in self.told.news(self.known, head):
+            told += sum(len(route.intervals.intervals) for route in message.consumers)
+            whole = self.view.take(message)
+            assert (whole is None) == message.more
+        return told, whole
+
+
+def shows(world: World, whole: control.WatchRoutingResponse | None, *names: str) -> None:
+    assert whole is not None
+    assert [route.incarnation for route in whole.consumers] == list(names)
+    for route in whole.consumers:
+        assert route.intervals == world.known.tables[route.incarnation].record
+        assert not route.only_changes
+
+
+CHANGES = st.lists(
+    st.tuples(st.sampled_from("ab"), st.integers(0, 8_000), st.sampled_from(["move", "split", "merge"])), max_size=12
+)
+
+
+@given(st.integers(1, 900), st.lists(CHANGES, min_size=1, max_size=4), st.booleans())
+@settings(max_examples=30)
+def test_7_1_what_was_told_by_changes_is_the_map_as_it_stands(
+    size: int, rounds: list[list[tuple[str, int, str]]], read_anew: bool
+) -> None:
+    world = World({"a": size, "b": 3})
+    shows(world, world.watch("a", "b")[1], "a", "b")
+    for changes in rounds:
+        for name, at, kind in changes:
+            world.change(name, at, kind)
+        if read_anew:
+            world.known.load(world.state.list(""))
+        _, whole = world.watch("a", "b")
+        if changes:
+            shows(world, whole, "a", "b")
+        else:
+            assert whole is None
+
+
+def test_a_change_of_a_large_map_is_told_by_its_chunk_alone() -> None:
+    world = World({"a": 9_000})
+    told, whole = world.watch("a")
+    assert told == 9_000
+    shows(world, whole, "a")
+    world.change("a", 4_321, "split")
+    told, whole = world.watch("a")
+    assert 2 <= told <= 257
+    shows(world, whole, "a")
+    world.known.load(world.state.list(""))
+    assert world.watch("a") == (0, None)
+
+
+def test_consumers_that_come_and_go_are_told_whole() -> None:
+    world = World({"a": 300, "b": 300})
+    shows(world, world.watch("a")[1], "a")
+    told, whole = world.watch("b", "a")
+    assert told == 300
+    shows(world, whole, "b", "a")
+    world.change("a", 7, "merge")
+    shows(world, world.watch("b")[1], "b")
+    told, whole = world.watch("a", "b")
+    assert told == 299
+    shows(world, whole, "a", "b")
+
+
+def test_a_large_map_comes_in_messages_of_a_bounded_size() -> None:
+    world = World({"a": 9_000})
+    head = control.WatchRoutingResponse()
+    head.consumers.add(incarnation="a")
+    messages = RoutingDiff().news(world.known, head)
+    assert len(messages) > 1
+    assert all(len(message.consumers[0].intervals.intervals) <= 32 * 256 for message in messages)
+    assert [message.more for message in messages] == [True] * (len(messages) - 1) + [False]

@@ -1,0 +1,89 @@
+"""A catalog keeps what it knew of a value that is damaged now, and says which those are (section 7.1)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from millwheel.coordination.contract import Change, DamagedValueError, KeyValue, PrefixSnapshot
+from millwheel.model import catalog_keys as keys
+from millwheel.model.catalog import Catalog
+
+from .test_catalog import PUTS, contents
+
+
+def snapshot(revision: int, damaged: frozenset[str] = frozenset()) -> PrefixSnapshot:
+    entries = (KeyValue(key, value, 1, 1) for key, value in sorted(PUTS.items()))
+    return PrefixSnapshot(
+        revision,
+        tuple(replace(one, value=b"", damage="checksum") if one.key in damaged else one for one in entries),
+    )
+
+
+def known_before(*, listed: bool, damaged: frozenset[str]) -> Catalog:
+    """A catalog that knew everything, and then was told that some values are damaged."""
+    known = Catalog()
+    known.load(snapshot(1))
+    if listed:
+        known.load(snapshot(2, damaged))
+    else:
+        known.apply([Change(key, b"", 2, "checksum") for key in sorted(damaged)])
+    return known
+
+
+@pytest.mark.parametrize("listed", [True, False])
+@pytest.mark.parametrize("key", sorted(PUTS.keys() - {"else/where", keys.SEQUENCER}))
+def test_what_was_known_of_a_damaged_value_stands_however_its_damage_was_heard_of(key: str, listed: bool) -> None:
+    """It was as if the topology, log or interval had gone: it would have been let go of, or dropped."""
+    whole = Catalog()
+    whole.load(snapshot(1))
+    known = known_before(listed=listed, damaged=frozenset({key}))
+    assert known.damaged == {key: "checksum"}
+    ignored = {"damaged", "revision", "_modified", "_unknown"}
+    assert {name: value for name, value in contents(known).items() if name not in ignored} == {
+        name: value for name, value in contents(whole).items() if name not in ignored
+    }
+    list(known.live_topologies())
+    known.apply([Change(key, PUTS[key], 3)])
+    assert known.damaged == {}
+
+
+@pytest.mark.parametrize("key", [keys.topology_key("t/1"), keys.log_key("s")])
+def test_g1_who_never_knew_a_topology_or_log_that_is_damaged_answers_nothing_by_them(key: str) -> None:
+    """Records would have been committed without the consumers that it names."""
+    known = Catalog()
+    known.load(snapshot(2, frozenset({key})))
+    for question in (
+        lambda: list(known.live_topologies()),
+        lambda: known.consumers("s"),
+        lambda: known.producers("s"),
+        lambda: known.edges(),
+        lambda: known.streams(),
+    ):
+        with pytest.raises(DamagedValueError, match=key):
+            question()
+    known.apply([Change(key, None, 3)])
+    known.consumers("s")
+    assert known.damaged == {}
+
+
+def test_values_that_are_no_records_and_keys_that_are_none_of_ours_do_no_harm() -> None:
+    """An error in one of them kept everybody from following the coordinator."""
+    known = Catalog()
+    odd = (
+        "intervals/x",
+        "intervals/x/abc",
+        "authorities/x",
+        "topologies/t",
+        "sequencer",
+        "injectors/s",
+        "intervals/x/0",
+    )
+    known.load(PrefixSnapshot(1, tuple(KeyValue(key, b"\xff\xff", 1, 1) for key in odd)))
+    assert known.damaged.keys() == set(odd)
+    assert known.is_damaged("x")
+    known.apply([Change(key, b"\xff\xff", 2) for key in odd])
+    known.apply([Change(key, None, 3) for key in odd])
+    assert known.damaged == {}
+    assert not known.tables

@@ -1,0 +1,117 @@
+"""IntervalMap against a naive model, and its costs at the paper's figure (7.1, 7.2)."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from time import perf_counter
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from millwheel.model.interval_map import IntervalMap
+from millwheel.model.keys import ALL_KEYS, KeyInterval
+
+POINTS = [bytes([n]) for n in range(1, 13)]
+"""Where intervals may begin and end."""
+
+PROBES = [b"", b"\x00", *(p for point in POINTS for p in (point, point + b"\x00")), b"\xff"]
+"""A key in every range between two points, so that equal values here are equal values everywhere."""
+
+
+@st.composite
+def intervals(draw: st.DrawFn) -> KeyInterval:
+    start, end = sorted(draw(st.lists(st.integers(0, 13), min_size=2, max_size=2, unique=True)))
+    return KeyInterval(b"" if start == 0 else POINTS[start - 1], None if end == 13 else POINTS[end - 1])
+
+
+steps = st.tuples(st.booleans(), intervals(), st.integers(0, 5))
+
+
+def keys(*names: bytes) -> list[KeyInterval]:
+    """Neighbouring intervals that start at b"" and at each name."""
+    bounds: list[bytes | None] = [b"", *names, None]
+    return [KeyInterval(start or b"", end) for start, end in pairwise(bounds)]
+
+
+@settings(max_examples=400)
+@given(st.lists(steps, max_size=25), intervals())
+def test_interval_map_equals_a_map_of_single_keys_7_1(
+    history: list[tuple[bool, KeyInterval, int]], window: KeyInterval
+) -> None:
+    made: IntervalMap[int] = IntervalMap()
+    model: dict[bytes, int | None] = dict.fromkeys(PROBES)
+    for is_assign, interval, value in history:
+        if is_assign:
+            made.assign(interval, value)
+        else:
+            made.remove(interval)
+        model.update({key: value if is_assign else None for key in PROBES if key in interval})
+        if is_assign:
+            assert made.exact(interval) == value
+
+    assert {key: made.get(key) for key in PROBES} == model
+    pieces = [interval for interval, _ in made.items()]
+    assert len(pieces) == len(made)
+    for left, right in pairwise(pieces):
+        assert left.end is not None
+        assert left.end <= right.start
+    assert [piece for piece, _ in made.overlapping(window)] == [piece for piece in pieces if piece.overlaps(window)]
+    missing = {key for key in PROBES if key in window and model[key] is None}
+    assert {key for key in PROBES for gap in made.gaps(window) if key in gap} == missing
+    assert made.covers(window) == (not missing)
+    assert IntervalMap.from_items(reversed(list(made.items()))) == made
+
+
+def test_a_cut_piece_keeps_its_value_on_both_sides_7_1() -> None:
+    made = IntervalMap.from_items([(ALL_KEYS, "old")])
+    made.assign(KeyInterval(b"g", b"p"), "new")
+    assert list(made.items()) == [
+        (KeyInterval(b"", b"g"), "old"),
+        (KeyInterval(b"g", b"p"), "new"),
+        (KeyInterval(b"p", None), "old"),
+    ]
+
+
+def test_equal_neighbours_stay_two_intervals_for_they_are_two_owners_7_1() -> None:
+    made = IntervalMap.from_items([(piece, 1) for piece in keys(b"m")])
+    assert made.intervals() == keys(b"m")
+
+
+def test_g11_overlapping_items_are_refused_by_name() -> None:
+    with pytest.raises(ValueError, match=r"\['a', 'n'\) and \['m', \+inf\) overlap"):
+        IntervalMap.from_items([(KeyInterval(b"m"), 1), (KeyInterval(b"a", b"n"), 2)])
+    with pytest.raises(ValueError, match="overlap"):
+        IntervalMap.from_items([(KeyInterval(b"a"), 1), (KeyInterval(b"b"), 2)])
+
+
+def test_g11_gaps_name_what_nobody_covers() -> None:
+    made = IntervalMap.from_items([(KeyInterval(b"c", b"f"), 1), (KeyInterval(b"m", b"p"), 2)])
+    assert made.gaps() == [KeyInterval(b"", b"c"), KeyInterval(b"f", b"m"), KeyInterval(b"p")]
+    assert made.gaps(KeyInterval(b"d", b"n")) == [KeyInterval(b"f", b"m")]
+    assert made.covers(KeyInterval(b"m", b"n"))
+    assert IntervalMap().gaps() == [ALL_KEYS]
+
+
+def test_find_names_the_piece_and_a_gap_has_the_default() -> None:
+    made = IntervalMap.from_items([(KeyInterval(b"c", b"f"), 1)])
+    assert made.find(b"e") == (KeyInterval(b"c", b"f"), 1)
+    assert made.find(b"f") is None
+    assert made.get(b"", "none") == "none"
+    assert made.exact(KeyInterval(b"c", b"e")) is None
+    assert repr(made) == "IntervalMap(['c', 'f'): 1)"
+    assert made.values() == [1]
+    assert made != 1
+
+
+def test_7_2_replacing_one_of_500_000_intervals_costs_a_binary_search() -> None:
+    bounds: list[bytes | None] = [b"", *(b"%07d" % n for n in range(1, 500_000)), None]
+    pieces = [KeyInterval(start or b"", end) for start, end in pairwise(bounds)]
+    made = IntervalMap.from_items((piece, 0) for piece in pieces)
+    chosen = pieces[::500]
+    began = perf_counter()
+    for piece in chosen:
+        made.assign(piece, 1)
+    each = (perf_counter() - began) / len(chosen)
+    assert each < 0.001, f"{each * 1e6:.0f} us for one assignment"
+    assert sum(made.values()) == len(chosen)

@@ -1,0 +1,138 @@
+"""The minima that low watermarks are made of (4.5, 7.2)."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from millwheel.model.time import MAX_TIMESTAMP, MIN_TIMESTAMP
+from millwheel.model.watermarks import InputWatermark, MinTracker
+
+
+@settings(max_examples=300)
+@given(st.lists(st.tuples(st.booleans(), st.integers(0, 9), st.integers(1, 3)), max_size=300))
+def test_min_tracker_equals_a_sorted_list_4_5(history: list[tuple[bool, int, int]]) -> None:
+    tracker, model = MinTracker(), list[int]()
+    for is_add, timestamp, count in history:
+        if is_add:
+            tracker.add(timestamp, count)
+            model += [timestamp] * count
+        elif model.count(timestamp) >= count:
+            tracker.remove(timestamp, count)
+            for _ in range(count):
+                model.remove(timestamp)
+        else:
+            with pytest.raises(KeyError, match=f"timestamp {timestamp} is present"):
+                tracker.remove(timestamp, count)
+        assert tracker.min() == min(model, default=MAX_TIMESTAMP)
+        assert len(tracker) == len(model)
+        assert tracker.count(timestamp) == model.count(timestamp)
+        assert (timestamp in tracker) == (timestamp in model)
+
+
+@settings(max_examples=50)
+@given(st.lists(st.integers(-1000, 1000), min_size=100, max_size=400), st.randoms(use_true_random=False))
+def test_min_tracker_batches_survive_compaction_7_2(timestamps: list[int], chance: object) -> None:
+    tracker = MinTracker(timestamps)
+    model = sorted(timestamps)
+    chance.shuffle(timestamps)  # type: ignore[attr-defined]
+    while timestamps:
+        gone, timestamps = timestamps[:7], timestamps[7:]
+        tracker.remove_all(gone)
+        tracker.add_all(gone[:2])
+        tracker.remove_all(gone[:2])
+        for timestamp in gone:
+            model.remove(timestamp)
+        assert tracker.min() == min(model, default=MAX_TIMESTAMP)
+    assert len(tracker) == 0
+
+
+def test_g13_min_tracker_memory_follows_what_is_present() -> None:
+    tracker = MinTracker([0])
+    for timestamp in range(1, 20_000):
+        tracker.add(timestamp)
+        tracker.remove(timestamp)
+    assert len(tracker._heap) <= 66
+    assert len(tracker._counts) == len(tracker._heap)
+    assert tracker.min() == 0
+
+
+def test_min_tracker_counts_must_be_positive() -> None:
+    tracker = MinTracker([5])
+    for refused in (tracker.add, tracker.remove):
+        with pytest.raises(ValueError, match="count must be positive, not 0"):
+            refused(5, 0)
+    tracker.clear()
+    assert (len(tracker), tracker.min()) == (0, MAX_TIMESTAMP)
+
+
+def test_g7_unknown_sender_holds_the_input_at_minus_infinity_7_2() -> None:
+    watermark = InputWatermark(["a", "b"])
+    assert not watermark.update({"a": 10, "stranger": 1})
+    assert watermark.value == MIN_TIMESTAMP
+    assert watermark.holding() == ["b"]
+    assert watermark.update({"b": 7})
+    assert watermark.value == 7
+    assert watermark.senders == {"a": 10, "b": 7}
+
+
+def test_g7_input_watermark_without_senders_is_minus_infinity_never_plus() -> None:
+    assert InputWatermark().value == MIN_TIMESTAMP
+    assert not InputWatermark().update({"a": 3})
+
+
+def test_g7_input_watermark_starts_where_the_last_owner_acted() -> None:
+    watermark = InputWatermark(["a"], start=50)
+    assert not watermark.update({"a": 40})
+    assert watermark.value == 50
+    assert watermark.update({"a": 60})
+    assert watermark.value == 60
+
+
+def test_g7_a_sender_that_joins_counts_from_then_on_without_lowering_the_value() -> None:
+    watermark = InputWatermark(["a"])
+    watermark.update({"a": 100})
+    assert not watermark.add("b")
+    assert watermark.value == 100
+    assert not watermark.update({"a": 200, "b": 30})
+    assert watermark.value == 100
+    assert watermark.update({"b": 150})
+    assert watermark.value == 150
+    assert not watermark.add("b", 10)
+    assert watermark.senders["b"] == 150
+
+
+def test_g8_a_removed_sender_lets_go() -> None:
+    watermark = InputWatermark(["a", "b"])
+    watermark.update({"a": 100})
+    assert watermark.remove("b")
+    assert watermark.value == 100
+    assert not watermark.remove("b")
+    assert not watermark.remove("a")
+    assert watermark.value == 100
+
+
+@settings(max_examples=300)
+@given(
+    st.lists(
+        st.tuples(st.sampled_from(["add", "remove", "update"]), st.sampled_from("abc"), st.integers(0, 20)), max_size=40
+    )
+)
+def test_g7_input_watermark_never_goes_back_and_never_leads_a_sender_7_2(history: list[tuple[str, str, int]]) -> None:
+    watermark, known, before = InputWatermark(), dict[str, int](), int(MIN_TIMESTAMP)
+    for action, sender, value in history:
+        if action == "add":
+            risen = watermark.add(sender)
+            known.setdefault(sender, MIN_TIMESTAMP)
+        elif action == "remove":
+            risen = watermark.remove(sender)
+            known.pop(sender, None)
+        else:
+            risen = watermark.update({sender: value})
+            if sender in known:
+                known[sender] = max(known[sender], value)
+        smallest = min(known.values(), default=MIN_TIMESTAMP)
+        assert watermark.value == max(before, smallest)
+        assert risen == (watermark.value > before)
+        before = watermark.value

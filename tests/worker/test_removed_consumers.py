@@ -1,0 +1,51 @@
+"""A delivery is given up only when it is certain that nobody is to have it (4.1, 7.1; G1)."""
+
+from __future__ import annotations
+
+import pytest
+
+from millwheel.coordination.contract import DamagedValueError, Put
+from millwheel.coordination.memory import MemoryCoordinator
+from millwheel.model.catalog import Catalog
+from millwheel.model.catalog_keys import topology_key
+from millwheel.rpc.v1 import catalog_pb2 as catalog
+from millwheel.rpc.v1 import topology_pb2 as topology
+from millwheel.worker.shell import removed_consumers
+from millwheel.worker.shell.removed_consumers import RemovedConsumers
+
+
+async def test_g1_a_consumer_that_the_catalog_does_not_show_yet_is_not_gone_4_1() -> None:
+    coordinator = MemoryCoordinator()
+    edges = RemovedConsumers(coordinator, Catalog())
+    reading = topology.ComputationSpec(name="c", inputs=[topology.InputSpec(stream="s")])
+    record = catalog.TopologyRecord(
+        spec=topology.TopologySpec(name="t", computations=[reading]),
+        incarnations={"c": "c.1"},
+        state=catalog.TOPOLOGY_STATE_RUNNING,
+    )
+    await coordinator.transact((), [Put(topology_key("t"), record.SerializeToString())])
+    assert not await edges.is_gone("c.1", "s")
+    assert await edges.is_gone("c.1", "another stream")
+    record.state = catalog.TOPOLOGY_STATE_CANCELLED
+    await coordinator.transact((), [Put(topology_key("t"), record.SerializeToString())])
+    assert await edges.is_gone("c.1", "s")
+    await coordinator.close()
+
+
+async def test_g1_a_topology_that_cannot_be_read_may_have_the_consumer_4_1() -> None:
+    """It was passed over, and what was due to its computations given up as if they had been removed."""
+    coordinator = MemoryCoordinator()
+    await coordinator.transact((), [Put(topology_key("t"), b"\xff")])
+    with pytest.raises(DamagedValueError, match="topologies/t"):
+        await RemovedConsumers(coordinator, Catalog()).is_gone("c.1", "s")
+    await coordinator.close()
+
+
+async def test_g13_of_consumers_that_are_gone_no_more_than_so_many_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(removed_consumers, "_MAX_GONE", 3)
+    coordinator = MemoryCoordinator()
+    edges = RemovedConsumers(coordinator, Catalog())
+    for number in range(10):
+        assert await edges.is_gone(f"c.{number}", "s")
+        assert len(edges._gone) <= 3
+    await coordinator.close()

@@ -1,0 +1,312 @@
+"""Blocked keys: they wait for a row, for an asynchronous hook, or for another attempt after a failure.
+
+A hook that raises leaves no effect, because its whole context is dropped. The key's work of that batch then runs alone,
+one hook per commit. So the next failure undoes only itself. The failure policy decides about work that fails alone.
+
+Records of a blocked key keep their order and still hold the input watermark. Its due timers fire before its records, in
+increasing time, and hold the output watermark until then (G5, G6).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Any, Final
+
+from millwheel.model.time import LAST_TIMESTAMP
+from millwheel.sdk.context import UNSET, Context, Production, StateCell
+from millwheel.sdk.error_texts import error_message
+from millwheel.sdk.errors import StateDamagedError
+from millwheel.sdk.model import Record
+from millwheel.sdk.options import LateAction
+from millwheel.worker.interval.failures import (
+    HOOK_ERRORS,
+    Decision,
+    Failures,
+    UnkeyedLetterError,
+    refuse_result,
+    work_text,
+)
+from millwheel.worker.interval.firing import Firing
+from millwheel.worker.interval.hook_times import AwaitedHook
+from millwheel.worker.interval.intake import BlockedKey, DeliveryReceipt, Item, RecordItem, TimerItem, Wait
+from millwheel.worker.interval.runner import Runner
+from millwheel.worker.messages import AsyncHook, HookFailed
+
+__all__ = ["BlockedKeys"]
+
+_DAMAGED_ROWS: Final = 1_000
+"""Maximum damaged rows that are listed. Further ones appear in the log only."""
+
+
+class BlockedKeys:
+    """Blocks keys and resumes them."""
+
+    def __init__(self, runner: Runner, firing: Firing, failures: Failures) -> None:
+        self.runner = runner
+        self.firing = firing
+        self.failures = failures
+        self.state = runner.state
+        self.stopped = ""
+        """Why the failure policy has stopped the computation. Empty while it runs."""
+        self.again = False
+        """Whether undone work can run at once, one hook per commit. No other event may come to trigger it."""
+        self.damaged: dict[bytes, str] = {}
+        """Keys whose rows are damaged, each with the reason, up to a maximum."""
+        self.to_await: list[AsyncHook] = []
+        self.reports: list[HookFailed] = []
+        self._next_hook = 1
+        self._hooks: dict[int, tuple[bytes, Context[Any], Item, float, int]] = {}
+        """Asynchronous hooks that run or have ended, in the order of their starts. Each has its start time by the
+        meter's clock and by the wall clock."""
+        self._finished: deque[tuple[int, BaseException | None]] = deque()
+        """Asynchronous hooks that have ended and wait for room in a batch."""
+        program = self.state.program
+        self._one_by_one = program.record_is_async or program.timer_is_async
+        runner.failed = lambda key, receipt, index, error: self.failed(key, (receipt, index), error)
+        runner.returned = lambda key, context, receipt, index, result: self._returned(
+            key, context, (receipt, index), result
+        )
+        firing.failed = self.failed
+        firing.returned = self._returned
+
+    # Failures.
+
+    def failed(self, key: bytes, item: Item | None, error: BaseException) -> None:
+        """A hook of ``key`` raised for ``item``. None: the changes of the key's hooks cannot be sealed."""
+        timers, records = self._undo(key)
+        if item is not None:
+            (timers if len(item) == 3 else records).append(item)  # type: ignore[arg-type]
+        blocked = self._put_back(key, timers, records)
+        if len(timers) + len(records) == 1:
+            self._decide(key, blocked, timers[0] if timers else records[0], error)
+        else:
+            self.again = True
+
+    def _undo(self, key: bytes) -> tuple[list[TimerItem], list[RecordItem]]:
+        """Drop what this batch did for ``key``. Returns the timers and records that it had consumed."""
+        batch = self.runner.batch
+        context = batch.contexts.pop(key, None)
+        batch.dead.discard(key)
+        if context is not None:
+            context._cell.value = UNSET
+            self.state.scope.produced_bytes -= context._produced
+        records: list[RecordItem] = []
+        for receipt, consumed in batch.consumed:
+            keys = receipt.delivery.keys
+            mine = [index for index in consumed if keys[index] == key]
+            if mine:
+                consumed[:] = [index for index in consumed if keys[index] != key]
+                records.extend((receipt, index) for index in mine)
+        return batch.fired.pop(key, []), records
+
+    def _put_back(self, key: bytes, timers: list[TimerItem], records: list[RecordItem]) -> BlockedKey:
+        """Block the key with its undone work, which then runs alone."""
+        intake = self.state.intake
+        blocked = intake.block(key, Wait.READY)
+        for timer in timers:
+            self.firing.postpone(key, timer)
+        intake.put_back(blocked, records)
+        blocked.alone += len(timers) + len(records)
+        return blocked
+
+    def _decide(self, key: bytes, blocked: BlockedKey, item: Item, error: BaseException) -> None:
+        """Apply the failure policy to ``item``, which failed with nothing else in its context."""
+        if blocked.failing != item:
+            self.failures.clear(blocked)
+            blocked.failing = item
+        blocked.attempts += 1
+        decision, retry_at = self.failures.decide(blocked.attempts, self.state.elapsed)
+        letter: Production | None = None
+        unkeyed = ""
+        if decision is Decision.DEAD_LETTER:
+            try:
+                letter = self.failures.dead_letter(key, item, error, blocked.attempts)
+            except UnkeyedLetterError as refused:
+                # Retry, so that the work is neither lost nor given up.
+                unkeyed, decision = str(refused), Decision.RETRY
+                retry_at = self.failures.retry_at(blocked.attempts, self.state.elapsed)
+        self.reports.append(self.failures.note(key, blocked, item, error, decision, retry_at, unkeyed))
+        if letter is not None:
+            self._bury(key, blocked, item, letter)
+        elif decision is Decision.RETRY:
+            self.state.intake.retry(key, retry_at)
+        else:
+            self.stopped = self.reports[-1].message
+
+    def _bury(self, key: bytes, blocked: BlockedKey, item: Item, letter: Production) -> None:
+        """Commit the dead letter together with the record's id or the end of the timer."""
+        blocked.alone = max(0, blocked.alone - 1)
+        context = self.runner.open(key) if key in self.state.cells else self.runner.open_apart(key)
+        assert context is not None, "a key whose hook has run is in the cache"
+        context._origin = letter.origin
+        context._add(letter)
+        self.runner.batch.dead.add(key)
+        if len(item) == 2:
+            receipt, index = blocked.items.popleft()
+            receipt.blocked.discard(index)
+        else:
+            self.firing.take_over(key, item)
+        self._consume(key, item)
+
+    # Resuming.
+
+    def resume_ready(self) -> None:
+        """Resume every blocked key that can run, as long as the batch has room."""
+        while self._finished and not self.runner.batch_full():
+            self._adopt(*self._finished.popleft())
+        for key in self.state.intake.ready_keys(self.state.elapsed):
+            if self.stopped or self.runner.full():
+                return
+            if key not in self.runner.batch.contexts:
+                self._resume(key, self.state.intake.blocked[key])
+
+    def _resume(self, key: bytes, blocked: BlockedKey) -> None:
+        item: Item | None = None
+        if blocked.alone or (self._one_by_one and blocked.items):
+            item = self.firing.next_due(key) or (blocked.items[0] if blocked.items else None)
+        if item is not None and len(item) == 2 and self.state.behind:
+            return
+        if item is None:
+            self._let_go(key, blocked)
+            return
+        if item != blocked.failing:
+            self.failures.clear(blocked)
+        if len(item) == 3:
+            blocked.alone = max(0, blocked.alone - 1)
+            self.firing.fire_blocked(key, item)
+            return
+        context = self.runner.open(key)
+        if context is not None:
+            blocked.alone = max(0, blocked.alone - 1)
+            blocked.items.popleft()
+            item[0].blocked.discard(item[1])
+            self._run_record(key, context, *item)
+
+    def _let_go(self, key: bytes, blocked: BlockedKey) -> None:
+        """Unblock the key."""
+        self.failures.clear(blocked)
+        self.firing.return_postponed(key)
+        self.state.intake.unblock(key)
+
+    def _run_record(self, key: bytes, context: Context[Any], receipt: DeliveryReceipt, index: int) -> None:
+        """Run a record whose context is the key's only one in this batch."""
+        state, program, delivery = self.state, self.state.program, receipt.delivery
+        stamp, value = delivery.timestamps[index], delivery.values[index]
+        context._stamp = context._cause = stamp
+        context._earliest = min(stamp, state.holds.get(key, stamp))
+        context._origin = (delivery.ids, index)
+        late = stamp < state.watermark_of(key)
+        self.runner.batch.records += 1
+        began = state.meter.clock()
+        try:
+            if late and program.options.late.action is not LateAction.PROCESS:
+                self.runner.apply_late_policy(context, delivery.stream, value)
+                self._consume(key, (receipt, index))
+                return
+            record = Record(key, value, stamp, delivery.stream, program.inputs[delivery.stream], late)  # type: ignore[arg-type]
+            outcome = program.computation.process_record(context, record)
+        except HOOK_ERRORS as error:
+            state.meter.ran_records(1, began, key)
+            self.failed(key, (receipt, index), error)
+            return
+        state.meter.ran_records(1, began, key)
+        if outcome is not None:
+            self._returned(key, context, (receipt, index), outcome)
+        else:
+            self._consume(key, (receipt, index))
+
+    def _consume(self, key: bytes, item: Item) -> None:
+        batch = self.runner.batch
+        if len(item) == 2:
+            batch.consumed_of(item[0]).append(item[1])
+        else:
+            batch.fired.setdefault(key, []).append(item)
+
+    # Rows and asynchronous hooks.
+
+    def row_read(self, key: bytes, encoded: bytes) -> None:
+        """The key's row has been read, so the key may run."""
+        self.damaged.pop(key, None)
+        self.state.cells.insert(key, encoded)
+        self.state.intake.block(key, Wait.READY)
+
+    def row_damaged(self, key: bytes, why: str) -> None:
+        """The key's row cannot be read. Its next work fails by the failure policy, as if its hook had raised.
+
+        No hook runs for the key without its state, and nothing overwrites the row. Each attempt reads the row again.
+        """
+        if len(self.damaged) < _DAMAGED_ROWS:
+            self.damaged[key] = why
+        blocked = self.state.intake.block(key, Wait.READY)
+        item = self.firing.next_due(key) or (blocked.items[0] if blocked.items else None)
+        if item is None:
+            self._let_go(key, blocked)
+            return
+        # The work runs alone, so that its attempts are counted until it is done.
+        blocked.alone = max(blocked.alone, 1)
+        self._decide(key, blocked, item, StateDamagedError(why))
+
+    def _returned(self, key: bytes, context: Context[Any], item: Item, result: Any) -> None:
+        """A hook returned a value. If the hook is ``async def``, await the value. Otherwise the hook fails."""
+        program, is_record = self.state.program, len(item) == 2
+        if program.record_is_async if is_record else program.timer_is_async:
+            self._start_hook(key, context, item, result)
+            return
+        hook = "process_record" if is_record else "process_timer"
+        try:
+            refuse_result(f"{type(program.computation).__name__}.{hook}", result)
+        except HOOK_ERRORS as error:
+            self.failed(key, item, error)
+
+    def _start_hook(self, key: bytes, context: Context[Any], item: Item, coroutine: Any) -> None:
+        """Start an asynchronous hook. Its key is blocked and its context is outside the batch until it ends."""
+        self.runner.batch.contexts.pop(key, None)
+        self.state.intake.block(key, Wait.HOOK)
+        if len(item) == 2:
+            item[0].blocked.add(item[1])
+        elif not item[1]:
+            self.state.hold_times.passing.add(min(item[0], LAST_TIMESTAMP))
+        number = self._next_hook
+        self._next_hook += 1
+        self._hooks[number] = (key, context, item, self.state.meter.clock(), self.state.wall)
+        self.runner.hooks += 1
+        self.to_await.append(AsyncHook(number, coroutine))
+
+    def awaited(self, before: int, count: int) -> list[AwaitedHook]:
+        """Up to ``count`` running asynchronous hooks that started by wall-clock time ``before``, oldest first."""
+        ended = {number for number, _ in self._finished}
+        found: list[AwaitedHook] = []
+        for number, (key, _, item, _, since) in self._hooks.items():
+            if since > before or len(found) == count:
+                break
+            if number not in ended:
+                hook = "process_record" if len(item) == 2 else "process_timer"
+                found.append(AwaitedHook(key, hook, work_text(item), since))
+        return found
+
+    def hook_finished(self, number: int, error: BaseException | None) -> None:
+        """An asynchronous hook has ended. Its context joins a later batch or is dropped."""
+        self.runner.hooks -= 1
+        _, _, item, began, _ = self._hooks[number]
+        self.state.meter.awaited(len(item) == 2, began)
+        self._finished.append((number, error))
+
+    def _adopt(self, number: int, error: BaseException | None) -> None:
+        key, context, item, _, _ = self._hooks.pop(number)
+        self.state.intake.block(key, Wait.READY)
+        batch = self.runner.batch
+        if len(item) == 2:
+            item[0].blocked.discard(item[1])
+        elif not item[1]:
+            batch.firing.append(item[0])
+        if error is None:
+            batch.contexts[key] = context
+            batch.records += 1
+            batch.size += len(context._cell.encoded) + context._produced
+            self._consume(key, item)
+            return
+        context._cell.value = UNSET
+        # A task of the hook may continue. So may the hook, if it ignored its cancellation. Its context gets a cell that
+        # the interval does not use, so later changes by the hook have no effect.
+        context._cell = StateCell(context._cell.encoded)
+        self.failed(key, item, error if isinstance(error, Exception) else RuntimeError(error_message(error)))

@@ -1,0 +1,101 @@
+"""A draining interval: its computation was removed, and it only delivers its productions (section 4.1).
+
+An owner takes it over like any other interval, so that no former owner runs a hook any more. It accepts no deliveries
+and fires no timers. Its state, timers and holds are void. Committed productions are sent until they are ACKed, and hold
+the output watermark until then. Afterwards the watermark is plus infinity permanently. A draining interval needs no
+user code.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from millwheel.model.time import MAX_TIMESTAMP
+from millwheel.rpc.v1.delivery_pb2 import DeliveryOutcome
+from millwheel.rpc.v1.watermark_pb2 import HoldKind
+from millwheel.sdk.codecs import StateCodec
+from millwheel.sdk.compiled import CompiledComputation
+from millwheel.sdk.computation import Computation
+from millwheel.sdk.context import Context
+from millwheel.sdk.model import Record
+from millwheel.sdk.options import ComputationOptions
+from millwheel.worker.interval.core import IntervalCore, IntervalPhase
+from millwheel.worker.interval.state import IntervalConfig
+from millwheel.worker.interval.subjects import hold_subject
+from millwheel.worker.messages import Acknowledge, Delivery, Instruction, Report
+
+__all__ = ["DrainingCore"]
+
+_NOT_OWNER = DeliveryOutcome.DELIVERY_OUTCOME_NOT_OWNER
+
+
+class _Nothing(Computation[Any, None]):
+    """Replaces the user's code. None of its hooks is ever called."""
+
+    def process_record(self, ctx: Context[None], record: Record[Any]) -> None:
+        raise AssertionError("a removed computation runs no hooks")
+
+
+def _program(name: str, options: ComputationOptions) -> CompiledComputation:
+    codec = StateCodec(
+        "None", new=lambda: None, encode=bytes, check=None, default=None, decode=lambda encoded: None, takes_none=True
+    )
+    return CompiledComputation(
+        name=name,
+        computation=_Nothing(),
+        inputs={},
+        outputs={},
+        state=codec,
+        options=options,
+        record_is_async=False,
+        timer_is_async=False,
+        handles_timers=False,
+    )
+
+
+class DrainingCore(IntervalCore):
+    """The core of a draining interval, whose computation was removed."""
+
+    def __init__(
+        self,
+        config: IntervalConfig,
+        name: str,
+        options: ComputationOptions,
+        locate: Callable[[str, bytes], str],
+    ) -> None:
+        """``options`` are those of the last version, because existing productions keep their kind of ids."""
+        super().__init__(config, _program(name, options), {}, locate)
+        self._told: tuple[int, HoldKind.ValueType] | None = None
+
+    def _on_delivery(self, event: Delivery) -> list[Instruction]:
+        """Refuse the delivery. A sender that knows of the removal discards it. Others look up the topology again."""
+        message = f"computation {self.state.program.name!r} was removed"
+        return [Acknowledge(event, _NOT_OWNER, (), message)]
+
+    def _run(self) -> None:
+        """Run nothing."""
+
+    def next_alarm(self) -> int | None:
+        """The next alarm of the commits. Timers are void and need none."""
+        delay = self._commits.next_alarm() if self.phase is IntervalPhase.SERVING else None
+        return None if delay is None else self.state.wall_at(delay)
+
+    def _held(self) -> tuple[int, HoldKind.ValueType]:
+        """Output watermark = the oldest pending production. Plus infinity after the last one."""
+        pending = self.state.outbox.pending.min()
+        if pending < MAX_TIMESTAMP:
+            return pending, HoldKind.HOLD_KIND_PRODUCTION
+        return int(MAX_TIMESTAMP), HoldKind.HOLD_KIND_INPUT
+
+    def _report(self, out: list[Instruction]) -> None:
+        """Report the output watermark if its value or its hold kind has changed."""
+        state = self.state
+        output, hold = self._held()
+        state.output = max(output, state.output)
+        if (state.output, hold) == self._told:
+            return
+        self._told = state.output, hold
+        config = state.config
+        subject = hold_subject(state, hold, state.output)
+        out.append(Report(config.computation, config.keys, config.sequencer, state.output, state.output, hold, subject))

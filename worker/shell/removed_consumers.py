@@ -1,0 +1,61 @@
+"""Removed consumers: their records are discarded once the removal is certain (sections 4.1, 7.1; G1).
+
+A production is routed by the catalog at the time of its creation, by this process or an earlier owner. That owner may
+have had a newer catalog than this process has now. So a consumer missing from the catalog counts as removed only after
+the coordinator confirms it.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from millwheel.coordination.contract import Coordinator
+from millwheel.model.catalog import Catalog
+from millwheel.worker.shell.follower import read_topologies
+
+__all__ = ["RemovedConsumers"]
+
+_MAX_GONE: Final = 1_000
+"""Maximum number of known removals. A forgotten one is looked up again."""
+
+Edge = tuple[str, str]
+"""(consumer's incarnation, stream)."""
+
+
+class RemovedConsumers:
+    """The consumers of each stream in the last catalog, and the consumers that are certainly removed."""
+
+    def __init__(self, coordinator: Coordinator, catalog: Catalog) -> None:
+        self._coordinator = coordinator
+        self._catalog = catalog
+        self._known: frozenset[Edge] = frozenset()
+        self._gone: set[Edge] = set()
+
+    def refresh(self) -> None:
+        """The catalog has changed."""
+        self._known = self._catalog.edges()
+        self._gone -= self._known
+
+    def has(self, consumer: str, stream: str) -> bool:
+        """Whether records of ``stream`` must be sent to ``consumer``."""
+        return (consumer, stream) in self._known
+
+    async def is_gone(self, consumer: str, stream: str) -> bool:
+        """Whether ``consumer`` no longer consumes ``stream``, by a linearizable read.
+
+        Raises:
+            DamagedValueError: A record cannot be read, so the answer is unknown.
+        """
+        edge = consumer, stream
+        if edge not in self._gone:
+            # Read the records themselves: only a record shows whether its consumer exists. An unreadable one may
+            # contain the consumer, so it raises.
+            now = await read_topologies(self._coordinator)
+            if edge in now.edges():
+                return False
+            if edge in self._known:
+                return False
+            if len(self._gone) >= _MAX_GONE:
+                self._gone.clear()
+            self._gone.add(edge)
+        return True
