@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import traceback
 
 import hypothesis
@@ -24,6 +25,13 @@ hypothesis.settings.load_profile("no deadline")
 setattr(traceback, "_extract_caret_anchors_from_line_segment", lambda _: None)  # noqa: B010  # its name is private
 
 stop_servers_with_their_loops()
+
+
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    """Name a test that fails at once: a run that is cut short has no summary."""
+    if report.failed and "PYTEST_XDIST_WORKER" not in os.environ:
+        reason = getattr(getattr(report.longrepr, "reprcrash", None), "message", str(report.longrepr))
+        sys.stdout.write(f"\nFAILED {report.nodeid} ({report.when}): {reason.strip().partition(chr(10))[0][:300]}\n")
 
 
 @pytest.hookimpl(trylast=True)

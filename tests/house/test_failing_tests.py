@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import subprocess
 import sys
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import Final
 
 import pytest
 
+from millwheel.rpc.server import bind, create_server
 from tests.house.tree import ROOT
 from tests.patience import SLOWNESS, patience
 
@@ -49,6 +51,35 @@ def test_a_failed_test_that_left_a_server_open_fails_alone(tmp_path: Path) -> No
         check=False,
     )
     assert "1 failed, 1 passed" in done.stdout, done.stdout[-3_000:] + done.stderr[-1_000:]
+
+
+def test_a_server_ends_before_the_tasks_of_its_loop() -> None:
+    """gRPC's core wrote into freed memory: a task of the server's, cancelled before the server, holds what it fills."""
+    order: list[str] = []
+
+    async def ends_last() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            order.append("task")
+
+    async def left_open() -> None:
+        server = create_server()
+        stop = server.stop
+
+        async def stopped(grace: float | None) -> None:
+            order.append("server")
+            await stop(grace)
+
+        setattr(server, "stop", stopped)  # noqa: B010  # its type is a method's
+        bind(server)
+        await server.start()
+        waiting.append(asyncio.create_task(ends_last()))
+        await asyncio.sleep(0)
+
+    waiting: list[asyncio.Task[None]] = []
+    asyncio.run(left_open())
+    assert order == ["server", "task"]
 
 
 def test_time_limits_of_tests_are_multiplied_by_one_factor(request: pytest.FixtureRequest) -> None:
