@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from millwheel.client.injector.core import InjectorCore
 from millwheel.client.injector.lanes import Lane, OutboundBatch
+from millwheel.client.injector.link import InjectorConnection
 from millwheel.client.injector.sending import OutboundBatches
 from millwheel.client.log_link import LogLink
 from millwheel.client.report_stream import ReportStream
@@ -237,5 +238,29 @@ rewriting(
     "",
     seeds=0,
     test="tests/authority/test_report_stream.py::test_g8_a_refusal_of_an_older_sequencer_leaves_the_reported_one_alone_7_2",
+    why="seeds were not tried: the test shows it by itself, in seconds",
+)
+
+rewriting(
+    "closed-link-reports",
+    "G8",
+    "a link that is closed does not report its end for a new link to the same address",
+    InjectorConnection._converse,
+    "if not self._closed:",
+    "if True:",
+    seeds=0,
+    test="tests/injectors/test_cut_short.py::test_g8_a_link_that_is_closed_reports_nothing_more",
+    why="seeds were not tried: the test shows it by itself, in seconds",
+)
+
+rewriting(
+    "cancelled-link-ends",
+    "G8",
+    "a link goes on when gRPC cancels its call",
+    InjectorConnection._run,
+    'why = "gRPC has cancelled the call"',
+    "raise",
+    seeds=0,
+    test="tests/injectors/test_cut_short.py::test_g8_a_link_whose_call_is_cancelled_by_grpc_connects_again",
     why="seeds were not tried: the test shows it by itself, in seconds",
 )

@@ -32,6 +32,7 @@ from millwheel.sdk.errors import UsageError
 from tests.injectors.loopback import Cluster, cluster
 from tests.injectors.test_shell import QUICK, SETTINGS, check_once, trouble, values
 from tests.patience import patience
+from tests.worker.doubles import until
 
 
 def nobody_takes(made: Cluster) -> None:
@@ -283,6 +284,8 @@ class _Connecting:
     def stream_stream(self, *method: Any, **options: Any) -> Any:
         return lambda: self
 
+    def unary_unary(self, *method: Any, **options: Any) -> None: ...
+
     async def read(self) -> None:
         await asyncio.Event().wait()
 
@@ -306,6 +309,49 @@ async def test_g8_a_link_that_is_closed_in_the_moment_in_which_it_connects_ends_
     if not done:
         await one.close()
     assert done, "it goes on"
+
+
+async def test_g8_a_link_that_is_closed_reports_nothing_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A worker registered again under its address. The end of the old link passed for that of the new one."""
+    connecting, events = _Connecting(), MagicMock()
+    monkeypatch.setattr(link, "open_channel", lambda address: connecting)
+    connecting.ready.set_result(None)
+    one = link.InjectorConnection("here:1", lambda send: wire.DeliverRequest(), events)
+    await until(lambda: events.connected.called)
+    await one.close()
+    events.disconnected.assert_not_called()
+
+
+async def test_g8_a_link_whose_call_is_cancelled_by_grpc_connects_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The cancellation was taken for one of the link's own task, which ended without a word."""
+    connecting, events = _Connecting(), MagicMock()
+    reads = [asyncio.CancelledError()]
+    wait = connecting.read
+
+    async def read() -> None:
+        if reads:
+            raise reads.pop()
+        await wait()
+
+    monkeypatch.setattr(connecting, "read", read)
+    monkeypatch.setattr(link, "open_channel", lambda address: connecting)
+    connecting.ready.set_result(None)
+    one = link.InjectorConnection("here:1", lambda send: wire.DeliverRequest(), events)
+    await until(lambda: events.connected.call_count == 2)
+    events.disconnected.assert_called_once()
+    await one.close()
+
+
+async def test_a_link_that_cannot_connect_says_so(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The time of an attempt that failed passed for the time of a healthy stream, and was never logged."""
+    monkeypatch.setattr(link, "open_channel", lambda address: _Connecting())
+    monkeypatch.setattr(link, "_CONNECT_SECONDS", 0.002)
+    monkeypatch.setattr(link, "_HEALTHY_SECONDS", 0.001)
+    one = link.InjectorConnection("here:1", lambda send: wire.DeliverRequest(), MagicMock())
+    await until(lambda: "no connection within" in caplog.text)
+    await one.close()
 
 
 async def test_g13_records_sent_one_by_one_are_bounded_in_bytes_too() -> None:

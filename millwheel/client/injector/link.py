@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import random
 from collections import deque
 from collections.abc import Callable
@@ -23,7 +24,7 @@ log = logging.getLogger("millwheel.client")
 
 _CONNECT_SECONDS: Final = 10.0
 _HEALTHY_SECONDS: Final = 1.0
-"""If a stream breaks after more than this time, the failure count starts at 1 again."""
+"""If an open stream breaks after more than this time, the failure count starts at 1 again."""
 
 
 class LinkEvents(Protocol):
@@ -45,6 +46,7 @@ class InjectorConnection:
         self._queue: deque[SendBatch] = deque()
         self._ready = asyncio.Event()
         self._backoff = Backoff()
+        self._closed = False
         self._task = asyncio.create_task(self._run(), name=f"deliveries to {address}")
 
     def send(self, send: SendBatch) -> None:
@@ -53,7 +55,8 @@ class InjectorConnection:
         self._ready.set()
 
     async def close(self) -> None:
-        """Close the connection."""
+        """Close the connection. From this call on it reports nothing: a new connection may have its address."""
+        self._closed = True
         self._task.cancel()
         await asyncio.gather(self._task, return_exceptions=True)
 
@@ -61,7 +64,7 @@ class InjectorConnection:
         loop = asyncio.get_running_loop()
         failures = 0
         while True:
-            began = loop.time()
+            began = math.inf
             try:
                 async with open_channel(self.address) as channel:
                     async with asyncio.timeout(_CONNECT_SECONDS):
@@ -74,6 +77,9 @@ class InjectorConnection:
                 why = error.details() or "no details" if isinstance(error, grpc.aio.AioRpcError) else str(error)
             except TimeoutError:
                 why = f"no connection within {_CONNECT_SECONDS:g} s"
+            except asyncio.CancelledError:
+                raise_if_cancelled()
+                why = "gRPC has cancelled the call"
             except Exception as error:
                 # A reconnect would meet the same unknown error again. So it is reported instead.
                 log.exception("deliveries to %s", self.address)
@@ -102,7 +108,8 @@ class InjectorConnection:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
             self._queue.clear()
-            self._events.disconnected(self.address)
+            if not self._closed:
+                self._events.disconnected(self.address)
 
     async def _read(self, call: Any) -> None:
         while isinstance(response := await call.read(), wire.DeliverResponse):

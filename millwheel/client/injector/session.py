@@ -403,6 +403,7 @@ class InjectorSession:
                 case Connect(address):
                     self._links[address] = InjectorConnection(address, self._identity.request, self)
                 case Disconnect(address):
+                    self._connected.discard(address)
                     task = asyncio.create_task(self._links.pop(address).close())
                     self._closing.add(task)
                     task.add_done_callback(self._closing.discard)
