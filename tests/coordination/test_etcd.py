@@ -202,6 +202,19 @@ async def test_6_2_a_lease_that_is_over_by_its_holders_clock_is_not_revived(tmp_
             await coordinator.keep_alive(lease)
 
 
+async def test_7_1_a_lease_ends_for_its_holder_while_etcd_does_not_answer(tmp_path: Path) -> None:
+    """Its holder acted on until the limit for calls was over, and then for as long again, to revoke the lease."""
+    (real,) = etcd().endpoints
+    async with CuttingProxy(real) as proxy:
+        settings = EtcdSettings((proxy.address,), prefix=f"etcd{tmp_path}/", timeout=patience(30))
+        async with opened(settings) as coordinator:
+            lease = await coordinator.grant_lease(2)
+            proxy.is_deaf = True
+            async with asyncio.timeout(patience(15)):
+                with pytest.raises(LeaseExpiredError):
+                    await coordinator.keep_alive(lease)
+
+
 # What is wrong is named, with the setting and the remedy.
 
 

@@ -146,11 +146,16 @@ class EtcdCoordinator:
         """See :meth:`Coordinator.keep_alive`.
 
         If this machine's clock shows that a lease was not renewed in time, the lease is revoked and not renewed. Other
-        processes may already treat its holder as gone.
+        processes may already treat its holder as gone. While etcd cannot be reached, the call ends with the lease: its
+        holder must not act on until the limit for calls.
         """
         if not self._leases.is_over(lease):
             asked = self._leases.now()
-            ttl = await self._renew(lease)
+            try:
+                ttl = await self._renew(lease)
+            except CoordinatorUnavailableError:
+                self._leases.check(lease)
+                raise
             if ttl <= 0:
                 self._leases.forget(lease)
                 raise LeaseExpiredError(f"lease {lease:x} has ended, and what was bound to it is gone")
@@ -164,7 +169,7 @@ class EtcdCoordinator:
         """Return the lease's new ttl in seconds, 0 if it has ended. etcd renews over streams only: one per call."""
         self._begin()
         loop = asyncio.get_running_loop()
-        end = loop.time() + self.settings.timeout
+        end = loop.time() + min(self.settings.timeout, self._leases.remaining(lease))
         why, attempts = "no connection", 0
         while not self._link.is_closed() and loop.time() < end:
             address = ""
@@ -172,7 +177,7 @@ class EtcdCoordinator:
             patience = FIRST_ATTEMPT_SECONDS * 2 ** (attempts // 2)
             attempts += 1
             try:
-                async with asyncio.timeout(min(patience, max(0.5, end - loop.time()))):
+                async with asyncio.timeout(min(patience, end - loop.time())):
                     stream, address = await self._link.open(
                         _KEEP_ALIVE, etcd.LeaseKeepAliveRequest, etcd.LeaseKeepAliveResponse
                     )

@@ -8,6 +8,7 @@ leader, for example).
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -52,6 +53,11 @@ class HeldLeases:
         """Return whether a lease of this client has run out. False for leases of other clients."""
         held = self._held.get(lease)
         return held is not None and self._clock() >= held.deadline
+
+    def remaining(self, lease: int) -> float:
+        """Return the seconds until a lease of this client has run out. Infinity for leases of other clients."""
+        held = self._held.get(lease)
+        return math.inf if held is None else held.deadline - self._clock()
 
     def check(self, lease: int) -> None:
         """Raise LeaseExpiredError if ``lease`` is over."""
