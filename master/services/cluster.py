@@ -19,6 +19,7 @@ from millwheel.master.plans import refuse_unknown_stream, refuse_unknown_topolog
 from millwheel.master.shell import MasterShell, steady_clock
 from millwheel.master.views import names_of
 from millwheel.model.catalog import ACTIVE_STATES, Catalog, incarnations_of
+from millwheel.rpc.clock import wall_now
 from millwheel.rpc.errors import answering
 from millwheel.rpc.hook_failures import AWAITED_PROBLEM
 from millwheel.rpc.v1 import cluster_pb2 as wire
@@ -61,7 +62,7 @@ class ClusterServicer(cluster_pb2_grpc.ClusterServiceServicer):
         found = hook_failures(
             known,
             self._shell.book,
-            _wall_now(),
+            wall_now(),
             topology=request.topology,
             computation=request.computation,
             stream=request.stream,
@@ -88,7 +89,7 @@ class ClusterServicer(cluster_pb2_grpc.ClusterServiceServicer):
         response.problems.extend(_problems(response, bool(known.topologies)))
         response.problems.extend(_damages(known, self._shell.book))
         with suppress(DamagedValueError):
-            failing = hook_failures(known, self._shell.book, _wall_now(), awaited_for=AWAITED_PROBLEM)
+            failing = hook_failures(known, self._shell.book, wall_now(), awaited_for=AWAITED_PROBLEM)
             response.problems.extend(one.text for one in failing)
         return response
 
@@ -142,10 +143,6 @@ class ClusterServicer(cluster_pb2_grpc.ClusterServiceServicer):
             why = str(error) or f"no answer within {_DEADLINE_SECONDS:g} s"
             return wire.StoreHealth(error=why, read_seconds=time.monotonic() - began)
         return wire.StoreHealth(answers=True, read_seconds=time.monotonic() - began)
-
-
-def _wall_now() -> int:
-    return time.time_ns() // 1_000
 
 
 def _totals(known: Catalog) -> wire.IntervalTotals:

@@ -15,7 +15,7 @@ from millwheel.model.catalog import Catalog, injector_sender
 from millwheel.model.catalog_keys import batch_key
 from millwheel.model.time import MAX_TIMESTAMP, MIN_TIMESTAMP
 from millwheel.rpc.errors import answering
-from millwheel.rpc.failures import FailureCode, RequestError
+from millwheel.rpc.failures import FailureCode, RequestError, authority_is_away
 from millwheel.rpc.v1 import catalog_pb2 as catalog
 from millwheel.rpc.v1 import injection_pb2 as injection
 from millwheel.rpc.v1 import injection_pb2_grpc
@@ -177,7 +177,7 @@ class InjectionServicer(injection_pb2_grpc.InjectionServiceServicer):
         """Whether no watermark waits for the process: it has finished, or it is no longer expected."""
         told = await self._shell.observer.explain(known, injector_sender(request.stream), MAX_ROWS)
         if told is None:
-            raise _authority_away(request)
+            raise _end_is_unknown(request)
         row = next((row for row in told.intervals if row.process == request.process), None)
         if row is not None:
             return row.watermark_us >= MAX_TIMESTAMP and await self._end_is_journaled(known, request, row.sequencer)
@@ -194,7 +194,7 @@ class InjectionServicer(injection_pb2_grpc.InjectionServiceServicer):
         sender = injector_sender(request.stream)
         authority = known.authority_of(sender)
         if authority is None:
-            raise _authority_away(request)
+            raise _end_is_unknown(request)
         try:
             watermark = await self._shell.observer.accept(authority, sender, request.process, sequencer)
         except RequestError as error:
@@ -204,11 +204,6 @@ class InjectionServicer(injection_pb2_grpc.InjectionServiceServicer):
         return watermark >= MAX_TIMESTAMP
 
 
-def _authority_away(request: injection.RetireInjectorRequest) -> RequestError:
-    return RequestError(
-        FailureCode.UNAVAILABLE,
-        f"the low watermark authority of stream {request.stream!r} cannot be reached, and nothing else says whether "
-        f"injector process {request.process!r} has finished",
-        "another candidate takes its shard within its lease's time; see that `millwheel authority run` runs",
-        reason="AUTHORITY_AWAY",
-    )
+def _end_is_unknown(request: injection.RetireInjectorRequest) -> RequestError:
+    consequence = f", and nothing else says whether injector process {request.process!r} has finished"
+    return authority_is_away(f"stream {request.stream!r}", consequence)

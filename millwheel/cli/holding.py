@@ -8,7 +8,6 @@ from typing import Final
 
 import grpc
 
-from millwheel.cli.hooks import wall_now
 from millwheel.cli.keyless import held_by_key
 from millwheel.cli.records import state_name
 from millwheel.client.control import ControlClient
@@ -17,6 +16,7 @@ from millwheel.model.catalog import ACTIVE_STATES
 from millwheel.model.interval_table import interval_from_proto
 from millwheel.model.time import MAX_TIMESTAMP, MIN_TIMESTAMP, Duration, Timestamp, format_duration, format_timestamp
 from millwheel.rpc.channel import open_channel
+from millwheel.rpc.clock import wall_now
 from millwheel.rpc.failures import FailureCode, RequestError
 from millwheel.rpc.hook_failures import blocks, computation_text, names_remedy
 from millwheel.rpc.v1 import catalog_pb2 as catalog

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import msgspec
 import typer
 
-from millwheel.cli.hooks import plain_failure, wall_now
+from millwheel.cli.hooks import plain_failure
 from millwheel.cli.naming import incarnation_of, split_place
 from millwheel.cli.options import DEFAULT_ADDRESS, Address, Output, Timeout
 from millwheel.cli.output import OutputFormat, print_plain, print_table
@@ -18,6 +18,7 @@ from millwheel.model.interval_table import interval_from_proto
 from millwheel.model.limits import MAX_KEY_BYTES
 from millwheel.model.time import Timestamp, format_timestamp
 from millwheel.rpc.channel import DEFAULT_DEADLINE_SECONDS, open_channel
+from millwheel.rpc.clock import wall_now
 from millwheel.rpc.errors import calling
 from millwheel.rpc.failures import FailureCode, RequestError
 from millwheel.rpc.hook_failures import failure_text

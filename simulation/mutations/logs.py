@@ -6,6 +6,7 @@ from typing import Any
 
 from msgspec.structs import replace as replace_fields
 
+from millwheel.rpc.clock import wall_now
 from millwheel.rpc.v1.delivery_pb2 import DeliveryOutcome
 from millwheel.worker.log import recovery
 from millwheel.worker.log.commits import LogCommits
@@ -13,7 +14,6 @@ from millwheel.worker.log.segments import Records
 from millwheel.worker.log.subscribers import Subscribers
 from millwheel.worker.messages import Acknowledge
 from millwheel.worker.shell import building
-from millwheel.worker.shell.runloop import wall_now
 from simulation.mutations.base import mutation, replace
 
 __all__: list[str] = []

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from deploy.local.child import free_ports
-from deploy.local.etcd import EtcdCluster, TlsFiles
+from deploy.local.etcd import EtcdCluster, EtcdTlsFiles
 from millwheel.coordination.contract import (
     Change,
     CompactedError,
@@ -31,7 +31,7 @@ from tests.patience import patience
 from tests.proxy import CuttingProxy
 
 CERTIFICATES = Path(__file__).parents[1] / "rpc" / "certificates"
-TLS = TlsFiles(CERTIFICATES / "one-ca.pem", CERTIFICATES / "one.pem", CERTIFICATES / "one.key")
+TLS = EtcdTlsFiles(CERTIFICATES / "one-ca.pem", CERTIFICATES / "one.pem", CERTIFICATES / "one.key")
 
 
 @asynccontextmanager

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from millwheel.coordination.contract import CoordinatorUnavailableError
+from millwheel.rpc.clock import wall_now
 from millwheel.rpc.v1.delivery_pb2 import DeliveryOutcome
 from millwheel.store.contract import Append, CorruptValueError, PartId, SequencerRefusedError, StateRow
 from millwheel.worker.messages import (
@@ -41,7 +42,7 @@ from millwheel.worker.messages import (
 )
 from millwheel.worker.shell import host as host_module
 from millwheel.worker.shell.host import CoreHost
-from millwheel.worker.shell.runloop import RunQueue, wall_now
+from millwheel.worker.shell.runloop import RunQueue
 from tests.patience import patience
 from tests.worker.doubles import Answers, FlakyStore, ScriptedCore, World, delivery, until
 
