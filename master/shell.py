@@ -193,6 +193,6 @@ class MasterShell:
             )
         # Between two terms the key may still name this replica: it has just won, or has not resigned yet.
         leader = "" if leader == self.address else leader
-        told = f"the master at {leader} leads, this one stands by" if leader else "no master leads just now"
+        text = f"the master at {leader} leads, this one stands by" if leader else "no master leads just now"
         remedy = f"ask {leader}" if leader else "an election takes a few seconds: try again"
-        return RequestError(FailureCode.UNAVAILABLE, told, remedy, reason=NOT_LEADING, leader=leader)
+        return RequestError(FailureCode.UNAVAILABLE, text, remedy, reason=NOT_LEADING, leader=leader)

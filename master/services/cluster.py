@@ -101,7 +101,7 @@ class ClusterServicer(cluster_pb2_grpc.ClusterServiceServicer):
                     owned[worker] += len(intervals)
         now, book = steady_clock(), self._shell.book
         for name, record in sorted(known.workers.items()):
-            told = book.workers.get(name)
+            report = book.workers.get(name)
             yield wire.WorkerHealth(
                 worker_id=name,
                 address=record.endpoint.address,
@@ -109,9 +109,9 @@ class ClusterServicer(cluster_pb2_grpc.ClusterServiceServicer):
                 package=record.package,
                 intervals=owned[name],
                 answers=book.is_fresh(name, now, FRESH),
-                cpu=told.load.cpu if told is not None else 0.0,
-                resident_bytes=told.load.resident_bytes if told is not None else 0,
-                memory_limit_bytes=told.load.memory_limit_bytes if told is not None else 0,
+                cpu=report.load.cpu if report is not None else 0.0,
+                resident_bytes=report.load.resident_bytes if report is not None else 0,
+                memory_limit_bytes=report.load.memory_limit_bytes if report is not None else 0,
             )
 
     async def _authorities(self, known: Catalog) -> list[wire.AuthorityHealth]:
@@ -166,8 +166,8 @@ def _damages(known: Catalog, book: LoadBook) -> Iterator[str]:
     remedy = "restore it from a snapshot or a replica"
     for key, why in sorted(known.damaged.items()):
         yield f"the coordinator's value {key} is damaged ({why}), and nothing is done with it: {remedy}"
-    for journal, told in sorted(book.intervals.items()):
-        load = told.load
+    for journal, report in sorted(book.intervals.items()):
+        load = report.load
         if load.quarantined:
             yield (
                 f"interval {journal} is quarantined: {load.damage}; {remedy}, then `millwheel interval move {journal}`"

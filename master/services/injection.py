@@ -64,9 +64,9 @@ class InjectionServicer(injection_pb2_grpc.InjectionServiceServicer):
 
     async def _finished(self, known: Catalog, request: injection.OpenInjectorRequest) -> RequestError:
         """Return why the process may not start: it has finished, or all processes of the stream have."""
-        told = await self._shell.observer.explain(known, injector_sender(request.stream))
+        answer = await self._shell.observer.explain(known, injector_sender(request.stream))
         what, remedy = f"injector process {request.process!r} of stream {request.stream!r}", "use another process name"
-        if told is not None and told.watermark_us >= MAX_TIMESTAMP:
+        if answer is not None and answer.watermark_us >= MAX_TIMESTAMP:
             what = f"stream {request.stream!r}, with every injector process of it,"
             remedy = "inject into another stream, or cancel the topologies that read this one and submit them again"
         return RequestError(
@@ -175,10 +175,10 @@ class InjectionServicer(injection_pb2_grpc.InjectionServiceServicer):
 
     async def _is_over(self, known: Catalog, request: injection.RetireInjectorRequest) -> bool:
         """Whether no watermark waits for the process: it has finished, or it is no longer expected."""
-        told = await self._shell.observer.explain(known, injector_sender(request.stream), MAX_ROWS)
-        if told is None:
+        answer = await self._shell.observer.explain(known, injector_sender(request.stream), MAX_ROWS)
+        if answer is None:
             raise _end_is_unknown(request)
-        row = next((row for row in told.intervals if row.process == request.process), None)
+        row = next((row for row in answer.intervals if row.process == request.process), None)
         if row is not None:
             return row.watermark_us >= MAX_TIMESTAMP and await self._end_is_journaled(known, request, row.sequencer)
         spec = known.stream(request.stream)

@@ -219,9 +219,9 @@ def _plain(status: wire.IntervalStatus) -> dict[str, Plain]:
 def _row(one: dict[str, Any], owners: inspection.IntervalLoad) -> list[object]:
     whose = f"log of {one['stream']}" if one["stream"] else f"{one['topology']}/{one['computation']}"
     load = one["load"]
-    told = ["", "", "", ""]
+    figures = ["", "", "", ""]
     if load is not None:
-        told = [
+        figures = [
             f"{load['records_per_second']:,.0f}",
             f"{load['busy']:.1%}",
             f"{load['queued_records']:,}",
@@ -238,4 +238,4 @@ def _row(one: dict[str, Any], owners: inspection.IntervalLoad) -> list[object]:
         notes.append(f"{word}: {computation_text(whose, owners.failures, owners.stopped, now)}")
     if one["parents"]:
         notes.append("starts from " + ", ".join(one["parents"]))
-    return [whose, one["keys"], one["owner"] or "nobody", one["journal"], *told, "; ".join(notes)]
+    return [whose, one["keys"], one["owner"] or "nobody", one["journal"], *figures, "; ".join(notes)]

@@ -69,7 +69,7 @@ def report(computation: str, watermark: int) -> WatermarkReport:
     return WatermarkReport(computation, ALL, 1, watermark, watermark)
 
 
-async def test_g7_each_computation_is_told_by_its_own_shard_and_found_when_that_moves_7_2() -> None:
+async def test_g7_each_computation_is_reported_by_its_own_shard_and_found_when_that_moves_7_2() -> None:
     shards = Shards()
     await shards.start("1")
     await shards.start("2")

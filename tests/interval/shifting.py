@@ -71,7 +71,7 @@ class ShiftingWorld(World):
             self.disconnected(journal)
 
     def prepare_release(self, which: int) -> None:
-        """An interval is told that it is to change hands soon."""
+        """An interval is notified that it is to change hands soon."""
         owners = [self.current[journal] for journal in sorted(self.current)]
         owner = owners[which % len(owners)]
         self.tasks.append(Task(owner, PrepareRelease(object())))
@@ -79,10 +79,10 @@ class ShiftingWorld(World):
     def handle(self, owner: Owner, event: Any) -> None:
         """Children that have let go say so, now and then."""
         super().handle(owner, event)
-        if owner.journal in self.parents and owner.core.independent and not self._told(owner.journal):
+        if owner.journal in self.parents and owner.core.independent and not self._reported(owner.journal):
             self.tasks.append(Task(None, Released(owner.journal)))
 
-    def _told(self, journal: str) -> bool:
+    def _reported(self, journal: str) -> bool:
         return any(isinstance(task.what, Released) and task.what.journal == journal for task in self.tasks)
 
     def perform(self, index: int, *, lose: bool = False, repeat: bool = False) -> None:

@@ -61,7 +61,7 @@ class Log:
 
 
 class Clockwork(mw.Computation[Order, Log]):
-    """Does as it is told, and writes it down."""
+    """Does as a record states, and writes it down."""
 
     def process_record(self, ctx: mw.Context[Log], record: mw.Record[Order]) -> None:
         order = record.value
@@ -195,8 +195,8 @@ def check_inspection(world: World) -> None:
         )
         for key in KEYS:
             if key.encode() in core.keys:
-                told = now_of(service.InspectKey(InspectKeyRequest(computation="mapper", key=key.encode()), None))
-                shown = {(one.wall_time, one.tag, one.timestamp_us) for one in told.timers}
+                reported = now_of(service.InspectKey(InspectKeyRequest(computation="mapper", key=key.encode()), None))
+                shown = {(one.wall_time, one.tag, one.timestamp_us) for one in reported.timers}
                 expected = {
                     (wall, tag, setting.at)
                     for wall in (False, True)

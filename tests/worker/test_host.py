@@ -219,7 +219,7 @@ async def test_g3_a_fence_of_unknown_outcome_that_a_successor_has_passed_is_lost
     assert "sequencer 8" in failed.reason
 
 
-async def test_g1_id_segments_that_are_gone_are_told_to_the_core_and_cost_nothing_else_6_1_1() -> None:
+async def test_g1_id_segments_that_are_gone_are_reported_to_the_core_and_cost_nothing_else_6_1_1() -> None:
     """They may have been collected while the read was on its way; the interval was given up for good."""
     rig = Rig()
     await rig.open()
@@ -357,7 +357,7 @@ async def test_an_internal_error_gives_the_interval_up_and_says_so(
     assert len(rig.world.lost_hosts) == 1
 
 
-async def test_a_damaged_row_is_told_of_its_key_and_the_other_rows_are_read() -> None:
+async def test_a_damaged_row_is_reported_with_its_key_and_the_other_rows_are_read() -> None:
     """It ended the interval, and with it every other key."""
 
     class Damaged(FlakyStore):
@@ -489,9 +489,9 @@ async def test_a_hook_that_is_cancelled_before_it_begins_is_no_fault_of_its_auth
         return [AsyncHook(1, hook())]
 
     rig.core.react = react
-    with warnings.catch_warnings(record=True) as told:
+    with warnings.catch_warnings(record=True) as reported:
         warnings.simplefilter("always")
         rig.host.post(Tick())
         await until(lambda: closing and closing[0].done())
         gc.collect()
-    assert not told
+    assert not reported
