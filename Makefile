@@ -119,7 +119,7 @@ test-compiled: compiled ## The tests of the cores, and 100 simulated seeds, on t
 	@tools/compiled.sh pytest --import-mode=append -n $(JOBS) --dist loadfile --max-worker-restart 0 $(COMPILED_TESTS) $(ARGS)
 	@tools/compiled.sh python -m simulation --seeds 100 --seed $(SEED)
 
-# What benchmarks measure is compiled first, unless told --pure; where it cannot be they say so, and measure pure Python.
+# What benchmarks measure is compiled first, unless --pure is given; where it cannot be they say so, and measure pure Python.
 COMPILE := $(if $(findstring --pure,$(ARGS)),true,tools/compile.sh || true)
 
 .PHONY: bench

@@ -36,7 +36,7 @@ _COMPILER: Final = ["mypy>=2.4,<3"]
 # Where pip builds a wheel there are no dependencies; types go without those that we do not ask for here.
 _TYPES: Final = ["msgspec>=0.20", "types-protobuf>=6"]
 
-# None of the project's own settings: they ask for more than can be told there.
+# None of the project's own settings: they ask for more than can be stated there.
 _OPTIONS: Final = ["--config-file=", "--cache-dir=/dev/null", "--explicit-package-bases", "--ignore-missing-imports"]
 
 # What this file is run for beside building: to ask what a build needs, for metadata, and for an editable installation.

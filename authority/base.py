@@ -35,7 +35,7 @@ def process_row(share: AnyShare) -> ProcessRow:
     """Return the journal row of an injector process's share."""
     process = share.member
     assert isinstance(process, str)
-    return ProcessRow(process, share.sequencer, share.watermark, share.idle, share.heard)
+    return ProcessRow(process, share.sequencer, share.watermark, share.idle, share.last_report)
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +106,7 @@ class BaseSnapshot:
 def freeze(registry: Registry, sequencer: int, commit: int, size_limit: int) -> BaseSnapshot:
     """Return the snapshot of ``registry`` as of ``commit``.
 
-    The cost is a few block copies, whatever the number of intervals.
+    The cost is a few block copies. It does not depend on the number of intervals.
     """
     return BaseSnapshot(
         sequencer,

@@ -77,7 +77,7 @@ class InjectorComputation:
             known = ", ".join(sorted(self.expected))
             raise AcceptRefusedError(f"{self.name} expects no process {process!r}, only: {known}")
         last = self._processes.get(process)
-        if last is not None and last.sequencer == sequencer and last.heard >= report_number:
+        if last is not None and last.sequencer == sequencer and last.last_report >= report_number:
             return Acceptance(last)
         if last is not None and last.sequencer > sequencer:
             raise AcceptRefusedError(

@@ -54,13 +54,13 @@ class KeysRow(msgspec.Struct, array_like=True, gc=False):
 
 
 class ProcessRow(msgspec.Struct, array_like=True, gc=False):
-    """The watermark of one injector process. ``heard`` is the number of the last report that it includes."""
+    """The watermark of one injector process. ``last_report`` is the number of the last report that it includes."""
 
     process: str
     sequencer: int
     watermark: int
     idle: bool
-    heard: int = 0
+    last_report: int = 0
 
     def size(self) -> int:
         """Return the approximate size in bytes."""

@@ -46,13 +46,13 @@ def work_of(shares: Iterable[AnyShare], since: int, bound: Callable[[Sequence[in
     silent_at: int = MAX_TIMESTAMP
     for share in shares:
         members += 1
-        told = share.told(since)
-        if told is None:
+        pending = share.pending_since(since)
+        if pending is None:
             silent += 1
             silent_at = min(silent_at, share.watermark)
         else:
-            sketch.merge(told.sketch)
-            newest.append(told.newest)
+            sketch.merge(pending.sketch)
+            newest.append(pending.newest)
     return Work(sketch, bound(newest) if newest else MIN_TIMESTAMP, members, silent, silent_at)
 
 

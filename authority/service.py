@@ -70,7 +70,7 @@ class WatermarkServicer(watermark_pb2_grpc.WatermarkServiceServicer):
             _check_names(computation=request.computation, process=request.process)
             member = member_from_wire(request)
             if request.report_number and not isinstance(member, str):
-                raise _invalid("report_number", "is set: only the processes of injectors ask what was heard")
+                raise _invalid("report_number", "is set: only processes of injectors ask which reports were received")
             watermark = await self._shards.of(request.computation).accept(
                 request.computation, member, request.sequencer, request.report_number
             )
@@ -85,27 +85,27 @@ class WatermarkServicer(watermark_pb2_grpc.WatermarkServiceServicer):
 
         A malformed report ends the call; the reports before it count.
         """
-        heard = _Heard()
+        events = _ShardEvents()
 
         async def coming() -> AsyncGenerator[pb.ReportRequest, None]:
             try:
                 async for request in request_iterator:
                     yield request
             finally:
-                heard.end()
+                events.end()
 
         try:
-            sources: list[AsyncGenerator[pb.ReportRequest | list[str], None]] = [coming(), heard.news()]
+            sources: list[AsyncGenerator[pb.ReportRequest | list[str], None]] = [coming(), events.news()]
             async with aclosing(merged(sources)) as news:
                 async for one in news:
                     if isinstance(one, list):
                         yield pb.ReportResponse(wanted=one)
-                    elif (response := await self._take(one, heard)) is not None:
+                    elif (response := await self._take(one, events)) is not None:
                         yield response
         except RequestError as error:
             await abort(context, error)
         finally:
-            heard.leave()
+            events.leave()
 
     async def WatchWatermarks(
         self, request: pb.WatchWatermarksRequest, context: Context
@@ -138,10 +138,10 @@ class WatermarkServicer(watermark_pb2_grpc.WatermarkServiceServicer):
             limit = request.limit or _DEFAULT_ROWS
             if limit > _MAX_ROWS:
                 raise _invalid("limit", f"is {limit}: {_MAX_ROWS} rows are the most that one answer holds")
-            told = self._shards.of(request.computation).explain(request.computation, limit)
-            if told is None:
+            answer = self._shards.of(request.computation).explain(request.computation, limit)
+            if answer is None:
                 raise _unknown(request.computation)
-            return _explained(told)
+            return _explained(answer)
 
         return await answering(context, work)
 
@@ -158,11 +158,11 @@ class WatermarkServicer(watermark_pb2_grpc.WatermarkServiceServicer):
                 raise _invalid("percentile_bp", f"is {request.percentile_bp}: hundredths of a percent, 1 to {WHOLE}")
             _check_names(computation=request.computation)
             shell = self._shards.of(request.computation)
-            told = await shell.percentile(request.computation, request.percentile_bp)
-            if told is None:
+            answer = await shell.percentile(request.computation, request.percentile_bp)
+            if answer is None:
                 raise _unknown(request.computation)
             return pb.GetPercentileWatermarkResponse(
-                watermark_us=told.watermark, member_count=told.members, silent_count=told.silent
+                watermark_us=answer.watermark, member_count=answer.members, silent_count=answer.silent
             )
 
         return await answering(context, work)
@@ -198,7 +198,7 @@ class WatermarkServicer(watermark_pb2_grpc.WatermarkServiceServicer):
 
         return await answering(context, work)
 
-    async def _take(self, request: pb.ReportRequest, heard: _Heard) -> pb.ReportResponse | None:
+    async def _take(self, request: pb.ReportRequest, events: _ShardEvents) -> pb.ReportResponse | None:
         """Check a whole batch, then apply it and follow its shards. Return the refused reports, if any.
 
         A malformed batch changes nothing.
@@ -211,7 +211,7 @@ class WatermarkServicer(watermark_pb2_grpc.WatermarkServiceServicer):
             batches.setdefault(self._shards.of(report.computation), []).append(report)
         refused: list[Refusal] = []
         for shell, reports in batches.items():
-            heard.follow(shell)
+            events.follow(shell)
             refused += await shell.report(reports)
         if not refused:
             return None
@@ -221,7 +221,7 @@ class WatermarkServicer(watermark_pb2_grpc.WatermarkServiceServicer):
         )
 
 
-class _Heard:
+class _ShardEvents:
     """What a Report call receives from its shards: pending-work requests, and the news that a shard has stopped."""
 
     def __init__(self) -> None:
@@ -294,13 +294,13 @@ def _responses(news: dict[str, BroadcastUpdate]) -> Iterator[pb.WatchWatermarksR
     yield response
 
 
-def _explained(told: Explanation) -> pb.ExplainWatermarkResponse:
+def _explained(answer: Explanation) -> pb.ExplainWatermarkResponse:
     return pb.ExplainWatermarkResponse(
-        watermark_us=told.watermark,
-        holding=[_row(told.computation, row) for row in told.holding],
-        intervals=[_row(told.computation, row) for row in told.rows],
-        interval_count=told.row_count,
-        holding_count=told.holding_count,
+        watermark_us=answer.watermark,
+        holding=[_row(answer.computation, row) for row in answer.holding],
+        intervals=[_row(answer.computation, row) for row in answer.rows],
+        interval_count=answer.row_count,
+        holding_count=answer.holding_count,
     )
 
 

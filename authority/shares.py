@@ -32,8 +32,9 @@ class Share(Generic[M]):
 
     Invariant: ``member`` and ``sequencer`` never change. A new owner gets a new share.
 
-    ``watermark`` and ``idle`` are journaled. For injector processes, ``heard`` is journaled too: it is the largest
-    number of the owner's reports. It keeps an overtaken report from making a process idle again after a restart.
+    ``watermark`` and ``idle`` are journaled. For injector processes, ``last_report`` is journaled too.
+    It is the largest number of the owner's reports. It keeps an overtaken report from making a process idle again
+    after a restart.
 
     The other fields come from the last report, serve ``explain``, and are lost at a restart. ``reported_at`` is None
     if there was no report since the sequencer was accepted, or since the restart. ``pending`` is the pending work
@@ -41,10 +42,10 @@ class Share(Generic[M]):
     """
 
     __slots__ = (
-        "heard",
         "hold",
         "idle",
         "input_watermark",
+        "last_report",
         "member",
         "pending",
         "pending_at",
@@ -63,7 +64,7 @@ class Share(Generic[M]):
         self.hold: HoldKind.ValueType = HoldKind.HOLD_KIND_UNSPECIFIED
         self.subject = ""
         self.reported_at: int | None = None
-        self.heard = 0
+        self.last_report = 0
         self.pending: PendingWork | None = None
         self.pending_at = 0
 
@@ -71,7 +72,7 @@ class Share(Generic[M]):
         """Return a copy of this share for ``member``, which is a part of its keys."""
         made = Share(member, self.sequencer, self.watermark, idle=self.idle)
         made.input_watermark, made.hold, made.subject = self.input_watermark, self.hold, self.subject
-        made.reported_at, made.heard = self.reported_at, self.heard
+        made.reported_at, made.last_report = self.reported_at, self.last_report
         return made
 
     def note(self, report: WatermarkReport, now: int) -> bool:
@@ -80,9 +81,9 @@ class Share(Generic[M]):
         One connection keeps the order of its reports, but two connections do not. The older connection's reports may
         be read after the newer one's. An example is a report of idleness from an owner that works again.
         """
-        if report.number < self.heard:
+        if report.number < self.last_report:
             return False
-        self.heard = report.number
+        self.last_report = report.number
         self.input_watermark = report.input_watermark
         self.hold = report.hold
         self.subject = report.subject
@@ -91,7 +92,7 @@ class Share(Generic[M]):
             self.pending, self.pending_at = report.pending, now
         return True
 
-    def told(self, since: int) -> PendingWork | None:
+    def pending_since(self, since: int) -> PendingWork | None:
         """Return the pending work that the owner published since ``since``."""
         return self.pending if self.pending_at >= since else None
 
@@ -99,7 +100,7 @@ class Share(Generic[M]):
 def process_share(row: ProcessRow) -> Share[str]:
     """Return the share of a journaled row."""
     share = Share(row.process, row.sequencer, row.watermark, idle=row.idle)
-    share.heard = row.heard
+    share.last_report = row.last_report
     return share
 
 

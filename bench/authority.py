@@ -109,8 +109,8 @@ def main() -> None:
             bench.flush()
     print(f"a split of one interval, appended: {(perf_counter() - cut) / 200 * 1e6:.0f} us")
     began = perf_counter()
-    told = bench.core.explain(COMPUTATION, 0)
-    assert told is not None
+    answer = bench.core.explain(COMPUTATION, 0)
+    assert answer is not None
     print(f"explain: {(perf_counter() - began) * 1e3:.0f} ms")
     if bench.stored:
         fresh = AuthorityCore(

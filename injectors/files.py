@@ -51,6 +51,7 @@ from millwheel.injectors.progress import FileProgress, ReadingProgress
 from millwheel.injectors.skipped import SkippedLines
 from millwheel.model.time import MIN_TIMESTAMP, Duration
 from millwheel.model.wording import counted
+from millwheel.rpc.clock import wall_now
 from millwheel.sdk.errors import KeyExtractionError, MillwheelError, TooLargeError, UsageError, ValueEncodeError
 
 __all__ = ["FileInjector", "FileSettings", "SourceError", "check_files"]
@@ -149,9 +150,7 @@ def check_files(settings: FileSettings) -> None:
 class FileInjector:
     """Reads files into an open :class:`Injector`. Nothing else may use that injector."""
 
-    def __init__(
-        self, injector: Injector, settings: FileSettings, wall: Callable[[], int] = lambda: time.time_ns() // 1_000
-    ) -> None:
+    def __init__(self, injector: Injector, settings: FileSettings, wall: Callable[[], int] = wall_now) -> None:
         """Create a file injector.
 
         Args:

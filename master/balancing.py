@@ -93,7 +93,7 @@ class WorkerView:
 
 @dataclass(frozen=True, slots=True)
 class IntervalView:
-    """One interval. ``code`` None: a stream's log. ``told``: its present owner has reported its load.
+    """One interval. ``code`` None: a stream's log. ``reported``: its present owner has reported its load.
 
     ``cost`` combines work and memory; ``busy`` is the work alone. ``slow`` is the part of ``busy`` spent in slow
     calls of hooks. ``records`` is a rate per second. ``by_operator``: an operator's split made it.
@@ -112,7 +112,7 @@ class IntervalView:
     cached_bytes: int = 0
     count: int = 0
     sample: tuple[wire.KeyLoad, ...] = ()
-    told: bool = True
+    reported: bool = True
     has_parents: bool = False
     by_operator: bool = False
 
@@ -184,7 +184,7 @@ class _Round:
 
     def may(self, interval: IntervalView) -> bool:
         """Whether an interval may be changed now."""
-        return interval.told and interval.journal not in self.taken and self.free(interval)
+        return interval.reported and interval.journal not in self.taken and self.free(interval)
 
     @property
     def is_full(self) -> bool:
@@ -212,7 +212,7 @@ class Balancer:
         self._moving = False
 
     def decide(self, view: ClusterView, now: Timestamp) -> list[Reshape]:
-        """Return the changes to start now. Call :meth:`ended` for each one when it is over, whatever its outcome."""
+        """Return the changes to start now. Call :meth:`ended` for each one when it is over, also if it failed."""
         self._note(view, now)
         self.hot_keys = tuple(sorted(self._hot_keys(view), key=lambda one: -one.busy))
         slots = self._settings.most_operations - len(self._running)
@@ -395,7 +395,7 @@ class Balancer:
         limits = self._settings
         return (
             one.incarnation == other.incarnation
-            and not any(each.code is None or each.has_parents or each.by_operator or not each.told for each in both)
+            and not any(each.code is None or each.has_parents or each.by_operator or not each.reported for each in both)
             and sum(each.cost for each in both) < limits.merge_busy
             and sum(each.cached_bytes for each in both) < limits.split_bytes / 4
             and sum(each.count for each in both) < limits.split_keys / 4

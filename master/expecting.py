@@ -34,7 +34,7 @@ class Expectations:
     def __init__(self, term: Term, observer: Observer) -> None:
         self._term = term
         self._observer = observer
-        self._told: dict[str, tuple[str, ...]] = {}
+        self._sent: dict[str, tuple[str, ...]] = {}
 
     async def run(self) -> None:
         """Run until cancelled, or until the term is over."""
@@ -55,13 +55,13 @@ class Expectations:
         known = self._term.catalog
         opened, streams = {stream for stream, _ in known.injectors}, known.streams()
         wanted = {name: tuple(sorted(streams[name].expected_injectors)) for name in sorted(opened & streams.keys())}
-        self._told = {stream: processes for stream, processes in self._told.items() if stream in wanted}
+        self._sent = {stream: processes for stream, processes in self._sent.items() if stream in wanted}
         for stream, processes in wanted.items():
-            if self._told.get(stream) == processes:
+            if self._sent.get(stream) == processes:
                 continue
             try:
                 await self._observer.expect(known, stream)
             except RequestError as error:
                 _log.info("the authority is notified later which injectors of %s to expect: %s", stream, error)
             else:
-                self._told[stream] = processes
+                self._sent[stream] = processes

@@ -59,8 +59,8 @@ def hook_failures(
 def _key_functions(book: LoadBook, stream: str, now: int) -> dict[str, list[inspection.KeyFunctionFailure]]:
     """Return, by incarnation, the key functions (of one stream, or of all) that failed recently."""
     found = {}
-    for incarnation, told in book.key_functions().items():
-        late = [one for one in told if stream in ("", one.stream) and is_news(one.last_us, now)]
+    for incarnation, failures in book.key_functions().items():
+        late = [one for one in failures if stream in ("", one.stream) and is_news(one.last_us, now)]
         found[incarnation] = merged_key_functions(late)
     return found
 
@@ -68,8 +68,8 @@ def _key_functions(book: LoadBook, stream: str, now: int) -> dict[str, list[insp
 def _reported(known: Catalog, book: LoadBook) -> dict[str, list[inspection.IntervalLoad]]:
     """Return, by incarnation, the loads with failures that present owners reported."""
     found: dict[str, list[inspection.IntervalLoad]] = {}
-    for journal, told in book.intervals.items():
-        load = told.load
+    for journal, report in book.intervals.items():
+        load = report.load
         if not (load.stopped or load.HasField("failures")):
             continue
         incarnation = journal.rpartition(".j")[0]

@@ -54,7 +54,7 @@ class LoadBook:
         self.workers: dict[str, WorkerReport] = {}
         self.intervals: dict[str, IntervalReport] = {}
 
-    def heard(self, worker: str, load: wire.GetWorkerLoadResponse, now: Timestamp) -> None:
+    def on_load(self, worker: str, load: wire.GetWorkerLoadResponse, now: Timestamp) -> None:
         """Record a worker's report. Of two reports of an interval, the one with the larger sequencer counts."""
         memory = max(load.memory_limit_bytes, 1)
         for one in load.intervals:
@@ -69,9 +69,9 @@ class LoadBook:
 
     def hooks(self, topology: str) -> dict[str, list[wire.HookTime]]:
         """Return, by computation of a topology, the hooks' times in all running processes, since the start of each."""
-        told = [one for worker in self.workers.values() for one in worker.load.hooks if one.topology == topology]
-        names = sorted({one.computation for one in told})
-        return {name: merged_hooks(one.time for one in told if one.computation == name) for name in names}
+        hooks = [one for worker in self.workers.values() for one in worker.load.hooks if one.topology == topology]
+        names = sorted({one.computation for one in hooks})
+        return {name: merged_hooks(one.time for one in hooks if one.computation == name) for name in names}
 
     def key_functions(self) -> dict[str, list[wire.KeyFunctionFailure]]:
         """Return, by incarnation, the key functions that raise, from the reports of running workers."""
@@ -83,43 +83,43 @@ class LoadBook:
 
     def forget_gone(self, known: Catalog) -> None:
         """Forget workers that are gone, and intervals that no map contains or names as parents any more."""
-        self.workers = {name: told for name, told in self.workers.items() if name in known.workers}
-        self.intervals = {journal: told for journal, told in self.intervals.items() if known.journal_lives(journal)}
+        self.workers = {name: report for name, report in self.workers.items() if name in known.workers}
+        self.intervals = {journal: report for journal, report in self.intervals.items() if known.journal_lives(journal)}
 
     def of(self, interval: catalog.IntervalRecord) -> wire.IntervalLoad | None:
         """Return the report of the interval's present owner; None if there is none."""
-        told = self.intervals.get(interval.journal)
-        return told.load if told is not None and told.load.sequencer == interval.sequencer else None
+        report = self.intervals.get(interval.journal)
+        return report.load if report is not None and report.load.sequencer == interval.sequencer else None
 
     def cost(self, interval: catalog.IntervalRecord) -> float:
         """Return the cost of an interval. A child without a report is assumed to cost its part of the parents' cost."""
-        told = self.intervals.get(interval.journal)
-        if told is not None:
-            return told.cost
+        report = self.intervals.get(interval.journal)
+        if report is not None:
+            return report.cost
         parents = [self.intervals.get(parent.journal) for parent in interval.parents]
         together = sum(parent.cost for parent in parents if parent is not None)
         return together / 2 if len(parents) == 1 else together
 
     def costs(self) -> Mapping[str, float]:
         """Return the costs of intervals, by journal."""
-        return {journal: told.cost for journal, told in self.intervals.items()}
+        return {journal: report.cost for journal, report in self.intervals.items()}
 
     def independent(self, known: Catalog) -> Mapping[str, int]:
         """Return the intervals whose present owners report that they no longer need their parents."""
         found = {}
-        for journal, told in self.intervals.items():
+        for journal, report in self.intervals.items():
             table = known.tables.get(journal.rpartition(".j")[0])
-            interval = None if table is None or not told.load.independent else table.of_journal(journal)
+            interval = None if table is None or not report.load.independent else table.of_journal(journal)
             if table is not None and known.is_damaged(table.name):
                 continue
-            if interval is not None and interval.parents and interval.sequencer == told.load.sequencer:
+            if interval is not None and interval.parents and interval.sequencer == report.load.sequencer:
                 found[journal] = interval.sequencer
         return found
 
     def is_fresh(self, worker: str, now: Timestamp, within: Duration) -> bool:
         """Whether a worker has reported its load that recently."""
-        told = self.workers.get(worker)
-        return told is not None and now - told.at <= within
+        report = self.workers.get(worker)
+        return report is not None and now - report.at <= within
 
 
 def _smoothed(before: float | None, now: float) -> float:

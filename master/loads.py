@@ -130,7 +130,7 @@ class Loads:
         except grpc.aio.AioRpcError as error:
             _log.debug("worker %s reported no load: %s", worker, error.code())
         else:
-            self.book.heard(worker, load, self._clock())
+            self.book.on_load(worker, load, self._clock())
 
     async def _release(self, request: ReleaseParents) -> None:
         try:

@@ -29,9 +29,9 @@ def state_problem(old: specs.ComputationSpec, new: specs.ComputationSpec) -> str
     differences = _differences(old, new)
     if not differences:
         return ""
-    told = "; ".join(differences[:_MAX_DIFFERENCES]) + ("; …" if len(differences) > _MAX_DIFFERENCES else "")
+    shown = "; ".join(differences[:_MAX_DIFFERENCES]) + ("; …" if len(differences) > _MAX_DIFFERENCES else "")
     return (
-        f"its state is a {new.state_type}, and a {old.state_type} is stored that cannot be read as one ({told}): "
+        f"its state is a {new.state_type}, and a {old.state_type} is stored that cannot be read as one ({shown}): "
         f"set state_version = {max(1, old.state.version) + 1} and define migrate(self, stored), which makes the new "
         "state of an old one; or give the computation another name=, to begin without state"
     )

@@ -11,7 +11,7 @@ from millwheel.master.messages import IntervalProgress, Progress
 from millwheel.model.catalog import Catalog, incarnations_of, injector_sender
 from millwheel.rpc.channel import DEFAULT_DEADLINE_SECONDS, open_channel
 from millwheel.rpc.errors import calling
-from millwheel.rpc.failures import FailureCode, RequestError
+from millwheel.rpc.failures import authority_is_away
 from millwheel.rpc.v1 import catalog_pb2 as catalog
 from millwheel.rpc.v1 import common_pb2, inspection_pb2, inspection_pb2_grpc, watermark_pb2, watermark_pb2_grpc
 
@@ -153,12 +153,7 @@ def _authority_of(known: Catalog, computation: str) -> common_pb2.Endpoint:
     """Return the server of the computation's shard; RequestError (UNAVAILABLE) while there is none."""
     endpoint = known.authority_of(computation)
     if endpoint is None:
-        raise RequestError(
-            FailureCode.UNAVAILABLE,
-            f"no process serves the low watermark authority's shard of {computation!r} now",
-            "see that `millwheel authority run` runs",
-            reason="AUTHORITY_AWAY",
-        )
+        raise authority_is_away(repr(computation))
     return endpoint
 
 

@@ -415,14 +415,14 @@ class Planner:
         known = self._known.topologies.get(name)
         if known is None or known.state not in LIVE_STATES:
             return []
-        told = []
+        reasons = []
         for one, number in sorted(known.switching.items()):
             behind = self._behind(known.incarnations[one], number)
             if behind:
-                told.append(f"computation {one}: {behind} interval(s) that still run the version before")
+                reasons.append(f"computation {one}: {behind} interval(s) that still run the version before")
         for leaving in known.leaving:
-            told.append(f"removed computation {leaving.spec.name}: what it produced is still being delivered")
-        return told
+            reasons.append(f"removed computation {leaving.spec.name}: what it produced is still being delivered")
+        return reasons
 
     def _record(self, name: str) -> catalog.TopologyRecord:
         known = self._known.topologies.get(name)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections import Counter
 from collections.abc import Callable
 from functools import partial
@@ -27,20 +26,16 @@ from millwheel.master.term import Term
 from millwheel.model.catalog import Catalog
 from millwheel.model.catalog_keys import LEADERSHIP
 from millwheel.model.time import Timestamp
+from millwheel.rpc.clock import wall_now
 from millwheel.rpc.failures import NOT_LEADING, FailureCode, RequestError
 from millwheel.store.contract import StateStore
 
-__all__ = ["MasterShell", "steady_clock", "wall_clock"]
+__all__ = ["MasterShell", "steady_clock"]
 
 _PAUSE_AFTER_FAULT_SECONDS: Final = 1.0
 _CLOSE_UNUSED_SECONDS: Final = 60.0
 """Seconds after which unused channels are closed; longer than any call."""
 _log = logging.getLogger(__name__)
-
-
-def wall_clock() -> Timestamp:
-    """Return the wall time."""
-    return Timestamp(time.time_ns() // 1_000)
 
 
 def steady_clock() -> Timestamp:
@@ -59,7 +54,7 @@ class MasterShell:
         settings: MasterSettings | None = None,
         *,
         ttl: float = 5.0,
-        clock: Callable[[], Timestamp] = wall_clock,
+        clock: Callable[[], Timestamp] = wall_now,
     ) -> None:
         """``address`` (host:port) is where this replica's services answer.
 
@@ -198,6 +193,6 @@ class MasterShell:
             )
         # Between two terms the key may still name this replica: it has just won, or has not resigned yet.
         leader = "" if leader == self.address else leader
-        told = f"the master at {leader} leads, this one stands by" if leader else "no master leads just now"
+        text = f"the master at {leader} leads, this one stands by" if leader else "no master leads just now"
         remedy = f"ask {leader}" if leader else "an election takes a few seconds: try again"
-        return RequestError(FailureCode.UNAVAILABLE, told, remedy, reason=NOT_LEADING, leader=leader)
+        return RequestError(FailureCode.UNAVAILABLE, text, remedy, reason=NOT_LEADING, leader=leader)

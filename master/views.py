@@ -58,7 +58,7 @@ def _interval(incarnation: str, code: str | None, interval: catalog.IntervalReco
         cached_bytes=0 if load is None else load.cached_bytes,
         count=0 if load is None else load.keys,
         sample=() if load is None else tuple(load.sample),
-        told=load is not None,
+        reported=load is not None,
         # An interval blocked by a damaged value stays where it is: another owner would read the same value.
         has_parents=bool(interval.parents) or (load is not None and load.quarantined),
         by_operator=interval.request_id.startswith(SPLIT_BY_OPERATOR),

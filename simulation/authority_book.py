@@ -90,7 +90,7 @@ class ShardBook:
         self.ended: dict[str, int] = {}
         self.accepted: set[tuple[str, Any, int]] = set()
         """Every acceptance that was ever journaled: computation, first key and end (or process), sequencer."""
-        self.heard: dict[tuple[str, str, int], int] = {}
+        self.last_report: dict[tuple[str, str, int], int] = {}
         """By stream, process and sequencer: the number of the last report that was ever journaled."""
         self.finished: set[tuple[str, str]] = set()
         """Stream and process, for each end that was journaled in the stream's current incarnation."""
@@ -143,9 +143,9 @@ class ShardBook:
             decided[change.basis_points] = max(change.watermark, decided.get(change.basis_points, change.watermark))
 
     def _process(self, name: str, row: Any) -> None:
-        self._of(name).processes[row.process] = row.sequencer, row.watermark, row.idle, row.heard
+        self._of(name).processes[row.process] = row.sequencer, row.watermark, row.idle, row.last_report
         place = name, row.process, row.sequencer
-        self.heard[place] = max(row.heard, self.heard.get(place, 0))
+        self.last_report[place] = max(row.last_report, self.last_report.get(place, 0))
         if row.watermark == MAX_TIMESTAMP:
             self.finished.add((name, row.process))
 
@@ -178,7 +178,9 @@ def _computation_differences(found: AnyComputation, mine: _Computation, broadcas
     if found.percentiles != mine.percentiles:
         yield f"percentiles of {name} are {found.percentiles} in memory, {mine.percentiles} in the journal (G7)"
     if isinstance(found, InjectorComputation):
-        shares = {share.member: (share.sequencer, share.watermark, share.idle, share.heard) for share in found.shares()}
+        shares = {
+            share.member: (share.sequencer, share.watermark, share.idle, share.last_report) for share in found.shares()
+        }
         wrong = shares.keys() ^ mine.processes.keys()
         if wrong or not all(_is_of(mine, member, share) for member, share in shares.items()):
             yield f"processes of {name} are {shares} in memory, {mine.processes} in the journal (G4)"
@@ -193,10 +195,10 @@ def _computation_differences(found: AnyComputation, mine: _Computation, broadcas
 
 def _is_of(mine: _Computation, process: str, share: tuple[int, int, bool, int]) -> bool:
     """Whether a process is as in the entries, or as in the base, which may contain a newer report."""
-    sequencer, watermark, idle, heard = mine.processes[process]
+    sequencer, watermark, idle, last_report = mine.processes[process]
     # A report that changes nothing is in no entry, but its number may be in a base.
-    if share == (sequencer, watermark, idle, max(heard, share[3])):
+    if share == (sequencer, watermark, idle, max(last_report, share[3])):
         return True
     row = mine.base_processes.get(process)
-    newer = row is not None and row.sequencer == sequencer and row.heard >= heard
-    return row is not None and newer and share == (sequencer, row.watermark, row.idle, row.heard)
+    newer = row is not None and row.sequencer == sequencer and row.last_report >= last_report
+    return row is not None and newer and share == (sequencer, row.watermark, row.idle, row.last_report)

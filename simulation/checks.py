@@ -62,7 +62,7 @@ class Checks(StoreWatch):
         self._catalog = Catalog()
         self._order = JournalOrder()
         world.changes.append(self._changed)
-        world.broadcasts.append(self._heard)
+        world.broadcasts.append(self._on_broadcast)
         world.deliveries.append(self._order.sent)
         world.taps.productions.append(self._order.produced)
 
@@ -122,8 +122,8 @@ class Checks(StoreWatch):
             for key, _ in entry.states:
                 row = inner._states.get(incarnation, {}).get(key)
                 if row is None or row.commit < number:
-                    told = f"the floor of {journal} is at {floor}, and key {key!r} has no row of commit {number}"
-                    self._world.violated(f"{told} (G12)")
+                    text = f"the floor of {journal} is at {floor}, and key {key!r} has no row of commit {number}"
+                    self._world.violated(f"{text} (G12)")
 
     def _check_parts(self, journal: str, append: Append) -> None:
         """The parts that an append names were acknowledged before it, and remain stored while they are named."""
@@ -153,7 +153,7 @@ class Checks(StoreWatch):
             self._broadcast[computation] = value
             self._largest[computation] = max(value, self._largest.get(computation, value))
 
-    def _heard(self, watermarks: Mapping[str, int]) -> None:
+    def _on_broadcast(self, watermarks: Mapping[str, int]) -> None:
         """A broadcast value is in the authority's journal."""
         for computation, value in watermarks.items():
             known = self._largest.get(computation, int(MIN_TIMESTAMP))
@@ -260,8 +260,8 @@ class Checks(StoreWatch):
         for item in items:
             for step in item.steps:
                 if step.late:
-                    told = f"{step.computation}, key {step.key}: step {step.number} at {step.watermark}"
-                    self._world.violated(f"{told}: one of {item.ids} is late, and was not injected late (G7)")
+                    text = f"{step.computation}, key {step.key}: step {step.number} at {step.watermark}"
+                    self._world.violated(f"{text}: one of {item.ids} is late, and was not injected late (G7)")
                 seen = keys.setdefault((life_of(step.computation), step.key), {})
                 if seen.setdefault(step.number, step.watermark) != step.watermark:
                     self._world.violated(f"{step.computation}, key {step.key}: step {step.number} was made twice (G1)")

@@ -186,7 +186,7 @@ def _daemon(role: Role) -> Main:
         async with role.open(daemon):
             server.start()
             await stop.wait()
-            world.history.note("is told to stop")
+            world.history.note("is asked to stop")
         server.stop()
         world.kill(process.name)
 

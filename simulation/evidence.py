@@ -62,7 +62,7 @@ class Evidence:
         self._lives: dict[tuple[str, str], int] = {}
         """By log and cursor name: the current cursor incarnation."""
         kinds = ("append", "takeover", "ACK", "delivery", "acceptance", "restart", "advance", "rise", "publication")
-        self._heard = dict.fromkeys(kinds, 0)
+        self._seen = dict.fromkeys(kinds, 0)
         world.changes.append(self._changed)
         world.deliveries.append(self._sent)
         world.taps.appends.append(self._appended)
@@ -77,7 +77,7 @@ class Evidence:
 
     def conclude(self) -> None:
         """A checker without any observation has checked nothing: its hook no longer fits the product."""
-        for kind in [kind for kind, count in self._heard.items() if not count]:
+        for kind in [kind for kind, count in self._seen.items() if not count]:
             if kind in ("advance", "rise") and self._world.plan.ending:
                 continue  # the run may end before any watermark advances
             self._world.violated(f"no {kind} was seen by those who compare it with the journals")
@@ -115,7 +115,7 @@ class Evidence:
     # Journals.
 
     def _appended(self, journal: str, append: Append) -> None:
-        self._heard["append"] += 1
+        self._seen["append"] += 1
         self._appends.add((journal, append.sequencer, append.commit))
         if journal.startswith(_AUTHORITY):
             entry = decode_entry(append.entry, journal)
@@ -150,7 +150,7 @@ class Evidence:
 
     def _published(self, state: LogState, cursor: str, response: Publish) -> None:
         """A subscriber gets only committed records, journaled watermarks and ACKs of its cursor's incarnation."""
-        self._heard["publication"] += 1
+        self._seen["publication"] += 1
         config, last = state.config, self._last.get(state.config.journal)
         shown = f"{config.journal} shows a subscriber"
         end = last.first + len(last.values) if isinstance(last, LogEntry) else 0
@@ -192,7 +192,7 @@ class Evidence:
 
     def _recovered(self, state: IntervalState | LogState) -> None:
         """The state that a new owner recovers equals what the journal says, unless a newer owner exists."""
-        self._heard["takeover"] += 1
+        self._seen["takeover"] += 1
         config, store = state.config, self._world.store.inner
         head = store._head(config.journal)
         if head is not None and (head.sequencer, head.commit) == (config.sequencer, state.committed):
@@ -201,7 +201,7 @@ class Evidence:
 
     def _advanced(self, core: IntervalCore | LogCore) -> None:
         """An input watermark advances at most to what its senders allow."""
-        self._heard["advance"] += 1
+        self._seen["advance"] += 1
         state = core.state
         if state.watermark > state.inputs.value:
             claim = f"{state.config.journal} goes on to {state.watermark}"
@@ -212,7 +212,7 @@ class Evidence:
 
         A sender that joins later does not change earlier bounds. It counts from the moment at which it joins.
         """
-        self._heard["rise"] += 1
+        self._seen["rise"] += 1
         for sender in inputs.senders:
             journaled = self._broadcast.get(sender, int(MIN_TIMESTAMP))
             if inputs.value > journaled:
@@ -226,7 +226,7 @@ class Evidence:
 
         A position identifies the record in the journal.
         """
-        self._heard["delivery"] += 1
+        self._seen["delivery"] += 1
         ids = delivery.ids
         if not isinstance(ids, PositionIds) or self._is_void(delivery.consumer):
             return
@@ -274,7 +274,7 @@ class Evidence:
         """A record with an ACK is committed (6.1.1)."""
         if isinstance(core, IntervalCore) and not core.state.program.options.exactly_once:
             return
-        self._heard["ACK"] += 1
+        self._seen["ACK"] += 1
         delivery, remaining = answer.delivery, frozenset(answer.remaining)
         if self._is_void(delivery.consumer):
             return
@@ -289,7 +289,7 @@ class Evidence:
 
     def _restored(self, core: AuthorityCore) -> None:
         """After a restart, a shard's state equals its journal's content."""
-        self._heard["restart"] += 1
+        self._seen["restart"] += 1
         head = self._world.store.inner._head(core.journal)
         if head is not None and (head.sequencer, head.commit) == (core.sequencer, core._commit):
             for difference in self._books.get(core.journal, ShardBook()).differences(core):
@@ -297,10 +297,10 @@ class Evidence:
 
     def _accepted(self, journal: str, computation: str, member: Any, sequencer: int, number: int) -> None:
         """An acceptance that the authority answers is in its journal, and so is the report that was sent with it."""
-        self._heard["acceptance"] += 1
+        self._seen["acceptance"] += 1
         book = self._books.get(journal, ShardBook())
         name = member if isinstance(member, str) else (member.start, member.end)
         if (computation, name, sequencer) not in book.accepted:
             self._world.violated(f"{journal} answers {sequencer} for {name} of {computation}, unjournaled (G4)")
-        if number and book.heard.get((computation, member, sequencer), 0) < number:
+        if number and book.last_report.get((computation, member, sequencer), 0) < number:
             self._world.violated(f"{journal} answers report {number} of {member} of {computation}, unjournaled (G7)")

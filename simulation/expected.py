@@ -169,8 +169,8 @@ def _given_up(plan: Plan, acked: Set[int], sinks: Mapping[str, Arrivals], found:
                 through = most - others[sink].get(number, (0, 0))[1]
                 due = most - through * letters[number] // passes[number][1] if through else most
                 if found[sink][number] != due:
-                    told = f"stream {sink} has record {number} {found[sink][number]} times, and not {due}"
-                    yield f"{told}: {letters[number]} of {passes[number][1]} copies are dead letters (G2)"
+                    text = f"stream {sink} has record {number} {found[sink][number]} times, and not {due}"
+                    yield f"{text}: {letters[number]} of {passes[number][1]} copies are dead letters (G2)"
 
 
 def _late(plan: Plan, sinks: Mapping[str, Arrivals], found: Found, counted: Mapping[str, int]) -> Iterator[str]:
@@ -204,5 +204,5 @@ def _late(plan: Plan, sinks: Mapping[str, Arrivals], found: Found, counted: Mapp
             yield f"late record {number} arrived {arrived} times, and {diverted} times at {aside or 'nobody'} (G14)"
     least = len(gone) + len(torn)
     if not least <= counted[node["name"]] <= least + len(either):
-        told = f"{node['name']} counted {counted[node['name']]} late records, and {len(gone)} are gone: {gone}"
-        yield f"{told}; in parts came {torn}, and perhaps both ways {either} (G14)"
+        text = f"{node['name']} counted {counted[node['name']]} late records, and {len(gone)} are gone: {gone}"
+        yield f"{text}; in parts came {torn}, and perhaps both ways {either} (G14)"

@@ -30,9 +30,9 @@ async def check_leftovers(world: World, sound_at: float) -> None:
     before = _on_their_way(world)
     if before:  # a new owner of an interval sends again what its receivers already have
         await asyncio.sleep(max(0.0, sound_at - world.loop.time()) + _MOMENT)
-        for place, told in _on_their_way(world).items():
+        for place, text in _on_their_way(world).items():
             if place in before:
-                world.violated(f"{told} are left at the end (G13)")
+                world.violated(f"{text} are left at the end (G13)")
     _check_journals(world)
 
 
@@ -43,8 +43,8 @@ def _on_their_way(world: World) -> dict[tuple[str, int], str]:
         process, config, state = world.processes[name], core.state.config, core.state
         left = state.intake.records, len(state.outbox), state.dedup.pending_ids
         if process.alive and any(left):
-            told = "{} records, {} shipments and {} ids".format(*left)
-            found[config.journal, config.sequencer] = f"{process}, {config.journal}: {told}"
+            text = "{} records, {} shipments and {} ids".format(*left)
+            found[config.journal, config.sequencer] = f"{process}, {config.journal}: {text}"
     return found
 
 
@@ -63,5 +63,5 @@ def _check_journals(world: World) -> None:
         entries = held.head.commit - held.head.floor
         most = 2 * (bound // _ENTRY_COST if kind == "authority." else bound) + _SLACK
         if max(entries, len(held.entries)) > most:
-            told = f"{entries} entries above the floor of {journal}, and {len(held.entries)} in all"
-            world.violated(f"{told}, are left at the end: {most} are the most (G13)")
+            text = f"{entries} entries above the floor of {journal}, and {len(held.entries)} in all"
+            world.violated(f"{text}, are left at the end: {most} are the most (G13)")

@@ -97,8 +97,8 @@ class JournalOrder:
             self.seen += len(found)
             oldest, last = min(found), self._last_of.get((place, stream), (0, 0))
             if oldest[0] < before or oldest <= last:
-                told = f"key {place[3]!r} takes {oldest} of key {place[1]!r} of {place[0]}"
-                yield f"{told} after {last if oldest <= last else before}"
+                text = f"key {place[3]!r} takes {oldest} of key {place[1]!r} of {place[0]}"
+                yield f"{text} after {last if oldest <= last else before}"
             self._last_of[place, stream] = max(last, *found)
             self._last[place] = max(self._last.get(place, 0), max(found)[0])
 
@@ -182,14 +182,14 @@ def steps_out_of_order(plan: Plan, sunk: Mapping[str, Mapping[int, tuple[int, It
                 step = item.steps[-1]
                 before = last.get((step.computation, step.key), 0)
                 if step.number < before and nodes[step.computation]["exactly_once"]:
-                    told = f"stream {stream}, offset {offset}: step {step.number} of {step.computation}, key {step.key}"
-                    yield f"{told}, comes after step {before} (G15)"
+                    text = f"stream {stream}, offset {offset}: step {step.number} of {step.computation}, key {step.key}"
+                    yield f"{text}, comes after step {before} (G15)"
                 last[step.computation, step.key] = max(before, step.number)
     for (one_name, one_key, two_name, two_key), numbers in runs.items():
         order = [numbers[number] for number in sorted(numbers)]
         if order != sorted(order):
-            told = f"{two_name}, key {two_key}, took the steps of {one_name}, key {one_key}"
-            yield f"{told}, in the order {order} (G15)"
+            text = f"{two_name}, key {two_key}, took the steps of {one_name}, key {one_key}"
+            yield f"{text}, in the order {order} (G15)"
 
 
 def _unnumbered(node: Mapping[str, Any]) -> bool:

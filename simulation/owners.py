@@ -31,27 +31,27 @@ class OwnerChecks:
         self._world = world
         self._said: dict[tuple[str, str, int | bytes], tuple[str, bytes, bytes, int]] = {}
         """By consumer, sequence and id: what was first sent under it."""
-        self._told = 0
+        self._broadcasts = 0
         """How many broadcasts workers received."""
-        world.broadcasts.append(self._heard)
+        world.broadcasts.append(self._on_broadcast)
         world.deliveries.append(self._sent)
 
-    def _heard(self, watermarks: Mapping[str, int]) -> None:
+    def _on_broadcast(self, watermarks: Mapping[str, int]) -> None:
         """A broadcast value is at most what each interval's current owner has reported.
 
         Other processes' reports do not count.
         """
-        self._told += 1
+        self._broadcasts += 1
         for _, core in serving(self._world):
             state = core.state
             value = watermarks.get(state.config.computation)
             if value is not None and value > state.output:
-                told = f"{state.config.computation} is heard to be at {value}"
-                self._world.violated(f"{told}, and the owner of {state.config.journal} is at {state.output} (G4)")
+                text = f"{state.config.computation} is heard to be at {value}"
+                self._world.violated(f"{text}, and the owner of {state.config.journal} is at {state.output} (G4)")
 
     def conclude(self) -> None:
         """A checker without any observation has checked nothing: its hook no longer fits the product."""
-        if not self._told:
+        if not self._broadcasts:
             self._world.violated("no broadcast was heard by anybody who checks them")
         if not self._said:
             self._world.violated("no delivery was seen by anybody who checks them")
@@ -64,8 +64,8 @@ class OwnerChecks:
             head = self._world.store.inner._head(ids.sequence)
             commit = max(ids.positions) >> INDEX_BITS
             if head is not None and commit > head.commit:
-                told = f"a production of commit {commit} of {ids.sequence} is sent to {delivery.consumer}"
-                self._world.violated(f"{told}, and {head.commit} is the journal's last (G9)")
+                text = f"a production of commit {commit} of {ids.sequence} is sent to {delivery.consumer}"
+                self._world.violated(f"{text}, and {head.commit} is the journal's last (G9)")
 
     def _repeated(self, delivery: Delivery) -> None:
         """A production that is sent again under an id equals the first one, whichever owner sends it."""
@@ -77,5 +77,5 @@ class OwnerChecks:
             said = delivery.stream, delivery.keys[index], delivery.values[index], delivery.timestamps[index]
             before = self._said.setdefault((delivery.consumer, sequence, name), said)
             if before != said:
-                told = f"a production of {sequence or delivery.sender.origin}, {name!r}, for {delivery.consumer}"
-                self._world.violated(f"{told} was {before}, and is {said} ({guarantee})")
+                text = f"a production of {sequence or delivery.sender.origin}, {name!r}, for {delivery.consumer}"
+                self._world.violated(f"{text} was {before}, and is {said} ({guarantee})")

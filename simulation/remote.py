@@ -75,15 +75,15 @@ class Remote:
         loop, weather = self._network.loop, self.weather
         timer = loop.call_later(self._timeout, _settle, answer, None, self._unavailable("no answer in time"))
         delay = self._network.delay(process.name, self.name) + weather.slow * self._chance.random()
-        told, cut_off = True, self._network.is_cut(process.name, self.name)
+        answered, cut_off = True, self._network.is_cut(process.name, self.name)
         if cut_off:
-            delay, told, cut_off = -1.0, False, self._chance.random() < 0.5
+            delay, answered, cut_off = -1.0, False, self._chance.random() < 0.5
         elif weather.lost and self._chance.random() < weather.lost:
-            told = False
+            answered = False
             # The request is executed at once, later, or never.
             fate = self._chance.random()
             delay = delay if fate < 0.4 else -1.0 if fate > 0.75 else self._chance.random() * weather.latest
-        arguments = (process, work, answer if told else None)
+        arguments = (process, work, answer if answered else None)
         if process.name in self.held:
             self.held[process.name].append(lambda: self._serve(*arguments))
         elif cut_off:

@@ -1,4 +1,4 @@
-"""For every test: time limits that suit this machine, and failures that are reported whatever other threads do."""
+"""For every test: time limits that suit this machine, and failures that are reported, also while other threads run."""
 
 from __future__ import annotations
 

@@ -61,19 +61,19 @@ _LARGE: Final = Sizes(held_keys=250_000, held_state=4_000)
 
 
 def main() -> int:
-    """Run the command. The exit code is 0 if everything was measured, whatever the figures are."""
+    """Run the command. The exit code is 0 if everything was measured. The figures do not matter."""
     parser = argparse.ArgumentParser(prog="python -m bench.cluster", description=__doc__)
     parser.add_argument("--only", default="", help="measure only what has figures whose names begin so")
     parser.add_argument("--quick", action="store_true", help="little of everything, to see that it works")
-    help_sync = "when Cassandra syncs: every ten seconds, as it does unless told otherwise, or before each answer"
+    help_sync = "when Cassandra syncs: every ten seconds, its default, or before each answer"
     parser.add_argument("--commitlog", choices=("periodic", "batch"), default="periodic", help=help_sync)
     parser.add_argument("--interval", action="store_true", help="an interval with 1 GB of state, and nothing else")
     parser.add_argument("--pure", action="store_true", help="the Python tree, though a compiled one is there")
     parser.add_argument("--out", type=Path, help="where the figures go")
     parser.add_argument("--place", type=Path, help="where data and logs stay; else they go")
-    told = parser.parse_args()
+    options = parser.parse_args()
     try:
-        return uvloop.run(stoppable(_measured(told)))
+        return uvloop.run(stoppable(_measured(options)))
     except (KeyboardInterrupt, asyncio.CancelledError):
         print("interrupted: everything is stopped", file=sys.stderr)
         return 130
@@ -82,23 +82,23 @@ def main() -> int:
         return 1
 
 
-async def _measured(told: argparse.Namespace) -> int:
-    place = (told.place or Path(tempfile.mkdtemp(prefix="millwheel-bench-"))) / "bench-cluster"
+async def _measured(options: argparse.Namespace) -> int:
+    place = (options.place or Path(tempfile.mkdtemp(prefix="millwheel-bench-"))) / "bench-cluster"
     shutil.rmtree(place, ignore_errors=True)
-    name = "interval" if told.interval else "cluster"
-    out = told.out or Path(f"build/bench-{name}.json")
-    sizes = _QUICK if told.quick else _LARGE if told.interval else _WHOLE
-    figures, machine = [choose(told.pure)], Machine()
+    name = "interval" if options.interval else "cluster"
+    out = options.out or Path(f"build/bench-{name}.json")
+    sizes = _QUICK if options.quick else _LARGE if options.interval else _WHOLE
+    figures, machine = [choose(options.pure)], Machine()
     machine.look()
     try:
-        async with asyncio.timeout(_INTERVAL_PATIENCE if told.interval else _PATIENCE):
-            async with components(place, told.commitlog, say) as found:
-                if told.interval:
+        async with asyncio.timeout(_INTERVAL_PATIENCE if options.interval else _PATIENCE):
+            async with components(place, options.commitlog, say) as found:
+                if options.interval:
                     await _changing_hands(found, sizes, figures)
                 else:
-                    await _all(found, sizes, told.only, figures)
+                    await _all(found, sizes, options.only, figures)
     finally:
-        if told.place is None:
+        if options.place is None:
             shutil.rmtree(place.parent, ignore_errors=True)
         machine.look()
         figures += machine.figures()
@@ -131,7 +131,7 @@ async def _all(found: Components, sizes: Sizes, only: str, figures: list[Figure]
                 say(f"measuring {', '.join(names)}")
                 costs = Costs(running)
                 figures += await measure()
-                say(costs.told())
+                say(costs.as_text())
     if "group_commit".startswith(only) or only.startswith("group_commit"):
         figures += await group_commit.measure(found, say, sizes.count_warm, sizes.count)
 

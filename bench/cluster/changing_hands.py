@@ -150,14 +150,14 @@ async def held_interval(
 
 async def _fill(injector: Injector, say: Callable[[str], None], keys: int, state: int) -> None:
     """Send each key its state."""
-    told = time.monotonic()
+    reported_at = time.monotonic()
     for first in range(0, keys, _FILLING):
         at = wall_micros()
         names = [name_of(number) for number in range(first, min(first + _FILLING, keys))]
         await injector.send_many([Beat(name, at, state) for name in names], [at] * len(names))
         await injector.advance(at)
-        if time.monotonic() - told > 10:
-            told = time.monotonic()
+        if time.monotonic() - reported_at > 10:
+            reported_at = time.monotonic()
             say(f"{first * state / 1e6:,.0f} of {keys * state / 1e6:,.0f} MB are on their way")
     await injector.flush()
 

@@ -22,7 +22,7 @@ class Costs:
         self._before = self._spent()
         self._idle = psutil.cpu_times().idle
 
-    def told(self) -> str:
+    def as_text(self) -> str:
         """Text: the cores used since the creation, by kind of process, by others, and idle."""
         took = time.monotonic() - self._began
         spent = self._spent()

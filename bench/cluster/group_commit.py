@@ -82,7 +82,7 @@ async def _count(running: System, records: int) -> tuple[set[str], float, str]:
         )
         try:
             ended = await asyncio.wait_for(_collect(running.address, records, wanted), _PATIENCE)
-            spent = costs.told()
+            spent = costs.as_text()
             said, _ = await asyncio.wait_for(feeder.communicate(), 30)
         finally:
             if feeder.returncode is None:

@@ -21,7 +21,7 @@ from bench.cluster import topologies
 from bench.cluster.measures import percentile
 from bench.cluster.pacing import beats, wall_micros
 from bench.cluster.system import System
-from bench.cluster.topologies import TOLD, Ping, Seen, name_of
+from bench.cluster.topologies import PINGS_PER_RECORD, Ping, Seen, name_of
 from bench.report import Figure
 from millwheel import Topology
 from millwheel.client.injector import Injector
@@ -73,7 +73,7 @@ async def _pings(address: str, topology: Topology, warm: float, seconds: float) 
         Subscription("seen", cursor="bench", record_type=Seen, address=address, auto_ack=True) as subscription,
         asyncio.timeout(warm + seconds + _GRACE),
     ):
-        receiving = asyncio.create_task(_receive(subscription, received, count - TOLD))
+        receiving = asyncio.create_task(_receive(subscription, received, count - PINGS_PER_RECORD))
         async with Injector(address, "pings", process="bench", topology=topology) as injector:
             draw = random.Random(1)
             async for number in beats(RATE, warm + seconds):

@@ -109,7 +109,7 @@ async def _new_owner(system: System, sequencer: int) -> float:
     async for routing in system.client.watch_routing("settings"):
         if _sequencer(routing) > sequencer:
             return time.monotonic()
-    raise RuntimeError("the routing is not told any more")
+    raise RuntimeError("no routing arrives any more")
 
 
 def _sequencer(routing: WatchRoutingResponse) -> int:

@@ -12,7 +12,7 @@ import msgspec
 import millwheel as mw
 
 __all__ = [
-    "TOLD",
+    "PINGS_PER_RECORD",
     "Beat",
     "Ping",
     "Seen",
@@ -47,7 +47,7 @@ class Ping(msgspec.Struct, array_like=True):
     """The time in the hook of the result's consumer."""
 
 
-TOLD: Final = 50
+PINGS_PER_RECORD: Final = 50
 """The number of pings in one record of the probe."""
 
 
@@ -82,7 +82,7 @@ class Second(mw.Computation[Ping, int]):
 class Probe(mw.Computation[Ping, None]):
     """Consumes the results, without state and without guarantees.
 
-    It reports :data:`TOLD` pings in one record, so that it adds almost nothing to the load and to the times.
+    It reports :data:`PINGS_PER_RECORD` pings in one record. So it adds almost nothing to the load and to the times.
     """
 
     def __init__(self) -> None:
@@ -93,7 +93,7 @@ class Probe(mw.Computation[Ping, None]):
         ping = record.value
         ping.got = time.perf_counter_ns()
         self._got.append(ping)
-        if len(self._got) >= TOLD:
+        if len(self._got) >= PINGS_PER_RECORD:
             ctx.produce("seen", Seen(self._got))
             self._got = []
 

@@ -2,7 +2,7 @@
 
 In the first minute, the JVM compiles. A transaction of 300 bytes took 2.6 ms of CPU in the first 6,000 of them. It took
 1.3 ms in the fourth 6,000, and 0.75 ms afterwards. After 40,000 transactions, the compiler still used half a core for
-another 25 seconds. So the work continues until the compiler is idle, whatever amount of work that takes.
+another 25 seconds. So the work continues until the compiler is idle. No amount of work is fixed.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ def compiling(process: int) -> float:
     seconds = 0.0
     for thread in Path(f"/proc/{process}/task").iterdir():
         try:
-            told = (thread / "stat").read_text()
+            content = (thread / "stat").read_text()
         except (FileNotFoundError, ProcessLookupError):
             continue  # it has ended since it was listed: threads come and go
-        name, _, numbers = told.partition("(")[2].rpartition(")")
+        name, _, numbers = content.partition("(")[2].rpartition(")")
         if "CompilerThre" in name:
             user, system = numbers.split()[11:13]
             seconds += (int(user) + int(system)) / _TICKS

@@ -15,9 +15,10 @@ from bench.cluster.system import System
 from bench.cluster.topologies import Beat, name_of
 from bench.report import Figure
 from millwheel.client.injector import Injector
-from millwheel.client.shards import ShardedWatermarks, shard_is_away
+from millwheel.client.shards import ShardedWatermarks
 from millwheel.model.catalog import Catalog, injector_sender
 from millwheel.model.time import MIN_TIMESTAMP
+from millwheel.rpc.failures import authority_is_away
 
 __all__ = ["measure"]
 
@@ -97,5 +98,5 @@ class _Places:
         assert isinstance(shard, int)
         record = self._known.authorities.get(shard)
         if record is None:
-            raise shard_is_away(f"number {shard}")
+            raise authority_is_away(f"shard {shard}")
         return str(record.endpoint.address)

@@ -47,27 +47,27 @@ def main() -> int:
     parser.add_argument("--chaos", action="store_true", help="kill something of each kind on the way")
     parser.add_argument("--keep", action="store_true", help="leave the cluster up, and say how to reach it")
     parser.add_argument("--stop", action="store_true", help="stop a cluster that was kept, and do nothing else")
-    told = parser.parse_args()
-    if told.stop:
+    options = parser.parse_args()
+    if options.stop:
         return stop_kept(PLACE)
     stop_kept(PLACE, quiet=True)
     shutil.rmtree(PLACE, ignore_errors=True)
     PLACE.mkdir(parents=True)
-    if told.keep:
-        return keep_in_background(PLACE, lambda done: _run(told, done))
-    return _run(told, lambda cluster, code: None)
+    if options.keep:
+        return keep_in_background(PLACE, lambda done: _run(options, done))
+    return _run(options, lambda cluster, code: None)
 
 
 Done = Callable[["LocalCluster | None", int], None]
 
 
-def _run(told: argparse.Namespace, done: Done) -> int:
+def _run(options: argparse.Namespace, done: Done) -> int:
     """Run everything. ``done`` gets the exit code as soon as it is known.
 
     A cluster that is kept then runs until stopped.
     """
     try:
-        return asyncio.run(stoppable(_job(told, done)))
+        return asyncio.run(stoppable(_job(options, done)))
     except (KeyboardInterrupt, asyncio.CancelledError):
         print("interrupted: everything is stopped", file=sys.stderr)
         return 130
@@ -79,24 +79,24 @@ def _run(told: argparse.Namespace, done: Done) -> int:
         return 1
 
 
-async def _job(told: argparse.Namespace, done: Done) -> int:
+async def _job(options: argparse.Namespace, done: Done) -> int:
     began = time.monotonic()
     async with asyncio.timeout(PATIENCE) as patience:
         flights = load_flights()
         expected = await _embedded(flights)
-        members = 3 if told.chaos or told.nodes == 3 else 1
-        async with LocalCluster(PLACE, say, nodes=told.nodes, members=members) as cluster:
+        members = 3 if options.chaos or options.nodes == 3 else 1
+        async with LocalCluster(PLACE, say, nodes=options.nodes, members=members) as cluster:
             say(f"the cluster is ready at {cluster.address}")
             say(submit(cluster.address, TARGET))
             watch, chaos = Watch(cluster.address), Chaos(cluster, say)
-            accidents = asyncio.create_task(chaos.run(lambda: _progress(watch))) if told.chaos else None
+            accidents = asyncio.create_task(chaos.run(lambda: _progress(watch))) if options.chaos else None
             try:
                 found = await stream_flights(cluster.daemons, flights, PLACE / "job", watch, STREAMS_END)
             finally:
                 if accidents is not None:
                     await _end(accidents)
-            code = _report(expected, found, chaos.killed if told.chaos else None, time.monotonic() - began)
-            if told.keep:
+            code = _report(expected, found, chaos.killed if options.chaos else None, time.monotonic() - began)
+            if options.keep:
                 patience.reschedule(None)
                 done(cluster, code)
                 await asyncio.Event().wait()

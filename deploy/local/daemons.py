@@ -119,8 +119,8 @@ class Daemons:
                     await asyncio.sleep(0.2)
         except TimeoutError:
             last = {name: process.last_lines(3) for name, process in self.services.processes.items()}
-            told = "\n".join(f"{name}: {lines}" for name, lines in last.items())
-            raise RuntimeError(f"the daemons were not ready within {_READY:.0f} s; their last words:\n{told}") from None
+            text = "\n".join(f"{name}: {lines}" for name, lines in last.items())
+            raise RuntimeError(f"the daemons were not ready within {_READY:.0f} s; their last words:\n{text}") from None
 
     def counts(self, computation: str) -> dict[str, int]:
         """A computation's records so far, over all workers.

@@ -19,14 +19,14 @@ from typing import Final
 from deploy.local.apt import InstallError, unpack
 from deploy.local.child import ChildProcess, free_ports
 
-__all__ = ["EtcdCluster", "TlsFiles", "install"]
+__all__ = ["EtcdCluster", "EtcdTlsFiles", "install"]
 
 _START: Final = 30.0
 """Seconds within which a member must serve."""
 
 
 @dataclass(frozen=True, slots=True)
-class TlsFiles:
+class EtcdTlsFiles:
     """PEM files for members that require a certificate from their clients. The members show the same certificate."""
 
     ca: Path
@@ -65,7 +65,7 @@ class EtcdCluster:
     """
 
     def __init__(
-        self, directory: Path, members: int = 1, *, tls: TlsFiles | None = None, options: tuple[str, ...] = ()
+        self, directory: Path, members: int = 1, *, tls: EtcdTlsFiles | None = None, options: tuple[str, ...] = ()
     ) -> None:
         """``tls``: for clients. Connections between members do not use TLS.
 

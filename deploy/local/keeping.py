@@ -31,8 +31,8 @@ def keep_in_background(place: Path, run: Callable[[Callable[[LocalCluster | None
     os.close(writing)
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: os.kill(keeper, signal.SIGTERM))
-    with os.fdopen(reading) as told:
-        code = told.read()
+    with os.fdopen(reading) as pipe:
+        code = pipe.read()
     if code:
         return int(code)
     _, status = os.waitpid(keeper, 0)

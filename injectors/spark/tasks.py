@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
@@ -18,6 +17,7 @@ from millwheel.injectors.spark.columns import RowReader, Rows
 from millwheel.injectors.spark.errors import SinkError
 from millwheel.injectors.spark.loop import run
 from millwheel.injectors.spark.options import SinkOptions
+from millwheel.rpc.clock import wall_now
 from millwheel.rpc.v1 import topology_pb2 as specs
 from millwheel.sdk.errors import MillwheelError
 
@@ -73,7 +73,7 @@ def write_partition(
             sends them under the same ids, so they count once.
     """
     context = TaskContext.get()
-    reader = RowReader(options, context.partitionId() if context else 0, time.time_ns() // 1_000)
+    reader = RowReader(options, context.partitionId() if context else 0, wall_now())
     rows, newest = 0, None
     partition: _Partition | None = None
     try:

@@ -19,6 +19,7 @@ from millwheel.master.plans import refuse_unknown_stream, refuse_unknown_topolog
 from millwheel.master.shell import MasterShell, steady_clock
 from millwheel.master.views import names_of
 from millwheel.model.catalog import ACTIVE_STATES, Catalog, incarnations_of
+from millwheel.rpc.clock import wall_now
 from millwheel.rpc.errors import answering
 from millwheel.rpc.hook_failures import AWAITED_PROBLEM
 from millwheel.rpc.v1 import cluster_pb2 as wire
@@ -61,7 +62,7 @@ class ClusterServicer(cluster_pb2_grpc.ClusterServiceServicer):
         found = hook_failures(
             known,
             self._shell.book,
-            _wall_now(),
+            wall_now(),
             topology=request.topology,
             computation=request.computation,
             stream=request.stream,
@@ -88,7 +89,7 @@ class ClusterServicer(cluster_pb2_grpc.ClusterServiceServicer):
         response.problems.extend(_problems(response, bool(known.topologies)))
         response.problems.extend(_damages(known, self._shell.book))
         with suppress(DamagedValueError):
-            failing = hook_failures(known, self._shell.book, _wall_now(), awaited_for=AWAITED_PROBLEM)
+            failing = hook_failures(known, self._shell.book, wall_now(), awaited_for=AWAITED_PROBLEM)
             response.problems.extend(one.text for one in failing)
         return response
 
@@ -100,7 +101,7 @@ class ClusterServicer(cluster_pb2_grpc.ClusterServiceServicer):
                     owned[worker] += len(intervals)
         now, book = steady_clock(), self._shell.book
         for name, record in sorted(known.workers.items()):
-            told = book.workers.get(name)
+            report = book.workers.get(name)
             yield wire.WorkerHealth(
                 worker_id=name,
                 address=record.endpoint.address,
@@ -108,9 +109,9 @@ class ClusterServicer(cluster_pb2_grpc.ClusterServiceServicer):
                 package=record.package,
                 intervals=owned[name],
                 answers=book.is_fresh(name, now, FRESH),
-                cpu=told.load.cpu if told is not None else 0.0,
-                resident_bytes=told.load.resident_bytes if told is not None else 0,
-                memory_limit_bytes=told.load.memory_limit_bytes if told is not None else 0,
+                cpu=report.load.cpu if report is not None else 0.0,
+                resident_bytes=report.load.resident_bytes if report is not None else 0,
+                memory_limit_bytes=report.load.memory_limit_bytes if report is not None else 0,
             )
 
     async def _authorities(self, known: Catalog) -> list[wire.AuthorityHealth]:
@@ -144,10 +145,6 @@ class ClusterServicer(cluster_pb2_grpc.ClusterServiceServicer):
         return wire.StoreHealth(answers=True, read_seconds=time.monotonic() - began)
 
 
-def _wall_now() -> int:
-    return time.time_ns() // 1_000
-
-
 def _totals(known: Catalog) -> wire.IntervalTotals:
     """Count all intervals that should have an owner: those of running topologies, and those of logs."""
     incarnations = [log.incarnation for log in known.logs.values()]
@@ -169,8 +166,8 @@ def _damages(known: Catalog, book: LoadBook) -> Iterator[str]:
     remedy = "restore it from a snapshot or a replica"
     for key, why in sorted(known.damaged.items()):
         yield f"the coordinator's value {key} is damaged ({why}), and nothing is done with it: {remedy}"
-    for journal, told in sorted(book.intervals.items()):
-        load = told.load
+    for journal, report in sorted(book.intervals.items()):
+        load = report.load
         if load.quarantined:
             yield (
                 f"interval {journal} is quarantined: {load.damage}; {remedy}, then `millwheel interval move {journal}`"

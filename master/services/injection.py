@@ -15,7 +15,7 @@ from millwheel.model.catalog import Catalog, injector_sender
 from millwheel.model.catalog_keys import batch_key
 from millwheel.model.time import MAX_TIMESTAMP, MIN_TIMESTAMP
 from millwheel.rpc.errors import answering
-from millwheel.rpc.failures import FailureCode, RequestError
+from millwheel.rpc.failures import FailureCode, RequestError, authority_is_away
 from millwheel.rpc.v1 import catalog_pb2 as catalog
 from millwheel.rpc.v1 import injection_pb2 as injection
 from millwheel.rpc.v1 import injection_pb2_grpc
@@ -64,9 +64,9 @@ class InjectionServicer(injection_pb2_grpc.InjectionServiceServicer):
 
     async def _finished(self, known: Catalog, request: injection.OpenInjectorRequest) -> RequestError:
         """Return why the process may not start: it has finished, or all processes of the stream have."""
-        told = await self._shell.observer.explain(known, injector_sender(request.stream))
+        answer = await self._shell.observer.explain(known, injector_sender(request.stream))
         what, remedy = f"injector process {request.process!r} of stream {request.stream!r}", "use another process name"
-        if told is not None and told.watermark_us >= MAX_TIMESTAMP:
+        if answer is not None and answer.watermark_us >= MAX_TIMESTAMP:
             what = f"stream {request.stream!r}, with every injector process of it,"
             remedy = "inject into another stream, or cancel the topologies that read this one and submit them again"
         return RequestError(
@@ -175,10 +175,10 @@ class InjectionServicer(injection_pb2_grpc.InjectionServiceServicer):
 
     async def _is_over(self, known: Catalog, request: injection.RetireInjectorRequest) -> bool:
         """Whether no watermark waits for the process: it has finished, or it is no longer expected."""
-        told = await self._shell.observer.explain(known, injector_sender(request.stream), MAX_ROWS)
-        if told is None:
-            raise _authority_away(request)
-        row = next((row for row in told.intervals if row.process == request.process), None)
+        answer = await self._shell.observer.explain(known, injector_sender(request.stream), MAX_ROWS)
+        if answer is None:
+            raise _end_is_unknown(request)
+        row = next((row for row in answer.intervals if row.process == request.process), None)
         if row is not None:
             return row.watermark_us >= MAX_TIMESTAMP and await self._end_is_journaled(known, request, row.sequencer)
         spec = known.stream(request.stream)
@@ -194,7 +194,7 @@ class InjectionServicer(injection_pb2_grpc.InjectionServiceServicer):
         sender = injector_sender(request.stream)
         authority = known.authority_of(sender)
         if authority is None:
-            raise _authority_away(request)
+            raise _end_is_unknown(request)
         try:
             watermark = await self._shell.observer.accept(authority, sender, request.process, sequencer)
         except RequestError as error:
@@ -204,11 +204,6 @@ class InjectionServicer(injection_pb2_grpc.InjectionServiceServicer):
         return watermark >= MAX_TIMESTAMP
 
 
-def _authority_away(request: injection.RetireInjectorRequest) -> RequestError:
-    return RequestError(
-        FailureCode.UNAVAILABLE,
-        f"the low watermark authority of stream {request.stream!r} cannot be reached, and nothing else says whether "
-        f"injector process {request.process!r} has finished",
-        "another candidate takes its shard within its lease's time; see that `millwheel authority run` runs",
-        reason="AUTHORITY_AWAY",
-    )
+def _end_is_unknown(request: injection.RetireInjectorRequest) -> RequestError:
+    consequence = f", and nothing else says whether injector process {request.process!r} has finished"
+    return authority_is_away(f"stream {request.stream!r}", consequence)

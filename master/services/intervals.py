@@ -122,7 +122,7 @@ def _name(name: wire.IntervalName) -> IntervalName:
 def _halving(place: reshaping.IntervalPlace, book: LoadBook) -> bytes:
     """Return the key that halves an interval's load; FAILED_PRECONDITION if no report or no key allows that."""
     if place.code is None:
-        # A stream's log is refused later, whatever the key.
+        # A stream's log is refused later, with any key.
         return b"\0"
     load = book.of(place.interval)
     if load is None or not load.sample:

@@ -80,12 +80,12 @@ class RoutingServicer(control_pb2_grpc.RoutingServiceServicer):
     async def _watch(self, stream: str) -> AsyncIterator[control.WatchRoutingResponse]:
         """Yield routing updates. Changes that come faster than they are sent are combined."""
         term = await self._shell.term()
-        told = RoutingDiff()
+        diff = RoutingDiff()
         shape = -1
         while not term.is_over:
             if shape != term.catalog.shape:
                 shape = term.catalog.shape
-                for answer in told.news(term.catalog, routing_of(term.catalog, stream)):
+                for answer in diff.news(term.catalog, routing_of(term.catalog, stream)):
                     yield answer
                 continue
             await term.changed()

@@ -56,11 +56,11 @@ class RoutingDiff:
 
         A catalog that was read again has new chunk objects, whose contents may be the same.
         """
-        told = self._chunks.get(incarnation, {})
+        sent = self._chunks.get(incarnation, {})
         table = known.tables.get(incarnation)
         found = []
         for chunk in table.chunks if table is not None else ():
-            before = told.get(chunk.number)
+            before = sent.get(chunk.number)
             if before is not chunk and (before is None or before.intervals != chunk.intervals):
                 found.append(chunk)
         return found

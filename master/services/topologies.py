@@ -136,8 +136,8 @@ class TopologyServicer(control_pb2_grpc.TopologyServiceServicer):
             found += update_problems(holder.spec, request.spec, other_specs(holder.spec.name, known))
         problems = [control.Problem(where=one.where, message=one.message) for one in found]
         if not request.update and holder is not None and holder.state in LIVE_STATES and holder.spec != request.spec:
-            told = "another topology of this name runs, or its state is kept: use another name, or cancel that one"
-            problems.append(control.Problem(where=f"topology {request.spec.name!r}", message=told))
+            text = "another topology of this name runs, or its state is kept: use another name, or cancel that one"
+            problems.append(control.Problem(where=f"topology {request.spec.name!r}", message=text))
         return control.ValidateTopologyResponse(problems=problems)
 
     async def ListTopologies(

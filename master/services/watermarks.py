@@ -11,7 +11,7 @@ import grpc
 
 from millwheel.master.shell import MasterShell
 from millwheel.rpc.errors import answering, calling
-from millwheel.rpc.failures import FailureCode, RequestError
+from millwheel.rpc.failures import authority_is_away
 from millwheel.rpc.v1 import watermark_pb2 as pb
 from millwheel.rpc.v1 import watermark_pb2_grpc
 
@@ -37,13 +37,7 @@ class WatermarkProxy(watermark_pb2_grpc.WatermarkServiceServicer):
             catalog = (await self._shell.term()).catalog
             endpoint = catalog.authority_of(request.computation)
             if endpoint is None:
-                raise RequestError(
-                    FailureCode.UNAVAILABLE,
-                    f"no process serves authority shard {catalog.shard_of(request.computation)}, "
-                    f"which keeps the low watermark of {request.computation!r}",
-                    "another candidate takes it within its lease's time; see that `millwheel authority run` runs",
-                    reason="AUTHORITY_AWAY",
-                )
+                raise authority_is_away(f"{request.computation!r} (shard {catalog.shard_of(request.computation)})")
             stub = watermark_pb2_grpc.WatermarkServiceStub(self._shell.observer.channel(endpoint.address))
             async with calling(endpoint.address):
                 return await stub.ExplainWatermark(request, timeout=_DEADLINE_SECONDS)

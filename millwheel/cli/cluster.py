@@ -96,10 +96,10 @@ def _print(found: dict[str, Any]) -> None:
         ["master", one["address"], "leads" if one["leads"] else "stands by", ""] for one in found["masters"]
     ]
     for one in found["workers"]:
-        told = f"{one['intervals']:,} intervals"
+        details = f"{one['intervals']:,} intervals"
         if one["answers"]:
-            told += f", {one['cpu']:.0%} of a core, {one['resident_bytes'] / 1e6:,.0f} MB"
-        rows.append([f"worker {one['worker']}", one["address"], _state(one["answers"]), told])
+            details += f", {one['cpu']:.0%} of a core, {one['resident_bytes'] / 1e6:,.0f} MB"
+        rows.append([f"worker {one['worker']}", one["address"], _state(one["answers"]), details])
     for one in found["authorities"]:
         rows.append([f"authority shard {one['shard']}", one["address"] or "", _state(one["answers"]), ""])
     store = found["store"]

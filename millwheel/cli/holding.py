@@ -8,7 +8,6 @@ from typing import Final
 
 import grpc
 
-from millwheel.cli.hooks import wall_now
 from millwheel.cli.keyless import held_by_key
 from millwheel.cli.records import state_name
 from millwheel.client.control import ControlClient
@@ -17,6 +16,7 @@ from millwheel.model.catalog import ACTIVE_STATES
 from millwheel.model.interval_table import interval_from_proto
 from millwheel.model.time import MAX_TIMESTAMP, MIN_TIMESTAMP, Duration, Timestamp, format_duration, format_timestamp
 from millwheel.rpc.channel import open_channel
+from millwheel.rpc.clock import wall_now
 from millwheel.rpc.failures import FailureCode, RequestError
 from millwheel.rpc.hook_failures import blocks, computation_text, names_remedy
 from millwheel.rpc.v1 import catalog_pb2 as catalog
@@ -114,12 +114,12 @@ class Cause:
 async def read_watermark(client: ShardedWatermarks, sender: str) -> Watermark:
     """Return the authority's value for a sender: minus infinity without a row if the authority does not know it."""
     try:
-        told = await client.explain(sender, 1)
+        answer = await client.explain(sender, 1)
     except RequestError as error:
         if error.code is not FailureCode.NOT_FOUND:
             raise
         return Watermark(sender)
-    return Watermark(sender, told.watermark_us, told.holding[0] if told.holding else None, told.holding_count)
+    return Watermark(sender, answer.watermark_us, answer.holding[0] if answer.holding else None, answer.holding_count)
 
 
 def kind_name(kind: HoldKind.ValueType) -> str:
@@ -219,9 +219,9 @@ async def _cause(found: Watermark, client: ControlClient, names: Names) -> Cause
 async def _and_failing(cause: Cause, subject: str, client: ControlClient, names: Names) -> Cause:
     """Add to the cause the hook failures of the consumer that has not ACKed the production."""
     consumers = [place for one, place in names.computations.items() if f"for consumer {one!r}" in subject]
-    told = [one for place in consumers for one in await client.hook_failures(*place)]
+    failures = [one for place in consumers for one in await client.hook_failures(*place)]
     # A production already has its key. So a key function that raises cannot delay the production's ACK.
-    found = [one for one in told if blocks(one.failures, one.stopped)]
+    found = [one for one in failures if blocks(one.failures, one.stopped)]
     open_ended = [one for one in found if not names_remedy(one.failures, one.stopped)]
     remedy = _MEND if open_ended else cause.remedy
     return replace(cause, notes=[*cause.notes, *(one.text for one in found)], remedy=remedy)
@@ -333,12 +333,12 @@ async def _ask_owner(
     topology, _ = names.computations.get(found.sender, ("", ""))
     if not topology:
         return "no topology that is known has it"
-    told = await client.get_topology(topology)
-    if told.topology.state not in ACTIVE_STATES:
-        how = f"{_TOPOLOGY} {state_name(told.topology.state)}"
-        paused = told.topology.state == catalog.TOPOLOGY_STATE_PAUSED
+    answer = await client.get_topology(topology)
+    if answer.topology.state not in ACTIVE_STATES:
+        how = f"{_TOPOLOGY} {state_name(answer.topology.state)}"
+        paused = answer.topology.state == catalog.TOPOLOGY_STATE_PAUSED
         return f"{how}; `millwheel topology resume {topology}` lets it go on" if paused else how
-    interval = interval_at(told, found)
+    interval = interval_at(answer, found)
     if interval is None or not interval.owner.address:
         return "no worker owns it"
     try:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable
 from typing import Final
 
@@ -18,15 +17,14 @@ __all__ = [
     "plain_failure",
     "plain_failures",
     "plain_hooks",
-    "wall_now",
 ]
 
 HOOK_COLUMNS: Final = ("hook", "calls", "time", "mean", "failures", "slow")
 
 
-def wall_now() -> int:
-    """Return the wall time in microseconds since the epoch."""
-    return time.time_ns() // 1_000
+def _plain_time(name: str, at: int | None) -> dict[str, Plain]:
+    """Give a time twice: as text, and in microseconds. None: there is no such time."""
+    return {name: None if at is None else format_timestamp(Timestamp(at)), f"{name}_us": at}
 
 
 def plain_failure(failure: wire.KeyFailure) -> dict[str, Plain]:
@@ -42,12 +40,9 @@ def plain_failure(failure: wire.KeyFailure) -> dict[str, Plain]:
         "permanent": failure.permanent,
         "dead_letter_problem": failure.dead_letter_problem or None,
         "attempts": failure.attempts,
-        "since": format_timestamp(Timestamp(failure.since_us)),
-        "since_us": failure.since_us,
-        "last": format_timestamp(Timestamp(failure.last_us)),
-        "last_us": failure.last_us,
-        "next_attempt": None if due is None else format_timestamp(Timestamp(due)),
-        "next_attempt_us": due,
+        **_plain_time("since", failure.since_us),
+        **_plain_time("last", failure.last_us),
+        **_plain_time("next_attempt", due),
     }
 
 
@@ -69,8 +64,7 @@ def _plain_awaited(awaited: wire.AwaitedHook) -> dict[str, Plain]:
         "key": awaited.key.decode("utf-8", "backslashreplace"),
         "hook": awaited.hook,
         "work": awaited.work,
-        "since": format_timestamp(Timestamp(awaited.since_us)),
-        "since_us": awaited.since_us,
+        **_plain_time("since", awaited.since_us),
     }
 
 
@@ -83,10 +77,8 @@ def _plain_key_function(failure: wire.KeyFunctionFailure) -> dict[str, Plain]:
         "message": failure.message,
         "place": failure.place or None,
         "attempts": failure.attempts,
-        "since": format_timestamp(Timestamp(failure.since_us)),
-        "since_us": failure.since_us,
-        "last": format_timestamp(Timestamp(failure.last_us)),
-        "last_us": failure.last_us,
+        **_plain_time("since", failure.since_us),
+        **_plain_time("last", failure.last_us),
         "waiting": [{"process": one.process, "oldest_us": one.oldest_us} for one in failure.waiting],
     }
 

@@ -8,13 +8,14 @@ from typing import Annotated, Any, cast
 
 import typer
 
-from millwheel.cli.hooks import plain_failures, plain_hooks, wall_now
+from millwheel.cli.hooks import plain_failures, plain_hooks
 from millwheel.cli.naming import split_place
 from millwheel.cli.options import DEFAULT_ADDRESS, Address, Output, Timeout
 from millwheel.cli.output import OutputFormat, Plain, print_plain, print_table
 from millwheel.cli.records import plain_interval
 from millwheel.client.control import ControlClient
 from millwheel.rpc.channel import DEFAULT_DEADLINE_SECONDS
+from millwheel.rpc.clock import wall_now
 from millwheel.rpc.hook_failures import blocks, computation_text, failed_lately, heading
 from millwheel.rpc.v1 import catalog_pb2 as catalog
 from millwheel.rpc.v1 import inspection_pb2 as inspection
@@ -218,9 +219,9 @@ def _plain(status: wire.IntervalStatus) -> dict[str, Plain]:
 def _row(one: dict[str, Any], owners: inspection.IntervalLoad) -> list[object]:
     whose = f"log of {one['stream']}" if one["stream"] else f"{one['topology']}/{one['computation']}"
     load = one["load"]
-    told = ["", "", "", ""]
+    figures = ["", "", "", ""]
     if load is not None:
-        told = [
+        figures = [
             f"{load['records_per_second']:,.0f}",
             f"{load['busy']:.1%}",
             f"{load['queued_records']:,}",
@@ -237,4 +238,4 @@ def _row(one: dict[str, Any], owners: inspection.IntervalLoad) -> list[object]:
         notes.append(f"{word}: {computation_text(whose, owners.failures, owners.stopped, now)}")
     if one["parents"]:
         notes.append("starts from " + ", ".join(one["parents"]))
-    return [whose, one["keys"], one["owner"] or "nobody", one["journal"], *told, "; ".join(notes)]
+    return [whose, one["keys"], one["owner"] or "nobody", one["journal"], *figures, "; ".join(notes)]

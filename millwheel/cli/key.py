@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import msgspec
 import typer
 
-from millwheel.cli.hooks import plain_failure, wall_now
+from millwheel.cli.hooks import plain_failure
 from millwheel.cli.naming import incarnation_of, split_place
 from millwheel.cli.options import DEFAULT_ADDRESS, Address, Output, Timeout
 from millwheel.cli.output import OutputFormat, print_plain, print_table
@@ -18,6 +18,7 @@ from millwheel.model.interval_table import interval_from_proto
 from millwheel.model.limits import MAX_KEY_BYTES
 from millwheel.model.time import Timestamp, format_timestamp
 from millwheel.rpc.channel import DEFAULT_DEADLINE_SECONDS, open_channel
+from millwheel.rpc.clock import wall_now
 from millwheel.rpc.errors import calling
 from millwheel.rpc.failures import FailureCode, RequestError
 from millwheel.rpc.hook_failures import failure_text
@@ -73,31 +74,31 @@ async def _inspect(
     owner = interval.owner
     async with calling(owner.address), open_channel(owner.address) as channel:
         request = wire.InspectKeyRequest(computation=incarnation, key=raw)
-        told = await InspectionServiceStub(channel).InspectKey(request, timeout=timeout)
-    failure = told.failure if told.HasField("failure") else None
+        status = await InspectionServiceStub(channel).InspectKey(request, timeout=timeout)
+    failure = status.failure if status.HasField("failure") else None
     found = {
         "topology": topology,
         "computation": computation,
         "key": key,
         "interval": str(interval_from_proto(interval.keys)),
         "owner": owner.worker_id,
-        "journal": told.journal,
-        "commit": told.commit,
-        "state": _state(told),
-        "timers": [_timer(timer) for timer in told.timers],
-        "hold": format_timestamp(Timestamp(told.hold_us)) if told.HasField("hold_us") else None,
-        "pending_records": told.pending_records,
-        "pending_productions": told.pending_productions,
-        "state_error": told.state_error or None,
-        "waits": told.waits or None,
-        "stopped": told.stopped or None,
+        "journal": status.journal,
+        "commit": status.commit,
+        "state": _state(status),
+        "timers": [_timer(timer) for timer in status.timers],
+        "hold": format_timestamp(Timestamp(status.hold_us)) if status.HasField("hold_us") else None,
+        "pending_records": status.pending_records,
+        "pending_productions": status.pending_productions,
+        "state_error": status.state_error or None,
+        "waits": status.waits or None,
+        "stopped": status.stopped or None,
         "failure": None if failure is None else plain_failure(failure),
     }
     return found, failure
 
 
-def _interval_of(answer: control.GetTopologyResponse, computation: str, key: bytes) -> catalog.IntervalRecord:
-    for record in answer.interval_maps:
+def _interval_of(status: control.GetTopologyResponse, computation: str, key: bytes) -> catalog.IntervalRecord:
+    for record in status.interval_maps:
         if record.topology and record.computation == computation:
             for interval in record.intervals:
                 if key in interval_from_proto(interval.keys):
@@ -108,20 +109,20 @@ def _interval_of(answer: control.GetTopologyResponse, computation: str, key: byt
                         f"no worker owns the interval {interval_from_proto(interval.keys)} of {computation!r} now",
                         "wait, or start a worker",
                     )
-    name = answer.topology.spec.name
+    name = status.topology.spec.name
     raise RequestError(
         FailureCode.FAILED_PRECONDITION, f"computation {computation!r} of topology {name!r} has no intervals any more"
     )
 
 
-def _state(told: wire.InspectKeyResponse) -> Any:
+def _state(answer: wire.InspectKeyResponse) -> Any:
     """Return the state as a value that JSON can represent, or None if there is no state."""
-    if not told.state:
+    if not answer.state:
         return None
     try:
-        return msgspec.json.decode(told.state_text)
+        return msgspec.json.decode(answer.state_text)
     except (msgspec.MsgspecError, UnicodeDecodeError):
-        return told.state_text or {"base64": base64.b64encode(told.state).decode()}
+        return answer.state_text or {"base64": base64.b64encode(answer.state).decode()}
 
 
 def _timer(timer: wire.TimerStatus) -> dict[str, Any]:

@@ -14,7 +14,7 @@ import typer
 from millwheel.cli.asking import Yes, confirm
 from millwheel.cli.failing import ExitCode
 from millwheel.cli.graph import to_dot, to_mermaid, to_text
-from millwheel.cli.hooks import HOOK_COLUMNS, hook_cells, plain_computation, plain_hooks, wall_now
+from millwheel.cli.hooks import HOOK_COLUMNS, hook_cells, plain_computation, plain_hooks
 from millwheel.cli.loading import load
 from millwheel.cli.options import DEFAULT_ADDRESS, DEFAULT_PATIENCE_SECONDS, Address, Output, Patience, Timeout
 from millwheel.cli.output import OutputFormat, print_plain, print_table
@@ -22,6 +22,7 @@ from millwheel.cli.reaching import retrying_client
 from millwheel.cli.records import describe_topology, state_name, summarize_topology
 from millwheel.client.control import ControlClient
 from millwheel.rpc.channel import DEFAULT_DEADLINE_SECONDS
+from millwheel.rpc.clock import wall_now
 from millwheel.rpc.failures import FailureCode, RequestError
 from millwheel.rpc.hook_failures import heading
 from millwheel.rpc.v1 import catalog_pb2 as catalog

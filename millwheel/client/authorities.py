@@ -6,10 +6,10 @@ from collections.abc import Hashable
 
 import grpc
 
-from millwheel.client.shards import shard_is_away
 from millwheel.model.catalog import shard_of
 from millwheel.rpc.channel import DEFAULT_DEADLINE_SECONDS, open_channel
 from millwheel.rpc.errors import calling
+from millwheel.rpc.failures import authority_is_away
 from millwheel.rpc.v1 import control_pb2 as control
 from millwheel.rpc.v1 import control_pb2_grpc
 
@@ -45,7 +45,7 @@ class MasterPlaces:
         for record in (await _list(self._master, self._deadline)).authorities:
             if record.shard == shard:
                 return record.endpoint.address
-        raise shard_is_away(f"number {shard}")
+        raise authority_is_away(f"shard {shard}")
 
 
 async def _list(master: str, deadline: float) -> control.ListAuthoritiesResponse:

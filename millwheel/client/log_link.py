@@ -164,8 +164,8 @@ class LogLink:
         loop = asyncio.get_running_loop()
         while True:
             since = self._waits_since
-            heard = loop.time() if since is None else since
-            await asyncio.sleep(heard + MAX_SILENCE_SECONDS - loop.time())
+            last_received = loop.time() if since is None else since
+            await asyncio.sleep(last_received + MAX_SILENCE_SECONDS - loop.time())
             if since is None or self._waits_since != since:
                 continue
             if await self._moved() and self._waits_since == since:

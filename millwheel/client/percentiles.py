@@ -86,17 +86,17 @@ async def read_percentile(
     Raises:
         RequestError: The authority does not answer.
     """
-    told = await asyncio.gather(
-        *(_told(authority, one, basis_points(percentile)) for one in upstream_of(records, sender))
+    answers = await asyncio.gather(
+        *(_percentile(authority, one, basis_points(percentile)) for one in upstream_of(records, sender))
     )
-    return PercentileWatermark(min(value for value, _ in told), sum(silent for _, silent in told))
+    return PercentileWatermark(min(value for value, _ in answers), sum(silent for _, silent in answers))
 
 
-async def _told(authority: ShardedWatermarks, sender: str, points: int) -> tuple[int, int]:
+async def _percentile(authority: ShardedWatermarks, sender: str, points: int) -> tuple[int, int]:
     try:
-        told = await authority.percentile(sender, points)
+        answer = await authority.percentile(sender, points)
     except RequestError as error:
         if error.code is not FailureCode.NOT_FOUND:
             raise
         return MIN_TIMESTAMP, 0
-    return told.watermark_us, told.silent_count
+    return answer.watermark_us, answer.silent_count

@@ -9,12 +9,12 @@ from typing import Final, Protocol
 
 from millwheel.client.report_stream import PendingOf, nothing_reported
 from millwheel.client.watermarks import WatermarkClient, client_is_closed
-from millwheel.rpc.failures import FailureCode, RequestError
+from millwheel.rpc.failures import RequestError
 from millwheel.rpc.merging import merged
 from millwheel.rpc.v1 import watermark_pb2 as pb
 from millwheel.rpc.watermarks import BroadcastUpdate, Member, WatermarkReport
 
-__all__ = ["OnePlace", "ShardPlaces", "ShardedWatermarks", "shard_is_away"]
+__all__ = ["OnePlace", "ShardPlaces", "ShardedWatermarks"]
 
 _POLL_SECONDS: Final = 0.5
 """Seconds between two checks whether a shard has moved."""
@@ -43,16 +43,6 @@ class OnePlace:
     async def address_of(self, shard: Hashable) -> str:
         """The fixed address."""
         return self._address
-
-
-def shard_is_away(what: str) -> RequestError:
-    """The error that :meth:`ShardPlaces.address_of` raises."""
-    return RequestError(
-        FailureCode.UNAVAILABLE,
-        f"no process serves the low watermark authority's shard of {what} now",
-        "another candidate takes it within its lease's time; see that `millwheel authority run` runs",
-        reason="AUTHORITY_AWAY",
-    )
 
 
 class ShardedWatermarks:

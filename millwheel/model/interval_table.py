@@ -151,8 +151,8 @@ class IntervalTable:
             for index in range(1, len(self._chunks)):
                 end = self._chunks[index - 1].end
                 if end is None or end > self._starts[index]:
-                    told = f"chunks {self._chunks[index - 1].number} and {self._chunks[index].number} overlap"
-                    raise CoverageError(f"interval map {self.name}: {told}")
+                    problem = f"chunks {self._chunks[index - 1].number} and {self._chunks[index].number} overlap"
+                    raise CoverageError(f"interval map {self.name}: {problem}")
         return self._chunks
 
     @property

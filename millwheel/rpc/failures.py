@@ -12,7 +12,7 @@ from typing import Final
 
 from millwheel.sdk.errors import MillwheelError, Problem
 
-__all__ = ["NOT_LEADING", "FailureCode", "RequestError"]
+__all__ = ["NOT_LEADING", "FailureCode", "RequestError", "authority_is_away"]
 
 NOT_LEADING: Final = "NOT_LEADING"
 """The reason of a master that is not the leader. ``leader`` names the leader, if it is known."""
@@ -74,3 +74,18 @@ class RequestError(MillwheelError):
         elif self.remedy:
             lines[0] += f": {self.remedy}"
         return "\n".join(lines)
+
+
+def authority_is_away(of: str, consequence: str = "") -> RequestError:
+    """The error while no process answers for a shard of the low watermark authority.
+
+    Args:
+        of: What the shard is for, such as ``stream 'queries'``, or the shard itself.
+        consequence: What cannot be known for that reason. It completes the message.
+    """
+    return RequestError(
+        FailureCode.UNAVAILABLE,
+        f"the low watermark authority of {of} cannot be reached{consequence}",
+        "another candidate takes its shard within its lease's time; see that `millwheel authority run` runs",
+        reason="AUTHORITY_AWAY",
+    )

@@ -140,7 +140,8 @@ def codec_for(record_type: Any, where: str, codec: Codec[Any] | None = None) -> 
     if value_format is not ValueFormat.RAW:
         check = round_trip_check(decode, where, name, equal=equal)
         exact = exact_test(record_type) if value_format is ValueFormat.MSGPACK else None
-        verify = verified(encode, decode, checked, check, exact) if equal else _checking(checked, check)
+        slow = _checking(checked, check)
+        verify = verified(encode, decode, slow, exact) if equal else slow
     return ValueCodec(value_format, name, encode, checked, verify, _wrapped_decode(decode, where, name, value_format))
 
 

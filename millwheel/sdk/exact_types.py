@@ -17,6 +17,8 @@ from unicodedata import normalize
 
 import msgspec
 
+from millwheel.sdk.typeinfo import cached_by_type
+
 __all__ = ["Exact", "exact_test"]
 
 Exact = Callable[[Any], bool]
@@ -33,6 +35,7 @@ class _NoTestError(Exception):
     """A part of the type has its own rules, such as a union, a constraint or a hook."""
 
 
+@cached_by_type
 def exact_test(annotation: Any) -> Exact | None:
     """The exact test for values of ``annotation``; None if only the decoder can decide.
 

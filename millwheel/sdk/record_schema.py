@@ -67,55 +67,55 @@ class _SchemaBuilder:
         if id(info) in self._classes:
             return self._classes[id(info)]
         index = len(self.schema.types)
-        told = self.schema.types.add(kind=type(info).__name__.removesuffix("Type").lower())
+        described = self.schema.types.add(kind=type(info).__name__.removesuffix("Type").lower())
         if index >= _MAX_TYPES:
             return index  # the type is too large, so the schema is dropped
         if hasattr(info, "fields"):
             self._classes[id(info)] = index
-            self._describe_fields(told, info)
+            self._describe_fields(described, info)
         elif isinstance(info, inspect.EnumType | inspect.LiteralType):
-            _describe_values(told, info)
+            _describe_values(described, info)
         elif isinstance(info, inspect.CustomType):
-            self._describe_container(told, info.cls)
+            self._describe_container(described, info.cls)
         else:
-            self._describe_parts(told, info)
+            self._describe_parts(described, info)
         return index
 
-    def _describe_fields(self, told: topology_pb2.TypeSchema, info: Any) -> None:
-        told.kind = "struct"
+    def _describe_fields(self, described: topology_pb2.TypeSchema, info: Any) -> None:
+        described.kind = "struct"
         if isinstance(info, inspect.NamedTupleType):
-            _set_options(told, _BY_PLACE)
+            _set_options(described, _BY_PLACE)
         else:
-            _set_options(told, {name: getattr(info, name, None) for name in STRUCT_OPTIONS})
+            _set_options(described, {name: getattr(info, name, None) for name in STRUCT_OPTIONS})
         for field in info.fields:
-            told.fields.add(name=field.encode_name, type=self.add(field.type), optional=not field.required)
+            described.fields.add(name=field.encode_name, type=self.add(field.type), optional=not field.required)
 
-    def _describe_container(self, told: topology_pb2.TypeSchema, cls: Any) -> None:
-        told.kind = "any"
+    def _describe_container(self, described: topology_pb2.TypeSchema, cls: Any) -> None:
+        described.kind = "any"
         if cls in _CONTAINERS:
             plain: Any = describe_type(_CONTAINERS[cls])
-            told.kind = "list" if isinstance(plain, inspect.ListType) else "dict"
-            self._describe_parts(told, plain)
+            described.kind = "list" if isinstance(plain, inspect.ListType) else "dict"
+            self._describe_parts(described, plain)
 
-    def _describe_parts(self, told: topology_pb2.TypeSchema, info: inspect.Type) -> None:
+    def _describe_parts(self, described: topology_pb2.TypeSchema, info: inspect.Type) -> None:
         parts = [getattr(info, name) for name in _PARTS if hasattr(info, name)]
         parts += getattr(info, "item_types", ())  # of a tuple
         parts += getattr(info, "types", ())  # of a union
-        told.parts.extend([self.add(part) for part in parts])
-        _set_options(told, {name: getattr(info, name, None) for name in CONSTRAINTS})
+        described.parts.extend([self.add(part) for part in parts])
+        _set_options(described, {name: getattr(info, name, None) for name in CONSTRAINTS})
 
 
-def _describe_values(told: topology_pb2.TypeSchema, info: inspect.EnumType | inspect.LiteralType) -> None:
-    told.kind = "literal"
+def _describe_values(described: topology_pb2.TypeSchema, info: inspect.EnumType | inspect.LiteralType) -> None:
+    described.kind = "literal"
     if isinstance(info, inspect.LiteralType):
-        _set_options(told, {"values": list(info.values)})
+        _set_options(described, {"values": list(info.values)})
     elif getattr(info.cls._missing_, "__func__", None) is getattr(enum.Enum._missing_, "__func__", None):
-        _set_options(told, {"values": list(info.cls._value2member_map_)})
+        _set_options(described, {"values": list(info.cls._value2member_map_)})
     else:
-        told.kind = "any"  # the class creates members for other values, as a Flag does
+        described.kind = "any"  # the class creates members for other values, as a Flag does
 
 
-def _set_options(told: topology_pb2.TypeSchema, options: dict[str, Any]) -> None:
+def _set_options(described: topology_pb2.TypeSchema, options: dict[str, Any]) -> None:
     given = {name: value for name, value in options.items() if value is not None}
     if given:
-        told.options = msgspec.msgpack.encode(given)
+        described.options = msgspec.msgpack.encode(given)

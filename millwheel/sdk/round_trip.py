@@ -74,28 +74,29 @@ def quick_check(exact: Exact | None, check: Check) -> Check:
 def verified(
     encode: Callable[[Any], bytes],
     decode: Callable[[bytes], Any],
-    checked: Callable[[Any], bytes],
-    check: Check,
+    slow: Callable[[Any], bytes],
     exact: Exact | None,
 ) -> Callable[[Any], bytes]:
-    """An encoder of values that decode to equal ones. It combines ``checked`` and ``check`` with fewer calls.
+    """An encoder of values that decode to equal ones. It does the same as ``slow`` with fewer calls.
 
     Args:
         encode: The encoder without checks.
         decode: The decoder without checks.
-        checked: The encoder that rejects values of other classes; ValueEncodeError.
-        check: Rejects a value that does not decode to an equal one; ValueEncodeError.
+        slow: The encoder that rejects a value of another class, or one that does not decode to an equal value. Its
+            ValueEncodeError says why.
         exact: The type's exact test. None if the type has none: its values are then decoded.
 
     Returns:
-        The encoder. It raises the errors of ``checked`` and ``check``.
+        The encoder. It raises the errors of ``slow``.
     """
+    if exact is None:
+        return _verified_by_decoding(encode, decode, slow)
+    return _verified_by_classes(encode, exact, slow)
 
-    def slow(value: Any) -> bytes:
-        encoded = checked(value)
-        check(value, encoded)
-        return encoded
 
+def _verified_by_decoding(
+    encode: Callable[[Any], bytes], decode: Callable[[bytes], Any], slow: Callable[[Any], bytes]
+) -> Callable[[Any], bytes]:
     def verify(value: Any) -> bytes:
         try:
             encoded = encode(value)
@@ -105,14 +106,20 @@ def verified(
             pass  # the encoder, the decoder or a user's __eq__ raised: slow() finds the reason
         return slow(value)
 
-    def verify_exact(value: Any) -> bytes:
+    return verify
+
+
+def _verified_by_classes(
+    encode: Callable[[Any], bytes], exact: Exact, slow: Callable[[Any], bytes]
+) -> Callable[[Any], bytes]:
+    def verify(value: Any) -> bytes:
         try:
             encoded = encode(value)
         except Exception:
             return slow(value)
-        return encoded if exact(value) else slow(value)  # type: ignore[misc]  # only used where exact is there
+        return encoded if exact(value) else slow(value)
 
-    return verify if exact is None else verify_exact
+    return verify
 
 
 def _back(decode: Callable[[bytes], Any], where: str, name: str, value: Any, encoded: bytes) -> Any:

@@ -73,8 +73,8 @@ def _inside(info: inspect.Type, suffix: str = "") -> Iterator[tuple[inspect.Type
 def _shape(info: inspect.Type) -> str:
     """The kind of a value. It has no names of the user's classes, because these are not stored."""
     if isinstance(info, inspect.StructType):
-        told = "list of fields" if info.array_like else "fields"
-        return f"{told} tagged {info.tag!r}" if info.tag is not None else told
+        kind = "list of fields" if info.array_like else "fields"
+        return f"{kind} tagged {info.tag!r}" if info.tag is not None else kind
     if isinstance(info, inspect.DataclassType | inspect.TypedDictType):
         return "fields"
     if isinstance(info, inspect.NamedTupleType):
@@ -98,8 +98,8 @@ def _message(descriptor: Descriptor, path: str, above: frozenset[str]) -> Iterat
         place = f"{path}.{field.name}".removeprefix(".")
         kind = FieldDescriptor.__dict__
         names = {number: name for name, number in kind.items() if name.startswith("TYPE_") and isinstance(number, int)}
-        told = names.get(field.type, str(field.type)).removeprefix("TYPE_").lower()
+        text = names.get(field.type, str(field.type)).removeprefix("TYPE_").lower()
         many = "repeated " if field.is_repeated else ""
-        yield place, f"{many}{told} = {field.number}", True
+        yield place, f"{many}{text} = {field.number}", True
         if field.message_type is not None and field.message_type.full_name not in above:
             yield from _message(field.message_type, place, above | {field.message_type.full_name})

@@ -67,45 +67,47 @@ class _Types:
 
     def make(self, index: int) -> Any:
         """The type with this index."""
-        told = self._types[index]
-        if told.kind == "struct":
+        described = self._types[index]
+        if described.kind == "struct":
             return self._classes[index] if index in self._classes else self._struct(index)
-        options = _options(told)
-        made = self._shape(told, options)
+        options = _options(described)
+        made = self._shape(described, options)
         constraints = {name: options[name] for name in CONSTRAINTS if name in options}
         return Annotated[made, msgspec.Meta(**constraints)] if constraints and made is not Any else made
 
-    def _shape(self, told: topology_pb2.TypeSchema, options: dict[str, Any]) -> Any:
-        if told.kind in _SCALARS:
-            return _SCALARS[told.kind]
-        if told.kind == "literal":
+    def _shape(self, described: topology_pb2.TypeSchema, options: dict[str, Any]) -> Any:
+        if described.kind in _SCALARS:
+            return _SCALARS[described.kind]
+        if described.kind == "literal":
             return Literal[tuple(options["values"])]
-        parts = tuple(self.make(part) for part in told.parts)
-        if told.kind == "vartuple":
+        parts = tuple(self.make(part) for part in described.parts)
+        if described.kind == "vartuple":
             parts += (...,)
-        return _GENERICS[told.kind][parts] if told.kind in _GENERICS else Any
+        return _GENERICS[described.kind][parts] if described.kind in _GENERICS else Any
 
     def _struct(self, index: int) -> Any:
         """A struct with the same fields. Its Python names do not matter, because errors contain the encoded names."""
-        told = self._types[index]
-        options = _options(told)
-        names = [f"f{number}" for number in range(len(told.fields))]
+        described = self._types[index]
+        options = _options(described)
+        names = [f"f{number}" for number in range(len(described.fields))]
         made = msgspec.defstruct(
             "Record",
             [
                 (name, Any, None) if field.optional else (name, Any)
-                for name, field in zip(names, told.fields, strict=True)
+                for name, field in zip(names, described.fields, strict=True)
             ],
-            rename={name: field.name for name, field in zip(names, told.fields, strict=True)},
+            rename={name: field.name for name, field in zip(names, described.fields, strict=True)},
             kw_only=True,  # fields without a default may follow fields with one
             eq=False,  # hashable, because it may be in a set
             **{name: options[name] for name in STRUCT_OPTIONS if name in options},
         )
         self._classes[index] = made
         # msgspec reads the annotations when the first decoder is made. Only now can they refer to the class itself.
-        made.__annotations__ = {name: self.make(field.type) for name, field in zip(names, told.fields, strict=True)}
+        made.__annotations__ = {
+            name: self.make(field.type) for name, field in zip(names, described.fields, strict=True)
+        }
         return made
 
 
-def _options(told: topology_pb2.TypeSchema) -> dict[str, Any]:
-    return msgspec.msgpack.decode(told.options, type=dict[str, Any]) if told.options else {}
+def _options(described: topology_pb2.TypeSchema) -> dict[str, Any]:
+    return msgspec.msgpack.decode(described.options, type=dict[str, Any]) if described.options else {}

@@ -11,7 +11,7 @@ import functools
 import sys
 import types
 import typing
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Generic, TypeVar, Union
 
@@ -24,6 +24,7 @@ from msgspec import inspect
 __all__ = [
     "Field",
     "accepts",
+    "cached_by_type",
     "describe_type",
     "field_of",
     "generic_arguments",
@@ -36,24 +37,34 @@ __all__ = [
     "type_name",
 ]
 
-_MAX_REMEMBERED: Final = 256
-"""The number of cached descriptions. A server with more types computes the others again."""
+R = TypeVar("R")
+
+_MAX_CACHED_TYPES: Final = 256
+"""The number of types with a cached result. A server with more types computes the other results again."""
 
 
-def describe_type(annotation: Any) -> inspect.Type:
-    """msgspec's description of a type and its parts. Callers must not change it. The exceptions are those of msgspec.
+def cached_by_type(compute: Callable[[Any], R]) -> Callable[[Any], R]:
+    """Cache the results of a function of a type, because each interval that opens needs those of its types.
 
-    Descriptions are cached, because each interval that opens needs those of its types.
+    Equal types share one result, so callers must not change it.
     """
-    try:
-        return _describe(annotation)
-    except TypeError:
-        # The type is not hashable, such as one with a list as an argument. Or msgspec does not support it and raises
-        # again.
-        return inspect.type_info(annotation)
+    cached = functools.lru_cache(_MAX_CACHED_TYPES)(compute)
+
+    @functools.wraps(compute)
+    def result(annotation: Any) -> R:
+        try:
+            return cached(annotation)
+        except TypeError:
+            # The type is not hashable, such as one with a list as an argument. Or ``compute`` raises it again.
+            return compute(annotation)
+
+    return result
 
 
-_describe = functools.lru_cache(_MAX_REMEMBERED)(inspect.type_info)
+@cached_by_type
+def describe_type(annotation: Any) -> inspect.Type:
+    """msgspec's description of a type and its parts. Callers must not change it. Errors are those of msgspec."""
+    return inspect.type_info(annotation)
 
 
 def normalise(annotation: Any) -> Any:

@@ -182,7 +182,7 @@ def stop_on_signals(stop: asyncio.Event) -> None:
     """Make SIGTERM and SIGINT set ``stop``. A second signal ends the process at once with exit code 128 + number."""
     loop = asyncio.get_running_loop()
 
-    def heard(number: int) -> None:
+    def on_signal(number: int) -> None:
         if stop.is_set():
             log.warning("received a second signal: ending at once")
             logging.shutdown()
@@ -191,4 +191,4 @@ def stop_on_signals(stop: asyncio.Event) -> None:
         stop.set()
 
     for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, heard, int(number))
+        loop.add_signal_handler(number, on_signal, int(number))

@@ -10,13 +10,12 @@ from pathlib import Path
 from typing import Final
 
 from millwheel.client.control import ControlClient
-from millwheel.client.shards import shard_is_away
 from millwheel.config import Settings
 from millwheel.config.addresses import split_address
 from millwheel.coordination.contract import Coordinator
 from millwheel.model.catalog import Catalog
 from millwheel.model.catalog_keys import LEADERSHIP
-from millwheel.rpc.failures import FailureCode, RequestError
+from millwheel.rpc.failures import FailureCode, RequestError, authority_is_away
 from millwheel.server.daemon import Daemon, Role
 from millwheel.server.startup import retried
 from millwheel.worker.interval import IntervalSettings as CoreSettings
@@ -96,7 +95,7 @@ class _CatalogShards:
         assert isinstance(shard, int)
         record = self.catalog.authorities.get(shard)
         if record is None:
-            raise shard_is_away(f"number {shard}")
+            raise authority_is_away(f"shard {shard}")
         return record.endpoint.address
 
 

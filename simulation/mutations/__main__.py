@@ -42,9 +42,9 @@ def main() -> int:
             else:
                 after, by = "-", " ".join(outcome.split())
             rows.append((mutation, after, f"{seconds:.0f}", by))
-            told = by if options.wide else by[:110]
+            text = by if options.wide else by[:110]
             print(
-                _line((mutation.name, mutation.guarantee, mutation.mechanism, after, f"{seconds:.0f}")) + told,
+                _line((mutation.name, mutation.guarantee, mutation.mechanism, after, f"{seconds:.0f}")) + text,
                 flush=True,
             )
     if options.markdown:
@@ -79,7 +79,7 @@ def _markdown(rows: list[tuple[Mutation, str, str, str]]) -> str:
 
 def _check(mutations: Iterable[Mutation]) -> int:
     """Apply each mutation in a fork; 1 if one does not fit the product."""
-    misfits = [told for told in apart((one.name, partial(_misfit, one)) for one in mutations) if told]
+    misfits = [text for text in apart((one.name, partial(_misfit, one)) for one in mutations) if text]
     print(*misfits, f"{len(misfits)} do not fit", sep="\n")
     return 1 if misfits else 0
 

@@ -49,15 +49,15 @@ def hearsay_of_predecessors() -> None:
     """The authority also accepts reports of an older owner."""
 
     def make(report: Any) -> Any:
-        def heard(self: KeyedComputation, told: WatermarkReport, now: int) -> Any:
-            over = self._map.overlapping(told.member) if isinstance(told.member, KeyInterval) else []
-            if over and told.sequencer < max(share.sequencer for _, share in over):
+        def accepted(self: KeyedComputation, message: WatermarkReport, now: int) -> Any:
+            over = self._map.overlapping(message.member) if isinstance(message.member, KeyInterval) else []
+            if over and message.sequencer < max(share.sequencer for _, share in over):
                 share = over[0][1]
-                told = msgspec.structs.replace(told, member=share.member, sequencer=share.sequencer)
-                told.number = share.heard
-            return report(self, told, now)
+                message = msgspec.structs.replace(message, member=share.member, sequencer=share.sequencer)
+                message.number = share.last_report
+            return report(self, message, now)
 
-        return heard
+        return accepted
 
     replace(KeyedComputation, "report", make)
 
@@ -81,7 +81,7 @@ def older_owners_accepted() -> None:
 
 
 @mutation("G7", "the authority lets out what is in its journal, and nothing else")
-def told_unjournaled() -> None:
+def published_unjournaled() -> None:
     """The authority answers acceptances and broadcasts values while their append is in flight."""
 
     def make(append: Any) -> Any:

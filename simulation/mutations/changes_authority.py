@@ -49,12 +49,12 @@ rewriting(
 )
 
 rewriting(
-    "unheard-reports-answered",
+    "unreceived-reports-answered",
     "G7",
-    "a process is told that its report counts only when the report has come",
+    "a process gets the answer that its report counts only when the report has come",
     InjectorComputation.accept,
-    "last.heard >= report_number",
-    "last.heard >= 0",
+    "last.last_report >= report_number",
+    "last.last_report >= 0",
     seeds=0,
     test="tests/authority/test_injectors.py::test_g7_to_be_accepted_again_is_answered_when_the_end_of_idleness_is_journaled_5_2",
     why="seeds were not tried: the test shows it by itself, in seconds",

@@ -327,7 +327,7 @@ rewriting(
 )
 
 rewriting(
-    "committed-ones-told-late",
+    "committed-ones-reported-late",
     "G8",
     "a sender hears at once which records of a delivery were committed before",
     DeliveryAdmission._answer_taken,

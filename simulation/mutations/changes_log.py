@@ -110,14 +110,14 @@ rewriting(
 )
 
 rewriting(
-    "end-told-early",
+    "end-reported-early",
     "G7",
-    "the end of a stream is told to those that have read all of it",
+    "the end of a stream is shown to those that have read all of it",
     Subscribers._watermark_at,
     "return min(watermark, _LAST)",
     "return state.assured",
     seeds=0,
-    test="tests/log/test_log_core.py::test_g7_who_is_behind_is_told_no_watermark_beyond_what_is_left_to_read_4_5",
+    test="tests/log/test_log_core.py::test_g7_who_is_behind_is_sent_no_watermark_beyond_what_is_left_to_read_4_5",
     why="seeds were not tried: the test shows it by itself, in seconds",
 )
 

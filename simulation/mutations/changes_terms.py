@@ -72,7 +72,7 @@ rewriting(
 )
 
 rewriting(
-    "stopped-yet-heard",
+    "stopped-yet-accepting",
     "G3",
     "a shard that has stopped takes no reports",
     AuthorityShell.report,

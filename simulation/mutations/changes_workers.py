@@ -90,7 +90,7 @@ rewriting(
 )
 
 rewriting(
-    "parts-told-first",
+    "parts-reported-first",
     "G12",
     "a base is named when its parts are written",
     CoreHost._write_parts,
@@ -102,7 +102,7 @@ rewriting(
 )
 
 rewriting(
-    "rows-told-first",
+    "rows-reported-first",
     "G12",
     "rows are taken for written when the store has acknowledged them",
     CoreHost._flush,
@@ -114,7 +114,7 @@ rewriting(
 )
 
 rewriting(
-    "copies-told-first",
+    "copies-reported-first",
     "G11",
     "copied segments are named when they are written",
     CoreHost._copy_parts,
@@ -145,14 +145,14 @@ rewriting(
     "await self._lapsed()",
     "pass",
     seeds=0,
-    test="tests/worker/test_registration.py::test_what_came_by_a_registration_that_was_not_heard_to_succeed_is_given_up",
+    test="tests/worker/test_registration.py::test_what_came_by_a_registration_that_was_not_known_to_succeed_is_given_up",
     why="seeds were not tried: the test shows it by itself, in seconds",
 )
 
 rewriting(
     "partial-answers-joined",
     "G1",
-    "an ACK of a part is not told as an ACK of the whole",
+    "an ACK of a part is not reported as an ACK of the whole",
     _StreamChannel.reply,
     "and _whole(outcome, remaining)",
     "",

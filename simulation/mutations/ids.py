@@ -61,7 +61,7 @@ def copies_acked() -> None:
     test="tests/dedup/test_scenarios.py::test_g1_collection_learns_the_broadcasts_sequencers_first_8",
     why="what a deposed sender has in its buffers is known as long as marks and ids are",
 )
-def deposed_senders_heard() -> None:
+def deposed_senders_accepted() -> None:
     """Deliveries are admitted by their ids alone, whatever their sender's sequencer."""
     replace(Dedup, "_accept", lambda _: lambda self, sender: True)
 

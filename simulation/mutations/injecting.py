@@ -54,10 +54,10 @@ def injected_ids_anew() -> None:
     "G1",
     "a record that its readers left behind is not taken for one that is in",
     seeds=0,
-    test="tests/injectors/test_core.py::test_g1_what_ended_readers_did_not_take_is_not_told_to_be_in_5_2",
+    test="tests/injectors/test_core.py::test_g1_what_ended_readers_did_not_take_is_not_reported_to_be_in_5_2",
     why="a process must stand still from before a topology's drain until after it, with a record on its way",
 )
-def left_told_in() -> None:
+def left_reported_in() -> None:
     """Records that ended consumers had not ACKed are dropped, as if they were ACKed."""
     replace(InjectorCore, "_left", lambda _: lambda self, routing: None)
 
@@ -92,8 +92,8 @@ def settled_unheard() -> None:
     """Any answer of the authority counts as the answer to the last report."""
 
     def make(accept: Any) -> Any:
-        async def accepted(self: WatermarkClient, *told: Any, report_number: int = 0) -> Any:
-            return await accept(self, *told)
+        async def accepted(self: WatermarkClient, *arguments: Any, report_number: int = 0) -> Any:
+            return await accept(self, *arguments)
 
         return accepted
 
@@ -114,12 +114,12 @@ def keyless_overtaken() -> None:
 
 @mutation(
     "G8",
-    "a worker is told of records that wait for keys which the injector itself does not find",
+    "a worker learns of records that wait for keys which the injector itself does not find",
     seeds=0,
-    test="tests/injectors/test_keying.py::test_g8_a_worker_is_told_of_a_record_that_has_no_key_here_and_may_know_it_4_2",
+    test="tests/injectors/test_keying.py::test_g8_a_worker_is_notified_of_a_record_that_has_no_key_here_and_may_know_it_4_2",
     why="the topologies of simulated runs are keyed by fields that every record has",
 )
-def keyless_untold() -> None:
+def keyless_unreported() -> None:
     """An injector that extracts keys itself does not report records without a key."""
     rewrite(RecordKeys.of_waiting, "encoded = encoded[:1]", "return column")
 

@@ -6,6 +6,7 @@ from typing import Any
 
 from msgspec.structs import replace as replace_fields
 
+from millwheel.rpc.clock import wall_now
 from millwheel.rpc.v1.delivery_pb2 import DeliveryOutcome
 from millwheel.worker.log import recovery
 from millwheel.worker.log.commits import LogCommits
@@ -13,7 +14,6 @@ from millwheel.worker.log.segments import Records
 from millwheel.worker.log.subscribers import Subscribers
 from millwheel.worker.messages import Acknowledge
 from millwheel.worker.shell import building
-from millwheel.worker.shell.runloop import wall_now
 from simulation.mutations.base import mutation, replace
 
 __all__: list[str] = []
@@ -101,7 +101,7 @@ def log_forgets_records() -> None:
     "G1",
     "a cursor's ACK counts when it is in the journal",
     seeds=10,
-    test="tests/log/test_log_subscribers.py::test_g1_a_subscriber_is_told_of_its_ack_when_that_is_in_the_journal_4_3",
+    test="tests/log/test_log_subscribers.py::test_g1_a_subscriber_is_notified_of_its_ack_when_that_is_in_the_journal_4_3",
     why="a log must be lost in the moment between an ACK and its commit",
 )
 def cursors_unjournaled() -> None:
@@ -110,8 +110,8 @@ def cursors_unjournaled() -> None:
     def make(news: Any) -> Any:
         def early(self: Subscribers, session: Any) -> tuple[int, int, int]:
             watermark, following, acked = news(self, session)
-            heard = session.cursor.newest if session.cursor is not None else 0
-            return watermark, following, max(acked, heard)
+            received = session.cursor.newest if session.cursor is not None else 0
+            return watermark, following, max(acked, received)
 
         return early
 
@@ -159,7 +159,7 @@ def aged_by_the_wall() -> None:
 
 @mutation(
     "G7",
-    "subscribers are told the watermark of the last journaled entry",
+    "subscribers are sent the watermark of the last journaled entry",
     seeds=10,
     test="tests/log/test_log_core.py::test_g7_a_deposed_owner_tells_nobody_of_a_watermark_that_it_hears_6_2",
     why="a subscriber must listen to a deposed owner still",
@@ -168,10 +168,10 @@ def log_hearsay() -> None:
     """Subscribers get the latest watermark that the log's owner has received."""
 
     def make(watermark_at: Any) -> Any:
-        def heard(self: Subscribers, offset: int) -> int:
-            told: int = watermark_at(self, offset)
-            return max(told, self.state.watermark) if offset >= self.state.records.end else told
+        def latest(self: Subscribers, offset: int) -> int:
+            watermark: int = watermark_at(self, offset)
+            return max(watermark, self.state.watermark) if offset >= self.state.records.end else watermark
 
-        return heard
+        return latest
 
     replace(Subscribers, "_watermark_at", make)

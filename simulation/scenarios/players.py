@@ -14,7 +14,7 @@ import millwheel as mw
 from millwheel.sdk.package import CodePackage
 from simulation.plan import FIRST, packed
 
-__all__ = ["FRUIT", "HOOKS", "Fruit", "Node", "assemble", "package", "stamp", "told"]
+__all__ = ["FRUIT", "HOOKS", "Fruit", "Node", "assemble", "package", "seconds_text", "stamp"]
 
 HOOKS: Final[list[Callable[[str, str], None]]] = []
 """Listeners for what hooks do. The arguments are the computation and a text."""
@@ -55,7 +55,7 @@ def stamp(seconds: float) -> mw.Timestamp:
     return mw.Timestamp(FIRST + round(seconds * 1_000_000))
 
 
-def told(timestamp: int) -> str:
+def seconds_text(timestamp: int) -> str:
     """An event time as scenarios write it."""
     if timestamp == mw.MIN_TIMESTAMP:
         return "-∞"
@@ -102,8 +102,8 @@ class Count(_Player, mw.Computation[Fruit, int]):
     def process_record(self, ctx: mw.Context[int], record: mw.Record[Fruit]) -> None:
         """Count the record, and produce the count."""
         ctx.state += 1
-        late = f", late: the low watermark is {told(ctx.watermark)}" if record.late else ""
-        self.say(f"counts {record.value} (t={told(record.timestamp)}{late}): {ctx.state}")
+        late = f", late: the low watermark is {seconds_text(ctx.watermark)}" if record.late else ""
+        self.say(f"counts {record.value} (t={seconds_text(record.timestamp)}{late}): {ctx.state}")
         self.emit(ctx, Fruit(record.value.name, f"{record.value.name} #{ctx.state}{' (late)' if record.late else ''}"))
 
 
@@ -115,12 +115,12 @@ class Window(_Player, mw.Computation[Fruit, int]):
         ctx.state += 1
         width = round(self.seconds * 1_000_000)
         end = mw.Timestamp(record.timestamp - record.timestamp % width + width)
-        self.say(f"counts {record.value}, and sets a timer for t={told(end)}")
+        self.say(f"counts {record.value}, and sets a timer for t={seconds_text(end)}")
         ctx.set_timer(end)
 
     def process_timer(self, ctx: mw.Context[int], timer: mw.Timer) -> None:
         """The window is complete."""
-        self.say(f"timer of {ctx.key} fires, set for t={told(timer.timestamp)}: there were {ctx.state}")
+        self.say(f"timer of {ctx.key} fires, set for t={seconds_text(timer.timestamp)}: there were {ctx.state}")
         self.emit(ctx, Fruit(ctx.key, f"{ctx.state} x {ctx.key}"), timer.timestamp)
         del ctx.state
 

@@ -24,7 +24,7 @@ from millwheel.worker.interval.entry import IntervalEntry, decode_entry
 from simulation.checks import Checks
 from simulation.clients import Progress
 from simulation.process import PROCESS
-from simulation.scenarios.players import FRUIT, HOOKS, told
+from simulation.scenarios.players import FRUIT, HOOKS, seconds_text
 from simulation.world import World
 
 __all__ = ["Event", "Telling", "person"]
@@ -239,7 +239,7 @@ class Telling(Checks):
             if self._shown.get(computation) != value:
                 self._shown[computation] = value
                 name = self.name(computation)
-                self.tell("watermark", name, f"the low watermark of {name} is t={told(value)}", who)
+                self.tell("watermark", name, f"the low watermark of {name} is t={seconds_text(value)}", who)
 
 
 class _Changes(logging.Handler):
@@ -266,7 +266,7 @@ def _contents(entry: IntervalEntry) -> str:
         parts.append(f"the ids of {taken} records" if taken > 1 else "the id of 1 record")
     if entry.states:
         parts.append("the state of " + ", ".join(key.decode() for key, _ in entry.states))
-    parts += [f"the timer of {row[0].decode()}, set for t={told(row[3])}" for row in entry.timers_set]
+    parts += [f"the timer of {row[0].decode()}, set for t={seconds_text(row[3])}" for row in entry.timers_set]
     fired = [row[0].decode() for row in entry.timers_cleared]
     if fired:
         parts.append(f"the timer of {', '.join(fired)}, gone")

@@ -8,7 +8,7 @@ from millwheel.rpc.deliveries import answered_tokens
 from millwheel.rpc.v1 import delivery_pb2 as delivery
 from millwheel.rpc.v1 import watermark_pb2 as watermark
 from simulation.network import Connection
-from simulation.scenarios.players import FRUIT, told
+from simulation.scenarios.players import FRUIT, seconds_text
 from simulation.scenarios.telling import Telling, person
 
 __all__ = ["Wire"]
@@ -85,7 +85,8 @@ class Wire:
         for one in watermark.ReportResponse.FromString(content).refused:
             name = self._telling.name(one.computation)
             number = self._telling.number(one.sequencer)
-            text = f"refuses {person(client)}'s report of t={told(one.watermark_us)} for {name}: {number} is an old one"
+            at = seconds_text(one.watermark_us)
+            text = f"refuses {person(client)}'s report of t={at} for {name}: {number} is an old one"
             self._telling.tell("unheard", name, text, server)
 
 

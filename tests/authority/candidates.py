@@ -13,7 +13,7 @@ from millwheel.authority.candidate import Candidate, CandidateSettings
 from millwheel.authority.placement import PlacementDelays
 from millwheel.authority.service import WatermarkServicer
 from millwheel.authority.shell import ShellSettings
-from millwheel.client.shards import ShardedWatermarks, shard_is_away
+from millwheel.client.shards import ShardedWatermarks
 from millwheel.coordination.contract import (
     Change,
     Compare,
@@ -26,6 +26,7 @@ from millwheel.coordination.contract import (
 )
 from millwheel.coordination.memory import MemoryCoordinator
 from millwheel.model.catalog import Catalog, shard_of
+from millwheel.rpc.failures import authority_is_away
 from millwheel.rpc.server import bind, create_server
 from millwheel.rpc.v1.watermark_pb2_grpc import add_WatermarkServiceServicer_to_server
 from millwheel.rpc.watermarks import WatermarkReport
@@ -153,7 +154,7 @@ class Group:
         assert isinstance(shard, int)
         found = (await self.served()).get(shard)
         if found is None:
-            raise shard_is_away(str(shard))
+            raise authority_is_away(f"shard {shard}")
         return found
 
     async def served(self) -> dict[int, str]:

@@ -66,7 +66,7 @@ class Shard:
             now(self.store.read_entries(JOURNAL, head.floor + 1, head.commit)),
         )
         for name, value in core.computations().items():
-            self._heard(name, value)
+            self._received(name, value)
         for name, value in self.broadcasts.items():
             assert core.broadcast(name) >= value, f"{name} went back to {core.broadcast(name)} in a restart"
         self.core = core
@@ -143,7 +143,7 @@ class Shard:
         """What the shell does once an append is journaled."""
         self.answers.update(effects.answers)
         for name, value in effects.values.items():
-            self._heard(name, value)
+            self._received(name, value)
         self.accepted += effects.sequencers
         self.removed += effects.removed
         if effects.delete_below is not None:
@@ -155,6 +155,6 @@ class Shard:
             self.core.snapshot_written(effects.snapshot)
             self.snapshots += 1
 
-    def _heard(self, name: str, value: int) -> None:
+    def _received(self, name: str, value: int) -> None:
         assert value >= self.broadcasts.get(name, MIN_TIMESTAMP), f"{name} went back to {value}"
         self.broadcasts[name] = value

@@ -105,13 +105,13 @@ async def test_g4_g7_a_zombie_woken_after_its_lease_lets_nothing_out_and_its_rep
             async with WatermarkClient(successor.address, on_refused=them.refused.append) as other:
                 await other.accept(name, ALL_KEYS, 2)
             shell = zombie.candidate.of(name)
-            heard = shell.watch([name])
-            assert (await anext(heard))[name].watermark == 10
+            received = shell.watch([name])
+            assert (await anext(received))[name].watermark == 10
             stale = said(name, 1_000)
             stale.number = 99
             await shell.report([stale])
             with pytest.raises(RequestError, match="deposed"):
-                await anext(heard)
+                await anext(received)
             zombie.line.asleep = False
             await them.until(lambda served: zombie.candidate.serving == () and served[0] == successor.address)
             # The old owner's reports reach the successor, who refuses them.
@@ -166,7 +166,7 @@ async def test_g4_of_candidates_that_race_one_serves_and_the_others_stand_by_7_2
             await them.until(lambda served, gone=killed.address: gone not in served.values())  # type: ignore[misc]
 
 
-async def test_a_call_that_comes_to_the_wrong_process_is_told_where_the_shard_is() -> None:
+async def test_a_call_that_comes_to_the_wrong_process_is_answered_with_the_place_of_the_shard() -> None:
     async with group(2, 2) as them:
         await them.until(lambda served: len(set(served.values())) == 2)
         served = await them.served()
@@ -189,7 +189,7 @@ async def _until_known(them: Group, served: dict[int, str]) -> None:
         if failure.value.leader == served[0]:
             return
         await asyncio.sleep(0.01)
-    raise AssertionError("it never heard of the other")
+    raise AssertionError("it never learned of the other")
 
 
 class Unopened(MemoryStore):

@@ -23,9 +23,9 @@ def announced(*names: str, expected: tuple[str, ...] = (), settings: CoreSetting
 
 
 def holding(shard: Shard) -> list[tuple[str, int]]:
-    told = shard.core.explain(INJECTOR, shard.time)
-    assert told is not None
-    return [(str(row.member), row.hold) for row in told.holding]
+    answer = shard.core.explain(INJECTOR, shard.time)
+    assert answer is not None
+    return [(str(row.member), row.hold) for row in answer.holding]
 
 
 def test_g7_without_processes_nothing_is_known_5_2() -> None:
@@ -218,7 +218,7 @@ def test_g7_to_be_accepted_again_is_answered_when_the_end_of_a_process_is_journa
     assert shard.inject("b", 2, 30) == 30
 
 
-def test_g7_what_only_the_authority_before_had_heard_is_not_said_to_be_journaled_5_2() -> None:
+def test_g7_what_only_the_authority_before_had_received_is_not_said_to_be_journaled_5_2() -> None:
     shard = announced("a", "b")
     shard.report("a", 1, 10, INJECTOR, idle=True, number=2)
     shard.say("a", 1, 10, INJECTOR, number=3)

@@ -214,43 +214,43 @@ def test_g8_explain_names_the_interval_and_what_holds_it() -> None:
     shard.report(LEFT, 1, 10, input_watermark=99, hold=HoldKind.HOLD_KIND_TIMER, subject="britney")
     shard.time = 3_000_000
     shard.report(RIGHT, 2, 20, hold=HoldKind.HOLD_KIND_INPUT, subject="queries")
-    told = shard.core.explain(COMPUTATION, 5_000_000)
-    assert told is not None
-    assert (told.watermark, told.holding_count, told.row_count) == (10, 1, 2)
-    (row,) = told.holding
+    answer = shard.core.explain(COMPUTATION, 5_000_000)
+    assert answer is not None
+    assert (answer.watermark, answer.holding_count, answer.row_count) == (10, 1, 2)
+    (row,) = answer.holding
     assert (row.member, row.sequencer, row.watermark, row.input_watermark) == (LEFT, 1, 10, 99)
     assert (row.hold, row.subject, row.silence) == (HoldKind.HOLD_KIND_TIMER, "britney", 5_000_000)
-    assert [other.subject for other in told.rows] == ["britney", "queries"]
+    assert [other.subject for other in answer.rows] == ["britney", "queries"]
 
 
 def test_g8_explain_calls_silent_who_has_not_reported_and_says_for_how_long() -> None:
     shard = Shard()
     shard.own_all([LEFT])
     shard.report(LEFT, 1, 10, hold=HoldKind.HOLD_KIND_RECORD, subject="k")
-    told = shard.core.explain(COMPUTATION, 0)
-    assert told is not None
-    assert [(row.member, row.sequencer, row.hold, row.silence) for row in told.holding] == [
+    answer = shard.core.explain(COMPUTATION, 0)
+    assert answer is not None
+    assert [(row.member, row.sequencer, row.hold, row.silence) for row in answer.holding] == [
         (RIGHT, 0, HoldKind.HOLD_KIND_SILENT, None)
     ], "keys that nobody ever owned"
     shard.accept(RIGHT, 2)
     shard.report(RIGHT, 2, 500)
-    told = shard.core.explain(COMPUTATION, 31_000_000)
-    assert told is not None
-    assert [(row.hold, row.subject, row.silence) for row in told.holding] == [
+    answer = shard.core.explain(COMPUTATION, 31_000_000)
+    assert answer is not None
+    assert [(row.hold, row.subject, row.silence) for row in answer.holding] == [
         (HoldKind.HOLD_KIND_SILENT, "k", 31_000_000)
     ]
     shard.accept(LEFT, 3)
-    told = shard.core.explain(COMPUTATION, 1_000_000)
-    assert told is not None
-    assert (told.holding[0].hold, told.holding[0].silence) == (HoldKind.HOLD_KIND_SILENT, None), "a fresh owner"
+    answer = shard.core.explain(COMPUTATION, 1_000_000)
+    assert answer is not None
+    assert (answer.holding[0].hold, answer.holding[0].silence) == (HoldKind.HOLD_KIND_SILENT, None), "a fresh owner"
 
 
 def test_explain_is_cut_at_its_limit_and_says_so() -> None:
     shard = Shard()
     shard.own_all(cut(b"a", b"b", b"c"))
-    told = shard.core.explain(COMPUTATION, 0, limit=2)
-    assert told is not None
-    assert (len(told.rows), len(told.holding), told.row_count, told.holding_count) == (2, 2, 4, 4)
+    answer = shard.core.explain(COMPUTATION, 0, limit=2)
+    assert answer is not None
+    assert (len(answer.rows), len(answer.holding), answer.row_count, answer.holding_count) == (2, 2, 4, 4)
 
 
 def test_g8_a_report_that_was_held_up_does_not_take_back_a_newer_one_7_2() -> None:

@@ -75,7 +75,7 @@ class AuthorityModel(RuleBasedStateMachine):
             self.flush()
             assert self.shard.answers[token] <= max(
                 min(self.bound[cell] for cell in self.cells(keys)), self.shard.known()
-            ), "an owner is told more than anybody claimed"
+            ), "an owner is sent more than anybody claimed"
 
     @rule(choice=st.integers(0, 50), value=st.integers(0, 30), flush=st.booleans())
     def report(self, choice: int, value: int, flush: bool) -> None:
@@ -147,16 +147,16 @@ class AuthorityModel(RuleBasedStateMachine):
         assert self.shard.known() == target
 
     def shard_pieces(self) -> list[KeyInterval]:
-        told = self.shard.core.explain(COMPUTATION, 0)
-        assert told is not None
-        return [row.member for row in told.rows if isinstance(row.member, KeyInterval)]
+        answer = self.shard.core.explain(COMPUTATION, 0)
+        assert answer is not None
+        return [row.member for row in answer.rows if isinstance(row.member, KeyInterval)]
 
     @invariant()
     def never_leads(self) -> None:
         """G7: nothing was broadcast beyond what every live owner has claimed. (Going back is asserted in Shard.)"""
         assert self.shard.known() <= min(self.bound.values())
-        told = self.shard.core.explain(COMPUTATION, 0)
-        assert told is None or min(row.watermark for row in told.rows) >= self.shard.known()
+        answer = self.shard.core.explain(COMPUTATION, 0)
+        assert answer is None or min(row.watermark for row in answer.rows) >= self.shard.known()
 
     @invariant()
     def every_key_has_exactly_one_share(self) -> None:

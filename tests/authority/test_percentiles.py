@@ -33,7 +33,7 @@ class Asked(Shard):
     """A shard that is asked for percentiles; nothing that it answers goes back, through restarts too."""
 
     def __init__(self, *arguments: object) -> None:
-        self.told: dict[tuple[str, int], int] = {}
+        self.published: dict[tuple[str, int], int] = {}
         super().__init__(*arguments)  # type: ignore[arg-type]
 
     def ask(self, points: int, computation: str = COMPUTATION, *, answer: bool = True) -> int:
@@ -44,8 +44,8 @@ class Asked(Shard):
             return MIN_TIMESTAMP
         self.flush()
         value = self.answers[token]
-        assert value >= self.told.get((computation, points), MIN_TIMESTAMP), "it went back"
-        self.told[computation, points] = value
+        assert value >= self.published.get((computation, points), MIN_TIMESTAMP), "it went back"
+        self.published[computation, points] = value
         return value
 
     def tell(
@@ -93,7 +93,7 @@ def test_who_does_not_tell_holds_the_value_at_its_low_watermark_7_2() -> None:
     shard.tell(RIGHT, 2, 9, None)
     assert shard.ask(P99) == 9
     shard.time = 1_000
-    assert shard.ask(P50) == 9, "what was told before it was asked says nothing of now"
+    assert shard.ask(P50) == 9, "what was published before it was asked says nothing of now"
     shard.tell(LEFT, 1, 5, work(*range(100, 300)))
     shard.tell(RIGHT, 2, 9, work())
     assert shard.ask(P99) == 102
@@ -167,8 +167,8 @@ async def test_owners_are_asked_when_somebody_asks_7_2(serve: Serve) -> None:
             await owner.accept(COMPUTATION, keys, sequencer)
             owner.report(WatermarkReport(COMPUTATION, keys, sequencer, 3))
         await owner.accept(COMPUTATION, LEFT, 1)
-        told = await reader.percentile(COMPUTATION, P99)
-        assert (told.watermark_us, told.member_count, told.silent_count) == (100, 2, 0)
+        explanation = await reader.percentile(COMPUTATION, P99)
+        assert (explanation.watermark_us, explanation.member_count, explanation.silent_count) == (100, 2, 0)
         assert set(asked) == {COMPUTATION}
         before = len(asked)
         await reader.explain(COMPUTATION)
@@ -186,8 +186,8 @@ async def test_nobody_waits_for_long_for_who_says_nothing_7_2(serve: Serve) -> N
         await silent.accept(COMPUTATION, ALL_KEYS, 1)
         silent.report(WatermarkReport(COMPUTATION, ALL_KEYS, 1, 7))
         await silent.accept(COMPUTATION, ALL_KEYS, 1)
-        told = await silent.percentile(COMPUTATION, P99)
-        assert (told.member_count, told.silent_count) == (1, 1)
-        assert told.watermark_us in (MIN_TIMESTAMP, 7)
+        explanation = await silent.percentile(COMPUTATION, P99)
+        assert (explanation.member_count, explanation.silent_count) == (1, 1)
+        assert explanation.watermark_us in (MIN_TIMESTAMP, 7)
         with pytest.raises(RequestError, match="nothing was ever accepted"):
             await silent.percentile("unknown.1", P99)

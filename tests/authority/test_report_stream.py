@@ -191,7 +191,7 @@ async def test_g8_a_new_stream_begins_with_every_report_7_2(serve: Serve) -> Non
             await stream.close()
 
 
-async def test_a_stream_that_fails_again_and_again_is_told_of(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_stream_that_fails_again_and_again_is_reported(caplog: pytest.LogCaptureFixture) -> None:
     tried, often = count(1), asyncio.Event()
 
     async def nowhere() -> tuple[WatermarkServiceAsyncStub, str]:

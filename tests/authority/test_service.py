@@ -28,8 +28,8 @@ QUICK = Backoff(first=0.01, largest=0.05)
 
 
 def client(served: Served, refused: list[WatermarkReport] | None = None, refresh: float = 10.0) -> WatermarkClient:
-    heard = refused if refused is not None else []
-    return WatermarkClient(served.where, on_refused=heard.append, refresh=refresh, backoff=QUICK)
+    received = refused if refused is not None else []
+    return WatermarkClient(served.where, on_refused=received.append, refresh=refresh, backoff=QUICK)
 
 
 def said(
@@ -142,8 +142,8 @@ async def test_g7_a_watch_that_falls_back_on_a_deposed_shard_does_not_go_back_4_
         owner.forget(COMPUTATION, ALL_KEYS)
         served.address = zombie
         await served.kill()
-        heard = await asyncio.wait_for(anext(updates), patience(5))
-        assert heard == {COMPUTATION: BroadcastUpdate(20, ((ALL_KEYS, 1),))}
+        received = await asyncio.wait_for(anext(updates), patience(5))
+        assert received == {COMPUTATION: BroadcastUpdate(20, ((ALL_KEYS, 1),))}
     assert served.shells[0].stopped is None
 
 
@@ -220,9 +220,9 @@ async def test_g8_still_values_are_sent_again_so_that_silence_means_something(se
         for watermark in range(60):
             owner.report(said(watermark, 2, RIGHT))
             await asyncio.sleep(0.005)
-        told = await owner.explain(COMPUTATION)
-    assert [row.watermark_us for row in told.holding] == [10]
-    assert told.holding[0].silence_us < 200_000
+        answer = await owner.explain(COMPUTATION)
+    assert [row.watermark_us for row in answer.holding] == [10]
+    assert answer.holding[0].silence_us < 200_000
 
 
 async def test_g8_explain_over_the_wire(serve: Serve) -> None:
@@ -234,9 +234,14 @@ async def test_g8_explain_over_the_wire(serve: Serve) -> None:
         updates = owner.watch([COMPUTATION])
         owner.report(said(30, 2, RIGHT))
         await reaches(updates, 10)
-        told = await owner.explain(COMPUTATION, limit=1)
-        assert (told.watermark_us, told.interval_count, told.holding_count, len(told.intervals)) == (10, 2, 1, 1)
-        (row,) = told.holding
+        answer = await owner.explain(COMPUTATION, limit=1)
+        assert (answer.watermark_us, answer.interval_count, answer.holding_count, len(answer.intervals)) == (
+            10,
+            2,
+            1,
+            1,
+        )
+        (row,) = answer.holding
         assert (row.keys, row.sequencer) == (common_pb2.KeyInterval(start=b"", end=b"m"), 1)
         assert (row.hold.kind, row.hold.subject, row.input_watermark_us) == (pb.HOLD_KIND_TIMER, "britney", 99)
         assert row.HasField("silence_us")
@@ -258,8 +263,8 @@ async def test_injector_processes_over_the_wire_5_2(serve: Serve) -> None:
         updates = master.watch([INJECTOR])
         assert (await anext(updates))[INJECTOR].sequencers == (("a", 1),)
         await until(lambda: served.registry.get_sample_value("millwheel_authority_reports_total") == 1)
-        told = await master.explain(INJECTOR)
-        assert [(row.process, row.hold.kind) for row in told.holding] == [("b", pb.HOLD_KIND_INJECTOR)]
+        answer = await master.explain(INJECTOR)
+        assert [(row.process, row.hold.kind) for row in answer.holding] == [("b", pb.HOLD_KIND_INJECTOR)]
         await process.accept(INJECTOR, "b", 2)
         process.report(WatermarkReport(INJECTOR, "b", 2, 5, idle=True))
         await reaches(updates, 10, INJECTOR)
@@ -292,7 +297,7 @@ async def test_g7_what_an_earlier_connection_brings_late_counts_for_nothing_5_2(
     assert (row.watermark_us, row.idle) == (20, False)
 
 
-async def test_g8_a_report_that_cannot_be_sent_is_told_and_tried_again(
+async def test_g8_a_report_that_cannot_be_sent_is_reported_and_tried_again(
     serve: Serve, caplog: pytest.LogCaptureFixture
 ) -> None:
     served = await serve(None)

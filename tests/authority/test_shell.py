@@ -179,9 +179,9 @@ async def test_g3_a_deposed_shard_stops_and_never_broadcasts_7_2() -> None:
             await call()
     with pytest.raises(AuthorityStoppedError):
         zombie.explain(COMPUTATION)
-    told = successor.explain(COMPUTATION)
-    assert told is not None
-    assert (told.watermark, told.rows[0].sequencer) == (MIN_TIMESTAMP, 1)
+    answer = successor.explain(COMPUTATION)
+    assert answer is not None
+    assert (answer.watermark, answer.rows[0].sequencer) == (MIN_TIMESTAMP, 1)
     await successor.close()
     await zombie.close()
 

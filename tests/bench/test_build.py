@@ -1,4 +1,4 @@
-"""What the compiled build rests on, as far as it can be told without a compiler; `make test-compiled` does the rest."""
+"""What the compiled build rests on, as far as it can be seen without a compiler; `make test-compiled` does the rest."""
 
 from __future__ import annotations
 

@@ -19,12 +19,12 @@ SETTINGS = MasterSettings(poll_loads_every=milliseconds(50))
 
 
 async def healthy(cli: Cli) -> dict[str, Any]:
-    """What it tells as soon as all is well; the last it told if that does not come."""
+    """What it shows as soon as all is well; the last that it showed if that does not come."""
     found: dict[str, Any] = {}
     for _ in range(20):
-        told = await cli("cluster", "health", "-o", "json")
-        found = json.loads(told.out)
-        assert told.code == (0 if found["healthy"] else 1)
+        shown = await cli("cluster", "health", "-o", "json")
+        found = json.loads(shown.out)
+        assert shown.code == (0 if found["healthy"] else 1)
         assert bool(found["problems"]) is not found["healthy"]
         if found["healthy"]:
             break
@@ -37,17 +37,17 @@ async def test_everything_that_is_wrong_is_named_and_exits_1() -> None:
         await shell.leading()
         cli = Cli(address)
         await cli("topology", "submit", GOOD)
-        told = await cli("cluster", "health")
-        assert told.code == 1
-        assert "there are no workers: start `millwheel worker run`" in told.out
-        assert "no process serves authority shard 0: start `millwheel authority run`" in told.out
-        assert "3 intervals, 3 without an owner, 0 starting from others" in told.out
+        shown = await cli("cluster", "health")
+        assert shown.code == 1
+        assert "there are no workers: start `millwheel worker run`" in shown.out
+        assert "no process serves authority shard 0: start `millwheel authority run`" in shown.out
+        assert "3 intervals, 3 without an owner, 0 starting from others" in shown.out
         await register_worker(coordinator, "w1", "127.0.0.1:1")
         await register_authority(coordinator, "127.0.0.1:2")
-        told = await cli("cluster", "health")
-        assert told.code == 1
-        assert "worker w1 at 127.0.0.1:1 has reported no load lately" in told.out
-        assert "authority shard 0 at 127.0.0.1:2 does not answer" in told.out
+        shown = await cli("cluster", "health")
+        assert shown.code == 1
+        assert "worker w1 at 127.0.0.1:1 has reported no load lately" in shown.out
+        assert "authority shard 0 at 127.0.0.1:2 does not answer" in shown.out
     await coordinator.close()
 
 

@@ -55,6 +55,6 @@ def test_check_names_files_that_cannot_be_read(tmp_path: Path) -> None:
 
 
 def test_secrets_have_no_flags() -> None:
-    told = run("show", "--help").stdout
-    assert "--store-username" in told
-    assert "password" not in told.lower().replace("username", "")
+    shown = run("show", "--help").stdout
+    assert "--store-username" in shown
+    assert "password" not in shown.lower().replace("username", "")

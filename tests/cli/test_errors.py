@@ -62,19 +62,19 @@ async def test_with_o_json_an_error_is_json_on_stderr(cli: Cli) -> None:
         (("topology", "list", "--adress", "x", "-o", "json"), 2, "USAGE"),
         (("topology", "list", "--address", "a b", "-o", "json"), 5, "ADDRESS_INVALID"),
     ):
-        told = await cli(*arguments)
-        assert (told.code, told.out) == (code, "")
-        error = json.loads(told.err.splitlines()[-1])["error"]
+        shown = await cli(*arguments)
+        assert (shown.code, shown.out) == (code, "")
+        error = json.loads(shown.err.splitlines()[-1])["error"]
         assert (error["exit_code"], error["reason"]) == (code, reason)
-    told = await cli("topology", "describe", "nix", "-o", "yaml")
-    assert (told.code, told.err.splitlines()[:2]) == (3, ["error:", "  exit_code: 3"])
+    shown = await cli("topology", "describe", "nix", "-o", "yaml")
+    assert (shown.code, shown.err.splitlines()[:2]) == (3, ["error:", "  exit_code: 3"])
 
 
-async def test_a_script_that_does_not_say_yes_is_told_to(cli: Cli) -> None:
+async def test_a_script_that_does_not_say_yes_is_asked_to(cli: Cli) -> None:
     await cli("topology", "submit", GOOD)
-    told = await cli("topology", "cancel", "sample")
-    assert told.code == 2
-    assert "pass --yes" in told.err
+    shown = await cli("topology", "cancel", "sample")
+    assert shown.code == 2
+    assert "pass --yes" in shown.err
     answered = await cli("topology", "cancel", "sample", "-o", "json", typed="n\n")
     assert answered.code == 1
     assert json.loads(answered.err.splitlines()[-1])["error"]["message"] == "aborted"
@@ -107,8 +107,8 @@ async def test_submit_succeeds_once_the_server_has_started(tmp_path: Path) -> No
         stdout=asyncio.subprocess.DEVNULL,
     )
     try:
-        told = await submit
-        assert (told.code, told.out) == (0, "topology sample is running (version 1)\n"), told.err
+        shown = await submit
+        assert (shown.code, shown.out) == (0, "topology sample is running (version 1)\n"), shown.err
     finally:
         server.terminate()
         assert await server.wait() == 0

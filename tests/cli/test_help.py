@@ -33,7 +33,7 @@ def test_every_argument_and_option_is_explained() -> None:
     assert silent == []
 
 
-def test_helps_speak_of_what_is_not_of_who_was_told() -> None:
+def test_helps_speak_of_what_is_in_plain_words() -> None:
     odd = ("told", "whoever", "whatever", "nobody", "anew")
     found = [
         f"{path}: {word}"

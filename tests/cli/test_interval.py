@@ -1,4 +1,4 @@
-"""The interval commands against a real master, with workers that tell loads and are told of handovers."""
+"""The interval commands against a real master, with workers that report loads and are notified of handovers."""
 
 from __future__ import annotations
 
@@ -45,9 +45,9 @@ async def cluster() -> AsyncIterator[Cluster]:
 
 
 async def listed(cli: Cli, place: str = "sample/counter") -> list[dict[str, object]]:
-    told = await cli("interval", "list", place, "-o", "json")
-    assert told.code == 0, told.err
-    found = json.loads(told.out)
+    shown = await cli("interval", "list", place, "-o", "json")
+    assert shown.code == 0, shown.err
+    found = json.loads(shown.out)
     assert isinstance(found, list)
     return found
 
@@ -84,9 +84,9 @@ async def test_move_split_and_merge_show_what_there_is_now(cluster: Cluster) -> 
 
 async def test_a_split_without_a_key_halves_the_load_or_says_why_it_cannot(cluster: Cluster) -> None:
     cli = cluster.cli
-    told = await cli("interval", "split", "sample/counter", "--key", "a")
-    assert (told.code, told.out) == (6, "")
-    assert "has not reported its keys' load yet" in told.err
+    shown = await cli("interval", "split", "sample/counter", "--key", "a")
+    assert (shown.code, shown.out) == (6, "")
+    assert "has not reported its keys' load yet" in shown.err
     for worker in cluster.workers.values():
         worker.sample = {b"a": 0.3, b"c": 0.3, b"f": 0.4}
     rows = await listed(cli)
@@ -121,19 +121,19 @@ async def test_what_cannot_be_is_said_with_its_exit_code(cluster: Cluster) -> No
         (("list", "sampel"), 3, "did you mean 'sample'"),
         (("list", "a/b/c"), 5, "write TOPOLOGY/COMPUTATION"),
     ]
-    for told, (arguments, code, part) in zip(
+    for shown, (arguments, code, part) in zip(
         await asyncio.gather(*(cluster.cli("interval", *arguments) for arguments, _, _ in wrong)), wrong, strict=True
     ):
-        assert (told.code, told.out) == (code, ""), arguments
-        assert part in told.err, arguments
+        assert (shown.code, shown.out) == (code, ""), arguments
+        assert part in shown.err, arguments
 
 
 async def test_an_empty_key_is_refused_by_command_and_server(cluster: Cluster) -> None:
     cli, before = cluster.cli, await listed(cluster.cli)
     for verb, option in (("split", "--key"), ("split", "--at"), ("move", "--key"), ("merge", "--key")):
-        told = await cli("interval", verb, "sample/counter", option, "")
-        assert (told.code, told.out) == (2, "")
-        assert "an empty key" in told.err
+        shown = await cli("interval", verb, "sample/counter", option, "")
+        assert (shown.code, shown.out) == (2, "")
+        assert "an empty key" in shown.err
     whole = IntervalName(journal=str(before[0]["journal"]))
     async with ControlClient(cli.address) as client:
         with pytest.raises(RequestError, match="empty key") as caught:

@@ -39,17 +39,17 @@ async def explained(server: Server, part: str) -> Finished:
     """What explain says, as soon as it says ``part``."""
     until = asyncio.get_running_loop().time() + 15
     while True:
-        told = await run_cli(server.address, "watermark", "explain", "words/count")
-        assert told.code == 0, told.err
-        if part in told.out or asyncio.get_running_loop().time() > until:
-            assert part in told.out
-            return told
+        answer = await run_cli(server.address, "watermark", "explain", "words/count")
+        assert answer.code == 0, answer.err
+        if part in answer.out or asyncio.get_running_loop().time() > until:
+            assert part in answer.out
+            return answer
 
 
 async def test_g8_explain_names_whatever_holds_a_watermark_back(server: Server) -> None:
-    told = await explained(server, "no injector process has announced itself")
-    assert "low watermark of words/count: -inf" in told.out
-    assert "words/count waits for source spoken  (-inf)" in told.out
+    answer = await explained(server, "no injector process has announced itself")
+    assert "low watermark of words/count: -inf" in answer.out
+    assert "words/count waits for source spoken  (-inf)" in answer.out
     async with Injector(server.address, "spoken", process="reader", topology=program.words) as injector:
         await injector.send(Word("plain"), timestamp=1_000_000)
         await injector.advance(2_000_000)
@@ -67,8 +67,8 @@ async def test_g8_explain_names_whatever_holds_a_watermark_back(server: Server) 
         await explained(server, "1970-01-01T00:00:10Z")
         await injector.send(Word("fail"), timestamp=11_000_000)
         await injector.advance(20_000_000)
-        told = await explained(server, "key 'fail' waits for its next attempt")
-        assert "a record that it received is not committed" in told.out
+        answer = await explained(server, "key 'fail' waits for its next attempt")
+        assert "a record that it received is not committed" in answer.out
         await server.kill()
         gone = await run_cli(server.address, "watermark", "explain", "words/count")
         assert gone.code == 4
@@ -81,7 +81,7 @@ async def test_g8_a_process_that_is_gone_for_good_is_finished_by_an_operator_5_2
         await gone.advance(1_000_000)
     async with Injector(server.address, "spoken", process="reader", topology=program.words) as injector:
         await injector.idle()
-        told = await explained(server, "injector process 'gone'")
+        answer = await explained(server, "injector process 'gone'")
         await injector.advance(5_000_000)
         unknown = await run_cli(server.address, "injector", "finish", "spoken", "gnoe", "--yes")
         assert unknown.code == 3
@@ -89,9 +89,9 @@ async def test_g8_a_process_that_is_gone_for_good_is_finished_by_an_operator_5_2
         asked = await run_cli(server.address, "injector", "finish", "spoken", "gone")
         assert asked.code == 2
         assert "for good?" in asked.err
-        told = await run_cli(server.address, "injector", "finish", "spoken", "gone", "--yes", "-o", "json")
-        assert told.code == 0, told.err
-        assert json.loads(told.out) == {"stream": "spoken", "process": "gone", "state": "finished"}
+        answer = await run_cli(server.address, "injector", "finish", "spoken", "gone", "--yes", "-o", "json")
+        assert answer.code == 0, answer.err
+        assert json.loads(answer.out) == {"stream": "spoken", "process": "gone", "state": "finished"}
         again = await run_cli(server.address, "injector", "finish", "spoken", "gone", "--yes")
         assert again.code == 6
         assert "has finished, and that is final" in again.err
@@ -159,15 +159,15 @@ async def test_show_has_a_row_for_each_source_and_computation(server: Server) ->
 async def test_explain_of_what_was_cancelled_says_so(server: Server) -> None:
     cancelled = await run_cli(server.address, "topology", "cancel", "words", "--yes")
     assert cancelled.code == 0, cancelled.err
-    told = await explained(server, "held by words/count: its topology is cancelled")
-    assert "worker's log" not in told.out
+    answer = await explained(server, "held by words/count: its topology is cancelled")
+    assert "worker's log" not in answer.out
 
 
 async def test_key_inspect_shows_state_timers_and_holds(server: Server) -> None:
     async with Injector(server.address, "spoken", process="reader", topology=program.words) as injector:
         await injector.send_many([Word("hold")] * 3, [3_000_000] * 3)
-    told = await run_cli(server.address, "key", "inspect", "words/count", "hold", "-o", "json")
-    found = json.loads(told.out)
+    answer = await run_cli(server.address, "key", "inspect", "words/count", "hold", "-o", "json")
+    found = json.loads(answer.out)
     assert found["state"]["times"] == 3
     assert [(one["tag"], one["timestamp_us"], one["clock"]) for one in found["timers"]] == [
         ("hold", 9_000_000, "watermark")
@@ -189,6 +189,6 @@ async def test_what_is_named_wrongly_is_said(server: Server) -> None:
         (("watermark", "show", "wrds"), 3, "did you mean 'words'"),
         (("watermark", "shw"), 2, "Did you mean"),
     ]:
-        told = await run_cli(server.address, *arguments)
-        assert (told.code, told.out) == (code, ""), arguments
-        assert part in told.err, arguments
+        answer = await run_cli(server.address, *arguments)
+        assert (answer.code, answer.out) == (code, ""), arguments
+        assert part in answer.err, arguments

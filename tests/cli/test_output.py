@@ -114,7 +114,7 @@ def test_no_failure_shows_a_traceback(capsys: pytest.CaptureFixture[str], monkey
     monkeypatch.delenv("MILLWHEEL_DEBUG", raising=False)
     for error in (KeyboardInterrupt(), FileNotFoundError(2, "No such file", "x.py"), ValueError("odd")):
         explain(error)
-    told = capsys.readouterr().err.splitlines()
-    assert told[:2] == ["interrupted", "error: x.py: No such file"]
-    assert len(told) == 3
+    shown = capsys.readouterr().err.splitlines()
+    assert shown[:2] == ["interrupted", "error: x.py: No such file"]
+    assert len(shown) == 3
     assert exit_code_of(KeyboardInterrupt()) == 130

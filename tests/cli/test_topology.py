@@ -105,11 +105,11 @@ async def test_what_does_not_exist_is_named_with_the_nearest_and_exits_3(cli: Cl
     assert "did you mean 'sample'" in found.err
 
 
-async def test_everything_wrong_with_a_topology_is_told_at_once_and_exits_5(cli: Cli) -> None:
+async def test_everything_wrong_with_a_topology_is_reported_at_once_and_exits_5(cli: Cli) -> None:
     for verb in ("validate", "submit"):
-        told = await cli("topology", verb, f"{HERE / 'sample.py'}:bad")
-        assert told.code == 5
-        assert "querys" in told.err
+        shown = await cli("topology", verb, f"{HERE / 'sample.py'}:bad")
+        assert shown.code == 5
+        assert "querys" in shown.err
     as_json = await cli("topology", "validate", f"{HERE / 'sample.py'}:bad", "-o", "json")
     assert as_json.code == 5
     assert all(set(problem) == {"where", "message"} for problem in json.loads(as_json.out))
@@ -124,11 +124,11 @@ async def test_validate_checks_against_the_cluster_when_asked_to(cli: Cli) -> No
     other = HERE / "sample_changed.py"
     other.write_text(changed)
     try:
-        told = await cli("topology", "validate", f"{other}:good", "--remote")
+        shown = await cli("topology", "validate", f"{other}:good", "--remote")
     finally:
         other.unlink()
-    assert told.code == 5
-    assert "another topology of this name" in told.err
+    assert shown.code == 5
+    assert "another topology of this name" in shown.err
 
 
 @pytest.mark.parametrize(
@@ -142,33 +142,33 @@ async def test_validate_checks_against_the_cluster_when_asked_to(cli: Cli) -> No
     ],
 )
 async def test_code_that_cannot_be_used_is_explained_without_a_server(target: str, part: str) -> None:
-    told = await Cli("127.0.0.1:1")("topology", "validate", target)
-    assert (told.code, told.out) == (5, "")
-    assert part in told.err
+    shown = await Cli("127.0.0.1:1")("topology", "validate", target)
+    assert (shown.code, shown.out) == (5, "")
+    assert part in shown.err
 
 
 async def test_a_server_that_is_not_there_exits_4_and_says_what_to_do() -> None:
-    told = await Cli("127.0.0.1:1")("topology", "list")
-    assert (told.code, told.out) == (4, "")
-    assert "cannot reach a MillWheel server at 127.0.0.1:1 (Connection refused)" in told.err
-    assert "start-dev" in told.err
+    shown = await Cli("127.0.0.1:1")("topology", "list")
+    assert (shown.code, shown.out) == (4, "")
+    assert "cannot reach a MillWheel server at 127.0.0.1:1 (Connection refused)" in shown.err
+    assert "start-dev" in shown.err
 
 
 async def test_a_drain_that_does_not_end_in_time_says_what_it_waits_for(cli: Cli) -> None:
     await cli("topology", "submit", GOOD)
-    told = await cli("topology", "drain", "sample", "--wait", "0.8")
-    assert told.code == 4
-    assert "still drains after 0.8 s, waiting for" in told.err
-    assert "do not answer" in told.err
+    shown = await cli("topology", "drain", "sample", "--wait", "0.8")
+    assert shown.code == 4
+    assert "still drains after 0.8 s, waiting for" in shown.err
+    assert "do not answer" in shown.err
 
 
 async def test_a_wrong_command_line_exits_2() -> None:
-    told = await Cli("127.0.0.1:1")("topology", "lsit")
-    assert told.code == 2
-    assert "Did you mean" in told.err
+    shown = await Cli("127.0.0.1:1")("topology", "lsit")
+    assert shown.code == 2
+    assert "Did you mean" in shown.err
 
 
-async def test_the_version_is_told_as_text_and_json() -> None:
+async def test_the_version_is_shown_as_text_and_json() -> None:
     cli = Cli("127.0.0.1:1")
     assert (await cli("version")).out.startswith("millwheel 0.1.0 (Python 3.")
     assert json.loads((await cli("version", "-o", "json")).out)["millwheel"] == "0.1.0"

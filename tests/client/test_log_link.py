@@ -1,4 +1,4 @@
-"""A subscriber is told why the log's owner ended its call, however many requests it had still to send."""
+"""A subscriber learns why the log's owner ended its call, however many requests it had still to send."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class Late:
         return getattr(self.call, name)
 
 
-async def test_a_call_that_ends_while_it_begins_is_told_why(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_call_that_ends_while_it_begins_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
     class Stub:
         def __init__(self, channel: Any) -> None:
             self.real = subscription_pb2_grpc.SubscriptionServiceStub(channel)

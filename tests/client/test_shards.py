@@ -13,9 +13,9 @@ from prometheus_client import CollectorRegistry
 from millwheel.authority.service import WatermarkServicer
 from millwheel.authority.shell import AuthorityShell
 from millwheel.client import watermarks
-from millwheel.client.shards import ShardedWatermarks, shard_is_away
+from millwheel.client.shards import ShardedWatermarks
 from millwheel.model.keys import KeyInterval
-from millwheel.rpc.failures import RequestError
+from millwheel.rpc.failures import RequestError, authority_is_away
 from millwheel.rpc.server import bind, create_server
 from millwheel.rpc.v1.watermark_pb2_grpc import add_WatermarkServiceServicer_to_server
 from millwheel.rpc.watermarks import WatermarkReport
@@ -39,7 +39,7 @@ class Shards:
 
     async def address_of(self, shard: Hashable) -> str:
         if shard not in self._addresses:
-            raise shard_is_away(str(shard))
+            raise authority_is_away(f"shard {shard}")
         return self._addresses[shard]
 
     async def start(self, shard: str, *, anew: bool = False) -> None:
@@ -69,7 +69,7 @@ def report(computation: str, watermark: int) -> WatermarkReport:
     return WatermarkReport(computation, ALL, 1, watermark, watermark)
 
 
-async def test_g7_each_computation_is_told_by_its_own_shard_and_found_when_that_moves_7_2() -> None:
+async def test_g7_each_computation_is_reported_by_its_own_shard_and_found_when_that_moves_7_2() -> None:
     shards = Shards()
     await shards.start("1")
     await shards.start("2")
@@ -91,7 +91,7 @@ async def test_g7_each_computation_is_told_by_its_own_shard_and_found_when_that_
                 await shards.end("2")
                 client.report(report("a.1", 6))
                 client.report(report("b.2", 7))
-                with pytest.raises(RequestError, match="no process serves"):
+                with pytest.raises(RequestError, match="the low watermark authority of shard 2 cannot"):
                     await client.explain("b.2")
                 await shards.start("2", anew=True)
                 async for update in updates:

@@ -1,4 +1,4 @@
-"""Settings from a file, the environment and flags: which of them counts, and how mistakes are told."""
+"""Settings from a file, the environment and flags: which of them counts, and how mistakes are shown."""
 
 from __future__ import annotations
 
@@ -64,14 +64,16 @@ def test_lists_paths_and_booleans_from_text() -> None:
     assert settings.worker.packages == Path("~/code").expanduser()
 
 
-def test_all_mistakes_are_told_at_once_each_with_its_place_and_what_is_allowed(tmp_path: Path) -> None:
+def test_all_mistakes_are_reported_at_once_each_with_its_place_and_what_is_allowed(tmp_path: Path) -> None:
     path = write(
         tmp_path,
         '[store]\nkeyspce = "a"\nreplication = 3\nkind = "casandra"\n\n'
         '[rpc]\ninsecure = "yes"\n\n[coordinater]\na = 1\n',
     )
-    told = problems(path, {"MILLWHEEL_STORE_KEYSPCE": "x", "MILLWHEEL_WORKER_PROCESSES": "many"}, worker__cache_mib="0")
-    assert "8 problems" in told
+    shown = problems(
+        path, {"MILLWHEEL_STORE_KEYSPCE": "x", "MILLWHEEL_WORKER_PROCESSES": "many"}, worker__cache_mib="0"
+    )
+    assert "8 problems" in shown
     for part in (
         f"{path}:2: store.keyspce is unknown (did you mean 'keyspace'?): [store] has kind, contact_points,",
         f"{path}:3: store.replication is 3: it takes a string",
@@ -82,11 +84,11 @@ def test_all_mistakes_are_told_at_once_each_with_its_place_and_what_is_allowed(t
         "environment variable MILLWHEEL_WORKER_PROCESSES: worker.processes is 'many': it takes a whole number",
         "flag --worker-cache-mib: worker.cache_mib is '0': it takes a number from 1",
     ):
-        assert part in told
+        assert part in shown
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "shown"),
     [
         ("[worker]\nprocesses = true\n", "worker.processes is True: it takes a whole number"),
         ("[worker]\nprocesses = 1.5\n", "worker.processes is 1.5: it takes a whole number"),
@@ -102,8 +104,8 @@ def test_all_mistakes_are_told_at_once_each_with_its_place_and_what_is_allowed(t
         ("store", "the file is not TOML"),
     ],
 )
-def test_what_a_setting_may_not_be(tmp_path: Path, text: str, told: str) -> None:
-    assert told in problems(write(tmp_path, text))
+def test_what_a_setting_may_not_be(tmp_path: Path, text: str, shown: str) -> None:
+    assert shown in problems(write(tmp_path, text))
 
 
 def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
@@ -111,13 +113,13 @@ def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
 
 
 def test_a_secret_is_in_no_message(tmp_path: Path) -> None:
-    told = problems(write(tmp_path, "[store]\npassword = 12345\n"))
-    assert "12345" not in told
-    assert "store.password is what is given: it takes a string" in told
+    shown = problems(write(tmp_path, "[store]\npassword = 12345\n"))
+    assert "12345" not in shown
+    assert "store.password is what is given: it takes a string" in shown
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "shown"),
     [
         (
             '[rpc]\nlisten = "0.0.0.0:7433"\n',
@@ -134,8 +136,8 @@ def test_a_secret_is_in_no_message(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_what_settings_may_not_say_together(tmp_path: Path, text: str, told: str) -> None:
-    assert told in problems(write(tmp_path, text))
+def test_what_settings_may_not_say_together(tmp_path: Path, text: str, shown: str) -> None:
+    assert shown in problems(write(tmp_path, text))
 
 
 @pytest.mark.parametrize(
@@ -177,9 +179,9 @@ def test_lines_of_settings() -> None:
 
 def test_values_that_no_type_of_python_holds_are_mistakes_with_a_place(tmp_path: Path) -> None:
     """They ended the daemon with a traceback."""
-    told = problems(write(tmp_path, f"[worker]\nlease_seconds = {'9' * 400}\n"))
-    assert "millwheel.toml:2" in told
-    assert "a finite number" in told
+    shown = problems(write(tmp_path, f"[worker]\nlease_seconds = {'9' * 400}\n"))
+    assert "millwheel.toml:2" in shown
+    assert "a finite number" in shown
     assert "nests" in problems(write(tmp_path, "[worker]\nlease_seconds = " + "[" * 5_000))
     assert "takes a path" in problems(write(tmp_path, '[worker]\npackages = "~nobody-of-this-name/x"\n'))
     assert "NUL" in problems(write(tmp_path, '[worker]\npackages = "a\\u0000b"\n'))

@@ -1,4 +1,4 @@
-"""One leader at a time, whatever it believes (section 7.1: a replicated master)."""
+"""One leader at a time, also if a former one believes that it leads (section 7.1: a replicated master)."""
 
 from __future__ import annotations
 

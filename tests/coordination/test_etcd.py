@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from deploy.local.child import free_ports
-from deploy.local.etcd import EtcdCluster, TlsFiles
+from deploy.local.etcd import EtcdCluster, EtcdTlsFiles
 from millwheel.coordination.contract import (
     Change,
     CompactedError,
@@ -31,7 +31,7 @@ from tests.patience import patience
 from tests.proxy import CuttingProxy
 
 CERTIFICATES = Path(__file__).parents[1] / "rpc" / "certificates"
-TLS = TlsFiles(CERTIFICATES / "one-ca.pem", CERTIFICATES / "one.pem", CERTIFICATES / "one.key")
+TLS = EtcdTlsFiles(CERTIFICATES / "one-ca.pem", CERTIFICATES / "one.pem", CERTIFICATES / "one.key")
 
 
 @asynccontextmanager
@@ -321,17 +321,17 @@ async def test_users_and_what_their_roles_allow(tmp_path: Path) -> None:
         plain = EtcdSettings(cluster.endpoints)
         wrong = EtcdSettings(cluster.endpoints, username="mill", password="wrong")
         elsewhere = EtcdSettings(cluster.endpoints, username="mill", password="right", prefix="theirs/")
-        for settings, told in (
+        for settings, notified in (
             (plain, "set coordinator.username"),
             (wrong, "correct coordinator.username"),
             (elsewhere, "give user mill"),
         ):
             async with opened(settings) as coordinator:
-                with pytest.raises(CoordinatorUnavailableError, match=told) as caught:
+                with pytest.raises(CoordinatorUnavailableError, match=notified) as caught:
                     await coordinator.transact([], [Put("k", b"")])
                 assert "wrong" not in str(caught.value)
                 watch: Any = coordinator.watch("", 0)
-                with pytest.raises(CoordinatorUnavailableError, match=told):
+                with pytest.raises(CoordinatorUnavailableError, match=notified):
                     await asyncio.wait_for(anext(watch), patience(10))
 
 
@@ -343,7 +343,7 @@ def test_a_password_is_not_printed() -> None:
 
 
 async def test_a_value_that_is_damaged_or_anothers_is_named_and_not_served(coordinator: EtcdCoordinator) -> None:
-    """Values had no checksum: whatever stood there was taken for a record."""
+    """Values had no checksum: any bytes were taken for a record."""
     await coordinator.transact([], [Put("topologies/t", b"whole"), Put("topologies/u", b"other")])
     first = await coordinator.list("")
     raw = etcd_pb2.RangeRequest(key=coordinator._keyspace.key("topologies/t"))

@@ -26,7 +26,7 @@ def members(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EtcdCluster]:
 
 @pytest.fixture(autouse=True)
 def all_serve(members: EtcdCluster) -> Iterator[None]:
-    """Whatever a test does to members is made good after it."""
+    """All that a test does to members is made good after it."""
     yield
     for number in range(3):
         members.resume(number)

@@ -46,7 +46,7 @@ async def test_an_overdue_lease_ends_before_the_next_transaction_decides() -> No
     await coordinator.close()
 
 
-async def test_a_watch_that_lags_beyond_the_history_is_told() -> None:
+async def test_a_watch_that_lags_beyond_the_history_is_notified() -> None:
     coordinator = MemoryCoordinator(history=3)
     for number in range(5):
         await coordinator.transact([], [Put("a", b"%d" % number)])

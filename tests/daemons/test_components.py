@@ -60,8 +60,8 @@ async def test_wrong_credentials_are_named_and_each_process_of_a_worker_register
         "worker.packages": tmp_path / "packages",
     }
     async with DaemonProcess("worker", tmp_path / "wrong.log", {**settings, "store.password": "mistaken"}) as worker:
-        told = await worker.line("set store.username and store.password to a role that may log in")
-        assert told["level"] == "error"
+        shown = await worker.line("set store.username and store.password to a role that may log in")
+        assert shown["level"] == "error"
         assert "mistaken" not in worker.log.read_text()
     coordinator = EtcdCoordinator(EtcdSettings(etcd().endpoints, f"{name}/"))
     try:

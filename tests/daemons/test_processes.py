@@ -33,7 +33,7 @@ def worker(place: Path) -> dict[str, object]:
     return {**embedded(place), "worker.packages": place / "packages", "worker.id": "w"}
 
 
-async def test_a_master_serves_and_ends_when_it_is_told_to(tmp_path: Path) -> None:
+async def test_a_master_serves_and_ends_when_it_is_asked_to(tmp_path: Path) -> None:
     async with DaemonProcess("master", tmp_path / "log", embedded(tmp_path)) as master:
         ready = await master.line("ready")
         assert await is_serving(ready["address"])
@@ -82,7 +82,7 @@ async def test_what_is_not_there_yet_is_waited_for_and_named(tmp_path: Path) -> 
         await database.close()
 
 
-async def test_who_waits_can_be_told_to_stop(tmp_path: Path) -> None:
+async def test_who_waits_can_be_stopped(tmp_path: Path) -> None:
     settings = {"coordinator.endpoints": "127.0.0.1:1"}
     async with DaemonProcess("master", tmp_path / "log", settings) as master:
         await master.line("waiting for etcd at 127.0.0.1:1")
@@ -117,7 +117,7 @@ async def test_the_second_signal_ends_it_at_once(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("settings", "code", "told"),
+    ("settings", "code", "shown"),
     [
         ({"rpc.listen": "0.0.0.0:0"}, 5, "rpc.listen (environment variable MILLWHEEL_RPC_LISTEN): 0.0.0.0:0 is not"),
         ({"rpc.listn": "x"}, 5, "MILLWHEEL_RPC_LISTN: it names no setting (did you mean 'MILLWHEEL_RPC_LISTEN'?)"),
@@ -126,7 +126,7 @@ async def test_the_second_signal_ends_it_at_once(tmp_path: Path) -> None:
     ],
 )
 async def test_what_cannot_be_ends_it_with_a_word_and_a_code(
-    tmp_path: Path, settings: dict[str, str], code: int, told: str
+    tmp_path: Path, settings: dict[str, str], code: int, shown: str
 ) -> None:
     with socket.socket() as holder:
         holder.bind(("127.0.0.1", 0))
@@ -135,7 +135,7 @@ async def test_what_cannot_be_ends_it_with_a_word_and_a_code(
         given = {name: value.replace("TAKEN", taken) for name, value in settings.items()}
         async with DaemonProcess("master", tmp_path / "log", {**embedded(tmp_path), **given}) as master:
             assert await master.ended() == code
-    assert told in master.log.read_text()
+    assert shown in master.log.read_text()
     assert "Traceback" not in master.log.read_text()
 
 
@@ -147,8 +147,8 @@ async def test_a_worker_of_several_processes_dies_whole_and_mends_its_parts(tmp_
         second = await daemon.line("process 1 runs")
         await daemon.line("listening", process=1)
         os.kill(second["pid"], signal.SIGKILL)
-        told = await daemon.line("process 1 ended (by signal SIGKILL); it is started again in")
-        assert told["level"] == "error"
+        shown = await daemon.line("process 1 ended (by signal SIGKILL); it is started again in")
+        assert shown["level"] == "error"
         await eventually(lambda: len(_pids(daemon)) == 3)
         assert _alive(first["pid"])
         daemon.send(signal.SIGKILL)

@@ -62,7 +62,7 @@ async def say(cluster: Together, name: str, words: list[str], first: int) -> Non
             await injector.send({"text": word}, timestamp=mw.Timestamp(1 + position), position=position)
 
 
-async def heard(cluster: Together, name: str, count: int) -> list[str]:
+async def received(cluster: Together, name: str, count: int) -> list[str]:
     found: list[str] = []
     stream = f"{name}-said"
     async with (
@@ -81,12 +81,12 @@ async def test_topologies_whose_modules_clash_and_versions_of_one_run_side_by_si
         await submit(cluster, program(tmp_path / "a", "one", "hears"))
         await submit(cluster, program(tmp_path / "b", "two", "repeats"))
         await asyncio.gather(say(cluster, "one", ["x", "y"], 0), say(cluster, "two", ["x", "y"], 0))
-        assert await heard(cluster, "one", 2) == ["hears x 1", "hears y 1"]
-        assert await heard(cluster, "two", 2) == ["repeats x 1", "repeats y 1"]
+        assert await received(cluster, "one", 2) == ["hears x 1", "hears y 1"]
+        assert await received(cluster, "two", 2) == ["repeats x 1", "repeats y 1"]
         before = (await cluster.catalog()).topologies["two"]
         await submit(cluster, program(tmp_path / "c", "one", "heard"), update=True)
         await cluster.until(lambda known: not known.topologies["one"].switching)
         await asyncio.gather(say(cluster, "one", ["x", "z"], 2), say(cluster, "two", ["x"], 2))
-        assert await heard(cluster, "one", 4) == ["heard x 2", "heard z 1", "hears x 1", "hears y 1"]
-        assert await heard(cluster, "two", 3) == ["repeats x 1", "repeats x 2", "repeats y 1"]
+        assert await received(cluster, "one", 4) == ["heard x 2", "heard z 1", "hears x 1", "hears y 1"]
+        assert await received(cluster, "two", 3) == ["repeats x 1", "repeats x 2", "repeats y 1"]
         assert (await cluster.catalog()).topologies["two"] == before, "it has heard nothing of the other's update"

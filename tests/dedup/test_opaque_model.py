@@ -29,8 +29,8 @@ class OpaqueModel(ReceiverRules):
         for item in self.upstream.unacked.values():
             self.current.run(item)
 
-    @rule(by=st.integers(0, 20), deaf=st.booleans(), told=subset)
-    def work_flows(self, by: int, deaf: bool, told: int) -> None:
+    @rule(by=st.integers(0, 20), deaf=st.booleans(), reported=subset)
+    def work_flows(self, by: int, deaf: bool, reported: int) -> None:
         """What usually happens: sent, taken, committed, ACKed; the watermark follows, and some receivers hear of it."""
         for copy in self.current.copies(self.current.outbox(), self.receivers):
             self.send(copy, True)
@@ -38,7 +38,7 @@ class OpaqueModel(ReceiverRules):
         self.owner_commits()
         self.upstream.advance(self.upstream.watermark + by)
         self.owner_reports()
-        for receiver in chosen(self.receivers.all, told):
+        for receiver in chosen(self.receivers.all, reported):
             self._broadcast(receiver, self.broadcasts[-1])
 
     @rule(by=st.integers(1, 20))

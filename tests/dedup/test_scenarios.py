@@ -79,7 +79,7 @@ def test_g1_a_retired_sequence_is_asked_for_and_not_taken_8() -> None:
 
 
 def test_g1_collection_learns_the_broadcasts_sequencers_first_8() -> None:
-    """A zombie that states no watermark is told by its sequencer alone."""
+    """A zombie that states no watermark is recognised by its sequencer alone."""
     dedup = Dedup(ALL_KEYS, "r1")
     commit(dedup, OpaqueIds([X]), sender=weak(1))
     dedup.advance("weak.1", 1_000, 0, [(ALL_KEYS, 2)])

@@ -73,7 +73,7 @@ OPAQUE: Rules = [
     (6, "upstream_advances", {"by": _number(1, 20)}),
     (6, "owner_runs", {"bits": _BITS}),
     (6, "owner_sends", {"bits": _BITS, "arrives": _flag(0.6)}),
-    (8, "work_flows", {"by": _number(0, 20), "deaf": _flag(0.3), "told": _BITS}),
+    (8, "work_flows", {"by": _number(0, 20), "deaf": _flag(0.3), "reported": _BITS}),
     (3, "zombie_runs_any_input", {"at": _SOME, "old": _number(0, 12)}),
     (4, "zombie_sends", {"at": _SOME, "bits": _BITS, "watermark": _flag(0.3)}),
     (3, "owner_commits", {}),

@@ -1,7 +1,7 @@
 """The receiving side of the model tests: intervals that crash, replay, split and merge, and a naive record of effects.
 
 The naive model is one counter of effects by record. A record's identity is known to the test alone:
-whatever the ids and marks say, no identity may take effect twice, none may be ACKed without effect.
+for any ids and marks, no identity may take effect twice, none may be ACKed without effect.
 """
 
 from __future__ import annotations
@@ -185,7 +185,7 @@ class Receiver:
             self.dedup.abandon(verdict, [index])
 
     def crash(self, applied: bool) -> None:
-        """Lose the memory; the entry in flight is in the journal if ``applied``, and nobody was told."""
+        """Lose the memory; the entry in flight is in the journal if ``applied``, and nobody was notified."""
         if self.flight is not None and applied:
             self.deltas.append(self.flight[1])
             for verdict, index in self.flight[2]:

@@ -45,16 +45,16 @@ def main() -> int:
     parser.add_argument("--members", type=int, default=3, help="of etcd")
     parser.add_argument("--seed", type=int, default=1, help="of the load")
     parser.add_argument("--check", type=Path, help="check a history that was recorded, and do nothing else")
-    told = parser.parse_args()
-    if told.check:
-        return _report(told.check, [])
-    chosen = [one for one in FAULTS if one.name.startswith(tuple(told.only.split(",")))]
+    options = parser.parse_args()
+    if options.check:
+        return _report(options.check, [])
+    chosen = [one for one in FAULTS if one.name.startswith(tuple(options.only.split(",")))]
     if not chosen:
-        parser.error(f"no fault is called {told.only}: there are {names}")
-    return run_to_end(_run(told, chosen), BUILD / "faults")
+        parser.error(f"no fault is called {options.only}: there are {names}")
+    return run_to_end(_run(options, chosen), BUILD / "faults")
 
 
-async def _run(told: argparse.Namespace, chosen: Sequence[Fault]) -> int:
+async def _run(options: argparse.Namespace, chosen: Sequence[Fault]) -> int:
     place, recorded = BUILD / "faults", BUILD / "faults" / "history.jsonl"
     shutil.rmtree(place, ignore_errors=True)
     written, began = History(recorded), time.monotonic()
@@ -62,10 +62,10 @@ async def _run(told: argparse.Namespace, chosen: Sequence[Fault]) -> int:
     try:
         async with (
             asyncio.timeout(_PATIENCE),
-            cluster(place, say, nodes=told.nodes, members=told.members, disk="900m") as found,
+            cluster(place, say, nodes=options.nodes, members=options.members, disk="900m") as found,
         ):
             await found.submit()
-            load = Load(found.address, written, told.seed, say)
+            load = Load(found.address, written, options.seed, say)
             async with asyncio.TaskGroup() as group:
                 loading = group.create_task(load.run())
                 await _befall(found, load, written, chosen, missed)
@@ -94,7 +94,7 @@ async def _befall(found: Cluster, load: Load, written: History, chosen: Sequence
         if await _normal(load, found):
             written.add(Mended(wall_micros(), fault.name, True))
         else:
-            missed.append(f"{fault.name}: after {_RECOVERY:.0f} s, {load.lag.told()}")
+            missed.append(f"{fault.name}: after {_RECOVERY:.0f} s, {load.lag.as_text()}")
             say(missed[-1])
 
 
@@ -117,7 +117,7 @@ def _report(recorded: Path, missed: list[str]) -> int:
     for line in table(found):
         print(line)
     for violation in violations[:_SHOWN]:
-        print(f"VIOLATION: {violation.kind}: {violation.told} ({_during(violation, struck)})", file=sys.stderr)
+        print(f"VIOLATION: {violation.kind}: {violation.text} ({_during(violation, struck)})", file=sys.stderr)
     for one in missed:
         print(f"NOT RECOVERED: {one}", file=sys.stderr)
     kinds = {kind: sum(one.kind == kind for one in violations) for kind in ("lost", "repeated", "early")}
@@ -135,8 +135,8 @@ def _during(violation: Violation, struck: Sequence[Struck]) -> str:
 
 
 def _write(path: Path, found: Sequence[Recovery], violations: Sequence[Violation]) -> None:
-    told = {"faults": found, "violations": violations}
-    path.write_bytes(msgspec.json.format(msgspec.json.encode(told), indent=2))
+    report = {"faults": found, "violations": violations}
+    path.write_bytes(msgspec.json.format(msgspec.json.encode(report), indent=2))
     say(f"written to {path}")
 
 

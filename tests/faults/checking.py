@@ -33,7 +33,7 @@ class Violation:
 
     kind: str
     at: int
-    told: str
+    text: str
 
 
 def check(events: Iterable[Event]) -> list[Violation]:
@@ -89,8 +89,8 @@ class Checker:
                 if self._clocks_wrong_until == _INFINITY:
                     self._clocks_wrong_until = event.at + _CLOCKS_SETTLE
 
-    def _bad(self, kind: str, at: int, told: str) -> None:
-        self.violations.append(Violation(kind, at, told))
+    def _bad(self, kind: str, at: int, text: str) -> None:
+        self.violations.append(Violation(kind, at, text))
 
     def _received(self, event: Received) -> None:
         kind_of = STREAMS[event.stream]
@@ -107,16 +107,16 @@ class Checker:
 
     def _came_once(self, stream: str, source: str, position: int, key: str, group: str, at: int) -> None:
         """``key`` or ``group``: empty where the stream does not say."""
-        record, told = (source, position), f"record {position} of {source} in {stream}"
+        record, text = (source, position), f"record {position} of {source} in {stream}"
         sent = self._sent.get(record)
         if sent is None:
-            self._bad("invented", at, told)
+            self._bad("invented", at, text)
             return
         if record in self._came[stream]:
-            self._bad("repeated", at, told)
+            self._bad("repeated", at, text)
         self._came[stream].add(record)
         if (key and key != sent[0]) or group != sent[1]:
-            self._bad("wrong", at, f"{told}: it was sent with key {sent[0]} and group {sent[1]}, not {key} and {group}")
+            self._bad("wrong", at, f"{text}: it was sent with key {sent[0]} and group {sent[1]}, not {key} and {group}")
 
     def _count(self, stream: str, name: str, number: int, at: int) -> None:
         numbers = self._numbers[stream, name]
@@ -143,16 +143,16 @@ class Checker:
             self._bad("early", at, f"window {value.end} of {value.key}: no watermark was there")
 
     def _rung(self, value: Rung, at: int) -> None:
-        told = f"bell {value.number} of {value.key}"
+        text = f"bell {value.number} of {value.key}"
         if (value.key, value.number) in self._bells:
-            self._bad("repeated", at, told)
+            self._bad("repeated", at, text)
         self._bells.add((value.key, value.number))
         if value.number % BELL:
-            self._bad("invented", at, told)
+            self._bad("invented", at, text)
         if value.now < value.due:
-            self._bad("early", at, f"{told}: by its own clock, by {value.due - value.now} us")
+            self._bad("early", at, f"{text}: by its own clock, by {value.due - value.now} us")
         if at < value.due and at > self._clocks_wrong_until:
-            self._bad("early", at, f"{told}: by {value.due - at} us")
+            self._bad("early", at, f"{text}: by {value.due - at} us")
 
     # What has to have come in the end.
 

@@ -23,7 +23,7 @@ _LISTEN: Final = "--rpc-listen="
 
 
 class Clocks:
-    """The clocks of all daemons, told from outside."""
+    """The clocks of all daemons, set from outside."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder

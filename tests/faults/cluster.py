@@ -103,8 +103,8 @@ class Cluster:
             while True:
                 for number, endpoint in enumerate(self.etcd.endpoints):
                     with suppress(OSError, ValueError, KeyError):
-                        told = await asyncio.to_thread(etcd_status, endpoint)
-                        if told["header"]["member_id"] == told["leader"]:
+                        status = await asyncio.to_thread(etcd_status, endpoint)
+                        if status["header"]["member_id"] == status["leader"]:
                             return number
                 await asyncio.sleep(0.2)
 
@@ -119,7 +119,7 @@ class Cluster:
         return len(health.workers) == len(self.daemons.workers) and all(owned)
 
     def _named(self, address: str) -> str:
-        """The daemon there. Clients are told other hosts, with the same ports."""
+        """The daemon there. Clients get other hosts, with the same ports."""
         ports = {one.rpartition(":")[2]: name for name, one in self.daemons.addresses.items()}
         return ports[address.rpartition(":")[2]]
 
@@ -177,9 +177,9 @@ async def cluster(
         place / "cassandra", nodes, heap_mebibytes=512, broadcast=through, commitlog_mebibytes=commitlog
     )
     clocks = Clocks(place / "clocks")
-    told = through(settings_of(etcd, cassandra, _NAME)) + _MORE + settings
-    told = told.replace("[coordinator]", f"[coordinator]\nhistory_seconds = {history}", 1)
-    daemons = Daemons(place, told, say, code=clocks.code())
+    text = through(settings_of(etcd, cassandra, _NAME)) + _MORE + settings
+    text = text.replace("[coordinator]", f"[coordinator]\nhistory_seconds = {history}", 1)
+    daemons = Daemons(place, text, say, code=clocks.code())
     with small_disk(cassandra.nodes[-1].config.folder, disk) as mounted:
         async with Links(lambda: {name: one.pid for name, one in daemons.services.processes.items()}) as links:
             for name, address in _servers(etcd, cassandra, daemons).items():

@@ -52,7 +52,7 @@ class Struck(msgspec.Struct, tag="struck", tag_field="what", frozen=True):
 
     at: int
     fault: str
-    told: str = ""
+    text: str = ""
     clock: bool = False
 
 

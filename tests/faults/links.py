@@ -27,7 +27,7 @@ _TABLES: Final = (Path("/proc/net/tcp"), Path("/proc/net/tcp6"))
 
 
 def through(address: str) -> str:
-    """Where others are told that the server at ``address`` is. Takes text that has several, too."""
+    """Where the server at ``address`` is, as others see it. Takes text that has several, too."""
     return address.replace("127.0.0.", "127.0.1.")
 
 
@@ -43,10 +43,10 @@ class _Rule:
 
 
 class Links:
-    """Use it as ``async with``; whatever is under way ends with the block."""
+    """Use it as ``async with``; all that is under way ends with the block."""
 
     def __init__(self, pids: Callable[[], Mapping[str, int]]) -> None:
-        """``pids``: of the processes whose links can be told apart, by name; the others are called "client"."""
+        """``pids``: of the processes whose links can be distinguished, by name; the others are called "client"."""
         self._pids = pids
         self._rules: list[_Rule] = []
         self._links: Counter[tuple[str, str]] = Counter()
@@ -138,7 +138,7 @@ class Links:
             forth.close()
 
     async def _pump(self, client: str, server: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """One way, until it ends; then the other end is told so."""
+        """One way, until it ends; then the other end is notified."""
         with suppress(OSError):
             while data := await reader.read(_PIECE):
                 await self._passing(client, server)

@@ -75,7 +75,7 @@ class Lag:
             elif event.stream in self._records:
                 self._records[event.stream].pop((value[-2], value[-1]), None)
 
-    def told(self) -> str:
+    def as_text(self) -> str:
         """What is waited for."""
         due = [end for _, end in self._windows if end in self._due]
         records = {name: len(waiting) for name, waiting in self._records.items()}
@@ -177,7 +177,7 @@ async def ended(load: Load, loading: asyncio.Task[None], missed: list[str]) -> N
     load.stop()
     done, _ = await asyncio.wait([loading], timeout=_END)
     if not done:
-        missed.append(f"the streams have not ended after {_END:.0f} s: {load.lag.told()}")
+        missed.append(f"the streams have not ended after {_END:.0f} s: {load.lag.as_text()}")
         loading.cancel()
 
 

@@ -28,7 +28,7 @@ svg{display:block}.l{display:inline-block;margin-right:14px}.s{display:inline-bl
 vertical-align:middle;margin-right:5px}pre{background:#f4f4f4;padding:10px;width:fit-content}"""
 
 
-def page(title: str, times: Sequence[float], figures: Mapping[str, Sequence[float]], told: Sequence[str]) -> str:
+def page(title: str, times: Sequence[float], figures: Mapping[str, Sequence[float]], text: Sequence[str]) -> str:
     """``times``: seconds. ``figures``: a column for each name, whose last word is its kind."""
     charts = []
     for kind, heading in _TITLES.items():
@@ -37,7 +37,7 @@ def page(title: str, times: Sequence[float], figures: Mapping[str, Sequence[floa
         large = {name: ours.pop(name) for name in list(ours) if name.startswith("cassandra")}
         charts.append(_chart(heading, times, ours))
         charts.append(_chart(heading if kind == "data_mb" else f"{heading} (Cassandra)", times, large))
-    lines = escape("\n".join(told))
+    lines = escape("\n".join(text))
     return (
         f"<!doctype html><meta charset=utf-8><title>{escape(title)}</title><style>{_STYLE}</style>"
         f"<h1>{escape(title)}</h1>{''.join(charts)}<h2>Verdicts</h2><pre>{lines}</pre>"

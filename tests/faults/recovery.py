@@ -1,4 +1,4 @@
-"""How long it took until all was as before a fault, told from the history. Pure.
+"""How long it took until all was as before a fault, read from the history. Pure.
 
 The delay of a record is from when it was sent to when all that two stages made of it was received; that of a window,
 from when its last source had promised that nothing older comes. Both are back to normal after the last one that took
@@ -37,7 +37,7 @@ class Recovery:
     """``lasted``: seconds until we mended it; ``silent``: the longest time without a result."""
 
     fault: str
-    told: str
+    text: str
     lasted: float
     silent: float
     records: Delays
@@ -59,7 +59,7 @@ class _Arrivals:
         self.windows: list[_Arrival] = []
         self._sent: dict[tuple[str, int], int] = {}
         self._promised: dict[str, list[tuple[int, int]]] = defaultdict(list)
-        """By source: watermarks, and when they were told."""
+        """By source: watermarks, and when they were published."""
 
     def take(self, event: Event) -> None:
         match event:
@@ -101,7 +101,7 @@ def recoveries(events: Iterable[Event]) -> list[Recovery]:
         found.append(
             Recovery(
                 fault.fault,
-                fault.told,
+                fault.text,
                 (mended.get((fault.fault, False), fault.at) - fault.at) / 1e6,
                 _silent([one.at for one in arrivals.records], fault.at, until),
                 _delays(arrivals.records, fault.at, until),

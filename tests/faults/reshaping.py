@@ -1,4 +1,4 @@
-"""Moves, splits and merges, one after the other, of whatever the load runs on."""
+"""Moves, splits and merges, one after the other, of all that the load runs on."""
 
 from __future__ import annotations
 

@@ -39,29 +39,35 @@ def main() -> int:
     parser.add_argument("--nodes", type=int, default=1, help="of Cassandra")
     parser.add_argument("--members", type=int, default=1, help="of etcd")
     parser.add_argument("--seed", type=int, default=1)
-    told = parser.parse_args()
-    return run_to_end(_run(told), BUILD / "soak")
+    options = parser.parse_args()
+    return run_to_end(_run(options), BUILD / "soak")
 
 
-async def _run(told: argparse.Namespace) -> int:
+async def _run(options: argparse.Namespace) -> int:
     place = BUILD / "soak"
     shutil.rmtree(place, ignore_errors=True)
     written, missed = History(place / "history.jsonl"), list[str]()
     try:
         async with cluster(
-            place, say, nodes=told.nodes, members=told.members, settings="balance = false\n", history=60, commitlog=64
+            place,
+            say,
+            nodes=options.nodes,
+            members=options.members,
+            settings="balance = false\n",
+            history=60,
+            commitlog=64,
         ) as found:
-            samples, load = await _soak(found, written, told, missed)
+            samples, load = await _soak(found, written, options, missed)
     finally:
         written.close()
     lines, grows = _verdicts(samples)
-    title = f"{told.minutes:g} minutes, {load.sent.total():,} records"
+    title = f"{options.minutes:g} minutes, {load.sent.total():,} records"
     (BUILD / "soak.html").write_text(page(title, samples.times, samples.figures, lines))
     for line in lines:
         print(line)
     violations = check(history.read(place / "history.jsonl"))
     for violation in violations[:_SHOWN]:
-        print(f"VIOLATION: {violation.kind}: {violation.told}", file=sys.stderr)
+        print(f"VIOLATION: {violation.kind}: {violation.text}", file=sys.stderr)
     for one in missed:
         print(f"FAILED: {one}", file=sys.stderr)
     print(f"{title}: {len(violations)} violations, {grows} of {len(samples.figures)} figures grow")
@@ -69,9 +75,11 @@ async def _run(told: argparse.Namespace) -> int:
     return 1 if violations or grows or missed else 0
 
 
-async def _soak(found: Cluster, written: History, told: argparse.Namespace, missed: list[str]) -> tuple[Samples, Load]:
+async def _soak(
+    found: Cluster, written: History, options: argparse.Namespace, missed: list[str]
+) -> tuple[Samples, Load]:
     await found.submit()
-    samples, load = Samples(found, BUILD / "soak.csv"), Load(found.address, written, told.seed, say)
+    samples, load = Samples(found, BUILD / "soak.csv"), Load(found.address, written, options.seed, say)
     reached: Counter[str] = Counter()
     workers = [f"worker-{number}.0" for number in range(1, len(found.daemons.workers) + 1)]
     async with asyncio.TaskGroup() as group:
@@ -79,12 +87,12 @@ async def _soak(found: Cluster, written: History, told: argparse.Namespace, miss
         await found.settled()
         others = [
             group.create_task(samples.run(_SAMPLE)),
-            group.create_task(reshape(found.client, workers, told.seed, _CHANGE, reached)),
+            group.create_task(reshape(found.client, workers, options.seed, _CHANGE, reached)),
         ]
-        for minute in range(1, int(told.minutes) + 1):
+        for minute in range(1, int(options.minutes) + 1):
             await asyncio.sleep(60)
-            say(f"{minute} min: {load.sent.total():,} records sent, {load.lag.told()}; {dict(reached)}")
-        await asyncio.sleep((told.minutes % 1) * 60)
+            say(f"{minute} min: {load.sent.total():,} records sent, {load.lag.as_text()}; {dict(reached)}")
+        await asyncio.sleep((options.minutes % 1) * 60)
         for task in others:
             task.cancel()
         await ended(load, loading, missed)

@@ -185,8 +185,8 @@ def test_a_subscriber_that_begins_anew_may_see_again_what_it_had_not_acked_and_o
     anew: list[Event] = [Subscribed(LATER, "totals", 3)]
     assert check([*events[:at], *anew, *again, *events[at:]]) == []
     anew = [Subscribed(LATER, "totals", 4)]
-    told = check([*events[:at], *anew, *again, *events[at:]])
-    assert {one.kind for one in told} == {"repeated"}
+    shown = check([*events[:at], *anew, *again, *events[at:]])
+    assert {one.kind for one in shown} == {"repeated"}
 
 
 def test_a_history_that_is_written_is_read_as_it_was(tmp_path: Path) -> None:

@@ -68,14 +68,14 @@ async def test_a_slow_link_takes_longer() -> None:
         assert loop.time() - began >= 0.2
 
 
-async def test_the_end_of_one_side_is_told_to_the_other() -> None:
+async def test_the_end_of_one_side_is_reported_to_the_other() -> None:
     async with echoed("worker 1") as (_, reader, writer):
         assert await said(reader, writer, b"one", 2.0) == b"one"
         writer.write_eof()
         assert await asyncio.wait_for(reader.read(), patience(2.0)) == b""
 
 
-async def test_who_cuts_is_told_what_is_cut() -> None:
+async def test_who_cuts_learns_what_is_cut() -> None:
     async with echoed("worker 1") as (links, reader, writer):
         assert await said(reader, writer, b"one", 2.0) == b"one"
         assert links.cut("worker 2", "*") == set()
@@ -97,7 +97,7 @@ with socket.socket() as connection:
 """
 
 
-async def test_processes_that_are_connected_from_one_port_are_told_apart() -> None:
+async def test_processes_that_are_connected_from_one_port_are_distinguished() -> None:
     """Nodes of a cluster have one port at several addresses: the system may give each connection the same of its own.
     A cut from Cassandra left one node out, whose connection was taken for another process's."""
     (port,) = free_ports(1, "0.0.0.0")

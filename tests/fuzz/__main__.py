@@ -32,9 +32,9 @@ def main() -> int:
             return 0
         tallies = asyncio.run(run(names, arguments.cases, arguments.seed, show=sys.stdout.isatty()))
     print(table(tallies))
-    unclear = [f"{one.surface}: {told}" for one in tallies for told in one.unclear]
-    for told in unclear[:20]:
-        print(f"\nUNCLEAR {told}")
+    unclear = [f"{one.surface}: {shown}" for one in tallies for shown in one.unclear]
+    for shown in unclear[:20]:
+        print(f"\nUNCLEAR {shown}")
     print(f"\n{len(unclear):,} unclear, seed {arguments.seed}, {time.monotonic() - began:,.0f} s; log: {log.name}")
     return 1 if unclear else 0
 

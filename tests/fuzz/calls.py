@@ -59,7 +59,7 @@ _OWN: Final = frozenset(
 
 
 class Faults(logging.Handler):
-    """Faults of the server's own that were logged, for nobody is told of them otherwise."""
+    """Faults of the server's own that were logged, for nobody sees them otherwise."""
 
     _SIGNS: Final = ("a fault", "internal error", "never retrieved", "Unexpected exception", "Exception in callback")
 
@@ -139,9 +139,9 @@ class Calls:
         except Unclear as error:
             raise Unclear(f"{method.path} with {[one[:300] for one in payloads]}: {error}") from None
         if self._faults.found:
-            told = self._faults.found.pop()
+            shown = self._faults.found.pop()
             self._faults.found.clear()
-            raise Unclear(f"{method.path} with {[one[:300] for one in payloads]}: a fault was logged: {told}")
+            raise Unclear(f"{method.path} with {[one[:300] for one in payloads]}: a fault was logged: {shown}")
         return status
 
     def _count(self, random: Random, method: Method) -> int:
@@ -204,11 +204,11 @@ class Calls:
 def _judged(error: grpc.aio.AioRpcError) -> str:
     """The status, if it is a clear one: of a kind that says what to do, and with a reason for programs."""
     status = error.code().name
-    told = from_rpc_error(error)
+    shown = from_rpc_error(error)
     if status == "DATA_LOSS":
-        raise Unclear(f"nothing is damaged, and yet: {told}")
+        raise Unclear(f"nothing is damaged, and yet: {shown}")
     if status == "UNIMPLEMENTED" and "not found" in (error.details() or "").lower():
         return status  # another role's service, which gRPC answers for
-    if status not in _CLEAR or not told.message or "grpc-status-details-bin" not in (error.trailing_metadata() or {}):
+    if status not in _CLEAR or not shown.message or "grpc-status-details-bin" not in (error.trailing_metadata() or {}):
         raise Unclear(f"{status}: {error.details()}")
     return status

@@ -1,4 +1,4 @@
-"""A small cluster over loopback gRPC whose workers judge duplicates for real, and fail when told to.
+"""A small cluster over loopback gRPC whose workers judge duplicates for real, and fail on request.
 
 Master and workers are this module's; the authority is the real one on a memory store.
 """
@@ -98,12 +98,12 @@ class Authority(WatermarkServicer):
     async def Report(self, request_iterator: Any, context: Any) -> Any:
         """When it may: until then reports are on their way."""
 
-        async def heard() -> AsyncIterator[Any]:
+        async def received() -> AsyncIterator[Any]:
             async for request in request_iterator:
                 await self.hearing.wait()
                 yield request
 
-        async for response in super().Report(heard(), context):
+        async for response in super().Report(received(), context):
             yield response
 
 

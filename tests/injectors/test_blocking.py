@@ -56,18 +56,18 @@ async def test_an_injector_that_cannot_open_leaves_no_thread_behind(server: DevS
     assert not [thread for thread in threading.enumerate() if thread.name == "millwheel-injector"]
 
 
-def use_after_fork(injector: BlockingInjector, told: Path) -> None:
+def use_after_fork(injector: BlockingInjector, reported: Path) -> None:
     try:
         injector.flush()
     except UsageError as error:
-        told.write_text(str(error))
+        reported.write_text(str(error))
     os._exit(0)
 
 
 @pytest.mark.filterwarnings("ignore:.*use of fork:DeprecationWarning")
 def test_an_injector_is_refused_after_a_fork(tmp_path: Path) -> None:
     injector = BlockingInjector("127.0.0.1:1", "orders")
-    process = multiprocessing.get_context("fork").Process(target=use_after_fork, args=(injector, tmp_path / "told"))
+    process = multiprocessing.get_context("fork").Process(target=use_after_fork, args=(injector, tmp_path / "reported"))
     process.start()
     process.join(patience(20))
-    assert "fork" in (tmp_path / "told").read_text()
+    assert "fork" in (tmp_path / "reported").read_text()

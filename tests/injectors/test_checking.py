@@ -73,7 +73,7 @@ def test_the_types_are_those_of_the_newest_routing_4_1() -> None:
     assert first_refused(types, routing(int), 1, "a") == 1
 
 
-def test_an_injector_may_be_told_not_to_check() -> None:
+def test_an_injector_may_be_set_not_to_check() -> None:
     assert first_refused(DeclaredTypes("orders", enabled=False), routing(int), "a") is None
 
 

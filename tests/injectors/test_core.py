@@ -351,7 +351,7 @@ def test_a_draining_stream_takes_no_more_and_delivers_what_it_has() -> None:
 @pytest.mark.parametrize(
     "after", [routing(one(name="log"), draining=True, revision=2), routing(one(name="d"), revision=2)]
 )
-def test_g1_what_ended_readers_did_not_take_is_not_told_to_be_in_5_2(after: StreamRouting) -> None:
+def test_g1_what_ended_readers_did_not_take_is_not_reported_to_be_in_5_2(after: StreamRouting) -> None:
     core = opened()
     (send,) = sends(add(core, [1, 2]))
     core.answered(send.token, ACKED, [1], "", 0)
@@ -511,7 +511,7 @@ def test_without_a_stated_skew_nothing_is_throttled_8_4() -> None:
     assert not core.throttled(1 << 60)
 
 
-def test_a_source_is_told_where_to_start_again_5_2() -> None:
+def test_a_source_learns_where_to_start_again_5_2() -> None:
     core = opened(of=routing(one(), one(Route(ALL_KEYS, "j2", "a"), name="d")))
     assert core.acknowledged(SCOPE) is None
     first = sends(add(core, range(3, 13)))

@@ -91,7 +91,7 @@ async def test_g7_who_waits_for_room_while_the_process_goes_idle_has_it_woken_fi
         check_once(made, 12)
 
 
-async def test_g7_a_process_wakes_where_the_others_are_not_where_it_heard_that_they_were_5_2() -> None:
+async def test_g7_a_process_wakes_where_the_others_are_not_where_it_knew_them_to_be_5_2() -> None:
     async with (
         cluster(1) as made,
         Injector(made.address, "s", process="a") as sleeper,
@@ -108,7 +108,7 @@ async def test_g7_a_process_wakes_where_the_others_are_not_where_it_heard_that_t
         made.watermarks.broadcasting.set()
 
 
-async def test_g7_a_process_that_wakes_while_its_idleness_is_on_its_way_sends_when_the_end_of_it_is_heard_5_2() -> None:
+async def test_g7_a_process_that_wakes_while_its_idleness_is_on_its_way_sends_when_its_end_is_known_5_2() -> None:
     """The authority knew it for one that takes part, as it wanted to be, and heard a moment later that it was idle."""
     async with (
         cluster(1, workers=1) as made,
@@ -127,7 +127,7 @@ async def test_g7_a_process_that_wakes_while_its_idleness_is_on_its_way_sends_wh
         await asyncio.wait_for(sending, patience(5))
 
 
-async def test_g7_a_waking_that_died_with_the_authority_that_heard_of_it_is_told_to_the_next_first_7_2() -> None:
+async def test_g7_a_waking_that_died_with_the_authority_that_noticed_it_is_reported_to_the_next_first_7_2() -> None:
     """One shard's process had heard it, and its successor, which had not, was taken to confirm that it is journaled."""
     async with (
         cluster(1, workers=1) as made,

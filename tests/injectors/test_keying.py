@@ -100,7 +100,7 @@ async def test_keys_that_are_found_here_are_asked_of_nobody() -> None:
     assert workers.asked == []
 
 
-async def test_g8_a_worker_is_told_of_a_record_that_has_no_key_here_and_may_know_it_4_2() -> None:
+async def test_g8_a_worker_is_notified_of_a_record_that_has_no_key_here_and_may_know_it_4_2() -> None:
     """Else only the injector's log would tell operators that records wait."""
     workers = Workers(refusing())
     column = await of_waiting(workers, "", "bob")

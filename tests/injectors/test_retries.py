@@ -14,10 +14,10 @@ from millwheel.client.injector import Injector
 from millwheel.client.injector.asking import RecordAsker
 from millwheel.client.injector.routing import ConsumerRouting
 from millwheel.client.injector.unkeyed import WaitingSummary
+from millwheel.rpc.clock import wall_now
 from millwheel.rpc.v1 import delivery_pb2 as wire
 from millwheel.rpc.v1 import inspection_pb2 as inspection
 from millwheel.server.dev_server import DevServer
-from millwheel.worker.shell.runloop import wall_now
 from tests.injectors.conftest import Submit
 from tests.patience import patience
 

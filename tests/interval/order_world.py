@@ -48,7 +48,7 @@ class Owner:
             )  # fmt: skip
             self.world.network.append((self.world.receiver(one.journal), sent))
 
-    def heard(self, answer: Acknowledge) -> None:
+    def received(self, answer: Acknowledge) -> None:
         token, full = answer.delivery.token, answer.outcome == FULL
         if self.gone:
             return
@@ -120,7 +120,7 @@ class Receiver:
         for one in out:
             if one.outcome != ACKED and not one.remaining:
                 self.unanswered.pop(id(one.delivery), None)
-            one.delivery.channel.heard(one)
+            one.delivery.channel.received(one)
 
     def arrive(self, one: Delivery) -> None:
         self.unanswered[id(one)] = one

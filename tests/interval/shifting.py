@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import random
 from typing import Any
 
 from millwheel.model.keys import KeyInterval
 from millwheel.worker.messages import CatalogChanged, Parent, PrepareRelease
 from tests.interval.world import Owner, Task, World, now_of
 
-__all__ = ["Released", "ShiftingWorld"]
+__all__ = ["Released", "SeededHistory", "ShiftingWorld"]
 
 
 class Released:
@@ -70,7 +71,7 @@ class ShiftingWorld(World):
             self.disconnected(journal)
 
     def prepare_release(self, which: int) -> None:
-        """An interval is told that it is to change hands soon."""
+        """An interval is notified that it is to change hands soon."""
         owners = [self.current[journal] for journal in sorted(self.current)]
         owner = owners[which % len(owners)]
         self.tasks.append(Task(owner, PrepareRelease(object())))
@@ -78,10 +79,10 @@ class ShiftingWorld(World):
     def handle(self, owner: Owner, event: Any) -> None:
         """Children that have let go say so, now and then."""
         super().handle(owner, event)
-        if owner.journal in self.parents and owner.core.independent and not self._told(owner.journal):
+        if owner.journal in self.parents and owner.core.independent and not self._reported(owner.journal):
             self.tasks.append(Task(None, Released(owner.journal)))
 
-    def _told(self, journal: str) -> bool:
+    def _reported(self, journal: str) -> bool:
         return any(isinstance(task.what, Released) and task.what.journal == journal for task in self.tasks)
 
     def perform(self, index: int, *, lose: bool = False, repeat: bool = False) -> None:
@@ -103,3 +104,25 @@ class ShiftingWorld(World):
         for owner in self.current.values():
             senders = owner.core.state.config.senders
             self.tasks.append(Task(owner, CatalogChanged(senders, retired=frozenset({journal}))))
+
+
+class SeededHistory:
+    """A history of such a world, chosen by a seed."""
+
+    world: ShiftingWorld
+
+    def __init__(self, seed: int) -> None:
+        self.chance = random.Random(seed)
+
+    def perform(self) -> None:
+        """Perform some tasks in any order. Some are lost or repeated."""
+        for _ in range(self.chance.randint(1, 40)):
+            if self.world.tasks:
+                how = self.chance.choice("pppppplr")
+                self.world.perform(self.chance.randrange(len(self.world.tasks)), lose=how == "l", repeat=how == "r")
+
+    def perform_in_order(self) -> None:
+        """Perform some tasks in the order in which they came."""
+        for _ in range(self.chance.randint(1, 80)):
+            if self.world.tasks:
+                self.world.perform(0)

@@ -1,4 +1,4 @@
-"""A store whose callers can be stopped between any two calls, for whatever may happen meanwhile."""
+"""A store whose callers can be stopped between any two calls, for all that may happen meanwhile."""
 
 from __future__ import annotations
 

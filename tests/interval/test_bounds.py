@@ -32,7 +32,7 @@ from tests.interval.solo import Solo
 
 
 class Grows(mw.Computation[tuple[str, str], str]):
-    """Keeps a state of the size that it is told, and produces as many values of 100 kB as it is told."""
+    """Keeps a state of the size that a record states, and produces as many values of 100 kB as it states."""
 
     def process_record(self, ctx: mw.Context[str], record: mw.Record[tuple[str, str]]) -> None:
         size, _, count = record.value[1].partition(" ")
@@ -95,7 +95,7 @@ def test_g13_no_entry_is_larger_than_the_store_takes(work: str) -> None:
 
 
 class Repeats(mw.Computation[tuple[str, str], None]):
-    """Produces as many empty values, or sets as many timers with the longest tags, as it is told."""
+    """Produces as many empty values, or sets as many timers with the longest tags, as a record states."""
 
     def process_record(self, ctx: mw.Context[None], record: mw.Record[tuple[str, str]]) -> None:
         what, _, count = record.value[1].partition(" ")
@@ -247,22 +247,22 @@ def test_rows_are_not_asked_to_be_flushed_while_a_commit_is_in_flight() -> None:
     assert alarm is None or alarm > solo.now
 
 
-def test_g13_senders_are_told_of_records_that_wait_by_halves() -> None:
+def test_g13_senders_are_notified_of_records_that_wait_by_halves() -> None:
     """Each commit named every record that still waited: quadratic for a delivery whose keys all wait."""
     intake = IntervalIntake()
     count = 1_000
     delivery: Any = Delivery("c", "j", "s", None, None, [b"k"] * count, [b""] * count, list(range(count)))  # type: ignore[arg-type]
     receipt = intake.admit(delivery, None, range(count))
     receipt.blocked.update(range(count))
-    told = []
+    answered = []
     for index in range(count):
         receipt.blocked.discard(index)
         intake.settle(receipt, [index])
         if receipt.open and receipt.worth_reporting():
-            receipt.told = receipt.open
-            told.append(receipt.open)
-    assert sum(told) < 3 * count
-    assert told[-1] == 1
+            receipt.answered = receipt.open
+            answered.append(receipt.open)
+    assert sum(answered) < 3 * count
+    assert answered[-1] == 1
     assert (intake.records, len(intake.pending)) == (0, 0)
 
 

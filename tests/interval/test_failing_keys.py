@@ -131,10 +131,10 @@ def test_g8_a_dead_letter_without_a_key_at_its_consumer_blocks_its_key_alone_4_2
     (failure,) = solo.core.failing.oldest(5)
     assert (failure.kind.error, failure.text) == ("ValueError", "no k"), "the hook's error is not hidden"
     assert failure.letter == said
-    (told,) = solo.take(HookFailed)
-    assert told.endless, "tests of topologies fail by it"
-    assert isinstance(told.error, ValueError)
-    assert f"ValueError: no k; {said} (attempt 1; it will be tried again)" in told.message
+    (reported,) = solo.take(HookFailed)
+    assert reported.endless, "tests of topologies fail by it"
+    assert isinstance(reported.error, ValueError)
+    assert f"ValueError: no k; {said} (attempt 1; it will be tried again)" in reported.message
     assert solo.core.explain_hold()[1].endswith("; its dead letter has no key")
     assert (solo.state.counts.records, solo.state.counts.dead_letters) == (1, 0)
     letters.route = route

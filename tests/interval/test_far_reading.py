@@ -77,7 +77,7 @@ def test_g8_timers_in_the_store_are_asked_for_though_memory_had_earlier_ones_tha
 
 
 def test_g8_timers_that_were_read_fire_though_what_was_in_line_is_never_appended_4_6_6_1_3() -> None:
-    """They waited for what was in line to be over, and then for an append, or whatever event came."""
+    """They waited for what was in line to be over, and then for an append, or any event that came."""
     solo, stored = with_far_timers(strong=False, exactly_once=False)
     solo.deliver(("k", "through", 2_000))
     (passing,) = solo.take(SendDelivery)

@@ -1,4 +1,4 @@
-"""Regressions: whatever a hook raises is its own failure (4.1), and an interval that stands still is still."""
+"""Regressions: all that a hook raises is its own failure (4.1), and an interval that stands still is still."""
 
 from __future__ import annotations
 
@@ -79,11 +79,11 @@ def test_g8_an_error_without_text_is_a_failure_like_any_other_4_1(what: str, pol
     solo.deliver(("k", what, 1), ("j", "fine", 2))
     solo.commit_all()
     (failed,) = solo.take(HookFailed)
-    told = "\\ud800" if what == "surrogate" else "(it has no text: its __str__ raised TypeError)"
-    assert f"WordlessError: {told} (attempt 1" in failed.message
+    reported = "\\ud800" if what == "surrogate" else "(it has no text: its __str__ raised TypeError)"
+    assert f"WordlessError: {reported} (attempt 1" in failed.message
     assert failed.message.encode()
     assert solo.core.failing.last is not None
-    assert solo.core.failing.last.text == told
+    assert solo.core.failing.last.text == reported
     assert solo.state.counts.dead_letters == (policy.action is mw.dead_letter().action)
 
 
@@ -144,7 +144,7 @@ def test_g1_a_hook_that_returns_something_fails_and_its_record_is_not_acked_4_1(
     """It was ACKed without any effect, at the first attempt or at one that runs alone."""
     made = []
     solo = Solo(Returns(lambda: made.append(make()) or made[-1]), on_failure=mw.retry(initial=seconds(1)))  # type: ignore[func-returns-value]
-    with warnings.catch_warnings(record=True) as told:
+    with warnings.catch_warnings(record=True) as reported:
         warnings.simplefilter("always")
         solo.deliver(("k", what, 1), ("j", "fine", 2))
         solo.watermark(10)
@@ -154,7 +154,7 @@ def test_g1_a_hook_that_returns_something_fails_and_its_record_is_not_acked_4_1(
         assert all(one.cancelled() for one in made if isinstance(one, asyncio.Future))
         made.clear()
         gc.collect()
-    assert not told, "no coroutine is left that was never awaited"
+    assert not reported, "no coroutine is left that was never awaited"
     first, second = solo.take(HookFailed)
     assert f"UsageError: Returns.process_{what} {said}" in first.message
     assert f"UsageError: Returns.process_{what} {said}" in second.message

@@ -171,7 +171,7 @@ def test_g13_deliveries_that_wait_for_a_sequence_to_be_looked_up_are_bounded() -
     assert "looked up" in refused[0].message
 
 
-def test_g13_what_is_heard_while_the_journal_is_read_is_kept_as_its_sum() -> None:
+def test_g13_what_is_received_while_the_journal_is_read_is_kept_as_its_sum() -> None:
     """A store that is away keeps an interval opening, and watermarks come every few milliseconds."""
     alive: list[int] = []
 
@@ -218,13 +218,15 @@ def test_g1_the_same_id_in_two_batches_makes_two_weak_productions_6_1_3() -> Non
 
 def test_g13_what_is_retired_is_forgotten_by_owners_and_by_those_that_take_over_6_1_1() -> None:
     spark = Sender("injector/in/spark", 1, None, INJECTOR)
-    told = CatalogChanged(frozenset({INJECTOR}), ended_injectors=frozenset({OWN.origin}), ended_queries=frozenset("q"))
+    reported = CatalogChanged(
+        frozenset({INJECTOR}), ended_injectors=frozenset({OWN.origin}), ended_queries=frozenset("q")
+    )
     solo = Solo(Seen())
     deliver(solo, PositionIds("in/p/0", 0, [1]), ["a"], 5)
     deliver(solo, BatchIds("q", 3, [id_of(1)]), ["b"], 5, spark)
     solo.commit_all()
-    taken = Solo(Seen(), entries=solo.entries, early=[told])
-    solo.handle(told)
+    taken = Solo(Seen(), entries=solo.entries, early=[reported])
+    solo.handle(reported)
     for one in (solo, taken):
         assert one.state.dedup.seen_ids == 0
         one.take(Acknowledge)

@@ -47,9 +47,9 @@ def shown(solo: Solo) -> dict[str, list[Any]]:
     return {key.decode(): settled(decode(cell.encoded)) for key, cell in solo.state.cells.items() if cell.encoded}
 
 
-def settled(told: list[tuple[int, str, int]]) -> list[tuple[int, str, int]]:
+def settled(reported: list[tuple[int, str, int]]) -> list[tuple[int, str, int]]:
     """Timers of one time fire in any order (4.6 says nothing of it): side by side, they are put in order of tags."""
-    runs = groupby(told, key=lambda one: None if one[1] in ("record", "late") else one[0])
+    runs = groupby(reported, key=lambda one: None if one[1] in ("record", "late") else one[0])
     return [one for at, run in runs for one in (run if at is None else sorted(run))]
 
 

@@ -107,7 +107,7 @@ def test_a_state_over_its_limit_fails_its_record_by_name_and_the_policy_counts_i
 
 
 def test_g14_a_late_record_of_a_key_that_waits_is_dropped_like_any_other_4_5() -> None:
-    """Run alone after a failure of its key, it reached user code whatever the policy said; it was counted each time."""
+    """Run alone after a failure of its key, it reached user code under any policy; it was counted each time."""
     log = Log()
     solo = Solo(log, late=mw.Late.DROP, on_failure=mw.retry(initial=seconds(1)))
     solo.watermark(100)

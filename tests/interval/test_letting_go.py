@@ -203,8 +203,8 @@ def test_letting_go_comes_before_new_work_when_somebody_waits_for_it_7_1() -> No
     assert not solo.take(AppendEntry), "what is ahead of the watermark waits for the base"
     assert not solo.take(ReleasePrepared)
     disk.serve(solo)
-    (told,) = solo.take(ReleasePrepared)
-    assert told.request == "who asks"
+    (reported,) = solo.take(ReleasePrepared)
+    assert reported.request == "who asks"
     assert solo.state.counts.records == RECORDS + 4
     assert [one.delivery for one in solo.take(Acknowledge)] == [ahead]
 
@@ -219,9 +219,9 @@ def test_a_journal_is_made_short_while_work_goes_on_7_1() -> None:
     solo.handle(PrepareRelease("who asks"))
     solo.deliver(("k", "v", 5))
     disk.serve(solo)
-    (told,) = solo.take(ReleasePrepared)
-    assert told.entries < 10
-    assert told.commit == solo.state.committed
+    (reported,) = solo.take(ReleasePrepared)
+    assert reported.entries < 10
+    assert reported.commit == solo.state.committed
     entries = solo.entries[solo.state.floor :]
     assert len(entries) == solo.state.committed - solo.state.floor
     solo.handle(PrepareRelease("again"))

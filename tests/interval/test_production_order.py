@@ -1,4 +1,4 @@
-"""What one key produces reaches each key and log in the order of its commits, whatever is refused or lost (G15)."""
+"""What one key produces reaches each key and log in the order of its commits, also after refusals and losses (G15)."""
 
 from __future__ import annotations
 
@@ -112,12 +112,12 @@ class Pair:
         if lost:
             self.again(one.token, full=False)
         else:
-            self.heard(one.journal, self.receiver(one.journal).arrive(one))
+            self.received(one.journal, self.receiver(one.journal).arrive(one))
 
     def receiver(self, journal: str) -> Receiver:
         return self.receivers.setdefault(journal, Receiver())
 
-    def heard(self, journal: str, answers: list[Any]) -> None:
+    def received(self, journal: str, answers: list[Any]) -> None:
         gone = not journal.startswith(f"j{self.version}")  # nothing that it does is committed any more
         for answer in answers:
             one = answer.delivery
@@ -155,7 +155,7 @@ class Pair:
             admission = Admission.REFUSED if what == "refuse" else Admission.WAITS
             self.receiver(journal).next = [Admission.TAKEN] * (which % 3) + [admission]
         elif what == "settle":
-            self.heard(journal, self.receiver(journal).settle([Admission.TAKEN, Admission.REFUSED][which % 2]))
+            self.received(journal, self.receiver(journal).settle([Admission.TAKEN, Admission.REFUSED][which % 2]))
         elif what == "go on":
             self.outbox.go_on()
         elif what == "restart":
@@ -175,7 +175,7 @@ class Pair:
             self.outbox.go_on()
             self.send()
             for journal in list(self.receivers):
-                self.heard(journal, self.receiver(journal).settle(Admission.TAKEN))
+                self.received(journal, self.receiver(journal).settle(Admission.TAKEN))
             while self.network:
                 one = self.network[0]
                 if one.journal.startswith(f"j{self.version}"):
@@ -249,7 +249,7 @@ def test_g15_a_refusal_has_what_follows_wait_and_go_on_from_there_4_1() -> None:
     ((one, order),) = pair.outbox.take_ready()
     assert (one.positions, order.asks, order.pending) == ([2 << INDEX_BITS], True, 0)
     assert order.after, "what the receiver has is not sent again"
-    pair.heard("j0", pair.receiver("j0").arrive(delivery(one, order)))
+    pair.received("j0", pair.receiver("j0").arrive(delivery(one, order)))
     assert len(pair.outbox.take_ready()) == 2, "twice as many, as the first was taken"
 
 

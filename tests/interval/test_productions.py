@@ -345,7 +345,7 @@ def test_g10_everything_is_sent_again_also_what_an_append_in_flight_stores() -> 
     assert solo.sent() == [("x", 1)]
 
 
-def test_g1_weak_productions_say_what_their_sender_has_heard_6_1_1() -> None:
+def test_g1_weak_productions_say_what_their_sender_has_received_6_1_1() -> None:
     """Receivers collect ids by the sender's watermark. It may pass a late record, up to what its causes' senders have
     reached; without being told so they forgot the id of a production that could still be sent again."""
     solo = weak()
@@ -354,7 +354,7 @@ def test_g1_weak_productions_say_what_their_sender_has_heard_6_1_1() -> None:
     assert send.delivery.sender.heard == 77
 
 
-def test_g13_watermarks_heard_while_the_journal_is_read_collect_ids_all_the_same() -> None:
+def test_g13_watermarks_received_while_the_journal_is_read_collect_ids_all_the_same() -> None:
     """They were applied to the dedup that recovery then replaced: ids stayed until the sender's next advance."""
     solo = Solo(Echo(), early=[SenderWatermarks({INJECTOR: 5})])
     source = solo.state.dedup._tables.computation(INJECTOR)

@@ -6,7 +6,6 @@ was split is longer than Hypothesis likes. ``python -m tests.interval.test_shift
 
 from __future__ import annotations
 
-import random
 import sys
 from collections import Counter
 from collections.abc import Callable
@@ -16,7 +15,7 @@ import pytest
 from millwheel.model.time import MAX_TIMESTAMP
 from tests.interval.checks import check_counts, check_productions_in_order, check_quiet, check_soft_state
 from tests.interval.programs import Event, Outside, topology
-from tests.interval.shifting import ShiftingWorld
+from tests.interval.shifting import SeededHistory, ShiftingWorld
 
 KEYS = ["a", "b", "m", "z"]
 GROUPS = ["g", "p"]
@@ -34,12 +33,12 @@ MODES = {
 }
 
 
-class History:
+class History(SeededHistory):
     """One history, chosen by a seed."""
 
     def __init__(self, seed: int, *, strong: bool, waiting: bool, late: bool, steady: bool = False) -> None:
         """``steady``: mappers neither crash nor change hands, so that what is produced weakly keeps its order."""
-        self.chance = random.Random(seed)
+        super().__init__(seed)
         self.late = late
         self.steady = steady
         self.in_order = (strong or steady) and not late
@@ -75,17 +74,6 @@ class History:
         else:
             self.world.now += self.chance.randint(1, 60)
             self.world.ring()
-
-    def perform(self) -> None:
-        for _ in range(self.chance.randint(1, 40)):
-            if self.world.tasks:
-                how = self.chance.choice("pppppplr")
-                self.world.perform(self.chance.randrange(len(self.world.tasks)), lose=how == "l", repeat=how == "r")
-
-    def perform_in_order(self) -> None:
-        for _ in range(self.chance.randint(1, 80)):
-            if self.world.tasks:
-                self.world.perform(0)
 
     def crash(self) -> None:
         journals = [one for one in sorted(self.world.current) if not (self.steady and one.startswith("mapper/"))]

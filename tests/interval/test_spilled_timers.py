@@ -8,7 +8,6 @@ what happened in the order in which it was committed; replayed on a naive table 
 
 from __future__ import annotations
 
-import random
 import sys
 from collections import Counter
 from dataclasses import dataclass, field
@@ -22,7 +21,7 @@ from millwheel.rpc.v1.inspection_pb2 import GetWorkerLoadResponse, InspectKeyReq
 from millwheel.worker.interval import IntervalCore, IntervalPhase
 from millwheel.worker.shell.inspection import InspectionService
 from tests.interval.checks import all_timers, check_quiet, check_soft_state, decoded
-from tests.interval.shifting import ShiftingWorld
+from tests.interval.shifting import SeededHistory, ShiftingWorld
 from tests.interval.world import Owner, World, now_of
 
 KEYS = ["a", "b", "m", "z"]
@@ -62,7 +61,7 @@ class Log:
 
 
 class Clockwork(mw.Computation[Order, Log]):
-    """Does as it is told, and writes it down."""
+    """Does as a record states, and writes it down."""
 
     def process_record(self, ctx: mw.Context[Log], record: mw.Record[Order]) -> None:
         order = record.value
@@ -113,11 +112,13 @@ class FarWorld(ShiftingWorld):
         self.reached["behind"] += core.state.behind
 
 
-class History:
+class History(SeededHistory):
     """One history, chosen by a seed."""
 
+    world: FarWorld
+
     def __init__(self, seed: int) -> None:
-        self.chance = random.Random(seed)
+        super().__init__(seed)
         self.world = FarWorld(clockwork(), {"mapper": ["k"]})
         self.orders = 0
         self.shifting = seed % 2 == 1
@@ -152,17 +153,6 @@ class History:
         else:
             self.world.now += self.chance.randint(1, 60)
             self.world.ring()
-
-    def perform(self) -> None:
-        for _ in range(self.chance.randint(1, 40)):
-            if self.world.tasks:
-                how = self.chance.choice("pppppplr")
-                self.world.perform(self.chance.randrange(len(self.world.tasks)), lose=how == "l", repeat=how == "r")
-
-    def perform_in_order(self) -> None:
-        for _ in range(self.chance.randint(1, 80)):
-            if self.world.tasks:
-                self.world.perform(0)
 
     def crash(self) -> None:
         self.world.crash(self.chance.choice(sorted(self.world.current)), zombie=self.chance.random() < 0.5)
@@ -205,8 +195,8 @@ def check_inspection(world: World) -> None:
         )
         for key in KEYS:
             if key.encode() in core.keys:
-                told = now_of(service.InspectKey(InspectKeyRequest(computation="mapper", key=key.encode()), None))
-                shown = {(one.wall_time, one.tag, one.timestamp_us) for one in told.timers}
+                reported = now_of(service.InspectKey(InspectKeyRequest(computation="mapper", key=key.encode()), None))
+                shown = {(one.wall_time, one.tag, one.timestamp_us) for one in reported.timers}
                 expected = {
                     (wall, tag, setting.at)
                     for wall in (False, True)

@@ -15,7 +15,7 @@ class Picky(mw.Computation[tuple[str, str], int]):
 
 
 def test_g8_records_undone_beside_one_that_failed_run_again_without_another_event_4_1() -> None:
-    """They waited for whatever happened next: where all else waited for them, that was nothing."""
+    """They waited for the next event: where all else waited for them, that was nothing."""
     solo = Solo(Picky())
     solo.deliver(("k", "good", 1), ("k", "bad", 2))
     assert solo.take(AppendEntry), "the good one is committed"

@@ -71,7 +71,7 @@ def test_g13_a_straggler_is_stored_once_however_many_consumers_have_not_acked_it
 
 
 def test_g13_acks_of_stored_stragglers_that_came_in_a_crowd_are_journaled_some_at_a_time_6_1_3() -> None:
-    """Whatever was ACKed while an append took its time was in the next entry, however large that became."""
+    """All that was ACKed while an append took its time was in the next entry, however large that became."""
     solo = Solo(Echoing(), strong=False, straggler_delay=1_000)
     names = [f"{letter * 250}.1" for letter in "abcd"]
     with_consumers(solo, *names)

@@ -55,7 +55,7 @@ class Changing(mw.Computation[tuple[str, str], int]):
 
 
 class Swelling(mw.Computation[tuple[str, str], bytes]):
-    """A key's state is as many MiB as it is told."""
+    """A key's state is as many MiB as a record states."""
 
     def __init__(self) -> None:
         self.runs = 0

@@ -58,7 +58,7 @@ def timer_outputs_of(tag: str) -> list[tuple[str, str]]:
 
 
 class Passing(mw.Computation[Work, None]):
-    """Produces what it is told, and keeps nothing."""
+    """Produces what a record states, and keeps nothing."""
 
     def __init__(self, outside: Outside) -> None:
         self.outside = outside

@@ -1,7 +1,7 @@
 """One interval core between tight bounds: senders keep what is not ACKed, and sinks are full most of the time.
 
 The core, the store's contract, the sinks' order of arrival and all that is delayed, lost or repeated are those of the
-hostile world. What must come out is known from the records alone, whatever happens on the way.
+hostile world. What must come out is known from the records alone.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """A small hostile world around real interval cores: whatever may be delayed, lost, repeated or overtaken, is.
 
-Everything that a core asks for is a task that the test performs when it likes, in whatever order it likes.
+Everything that a core asks for is a task that the test performs when it likes, in any order that it likes.
 Owners die at any instant, with their appends applied or not, or live on as zombies beside their
 successors. Intervals are split and merged; opening one takes several steps of the store's. The store is the
 contract's memory implementation; authority, network and injector are models.
@@ -99,7 +99,7 @@ def now_of(coroutine: Any) -> Any:
 
 @dataclass(eq=False)
 class Owner:
-    """One owner of one interval; dead, its tasks may still be performed, and nobody is told."""
+    """One owner of one interval; dead, its tasks may still be performed, and nobody is notified."""
 
     journal: str
     core: IntervalCore

@@ -175,7 +175,7 @@ class LogDriver:
         self.now = until
 
     def tell(self) -> None:
-        """Let the watermark that was heard of reach the journal, and so those who listen."""
+        """Let the watermark that was received reach the journal, and so those who listen."""
         self.pass_time(self.settings.watermark_delay)
         self.settle()
 

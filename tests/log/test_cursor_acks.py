@@ -1,4 +1,4 @@
-"""A cursor's ACKed offset only rises, whatever order its ACKs come in (4.3)."""
+"""A cursor's ACKed offset only rises, in any order of its ACKs (4.3)."""
 
 from __future__ import annotations
 

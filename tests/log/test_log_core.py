@@ -251,7 +251,7 @@ def test_g7_the_watermark_follows_the_senders_and_is_held_by_what_is_not_committ
     assert tail.published[-1].next == 1
 
 
-def test_g7_who_is_behind_is_told_no_watermark_beyond_what_is_left_to_read_4_5() -> None:
+def test_g7_who_is_behind_is_sent_no_watermark_beyond_what_is_left_to_read_4_5() -> None:
     driver = LogDriver()
     slow = driver.subscribe(credit=0)
     for number in range(6):
@@ -263,11 +263,11 @@ def test_g7_who_is_behind_is_told_no_watermark_beyond_what_is_left_to_read_4_5()
     driver.core.state.settings = LogSettings(publish_records=2)
     for _ in range(4):
         driver.handle(Fetch(slow))
-    told = [(one.next, one.watermark) for one in slow.published]
-    assert told == [(2, 15), (4, 35), (6, MAX_TIMESTAMP)], "the last response had nothing to add"
+    reported = [(one.next, one.watermark) for one in slow.published]
+    assert reported == [(2, 15), (4, 35), (6, MAX_TIMESTAMP)], "the last response had nothing to add"
 
 
-def test_g7_a_record_in_line_bounds_what_is_told_about_its_commit_4_5() -> None:
+def test_g7_a_record_in_line_bounds_what_is_reported_about_its_commit_4_5() -> None:
     driver = LogDriver(LogSettings(publish_records=1))
     slow = driver.subscribe(credit=0)
     driver.deliver([b"a"], [10])
@@ -279,7 +279,7 @@ def test_g7_a_record_in_line_bounds_what_is_told_about_its_commit_4_5() -> None:
     assert [(one.next, one.watermark) for one in slow.published] == [(1, 40), (2, 60)]
 
 
-def test_a_finished_stream_is_told_only_when_nothing_is_left() -> None:
+def test_a_finished_stream_is_reported_only_when_nothing_is_left() -> None:
     driver = LogDriver()
     slow = driver.subscribe(credit=0)
     driver.handle(SenderWatermarks({"injector/windows": MAX_TIMESTAMP}))

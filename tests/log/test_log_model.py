@@ -43,7 +43,7 @@ class Producer:
     computation: str
     frontier: int = 0
     next: int = 0
-    told: int = -(1 << 62)
+    reported: int = -(1 << 62)
     """Its watermark as last broadcast."""
     unacked: dict[int, tuple[bytes, int]] = field(default_factory=dict)
     batch: int = 0
@@ -95,14 +95,14 @@ class LogMachine(RuleBasedStateMachine):
         self.places: dict[bytes, int] = {}
         self.late: set[bytes] = set()
         self.least: int = -MAX_TIMESTAMP
-        """The largest watermark that any subscriber was told."""
+        """The largest watermark that any subscriber was sent."""
         self.auditor = self.driver.subscribe()
-        self.heard_answers = 0
+        self.seen_answers = 0
         self.followers: dict[str, Follower] = {}
         self.acked: dict[str, int] = {}
         """By cursor: the largest ACK that it sent."""
         self.durable: dict[str, int] = {}
-        """By cursor: the largest ACK that it was told is durable."""
+        """By cursor: the largest ACK that it was shown as durable."""
 
     # Senders.
 
@@ -119,7 +119,7 @@ class LogMachine(RuleBasedStateMachine):
             value = b"%s %d " % (name[:1].encode(), one.next)
             timestamp = one.frontier + size - 8
             if late and name.startswith("injector"):
-                timestamp = one.told - back
+                timestamp = one.reported - back
                 self.late.add(value + b"." * size)
             one.unacked[one.next] = (value + b"." * size, timestamp)
             numbers.append(one.next)
@@ -151,8 +151,8 @@ class LogMachine(RuleBasedStateMachine):
     def advance(self, name: str, by: int) -> None:
         one = self.producers[name]
         one.frontier += by
-        one.told = max(one.told, one.watermark)
-        self.driver.handle(SenderWatermarks({one.computation: one.told}))
+        one.reported = max(one.reported, one.watermark)
+        self.driver.handle(SenderWatermarks({one.computation: one.reported}))
 
     @rule()
     def next_batch(self) -> None:
@@ -223,20 +223,20 @@ class LogMachine(RuleBasedStateMachine):
 
     @invariant()
     def listen(self) -> None:
-        """Take what subscribers and senders were told, and hold it against the list."""
+        """Take what subscribers and senders were sent, and hold it against the list."""
         for one in self.auditor.published:
             assert one.first == len(self.list), "the auditor is sent everything, in order"
             for value, timestamp in zip(one.values, one.timestamps, strict=True):
                 assert value not in self.places, f"{value!r} has two offsets"
-                assert timestamp >= self.least or value in self.late, "G7: a record below a watermark that was told"
+                assert timestamp >= self.least or value in self.late, "G7: a record below a watermark that was sent"
                 self.places[value] = len(self.list)
                 self.list.append((value, timestamp))
             assert one.next == len(self.list)
-        told = [one.watermark for one in self.auditor.published]
+        reported = [one.watermark for one in self.auditor.published]
         self.auditor.published.clear()
         for follower in self.followers.values():
             self.follow(follower)
-        self.least = max([self.least, *told])
+        self.least = max([self.least, *reported])
         self.answered()
 
     def follow(self, follower: Follower) -> None:
@@ -253,7 +253,7 @@ class LogMachine(RuleBasedStateMachine):
             assert list(zip(one.values, one.timestamps, strict=True)) == self.list[one.first : one.next]
             assert all(
                 timestamp >= one.watermark or value in self.late for value, timestamp in self.list[one.next :]
-            ), "G7: something left to read is below the watermark that was told"
+            ), "G7: something left to read is below the watermark that was sent"
             self.least = max(self.least, one.watermark) if one.next == len(self.list) else self.least
             assert one.acked <= max(self.acked[follower.cursor], self.durable[follower.cursor])
             self.durable[follower.cursor] = max(self.durable[follower.cursor], one.acked)
@@ -262,7 +262,7 @@ class LogMachine(RuleBasedStateMachine):
 
     def answered(self) -> None:
         owners = {id(delivery): (one, numbers) for delivery, one, numbers in self.sent}
-        for answer in self.driver.answers[self.heard_answers :]:
+        for answer in self.driver.answers[self.seen_answers :]:
             one, numbers = owners[id(answer.delivery)]
             if answer.outcome != ACKED:
                 continue
@@ -271,7 +271,7 @@ class LogMachine(RuleBasedStateMachine):
                 if index not in left:
                     assert answer.delivery.values[index] in self.places, "ACKed and not in the log"
                     one.unacked.pop(number, None)
-        self.heard_answers = len(self.driver.answers)
+        self.seen_answers = len(self.driver.answers)
 
     @invariant()
     def kept(self) -> None:
@@ -300,8 +300,8 @@ class LogMachine(RuleBasedStateMachine):
             for one in self.producers.values():
                 for number in sorted(one.unacked):
                     self.send(one, [number])
-                one.told = max(one.told, one.watermark)
-                self.driver.handle(SenderWatermarks({one.computation: one.told}))
+                one.reported = max(one.reported, one.watermark)
+                self.driver.handle(SenderWatermarks({one.computation: one.reported}))
             self.driver.settle()
             self.listen()
         assert all(not one.unacked for one in self.producers.values()), "a record is never taken"

@@ -158,8 +158,8 @@ def test_g1_a_segment_that_is_collected_while_it_is_read_costs_a_repetition_6_1_
     assert answers == [(FULL, [0])]
 
 
-def test_g1_sequencers_heard_while_the_journal_is_read_are_not_forgotten_6_2() -> None:
-    """What was heard before the takeover's scan was put into a duplicate check that the scan then replaced."""
+def test_g1_sequencers_received_while_the_journal_is_read_are_not_forgotten_6_2() -> None:
+    """What was received before the takeover's scan was put into a duplicate check that the scan then replaced."""
     driver = LogDriver(IDS)
     send(driver, 0, 20, 100)
     driver.early = [SenderWatermarks({"injector/windows": 90}, {"injector/windows": [("injector/windows/p", 7)]})]

@@ -149,7 +149,7 @@ async def test_a_subscription_ends_with_its_stream(cluster: Cluster) -> None:
         assert [batch async for batch in again] == []
 
 
-async def test_the_newest_subscriber_of_a_cursor_goes_on_and_the_older_is_told(cluster: Cluster) -> None:
+async def test_the_newest_subscriber_of_a_cursor_goes_on_and_the_older_is_notified(cluster: Cluster) -> None:
     await cluster.produce(named(0, 1))
     async with (
         Subscription(STREAM, cursor="c", address=cluster.address) as older,
@@ -157,9 +157,9 @@ async def test_the_newest_subscriber_of_a_cursor_goes_on_and_the_older_is_told(c
     ):
         assert offsets([await anext(older)]) == [0]
         assert offsets([await anext(newer)]) == [0]
-        with pytest.raises(RequestError, match="another subscriber has taken over cursor 'c'") as told:
+        with pytest.raises(RequestError, match="another subscriber has taken over cursor 'c'") as reported:
             await anext(older)
-        assert (told.value.code, told.value.reason) == (FailureCode.ABORTED, "CURSOR_TAKEN_OVER")
+        assert (reported.value.code, reported.value.reason) == (FailureCode.ABORTED, "CURSOR_TAKEN_OVER")
 
 
 async def test_values_are_decoded_as_the_type_that_is_given(cluster: Cluster) -> None:
@@ -216,7 +216,7 @@ async def test_cursors_are_listed_and_deleted(cluster: Cluster) -> None:
         assert unknown.value.code is FailureCode.NOT_FOUND
 
 
-async def test_failures_that_do_not_pass_are_told_at_once(cluster: Cluster) -> None:
+async def test_failures_that_do_not_pass_are_reported_at_once(cluster: Cluster) -> None:
     with pytest.raises(RequestError, match="no stream 'unknown'"):
         async with Subscription("unknown", address=cluster.address):
             pass

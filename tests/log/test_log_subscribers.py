@@ -30,7 +30,7 @@ from tests.log.driver import FULL, SMALL, LogDriver, Reader, fill, numbered
 # Subscribers.
 
 
-def test_a_cursor_is_told_nothing_before_it_is_durable() -> None:
+def test_a_cursor_is_sent_nothing_before_it_is_durable() -> None:
     driver = LogDriver()
     fill(driver, 0, 1)
     reader = driver.subscribe("c")
@@ -65,7 +65,7 @@ def test_an_acked_record_is_not_delivered_again_whoever_asks() -> None:
     assert third.offsets == [3]
 
 
-def test_the_newest_subscriber_of_a_cursor_takes_over_and_the_older_one_is_told() -> None:
+def test_the_newest_subscriber_of_a_cursor_takes_over_and_the_older_one_is_notified() -> None:
     driver = LogDriver()
     first = driver.subscribe("c")
     second = driver.subscribe("c")
@@ -121,13 +121,13 @@ def test_an_ack_waits_for_records_and_goes_alone_after_its_delay() -> None:
     assert driver.core.state.cursors.durable == {"c": 2}
 
 
-def test_g1_a_subscriber_is_told_of_its_ack_when_that_is_in_the_journal_4_3() -> None:
+def test_g1_a_subscriber_is_notified_of_its_ack_when_that_is_in_the_journal_4_3() -> None:
     driver = LogDriver()
     reader = driver.subscribe("c")
     fill(driver, 0, 4)
     driver.handle(AckOffset(reader, 3))
     driver.handle(SenderWatermarks({"up": 5}))
-    assert max(one.acked for one in reader.published) == 0, "it is heard, and nothing more"
+    assert max(one.acked for one in reader.published) == 0, "it is received, and nothing more"
     driver.pass_time(50_000)
     driver.settle()
     assert reader.published[-1].acked == 3
@@ -210,7 +210,7 @@ def test_cursors_are_listed_with_what_they_have_acked() -> None:
     assert driver.replies[-1].cursors == [CursorInfo("a", 2, 3), CursorInfo("b", 0, 3)]
 
 
-def test_a_deleted_cursor_is_gone_for_good_and_its_subscriber_is_told() -> None:
+def test_a_deleted_cursor_is_gone_for_good_and_its_subscriber_is_notified() -> None:
     driver = LogDriver()
     reader = driver.subscribe("c")
     driver.settle()

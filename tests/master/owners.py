@@ -24,7 +24,7 @@ class Owner(inspection_pb2_grpc.InspectionServiceServicer, handover_pb2_grpc.Han
         self.costs: dict[str, float] = {}
         """What intervals cost, by journal, where it is not ``busy``."""
         self.sample: dict[bytes, float] = {}
-        self.heard: list[handover_pb2.PrepareReleaseRequest | handover_pb2.PrepareOpenRequest] = []
+        self.received: list[handover_pb2.PrepareReleaseRequest | handover_pb2.PrepareOpenRequest] = []
         self.hold = asyncio.Event()
         """Hints are answered once it is set."""
         self.hold.set()
@@ -52,14 +52,14 @@ class Owner(inspection_pb2_grpc.InspectionServiceServicer, handover_pb2_grpc.Han
     async def PrepareRelease(
         self, request: handover_pb2.PrepareReleaseRequest, context: object
     ) -> handover_pb2.PrepareReleaseResponse:
-        self.heard.append(request)
+        self.received.append(request)
         await self.hold.wait()
         return handover_pb2.PrepareReleaseResponse()
 
     async def PrepareOpen(
         self, request: handover_pb2.PrepareOpenRequest, context: object
     ) -> handover_pb2.PrepareOpenResponse:
-        self.heard.append(request)
+        self.received.append(request)
         await self.hold.wait()
         return handover_pb2.PrepareOpenResponse()
 

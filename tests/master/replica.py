@@ -59,12 +59,12 @@ class Neighbours(inspection_pb2_grpc.InspectionServiceServicer, watermark_pb2_gr
         self.sequencers: dict[str, int] = {}
         self.values: dict[str, int] = {}
         self.journaled: dict[str, int] = {}
-        """By process: what the journal has, where that is less than what was heard."""
+        """By process: what the journal has, where that is less than what was received."""
         self.together = -5
         self.journals: dict[str, int] = {}
         self.expected: dict[str, list[str]] = {}
         self.as_of: list[int] = []
-        self.told: asyncio.Queue[list[str]] = asyncio.Queue()
+        self.reported: asyncio.Queue[list[str]] = asyncio.Queue()
         self.removed: asyncio.Queue[str] = asyncio.Queue()
 
     async def GetIntervalStatus(
@@ -88,7 +88,7 @@ class Neighbours(inspection_pb2_grpc.InspectionServiceServicer, watermark_pb2_gr
         assert not self.sequencers or request.stream in self.expected, "expected before the first is accepted"
         self.expected[request.stream] = list(request.processes)
         self.as_of.append(request.as_of_revision)
-        self.told.put_nowait(list(request.processes))
+        self.reported.put_nowait(list(request.processes))
         return watermark_pb2.ExpectInjectorsResponse()
 
     async def RemoveComputation(

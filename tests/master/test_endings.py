@@ -164,9 +164,9 @@ def test_what_a_drain_waits_for_can_be_named_g8() -> None:
     reader = topology("reader", [source("queries")], [computation("r", {"windows": "q", "queries": "q"}, [])])
     master.call(SubmitTopology(reader, "r2"))
     observe(master, look(world.catalog(), work=3))
-    told = "\n".join(master.core.waiting_for("zeitgeist"))
-    assert "computation window-counter: 3 records pending" in told
-    assert "stream queries, which another topology still takes injections for" in told
+    reported = "\n".join(master.core.waiting_for("zeitgeist"))
+    assert "computation window-counter: 3 records pending" in reported
+    assert "stream queries, which another topology still takes injections for" in reported
     master.call(DrainTopology("reader"))
     observe(master, Progress("reader"))
     assert "computation r: 1 interval(s) that do not answer" in master.core.waiting_for("reader")

@@ -35,7 +35,7 @@ SETTINGS = MasterSettings(intervals_per_computation=50)
 
 
 class Clock:
-    """Seconds that pass when they are told to."""
+    """Seconds that pass on request."""
 
     def __init__(self) -> None:
         self.now = 0.0

@@ -36,7 +36,7 @@ def reported(known: Catalog, blocked: int = 1, later: int = 0, stopped: str = ""
         load.failures.CopyFrom(wire.HookFailures(attempts=2, blocked_keys=blocked, last=failure))
         if blocked:
             load.failures.oldest.append(failure)
-    book.heard("w1", response, Timestamp(0))
+    book.on_load("w1", response, Timestamp(0))
     return book
 
 
@@ -89,7 +89,7 @@ def test_a_hook_that_does_not_end_is_shown_and_becomes_a_problem_after_a_minute(
             if owned.incarnation.startswith(computation):
                 load = response.intervals.add(journal=owned.interval.journal, sequencer=owned.interval.sequencer)
                 load.failures.awaited.add(key=b"k1", hook="process_record", work="a record", since_us=NOW - age)
-    book.heard("w1", response, Timestamp(0))
+    book.on_load("w1", response, Timestamp(0))
     assert names(known, book) == ["dip-detector", "window-counter"]
     assert names(known, book, awaited_for=AWAITED_PROBLEM) == ["dip-detector"]
     (found,) = hook_failures(known, book, NOW, computation="dip-detector")
@@ -109,11 +109,11 @@ def keys_reported(known: Catalog, ago: int = 0, waiting: bool = True) -> LoadBoo
             one.last_us = NOW - ago
             if waiting:
                 one.waiting.add(process=f"reader-{worker}", oldest_us=1)
-        book.heard(worker, response, Timestamp(0))
+        book.on_load(worker, response, Timestamp(0))
     return book
 
 
-def test_a_key_function_that_raises_is_told_for_its_computation_and_stream() -> None:
+def test_a_key_function_that_raises_is_reported_for_its_computation_and_stream() -> None:
     known = running()[0].catalog()
     book = keys_reported(known)
     assert names(known, book) == ["dip-detector", "window-counter"]
@@ -122,10 +122,10 @@ def test_a_key_function_that_raises_is_told_for_its_computation_and_stream() -> 
     assert "computation zeitgeist/window-counter: the key function of stream 'queries' raises KeyError" in found.text
     assert "(4 attempts); records of injector processes 'reader-w1', 'reader-w2' wait for their keys" in found.text
     other = LoadBook()
-    for worker, told in book.workers.items():
-        for one in told.load.key_functions:
+    for worker, report in book.workers.items():
+        for one in report.load.key_functions:
             one.stream = "elsewhere"
-        other.heard(worker, told.load, Timestamp(0))
+        other.on_load(worker, report.load, Timestamp(0))
     assert names(known, other, stream="queries") == [], "what this stream's senders wait for is something else"
 
 

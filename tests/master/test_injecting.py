@@ -84,7 +84,7 @@ def test_batch_cursors_never_go_back_and_outlive_topologies() -> None:
             master.call(wrong)
 
 
-def test_g13_a_retired_process_is_told_to_receivers_and_its_name_stays_taken() -> None:
+def test_g13_a_retired_process_is_reported_to_receivers_and_its_name_stays_taken() -> None:
     world, master = master_with()
     with pytest.raises(RequestError, match="has no injector process 'p'"):
         master.call(RetireInjector("queries", "p", 0))

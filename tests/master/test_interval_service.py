@@ -136,7 +136,7 @@ async def test_a_foreign_page_token_is_refused(cluster: Cluster) -> None:
         assert caught.value.reason == "PAGE_TOKEN_INVALID"
 
 
-async def test_loads_are_listed_as_the_present_owners_told_them(cluster: Cluster) -> None:
+async def test_loads_are_listed_as_the_present_owners_reported_them(cluster: Cluster) -> None:
     await cluster.all_listed(lambda one: one.HasField("load"))
     before = await cluster.first()
     cluster.workers["w1"].busy = cluster.workers["w2"].busy = 0.7
@@ -145,7 +145,7 @@ async def test_loads_are_listed_as_the_present_owners_told_them(cluster: Cluster
     assert not after.HasField("load") or after.load.sequencer == after.interval.sequencer
 
 
-async def test_owners_are_told_before_a_move_and_then_it_is_done(cluster: Cluster) -> None:
+async def test_owners_are_notified_before_a_move_and_then_it_is_done(cluster: Cluster) -> None:
     before = await cluster.first()
     old, new = (
         cluster.workers[name] for name in sorted(cluster.workers, key=lambda one: one != before.owner.worker_id)
@@ -154,16 +154,16 @@ async def test_owners_are_told_before_a_move_and_then_it_is_done(cluster: Cluste
     moving = asyncio.ensure_future(cluster.client.move_interval(named(before.journal), new.worker))
 
     async def is_told() -> bool:
-        return bool(old.heard)
+        return bool(old.received)
 
     await eventually(is_told)
-    assert old.heard == [handover_pb2.PrepareReleaseRequest(journal=before.journal, sequencer=before.sequencer)]
-    assert new.heard == [], "what is to be read is made small first"
+    assert old.received == [handover_pb2.PrepareReleaseRequest(journal=before.journal, sequencer=before.sequencer)]
+    assert new.received == [], "what is to be read is made small first"
     assert (await cluster.first()) == before, "while the hint is under way nothing has changed"
     old.hold.set()
     moved = await moving
     assert moved.owner.worker_id == new.worker
-    (opening,) = new.heard
+    (opening,) = new.received
     assert isinstance(opening, handover_pb2.PrepareOpenRequest)
     assert (list(opening.journals), opening.keys) == ([before.journal], before.keys)
     assert opening.computation == before.journal.rpartition(".j")[0]
@@ -186,8 +186,8 @@ async def test_children_that_stay_are_prepared_by_their_owner_alone(cluster: Clu
     owner_, other = (
         cluster.workers[name] for name in sorted(cluster.workers, key=lambda n: n != before.owner.worker_id)
     )
-    assert owner_.heard == [handover_pb2.PrepareReleaseRequest(journal=before.journal, sequencer=before.sequencer)]
-    assert other.heard == []
+    assert owner_.received == [handover_pb2.PrepareReleaseRequest(journal=before.journal, sequencer=before.sequencer)]
+    assert other.received == []
 
 
 async def test_parents_are_let_go_once_the_owners_tell_so_and_their_journals_dropped_6_2(cluster: Cluster) -> None:

@@ -18,7 +18,7 @@ def sample(shares: dict[bytes, float]) -> list[wire.KeyLoad]:
     return [wire.KeyLoad(key=key, share=share) for key, share in shares.items()]
 
 
-def told(*intervals: wire.IntervalLoad, cpu: float = 0.0) -> wire.GetWorkerLoadResponse:
+def reported(*intervals: wire.IntervalLoad, cpu: float = 0.0) -> wire.GetWorkerLoadResponse:
     return wire.GetWorkerLoadResponse(cpu=cpu, memory_limit_bytes=1_000, intervals=intervals)
 
 
@@ -65,14 +65,14 @@ def test_one_key_is_never_divided() -> None:
 
 def test_of_two_that_speak_of_an_interval_the_later_owner_counts() -> None:
     book = LoadBook()
-    book.heard("w2", told(wire.IntervalLoad(journal="c.1.j2", sequencer=9, busy=0.4)), Timestamp(1))
-    book.heard("w1", told(wire.IntervalLoad(journal="c.1.j2", sequencer=5, busy=0.9)), Timestamp(2))
+    book.on_load("w2", reported(wire.IntervalLoad(journal="c.1.j2", sequencer=9, busy=0.4)), Timestamp(1))
+    book.on_load("w1", reported(wire.IntervalLoad(journal="c.1.j2", sequencer=5, busy=0.9)), Timestamp(2))
     interval = catalog.IntervalRecord(journal="c.1.j2", sequencer=9)
     load = book.of(interval)
     assert load is not None
     assert load.busy == 0.4
     interval.sequencer = 11
-    assert book.of(interval) is None, "its next owner has told nothing yet"
+    assert book.of(interval) is None, "its next owner has reported nothing yet"
     assert book.cost(interval) == 0.4, "but it will hardly cost something else"
 
 
@@ -80,7 +80,7 @@ def test_costs_are_smoothed_and_count_memory() -> None:
     book = LoadBook()
     for busy in (0.0, 1.0, 1.0):
         load = wire.IntervalLoad(journal="c.1.j2", sequencer=9, busy=busy, cached_bytes=100)
-        book.heard("w1", told(load, cpu=busy + 0.25), Timestamp(1))
+        book.on_load("w1", reported(load, cpu=busy + 0.25), Timestamp(1))
     assert abs(book.costs()["c.1.j2"] - (0.75 + 0.1)) < 1e-9
     assert abs(book.workers["w1"].base - 0.25) < 1e-9
 
@@ -88,7 +88,7 @@ def test_costs_are_smoothed_and_count_memory() -> None:
 def test_a_child_is_taken_to_cost_its_part_of_its_parents() -> None:
     book = LoadBook()
     parents = [wire.IntervalLoad(journal=name, sequencer=3, busy=busy) for name, busy in (("a", 0.4), ("b", 0.2))]
-    book.heard("w1", told(*parents), Timestamp(1))
+    book.on_load("w1", reported(*parents), Timestamp(1))
     half = catalog.IntervalRecord(journal="c", parents=[catalog.ParentJournal(journal="a")])
     both = catalog.IntervalRecord(journal="c", parents=[catalog.ParentJournal(journal=name) for name in "ab"])
     assert abs(book.cost(half) - 0.2) < 1e-9
@@ -97,7 +97,7 @@ def test_a_child_is_taken_to_cost_its_part_of_its_parents() -> None:
 
 def test_a_worker_that_falls_silent_is_known_to_be() -> None:
     book = LoadBook()
-    book.heard("w1", told(), Timestamp(seconds(100)))
+    book.on_load("w1", reported(), Timestamp(seconds(100)))
     assert book.is_fresh("w1", Timestamp(seconds(105)), seconds(10))
     assert not book.is_fresh("w1", Timestamp(seconds(111)), seconds(10))
     assert not book.is_fresh("w2", Timestamp(seconds(100)), seconds(10))
@@ -109,7 +109,7 @@ def test_hook_times_are_sums_over_the_workers_that_there_are() -> None:
         load = wire.GetWorkerLoadResponse()
         load.hooks.add(topology="t", computation="c", time=wire.HookTime(hook="process_record", calls=3, seconds=1.5))
         load.hooks.add(topology="other", computation="c", time=wire.HookTime(hook="process_record", calls=9))
-        book.heard(name, load, Timestamp(0))
+        book.on_load(name, load, Timestamp(0))
     (time,) = book.hooks("t")["c"]
     assert (time.hook, time.calls, time.seconds) == ("process_record", 6, 3.0)
     assert book.hooks("none") == {}

@@ -112,7 +112,7 @@ async def test_7_1_intervals_move_from_a_loaded_worker_to_an_idle_one(cluster: C
         return len(there & costs.keys()) == len(costs) // 2
 
     await eventually(has_moved)
-    assert any(request.DESCRIPTOR.name == "PrepareOpenRequest" for request in idle.heard), "it was told before"
+    assert any(request.DESCRIPTOR.name == "PrepareOpenRequest" for request in idle.received), "it was notified before"
 
 
 @pytest.mark.parametrize("limits", [replace(AT_ONCE, on=False)])
@@ -133,4 +133,4 @@ async def test_a_worker_that_does_not_answer_is_neither_relieved_nor_loaded(clus
         return set(book.workers) == {"w1", "w2"}
 
     await eventually(all_told)
-    assert all(told.load.cpu == 0.2 for told in book.workers.values())
+    assert all(reported.load.cpu == 0.2 for reported in book.workers.values())

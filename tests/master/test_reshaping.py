@@ -101,7 +101,7 @@ def test_a_move_without_a_target_goes_to_the_least_loaded_of_the_others() -> Non
     assert moved.owner.worker_id == "w3"
 
 
-def test_a_move_by_load_weighs_intervals_as_their_owners_told() -> None:
+def test_a_move_by_load_weighs_intervals_as_their_owners_reported() -> None:
     world, master = running(workers=("w1", "w2", "w3"))
     known = world.catalog()
     mine = here(known, b"a").owner.worker_id
@@ -161,7 +161,7 @@ def test_g11_a_split_covers_the_same_keys_and_names_what_the_children_start_from
     assert world.catalog().journal_lives(before.journal)
 
 
-def test_the_upper_half_goes_where_it_is_told_to() -> None:
+def test_the_upper_half_goes_where_the_request_says() -> None:
     world, master = running()
     mine = here(world.catalog(), b"a").owner.worker_id
     other = "w2" if mine == "w1" else "w1"
@@ -280,7 +280,7 @@ def test_a_cancelled_topology_leaves_no_journal_of_a_parent_behind() -> None:
     assert not world.has_journal(lower.journal)
 
 
-# Once, whatever happens.
+# Once, in every case.
 
 
 def test_a_repeated_request_is_the_same_request() -> None:

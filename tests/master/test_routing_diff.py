@@ -1,4 +1,4 @@
-"""Routing is told in pieces and by changes, and put together again: whole, whatever changed between (7.1, G11)."""
+"""Routing is sent in pieces and by changes, and put together again: whole, after any changes between (7.1, G11)."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class World:
 
     def __init__(self, sizes: dict[str, int]) -> None:
         self.state, self.known = CoordinatorState(), Catalog()
-        self.told, self.view = RoutingDiff(), RoutingView()
+        self.reported, self.view = RoutingDiff(), RoutingView()
         self.numbers = 0
         for name, size in sizes.items():
             self.put(name, size)
@@ -31,9 +31,9 @@ class World:
         plan = draft.plan()
         transition = self.state.decide(plan.compares, plan.puts, plan.deletes, 0.0)
         assert transition is not None
-        heard = self.state.revision
+        received = self.state.revision
         self.state.apply(transition)
-        for changes in self.state.changes_after("", heard):
+        for changes in self.state.changes_after("", received):
             self.known.apply(changes)
 
     def interval(self, keys: KeyInterval) -> catalog.IntervalRecord:
@@ -60,16 +60,16 @@ class World:
         self.commit(draft)
 
     def watch(self, *names: str) -> tuple[int, control.WatchRoutingResponse | None]:
-        """How many intervals were told, and what the watcher now has."""
+        """How many intervals were sent, and what the watcher now has."""
         head = control.WatchRoutingResponse()
         for name in names:
             head.consumers.add(incarnation=name, computation=name)
-        told, whole = 0, None
-        for message in self.told.news(self.known, head):
-            told += sum(len(route.intervals.intervals) for route in message.consumers)
+        reported, whole = 0, None
+        for message in self.reported.news(self.known, head):
+            reported += sum(len(route.intervals.intervals) for route in message.consumers)
             whole = self.view.take(message)
             assert (whole is None) == message.more
-        return told, whole
+        return reported, whole
 
 
 def shows(world: World, whole: control.WatchRoutingResponse | None, *names: str) -> None:
@@ -87,7 +87,7 @@ CHANGES = st.lists(
 
 @given(st.integers(1, 900), st.lists(CHANGES, min_size=1, max_size=4), st.booleans())
 @settings(max_examples=30)
-def test_7_1_what_was_told_by_changes_is_the_map_as_it_stands(
+def test_7_1_what_was_sent_by_changes_is_the_map_as_it_stands(
     size: int, rounds: list[list[tuple[str, int, str]]], read_anew: bool
 ) -> None:
     world = World({"a": size, "b": 3})
@@ -104,29 +104,29 @@ def test_7_1_what_was_told_by_changes_is_the_map_as_it_stands(
             assert whole is None
 
 
-def test_a_change_of_a_large_map_is_told_by_its_chunk_alone() -> None:
+def test_a_change_of_a_large_map_is_sent_by_its_chunk_alone() -> None:
     world = World({"a": 9_000})
-    told, whole = world.watch("a")
-    assert told == 9_000
+    reported, whole = world.watch("a")
+    assert reported == 9_000
     shows(world, whole, "a")
     world.change("a", 4_321, "split")
-    told, whole = world.watch("a")
-    assert 2 <= told <= 257
+    reported, whole = world.watch("a")
+    assert 2 <= reported <= 257
     shows(world, whole, "a")
     world.known.load(world.state.list(""))
     assert world.watch("a") == (0, None)
 
 
-def test_consumers_that_come_and_go_are_told_whole() -> None:
+def test_consumers_that_come_and_go_are_sent_whole() -> None:
     world = World({"a": 300, "b": 300})
     shows(world, world.watch("a")[1], "a")
-    told, whole = world.watch("b", "a")
-    assert told == 300
+    reported, whole = world.watch("b", "a")
+    assert reported == 300
     shows(world, whole, "b", "a")
     world.change("a", 7, "merge")
     shows(world, world.watch("b")[1], "b")
-    told, whole = world.watch("a", "b")
-    assert told == 299
+    reported, whole = world.watch("a", "b")
+    assert reported == 299
     shows(world, whole, "a", "b")
 
 

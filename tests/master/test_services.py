@@ -173,7 +173,7 @@ async def test_unknown_names_are_not_found(cluster: Cluster) -> None:
     assert (await refused(cluster.client.ensure_stream_log("dipps"))).code is FailureCode.NOT_FOUND
 
 
-async def test_routing_is_told_whole_and_again_after_each_change(cluster: Cluster) -> None:
+async def test_routing_is_sent_whole_and_again_after_each_change(cluster: Cluster) -> None:
     await register_worker(cluster.coordinator, "w1", "127.0.0.1:1")
     await cluster.submit()
     watch = cluster.client.watch_routing("queries")
@@ -195,28 +195,28 @@ async def test_routing_is_told_whole_and_again_after_each_change(cluster: Cluste
 
 
 async def test_routing_has_each_type_that_the_stream_is_declared_with_4_2(cluster: Cluster) -> None:
-    """A declaration without a schema, as of an older release, takes any record: then no type is told."""
+    """A declaration without a schema, as of an older release, takes any record: then no type is shown."""
     kinds = {kind: specs.RecordSchema(types=[specs.TypeSchema(kind=kind)]) for kind in ("int", "str")}
     readers = [computation("r", {"queries": "q"}, ["out"])]
 
     def reader(name: str, **more: Any) -> specs.TopologySpec:
         return topology(name, [source("queries", **more)], readers)
 
-    async def told() -> list[str]:
+    async def reported() -> list[str]:
         routing = await cluster.client.routing("queries")
         assert not routing.stream.HasField("schema")
         return [schema.types[0].kind for schema in routing.schemas]
 
     await cluster.submit(reader("a", schema=kinds["str"]))
     await cluster.submit(reader("b", schema=kinds["str"]))
-    assert await told() == ["str"]
+    assert await reported() == ["str"]
     await cluster.submit(reader("c", schema=kinds["int"]))
-    assert await told() == ["str", "int"]
+    assert await reported() == ["str", "int"]
     await cluster.submit(reader("d"))
-    assert await told() == []
+    assert await reported() == []
     await cluster.client.cancel("d")
     await cluster.client.update(with_code(reader("a", schema=kinds["int"])))
-    assert await told() == ["int", "str"]
+    assert await reported() == ["int", "str"]
 
 
 async def test_routing_of_an_unknown_stream_is_not_found(cluster: Cluster) -> None:
@@ -308,7 +308,7 @@ async def test_injectors_are_accepted_by_the_authority_before_they_begin_g4(clus
         assert (await refused(cluster.client.list_injectors("nope"))).code is FailureCode.NOT_FOUND
 
 
-async def test_a_stream_that_has_ended_is_told_from_a_process_that_has_finished(cluster: Cluster) -> None:
+async def test_a_stream_that_has_ended_is_distinguished_from_a_process_that_has_finished(cluster: Cluster) -> None:
     async with neighbours() as (address, servicer):
         await register_authority(cluster.coordinator, address)
         await cluster.submit()
@@ -337,7 +337,7 @@ async def test_g7_a_process_is_retired_when_its_end_is_in_the_authoritys_journal
 
 
 async def test_a_process_is_not_called_unfinished_while_the_authority_is_away(cluster: Cluster) -> None:
-    """Whether it has finished was not known. Who was told to finish it first had done so."""
+    """Whether it has finished was not known. The one who was asked to finish it first had done so."""
     async with neighbours() as (address, servicer):
         await register_authority(cluster.coordinator, address)
         await cluster.submit()
@@ -378,7 +378,7 @@ async def test_g7_the_authority_knows_whom_to_expect_before_the_first_injector_a
                 gone.discard(await servicer.removed.get())
 
 
-async def test_g8_an_update_that_lets_go_of_a_process_is_told_to_the_authority_though_nobody_opens_anything_5_2(
+async def test_g8_an_update_that_lets_go_of_a_process_is_reported_to_the_authority_though_nobody_opens_anything_5_2(
     cluster: Cluster,
 ) -> None:
     """The watermark went on waiting for a process that would not come back, and could not be finished in its name."""
@@ -392,7 +392,7 @@ async def test_g8_an_update_that_lets_go_of_a_process_is_told_to_the_authority_t
         streams[0].expected_injectors.append("p")
         await cluster.client.update(with_code(topology(streams=streams)))
         async with asyncio.timeout(patience(5)):
-            while await servicer.told.get() != ["p"]:
+            while await servicer.reported.get() != ["p"]:
                 pass
         assert servicer.expected == {"queries": ["p"]}
         assert servicer.as_of == sorted(servicer.as_of)
@@ -470,7 +470,7 @@ class Unheard(ControlClient):
         return SimpleNamespace(UploadPackage=upload, ListTopologies=real.ListTopologies)
 
 
-async def test_7_1_an_upload_whose_refusal_was_not_heard_finds_the_leader() -> None:
+async def test_7_1_an_upload_whose_refusal_was_not_received_finds_the_leader() -> None:
     coordinator, store = MemoryCoordinator(), MemoryStore()
     async with AsyncExitStack() as both:
         first, leader = await both.enter_async_context(replica(coordinator, store))

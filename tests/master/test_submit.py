@@ -149,7 +149,7 @@ def test_everything_wrong_is_reported_at_once() -> None:
         ],
     )
     spec.computations[0].late_policy = specs.LATE_POLICY_DIVERT
-    told = problems_of(spec)
+    reported = problems_of(spec)
     for part in (
         "topology 'bad name'",
         "computation 'a': the name is used twice",
@@ -158,7 +158,7 @@ def test_everything_wrong_is_reported_at_once() -> None:
         "(did you mean 'queries'?)",
         "diverted, but to no stream",
     ):
-        assert part in told
+        assert part in reported
 
 
 def test_a_topology_without_computations_and_an_input_without_key_are_refused() -> None:
@@ -252,8 +252,8 @@ def mending(action: specs.FailureAction.ValueType) -> specs.TopologySpec:
 def test_g8_who_mends_dead_letters_and_writes_none_is_in_no_cycle_4_5() -> None:
     assert not problems_of(mending(specs.FAILURE_ACTION_RETRY))
     assert not problems_of(mending(specs.FAILURE_ACTION_STOP))
-    told = problems_of(mending(specs.FAILURE_ACTION_DEAD_LETTER))
-    assert "a cycle: mend -> (mended.dead-letters) -> mend" in told
+    reported = problems_of(mending(specs.FAILURE_ACTION_DEAD_LETTER))
+    assert "a cycle: mend -> (mended.dead-letters) -> mend" in reported
 
 
 def test_cycles_across_topologies_are_refused_too_4_5() -> None:

@@ -13,9 +13,9 @@ from millwheel.coordination.election import Election
 from millwheel.coordination.memory import MemoryCoordinator
 from millwheel.master.messages import DrainTopology, Progress, SubmitTopology
 from millwheel.master.settings import MasterSettings
-from millwheel.master.shell import wall_clock
 from millwheel.master.term import Term
 from millwheel.model.catalog import Catalog
+from millwheel.rpc.clock import wall_now
 from millwheel.rpc.failures import NOT_LEADING, RequestError
 from millwheel.store.memory import MemoryStore
 from tests.patience import patience
@@ -66,7 +66,7 @@ async def forget(known: Catalog, computation: str, sequencer: int) -> None:
 @asynccontextmanager
 async def leading(coordinator: HeldCoordinator, looks: Looks) -> AsyncIterator[tuple[Term, asyncio.Task[None]]]:
     leadership = await Election(coordinator, "leader", "m1").campaign()
-    term = Term(leadership, coordinator, MemoryStore(), MasterSettings(), looks.look, forget, wall_clock)
+    term = Term(leadership, coordinator, MemoryStore(), MasterSettings(), looks.look, forget, wall_now)
     running = asyncio.create_task(term.run())
     try:
         yield term, running

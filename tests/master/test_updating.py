@@ -282,7 +282,7 @@ def test_a_key_function_goes_by_its_qualified_name() -> None:
     assert len(update_problems(old, new)) == 1
 
 
-def test_everything_wrong_with_an_update_is_told_at_once() -> None:
+def test_everything_wrong_with_an_update_is_reported_at_once() -> None:
     def spoil(spec: specs.TopologySpec) -> None:
         spec.streams[1].record_type = "app.Window"
         spec.computations[1].inputs.add(stream="nowhere", key=specs.KeySpec(fields=["x"]))

@@ -50,7 +50,7 @@ STEPS = st.lists(st.tuples(st.sets(st.sampled_from(sorted(PUTS)), min_size=1), s
 def test_a_followed_catalog_equals_a_listed_one_wherever_following_began(
     steps: list[tuple[set[str], bool]], begin: int
 ) -> None:
-    state, followed, heard = CoordinatorState(), Catalog(), 0
+    state, followed, received = CoordinatorState(), Catalog(), 0
     for index, (touched, deletes) in enumerate(steps):
         puts = [] if deletes else [Put(key, PUTS[key]) for key in sorted(touched)]
         transition = state.decide((), puts, sorted(touched) if deletes else (), 0.0)
@@ -63,9 +63,9 @@ def test_a_followed_catalog_equals_a_listed_one_wherever_following_began(
             for changes in state.changes_after("", 0):
                 assert not followed.apply(changes)
                 assert repr(contents(followed)) == before
-        for changes in state.changes_after("", heard):
+        for changes in state.changes_after("", received):
             followed.apply(changes)
-        heard = state.revision
+        received = state.revision
     listed = Catalog()
     listed.load(state.list(""))
     assert contents(followed) == contents(listed)

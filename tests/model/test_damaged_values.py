@@ -22,7 +22,7 @@ def snapshot(revision: int, damaged: frozenset[str] = frozenset()) -> PrefixSnap
 
 
 def known_before(*, listed: bool, damaged: frozenset[str]) -> Catalog:
-    """A catalog that knew everything, and then was told that some values are damaged."""
+    """A catalog that knew everything, and then received that some values are damaged."""
     known = Catalog()
     known.load(snapshot(1))
     if listed:
@@ -34,7 +34,7 @@ def known_before(*, listed: bool, damaged: frozenset[str]) -> Catalog:
 
 @pytest.mark.parametrize("listed", [True, False])
 @pytest.mark.parametrize("key", sorted(PUTS.keys() - {"else/where", keys.SEQUENCER}))
-def test_what_was_known_of_a_damaged_value_stands_however_its_damage_was_heard_of(key: str, listed: bool) -> None:
+def test_what_was_known_of_a_damaged_value_stands_however_its_damage_was_noticed(key: str, listed: bool) -> None:
     """It was as if the topology, log or interval had gone: it would have been let go of, or dropped."""
     whole = Catalog()
     whole.load(snapshot(1))

@@ -61,7 +61,7 @@ class Maps(RuleBasedStateMachine):
     def begin(self, count: int) -> None:
         self.patch = small_chunks()
         self.patch.__enter__()
-        self.state, self.followed, self.heard = CoordinatorState(), Catalog(), 0
+        self.state, self.followed, self.received = CoordinatorState(), Catalog(), 0
         self.behind = Catalog()
         self.named = count
         record = whole(count)
@@ -79,9 +79,9 @@ class Maps(RuleBasedStateMachine):
         transition = self.state.decide(plan.compares, plan.puts, plan.deletes, 0.0)
         assert transition is not None
         self.state.apply(transition)
-        for changes in self.state.changes_after("", self.heard):
+        for changes in self.state.changes_after("", self.received):
             self.followed.apply(changes)
-        self.heard = self.state.revision
+        self.received = self.state.revision
         self.draft = Draft(self.followed)
 
     def name(self) -> str:

@@ -1,4 +1,4 @@
-"""Sketches of timestamps are what they are of, in whatever order they were put together (7.2)."""
+"""Sketches of timestamps are what they are of, in any order in which they were put together (7.2)."""
 
 from __future__ import annotations
 
@@ -38,17 +38,17 @@ def test_sketches_put_together_in_any_order_are_the_sketch_of_all_7_2(
 
 
 @given(st.lists(stamps, max_size=300), st.integers(0, 300))
-def test_g7_a_rank_is_never_told_too_large_nor_too_small_by_more_than_a_bucket_7_2(
+def test_g7_a_rank_is_never_reported_too_large_nor_too_small_by_more_than_a_bucket_7_2(
     timestamps: list[int], rank: int
 ) -> None:
-    made, told = sketch(timestamps), sketch(timestamps).at_rank(rank)
+    made, reported = sketch(timestamps), sketch(timestamps).at_rank(rank)
     if rank >= len(timestamps):
-        assert told is None
+        assert reported is None
         return
-    assert told is not None
+    assert reported is not None
     exact = sorted(timestamps)[rank]
-    assert told <= exact < told + (1 << made.shift)
-    assert told >= MIN_TIMESTAMP
+    assert reported <= exact < reported + (1 << made.shift)
+    assert reported >= MIN_TIMESTAMP
 
 
 def test_buckets_are_as_wide_as_need_be() -> None:

@@ -1,4 +1,4 @@
-"""A cancelled task ends, whatever happens to its call in the same moment."""
+"""A cancelled task ends, also if its call ends in the same moment."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ async def test_a_cancellation_is_not_lost_in_a_call_that_fails_in_the_same_momen
     assert task.cancelled()
 
 
-async def test_a_failure_without_a_cancellation_is_told() -> None:
+async def test_a_failure_without_a_cancellation_is_reported() -> None:
     with pytest.raises(RequestError, match="cannot reach"):
         async with calling("here:1"):
             raise failure()

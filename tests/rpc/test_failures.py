@@ -38,7 +38,7 @@ class Failing(control_pb2_grpc.TopologyServiceServicer):
         await abort(context, self.error)
 
 
-async def told(error: Exception) -> RequestError:
+async def shown(error: Exception) -> RequestError:
     server = create_server()
     address = bind(server)
     control_pb2_grpc.add_TopologyServiceServicer_to_server(Failing(error), server)  # type: ignore[abstract]
@@ -60,7 +60,7 @@ async def test_everything_arrives() -> None:
     sent = RequestError(
         FailureCode.FAILED_PRECONDITION, "no", "do so", reason="ODD", problems=problems, leader="127.0.0.1:5"
     )
-    got = await told(sent)
+    got = await shown(sent)
     for name in ("code", "message", "remedy", "reason", "problems", "leader"):
         assert getattr(got, name) == getattr(sent, name)
     assert str(got) == "no\n  stream 'a': is odd\n  b: ünïcode\ndo so"
@@ -69,18 +69,18 @@ async def test_everything_arrives() -> None:
 
 async def test_a_long_list_of_problems_arrives_whole_and_what_has_no_end_is_cut() -> None:
     many = [Problem(f"computation {number}", "x" * 150) for number in range(1_000)]
-    got = await told(RequestError(FailureCode.INVALID_ARGUMENT, "many", problems=many))
+    got = await shown(RequestError(FailureCode.INVALID_ARGUMENT, "many", problems=many))
     assert list(got.problems) == many
     endless = [Problem("é" * 20_000, "é" * 20_000)] * 1_000
-    got = await told(RequestError(FailureCode.INVALID_ARGUMENT, "many", problems=endless))
+    got = await shown(RequestError(FailureCode.INVALID_ARGUMENT, "many", problems=endless))
     assert got.code is FailureCode.INVALID_ARGUMENT
     assert got.problems[0].where.endswith("… (20,000 characters in all)")
     assert got.problems[-1] == Problem("…", f"{1_000 - len(got.problems) + 1:,} more problems")
 
 
-async def test_a_store_that_fails_is_told_as_unavailable_and_a_fault_as_internal() -> None:
-    assert (await told(StoreUnavailableError("gone"))).code is FailureCode.UNAVAILABLE
-    got = await told(KeyError("k"))
+async def test_a_store_that_fails_is_reported_as_unavailable_and_a_fault_as_internal() -> None:
+    assert (await shown(StoreUnavailableError("gone"))).code is FailureCode.UNAVAILABLE
+    got = await shown(KeyError("k"))
     assert got.code is FailureCode.INTERNAL
     assert "KeyError" in got.message
     assert "log" in got.remedy
@@ -118,7 +118,7 @@ async def test_a_server_that_does_not_answer_is_given_up_at_the_deadline() -> No
     assert caught.value.code in (FailureCode.DEADLINE_EXCEEDED, FailureCode.UNAVAILABLE)
 
 
-async def test_a_call_that_the_server_does_not_know_is_told_so() -> None:
+async def test_a_call_that_the_server_does_not_know_is_answered_so() -> None:
     server = create_server()
     address = bind(server)
     await server.start()

@@ -12,5 +12,5 @@ NUMBER = 40
 
 def test_what_is_forked_beside_calls_runs() -> None:
     command = [sys.executable, "-m", "tests.rpc.forking", str(NUMBER)]
-    told = subprocess.run(command, capture_output=True, text=True, timeout=patience(60), check=False)
-    assert told.stdout.split() == ["0"] * NUMBER, told.stderr[-2000:]
+    shown = subprocess.run(command, capture_output=True, text=True, timeout=patience(60), check=False)
+    assert shown.stdout.split() == ["0"] * NUMBER, shown.stderr[-2000:]

@@ -66,7 +66,7 @@ def test_a_blocked_key_is_shown_as_one_sentence() -> None:
     assert permanent.endswith("`on_failure=mw.dead_letter()`; then `millwheel topology update`")
 
 
-def test_a_dead_letter_without_a_key_is_told_with_its_own_remedy() -> None:
+def test_a_dead_letter_without_a_key_is_reported_with_its_own_remedy() -> None:
     """It said to give such records up by dead letters, which was the setting in force."""
     problem = "its dead letter has no key at computation `repair`: KeyError: 'x': mend `repair`'s key function"
     for permanent in (False, True):

@@ -32,7 +32,7 @@ def failing(**fields: Any) -> wire.KeyFunctionFailure:
     return one
 
 
-def test_records_that_wait_are_told_with_their_processes_and_what_to_do() -> None:
+def test_records_that_wait_are_reported_with_their_processes_and_what_to_do() -> None:
     assert key_function_text(failing(waiting=waiting("p")), SINCE) == (
         "the key function of stream 'in' raises ValueError: no cats (a.py:3 in f), since 2023-11-14T22:13:20Z (7 "
         "attempts); records of injector process 'p' wait for their keys and are not ACKed: mend the computation's "
@@ -49,7 +49,7 @@ def test_a_failure_for_which_nothing_waits_is_over() -> None:
     )
 
 
-def test_a_computation_is_told_with_its_hooks_and_its_keys() -> None:
+def test_a_computation_is_reported_with_its_hooks_and_its_keys() -> None:
     key = failing(waiting=waiting("p"))
     only = wire.HookFailures(key_functions=[key])
     now = SINCE + 6_000_000

@@ -63,7 +63,7 @@ async def test_closing_closes_the_sources_which_were_not_read_far_ahead() -> Non
     assert sum(source.made for source in sources) <= 10 + 1 + len(sources)
 
 
-async def test_a_busy_stream_keeps_nobody_from_being_heard() -> None:
+async def test_a_busy_stream_keeps_nobody_from_being_answered() -> None:
     busy, failing = Source("a", 10**9), Source("b", 1, ValueError("broken"))
     with pytest.raises(ValueError, match="broken"):
         await read(busy, failing)

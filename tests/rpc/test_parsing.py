@@ -96,10 +96,10 @@ async def test_bytes_that_are_no_message_are_refused_with_a_reason(part: str, ca
         answers: list[bytes] = []
         with pytest.raises(grpc.aio.AioRpcError) as caught:
             await read(call, answers)
-    told = from_rpc_error(caught.value)
-    assert told.code is FailureCode.INVALID_ARGUMENT
-    assert told.reason == "MESSAGE_INVALID"
-    assert f"/echo/{part}" in told.message
+    shown = from_rpc_error(caught.value)
+    assert shown.code is FailureCode.INVALID_ARGUMENT
+    assert shown.reason == "MESSAGE_INVALID"
+    assert f"/echo/{part}" in shown.message
     assert answers == ([good] if part == "stream_stream" else []), "what came before it counts"
     assert len(echo.seen) == part.startswith("stream")
     assert [record for record in caplog.records if record.levelno >= logging.WARNING] == []

@@ -17,7 +17,7 @@ _CALLS: Final = 300
 _PROGRAM: Final = f"""
 import asyncio, os, sys
 import millwheel.cli.main as entry
-assert "grpc" not in sys.modules, "the command line must not import gRPC before it is told how to poll"
+assert "grpc" not in sys.modules, "the command line must not import gRPC before its way of polling is set"
 entry.poll_without_threads()
 import grpc
 from tests.patience import patience
@@ -59,7 +59,7 @@ def _woken(**environment: str) -> int:
     return int(ran.stdout)
 
 
-@pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="threads are told apart by /proc")
+@pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="threads are distinguished by /proc")
 def test_calls_wake_no_threads_of_grpc_unless_the_environment_says_otherwise() -> None:
     assert _woken() < _CALLS / 2
     assert _woken(GRPC_EXPERIMENTS="event_engine_client") > _CALLS
@@ -74,9 +74,9 @@ def test_a_process_that_has_imported_grpc_is_left_alone(monkeypatch: pytest.Monk
 
 def test_a_release_that_may_not_know_the_switch_is_not_given_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "modules", {name: one for name, one in sys.modules.items() if name != "grpc"})
-    for release, told in (("1.85.1", True), ("1.86.0", False), ("2.0.0rc1", False)):
+    for release, shown in (("1.85.1", True), ("1.86.0", False), ("2.0.0rc1", False)):
         monkeypatch.setenv("GRPC_EXPERIMENTS", "")
         monkeypatch.delenv("GRPC_EXPERIMENTS")
         monkeypatch.setattr(polling, "version", lambda _, release=release: release)
         polling.poll_without_threads()
-        assert ("GRPC_EXPERIMENTS" in os.environ) is told
+        assert ("GRPC_EXPERIMENTS" in os.environ) is shown

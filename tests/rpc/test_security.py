@@ -1,4 +1,4 @@
-"""Mutual TLS: who shows a certificate of the cluster's is heard, others are not; certificates change meanwhile."""
+"""Mutual TLS: who shows a certificate of the cluster's is answered, others are not; certificates change meanwhile."""
 
 from __future__ import annotations
 
@@ -71,13 +71,13 @@ async def ask(address: str) -> int:
 SERVING = health_pb2.HealthCheckResponse.SERVING
 
 
-async def test_who_shows_the_clusters_certificate_is_heard(address: str) -> None:
+async def test_who_shows_the_clusters_certificate_is_answered(address: str) -> None:
     use_tls(files("one"))
     assert await ask(address) == SERVING
 
 
 @pytest.mark.parametrize("name", ["two", ""])
-async def test_strangers_are_not_heard(address: str, name: str) -> None:
+async def test_strangers_are_not_answered(address: str, name: str) -> None:
     use_tls(files(name) if name else None)
     with pytest.raises(grpc.aio.AioRpcError) as caught:
         await ask(address)
@@ -86,7 +86,7 @@ async def test_strangers_are_not_heard(address: str, name: str) -> None:
     assert (remedy in from_rpc_error(caught.value, address).remedy) is not bool(name)
 
 
-async def test_a_client_without_a_certificate_of_its_own_is_not_heard(address: str) -> None:
+async def test_a_client_without_a_certificate_of_its_own_is_not_answered(address: str) -> None:
     """The authority alone is public: it lets nobody in."""
     credentials = grpc.ssl_channel_credentials(files("one").ca.read_bytes())
     async with grpc.aio.secure_channel(address, credentials) as channel:

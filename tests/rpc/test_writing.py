@@ -19,14 +19,14 @@ class Server:
     """Answers with what comes, until it is to end."""
 
     def __init__(self) -> None:
-        self.heard: list[bytes] = []
+        self.received: list[bytes] = []
         self.left = asyncio.Event()
         """Set when a call has ended here."""
 
     async def talk(self, requests: AsyncIterator[bytes], context: Any) -> AsyncIterator[bytes]:
         try:
             async for request in requests:
-                self.heard.append(request)
+                self.received.append(request)
                 if request == b"refuse":
                     await context.abort(grpc.StatusCode.FAILED_PRECONDITION, "refused")
                 if request == b"end":
@@ -39,14 +39,14 @@ class Server:
 @asynccontextmanager
 async def conversing() -> AsyncIterator[tuple[Server, Any]]:
     """A server, and a call to it."""
-    heard, server = Server(), grpc.aio.server()
-    handler = grpc.stream_stream_rpc_method_handler(heard.talk)
+    received, server = Server(), grpc.aio.server()
+    handler = grpc.stream_stream_rpc_method_handler(received.talk)
     server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("s", {"m": handler}),))
     port = server.add_insecure_port("127.0.0.1:0")
     await server.start()
     async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
         call: Any = channel.stream_stream
-        yield heard, call("/s/m")()
+        yield received, call("/s/m")()
     await server.stop(None)
 
 
@@ -66,11 +66,11 @@ async def test_what_is_written_is_answered_until_the_server_ends() -> None:
     answers: list[bytes] = []
     async with conversing() as (server, call):
         await read(call, write_for_ever(call, b"1", b"2", b"end"), answers.append)
-        assert server.heard == [b"1", b"2", b"end"]
+        assert server.received == [b"1", b"2", b"end"]
     assert answers == [b"1", b"2"]
 
 
-async def test_the_servers_reason_is_told() -> None:
+async def test_the_servers_reason_is_reported() -> None:
     async with conversing() as (_, call):
         with pytest.raises(grpc.aio.AioRpcError, match="refused"):
             await read(call, write_for_ever(call, b"refuse"), print)
@@ -89,7 +89,7 @@ async def test_a_writer_that_fails_ends_the_call_with_its_error() -> None:
         await server.left.wait()
 
 
-async def test_a_writer_that_fails_as_the_server_ends_is_told() -> None:
+async def test_a_writer_that_fails_as_the_server_ends_is_reported() -> None:
     ended = asyncio.Event()
 
     async def write(call: Any) -> None:

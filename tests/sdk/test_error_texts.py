@@ -31,16 +31,16 @@ def raises(error: BaseException) -> Any:
 
 
 @pytest.mark.parametrize("error", [RuntimeError("x"), SystemExit(3), asyncio.CancelledError(), RecursionError()])
-def test_an_error_whose_text_raises_is_told_by_its_class(error: BaseException) -> None:
+def test_an_error_whose_text_raises_is_reported_by_its_class(error: BaseException) -> None:
     expected = f"(it has no text: its __str__ raised {type(error).__name__})"
     assert bare_message(wordless(raises(error))) == expected
     assert error_message(wordless(raises(error))) == f"WordlessError: {expected}"
     assert "WordlessError" in error_traceback(wordless(raises(error)))
 
 
-def test_an_error_whose_text_is_no_text_is_told_by_its_class() -> None:
-    told = error_message(wordless(lambda: None))
-    assert told == "WordlessError: (it has no text: its __str__ raised TypeError)"
+def test_an_error_whose_text_is_no_text_is_reported_by_its_class() -> None:
+    shown = error_message(wordless(lambda: None))
+    assert shown == "WordlessError: (it has no text: its __str__ raised TypeError)"
 
 
 def test_an_error_without_text_is_its_class_alone() -> None:
@@ -50,8 +50,8 @@ def test_an_error_without_text_is_its_class_alone() -> None:
 
 def test_what_cannot_be_encoded_is_escaped() -> None:
     """Such a text could be neither stored nor sent."""
-    for told in (error_message(ValueError("a\ud800")), error_traceback(ValueError("a\ud800"))):
-        assert "ValueError: a\\ud800" in told
+    for shown in (error_message(ValueError("a\ud800")), error_traceback(ValueError("a\ud800"))):
+        assert "ValueError: a\\ud800" in shown
 
 
 def raise_wordless(*_: Any) -> Any:
@@ -59,10 +59,10 @@ def raise_wordless(*_: Any) -> Any:
 
 
 def test_key_functions_and_codecs_tell_of_errors_without_text() -> None:
-    told = "its __str__ raised RuntimeError"
-    with pytest.raises(KeyExtractionError, match=told) as no_key:
+    shown = "its __str__ raised RuntimeError"
+    with pytest.raises(KeyExtractionError, match=shown) as no_key:
         mw.key(raise_wordless).bind(object, "spoken", "count")(1)
     assert no_key.value.computation == "count"
     codec = codec_for(bytes, "here", mw.Codec(raise_wordless, raise_wordless))
-    with pytest.raises(ValueDecodeError, match=told):
+    with pytest.raises(ValueDecodeError, match=shown):
         codec.decode(b"")

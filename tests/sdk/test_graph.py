@@ -39,6 +39,6 @@ def test_downstream_is_reachable(edges: list[Edge], one: str, other: str) -> Non
     assert is_downstream(edges, one, other) == (one == other or (one, other) in _reachable(edges))
 
 
-def test_a_cycle_is_told_with_the_streams_that_make_it() -> None:
+def test_a_cycle_is_reported_with_the_streams_that_make_it() -> None:
     cycle = [Edge("a", "windows", "b"), Edge("b", "dips", "a")]
     assert describe_cycle(cycle) == "a -[windows]-> b -[dips]-> a"

@@ -71,7 +71,7 @@ def test_migrate_that_returns_nothing_does_not_wipe_the_state() -> None:
 
 
 @given(st.binary(max_size=8), st.sampled_from([1, 2, 127, 128, 255, 256, 70_000]))
-def test_any_bytes_are_told_from_an_envelope(data: bytes, version: int) -> None:
+def test_any_bytes_are_distinguished_from_an_envelope(data: bytes, version: int) -> None:
     first = codec(bytes)
     assert first.decode(first.encode(data)) == data
     assert bool(first.encode(data)) == bool(data), "a state that encodes to nothing is none"
@@ -205,7 +205,7 @@ def test_what_reads_as_before_needs_no_migration(old: Any, new: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "told"),
+    ("old", "new", "shown"),
     [
         (Whole, Renamed, "field 'name' is gone"),
         (Whole, Retyped, "field 'name' was str, and is int"),
@@ -220,17 +220,17 @@ def test_what_reads_as_before_needs_no_migration(old: Any, new: Any) -> None:
         (ProtoTimestamp, ProtoDuration, ""),
     ],
 )
-def test_what_would_be_read_as_something_else_is_refused_with_both_types_named(old: Any, new: Any, told: str) -> None:
+def test_what_would_be_read_as_something_else_is_refused_with_both_types_named(old: Any, new: Any, shown: str) -> None:
     class Named:
         """Literals have no name of their own."""
 
     if not hasattr(old, "__name__"):
         one, other = (specs.ComputationSpec(state_type="L", state=state_schema(kind, None, 1)) for kind in (old, new))
-        assert told in state_problem(one, other)
+        assert shown in state_problem(one, other)
         return
     found = problem(old, new)
-    assert told in found
-    if told:
+    assert shown in found
+    if shown:
         assert f"its state is a {new.__name__}, and a {old.__name__} is stored" in found
         assert "set state_version = 2 and define migrate(self, stored)" in found
     assert problem(old, new, versions=(1, 2)) == "", "a migration is declared"

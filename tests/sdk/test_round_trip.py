@@ -249,6 +249,11 @@ def test_what_only_its_decoder_knows_has_no_exact_test(kind: Any) -> None:
     assert exact_test(kind) is None
 
 
+def test_an_exact_test_is_compiled_once_for_a_type() -> None:
+    assert exact_test(list[int]) is exact_test(list[int])
+    assert exact_test(list[Annotated[int, ["not", "hashable"]]]) is None
+
+
 class Liar(dict[int, int]):
     __class__ = dict  # type: ignore[assignment]
 

@@ -159,7 +159,7 @@ def test_the_schema_of_a_generic_state_has_the_fields_of_its_arguments() -> None
 
 
 def test_what_cannot_be_described_is_a_problem_before_submission(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever building a spec meets, ``validate`` and the harness have met."""
+    """All that building a spec meets, ``validate`` and the harness have met."""
 
     def broken(*_: object) -> None:
         raise AttributeError("__struct_config__")

@@ -12,8 +12,8 @@ import pytest
 from simulation.forking import apart
 
 
-def _stand(told: Path) -> int:
-    told.write_text(str(os.getpid()))
+def _stand(reported: Path) -> int:
+    reported.write_text(str(os.getpid()))
     signal.pause()
     return 1
 
@@ -21,18 +21,18 @@ def _stand(told: Path) -> int:
 @pytest.mark.timeout(20)
 def test_what_is_under_way_ends_with_the_look_at_it(tmp_path: Path) -> None:
     """A run that went on would write into a directory that its caller removes."""
-    told = tmp_path / "told"
+    reported = tmp_path / "reported"
 
     def ends_when_the_other_stands() -> int:
-        while not (told.exists() and told.read_text()):
+        while not (reported.exists() and reported.read_text()):
             os.sched_yield()
         return 2
 
-    work = [("the one that stands", lambda: _stand(told)), ("the one that ends", ends_when_the_other_stands)]
+    work = [("the one that stands", lambda: _stand(reported)), ("the one that ends", ends_when_the_other_stands)]
     with closing(apart(work, processes=2)) as found:
         assert next(found) == 2
     with pytest.raises(ProcessLookupError):
-        os.kill(int(told.read_text()), 0)
+        os.kill(int(reported.read_text()), 0)
 
 
 @pytest.mark.timeout(20)

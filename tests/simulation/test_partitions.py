@@ -1,4 +1,4 @@
-"""What a partition does to what is asked of the store: lost, or carried out when it has healed; never told."""
+"""What a partition does to what is asked of the store: lost, or carried out when it has healed; never answered."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _ASKED = 40
 
 
 def carried_out(directory: Path) -> tuple[int, int, int]:
-    """How often what was asked during a partition was told, was carried out before its end, and after it."""
+    """How often what was asked during a partition was answered, was carried out before its end, and after it."""
     loop = SimulatedLoop(Random(1))
     asyncio.set_event_loop(loop)
     world = World(plan_for(1), loop, directory)
@@ -44,6 +44,6 @@ def carried_out(directory: Path) -> tuple[int, int, int]:
 def test_g3_some_of_what_a_partition_held_up_arrives_long_after_its_sender_died_fig_12(tmp_path: Path) -> None:
     """And some does not."""
     (found,) = apart([("a partition", lambda: carried_out(tmp_path))])
-    told, before, after = found
-    assert (told, before) == (0, 0)
+    reported, before, after = found
+    assert (reported, before) == (0, 0)
     assert _ASKED // 4 < after < _ASKED * 3 // 4

@@ -24,7 +24,7 @@ LEFT = ["s0/r0 is retired", "query s0-r"]
 
 
 @pytest.mark.parametrize(
-    ("seed", "told"),
+    ("seed", "reported"),
     [
         pytest.param(352, [*HELD_UP, "only the other way"], id="partitions"),
         pytest.param(84, BALANCED, id="balancing"),
@@ -41,11 +41,11 @@ LEFT = ["s0/r0 is retired", "query s0-r"]
         pytest.param(15, ["w1.1             is suspended", "its clock stands"], id="suspended"),
     ],
 )
-def test_a_seed_reaches(seed: int, told: list[str]) -> None:
+def test_a_seed_reaches(seed: int, reported: list[str]) -> None:
     """What is to happen is in its history, and it holds."""
     done = run_module("simulation", "--seeds", "1", "--seed", str(seed), "--history")
     assert done.returncode == 0, done.stdout[-20_000:]
-    assert [one for one in told if one not in done.stdout] == []
+    assert [one for one in reported if one not in done.stdout] == []
 
 
 OFTEN = {"forms", "files", "spark", "returning"}

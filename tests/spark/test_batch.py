@@ -119,7 +119,7 @@ def test_what_is_wrong_with_a_write_is_said_before_any_row_goes(spark: SparkSess
     assert server.cursor("q") == -1
 
 
-def test_workers_run_by_this_interpreter_or_the_session_is_told_what_to_set(
+def test_workers_run_by_this_interpreter_or_the_session_says_what_to_set(
     spark: SparkSession, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     context = spark.sparkContext

@@ -1,4 +1,4 @@
-"""Streaming queries into a real server: exactly once, whatever dies between Spark and MillWheel (5.2).
+"""Streaming queries into a real server: exactly once, even if a process dies between Spark and MillWheel (5.2).
 
 One query at a time, on one session; each test has a server of its own. That every id has one effect says that
 nothing came twice, and nothing is lost; that none was late says that no watermark passed a batch under way (G7).

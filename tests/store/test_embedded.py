@@ -253,8 +253,8 @@ async def test_a_cancelled_caller_harms_nobody(opened: Opened) -> None:
     assert (await opened.store.read_head("j")).commit == 5
 
 
-async def test_g1_a_head_that_is_read_is_on_disk_before_it_is_told_6_2(opened: Opened) -> None:
-    """A takeover acts on it. A head of appends without a sync was told while a loss of power could still undo it."""
+async def test_g1_a_head_that_is_read_is_on_disk_before_it_is_reported_6_2(opened: Opened) -> None:
+    """A takeover acts on it. A head without a sync was reported while a loss of power could still undo it."""
     store, rocks = opened.store, opened.rocks
     await store.append("j", entry(1, sync=False))
     assert rocks.syncs == 0
@@ -264,7 +264,7 @@ async def test_g1_a_head_that_is_read_is_on_disk_before_it_is_told_6_2(opened: O
     assert rocks.syncs == 1, "nothing was written since"
 
 
-async def test_g2_what_refuses_a_call_is_on_disk_before_it_is_told_6_1_2(opened: Opened) -> None:
+async def test_g2_what_refuses_a_call_is_on_disk_before_it_is_reported_6_1_2(opened: Opened) -> None:
     """A repetition that is refused with the caller's own commit counts as done."""
     store, rocks = opened.store, opened.rocks
     await store.append("j", entry(1, sync=False))

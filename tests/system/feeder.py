@@ -95,7 +95,7 @@ class Feeder:
         await asyncio.Event().wait()
 
     async def _deliver(self) -> None:
-        """Keep a stream open; whatever it had not ACKed when it broke is sent again on the next."""
+        """Keep a stream open; all that it had not ACKed when it broke is sent again on the next."""
         while True:
             self.to_send = sorted(self.open)
             self.flights.clear()

@@ -18,7 +18,7 @@ STREAM, PROCESS = "events", "feeder"
 
 
 async def feed(address: str, load: Load, place: Path, rate: float) -> None:
-    """Inject until told to stop; then finish."""
+    """Inject until asked to stop; then finish."""
     base, taken = kept(place, "acked"), kept(place, "taken")
     rows = islice(load.records(), base, None)
     position = base

@@ -1,4 +1,4 @@
-"""Whatever is wrong with what comes in is said clearly, and the service goes on (G1, G13)."""
+"""Each error in what comes in is said clearly, and the service goes on (G1, G13)."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ async def test_malformed_requests_are_answered_one_by_one_and_harm_nobody_else(s
     long_value = raw.request([b"a"], [bytes(MAX_DELIVERED_BYTES + 1)], token=7)
     fine = raw.request([b"good"], [good], token=8)
     answers = await raw.deliver(unequal, unmarked, elsewhere, wrong_stream, bad_keys, long_key, long_value, fine)
-    told = {token: (answer.outcome, answer.message) for token, answer in answers.items()}
+    shown = {token: (answer.outcome, answer.message) for token, answer in answers.items()}
     for token, part in [
         (1, "columns of unequal length: 2 keys, 1 values"),
         (2, "set positions, opaque or batch"),
@@ -53,12 +53,12 @@ async def test_malformed_requests_are_answered_one_by_one_and_harm_nobody_else(s
         (6, "a key of 5,000 bytes; the limit is 4,096"),
         (7, "a value of 1,114,113 bytes; the limit is 1,114,112"),
     ]:
-        assert told[token][0] == wire.DELIVERY_OUTCOME_INVALID, told[token]
-        assert part in told[token][1]
-    assert told[3][0] == wire.DELIVERY_OUTCOME_NOT_OWNER
-    assert told[4][0] == wire.DELIVERY_OUTCOME_NOT_OWNER, "sender and receiver follow topologies that change"
-    assert told[4][1] == "'count' does not consume stream 'whispered'"
-    assert told[8] == (wire.DELIVERY_OUTCOME_ACKED, "")
+        assert shown[token][0] == wire.DELIVERY_OUTCOME_INVALID, shown[token]
+        assert part in shown[token][1]
+    assert shown[3][0] == wire.DELIVERY_OUTCOME_NOT_OWNER
+    assert shown[4][0] == wire.DELIVERY_OUTCOME_NOT_OWNER, "sender and receiver follow topologies that change"
+    assert shown[4][1] == "'count' does not consume stream 'whispered'"
+    assert shown[8] == (wire.DELIVERY_OUTCOME_ACKED, "")
     assert await read(server, "seen", Seen, 1) == [Seen("good", 1)]
 
 
@@ -129,9 +129,9 @@ async def test_streams_that_do_not_exist_are_named_with_the_nearest(server: Serv
     assert refused.value.code is FailureCode.NOT_FOUND
     with pytest.raises(RequestError, match="did you mean 'seen'"):
         await Subscription("sen", cursor="c", address=server.address).__aenter__()
-    told = await run_cli(server.address, "stream", "tail", "sen")
-    assert told.code == 3
-    assert "did you mean 'seen'" in told.err
+    shown = await run_cli(server.address, "stream", "tail", "sen")
+    assert shown.code == 3
+    assert "did you mean 'seen'" in shown.err
 
 
 async def test_an_injector_into_a_stream_that_is_produced_is_refused(server: Server) -> None:
@@ -153,9 +153,9 @@ async def test_code_that_fails_on_the_server_alone_is_named_and_harms_nobody(
     submitted = await run_cli(server.address, "topology", "submit", f"{local}:words")
     assert submitted.code == 0, submitted.err
     async with asyncio.timeout(patience(10)):
-        while "frobnicate" not in (told := await run_cli(server.address, "watermark", "explain", "local/count")).out:
-            assert told.code == 0, told.err
-    assert "the code of topology 'local' cannot be loaded" in told.out
+        while "frobnicate" not in (shown := await run_cli(server.address, "watermark", "explain", "local/count")).out:
+            assert shown.code == 0, shown.err
+    assert "the code of topology 'local' cannot be loaded" in shown.out
     inspected = await run_cli(server.address, "key", "inspect", "local/count", "k")
     assert inspected.code == 4
     assert "frobnicate" in inspected.err

@@ -84,11 +84,11 @@ async def test_g1_a_server_killed_on_a_full_disk_goes_on_when_there_is_room(cram
     speaking = asyncio.create_task(speak(cramped, "during", first=1))
     await asyncio.sleep(0.5)
     await cramped.kill()
-    told = await attempt(cramped)
-    if told is not None:
-        assert told.code != 0
-        assert "space" in told.err.lower(), told.err
-        assert "Traceback" not in told.err
+    shown = await attempt(cramped)
+    if shown is not None:
+        assert shown.code != 0
+        assert "space" in shown.err.lower(), shown.err
+        assert "Traceback" not in shown.err
     filler.unlink()
     await cramped.kill()
     await cramped.start()
@@ -116,11 +116,11 @@ async def test_a_database_that_may_not_be_written_is_named_and_left_as_it_is(sma
     await first.stop()
     remount(small_disk, "ro")
     for place in (first.db, small_disk / "new"):
-        told = await attempt(Server(place, tmp_path / f"{place.name}.log"))
-        assert told is not None
-        assert told.code == 4
-        assert f"error: cannot use {place}: " in told.err
-        assert "Check that the directory is writable and has free space" in told.err
+        shown = await attempt(Server(place, tmp_path / f"{place.name}.log"))
+        assert shown is not None
+        assert shown.code == 4
+        assert f"error: cannot use {place}: " in shown.err
+        assert "Check that the directory is writable and has free space" in shown.err
     remount(small_disk, "rw")
     try:
         await first.start()
@@ -141,11 +141,11 @@ async def attempt(server: Server) -> Finished | None:
 
 async def test_a_port_in_use_is_named(server: Server, tmp_path: Path) -> None:
     other = Server(tmp_path / "db2", tmp_path / "other.log", port=server.port)
-    told = await attempt(other)
-    assert told is not None
-    assert told.code == 4
-    assert f"cannot listen on 127.0.0.1:{server.port}: the port is in use" in told.err
-    assert "choose another port" in told.err
+    shown = await attempt(other)
+    assert shown is not None
+    assert shown.code == 4
+    assert f"cannot listen on 127.0.0.1:{server.port}: the port is in use" in shown.err
+    assert "choose another port" in shown.err
     assert not (tmp_path / "db2").exists(), "nothing is begun that cannot be served"
 
 
@@ -158,51 +158,51 @@ async def test_a_port_in_use_is_named(server: Server, tmp_path: Path) -> None:
     ],
 )
 async def test_an_option_that_cannot_be_met_is_named(tmp_path: Path, options: list[str], code: int, part: str) -> None:
-    told = await run_cli("", "server", "start-dev", "--port", str(free_port()), "--db", str(tmp_path / "db"), *options)
-    assert told.code == code
-    assert part in told.err
-    assert "fault of millwheel" not in told.err
+    shown = await run_cli("", "server", "start-dev", "--port", str(free_port()), "--db", str(tmp_path / "db"), *options)
+    assert shown.code == code
+    assert part in shown.err
+    assert "fault of millwheel" not in shown.err
     assert not (tmp_path / "db").exists()
 
 
 async def test_a_port_for_metrics_that_is_in_use_is_named(server: Server, tmp_path: Path) -> None:
     place = ["--port", str(free_port()), "--db", str(tmp_path / "db2")]
-    told = await run_cli("", "server", "start-dev", *place, "--metrics-port", str(server.port))
-    assert told.code == 4
-    assert f"cannot serve metrics on 127.0.0.1:{server.port}: Address already in use" in told.err
-    assert "choose another --metrics-port" in told.err
+    shown = await run_cli("", "server", "start-dev", *place, "--metrics-port", str(server.port))
+    assert shown.code == 4
+    assert f"cannot serve metrics on 127.0.0.1:{server.port}: Address already in use" in shown.err
+    assert "choose another --metrics-port" in shown.err
 
 
 async def test_a_database_in_use_is_named(server: Server, tmp_path: Path) -> None:
-    told = await attempt(Server(server.db, tmp_path / "other.log"))
-    assert told is not None
-    assert told.code == 4
-    assert f"error: {server.db} is in use by process {server.process.pid} on host " in told.err
-    assert "One process owns a database: stop that one, or name another directory" in told.err
-    assert "fault of millwheel" not in told.err
+    shown = await attempt(Server(server.db, tmp_path / "other.log"))
+    assert shown is not None
+    assert shown.code == 4
+    assert f"error: {server.db} is in use by process {server.process.pid} on host " in shown.err
+    assert "One process owns a database: stop that one, or name another directory" in shown.err
+    assert "fault of millwheel" not in shown.err
 
 
 async def test_a_foreign_directory_is_left_alone(tmp_path: Path) -> None:
     foreign = tmp_path / "photos"
     foreign.mkdir()
     (foreign / "holiday.jpg").write_bytes(b"jpeg")
-    told = await attempt(Server(foreign, tmp_path / "server.log"))
-    assert told is not None
-    assert told.code == 6
-    assert f"error: {foreign} holds files that are not ours" in told.err
-    assert "fault of millwheel" not in told.err
-    assert "Traceback" not in told.err
+    shown = await attempt(Server(foreign, tmp_path / "server.log"))
+    assert shown is not None
+    assert shown.code == 6
+    assert f"error: {foreign} holds files that are not ours" in shown.err
+    assert "fault of millwheel" not in shown.err
+    assert "Traceback" not in shown.err
     assert [one.name for one in foreign.iterdir()] == ["holiday.jpg"]
 
 
 async def test_a_file_in_place_of_a_database_is_named(tmp_path: Path) -> None:
     file = tmp_path / "file"
     file.write_text("no database")
-    told = await attempt(Server(file, tmp_path / "server.log"))
-    assert told is not None
-    assert told.code == 6
-    assert f"error: {file} is a file, not a database directory" in told.err
-    assert "fault of millwheel" not in told.err
+    shown = await attempt(Server(file, tmp_path / "server.log"))
+    assert shown is not None
+    assert shown.code == 6
+    assert f"error: {file} is a file, not a database directory" in shown.err
+    assert "fault of millwheel" not in shown.err
     assert file.read_text() == "no database"
 
 
@@ -240,13 +240,13 @@ async def test_a_damaged_database_is_refused_by_name_and_not_made_worse(
     whole = tmp_path / "kept"
     shutil.copytree(server.db, whole)
     server.log.write_text("")
-    told = await attempt(server)
-    assert told is not None, f"the damage was not seen:\n{server.tail()}"
-    assert told.code == 1
-    assert str(server.db) in told.err
-    assert "Traceback" not in told.err
-    assert "fault of millwheel" not in told.err
-    assert "damaged" in told.err or "corrupt" in told.err.lower(), told.err
+    shown = await attempt(server)
+    assert shown is not None, f"the damage was not seen:\n{server.tail()}"
+    assert shown.code == 1
+    assert str(server.db) in shown.err
+    assert "Traceback" not in shown.err
+    assert "fault of millwheel" not in shown.err
+    assert "damaged" in shown.err or "corrupt" in shown.err.lower(), shown.err
     assert (whole / victim.relative_to(server.db)).read_bytes() == victim.read_bytes()
 
 

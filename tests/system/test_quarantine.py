@@ -144,12 +144,12 @@ def path(database: Path, tmp_path: Path) -> Path:
 
 
 async def problems(server: DevServer, part: str) -> str:
-    """What is wrong with the cluster, once ``part`` is told."""
+    """What is wrong with the cluster, once ``part`` is shown."""
     async with asyncio.timeout(patience(15)), ControlClient(server.address) as client:
         while True:
-            told = "\n".join((await client.cluster_health()).problems)
-            if part in told:
-                return told
+            shown = "\n".join((await client.cluster_health()).problems)
+            if part in shown:
+                return shown
             await asyncio.sleep(0.1)
 
 
@@ -176,9 +176,9 @@ async def test_g1_a_damaged_row_holds_its_key_alone_until_it_is_restored_6_1(
     async with running(DevSettings(path, port=0)) as server:
         assert await speak(server, "words", 2, "b"), "the other key goes on"
         assert not await speak(server, "words", 3, "a", wait=1.5)
-        told = await problems(server, "damaged rows")
-        assert "state of key 'a' of computation count." in told
-        assert "restore" in told
+        shown = await problems(server, "damaged rows")
+        assert "state of key 'a' of computation count." in shown
+        assert "restore" in shown
         assert "key 'a', record of stream 'spoken'" in caplog.text
         async with ControlClient(server.address) as client:
             intervals = await client.list_intervals("words")
@@ -218,10 +218,10 @@ async def test_g3_a_damaged_journal_stops_its_interval_alone_until_it_is_restore
         place = stored.last(prefix + journal.encode())
         whole = stored.flip(place)
     async with running(DevSettings(path, port=0)) as server:
-        told = await problems(server, "is quarantined")
-        assert f"{what} " in told
-        assert journal in told
-        assert "restore it from a snapshot" in told
+        shown = await problems(server, "is quarantined")
+        assert f"{what} " in shown
+        assert journal in shown
+        assert "restore it from a snapshot" in shown
         assert "is quarantined: restore what is damaged" in caplog.text
         assert not await speak(server, "words", 4, "b", wait=1.0)
         async with ControlClient(server.address) as client:
@@ -250,8 +250,8 @@ async def test_g11_a_damaged_interval_map_keeps_its_computation_as_it_is_7_1(pat
         place = b"ck" + keys.chunk_key(incarnation, 0).encode()
         whole = stored.flip(place)
     async with running(DevSettings(path, port=0)) as server:
-        told = await problems(server, keys.chunk_key(incarnation, 0))
-        assert "nothing is done with it" in told
+        shown = await problems(server, keys.chunk_key(incarnation, 0))
+        assert "nothing is done with it" in shown
         assert not await speak(server, "words", 2, "b", wait=1.0)
         await twin_goes_on(server)
     with Stored(path) as stored:

@@ -23,16 +23,16 @@ ROUNDS = 15
 
 
 async def split_where_the_load_is_halved(server: Server) -> None:
-    """As soon as the owner has told of its keys; then both halves have some of them."""
+    """As soon as the owner has reported its keys; then both halves have some of them."""
     for _ in range(40):
-        told = await run_cli(server.address, "interval", "split", "counting/counter", "--key", "key-1", "-o", "json")
-        if told.code == 0:
+        shown = await run_cli(server.address, "interval", "split", "counting/counter", "--key", "key-1", "-o", "json")
+        if shown.code == 0:
             break
-        assert told.code == 6, told.err
+        assert shown.code == 6, shown.err
         # Not yet, or of the first key or two that came.
-        assert "has not reported its keys' load yet" in told.err or "no key divides the load" in told.err
+        assert "has not reported its keys' load yet" in shown.err or "no key divides the load" in shown.err
         await asyncio.sleep(0.25)
-    lower, upper = json.loads(told.out)
+    lower, upper = json.loads(shown.out)
     assert lower["parents"] == upper["parents"] != []
     boundary = upper["keys"].split("'")[1]
     assert boundary.startswith("key-"), upper["keys"]
@@ -41,8 +41,8 @@ async def split_where_the_load_is_halved(server: Server) -> None:
 async def children_have_let_go(client: ControlClient, computation: str) -> None:
     """Wait, but not for ever, until no interval of the computation needs a parent's journal."""
     for _ in range(40):
-        told = await client.list_intervals("counting", computation)
-        if not any(one.interval.parents for one in told):
+        shown = await client.list_intervals("counting", computation)
+        if not any(one.interval.parents for one in shown):
             break
         await asyncio.sleep(0.1)
 
@@ -53,14 +53,14 @@ async def change_something(client: ControlClient, chance: random.Random, done: C
     if chance.random() < 0.5:
         await children_have_let_go(client, computation)
     at = (f"key-{chance.randrange(40)}" if computation == "counter" else f"group-{chance.randrange(1, 7)}").encode()
-    told = await client.list_intervals("counting", computation)
-    verb = "split" if len(told) <= 3 and chance.random() < 0.6 else "merge"
+    shown = await client.list_intervals("counting", computation)
+    verb = "split" if len(shown) <= 3 and chance.random() < 0.6 else "merge"
     try:
         if verb == "split":
             await client.split_interval(name(computation, at), at)
         else:
             # The last one has no neighbour after it; now and then that is asked for all the same.
-            first = min(told, key=lambda one: one.interval.keys.start).interval.keys.start
+            first = min(shown, key=lambda one: one.interval.keys.start).interval.keys.start
             await client.merge_intervals(name(computation, first if chance.random() < 0.7 else at))
         done[verb] += 1
     except RequestError as error:

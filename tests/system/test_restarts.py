@@ -73,11 +73,11 @@ class FeederProcess:
 
     async def kill(self) -> None:
         assert self._process is not None
-        assert self._process.returncode is None, self.told()
+        assert self._process.returncode is None, self.as_text()
         self._process.kill()
         await self._process.wait()
 
-    def told(self) -> str:
+    def as_text(self) -> str:
         """Whether it lives, and the end of what it wrote."""
         assert self._process is not None
         ended = "lives" if self._process.returncode is None else f"has ended with {self._process.returncode}"
@@ -141,8 +141,8 @@ async def test_g1_every_result_comes_exactly_once_through_kills_at_any_moment_6_
                 reader.result()
             if len(done) < 2:
                 waits = (await run_cli(server.address, "watermark", "show")).out
-                told = f"{len(windows.records)} windows\n{waits}\n{feeder.told()}\n{server.tail()}"
-                pytest.fail(f"the streams did not end: {told}")
+                shown = f"{len(windows.records)} windows\n{waits}\n{feeder.as_text()}\n{server.tail()}"
+                pytest.fail(f"the streams did not end: {shown}")
         finally:
             for reader in readers:
                 reader.cancel()

@@ -103,8 +103,8 @@ async def test_g7_a_stream_holds_until_every_expected_injector_has_announced_its
         await first.advance(5_000)
         await first.flush()
         await asyncio.sleep(0.5)
-        told = await run_cli(server.address, "watermark", "explain", "words/count")
-        assert "injector process 'q' is expected, and has never announced itself" in told.out
+        answer = await run_cli(server.address, "watermark", "explain", "words/count")
+        assert "injector process 'q' is expected, and has never announced itself" in answer.out
         async with Subscription("seen", cursor="c", record_type=Seen, address=server.address) as subscription:
             with pytest.raises(TimeoutError):
                 await asyncio.wait_for(anext(subscription), 0.5)

@@ -148,15 +148,15 @@ async def test_g1_a_paused_topology_keeps_everything_and_goes_on_where_it_stoppe
     await submit(server)
     await flow(server, 100)
     assert "is paused" in await command(server, "topology", "pause", "words")
-    assert "is paused" in await command(server, "topology", "pause", "words"), "it is paused, however often it is told"
+    assert "is paused" in await command(server, "topology", "pause", "words"), "it is paused, however often it is asked"
     async with Injector(server.address, "spoken", process="p", topology=program.words) as injector:
         await injector.send_many([Word(f"w{n}") for n in range(20)], [999] * 20, positions=list(range(100, 120)))
         flushing = asyncio.ensure_future(injector.flush())
         await asyncio.sleep(0.7)
         assert not flushing.done(), "the injector waits"
-        told = await command(server, "watermark", "explain", "words/count")
-        assert "paused" in told
-        assert "`millwheel topology resume words` lets it go on" in told
+        answer = await command(server, "watermark", "explain", "words/count")
+        assert "paused" in answer
+        assert "`millwheel topology resume words` lets it go on" in answer
         assert "spoken: not ACKed while words is paused" in await command(server, "injector", "list")
         await server.kill()
         await server.start()

@@ -118,7 +118,7 @@ async def test_g3_a_refused_sequencer_ends_the_sender_6_2() -> None:
     assert host.fault == "", "its successor is there already"
 
 
-async def test_g13_refusals_that_go_on_are_told_with_their_reason_and_not_each_time(
+async def test_g13_refusals_that_go_on_are_reported_with_their_reason_and_not_each_time(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A log over its cap names the cursor that keeps it full: nobody got to read that."""

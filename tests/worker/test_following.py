@@ -24,7 +24,7 @@ from tests.worker.doubles import until
 async def test_g8_an_error_does_not_end_the_following_of_the_catalog(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It ended the task without a word: the worker never heard of an assignment again."""
+    """It ended the task without a word: the worker never received an assignment again."""
     monkeypatch.setattr("millwheel.worker.shell.follower._RETRY_SECONDS", 0.01)
 
     class Odd(MemoryCoordinator):
@@ -47,11 +47,11 @@ async def test_g8_an_error_does_not_end_the_following_of_the_catalog(
     await coordinator.close()
 
 
-async def test_g1_who_comes_later_is_told_the_sequencers_behind_the_values_it_collects_ids_by_6_1_1() -> None:
+async def test_g1_who_comes_later_receives_the_sequencers_behind_the_values_it_collects_ids_by_6_1_1() -> None:
     """Only values were: an owner that had been succeeded was told from its successor by nothing then."""
     left, right = ALL_KEYS.split(b"m")
     updates: asyncio.Queue[Watermarks] = asyncio.Queue()
-    told: list[SenderWatermarks] = []
+    reported: list[SenderWatermarks] = []
 
     async def watch(senders: Iterable[str]) -> AsyncIterator[Watermarks]:
         while True:
@@ -62,11 +62,11 @@ async def test_g1_who_comes_later_is_told_the_sequencers_behind_the_values_it_co
         {"weak.1": (9, [(left, 4)])},
         {"weak.1": (9, [])},
     ]
-    following = SenderWatch(watch, told.append)
+    following = SenderWatch(watch, reported.append)
     following.follow(frozenset({"weak.1", "gone.1"}))
     for update in sent:
         updates.put_nowait(update)
-    await until(lambda: len(told) == len(sent))
+    await until(lambda: len(reported) == len(sent))
     following.follow(frozenset({"weak.1"}))
     known = following.known()
     assert known.values == {"weak.1": 9}
@@ -74,21 +74,21 @@ async def test_g1_who_comes_later_is_told_the_sequencers_behind_the_values_it_co
     await following.close()
 
 
-async def test_g7_what_was_heard_of_a_streams_injectors_is_nothing_to_its_next_life_5_2() -> None:
+async def test_g7_what_was_received_of_a_streams_injectors_is_nothing_to_its_next_life_5_2() -> None:
     """Cancelled and submitted again in one jump of the catalog: the same sender, and plus infinity was kept of it."""
     updates: asyncio.Queue[Watermarks] = asyncio.Queue()
-    told: list[SenderWatermarks] = []
+    reported: list[SenderWatermarks] = []
 
     async def watch(senders: Iterable[str]) -> AsyncIterator[Watermarks]:
         while True:
             yield await updates.get()
 
-    following = SenderWatch(watch, told.append)
+    following = SenderWatch(watch, reported.append)
     senders = frozenset({"injector/s", "count.1"})
     first, second = {"injector/s": (("t", 5),)}, {"injector/s": (("t", 9),)}
     following.follow(senders, first)
     updates.put_nowait({"injector/s": (MAX_TIMESTAMP, [("p", 3)]), "count.1": (7, [(ALL_KEYS, 4)])})
-    await until(lambda: told)
+    await until(lambda: reported)
     following.follow(senders, dict(first))
     assert following.known().values == {"injector/s": MAX_TIMESTAMP, "count.1": 7}
     following.follow(senders, second)

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from millwheel.coordination.contract import CoordinatorUnavailableError
+from millwheel.rpc.clock import wall_now
 from millwheel.rpc.v1.delivery_pb2 import DeliveryOutcome
 from millwheel.store.contract import Append, CorruptValueError, PartId, SequencerRefusedError, StateRow
 from millwheel.worker.messages import (
@@ -41,7 +42,7 @@ from millwheel.worker.messages import (
 )
 from millwheel.worker.shell import host as host_module
 from millwheel.worker.shell.host import CoreHost
-from millwheel.worker.shell.runloop import RunQueue, wall_now
+from millwheel.worker.shell.runloop import RunQueue
 from tests.patience import patience
 from tests.worker.doubles import Answers, FlakyStore, ScriptedCore, World, delivery, until
 
@@ -218,7 +219,7 @@ async def test_g3_a_fence_of_unknown_outcome_that_a_successor_has_passed_is_lost
     assert "sequencer 8" in failed.reason
 
 
-async def test_g1_id_segments_that_are_gone_are_told_to_the_core_and_cost_nothing_else_6_1_1() -> None:
+async def test_g1_id_segments_that_are_gone_are_reported_to_the_core_and_cost_nothing_else_6_1_1() -> None:
     """They may have been collected while the read was on its way; the interval was given up for good."""
     rig = Rig()
     await rig.open()
@@ -356,7 +357,7 @@ async def test_an_internal_error_gives_the_interval_up_and_says_so(
     assert len(rig.world.lost_hosts) == 1
 
 
-async def test_a_damaged_row_is_told_of_its_key_and_the_other_rows_are_read() -> None:
+async def test_a_damaged_row_is_reported_with_its_key_and_the_other_rows_are_read() -> None:
     """It ended the interval, and with it every other key."""
 
     class Damaged(FlakyStore):
@@ -488,9 +489,9 @@ async def test_a_hook_that_is_cancelled_before_it_begins_is_no_fault_of_its_auth
         return [AsyncHook(1, hook())]
 
     rig.core.react = react
-    with warnings.catch_warnings(record=True) as told:
+    with warnings.catch_warnings(record=True) as reported:
         warnings.simplefilter("always")
         rig.host.post(Tick())
         await until(lambda: closing and closing[0].done())
         gc.collect()
-    assert not told
+    assert not reported

@@ -74,15 +74,15 @@ def test_an_error_without_text_is_a_failure_like_any_other() -> None:
         raise WordlessError
 
     failures = KeyFailures()
-    told = note(failures, NOW, error=raised(mw.key(speechless)))
+    reported = note(failures, NOW, error=raised(mw.key(speechless)))
     (one,) = shown(failures, NOW)
     assert (one.error, one.message) == ("WordlessError", "(it has no text: its __str__ raised ValueError)")
-    assert told.message.endswith(f"WordlessError: {one.message}")
+    assert reported.message.endswith(f"WordlessError: {one.message}")
 
 
 def test_a_failure_shows_what_the_users_code_raised_and_where() -> None:
     failures = KeyFailures()
-    told = note(failures, NOW)
+    reported = note(failures, NOW)
     note(failures, NOW + SECOND, "p")
     (one,) = shown(failures, NOW + 2 * SECOND)
     assert (one.consumer, one.stream, one.extractor) == ("count.1", "spoken", "key function")
@@ -90,8 +90,10 @@ def test_a_failure_shows_what_the_users_code_raised_and_where() -> None:
     assert one.place.startswith("test_key_failures.py:")
     assert one.place.endswith(" in initial")
     assert (one.attempts, one.since_us, one.last_us) == (2, NOW, NOW + SECOND)
-    assert told.message.startswith("computation 'count', key function of stream 'spoken': AttributeError: 'int' object")
-    assert isinstance(told.error, AttributeError), "whose traceback the log shows"
+    assert reported.message.startswith(
+        "computation 'count', key function of stream 'spoken': AttributeError: 'int' object"
+    )
+    assert isinstance(reported.error, AttributeError), "whose traceback the log shows"
 
 
 def test_what_is_no_key_is_shown_with_the_words_of_the_extractor() -> None:
@@ -188,8 +190,8 @@ def test_a_worker_reports_and_counts_them() -> None:
     failures = KeyFailures()
     note(failures, NOW, "p")
     note(failures, NOW, "p")
-    (told,) = LoadMeter(list, key_functions=lambda: shown(failures, NOW)).load().key_functions
-    assert told.attempts == 2
+    (reported,) = LoadMeter(list, key_functions=lambda: shown(failures, NOW)).load().key_functions
+    assert reported.attempts == 2
     collector = WorkerCollector(Tallies(), key_failures=failures.totals)
 
     def samples() -> list[tuple[dict[str, str], float]]:

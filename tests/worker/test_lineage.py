@@ -1,4 +1,4 @@
-"""Which journals live: read from the coordinator, whatever the catalog at hand shows (section 6.2)."""
+"""Which journals live: read from the coordinator, also if the catalog at hand is old (section 6.2)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A batch is answered for when every record is refused or ACKed, in whatever steps that comes (6.1.1)."""
+"""A batch is answered for when every record is refused or ACKed, in any steps in which that comes (6.1.1)."""
 
 from __future__ import annotations
 

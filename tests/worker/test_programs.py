@@ -72,7 +72,7 @@ async def test_g8_a_package_that_takes_long_or_is_broken_holds_no_other_back_7_1
         )
     }
     late, slow, broken, fine = [spec for spec, _ in packages.values()]
-    comes, told = asyncio.Event(), asyncio.Event()
+    comes, reported = asyncio.Event(), asyncio.Event()
 
     async def fetch(digest: str) -> bytes:
         if digest == late.code.digest:
@@ -80,7 +80,7 @@ async def test_g8_a_package_that_takes_long_or_is_broken_holds_no_other_back_7_1
         return packages[digest][1]
 
     programs = Programs(tmp_path / "unpacked", fetch)
-    programs.on_loaded = told.set
+    programs.on_loaded = reported.set
     try:
         assert not await programs.load_all([late, slow, broken, fine])
         assert programs.has(fine.code)
@@ -91,8 +91,8 @@ async def test_g8_a_package_that_takes_long_or_is_broken_holds_no_other_back_7_1
         allowed.touch()
         async with asyncio.timeout(patience(20)):
             while not (programs.has(late.code) and programs.has(slow.code)):
-                await told.wait()
-                told.clear()
+                await reported.wait()
+                reported.clear()
         assert await programs.load_all([late, slow, fine])
     finally:
         programs.close()

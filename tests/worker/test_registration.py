@@ -154,7 +154,7 @@ async def test_a_coordinator_that_is_away_is_waited_for() -> None:
     await coordinator.close()
 
 
-async def test_what_came_by_a_registration_that_was_not_heard_to_succeed_is_given_up() -> None:
+async def test_what_came_by_a_registration_that_was_not_known_to_succeed_is_given_up() -> None:
     """Nobody renews its lease: its intervals would be served until somebody else fences them."""
 
     class Silent(MemoryCoordinator):

@@ -1,4 +1,4 @@
-"""A worker's counters: what a process has committed, whatever intervals come and go."""
+"""A worker's counters: what a process has committed, also while intervals come and go."""
 
 from __future__ import annotations
 
@@ -103,9 +103,9 @@ def test_calls_and_failures_of_hooks_stay_counted_when_an_interval_leaves() -> N
 
 def test_a_load_report_has_calls_of_hooks_of_intervals_that_have_left() -> None:
     tallies = tallies_of_two_that_left()
-    (told,) = LoadMeter(list, hooks=tallies.hooks).load().hooks
-    assert (told.topology, told.computation, told.time.hook) == (*PLACE, "process_record")
-    assert (told.time.calls, told.time.failures) == (2, 2)
+    (reported,) = LoadMeter(list, hooks=tallies.hooks).load().hooks
+    assert (reported.topology, reported.computation, reported.time.hook) == (*PLACE, "process_record")
+    assert (reported.time.calls, reported.time.failures) == (2, 2)
 
 
 def test_a_hook_that_keeps_the_event_loop_is_a_figure_while_it_does() -> None:

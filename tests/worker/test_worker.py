@@ -141,7 +141,7 @@ async def test_g4_a_refusal_of_an_earlier_owners_report_does_not_end_its_success
 async def test_g8_an_interval_that_cannot_be_built_does_not_keep_others_waiting(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Whatever came behind it in the catalog was never opened, and nobody's low watermarks were followed."""
+    """All that came behind it in the catalog was never opened, and nobody's low watermarks were followed."""
     one = worker(tmp_path)
 
     def build(interval: OwnedInterval) -> Built:

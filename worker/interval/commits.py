@@ -270,7 +270,7 @@ class Commits:
         for receipt in touched.values():
             if receipt.open and receipt.worth_reporting():
                 # The remaining records wait for their keys. Report the others, so that the sender can drop them.
-                receipt.told = receipt.open
+                receipt.answered = receipt.open
                 remaining = sorted({*receipt.blocked, *receipt.excluded})
                 out.append(Acknowledge(receipt.delivery, DeliveryOutcome.DELIVERY_OUTCOME_ACKED, remaining))
 

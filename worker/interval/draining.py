@@ -66,7 +66,7 @@ class DrainingCore(IntervalCore):
     ) -> None:
         """``options`` are those of the last version, because existing productions keep their kind of ids."""
         super().__init__(config, _program(name, options), {}, locate)
-        self._told: tuple[int, HoldKind.ValueType] | None = None
+        self._reported_hold: tuple[int, HoldKind.ValueType] | None = None
 
     def _on_delivery(self, event: Delivery) -> list[Instruction]:
         """Refuse the delivery. A sender that knows of the removal discards it. Others look up the topology again."""
@@ -93,9 +93,9 @@ class DrainingCore(IntervalCore):
         state = self.state
         output, hold = self._held()
         state.output = max(output, state.output)
-        if (state.output, hold) == self._told:
+        if (state.output, hold) == self._reported_hold:
             return
-        self._told = state.output, hold
+        self._reported_hold = state.output, hold
         config = state.config
         subject = hold_subject(state, hold, state.output)
         out.append(Report(config.computation, config.keys, config.sequencer, state.output, state.output, hold, subject))

@@ -42,10 +42,10 @@ class DeliveryReceipt:
     - ``excluded`` has the indexes that were refused and will be sent again.
     - ``held`` is the timestamp at which the receipt holds the input watermark.
     - ``average`` is the average size of a value in bytes.
-    - ``told`` is the number of open records by the last answer to the sender.
+    - ``answered`` is the number of open records by the last answer to the sender.
     """
 
-    __slots__ = ("average", "blocked", "delivery", "excluded", "held", "open", "told", "verdict")
+    __slots__ = ("answered", "average", "blocked", "delivery", "excluded", "held", "open", "verdict")
 
     def __init__(self, delivery: Delivery, verdict: Any, open_records: int, held: int, average: int) -> None:
         self.delivery = delivery
@@ -55,7 +55,7 @@ class DeliveryReceipt:
         self.average = average
         self.blocked: set[int] = set()
         self.excluded: Sequence[int] = ()
-        self.told = open_records
+        self.answered = open_records
 
     def worth_reporting(self) -> bool:
         """Whether to report progress to the sender: only blocked records are left, and far fewer than last reported.
@@ -63,7 +63,7 @@ class DeliveryReceipt:
         An answer names every record that is left, so answering each time would be quadratic. Above a small number an
         answer goes out when the number has halved.
         """
-        return self.open == len(self.blocked) < self.told and (2 * self.open <= self.told or self.open <= _FEW)
+        return self.open == len(self.blocked) < self.answered and (2 * self.open <= self.answered or self.open <= _FEW)
 
 
 class QueuedRecords:

@@ -31,7 +31,7 @@ class Cursor:
     """The ACKed offset in the journal. None until the creation is durable."""
     sealed: int | None = None
     """The ACKed offset in the commit in flight. None if that commit does not include the cursor."""
-    heard: int = 0
+    received: int = 0
     """The largest ACK received that is not part of any commit yet."""
 
     @property
@@ -42,7 +42,7 @@ class Cursor:
     @property
     def newest(self) -> int:
         """The largest ACKed offset, durable or not."""
-        return max(self.heard, self.sealed or 0, self.acked or 0)
+        return max(self.received, self.sealed or 0, self.acked or 0)
 
 
 @dataclass(slots=True)
@@ -121,7 +121,7 @@ class Cursors:
         """ACK everything below the offset. No effect on a deleted life."""
         if below <= cursor.newest or self._current.get(cursor.name) is not cursor:
             return
-        cursor.heard = below
+        cursor.received = below
         self._news[cursor.name] = cursor
         if self.ack_since is None:
             self.ack_since = now
@@ -148,7 +148,7 @@ class Cursors:
         """The changes for the commit that is being sealed. ``start`` and ``end`` are the log's before it."""
         for cursor in self._news.values():
             begin = (start if cursor.start is Start.OLDEST else end) if self._is_new(cursor) else 0
-            cursor.sealed = max(cursor.heard, begin)
+            cursor.sealed = max(cursor.received, begin)
         moved = {name: cursor.sealed or 0 for name, cursor in self._news.items()}
         askers = [asker for waiting in self._deleted.values() for asker in waiting]
         self._sealed = CursorChanges(moved, list(self._deleted), askers, list(self._news.values()))

@@ -30,9 +30,9 @@ _MAX_NAMES: Final = 64
 
 
 class _Session:
-    """One subscriber. ``told`` is the last (watermark, next offset, durable ACK) that was sent to it."""
+    """One subscriber. ``sent`` is the last (watermark, next offset, durable ACK) that was sent to it."""
 
-    __slots__ = ("credit", "cursor", "position", "ready", "resume", "subscriber", "told", "window")
+    __slots__ = ("credit", "cursor", "position", "ready", "resume", "sent", "subscriber", "window")
 
     def __init__(self, subscriber: Any, cursor: Cursor | None, window: int, resume: int | None) -> None:
         self.subscriber = subscriber
@@ -44,7 +44,7 @@ class _Session:
         self.credit = 0
         self.ready = False
         """Whether its cursor is durable, so that it may read."""
-        self.told: tuple[int, int, int] | None = None
+        self.sent: tuple[int, int, int] | None = None
 
 
 class Subscribers:
@@ -211,14 +211,14 @@ class Subscribers:
         return self._response(session, first, values, segment.timestamps[low : low + len(values)])
 
     def _response(self, session: _Session, first: int, values: list[bytes], timestamps: list[int]) -> Publish:
-        watermark, following, acked = session.told = self._news(session)
+        watermark, following, acked = session.sent = self._news(session)
         session.credit -= 1
         life = session.cursor.life if session.cursor is not None else 0
         return Publish(session.subscriber, first, values, timestamps, watermark, following, acked, life)
 
     def _serve_news(self, session: _Session, out: list[LogInstruction]) -> None:
         """There are no records to send: send an empty response if the watermark or the durable ACK has advanced."""
-        if self._news(session) != session.told:
+        if self._news(session) != session.sent:
             out.append(self._response(session, session.position, [], []))
 
     def _news(self, session: _Session) -> tuple[int, int, int]:

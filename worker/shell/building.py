@@ -9,6 +9,7 @@ from time import perf_counter
 from millwheel.model.catalog import Catalog, OwnedInterval, code_of, injector_sender
 from millwheel.model.interval_table import interval_from_proto
 from millwheel.model.time import Duration
+from millwheel.rpc.clock import wall_now
 from millwheel.rpc.v1 import catalog_pb2 as catalog_pb2
 from millwheel.rpc.v1 import topology_pb2 as topology
 from millwheel.sdk.context import OutputBinding
@@ -19,7 +20,7 @@ from millwheel.worker.log import DEFAULT_RETENTION, LogConfig, LogCore, LogReten
 from millwheel.worker.messages import Parent
 from millwheel.worker.shell.programs import Programs
 from millwheel.worker.shell.routing import CatalogRouting
-from millwheel.worker.shell.runloop import steady_now, wall_now
+from millwheel.worker.shell.runloop import steady_now
 
 __all__ = ["Builder", "Built"]
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
+from millwheel.rpc.clock import wall_now
 from millwheel.rpc.hook_failures import AWAITED_SHOWN
 from millwheel.rpc.v1 import inspection_pb2 as wire
 from millwheel.worker.interval import HookTime, IntervalCore
 from millwheel.worker.interval.failing_keys import KeyFailure
 from millwheel.worker.interval.intake import Wait
-from millwheel.worker.shell.runloop import wall_now
 
 __all__ = ["failures_of", "hook_time", "hooks_of", "key_failure", "waits_of"]
 

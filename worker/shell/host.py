@@ -19,6 +19,7 @@ from typing import Any, Final, Protocol
 from weakref import WeakKeyDictionary
 
 from millwheel.coordination.contract import CoordinatorUnavailableError
+from millwheel.rpc.clock import wall_now
 from millwheel.rpc.v1.delivery_pb2 import DeliveryOutcome
 from millwheel.sdk.error_texts import error_message
 from millwheel.store.contract import (
@@ -70,7 +71,7 @@ from millwheel.worker.messages import (
 )
 from millwheel.worker.shell.opening import Opener, ReadAhead
 from millwheel.worker.shell.rows import read_rows
-from millwheel.worker.shell.runloop import RunQueue, wall_now
+from millwheel.worker.shell.runloop import RunQueue
 
 __all__ = ["CoreHost", "HostPeers", "ServedCore"]
 

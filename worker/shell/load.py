@@ -118,7 +118,7 @@ class LoadMeter:
             load.slow = known[2].per_second(now, slow)
             loads.append((load, one.core))
         self._rates = rates
-        for load, core in heapq.nlargest(_MAX_SAMPLED_INTERVALS, loads, key=lambda told: told[0].busy):
+        for load, core in heapq.nlargest(_MAX_SAMPLED_INTERVALS, loads, key=lambda pair: pair[0].busy):
             if isinstance(core, IntervalCore):
                 for key, share in core.state.sample.shares():
                     load.sample.add(key=key, share=share)

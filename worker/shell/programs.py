@@ -125,9 +125,9 @@ class Programs:
                 await self.load(code)
                 self._failures.pop(place, None)
             except (MillwheelError, OSError) as error:
-                told = self._failures.get(place)
+                before = self._failures.get(place)
                 self._failures[place] = f"the code of topology {name!r} cannot be loaded: {error}"
-                if told != self._failures[place]:
+                if before != self._failures[place]:
                     log.error("%s", self._failures[place])
                 return False
             finally:

@@ -9,10 +9,10 @@ from typing import Final
 
 from millwheel.coordination.contract import Compare, Coordinator, CoordinatorError, LeaseExpiredError, Put
 from millwheel.model.catalog_keys import worker_key
+from millwheel.rpc.clock import wall_now
 from millwheel.rpc.failures import FailureCode, RequestError
 from millwheel.rpc.v1 import catalog_pb2 as catalog
 from millwheel.rpc.v1.common_pb2 import Endpoint
-from millwheel.worker.shell.runloop import wall_now
 
 __all__ = ["Registration", "WorkerIdTakenError"]
 

@@ -13,17 +13,12 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, Final
 
-__all__ = ["RunQueue", "steady_now", "wall_now"]
+__all__ = ["RunQueue", "steady_now"]
 
 log = logging.getLogger("millwheel.worker")
 
 _TURN_SECONDS: Final = 0.005
 """How long the queue runs before sockets and timers get their turn."""
-
-
-def wall_now() -> int:
-    """The wall clock in microseconds since the epoch."""
-    return time.time_ns() // 1_000
 
 
 def steady_now() -> int:

@@ -36,12 +36,12 @@ class SenderWatch:
         self._tell = tell
         self._senders: frozenset[str] = frozenset()
         self._lives: dict[str, object] = {}
-        self._heard = LatestWatermarks()
+        self._latest = LatestWatermarks()
         self._task: asyncio.Task[None] | None = None
 
     def known(self) -> SenderWatermarks:
         """All broadcasts so far, for a new host. Later updates name only new sequencers, so they are not enough."""
-        return self._heard.update()
+        return self._latest.update()
 
     def follow(self, senders: frozenset[str], lives: Mapping[str, object] = MappingProxyType({})) -> None:
         """Watch exactly these senders from now on.
@@ -54,7 +54,7 @@ class SenderWatch:
         if senders == self._senders and same == senders:
             return
         self._senders = senders
-        self._heard.keep(same)
+        self._latest.keep(same)
         if self._task is not None:
             self._task.cancel()
         self._task = asyncio.get_running_loop().create_task(self._run(senders)) if senders else None
@@ -79,5 +79,5 @@ class SenderWatch:
                 values = {name: watermark for name, (watermark, _) in update.items()}
                 sequencers = {name: members for name, (_, members) in update.items()}
                 news = SenderWatermarks(values, sequencers)
-                self._heard.add(news)
+                self._latest.add(news)
                 self._tell(news)

@@ -17,6 +17,7 @@ from millwheel.client.report_stream import PendingOf
 from millwheel.coordination.contract import Coordinator, CoordinatorError, DamagedValueError
 from millwheel.model.catalog import Catalog, Consumer, OwnedInterval, code_of, codes_of
 from millwheel.model.keys import KeyInterval
+from millwheel.rpc.clock import wall_now
 from millwheel.rpc.v1 import catalog_pb2, common_pb2, topology_pb2
 from millwheel.rpc.v1.delivery_pb2_grpc import add_DeliveryServiceServicer_to_server
 from millwheel.rpc.v1.handover_pb2_grpc import add_HandoverServiceServicer_to_server
@@ -56,7 +57,7 @@ from millwheel.worker.shell.programs import Programs
 from millwheel.worker.shell.registration import Registration, WorkerIdTakenError
 from millwheel.worker.shell.restart_backoff import RestartBackoff
 from millwheel.worker.shell.routing import CatalogRouting
-from millwheel.worker.shell.runloop import RunQueue, wall_now
+from millwheel.worker.shell.runloop import RunQueue
 from millwheel.worker.shell.sending import DeliverySender
 from millwheel.worker.shell.tallies import Place, Tallies
 from millwheel.worker.shell.watching import SenderWatch, Watermarks

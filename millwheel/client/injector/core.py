@@ -325,7 +325,7 @@ class InjectorCore:
             self.failed = self.failed or RecordsLeftError(self.stream, left)
             return []
         self._came_at = {name: self._came_at.get(name, self.accepted) for name in routing.consumers}
-        self._watermarks = {name: told for name, told in self._watermarks.items() if name in routing.consumers}
+        self._watermarks = {name: mark for name, mark in self._watermarks.items() if name in routing.consumers}
         for name in self.unkeyed.consumers().keys() - routing.consumers.keys():
             self.unkeyed.forget(name)
         out = self._connections(routing)

@@ -450,9 +450,9 @@ class _RoutedShards:
 
     def learn(self, routing: control.WatchRoutingResponse) -> None:
         """Take the addresses in a routing."""
-        told = {self._injector: routing.authority.address}
-        told.update((consumer.incarnation, consumer.authority.address) for consumer in routing.consumers)
-        self._addresses.update((name, address) for name, address in told.items() if address)
+        addresses = {self._injector: routing.authority.address}
+        addresses.update((consumer.incarnation, consumer.authority.address) for consumer in routing.consumers)
+        self._addresses.update((name, address) for name, address in addresses.items() if address)
 
     def shard_of(self, computation: str) -> Hashable:
         """Each computation counts as a shard here. The cluster may map several computations to one shard."""

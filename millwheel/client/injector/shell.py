@@ -11,7 +11,6 @@ may send a record again. :mod:`millwheel.client.injector.ids` defines when two r
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
@@ -41,6 +40,7 @@ from millwheel.client.injector.settings import BatchOf, InjectorSettings
 from millwheel.client.injector.stalls import StallMonitor
 from millwheel.client.injector.turns import SendTurns
 from millwheel.model.time import Timestamp
+from millwheel.rpc.clock import wall_now
 from millwheel.sdk.errors import KeyExtractionError, TooLargeError, UsageError
 from millwheel.sdk.topology import Topology
 
@@ -123,7 +123,7 @@ class Injector:
         self._drawn_within: IdScope | None = None
         self._turn = _TURN_RECORDS
         self._strict = settings.strict_keys
-        self._times = TimeCheck(stream, lambda: time.time_ns() // 1_000, enabled=not settings.any_timestamp)
+        self._times = TimeCheck(stream, wall_now, enabled=not settings.any_timestamp)
 
     # Life cycle.
 

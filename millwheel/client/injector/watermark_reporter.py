@@ -57,7 +57,7 @@ class WatermarkReporter:
             places, on_refused=self._refused, pending_of=lambda _: {process: pending_work()}, refresh=1.0
         )
         self._values: dict[str, int] = {}
-        self._heard = asyncio.Event()
+        self._received = asyncio.Event()
         self._watched: frozenset[str] = frozenset()
         self._watcher: asyncio.Task[None] | None = None
         self._last: Published | None = None
@@ -85,7 +85,7 @@ class WatermarkReporter:
         own = await self._client.accept(self.computation, self._process, self._sequencer, patience)
         self.follow(())
         async with asyncio.timeout(patience):
-            await self._heard.wait()
+            await self._received.wait()
         return max(own, self.together)
 
     async def close(self) -> None:
@@ -112,11 +112,11 @@ class WatermarkReporter:
             async for news in self._client.watch(computations):
                 values = {name: update.watermark for name, update in news.items()}
                 self._values.update(values)
-                self._heard.set()
+                self._received.set()
                 self._on_watermarks(values)
         except RequestError as error:
             self._on_lost(f"the watermarks of {', '.join(sorted(computations))} are not to be had: {error}")
-            self._heard.set()
+            self._received.set()
 
     def report(self, published: Published) -> None:
         """Queue a report, unless it equals the last one."""

@@ -34,7 +34,7 @@ OpenStore = Callable[[CassandraSettings], Awaitable[CassandraStore]]
 
 @pytest.fixture
 async def open_store() -> AsyncIterator[OpenStore]:
-    """Opens stores, and closes them whatever the test comes to."""
+    """Opens stores, and closes them, also if the test fails."""
     async with AsyncExitStack() as stack:
 
         async def opened(settings: CassandraSettings) -> CassandraStore:

@@ -27,7 +27,7 @@ from tests.store.cassandra.owner import append_for_certain, until_available
 
 @pytest.fixture(autouse=True)
 def mended() -> Iterator[None]:
-    """Whatever a test does to the node is made good after it: the node is shared by all tests."""
+    """All that a test does to the node is made good after it: the node is shared by all tests."""
     (node,) = cassandra().nodes
     try:
         yield

@@ -67,7 +67,7 @@ def test_a_node_that_does_not_know_yet_what_another_has_made_is_asked_again() ->
     assert until_known(work, 10.0) == "known"
 
 
-def test_what_a_node_refuses_for_another_reason_is_told_at_once() -> None:
+def test_what_a_node_refuses_for_another_reason_is_reported_at_once() -> None:
     asked = []
 
     def work() -> None:
@@ -83,7 +83,7 @@ def test_what_a_node_refuses_for_another_reason_is_told_at_once() -> None:
     "asked",
     ["SELECT * FROM {}.t", "CREATE TABLE {}.t (k int PRIMARY KEY)", "INSERT INTO store_tests.{} (k) VALUES (1)"],
 )
-def test_what_a_node_does_not_know_is_told_from_what_it_refuses(
+def test_what_a_node_does_not_know_is_distinguished_from_what_it_refuses(
     settings: CassandraSettings, driver: Any, name: str, asked: str
 ) -> None:
     """Of a table in a keyspace that it does not know a node says it in other words than of all else."""
@@ -159,7 +159,7 @@ async def test_the_number_of_buckets_stays_what_the_keyspace_was_made_with(
     assert [row[0] for row in driver.execute(f"SELECT state_buckets FROM {name}.schema_version")] == [3]
 
 
-async def test_a_role_that_may_only_read_is_told_what_it_needs_and_goes_on_when_it_has_it(
+async def test_a_role_that_may_only_read_learns_what_it_needs_and_goes_on_when_it_has_it(
     settings: CassandraSettings, driver: Any, store: CassandraStore, name: str, open_store: OpenStore
 ) -> None:
     driver.execute(f"CREATE ROLE {name} WITH PASSWORD = 'p' AND LOGIN = true")

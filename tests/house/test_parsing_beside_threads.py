@@ -1,4 +1,4 @@
-"""What fails is told: pytest parses sources while other threads log errors."""
+"""A failure can be shown: pytest parses sources while other threads log errors."""
 
 from __future__ import annotations
 
