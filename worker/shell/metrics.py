@@ -139,7 +139,7 @@ _GAUGES = {
     "millwheel_pending_productions": "Productions not yet ACKed by their consumers",
     "millwheel_timers": "Timers set",
     "millwheel_cache_bytes": "Memory that cached states are counted with",
-    "millwheel_parked_keys": "Keys that wait for a row, a hook or another attempt",
+    "millwheel_blocked_keys": "Keys that wait for a row, a hook or another attempt",
     "millwheel_failing_keys": "Keys that are blocked because their hook raises",
     "millwheel_stopped_intervals": "Intervals that stand still by their failure policy",
     "millwheel_damaged_rows": "Keys whose stored state was found damaged",
@@ -154,7 +154,7 @@ def _figures(core: IntervalCore) -> Iterator[tuple[str, float]]:
     yield "millwheel_pending_productions", state.outbox.records
     yield "millwheel_timers", state.timer_count
     yield "millwheel_cache_bytes", state.cells.bytes_held
-    yield "millwheel_parked_keys", len(state.intake.blocked)
+    yield "millwheel_blocked_keys", len(state.intake.blocked)
     yield "millwheel_failing_keys", core.failing.blocked
     yield "millwheel_stopped_intervals", bool(core.stopped)
     yield "millwheel_damaged_rows", len(core.damaged_rows)
