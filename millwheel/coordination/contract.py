@@ -12,6 +12,8 @@ from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from millwheel.errors import CoordinatorError, CoordinatorUnavailableError, DamagedValueError
+
 __all__ = [
     "Change",
     "CompactedError",
@@ -27,30 +29,6 @@ __all__ = [
     "TransactionResult",
     "TransactionTooLargeError",
 ]
-
-
-class CoordinatorError(Exception):
-    """Base class of all errors that a coordinator reports. The message says what to do."""
-
-
-class CoordinatorUnavailableError(CoordinatorError):
-    """There is no quorum or no connection. The outcome of the call is unknown."""
-
-
-class DamagedValueError(CoordinatorUnavailableError):
-    """A stored value fails its checksum, or MillWheel did not write it. Its content is unknown until the value is
-    overwritten or restored.
-
-    A caller that can only wait treats the error like an unavailable coordinator.
-    """
-
-    def __init__(self, key: str, why: str) -> None:
-        super().__init__(
-            f"the coordinator's value {key} is damaged ({why}): nothing is done with it, and nothing is written over "
-            "it; restore the coordinator from a snapshot"
-        )
-        self.key = key
-        self.why = why
 
 
 class LeaseExpiredError(CoordinatorError):

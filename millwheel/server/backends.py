@@ -14,10 +14,10 @@ from typing import Final, Self, TypeVar
 from millwheel.config import Configuration, CoordinatorSection, Settings, StoreSection
 from millwheel.coordination.contract import Coordinator, CoordinatorError, CoordinatorUnavailableError
 from millwheel.coordination.etcd import EtcdCoordinator, EtcdSettings
+from millwheel.errors import MillwheelError
 from millwheel.model.catalog_keys import LEADERSHIP
 from millwheel.rpc.channel import Backoff
 from millwheel.rpc.failures import FailureCode, RequestError
-from millwheel.sdk.errors import MillwheelError
 from millwheel.server.startup import refuse_old_maps
 from millwheel.store.cassandra import CassandraSettings, CassandraStore
 from millwheel.store.contract import StateStore, StoreError, StoreUnavailableError
