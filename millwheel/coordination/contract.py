@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from millwheel.errors import CoordinatorError, CoordinatorUnavailableError, DamagedValueError
+from millwheel.model.key_values import Change, KeyValue, PrefixSnapshot
 
 __all__ = [
     "Change",
@@ -44,29 +45,6 @@ class TransactionTooLargeError(CoordinatorError):
 
 
 @dataclass(frozen=True, slots=True)
-class KeyValue:
-    """One key with its value. ``created`` and ``modified`` are the revisions in which that happened.
-
-    ``damage``: why the value cannot be read; ``value`` is then empty.
-    """
-
-    key: str
-    value: bytes
-    created: int
-    modified: int
-    lease: int = 0
-    damage: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class PrefixSnapshot:
-    """The keys of a prefix, sorted, as of ``revision``."""
-
-    revision: int
-    entries: tuple[KeyValue, ...]
-
-
-@dataclass(frozen=True, slots=True)
 class Compare:
     """A condition of a transaction: ``key`` was last modified at revision ``modified`` (0: it does not exist)."""
 
@@ -89,19 +67,6 @@ class TransactionResult:
 
     committed: bool
     revision: int
-
-
-@dataclass(frozen=True, slots=True)
-class Change:
-    """One change that a watch reports. ``value`` is None if the key was deleted, by a call or by its lease's end.
-
-    ``damage``: why the value cannot be read; ``value`` is then empty.
-    """
-
-    key: str
-    value: bytes | None
-    revision: int
-    damage: str = ""
 
 
 class Coordinator(Protocol):
