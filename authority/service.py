@@ -12,6 +12,7 @@ import grpc
 from millwheel.authority.percentiles import WHOLE
 from millwheel.authority.shares import Explanation, Refusal, ShareView
 from millwheel.authority.shell import AuthorityShell, AuthorityStoppedError
+from millwheel.errors import Problem
 from millwheel.model.time import MIN_TIMESTAMP
 from millwheel.rpc.errors import abort, answering
 from millwheel.rpc.failures import FailureCode, RequestError
@@ -28,7 +29,6 @@ from millwheel.rpc.watermarks import (
     report_to_wire,
     sequencers_to_wire,
 )
-from millwheel.sdk.errors import Problem
 
 __all__ = ["MAX_NAME_BYTES", "Shards", "WatermarkServicer"]
 

@@ -22,8 +22,8 @@ import uvloop
 from rich.console import Console
 from rich.table import Table
 
+from millwheel.embedded.database import EmbeddedDatabase
 from millwheel.store.contract import Append, StateRow
-from millwheel.store.database import EmbeddedDatabase
 from millwheel.store.embedded import EmbeddedStore
 
 ROW = 100

@@ -17,10 +17,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from millwheel.embedded.database import EmbeddedDatabase
 from millwheel.model.time import MIN_TIMESTAMP
 from millwheel.rpc.v1.delivery_pb2 import DeliveryOutcome
 from millwheel.store.contract import JournalHead, StateStore
-from millwheel.store.database import EmbeddedDatabase
 from millwheel.worker.dedup import PositionIds, Sender
 from millwheel.worker.log import AckOffset, Fetch, LogConfig, LogCore, Publish, Start, Subscribe
 from millwheel.worker.messages import (

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final, NoReturn
 
+from millwheel.errors import did_you_mean
 from millwheel.master.draft import ChangePlan, Draft
 from millwheel.master.messages import CommitBatch, FinishInjector, OpenInjector, RetireInjector, RetireQuery
 from millwheel.master.plans import refuse_unknown_stream
@@ -13,7 +14,6 @@ from millwheel.model.time import Timestamp
 from millwheel.rpc.failures import FailureCode, RequestError
 from millwheel.rpc.v1 import catalog_pb2 as catalog
 from millwheel.rpc.v1 import topology_pb2 as specs
-from millwheel.sdk.errors import did_you_mean
 
 __all__ = [
     "MAX_ID_BYTES",

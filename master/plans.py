@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import Final, NoReturn
 
+from millwheel.errors import Problem, did_you_mean
 from millwheel.master.assignment import IntervalAssigner, release
 from millwheel.master.draft import ChangePlan, Draft
 from millwheel.master.messages import (
@@ -37,7 +38,6 @@ from millwheel.rpc.failures import FailureCode, RequestError
 from millwheel.rpc.v1 import catalog_pb2 as catalog
 from millwheel.rpc.v1 import control_pb2 as control
 from millwheel.rpc.v1 import topology_pb2 as specs
-from millwheel.sdk.errors import Problem, did_you_mean
 
 __all__ = ["Planner", "refuse_unknown_stream", "refuse_unknown_topology"]
 

@@ -15,6 +15,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Final, NoReturn
 
+from millwheel.errors import did_you_mean
 from millwheel.master.assignment import IntervalAssigner, code_of, may_run
 from millwheel.master.draft import ChangePlan, Draft
 from millwheel.master.messages import (
@@ -34,7 +35,6 @@ from millwheel.model.keys import KeyInterval
 from millwheel.model.limits import MAX_KEY_BYTES
 from millwheel.rpc.failures import FailureCode, RequestError
 from millwheel.rpc.v1 import catalog_pb2 as catalog
-from millwheel.sdk.errors import did_you_mean
 
 __all__ = [
     "SPLIT_BY_OPERATOR",

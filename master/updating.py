@@ -12,10 +12,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
+from millwheel.errors import Problem
 from millwheel.master.migrating import state_problem
 from millwheel.model.catalog import Catalog, code_of
 from millwheel.rpc.v1 import topology_pb2 as specs
-from millwheel.sdk.errors import Problem
 
 __all__ = ["changed_computations", "other_specs", "plain_spec", "update_problems"]
 

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Final
 
+from millwheel.errors import Problem, did_you_mean
 from millwheel.master.cycles import find_cycle
 from millwheel.model.catalog import (
     DEAD_LETTER_TYPE,
@@ -15,7 +16,6 @@ from millwheel.model.catalog import (
     outputs_of,
 )
 from millwheel.rpc.v1 import topology_pb2 as specs
-from millwheel.sdk.errors import Problem, did_you_mean
 
 __all__ = ["MAX_NAME_LENGTH", "validate"]
 

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
+from millwheel.model.envelope import unwrap
 from millwheel.store.contract import TERMINAL_SEQUENCER, Append, CorruptValueError, JournalHead, PartId
-from millwheel.store.envelope import unwrap
 from millwheel.store.layout import decode_parts, decode_row
 from millwheel.store.memory import MemoryStore, _Journal
 from simulation.cells import Mutation, Partition, Tables

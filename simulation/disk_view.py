@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from millwheel.model.envelope import unwrap
 from millwheel.store import layout
-from millwheel.store.envelope import unwrap
 from millwheel.store.memory import MemoryStore, _Journal
 from simulation.rocks import Change
 

@@ -13,10 +13,11 @@ from millwheel.cli.loading import load
 from millwheel.cli.naming import split_place
 from millwheel.cli.options import DEFAULT_ADDRESS, Address, Output, Timeout
 from millwheel.cli.output import OutputFormat, print_plain
-from millwheel.cli.records import state_name, summarize_topology
+from millwheel.cli.records import summarize_topology
 from millwheel.cli.topology import wait_for_update
 from millwheel.client.control import ControlClient
 from millwheel.model.catalog import outputs_of
+from millwheel.model.wording import state_name
 from millwheel.rpc.channel import DEFAULT_DEADLINE_SECONDS
 from millwheel.rpc.failures import FailureCode, RequestError
 from millwheel.rpc.v1 import catalog_pb2 as catalog

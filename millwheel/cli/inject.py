@@ -15,8 +15,8 @@ import typer
 from millwheel.cli.options import DEFAULT_ADDRESS, Address, Output
 from millwheel.cli.output import OutputFormat, print_plain
 from millwheel.cli.progress import InjectionProgress, showing
-from millwheel.cli.unacked import unacked_explainer
 from millwheel.client.control import ControlClient
+from millwheel.client.holds.unacked import unacked_explainer
 from millwheel.client.injector import Injector, InjectorSettings
 from millwheel.client.injector.likelihood import ANY_TIMESTAMP_VARIABLE
 from millwheel.injectors.errors import SourceError

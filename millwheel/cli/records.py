@@ -6,16 +6,12 @@ from millwheel.cli.graph import key_text
 from millwheel.cli.output import Plain
 from millwheel.model.interval_table import interval_from_proto
 from millwheel.model.time import Timestamp, format_timestamp
+from millwheel.model.wording import state_name
 from millwheel.rpc.v1 import catalog_pb2 as catalog
 from millwheel.rpc.v1 import control_pb2 as control
 from millwheel.rpc.v1 import topology_pb2 as specs
 
-__all__ = ["describe_topology", "plain_interval", "state_name", "summarize_topology"]
-
-
-def state_name(state: catalog.TopologyState.ValueType) -> str:
-    """Return the state's name in lower case: ``running``, ``draining``, …"""
-    return catalog.TopologyState.Name(state).removeprefix("TOPOLOGY_STATE_").lower()
+__all__ = ["describe_topology", "plain_interval", "summarize_topology"]
 
 
 def summarize_topology(record: catalog.TopologyRecord) -> dict[str, Plain]:

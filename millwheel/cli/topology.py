@@ -19,8 +19,9 @@ from millwheel.cli.loading import load
 from millwheel.cli.options import DEFAULT_ADDRESS, DEFAULT_PATIENCE_SECONDS, Address, Output, Patience, Timeout
 from millwheel.cli.output import OutputFormat, print_plain, print_table
 from millwheel.cli.reaching import retrying_client
-from millwheel.cli.records import describe_topology, state_name, summarize_topology
+from millwheel.cli.records import describe_topology, summarize_topology
 from millwheel.client.control import ControlClient
+from millwheel.model.wording import state_name
 from millwheel.rpc.channel import DEFAULT_DEADLINE_SECONDS
 from millwheel.rpc.clock import wall_now
 from millwheel.rpc.failures import FailureCode, RequestError

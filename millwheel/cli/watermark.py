@@ -9,20 +9,20 @@ from typing import Annotated, Any
 
 import typer
 
-from millwheel.cli.holding import Cause, Names, Watermark, explain_chain, held_by, read_watermark
 from millwheel.cli.hooks import plain_computation
 from millwheel.cli.naming import incarnation_of, split_place
 from millwheel.cli.options import DEFAULT_ADDRESS, Address, Output, Timeout
 from millwheel.cli.output import OutputFormat, print_plain, print_table
-from millwheel.client.authorities import MasterPlaces
 from millwheel.client.control import ControlClient
+from millwheel.client.holds.cause import HoldCause
+from millwheel.client.holds.chain import explain_chain
+from millwheel.client.holds.names import SenderNames
+from millwheel.client.holds.watermark import SenderWatermark, held_by, open_authority, read_watermark
 from millwheel.client.percentiles import PercentileWatermark, basis_points, read_percentile
-from millwheel.client.shards import ShardedWatermarks
 from millwheel.model.catalog import LIVE_STATES, injector_sender
 from millwheel.model.time import MAX_TIMESTAMP, MIN_TIMESTAMP, Timestamp, format_duration, format_timestamp, seconds
 from millwheel.rpc.channel import DEFAULT_DEADLINE_SECONDS
 from millwheel.rpc.v1 import catalog_pb2 as catalog
-from millwheel.rpc.watermarks import WatermarkReport
 
 __all__ = ["app"]
 
@@ -74,9 +74,8 @@ async def _show(topology: str, percentile: float | None, address: str, timeout: 
             records = [(await client.get_topology(topology)).topology]
         else:
             records = [record for record in known if record.state in LIVE_STATES]
-        names = Names.of(known)
-    authority = await _authority(client, timeout)
-    try:
+        names = SenderNames.of(known)
+    async with await open_authority(client, timeout) as authority:
         members = [(record.spec.name, *member) for record in records for member in _members(record)]
         rows = [
             _row(topology_name, kind, name, await read_watermark(authority, sender), names)
@@ -88,8 +87,6 @@ async def _show(topology: str, percentile: float | None, address: str, timeout: 
             for row, found in zip(rows, await asyncio.gather(*reads), strict=True):
                 row |= _percentile(found, percentile)
         return rows
-    finally:
-        await authority.close()
 
 
 def _members(record: catalog.TopologyRecord) -> Iterable[tuple[str, str, str]]:
@@ -101,7 +98,7 @@ def _members(record: catalog.TopologyRecord) -> Iterable[tuple[str, str, str]]:
         yield "computation", computation.name, record.incarnations[computation.name]
 
 
-def _row(topology: str, kind: str, name: str, found: Watermark, names: Names) -> dict[str, Any]:
+def _row(topology: str, kind: str, name: str, found: SenderWatermark, names: SenderNames) -> dict[str, Any]:
     return {
         "topology": topology,
         "kind": kind,
@@ -160,18 +157,15 @@ def explain(
         print(f"  {cause.remedy}")
 
 
-async def _explain(topology: str, computation: str, address: str, timeout: float) -> tuple[Watermark, Cause]:
+async def _explain(topology: str, computation: str, address: str, timeout: float) -> tuple[SenderWatermark, HoldCause]:
     async with ControlClient(address, deadline=timeout) as client:
         sender = incarnation_of((await client.get_topology(topology)).topology, computation)
-        names = Names.of(await client.list_topologies())
-        authority = await _authority(client, timeout)
-        try:
+        names = SenderNames.of(await client.list_topologies())
+        async with await open_authority(client, timeout) as authority:
             return await explain_chain(sender, client, authority, names)
-        finally:
-            await authority.close()
 
 
-def _plain(topology: str, computation: str, found: Watermark, cause: Cause) -> dict[str, Any]:
+def _plain(topology: str, computation: str, found: SenderWatermark, cause: HoldCause) -> dict[str, Any]:
     return {
         "topology": topology,
         "computation": computation,
@@ -194,12 +188,3 @@ def _plain(topology: str, computation: str, found: Watermark, cause: Cause) -> d
         },
         "failing": [plain_computation(one) for one in cause.failing],
     }
-
-
-async def _authority(client: ControlClient, timeout: float) -> ShardedWatermarks:
-    """Return a client of the cluster's authority. ``client`` must have called the leading master before."""
-    return ShardedWatermarks(await MasterPlaces.ask(client.address, timeout), on_refused=_ignore)
-
-
-def _ignore(report: WatermarkReport) -> None:
-    """Do nothing: this client sends no reports, so the authority refuses none."""

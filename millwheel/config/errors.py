@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from millwheel.sdk.errors import MillwheelError, Problem
+from millwheel.errors import MillwheelError, Problem
 
 __all__ = ["ConfigError"]
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Literal, get_args, get_origin
 
-from millwheel.sdk.errors import did_you_mean
+from millwheel.errors import did_you_mean
 
 __all__ = ["Check", "Kind", "at_least", "kind_of", "one_line"]
 

@@ -13,7 +13,7 @@ from millwheel.config.errors import ConfigError
 from millwheel.config.rules import impossible
 from millwheel.config.sections import Settings
 from millwheel.config.toml_lines import line_of
-from millwheel.sdk.errors import Problem, did_you_mean
+from millwheel.errors import Problem, did_you_mean
 
 __all__ = ["DEFAULT_FILE", "FILE_VARIABLE", "Configuration", "environment_name", "flag_name", "load"]
 

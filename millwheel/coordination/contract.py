@@ -12,6 +12,9 @@ from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from millwheel.errors import CoordinatorError, CoordinatorUnavailableError, DamagedValueError
+from millwheel.model.key_values import Change, KeyValue, PrefixSnapshot
+
 __all__ = [
     "Change",
     "CompactedError",
@@ -29,30 +32,6 @@ __all__ = [
 ]
 
 
-class CoordinatorError(Exception):
-    """Base class of all errors that a coordinator reports. The message says what to do."""
-
-
-class CoordinatorUnavailableError(CoordinatorError):
-    """There is no quorum or no connection. The outcome of the call is unknown."""
-
-
-class DamagedValueError(CoordinatorUnavailableError):
-    """A stored value fails its checksum, or MillWheel did not write it. Its content is unknown until the value is
-    overwritten or restored.
-
-    A caller that can only wait treats the error like an unavailable coordinator.
-    """
-
-    def __init__(self, key: str, why: str) -> None:
-        super().__init__(
-            f"the coordinator's value {key} is damaged ({why}): nothing is done with it, and nothing is written over "
-            "it; restore the coordinator from a snapshot"
-        )
-        self.key = key
-        self.why = why
-
-
 class LeaseExpiredError(CoordinatorError):
     """The lease has ended. All keys bound to it are deleted."""
 
@@ -63,29 +42,6 @@ class CompactedError(CoordinatorError):
 
 class TransactionTooLargeError(CoordinatorError):
     """The transaction had no effect, because it is larger than the coordinator's limit."""
-
-
-@dataclass(frozen=True, slots=True)
-class KeyValue:
-    """One key with its value. ``created`` and ``modified`` are the revisions in which that happened.
-
-    ``damage``: why the value cannot be read; ``value`` is then empty.
-    """
-
-    key: str
-    value: bytes
-    created: int
-    modified: int
-    lease: int = 0
-    damage: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class PrefixSnapshot:
-    """The keys of a prefix, sorted, as of ``revision``."""
-
-    revision: int
-    entries: tuple[KeyValue, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,19 +67,6 @@ class TransactionResult:
 
     committed: bool
     revision: int
-
-
-@dataclass(frozen=True, slots=True)
-class Change:
-    """One change that a watch reports. ``value`` is None if the key was deleted, by a call or by its lease's end.
-
-    ``damage``: why the value cannot be read; ``value`` is then empty.
-    """
-
-    key: str
-    value: bytes | None
-    revision: int
-    damage: str = ""
 
 
 class Coordinator(Protocol):

@@ -17,9 +17,10 @@ from zlib import crc32
 
 from google.protobuf.message import DecodeError
 
-from millwheel.coordination.contract import Change, DamagedValueError, PrefixSnapshot
+from millwheel.errors import DamagedValueError
 from millwheel.model import catalog_keys as keys
 from millwheel.model.interval_table import IntervalTable
+from millwheel.model.key_values import Change, PrefixSnapshot
 from millwheel.rpc.v1 import catalog_pb2 as catalog
 from millwheel.rpc.v1 import common_pb2 as common
 from millwheel.rpc.v1 import topology_pb2 as specs

@@ -14,11 +14,9 @@ from google.protobuf import any_pb2
 from google.rpc import error_details_pb2, status_pb2  # type: ignore[import-untyped]
 from grpc_status import rpc_status
 
-from millwheel.coordination.contract import CoordinatorError, DamagedValueError
+from millwheel.errors import CoordinatorError, CorruptValueError, DamagedValueError, Problem, StoreError
 from millwheel.rpc.failures import FailureCode, RequestError
 from millwheel.rpc.identity import ENVIRONMENT, process_tls
-from millwheel.sdk.errors import Problem
-from millwheel.store.contract import CorruptValueError, StoreError
 
 __all__ = [
     "abort",

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from enum import Enum
 from typing import Final
 
-from millwheel.sdk.errors import MillwheelError, Problem
+from millwheel.errors import MillwheelError, Problem
 
 __all__ = ["NOT_LEADING", "FailureCode", "RequestError", "authority_is_away"]
 

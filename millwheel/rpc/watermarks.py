@@ -10,13 +10,13 @@ from typing import Final, NamedTuple, TypeAlias
 
 import msgspec
 
+from millwheel.errors import Problem
 from millwheel.model.keys import KeyInterval
 from millwheel.model.sketch import MAX_BUCKETS, TimestampSketch
 from millwheel.model.time import MIN_TIMESTAMP
 from millwheel.rpc.failures import FailureCode, RequestError
 from millwheel.rpc.v1 import common_pb2, watermark_pb2
 from millwheel.rpc.v1.watermark_pb2 import HoldKind
-from millwheel.sdk.errors import Problem
 
 __all__ = [
     "INJECTOR_PREFIX",

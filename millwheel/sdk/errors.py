@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from difflib import get_close_matches
+
+from millwheel.errors import MillwheelError, Problem, did_you_mean
 
 __all__ = [
     "KeyExtractionError",
@@ -25,29 +25,8 @@ __all__ = [
 ]
 
 
-def did_you_mean(word: str, known: Sequence[str]) -> str:
-    """A hint for a misspelled name, or an empty string."""
-    close = get_close_matches(word, known, n=1)
-    return f" (did you mean {close[0]!r}?)" if close else ""
-
-
-class MillwheelError(Exception):
-    """The base class of all errors that MillWheel raises deliberately."""
-
-
 class UsageError(MillwheelError):
     """The API was called with arguments that are not valid, or in a wrong state."""
-
-
-@dataclass(frozen=True, slots=True)
-class Problem:
-    """One mistake in a topology: ``where`` it is, and a ``message`` with the reason and the remedy."""
-
-    where: str
-    message: str
-
-    def __str__(self) -> str:
-        return f"{self.where}: {self.message}"
 
 
 class TopologyError(MillwheelError):

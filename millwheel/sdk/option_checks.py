@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from millwheel.sdk.options import ComputationOptions, FailureAction, FailurePolicy, Late, Retention
-
-if TYPE_CHECKING:
-    from millwheel.sdk.declarations import StreamDeclaration
 
 __all__ = ["computation_option_problems", "stream_option_problems"]
 
@@ -17,14 +14,14 @@ _PROCESS_NAME: Final = re.compile(r"[a-z0-9][a-z0-9_.-]{0,127}")
 _MAX_DELAY_US: Final = 366 * 24 * 3_600 * 1_000_000
 
 
-def stream_option_problems(stream: StreamDeclaration) -> Iterator[str]:
+def stream_option_problems(*, id_slack: Any, allowed_skew: Any, injectors: Any, retention: Any) -> Iterator[str]:
     """The problems with the options of one stream declaration."""
-    yield from _duration("id_slack", stream.id_slack, least=0)
-    if stream.allowed_skew is not None:
-        yield from _duration("allowed_skew", stream.allowed_skew, least=1)
-    yield from _injectors(stream.injectors)
-    if stream.retention is not None:
-        yield from _retention(stream.retention)
+    yield from _duration("id_slack", id_slack, least=0)
+    if allowed_skew is not None:
+        yield from _duration("allowed_skew", allowed_skew, least=1)
+    yield from _injectors(injectors)
+    if retention is not None:
+        yield from _retention(retention)
 
 
 def _retention(retention: Any) -> Iterator[str]:

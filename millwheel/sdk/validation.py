@@ -100,8 +100,14 @@ def _declared_twice(plan: Plan, declarations: Sequence[StreamDeclaration]) -> It
 def _streams(plan: Plan) -> Iterator[Problem]:
     for stream in plan.streams.values():
         yield from _origin(plan, stream)
-        if stream.declaration is not None:
-            for message in stream_option_problems(stream.declaration):
+        declared = stream.declaration
+        if declared is not None:
+            for message in stream_option_problems(
+                id_slack=declared.id_slack,
+                allowed_skew=declared.allowed_skew,
+                injectors=declared.injectors,
+                retention=declared.retention,
+            ):
                 yield Problem(stream.where, message)
         yield from _type(stream)
 

@@ -14,14 +14,14 @@ from typing import Final, Self, TypeVar
 from millwheel.config import Configuration, CoordinatorSection, Settings, StoreSection
 from millwheel.coordination.contract import Coordinator, CoordinatorError, CoordinatorUnavailableError
 from millwheel.coordination.etcd import EtcdCoordinator, EtcdSettings
+from millwheel.embedded.database import EmbeddedDatabase
+from millwheel.errors import MillwheelError
 from millwheel.model.catalog_keys import LEADERSHIP
 from millwheel.rpc.channel import Backoff
 from millwheel.rpc.failures import FailureCode, RequestError
-from millwheel.sdk.errors import MillwheelError
 from millwheel.server.startup import refuse_old_maps
 from millwheel.store.cassandra import CassandraSettings, CassandraStore
 from millwheel.store.contract import StateStore, StoreError, StoreUnavailableError
-from millwheel.store.database import EmbeddedDatabase
 
 __all__ = ["Backends", "OpenBackends", "open_backends"]
 

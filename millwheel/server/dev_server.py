@@ -19,6 +19,7 @@ from millwheel.authority.shell import AuthorityShell
 from millwheel.client.control import ControlClient
 from millwheel.config.addresses import is_loopback
 from millwheel.coordination.contract import Put
+from millwheel.embedded.database import EmbeddedDatabase
 from millwheel.master.metrics import MasterCollector
 from millwheel.master.services import SERVICES as MASTER_SERVICES
 from millwheel.master.services import add_services
@@ -40,7 +41,6 @@ from millwheel.server.startup import (
     serve_metrics,
     settle_memory,
 )
-from millwheel.store.database import EmbeddedDatabase
 from millwheel.worker.interval import IntervalSettings
 from millwheel.worker.shell.authority import AuthorityLink
 from millwheel.worker.shell.metrics import WorkerCollector

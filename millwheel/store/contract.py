@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
 
+from millwheel.errors import CorruptValueError, StoreError
 from millwheel.model.keys import KeyInterval
 
 __all__ = [
@@ -39,10 +40,6 @@ TERMINAL_SEQUENCER: Final = (1 << 63) - 1
 """The sequencer of a sealed journal. An owner's sequencer is always smaller, so no append to the journal succeeds."""
 
 
-class StoreError(Exception):
-    """Base class of all errors that a store reports. The message says what to do."""
-
-
 class StoreUnavailableError(StoreError):
     """The outcome of the write or read is unknown. The caller can repeat it with identical bytes."""
 
@@ -61,15 +58,6 @@ class JournalMissingError(StoreError):
 
 class JournalExistsError(StoreError):
     """``create_journal`` found a journal with the same name."""
-
-
-class CorruptValueError(StoreError):
-    """A stored value is missing, damaged or in another format; ``where`` names the value, ``why`` gives the reason."""
-
-    def __init__(self, where: str, why: str) -> None:
-        super().__init__(f"{where}: {why}")
-        self.where = where
-        self.why = why
 
 
 class SequencerRefusedError(StoreError):

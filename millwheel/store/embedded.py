@@ -2,7 +2,7 @@
 
 Every write goes through the :class:`~millwheel.store.writer.StoreThread`. It checks the write against the heads in
 memory, and commits all waiting writes with one sync. Reads run on separate threads, so the event loop never waits for
-them. :class:`~millwheel.store.database.EmbeddedDatabase` opens the store.
+them. :class:`~millwheel.embedded.database.EmbeddedDatabase` opens the store.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final, TypeVar
 
+from millwheel.model.envelope import unwrap, wrap
 from millwheel.model.keys import KeyInterval
 from millwheel.store import layout
 from millwheel.store.contract import Append, JournalHead, PartId, StateRow, StoreUnavailableError
-from millwheel.store.envelope import unwrap, wrap
 from millwheel.store.heads import JournalHeads
 from millwheel.store.rocks import Rocks, RowBatch
 from millwheel.store.rows import DropComputation, Purge, StateFlush

@@ -5,10 +5,10 @@ One process owns the database, so its store thread can check every conditional w
 
 from __future__ import annotations
 
+from millwheel.model.envelope import wrap
 from millwheel.store import journal_rules as rules
 from millwheel.store import layout
 from millwheel.store.contract import Append, CorruptValueError, JournalHead, PartId
-from millwheel.store.envelope import wrap
 from millwheel.store.rocks import Rocks, RowBatch
 
 __all__ = ["JournalHeads"]

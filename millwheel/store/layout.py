@@ -12,7 +12,7 @@ so that byte order is numeric order::
     b J 00 sequencer commit name base part
     g J 00 commit C 00 key       mark of an emptied row of computation C, which is deleted with the mark once the
                                  truncation point has passed commit
-    c ...                        the coordinator's keys (millwheel.coordination.embedded)
+    c ...                        the coordinator's keys (millwheel.embedded.coordinator)
 
 State family: ``C 00 key`` → commit, blob.
 """
@@ -24,9 +24,9 @@ from typing import Final
 
 import msgspec
 
+from millwheel.model.envelope import unwrap, wrap
 from millwheel.model.keys import KeyInterval
 from millwheel.store.contract import CorruptValueError, JournalHead, PartId, StateRow
-from millwheel.store.envelope import unwrap, wrap
 
 __all__ = [
     "CLEARED",

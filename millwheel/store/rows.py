@@ -19,10 +19,10 @@ from collections.abc import Sequence
 from typing import Final
 from zlib import crc32
 
+from millwheel.model.envelope import FORMAT_VERSION, pack_header, wrap
 from millwheel.store import journal_rules as rules
 from millwheel.store import layout
 from millwheel.store.contract import CorruptValueError, StateRow
-from millwheel.store.envelope import FORMAT_VERSION, pack_header, wrap
 from millwheel.store.heads import JournalHeads
 from millwheel.store.rocks import Rocks, RowBatch
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from millwheel.store import envelope
+from millwheel.model import envelope
 from millwheel.store.contract import StateRow
 from millwheel.store.memory import MemoryStore
 from millwheel.worker.interval.cells import CellCache

@@ -14,6 +14,7 @@ from millwheel.cli.server import refuse_exposure
 from millwheel.client.control import ControlClient
 from millwheel.coordination.contract import Put
 from millwheel.coordination.memory import MemoryCoordinator
+from millwheel.embedded.database import EmbeddedDatabase
 from millwheel.model.catalog_keys import chunk_key
 from millwheel.rpc.failures import RequestError
 from millwheel.rpc.identity import ENVIRONMENT
@@ -22,7 +23,6 @@ from millwheel.rpc.v1.control_pb2_grpc import TopologyServiceStub
 from millwheel.server.dev_server import DevSettings, running
 from millwheel.server.listen_address import advertised_as, reachable
 from millwheel.server.startup import refuse_old_maps
-from millwheel.store.database import EmbeddedDatabase
 from tests.system.server import ROOT, Server, run_cli
 
 CERTIFICATES = ROOT / "tests" / "rpc" / "certificates"

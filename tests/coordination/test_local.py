@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from millwheel.coordination.contract import CompactedError, CoordinatorUnavailableError, LeaseExpiredError, Put
-from millwheel.coordination.embedded import EmbeddedCoordinator
 from millwheel.coordination.memory import MemoryCoordinator
+from millwheel.embedded.coordinator import EmbeddedCoordinator
+from millwheel.embedded.database import EmbeddedDatabase
 from millwheel.store.contract import StoreUnavailableError
-from millwheel.store.database import EmbeddedDatabase
 from millwheel.store.directory import DatabaseDirectory
 from millwheel.store.rocks import Rocks, RowBatch
 from millwheel.store.writer import StoreThread

@@ -12,10 +12,10 @@ import pytest
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
 from millwheel.client.control import ControlClient
+from millwheel.embedded.database import EmbeddedDatabase
 from millwheel.model.catalog_keys import LEADERSHIP, WORKERS
 from millwheel.rpc.channel import open_channel
 from millwheel.rpc.failures import RequestError
-from millwheel.store.database import EmbeddedDatabase
 from tests.daemons.process import DaemonProcess, eventually, is_serving, metrics_page
 from tests.patience import patience
 

@@ -11,11 +11,11 @@ from cassandra.cluster import Cluster
 from millwheel.coordination.contract import DamagedValueError, Put
 from millwheel.coordination.etcd import EtcdCoordinator, EtcdSettings
 from millwheel.coordination.etcd.v3 import etcd_pb2
+from millwheel.model.envelope import wrap
 from millwheel.store.cassandra import CassandraStore
 from millwheel.store.cassandra.session import connect
 from millwheel.store.cassandra.states import bucket_of
 from millwheel.store.contract import Append, CorruptValueError, PartId, StateRow
-from millwheel.store.envelope import wrap
 from millwheel.store.layout import commit_bytes, encode_parts
 from tests.components import cassandra, cassandra_settings, etcd
 from tests.fuzz.odd import damaged

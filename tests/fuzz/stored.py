@@ -16,12 +16,12 @@ import msgspec
 from millwheel.authority.journal import decode_entry as decode_authority_entry
 from millwheel.authority.journal import decode_part as decode_authority_part
 from millwheel.coordination.contract import DamagedValueError
-from millwheel.coordination.embedded import EmbeddedCoordinator
+from millwheel.embedded.coordinator import EmbeddedCoordinator
+from millwheel.embedded.database import EmbeddedDatabase
+from millwheel.model.envelope import unwrap
 from millwheel.model.keys import ALL_KEYS
 from millwheel.store import layout
 from millwheel.store.contract import CorruptValueError, PartId
-from millwheel.store.database import EmbeddedDatabase
-from millwheel.store.envelope import unwrap
 from millwheel.store.rocks import RowBatch
 from millwheel.worker.interval.divided import joined
 from millwheel.worker.interval.entry import BaseMeta, TimerRow, decode_entry, decode_part

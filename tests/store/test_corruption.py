@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from millwheel.coordination.contract import DamagedValueError, Put
+from millwheel.embedded.database import EmbeddedDatabase
 from millwheel.model.keys import ALL_KEYS
 from millwheel.store import layout
 from millwheel.store.contract import Append, CorruptValueError, PartId, StateRow
-from millwheel.store.database import EmbeddedDatabase
 from millwheel.store.directory import DatabaseDirectory
 from millwheel.store.rocks import Rocks, RowBatch
 

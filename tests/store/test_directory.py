@@ -11,13 +11,13 @@ from pathlib import Path
 import pytest
 from rocksdict import Options, Rdict
 
+from millwheel.embedded.database import EmbeddedDatabase
 from millwheel.store.contract import JournalExistsError, StoreError
-from millwheel.store.database import EmbeddedDatabase
 from tests.patience import patience
 
 HOLDER = """
 import asyncio, sys
-from millwheel.store.database import EmbeddedDatabase
+from millwheel.embedded.database import EmbeddedDatabase
 async def main():
     async with await EmbeddedDatabase.open(sys.argv[1]):
         print("open", flush=True)

@@ -13,15 +13,15 @@ from pathlib import Path
 
 import pytest
 
+from millwheel.embedded.database import EmbeddedDatabase
 from millwheel.store.contract import StoreUnavailableError
-from millwheel.store.database import EmbeddedDatabase
 from tests.patience import patience
 
 APPENDER = """
 import asyncio, sys
 from millwheel.coordination.contract import Put
 from millwheel.store.contract import Append, StateRow
-from millwheel.store.database import EmbeddedDatabase
+from millwheel.embedded.database import EmbeddedDatabase
 path, sequencer = sys.argv[1], int(sys.argv[2])
 async def main():
     database = await EmbeddedDatabase.open(path)
@@ -78,7 +78,7 @@ FILLER = """
 import asyncio, os, resource, sys
 from millwheel.coordination.contract import CoordinatorUnavailableError, Put
 from millwheel.store.contract import Append, StateRow, StoreUnavailableError
-from millwheel.store.database import EmbeddedDatabase
+from millwheel.embedded.database import EmbeddedDatabase
 path, fill, free = sys.argv[1:]
 async def main():
     database = await EmbeddedDatabase.open(path)

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from millwheel.embedded.database import EmbeddedDatabase
 from millwheel.store import layout
 from millwheel.store.contract import (
     Append,
@@ -21,7 +22,6 @@ from millwheel.store.contract import (
     StoreError,
     StoreUnavailableError,
 )
-from millwheel.store.database import EmbeddedDatabase
 from millwheel.store.directory import DatabaseDirectory
 from millwheel.store.embedded import EmbeddedStore
 from millwheel.store.rocks import Rocks, RowBatch

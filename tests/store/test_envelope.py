@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from millwheel.model.envelope import FORMAT_VERSION, HEADER_BYTES, unwrap, wrap
 from millwheel.store.contract import CorruptValueError
-from millwheel.store.envelope import FORMAT_VERSION, HEADER_BYTES, unwrap, wrap
 
 
 @given(st.binary(max_size=300))

@@ -12,6 +12,7 @@ from millwheel.authority.service import WatermarkServicer
 from millwheel.authority.shell import AuthorityShell
 from millwheel.client.control import ControlClient
 from millwheel.coordination.contract import Put
+from millwheel.embedded.database import EmbeddedDatabase
 from millwheel.master.services import add_services
 from millwheel.master.settings import MasterSettings
 from millwheel.master.shell import MasterShell
@@ -22,7 +23,6 @@ from millwheel.rpc.v1 import catalog_pb2 as catalog
 from millwheel.rpc.v1.common_pb2 import Endpoint
 from millwheel.rpc.v1.watermark_pb2_grpc import add_WatermarkServiceServicer_to_server
 from millwheel.server.startup import cancel, draw_sequencer, ensure_journal
-from millwheel.store.database import EmbeddedDatabase
 from millwheel.worker.interval import IntervalSettings
 from millwheel.worker.shell.authority import AuthorityLink
 from millwheel.worker.shell.worker import Worker, WorkerSettings

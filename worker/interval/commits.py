@@ -33,11 +33,11 @@ from millwheel.worker.dedup import OpaqueIds, PositionIds, Sender
 from millwheel.worker.interval.appending import EntryWriter
 from millwheel.worker.interval.checkpoint import Checkpointer
 from millwheel.worker.interval.entry import ProductionRow, encode
+from millwheel.worker.interval.flows import Shipment
 from millwheel.worker.interval.intake import DeliveryReceipt
 from millwheel.worker.interval.receiving import Receiving
 from millwheel.worker.interval.runner import OpenCommit, Runner
 from millwheel.worker.interval.sealing import Sealed, Sealer
-from millwheel.worker.interval.shipments import Shipment
 from millwheel.worker.interval.state import INDEX_BITS, IntervalCounts, IntervalState
 from millwheel.worker.messages import Acknowledge, Delivery, DeliveryOrder, Instruction, Resend, SendDelivery
 

@@ -13,9 +13,9 @@ from millwheel.sdk.errors import TooLargeError
 from millwheel.worker.dedup import IdDelta
 from millwheel.worker.interval.causal import causal_id
 from millwheel.worker.interval.entry import FORMAT, IntervalEntry, ProductionRow, TimerRow
+from millwheel.worker.interval.flows import Shipment
 from millwheel.worker.interval.intake import DeliveryReceipt
 from millwheel.worker.interval.runner import OpenCommit
-from millwheel.worker.interval.shipments import Shipment
 from millwheel.worker.interval.state import INDEX_BITS, IntervalState, effective_hold
 
 __all__ = ["Sealed", "Sealer"]

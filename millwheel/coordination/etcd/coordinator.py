@@ -31,7 +31,7 @@ from millwheel.coordination.etcd.link import FIRST_ATTEMPT_SECONDS, EtcdConnecti
 from millwheel.coordination.etcd.settings import EtcdSettings
 from millwheel.coordination.etcd.v3 import etcd_pb2 as etcd
 from millwheel.coordination.etcd.watching import Watching
-from millwheel.store.envelope import wrap
+from millwheel.model.envelope import wrap
 
 __all__ = ["EtcdCoordinator"]
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from millwheel.store.contract import CorruptValueError
-from millwheel.store.envelope import unwrap
+from millwheel.errors import CorruptValueError
+from millwheel.model.envelope import unwrap
 
 __all__ = ["Keyspace", "opened"]
 

@@ -15,6 +15,7 @@ from cassandra import ConsistencyLevel
 from cassandra.cluster import Session as DriverSession
 from cassandra.query import PreparedStatement
 
+from millwheel.model.envelope import unwrap, wrap
 from millwheel.store import journal_rules as rules
 from millwheel.store.cassandra.schema import HEAD_ROW
 from millwheel.store.cassandra.session import CassandraSession, Row
@@ -27,7 +28,6 @@ from millwheel.store.contract import (
     SequencerRefusedError,
     StoreError,
 )
-from millwheel.store.envelope import unwrap, wrap
 from millwheel.store.layout import decode_parts, encode_parts
 
 __all__ = ["FOR_EVER", "MAX_VALUE_BYTES", "Journals"]

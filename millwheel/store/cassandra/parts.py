@@ -9,10 +9,10 @@ from typing import Final
 from cassandra.cluster import Session as DriverSession
 from cassandra.query import PreparedStatement
 
+from millwheel.model.envelope import unwrap, wrap
 from millwheel.store.cassandra.journals import FOR_EVER
 from millwheel.store.cassandra.session import CassandraSession
 from millwheel.store.contract import PartId
-from millwheel.store.envelope import unwrap, wrap
 
 __all__ = ["CHUNK_BYTES", "Parts"]
 

@@ -17,11 +17,11 @@ from cassandra import ConsistencyLevel
 from cassandra.cluster import Session as DriverSession
 from cassandra.query import BatchStatement, BatchType, PreparedStatement
 
+from millwheel.model.envelope import wrap
 from millwheel.model.keys import KeyInterval
 from millwheel.store.cassandra.journals import FOR_EVER, MAX_VALUE_BYTES
 from millwheel.store.cassandra.session import CassandraSession, Row
 from millwheel.store.contract import StateRow, StoreError
-from millwheel.store.envelope import wrap
 from millwheel.store.layout import commit_bytes, decode_row
 
 __all__ = ["EMPTY_SECONDS", "States", "bucket_of"]

@@ -1,7 +1,7 @@
 """The envelope of every stored value: one byte of format version, four bytes of checksum, then the payload.
 
 A value that is damaged, or that newer software wrote, is never decoded. Reading it raises
-:class:`~millwheel.store.contract.CorruptValueError`, which names the value.
+:class:`~millwheel.errors.CorruptValueError`, which names the value.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import struct
 from typing import Final
 from zlib import crc32
 
-from millwheel.store.contract import CorruptValueError
+from millwheel.errors import CorruptValueError
 
 __all__ = ["FORMAT_VERSION", "HEADER_BYTES", "pack_header", "unwrap", "wrap"]
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from millwheel.coordination.embedded import EmbeddedCoordinator
+from millwheel.embedded.coordinator import EmbeddedCoordinator
 from millwheel.store.directory import DatabaseDirectory
 from millwheel.store.embedded import EmbeddedStore
 from millwheel.store.rocks import Rocks

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import Final
 
-from millwheel.cli.holding import Names, explain_chain
-from millwheel.client.authorities import MasterPlaces
 from millwheel.client.control import ControlClient
-from millwheel.client.shards import ShardedWatermarks
-from millwheel.rpc.watermarks import WatermarkReport
+from millwheel.client.holds.chain import explain_chain
+from millwheel.client.holds.names import SenderNames
+from millwheel.client.holds.watermark import open_authority
 
 __all__ = ["unacked_explainer"]
 
@@ -24,19 +23,11 @@ def unacked_explainer(address: str) -> Callable[[str], Awaitable[str]]:
 
     async def explain(incarnation: str) -> str:
         async with ControlClient(address, deadline=_SECONDS, patience=_SECONDS) as client:
-            names = Names.of(await client.list_topologies())
-            places = await MasterPlaces.ask(client.address, _SECONDS)
-            authority = ShardedWatermarks(places, on_refused=_ignore)
-            try:
+            names = SenderNames.of(await client.list_topologies())
+            async with await open_authority(client, _SECONDS) as authority:
                 _, cause = await explain_chain(incarnation, client, authority, names)
-            finally:
-                await authority.close()
         if cause.kind in ("none", "injector"):
             return ""  # The computation only waits for its input. Its owner can explain more.
         return f"{cause.text}; {cause.remedy}" if cause.remedy else cause.text
 
     return explain
-
-
-def _ignore(report: WatermarkReport) -> None:
-    """Do nothing: this client sends no reports, so the authority refuses none."""

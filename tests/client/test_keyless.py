@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from millwheel.cli.keyless import held_by_key
+from millwheel.client.holds.keyless import held_by_key
 from millwheel.rpc.v1 import cluster_pb2
 from millwheel.rpc.v1 import inspection_pb2 as inspection
 from millwheel.rpc.v1 import watermark_pb2 as watermarks

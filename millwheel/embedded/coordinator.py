@@ -17,8 +17,8 @@ from millwheel.coordination.contract import CoordinatorUnavailableError, KeyValu
 from millwheel.coordination.local import LocalCoordinator
 from millwheel.coordination.state import CoordinatorState, Transition
 from millwheel.model.catalog_keys import LEASED
+from millwheel.model.envelope import unwrap, wrap
 from millwheel.store.contract import CorruptValueError, StoreUnavailableError
-from millwheel.store.envelope import unwrap, wrap
 from millwheel.store.layout import COORDINATOR, past
 from millwheel.store.rocks import Rocks, RowBatch
 from millwheel.store.writer import StoreThread

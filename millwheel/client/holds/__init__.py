@@ -1,0 +1,1 @@
+"""Explains what holds a low watermark back (section 4.5; G8)."""

@@ -1,0 +1,42 @@
+"""Names of senders for people: ``topology/computation`` or ``source stream``, instead of incarnation ids."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from millwheel.rpc.v1 import catalog_pb2 as catalog
+from millwheel.rpc.watermarks import INJECTOR_PREFIX
+
+__all__ = ["SenderNames"]
+
+
+@dataclass(frozen=True, slots=True)
+class SenderNames:
+    """The names of computations by incarnation id, for all topologies."""
+
+    computations: dict[str, tuple[str, str]]
+    """Topology and computation name by incarnation id."""
+
+    @classmethod
+    def of(cls, records: Iterable[catalog.TopologyRecord]) -> SenderNames:
+        """Build the names from the result of ``list_topologies``."""
+        return cls(
+            {
+                incarnation: (record.spec.name, name)
+                for record in records
+                for name, incarnation in record.incarnations.items()
+            }
+        )
+
+    def in_words(self, subject: str) -> str:
+        """Return ``subject`` with each incarnation id replaced by ``topology/computation``."""
+        for incarnation, place in self.computations.items():
+            subject = subject.replace(repr(incarnation), "/".join(place))
+        return subject
+
+    def show(self, sender: str) -> str:
+        """Return the sender's name for people: ``topology/computation``, or ``source stream``."""
+        if sender.startswith(INJECTOR_PREFIX):
+            return f"source {sender.removeprefix(INJECTOR_PREFIX)}"
+        return "/".join(self.computations.get(sender, ("", sender))).removeprefix("/")

@@ -1,0 +1,74 @@
+"""The authority's low watermark of one sender, with the report that holds it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from millwheel.client.authorities import MasterPlaces
+from millwheel.client.control import ControlClient
+from millwheel.client.holds.names import SenderNames
+from millwheel.client.shards import ShardedWatermarks
+from millwheel.model.time import MAX_TIMESTAMP, MIN_TIMESTAMP
+from millwheel.rpc.failures import FailureCode, RequestError
+from millwheel.rpc.v1 import watermark_pb2 as watermarks
+from millwheel.rpc.v1.watermark_pb2 import HoldKind
+from millwheel.rpc.watermarks import WatermarkReport
+
+__all__ = ["SenderWatermark", "held_by", "kind_name", "open_authority", "read_watermark", "senders_of"]
+
+
+@dataclass(frozen=True, slots=True)
+class SenderWatermark:
+    """The broadcast low watermark of a computation or source.
+
+    ``row`` is the first report with the smallest value, or None if the authority has none.
+    """
+
+    sender: str
+    value: int = MIN_TIMESTAMP
+    row: watermarks.IntervalWatermark | None = None
+
+
+async def open_authority(client: ControlClient, timeout: float) -> ShardedWatermarks:
+    """Return a client of the cluster's authority. ``client`` must have called the leading master before."""
+    return ShardedWatermarks(await MasterPlaces.ask(client.address, timeout), on_refused=_ignore)
+
+
+def _ignore(report: WatermarkReport) -> None:
+    """Do nothing: this client sends no reports, so the authority refuses none."""
+
+
+async def read_watermark(client: ShardedWatermarks, sender: str) -> SenderWatermark:
+    """Return the authority's value for a sender: minus infinity without a row if the authority does not know it."""
+    try:
+        found = await client.explain(sender, 1)
+    except RequestError as error:
+        if error.code is not FailureCode.NOT_FOUND:
+            raise
+        return SenderWatermark(sender)
+    return SenderWatermark(sender, found.watermark_us, found.holding[0] if found.holding else None)
+
+
+def kind_name(kind: HoldKind.ValueType) -> str:
+    """Return the kind's name in lower case: ``input``, ``record``, …"""
+    return HoldKind.Name(kind).removeprefix("HOLD_KIND_").lower()
+
+
+def held_by(found: SenderWatermark, names: SenderNames) -> str:
+    """Return the text of a table cell: what holds a watermark."""
+    row = found.row
+    if found.value == MAX_TIMESTAMP:
+        return "nothing: it has ended"
+    if row is None:
+        return "no owner has reported" if found.value == MIN_TIMESTAMP else "nothing"
+    if row.process:
+        return f"injector process {row.process}" + (" (idle)" if row.idle else "")
+    if row.hold.kind == HoldKind.HOLD_KIND_INPUT:
+        return f"input: {', '.join(map(names.show, senders_of(row)))}"
+    subject = row.hold.subject
+    return kind_name(row.hold.kind) + (f": {names.in_words(subject)}" if subject else "")
+
+
+def senders_of(row: watermarks.IntervalWatermark) -> list[str]:
+    """Return the senders that an interval waits for, if its input holds its watermark."""
+    return [one for one in row.hold.subject.split(", ") if one]
