@@ -47,6 +47,14 @@ cluster-stop: install ## Stop the cluster that KEEP=1 left up
 test: lint components ## Lint, then run every test
 	@$(RUN) pytest -n $(JOBS) --dist loadfile --max-worker-restart 0 --durations=10 --durations-min=1 $(ARGS)
 
+# What is measured runs slower, so limits are three times as long. A run with failures has a report, too.
+.PHONY: coverage
+coverage: components ## Run every test, and show which lines and branches no test runs (build/coverage/html)
+	@rm -rf build/coverage && mkdir -p build/coverage
+	@failed=0; MILLWHEEL_TEST_SLOWNESS=$${MILLWHEEL_TEST_SLOWNESS:-15} $(RUN) coverage run -m pytest \
+		-n $(JOBS) --dist loadfile --max-worker-restart 0 $(ARGS) || failed=$$?; \
+	$(RUN) coverage combine --quiet && $(RUN) coverage html --quiet && $(RUN) coverage report && exit $$failed
+
 .PHONY: test-cluster
 test-cluster: components ## The tests that need a cluster of several nodes (slow)
 	@$(RUN) pytest -m cluster --durations=10 --durations-min=1 $(ARGS)

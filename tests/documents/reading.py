@@ -33,6 +33,7 @@ NOT_RUN = {
     "make proto": "it changes the checkout",
     "make constraints": "it changes the checkout",
     "make bench": "takes minutes",
+    "make coverage": ITSELF,
     "make install": INSTALLS,
     "make install && source .venv/bin/activate": INSTALLS,
     "pip install '.[spark]'": INSTALLS,
