@@ -145,6 +145,11 @@ bench-interval: components ## Move, split and merge an interval with 1 GB of sta
 	@$(COMPILE)
 	@$(RUN) python -m bench.cluster --interval $(ARGS)
 
+.PHONY: dist
+dist: install ## Build source distribution and wheels into dist/, and try each in an environment of its own
+	@tools/dist.sh
+	@$(RUN) python -m tests.release
+
 .PHONY: constraints
 constraints: install ## Pin the versions that work now in tools/constraints.txt
 	@{ sed -n '/^#/p' tools/constraints.txt; $(BIN)/pip freeze --all --exclude-editable; } > .constraints.new
