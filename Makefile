@@ -47,6 +47,14 @@ cluster-stop: install ## Stop the cluster that KEEP=1 left up
 test: lint components ## Lint, then run every test
 	@$(RUN) pytest -n $(JOBS) --dist loadfile --max-worker-restart 0 --durations=10 --durations-min=1 $(ARGS)
 
+# What is measured runs slower, so limits are three times as long. A run with failures has a report, too.
+.PHONY: coverage
+coverage: components ## Run every test, and show which lines and branches no test runs (build/coverage/html)
+	@rm -rf build/coverage && mkdir -p build/coverage
+	@failed=0; MILLWHEEL_TEST_SLOWNESS=$${MILLWHEEL_TEST_SLOWNESS:-15} $(RUN) coverage run -m pytest \
+		-n $(JOBS) --dist loadfile --max-worker-restart 0 $(ARGS) || failed=$$?; \
+	$(RUN) coverage combine --quiet && $(RUN) coverage html --quiet && $(RUN) coverage report && exit $$failed
+
 .PHONY: test-cluster
 test-cluster: components ## The tests that need a cluster of several nodes (slow)
 	@$(RUN) pytest -m cluster --durations=10 --durations-min=1 $(ARGS)
@@ -136,6 +144,11 @@ bench-cluster: components ## Run the benchmarks of a cluster of processes, with 
 bench-interval: components ## Move, split and merge an interval with 1 GB of state under load
 	@$(COMPILE)
 	@$(RUN) python -m bench.cluster --interval $(ARGS)
+
+.PHONY: dist
+dist: install ## Build source distribution and wheels into dist/, and try each in an environment of its own
+	@tools/dist.sh
+	@$(RUN) python -m tests.release
 
 .PHONY: constraints
 constraints: install ## Pin the versions that work now in tools/constraints.txt

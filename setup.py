@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import sys
+from pathlib import Path
 from typing import Final
 
 from setuptools import Extension, setup
@@ -31,6 +32,9 @@ _MODULES: Final = [
     "millwheel/worker/interval/timers.py",
 ]
 
+# The links to the role folders, where mypyc finds the modules above. A source distribution has no links.
+_ROLES: Final = ["authority", "injectors", "master", "worker"]
+
 _COMPILER: Final = ["mypy>=2.4,<3"]
 
 # Where pip builds a wheel there are no dependencies; types go without those that we do not ask for here.
@@ -51,6 +55,10 @@ def _extensions() -> list[Extension]:
         return []
     from mypyc.build import mypycify
 
+    for role in _ROLES:
+        link = Path("millwheel", role)
+        if not link.exists():
+            link.symlink_to(Path("..", role), target_is_directory=True)
     return mypycify([*_OPTIONS, *_MODULES], opt_level="2", target_dir="build/mypyc")
 
 

@@ -4,7 +4,7 @@
 # Needs a C compiler and Python's headers, and installs them where they are missing and it may.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
-source tools/apt.sh
+source tools/compiler.sh
 
 python=.venv/bin/python
 tree=build/compiled
@@ -25,23 +25,6 @@ wanted() {
 }
 
 is_fresh() { [ "$(cat $tree/made-of 2>/dev/null)" = "$(wanted)" ]; }
-
-# A C compiler that finds Python's headers.
-can_compile() {
-    local headers
-    headers=$("$python" -c 'import sysconfig; print(sysconfig.get_path("include"))')
-    echo '#include <Python.h>' | "${CC:-cc}" -E -I"$headers" - >/dev/null 2>&1
-}
-
-ensure_compiler() {
-    can_compile && return
-    local versioned
-    versioned=$("$python" -c 'import sys; print("python%d.%d-dev" % sys.version_info[:2])')
-    command -v "${CC:-cc}" >/dev/null || apt_install gcc || true
-    can_compile || apt_install libc6-dev || true
-    can_compile || apt_install "$versioned" python3-dev || true
-    can_compile || fail "no C compiler with the headers of this Python; as root: apt-get install gcc libc6-dev $versioned"
-}
 
 # All happens in copies: neither setuptools nor mypyc leaves a file among the sources.
 compile() {

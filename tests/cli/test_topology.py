@@ -14,6 +14,7 @@ import pytest
 
 from millwheel.coordination.memory import MemoryCoordinator
 from millwheel.store.memory import MemoryStore
+from tests.house.tree import pyproject
 from tests.master.replica import register_worker, replica
 
 HERE = Path(__file__).parent
@@ -169,6 +170,6 @@ async def test_a_wrong_command_line_exits_2() -> None:
 
 
 async def test_the_version_is_shown_as_text_and_json() -> None:
-    cli = Cli("127.0.0.1:1")
-    assert (await cli("version")).out.startswith("millwheel 0.1.0 (Python 3.")
-    assert json.loads((await cli("version", "-o", "json")).out)["millwheel"] == "0.1.0"
+    cli, version = Cli("127.0.0.1:1"), pyproject()["project"]["version"]
+    assert (await cli("version")).out.startswith(f"millwheel {version} (Python 3.")
+    assert json.loads((await cli("version", "-o", "json")).out)["millwheel"] == version

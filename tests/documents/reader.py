@@ -27,10 +27,14 @@ _SECONDS = patience(60.0)
 
 
 class Reader:
-    """Has a directory and a port of its own; use it as ``with``."""
+    """Has a directory and a port of its own; use it as ``with``.
 
-    def __init__(self, place: Path) -> None:
+    ``python`` names the interpreter whose installation the commands run in.
+    """
+
+    def __init__(self, place: Path, python: Path = Path(sys.executable)) -> None:
         self.place = place
+        self._python = python
         self._port = str(free_port())
         self._page = types.ModuleType("page")
         self._groups: list[int] = []
@@ -61,9 +65,9 @@ class Reader:
 
     def run_python(self, block: Block) -> None:
         """Run a program. One that is a file is saved, and imported; others share a namespace."""
-        code = block.code.replace("127.0.0.1:7433", f"127.0.0.1:{self._port}")
+        code = self._own(block)
         if block.file:
-            (self.place / block.file).write_text(code)
+            self.save(block)
             importlib.invalidate_caches()
             self._imported.append(Path(block.file).stem)
             importlib.import_module(self._imported[-1])
@@ -71,11 +75,18 @@ class Reader:
         # As many empty lines as there are above it on its page: a traceback names the page and the line.
         exec(compile("\n" * (block.line - 1) + code, block.page, "exec"), vars(self._page))
 
+    def save(self, block: Block) -> None:
+        """Save a program as the file that its first line names."""
+        (self.place / block.file).write_text(self._own(block))
+
     def type_commands(self, block: Block, left_out: Container[str]) -> None:
         """Type what a console block says, but for the commands that are ``left_out``."""
         for command in commands_of(block):
             if command.text not in left_out:
                 self._type(block, command)
+
+    def _own(self, block: Block) -> str:
+        return block.code.replace("127.0.0.1:7433", f"127.0.0.1:{self._port}")
 
     def _type(self, block: Block, command: Command) -> None:
         text = command.text.replace("server start-dev", f"server start-dev --port {self._port}")
@@ -89,7 +100,7 @@ class Reader:
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
-                env=_environment(),
+                env=self._environment(),
             )
         self._groups.append(shell.pid)
         try:
@@ -101,7 +112,6 @@ class Reader:
         for line in command.shown:
             assert " ".join(line.split()) in " ".join(printed.split()), f"{block}: `{text}` printed: {printed}"
 
-
-def _environment() -> dict[str, str]:
-    path = f"{Path(sys.executable).parent}:{os.environ.get('PATH', '')}"
-    return {**os.environ, "NO_COLOR": "1", "COLUMNS": "200", "PATH": path}
+    def _environment(self) -> dict[str, str]:
+        path = f"{self._python.parent}:{os.environ.get('PATH', '')}"
+        return {**os.environ, "NO_COLOR": "1", "COLUMNS": "200", "PATH": path}

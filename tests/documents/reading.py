@@ -23,6 +23,7 @@ RUN = sorted(name for name, blocks in ALL.items() if {one.language for one in bl
 
 CLUSTER = "needs a cluster of several machines or daemons: tests/daemons runs them"
 ITSELF = "it runs this test, or takes minutes: CI runs it"
+RELEASES = "it makes a release"
 INSTALLS = "it installs what this test runs in"
 
 NOT_RUN = {
@@ -33,6 +34,16 @@ NOT_RUN = {
     "make proto": "it changes the checkout",
     "make constraints": "it changes the checkout",
     "make bench": "takes minutes",
+    "make coverage": ITSELF,
+    "make dist": "takes minutes: CI runs it, and tests/release tries what it builds",
+    "make test-compiled": "takes minutes, and needs a compiler",
+    "make test-mutations": "takes hours",
+    "make test-faults": "takes a quarter of an hour",
+    "make soak": "takes half an hour",
+    'git commit -a -m "Release 0.1.0"': RELEASES,
+    'git tag -a v0.1.0 -m "Version 0.1.0"': RELEASES,
+    "git push origin main v0.1.0": RELEASES,
+    "pipx run twine upload dist/*.tar.gz dist/*-none-any.whl": RELEASES,
     "make install": INSTALLS,
     "make install && source .venv/bin/activate": INSTALLS,
     "pip install '.[spark]'": INSTALLS,

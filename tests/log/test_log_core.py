@@ -18,6 +18,8 @@ from millwheel.worker.log import (
     DeleteCursor,
     Fetch,
     ListCursors,
+    LogConfig,
+    LogCore,
     LogSettings,
     Start,
 )
@@ -26,10 +28,12 @@ from millwheel.worker.messages import (
     AppendEntry,
     CatalogChanged,
     Delivery,
+    FenceJournal,
     FlushStates,
+    Opened,
     SenderWatermarks,
 )
-from tests.log.driver import FULL, JOURNAL, SMALL, STREAM, LogDriver, fill, numbered, run
+from tests.log.driver import ACKED, FULL, JOURNAL, LOG, SMALL, STREAM, LogDriver, fill, numbered, run
 
 # Delivery.
 
@@ -188,6 +192,44 @@ def test_a_takeover_refuses_a_journal_with_a_hole() -> None:
     journal.entries[2] = journal.entries[3]
     with pytest.raises(CorruptValueError, match="entry 2: it begins at offset 2, and the log ends at 1"):
         driver.open()
+
+
+def test_a_takeover_refuses_a_journal_whose_last_entries_are_missing() -> None:
+    """The entries that are there follow each other; only the head says that there were more."""
+    driver = LogDriver()
+    fill(driver, 0, 3)
+    opened = driver._open(FenceJournal(JOURNAL, 2))
+    core = LogCore(LogConfig(STREAM, LOG, JOURNAL, 2, driver.senders))
+    core.start()
+    with pytest.raises(CorruptValueError, match="entries 1 to 3 are needed and 2 were found"):
+        core.handle(Opened(opened.head, opened.parts, opened.entries[:-1]), driver.now)
+
+
+def test_g1_what_a_full_log_leaves_of_a_delivery_is_fresh_when_it_comes_again_6_1_1() -> None:
+    """A sender without an order is let in with the records that hold the watermark, and with no other."""
+    driver = LogDriver(SMALL)
+    reader = driver.subscribe("c")
+    driver.settle()
+    count = 0
+    while driver.core.state.records.kept < SMALL.cap_bytes:
+        fill(driver, count, 1)
+        count += 1
+    watermark = driver.core.state.inputs.value
+    ids = PositionIds("windows/p/0", 0, range(count, count + 2))
+    values, times = [b"holds", b"ahead"], [watermark, driver.now + 1]
+    first = driver.deliver(values, times, ids)
+    driver.settle()
+    assert [(one.outcome, list(one.remaining)) for one in driver.answers if one.delivery is first] == [
+        (FULL, [1]),
+        (ACKED, [1]),
+    ]
+    driver.handle(AckOffset(reader, driver.core.state.records.end))
+    driver.pass_time(60_000)
+    driver.settle()
+    second = driver.deliver(values, times, ids)
+    driver.settle()
+    assert driver.acked(second)
+    assert reader.values[count:] == values
 
 
 def test_the_floor_moves_and_a_takeover_reads_little_6_2() -> None:

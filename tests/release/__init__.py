@@ -1,0 +1,1 @@
+"""What a release consists of, compared with its sources and tried where nothing else is installed: ``make dist``."""
