@@ -22,7 +22,7 @@ is captured only while nothing is queued or in flight.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 from msgspec.structs import replace
@@ -33,6 +33,7 @@ from millwheel.worker.dedup import OpaqueIds, PositionIds, Sender
 from millwheel.worker.interval.appending import EntryWriter
 from millwheel.worker.interval.checkpoint import Checkpointer
 from millwheel.worker.interval.entry import ProductionRow, encode
+from millwheel.worker.interval.holds import Hold
 from millwheel.worker.interval.intake import DeliveryReceipt
 from millwheel.worker.interval.receiving import Receiving
 from millwheel.worker.interval.runner import OpenCommit, Runner
@@ -76,7 +77,7 @@ class Commits:
         self._line_records = 0
         self.crowded = False
         """Whether the open commit has no room for the current batch. The batch waits until the queue moves."""
-        self._acked: deque[tuple[list[tuple[str, int, str]], int]] = deque()
+        self._acked: deque[tuple[list[tuple[str, int, str]], Hold]] = deque()
         """ACKs of stored weak productions that no commit has journaled, grouped by answer, each group with its hold."""
         keys = state.config.keys
         self._sender = (state.config.journal, state.config.sequencer, keys, state.config.computation)
@@ -169,9 +170,9 @@ class Commits:
 
     def _let_go(self, batch: OpenCommit) -> None:
         """Release the watermark holds of a batch without work. Its blocked timers have holds of their own."""
-        for hold in batch.firing:
-            self.state.hold_times.passing.remove(hold)
-        batch.firing.clear()
+        if batch.hold.count:
+            batch.hold.release()
+            batch.hold = self.state.holds.open()
 
     def _append(self, sealed: Sealed, out: list[Instruction]) -> None:
         """Append the entry of a commit. A commit without lasting effects needs no append."""
@@ -195,7 +196,8 @@ class Commits:
                 acked=[(position, consumer) for sequence, position, consumer in acked if not sequence],
                 acked_inherited=[one for one in acked if one[0]],
             )
-            sealed.released.extend(holds)
+            for hold in holds:
+                sealed.hold.take(hold)
             sealed.entry = entry
             kept = entry.productions or entry.acked or entry.acked_inherited
             if self._passes(sealed) and not kept and not self._checkpoints.wants_append:
@@ -212,10 +214,10 @@ class Commits:
         """Parts are acknowledged. If they belong to the entry in flight, append the entry."""
         return self._writer.parts_written(number)
 
-    def _take_acked(self) -> tuple[list[tuple[str, int, str]], list[int]]:
+    def _take_acked(self) -> tuple[list[tuple[str, int, str]], list[Hold]]:
         """The ACKs that fit into one entry, with their holds. The others wait for the next entry."""
         rows: list[tuple[str, int, str]] = []
-        holds: list[int] = []
+        holds: list[Hold] = []
         while self._acked and (not rows or len(rows) + len(self._acked[0][0]) <= _MAX_ACKS_PER_ENTRY):
             taken, hold = self._acked.popleft()
             rows += taken
@@ -249,8 +251,7 @@ class Commits:
         state = self.state
         if sealed.ids is not None:
             state.dedup.committed(sealed.ids)
-        for hold in sealed.released:
-            state.hold_times.passing.remove(hold)
+        sealed.hold.release()
         if sealed.entry is not None:
             state.counts.add(IntervalCounts(*sealed.entry.counts))
         self._acknowledge(sealed, out)
@@ -284,7 +285,7 @@ class Commits:
         """Build the delivery of an outbound batch, with this sender's current ACK mark."""
         state = self.state
         origin, sequencer, keys, computation = self._sender
-        sender = Sender(origin, sequencer, keys, computation, state.output, state.heard)
+        sender = Sender(origin, sequencer, keys, computation, state.holds.output, state.heard)
         ids: PositionIds | OpaqueIds
         if shipment.opaque:
             ids = OpaqueIds(shipment.opaque)
@@ -321,8 +322,7 @@ class Commits:
             name, consumer = shipment.sequence, shipment.consumer
             leaving = [(name, shipment.positions[i], consumer) for i in self._leaving(shipment, remaining)]
             if leaving:
-                state.hold_times.passing.add(shipment.held)
-                self._acked.append((leaving, shipment.held))
+                self._acked.append((leaving, state.holds.open(shipment.held)))
         state.outbox.acknowledged(token, remaining)
         return self._send_ready()
 
@@ -353,6 +353,13 @@ class Commits:
         """The interval starts to serve: send productions that an earlier owner committed and that are not ACKed."""
         self.state.outbox.begin_all()
         return self._send_ready()
+
+    def holds(self) -> Iterator[Hold]:
+        """The holds of the commits that are not in the journal yet, and of ACKs that no commit has taken."""
+        if self._in_flight is not None:
+            yield self._in_flight.hold
+        yield from (sealed.hold for sealed, _ in self._line)
+        yield from (hold for _, hold in self._acked)
 
     # Time.
 
