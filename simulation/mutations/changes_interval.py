@@ -214,18 +214,6 @@ rewriting(
 )
 
 rewriting(
-    "waited-late-at-the-watermark",
-    "G14",
-    "a record at exactly the watermark that waited is not late",
-    BlockedKeys._run_record,
-    "late = stamp < state",
-    "late = stamp <= state",
-    seeds=0,
-    test="tests/interval/test_keys_that_wait.py::test_g14_a_late_record_of_a_key_that_waits_is_dropped_like_any_other_4_5",
-    why="seeds were not tried: the test shows it by itself, in seconds",
-)
-
-rewriting(
     "far-limit-ignored",
     "G5",
     "no timer fires past the first one that is in the store",

@@ -16,8 +16,6 @@ from typing import Any, Final
 from millwheel.sdk.context import UNSET, Context, Production, StateCell
 from millwheel.sdk.error_texts import error_message
 from millwheel.sdk.errors import StateDamagedError
-from millwheel.sdk.model import Record
-from millwheel.sdk.options import LateAction
 from millwheel.worker.interval.failures import (
     HOOK_ERRORS,
     Decision,
@@ -29,7 +27,7 @@ from millwheel.worker.interval.failures import (
 from millwheel.worker.interval.firing import Firing
 from millwheel.worker.interval.holds import Hold
 from millwheel.worker.interval.hook_times import AwaitedHook
-from millwheel.worker.interval.intake import BlockedKey, DeliveryReceipt, Item, RecordItem, TimerItem, Wait
+from millwheel.worker.interval.intake import BlockedKey, Item, RecordItem, TimerItem, Wait
 from millwheel.worker.interval.runner import Runner
 from millwheel.worker.messages import AsyncHook, HookFailed
 
@@ -176,45 +174,17 @@ class BlockedKeys:
             blocked.alone = max(0, blocked.alone - 1)
             self.firing.fire_blocked(key, item)
             return
-        context = self.runner.open(key)
-        if context is not None:
+        if self.runner.open(key) is not None:
             blocked.alone = max(0, blocked.alone - 1)
             blocked.items.popleft()
             item[0].blocked.discard(item[1])
-            self._run_record(key, context, *item)
+            self.runner.run_alone(*item)
 
     def _let_go(self, key: bytes, blocked: BlockedKey) -> None:
         """Unblock the key."""
         self.failures.clear(blocked)
         self.firing.return_postponed(key)
         self.state.intake.unblock(key)
-
-    def _run_record(self, key: bytes, context: Context[Any], receipt: DeliveryReceipt, index: int) -> None:
-        """Run a record whose context is the key's only one in this batch."""
-        state, program, delivery = self.state, self.state.program, receipt.delivery
-        stamp, value = delivery.timestamps[index], delivery.values[index]
-        context._stamp = context._cause = stamp
-        context._earliest = min(stamp, state.holds.of_keys.get(key, stamp))
-        context._origin = (delivery.ids, index)
-        late = stamp < state.watermark_of(key)
-        self.runner.batch.records += 1
-        began = state.meter.clock()
-        try:
-            if late and program.options.late.action is not LateAction.PROCESS:
-                self.runner.apply_late_policy(context, delivery.stream, value)
-                self._consume(key, (receipt, index))
-                return
-            record = Record(key, value, stamp, delivery.stream, program.inputs[delivery.stream], late)  # type: ignore[arg-type]
-            outcome = program.computation.process_record(context, record)
-        except HOOK_ERRORS as error:
-            state.meter.ran_records(1, began, key)
-            self.failed(key, (receipt, index), error)
-            return
-        state.meter.ran_records(1, began, key)
-        if outcome is not None:
-            self._returned(key, context, (receipt, index), outcome)
-        else:
-            self._consume(key, (receipt, index))
 
     def _consume(self, key: bytes, item: Item) -> None:
         batch = self.runner.batch

@@ -155,8 +155,16 @@ class Runner:
         keys = chunk.receipt.delivery.keys
         return [keys[index] for index in chunk.indexes[chunk.cursor : chunk.cursor + self._room(chunk.receipt)]]
 
-    def _run_chunk(self, chunk: QueuedRecords) -> bool:
+    def run_alone(self, receipt: DeliveryReceipt, index: int) -> None:
+        """Run a record of a blocked key whose open context is the key's only one in this batch."""
+        self._run_chunk(QueuedRecords(receipt, [index]), alone=True)
+
+    def _run_chunk(self, chunk: QueuedRecords, alone: bool = False) -> bool:
         """Run queued records of one delivery, up to the limits of the batch.
+
+        Args:
+            chunk: The records.
+            alone: Whether it is the next record of a blocked key, which has an open context.
 
         Returns:
             Whether another event follows: a hook was called, a record was consumed, or a row must be read. False: each
@@ -180,7 +188,7 @@ class Runner:
         for index in running:
             key = keys[index]
             context = contexts.get(key)
-            if blocked and key in blocked:
+            if blocked and key in blocked and not alone:
                 state.intake.set_aside(key, receipt, index)
                 waits += 1
                 continue
@@ -193,7 +201,7 @@ class Runner:
                 cell.used = number
                 size += len(key) + len(cell.encoded) + _CONTEXT_BYTES
                 context = contexts[key] = Context(key, cell, scope)
-            elif is_async:
+            elif is_async and not alone:
                 # A second hook could change the cell while the batch is sealed. So a key runs one asynchronous hook per
                 # commit.
                 state.intake.block(key, Wait.READY)
