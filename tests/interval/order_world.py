@@ -14,8 +14,8 @@ from millwheel.model.keys import ALL_KEYS
 from millwheel.rpc.v1.delivery_pb2 import DeliveryOutcome
 from millwheel.worker.arrivals import Admission, ArrivalOrder
 from millwheel.worker.dedup import PositionIds, Sender
+from millwheel.worker.interval.flows import INDEX_BITS
 from millwheel.worker.interval.outbox import Outbox
-from millwheel.worker.interval.shipments import INDEX_BITS
 from millwheel.worker.messages import Acknowledge, Delivery, Instruction
 
 __all__ = ["OrderWorld"]

@@ -29,25 +29,38 @@ from msgspec.structs import replace
 
 from millwheel.model.limits import MAX_ENTRY_BYTES
 from millwheel.rpc.v1.delivery_pb2 import DeliveryOutcome
+from millwheel.store.contract import Append, PartId
 from millwheel.worker.dedup import OpaqueIds, PositionIds, Sender
-from millwheel.worker.interval.appending import EntryWriter
 from millwheel.worker.interval.checkpoint import Checkpointer
+from millwheel.worker.interval.divided import divide
 from millwheel.worker.interval.entry import ProductionRow, encode
+from millwheel.worker.interval.flows import Shipment
 from millwheel.worker.interval.holds import Hold
 from millwheel.worker.interval.intake import DeliveryReceipt
+from millwheel.worker.interval.parts import PART_BYTES
 from millwheel.worker.interval.receiving import Receiving
 from millwheel.worker.interval.runner import OpenCommit, Runner
 from millwheel.worker.interval.sealing import Sealed, Sealer
-from millwheel.worker.interval.shipments import Shipment
 from millwheel.worker.interval.state import INDEX_BITS, IntervalCounts, IntervalState
-from millwheel.worker.messages import Acknowledge, Delivery, DeliveryOrder, Instruction, Resend, SendDelivery
+from millwheel.worker.messages import (
+    Acknowledge,
+    AppendEntry,
+    Delivery,
+    DeliveryOrder,
+    Instruction,
+    Resend,
+    SendDelivery,
+    WriteParts,
+)
 
-__all__ = ["Commits"]
+__all__ = ["Commits", "EntryWriter"]
 
 _STUCK_AFTER_COMMITS: Final = 1_000
 """Number of commits after which a production without an ACK counts as stuck."""
 _MAX_ACKS_PER_ENTRY: Final = 10_000
 """Maximum ACKs of stored productions in one entry: some MiB with the longest names, in addition to the batch."""
+_FIRST_ENTRY_NUMBER: Final = 1 << 42
+"""PartsWritten numbers of entries start here, to be distinct from those of checkpoints, id segments and copies."""
 
 
 class Commits:
@@ -393,6 +406,49 @@ class Commits:
             self._append(sealed, out)
             over = over or self._in_flight is None
         return over
+
+
+class EntryWriter:
+    """Writes one entry at a time, of any size, into the interval's journal (6.1.2; G2).
+
+    Invariant: an append starts only after every part that it names is acknowledged. An owner that is deposed in between
+    leaves parts that no head names. The next owner deletes them.
+    """
+
+    def __init__(self, state: IntervalState, checkpoints: Checkpointer) -> None:
+        self._state = state
+        self._checkpoints = checkpoints
+        self._waiting: tuple[int, int, bytes, tuple[PartId, ...]] | None = None
+        """The entry whose parts are being written: their number, its commit, the small entry to append, their ids."""
+
+    def write(self, commit: int, entry: bytes) -> list[Instruction]:
+        """Append ``entry`` to the journal, or first write its parts if it is too large for one append."""
+        state, config = self._state, self._state.config
+        if len(entry) <= state.settings.entry_bytes:
+            return [self._append(commit, entry)]
+        most = min(state.settings.entry_bytes, PART_BYTES)
+        small, parts = divide(entry, config.sequencer, commit, most)
+        number = _FIRST_ENTRY_NUMBER + commit
+        self._waiting = number, commit, small, tuple(parts)
+        return [WriteParts(config.journal, number, parts)]
+
+    def parts_written(self, number: int) -> list[Instruction]:
+        """Parts are acknowledged. If they belong to the waiting entry, append it."""
+        if self._waiting is None or self._waiting[0] != number:
+            return []
+        _, commit, small, parts = self._waiting
+        self._waiting = None
+        self._state.entry_parts[commit] = parts
+        return [self._append(commit, small)]
+
+    def _append(self, commit: int, entry: bytes) -> AppendEntry:
+        state, config, options = self._state, self._state.config, self._state.program.options
+        floor, parts = self._checkpoints.floor_and_parts()
+        if state.entry_parts:
+            needed = (each for number, each in state.entry_parts.items() if number > floor)
+            parts = sum(needed, parts)
+        sync = options.exactly_once or options.strong
+        return AppendEntry(config.journal, Append(config.sequencer, commit, floor, parts, entry, sync))
 
 
 def _by_position(rows: list[ProductionRow]) -> list[ProductionRow]:

@@ -1,7 +1,8 @@
-"""Ordered flows: the order in which one interval's outbound batches reach one journal (G15).
+"""Outbound batches, and ordered flows: the order in which they reach one journal (sections 6.1.1, 6.1.2; G15).
 
-All outbound batches that an interval sends to one journal form one *flow*. Each sending has a number, and states the
-number that the receiver must have accepted before it. A receiver refuses a sending that is out of order.
+An *outbound batch* (``Shipment``) has productions for one journal, as columns. All outbound batches that an interval
+sends to one journal form one *flow*. Each sending has a number, and states the number that the receiver must have
+accepted before it. A receiver refuses a sending that is out of order.
 
 After a refusal the flow halts. It continues later from the refused outbound batch if the receiver had no room.
 Otherwise it continues from the oldest outbound batch that is not ACKed (docs/decisions/0020-order.md).
@@ -14,13 +15,126 @@ from collections.abc import Iterable, Iterator
 from typing import Final
 
 from millwheel.model.time import MAX_TIMESTAMP
-from millwheel.worker.interval.shipments import Shipment
 from millwheel.worker.messages import DeliveryOrder
 
-__all__ = ["Flow"]
+__all__ = ["INDEX_BITS", "Flow", "Shipment"]
 
 _FIRST_WINDOW_BATCHES: Final = 1
 """Outbound batches that are sent first after a refusal. The number doubles each time the receiver accepts them."""
+
+INDEX_BITS: Final = 24
+"""A production's position is commit << INDEX_BITS | index.
+
+A commit has room for 2^24 productions: MAX_PRODUCTIONS of one key, and those of other keys within batch_bytes. There
+are 2^39 commit numbers: 17 years at a thousand per second.
+"""
+
+_MAX_BATCH_RECORDS: Final = 8_192
+_SHIPMENT_BYTES: Final = 1 << 20
+"""An outbound batch takes no more records at this number or size. It fits into one message (at most 2 MiB)."""
+
+
+class Shipment:
+    """An outbound batch: records of one stream for one interval of one consumer.
+
+    ``waiting`` has the indexes that are not ACKed. None: no record is ACKed. ``token`` is the number of the current
+    sending. Each resend gets a new token.
+    """
+
+    __slots__ = (
+        "after",
+        "age",
+        "awaited",
+        "bytes",
+        "committed",
+        "consumer",
+        "first",
+        "flow",
+        "held",
+        "journal",
+        "keys",
+        "opaque",
+        "positions",
+        "producers",
+        "sent",
+        "sequence",
+        "stream",
+        "timestamps",
+        "token",
+        "used",
+        "values",
+        "waiting",
+    )
+
+    def __init__(self, token: int, consumer: str, stream: str, journal: str, sequence: str) -> None:
+        self.token = token
+        self.sequence = sequence
+        """The parent's journal that numbered the records. Empty: the interval's own journal did."""
+        self.consumer = consumer
+        self.stream = stream
+        self.journal = journal
+        self.keys: list[bytes] = []
+        self.values: list[bytes] = []
+        self.timestamps: list[int] = []
+        self.positions: list[int] = []
+        self.producers: list[bytes] = []
+        self.opaque: list[bytes] = []
+        self.waiting: set[int] | None = None
+        self.bytes = 0
+        self.held = 0
+        self.first = 0
+        """The least position that is not ACKed."""
+        self.sent = False
+        """Whether the current sending is under way: sent, and neither refused nor lost since."""
+        self.used = False
+        """Whether it was ever sent under its current token."""
+        self.after = 0
+        """The number of the sending that the receiver must have accepted before this one. 0: none."""
+        self.committed = True
+        """Whether it may be sent. A strong production must be in the journal before."""
+        self.awaited: set[int] | None = None
+        """The tokens whose ACKs its weak commit waits for, with its own."""
+        self.age = 0
+        """The age of its sequence: a parent's sequence sorts before its children's."""
+        self.flow: Flow
+
+    def indexes(self) -> Iterable[int]:
+        """The indexes of records that are not ACKed."""
+        return range(len(self.keys)) if self.waiting is None else sorted(self.waiting)
+
+    def count(self) -> int:
+        """The number of records that are not ACKed."""
+        return len(self.keys) if self.waiting is None else len(self.waiting)
+
+    def room(self) -> bool:
+        """Whether another record fits."""
+        return len(self.keys) < _MAX_BATCH_RECORDS and self.bytes < _SHIPMENT_BYTES
+
+    def compact(self) -> None:
+        """Drop the records that are ACKed.
+
+        The columns are new lists, because a delivery in flight uses the old ones.
+        """
+        if self.waiting is None:
+            return
+        kept = sorted(self.waiting)
+        self.keys = [self.keys[index] for index in kept]
+        self.values = [self.values[index] for index in kept]
+        self.timestamps = [self.timestamps[index] for index in kept]
+        self.positions = [self.positions[index] for index in kept]
+        self.producers = [self.producers[index] for index in kept]
+        self.opaque = [self.opaque[index] for index in kept] if self.opaque else []
+        self.waiting = None
+        self.bytes = sum(map(len, self.values)) + sum(map(len, self.keys))
+
+    def measure(self) -> None:
+        """Compute the least timestamp and position of the records that are not ACKed."""
+        stamps, positions = self.timestamps, self.positions
+        if self.waiting is None:
+            self.held, self.first = min(stamps), positions[0]
+        else:
+            self.held = min(stamps[index] for index in self.waiting)
+            self.first = positions[min(self.waiting)]
 
 
 class Flow:

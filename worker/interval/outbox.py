@@ -18,8 +18,7 @@ from typing import Final
 
 from millwheel.model.watermarks import MinTracker
 from millwheel.worker.interval.entry import InheritedRow, ProductionRow
-from millwheel.worker.interval.flows import Flow
-from millwheel.worker.interval.shipments import INDEX_BITS, Shipment
+from millwheel.worker.interval.flows import INDEX_BITS, Flow, Shipment
 from millwheel.worker.messages import DeliveryOrder
 
 __all__ = ["Outbox", "Shipment"]

@@ -13,10 +13,10 @@ from millwheel.sdk.errors import TooLargeError
 from millwheel.worker.dedup import IdDelta
 from millwheel.worker.interval.causal import causal_id
 from millwheel.worker.interval.entry import FORMAT, IntervalEntry, ProductionRow, TimerRow
+from millwheel.worker.interval.flows import Shipment
 from millwheel.worker.interval.holds import Hold
 from millwheel.worker.interval.intake import DeliveryReceipt
 from millwheel.worker.interval.runner import OpenCommit
-from millwheel.worker.interval.shipments import Shipment
 from millwheel.worker.interval.state import INDEX_BITS, IntervalState
 from millwheel.worker.interval.timers import held_at
 

@@ -19,13 +19,13 @@ from millwheel.store.contract import PartId
 from millwheel.worker.dedup import Dedup
 from millwheel.worker.interval.cells import CellCache
 from millwheel.worker.interval.failing_keys import FailingKeys
+from millwheel.worker.interval.flows import INDEX_BITS
 from millwheel.worker.interval.holds import Holds
 from millwheel.worker.interval.hook_times import HookMeter
 from millwheel.worker.interval.intake import IntervalIntake
 from millwheel.worker.interval.key_watermark_bounds import KeyWatermarkBounds
 from millwheel.worker.interval.outbox import Outbox
 from millwheel.worker.interval.sampling import KeySample
-from millwheel.worker.interval.shipments import INDEX_BITS
 from millwheel.worker.interval.spilled_timers import SpilledTimers
 from millwheel.worker.interval.timers import TimerTable
 from millwheel.worker.messages import Parent
