@@ -45,9 +45,9 @@ class OwnerChecks:
         for _, core in serving(self._world):
             state = core.state
             value = watermarks.get(state.config.computation)
-            if value is not None and value > state.output:
+            if value is not None and value > state.holds.output:
                 text = f"{state.config.computation} is heard to be at {value}"
-                self._world.violated(f"{text}, and the owner of {state.config.journal} is at {state.output} (G4)")
+                self._world.violated(f"{text}, and the owner of {state.config.journal} is at {state.holds.output} (G4)")
 
     def conclude(self) -> None:
         """A checker without any observation has checked nothing: its hook no longer fits the product."""

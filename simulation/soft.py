@@ -40,11 +40,23 @@ def check_soft_state(world: World) -> int:
         process = world.processes[name]
         if not process.alive or process.paused:
             continue
+        _check_holds(world, worker, f"{process}")
         for core in _at_rest(worker, world.store.inner):
             compared += 1
             for difference in differences(core.state, world.store.inner, recovered=False):
                 world.violated(f"{process}, {core.state.config.journal}: {difference} (G12)")
     return compared
+
+
+def _check_holds(world: World, worker: Worker, process: str) -> None:
+    """Check that each hold of the output watermark has its owner, also while commits are in flight."""
+    for hosted in worker.hosted.values():
+        core = hosted.built.core
+        if isinstance(core, IntervalCore):
+            try:
+                core.check_invariants()
+            except RuntimeError as error:
+                world.violated(f"{process}, {core.state.config.journal}: {error} (G7)")
 
 
 def _at_rest(worker: Worker, store: MemoryStore) -> Iterator[Core]:
@@ -95,8 +107,8 @@ def _stored_ids(state: IntervalState | LogState, store: MemoryStore, name: str) 
 
 def _whole_differences(state: IntervalState, twin: IntervalTwin, recovered: bool) -> Iterator[str]:
     """Differences in the state of the interval as a whole."""
-    mine, its = (state.watermark, state.output), (twin.watermark, twin.output)
-    if (recovered and mine != its) or min(state.watermark - twin.watermark, state.output - twin.output) < 0:
+    mine, its = (state.watermark, state.holds.output), (twin.watermark, twin.output)
+    if (recovered and mine != its) or min(state.watermark - twin.watermark, state.holds.output - twin.output) < 0:
         yield f"watermarks {mine} in memory, {its} in the journal"
     if recovered and twin.wall - state._clock <= MAX_CLOCK_SKEW_US and state.wall < twin.wall:
         yield f"the wall time is {state.wall} in memory, {twin.wall} in the journal (G6)"
@@ -114,8 +126,8 @@ def _key_differences(state: IntervalState, twin: IntervalTwin, store: MemoryStor
     for name in {**timers, **twin.timers}:
         if timers.get(name) != twin.timers.get(name):
             yield f"timer {name} is {timers.get(name)} in memory, {twin.timers.get(name)} in the store"
-    if state.holds != twin.holds:
-        yield f"holds {state.holds} in memory, {twin.holds} in the store"
+    if state.holds.of_keys != twin.holds:
+        yield f"holds {state.holds.of_keys} in memory, {twin.holds} in the store"
     for key, cell in state.cells.items():
         stored = twin.states.get(key)
         if stored is None:

@@ -24,8 +24,8 @@ rewriting(
     "G7",
     "an owner reports no less than was broadcast before",
     IntervalCore._on_accepted,
-    "max(self.state.output, event.watermark)",
-    "min(self.state.output, event.watermark)",
+    "self.state.holds.raise_output(event.watermark)",
+    "None",
     seeds=0,
     test="tests/interval/test_weak_line.py::test_g7_an_owner_reports_no_less_than_was_broadcast_before_it_7_2",
     why="seeds were not tried: the test shows it by itself, in seconds",
@@ -214,18 +214,6 @@ rewriting(
 )
 
 rewriting(
-    "waited-late-at-the-watermark",
-    "G14",
-    "a record at exactly the watermark that waited is not late",
-    BlockedKeys._run_record,
-    "late = stamp < state",
-    "late = stamp <= state",
-    seeds=0,
-    test="tests/interval/test_keys_that_wait.py::test_g14_a_late_record_of_a_key_that_waits_is_dropped_like_any_other_4_5",
-    why="seeds were not tried: the test shows it by itself, in seconds",
-)
-
-rewriting(
     "far-limit-ignored",
     "G5",
     "no timer fires past the first one that is in the store",
@@ -292,7 +280,7 @@ rewriting(
     "G8",
     "a timer that may end a hold below all productions fires into a full outbox",
     IntervalCore._fire_due,
-    "waits = pending <= state.hold_times.stated.min()",
+    "waits = pending <= state.holds.min_stated()",
     "waits = True",
     seeds=0,
     test="tests/interval/test_full_outbox.py"
@@ -305,8 +293,8 @@ rewriting(
     "G13",
     "holds that no hook can end have no timer fire into a full outbox",
     IntervalCore._fire_due,
-    "state.hold_times.stated.min()",
-    "state.hold_times.min()",
+    "state.holds.min_stated()",
+    "state.holds.min()",
     seeds=0,
     test="tests/interval/test_full_outbox.py"
     "::test_g13_a_timer_that_fails_does_not_let_the_others_fire_into_a_full_outbox_4_6",

@@ -6,8 +6,8 @@ from typing import Any
 
 from millwheel.store import journal_rules
 from millwheel.store.contract import PartId
-from millwheel.worker.interval.appending import EntryWriter
 from millwheel.worker.interval.checkpoint import Checkpointer
+from millwheel.worker.interval.commits import EntryWriter
 from millwheel.worker.interval.divided import is_entry_part
 from millwheel.worker.messages import DeleteParts, WriteParts
 from millwheel.worker.shell import opening

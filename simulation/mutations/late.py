@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from millwheel.worker.interval import blocked_keys, runner
+from millwheel.worker.interval import runner
 from millwheel.worker.interval.receiving import Receiving
 from simulation.mutations.base import mutation, replace
 
@@ -15,8 +15,7 @@ __all__: list[str] = []
 @mutation("G14", "a record behind the watermark is flagged as late")
 def unflagged() -> None:
     """No record is flagged as late for hooks."""
-    for module in (runner, blocked_keys):
-        replace(module, "Record", lambda made: lambda *columns: made(*columns[:-1], False))
+    replace(runner, "Record", lambda made: lambda *columns: made(*columns[:-1], False))
 
 
 @mutation(

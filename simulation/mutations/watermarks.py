@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 from millwheel.model.time import MAX_TIMESTAMP
 from millwheel.model.watermarks import InputWatermark, MinTracker
-from millwheel.worker.interval import core
-from millwheel.worker.interval.core import IntervalCore
+from millwheel.worker.interval.firing import Firing
+from millwheel.worker.interval.holds import Hold, Holds
 from millwheel.worker.interval.sealing import Sealer
-from simulation.mutations.base import mutation, replace
+from simulation.mutations.base import mutation, replace, rewriting
 
 __all__: list[str] = []
 
@@ -24,34 +23,27 @@ def unpending() -> None:
     replace(MinTracker, "min", lambda _: lambda self: MAX_TIMESTAMP)
 
 
-def _unheld(where: Callable[[Any], Any], what: str, step: str) -> None:
-    """Hide the tracker ``what`` of ``where(state)`` from the core's method ``step``."""
-
-    def make(original: Any) -> Any:
-        def blind(self: IntervalCore, *arguments: Any) -> None:
-            place = where(self.state)
-            held = getattr(place, what)
-            setattr(place, what, MinTracker())
-            try:
-                original(self, *arguments)
-            finally:
-                setattr(place, what, held)
-
-        return blind
-
-    replace(IntervalCore, step, make)
-
-
 @mutation("G7", "productions that are not ACKed hold the output watermark")
 def productions_hold_nothing() -> None:
     """The output watermark passes productions in flight."""
-    _unheld(lambda state: state.outbox, "pending", "_report")
+
+    def make(lowest: Any) -> Any:
+        def blind(self: Holds, *arguments: Any) -> Any:
+            productions, self._productions = self._productions, MinTracker()
+            try:
+                return lowest(self, *arguments)
+            finally:
+                self._productions = productions
+
+        return blind
+
+    replace(Holds, "lowest", make)
 
 
 @mutation("G7", "holds of states and of timers hold the output watermark")
 def forgotten_holds() -> None:
     """The output watermark passes the holds of states and timers."""
-    _unheld(lambda state: state, "hold_times", "_report")
+    replace(Holds, "min", lambda _: lambda self: MAX_TIMESTAMP)
 
 
 @mutation(
@@ -64,7 +56,7 @@ def forgotten_holds() -> None:
 )
 def timers_hold_nothing() -> None:
     """The output watermark passes the times of event-time timers."""
-    replace(core, "_before_end", lambda _: lambda at: None)
+    replace(Holds, "lowest", lambda lowest: lambda self, watermark, *times: lowest(self, watermark))
 
 
 @mutation(
@@ -81,14 +73,62 @@ def released_uncommitted() -> None:
     def make(seal: Any) -> Any:
         def early(self: Sealer, *arguments: Any, stored_first: bool) -> Any:
             sealed = seal(self, *arguments, stored_first=stored_first)
-            for hold in sealed.released:
-                self.state.hold_times.passing.remove(hold)
-            sealed.released = []
+            sealed.hold.release()
+            sealed.hold = self.state.holds.open()
             return sealed
 
         return early
 
     replace(Sealer, "seal", make)
+
+
+rewriting(
+    "holds-lost-in-passing",
+    "G7",
+    "a hold that takes another one over covers what that one covered",
+    Hold.take,
+    "self.cover(other.at, other.count)",
+    "pass",
+    seeds=0,
+    test="tests/interval/test_holds_model.py::test_g7_a_hold_ends_once_and_what_takes_it_over_stands_at_its_time",
+    why="the timers that a commit ends hold for it, too",
+)
+
+rewriting(
+    "blocked-timers-hold-nothing",
+    "G7",
+    "a due timer that waits with its blocked key holds the watermark at its time",
+    Firing.postpone,
+    "blocked.hold.cover(timer[0])",
+    "pass",
+    seeds=0,
+    test="tests/interval/test_holds.py::test_g8_a_timer_that_fails_is_named_as_what_holds_4_6",
+    why="seeds were not tried: the test shows it by itself, in seconds",
+)
+
+rewriting(
+    "newest-of-a-hold",
+    "G7",
+    "a hold keeps the watermark at the least timestamp that it covers",
+    Hold.cover,
+    "at < self.at",
+    "not self.count or at > self.at",
+    seeds=0,
+    test="tests/interval/test_holds_model.py::test_g7_the_output_watermark_is_at_the_oldest_unfinished_work_4_5",
+    why="seeds were not tried: the test shows it by itself, in seconds",
+)
+
+rewriting(
+    "holds-end-twice",
+    "G7",
+    "a hold that has ended cannot end again, where another one stands at its time",
+    Hold.release,
+    "holds, self._holds = self._holds, None",
+    "holds = self._holds",
+    seeds=0,
+    test="tests/interval/test_holds_model.py::test_g7_a_hold_ends_once_and_what_takes_it_over_stands_at_its_time",
+    why="no owner releases twice",
+)
 
 
 @mutation("G7", "the input watermark is the minimum over all senders")

@@ -12,7 +12,8 @@ from millwheel.worker.interval import IntervalCore
 from millwheel.worker.interval.divided import names_base
 from millwheel.worker.interval.entry import TimerRow, decode_part
 from millwheel.worker.interval.recovery import recover
-from millwheel.worker.interval.state import IntervalState, effective_hold
+from millwheel.worker.interval.state import IntervalState
+from millwheel.worker.interval.timers import effective_hold
 from millwheel.worker.messages import Opened, OpenedParent
 from tests.interval.programs import Event, Outside, end_of
 from tests.interval.world import World, now_of
@@ -34,7 +35,7 @@ def check_quiet(world: World) -> None:
     assert world.parents == {}, "every child has let go of its parents"
     for owner in world.current.values():
         state = owner.core.state
-        assert (state.output, state.watermark) == (MAX_TIMESTAMP, MAX_TIMESTAMP), owner.journal
+        assert (state.holds.output, state.watermark) == (MAX_TIMESTAMP, MAX_TIMESTAMP), owner.journal
         intake, outbox = state.intake, state.outbox
         assert (intake.records, intake.bytes, len(intake.pending)) == (0, 0, 0), owner.journal
         assert not intake.line
@@ -44,7 +45,7 @@ def check_quiet(world: World) -> None:
         assert state.dedup.pending_ids == 0
         assert state.sealed == state.committed
         assert len(state.timers[False]) == len(state.timers[True]) == 0
-        assert len(state.hold_times) == 0, owner.journal
+        assert len(state.holds) == 0, owner.journal
         assert state.cells.bytes_held == sum(
             len(key) + len(cell.encoded) * 3 + 400 for key, cell in state.cells.items()
         )
@@ -62,6 +63,7 @@ def _states(world: World, core: IntervalCore, computation: str) -> dict[bytes, b
 def check_soft_state(world: World) -> None:
     """What each owner has in memory is what a takeover would read now (G12). Holds between commits, too."""
     for journal, owner in world.current.items():
+        owner.core.check_invariants()
         config = owner.core.state.config
         if owner.dead or owner.core.phase.name != "SERVING":
             continue
@@ -74,18 +76,19 @@ def check_soft_state(world: World) -> None:
         assert _states(world, owner.core, config.computation) == _states(world, fresh, config.computation), journal
         for wall in (False, True):
             assert all_timers(world, mine, wall) == all_timers(world, theirs, wall), journal
-        assert mine.holds == theirs.holds
+        assert mine.holds.of_keys == theirs.holds.of_keys
         assert mine.floors.rows() == theirs.floors.above(mine.watermark).rows()
         assert theirs.watermark <= mine.watermark
         assert all(key in config.keys for key in _producers(theirs)), "productions are sent by who has their key"
         stored = Counter(_productions(theirs))
         assert not Counter(_productions(mine)) - stored, "every production that is pending is stored"
         held = [effective_hold(one[2], wall) for wall in (False, True) for one in all_timers(world, mine, wall)]
-        expected = min([*mine.holds.values(), *(hold for hold in held if hold is not None)], default=MAX_TIMESTAMP)
-        assert theirs.hold_times.min() <= expected
-        assert mine.hold_times.min() <= expected
+        held += mine.holds.of_keys.values()
+        expected = min((hold for hold in held if hold is not None), default=MAX_TIMESTAMP)
+        assert theirs.holds.min() <= expected
+        assert mine.holds.min() <= expected
         if not theirs.spilled:
-            assert theirs.hold_times.min() == expected
+            assert theirs.holds.min() == expected
         counts, stored_counts = mine.counts, theirs.counts
         if mine.committed == head.commit:
             assert (counts.records, counts.dead_letters) == (stored_counts.records, stored_counts.dead_letters)

@@ -101,6 +101,7 @@ class Solo:
                 assert instruction.output >= self.output, "an output watermark never goes back"
                 self.output = instruction.output
             self.out.append(instruction)
+        self.core.check_invariants()
 
     def take(self, kind: type[T]) -> list[T]:
         """The instructions of one kind that wait; they wait no more."""

@@ -9,11 +9,13 @@ import pytest
 import millwheel as mw
 from millwheel.model.limits import MAX_ENTRY_BYTES, MAX_VALUE_BYTES
 from millwheel.model.time import Duration, Timestamp
+from millwheel.model.watermarks import MinTracker
 from millwheel.sdk.context import OutputBinding, TimerSetting
 from millwheel.testing import TopologyHarness
 from millwheel.worker.admission import column_problem
 from millwheel.worker.dedup import PositionIds, Sender
 from millwheel.worker.interval import IntervalSettings
+from millwheel.worker.interval.holds import Holds
 from millwheel.worker.interval.intake import IntervalIntake
 from millwheel.worker.interval.parts import PART_BYTES
 from millwheel.worker.interval.timers import TimerTable
@@ -195,10 +197,10 @@ def test_g13_timers_that_end_together_are_spread_over_commits_4_6() -> None:
 
 def test_g13_a_timer_that_moves_with_each_record_leaves_no_trail() -> None:
     """Each move left a slot in a bucket until the watermark came by: for sessions a slot a record."""
-    table = TimerTable()
+    table = TimerTable(Holds(MinTracker(), MinTracker()), wall=False)
     for at in range(10_000):
-        table.set(b"k", "session", TimerSetting(1_000_000 + at, None, at))
-    table.cancel(b"j", "none")
+        table.set(b"k", "session", TimerSetting(1_000_000 + at, None, at), None)
+    table.cancel(b"j", "none", None)
     assert len(table._times) < 200
     assert [due[0] for due in table.pop_due(2_000_000, 10)] == [1_009_999]
 

@@ -10,7 +10,7 @@ import pytest
 import millwheel as mw
 from millwheel.model.time import MAX_TIMESTAMP, Timestamp
 from millwheel.sdk.errors import MillwheelError
-from millwheel.worker.messages import Acknowledged, Report, SendDelivery, Tick
+from millwheel.worker.messages import Acknowledged, AsyncHook, HookFinished, Report, SendDelivery, Tick
 from tests.interval.solo import Solo
 
 Do = Callable[[mw.Context[Any]], None]
@@ -128,6 +128,32 @@ def test_g6_timers_at_the_end_of_time_fire_when_the_sources_are_finished_4_6() -
     (send,) = solo.take(SendDelivery)
     assert send.delivery.timestamps == [MAX_TIMESTAMP - 1]
     assert solo.output == MAX_TIMESTAMP - 1, "what is under way for the end holds it back"
+    solo.handle(Acknowledged(send.delivery.token))
+    assert solo.output == MAX_TIMESTAMP
+
+
+def test_g6_an_asynchronous_timer_at_the_end_of_time_fires_4_6() -> None:
+    """It held one step before the end, and its commit released the end itself: the interval stopped."""
+
+    class AtTheEnd(mw.Computation[tuple[str, str], None]):
+        def process_record(self, ctx: mw.Context[None], record: mw.Record[tuple[str, str]]) -> None:
+            ctx.set_timer(MAX_TIMESTAMP, "end")
+
+        async def process_timer(self, ctx: mw.Context[None], timer: mw.Timer) -> None:
+            ctx.produce("out", "fired")
+
+    solo = Solo(AtTheEnd())
+    solo.deliver(("k", "set", 1))
+    solo.commit_all()
+    solo.watermark(MAX_TIMESTAMP)
+    (hook,) = solo.take(AsyncHook)
+    with pytest.raises(StopIteration):
+        hook.coroutine.send(None)
+    assert solo.output == MAX_TIMESTAMP - 1, "the hook that runs holds"
+    solo.handle(HookFinished(hook.hook, None))
+    solo.commit_all()
+    (send,) = solo.take(SendDelivery)
+    assert solo.output == MAX_TIMESTAMP - 1, "the production holds"
     solo.handle(Acknowledged(send.delivery.token))
     assert solo.output == MAX_TIMESTAMP
 

@@ -186,7 +186,7 @@ class TightWorld(World):
         declared = min(one.declared for one in self.upstreams)
         assert (self.broadcast[INJECTOR], state.watermark) == (declared, declared), "nothing holds the watermark"
         if not self.late:
-            assert state.output == min([declared, *self.pending.values()]), "nothing but timers and holds does"
+            assert state.holds.output == min([declared, *self.pending.values()]), "nothing but timers and holds does"
 
 
 def _bounds(random: Random) -> IntervalSettings:

@@ -10,14 +10,12 @@ increasing time, and hold the output watermark until then (G5, G6).
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterator
 from typing import Any, Final
 
-from millwheel.model.time import LAST_TIMESTAMP
 from millwheel.sdk.context import UNSET, Context, Production, StateCell
 from millwheel.sdk.error_texts import error_message
 from millwheel.sdk.errors import StateDamagedError
-from millwheel.sdk.model import Record
-from millwheel.sdk.options import LateAction
 from millwheel.worker.interval.failures import (
     HOOK_ERRORS,
     Decision,
@@ -27,8 +25,9 @@ from millwheel.worker.interval.failures import (
     work_text,
 )
 from millwheel.worker.interval.firing import Firing
+from millwheel.worker.interval.holds import Hold
 from millwheel.worker.interval.hook_times import AwaitedHook
-from millwheel.worker.interval.intake import BlockedKey, DeliveryReceipt, Item, RecordItem, TimerItem, Wait
+from millwheel.worker.interval.intake import BlockedKey, Item, RecordItem, TimerItem, Wait
 from millwheel.worker.interval.runner import Runner
 from millwheel.worker.messages import AsyncHook, HookFailed
 
@@ -55,9 +54,9 @@ class BlockedKeys:
         self.to_await: list[AsyncHook] = []
         self.reports: list[HookFailed] = []
         self._next_hook = 1
-        self._hooks: dict[int, tuple[bytes, Context[Any], Item, float, int]] = {}
+        self._hooks: dict[int, tuple[bytes, Context[Any], Item, float, int, Hold | None]] = {}
         """Asynchronous hooks that run or have ended, in the order of their starts. Each has its start time by the
-        meter's clock and by the wall clock."""
+        meter's clock and by the wall clock, and the hold of an event-time timer."""
         self._finished: deque[tuple[int, BaseException | None]] = deque()
         """Asynchronous hooks that have ended and wait for room in a batch."""
         program = self.state.program
@@ -175,45 +174,17 @@ class BlockedKeys:
             blocked.alone = max(0, blocked.alone - 1)
             self.firing.fire_blocked(key, item)
             return
-        context = self.runner.open(key)
-        if context is not None:
+        if self.runner.open(key) is not None:
             blocked.alone = max(0, blocked.alone - 1)
             blocked.items.popleft()
             item[0].blocked.discard(item[1])
-            self._run_record(key, context, *item)
+            self.runner.run_alone(*item)
 
     def _let_go(self, key: bytes, blocked: BlockedKey) -> None:
         """Unblock the key."""
         self.failures.clear(blocked)
         self.firing.return_postponed(key)
         self.state.intake.unblock(key)
-
-    def _run_record(self, key: bytes, context: Context[Any], receipt: DeliveryReceipt, index: int) -> None:
-        """Run a record whose context is the key's only one in this batch."""
-        state, program, delivery = self.state, self.state.program, receipt.delivery
-        stamp, value = delivery.timestamps[index], delivery.values[index]
-        context._stamp = context._cause = stamp
-        context._earliest = min(stamp, state.holds.get(key, stamp))
-        context._origin = (delivery.ids, index)
-        late = stamp < state.watermark_of(key)
-        self.runner.batch.records += 1
-        began = state.meter.clock()
-        try:
-            if late and program.options.late.action is not LateAction.PROCESS:
-                self.runner.apply_late_policy(context, delivery.stream, value)
-                self._consume(key, (receipt, index))
-                return
-            record = Record(key, value, stamp, delivery.stream, program.inputs[delivery.stream], late)  # type: ignore[arg-type]
-            outcome = program.computation.process_record(context, record)
-        except HOOK_ERRORS as error:
-            state.meter.ran_records(1, began, key)
-            self.failed(key, (receipt, index), error)
-            return
-        state.meter.ran_records(1, began, key)
-        if outcome is not None:
-            self._returned(key, context, (receipt, index), outcome)
-        else:
-            self._consume(key, (receipt, index))
 
     def _consume(self, key: bytes, item: Item) -> None:
         batch = self.runner.batch
@@ -262,13 +233,14 @@ class BlockedKeys:
         """Start an asynchronous hook. Its key is blocked and its context is outside the batch until it ends."""
         self.runner.batch.contexts.pop(key, None)
         self.state.intake.block(key, Wait.HOOK)
+        hold: Hold | None = None
         if len(item) == 2:
             item[0].blocked.add(item[1])
         elif not item[1]:
-            self.state.hold_times.passing.add(min(item[0], LAST_TIMESTAMP))
+            hold = self.state.holds.open(item[0])
         number = self._next_hook
         self._next_hook += 1
-        self._hooks[number] = (key, context, item, self.state.meter.clock(), self.state.wall)
+        self._hooks[number] = (key, context, item, self.state.meter.clock(), self.state.wall, hold)
         self.runner.hooks += 1
         self.to_await.append(AsyncHook(number, coroutine))
 
@@ -276,7 +248,7 @@ class BlockedKeys:
         """Up to ``count`` running asynchronous hooks that started by wall-clock time ``before``, oldest first."""
         ended = {number for number, _ in self._finished}
         found: list[AwaitedHook] = []
-        for number, (key, _, item, _, since) in self._hooks.items():
+        for number, (key, _, item, _, since, _) in self._hooks.items():
             if since > before or len(found) == count:
                 break
             if number not in ended:
@@ -284,21 +256,30 @@ class BlockedKeys:
                 found.append(AwaitedHook(key, hook, work_text(item), since))
         return found
 
+    def holds(self) -> Iterator[Hold]:
+        """The holds of due timers that wait with their blocked key, and of those in an asynchronous hook."""
+        for blocked in self.state.intake.blocked.values():
+            if blocked.hold is not None:
+                yield blocked.hold
+        for *_, hold in self._hooks.values():
+            if hold is not None:
+                yield hold
+
     def hook_finished(self, number: int, error: BaseException | None) -> None:
         """An asynchronous hook has ended. Its context joins a later batch or is dropped."""
         self.runner.hooks -= 1
-        _, _, item, began, _ = self._hooks[number]
+        _, _, item, began, _, _ = self._hooks[number]
         self.state.meter.awaited(len(item) == 2, began)
         self._finished.append((number, error))
 
     def _adopt(self, number: int, error: BaseException | None) -> None:
-        key, context, item, _, _ = self._hooks.pop(number)
+        key, context, item, _, _, hold = self._hooks.pop(number)
         self.state.intake.block(key, Wait.READY)
         batch = self.runner.batch
         if len(item) == 2:
             item[0].blocked.discard(item[1])
-        elif not item[1]:
-            batch.firing.append(item[0])
+        if hold is not None:
+            batch.hold.take(hold)
         if error is None:
             batch.contexts[key] = context
             batch.records += 1

@@ -220,9 +220,9 @@ class Checkpointer:
         """The base parts as of the last commit, and the older parts that stay valid (sealed id segments)."""
         state = self.state
         floors = state.floors.above(state.watermark).rows()
-        meta = BaseMeta(FORMAT, state.watermark, state.wall, state.output, state.counts.row, floors)
+        meta = BaseMeta(FORMAT, state.watermark, state.wall, state.holds.output, state.counts.row, floors)
         blobs = {META_PART: encode_part(meta)}
-        blobs |= numbered(HOLDS_PART, list(state.holds.items()), _MAX_SMALL_ROWS)
+        blobs |= numbered(HOLDS_PART, list(state.holds.of_keys.items()), _MAX_SMALL_ROWS)
         blobs |= numbered(TIMERS_PART, timers, state.settings.timer_part)
         blobs |= numbered(VOIDS_PART, state.spilled.void_rows(), _MAX_SMALL_ROWS)
         blobs |= numbered(OUTBOX_PART, state.outbox.snapshot(), _MAX_OUTBOX_ROWS, _row_bytes)

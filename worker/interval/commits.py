@@ -22,31 +22,45 @@ is captured only while nothing is queued or in flight.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 from msgspec.structs import replace
 
 from millwheel.model.limits import MAX_ENTRY_BYTES
 from millwheel.rpc.v1.delivery_pb2 import DeliveryOutcome
+from millwheel.store.contract import Append, PartId
 from millwheel.worker.dedup import OpaqueIds, PositionIds, Sender
-from millwheel.worker.interval.appending import EntryWriter
 from millwheel.worker.interval.checkpoint import Checkpointer
+from millwheel.worker.interval.divided import divide
 from millwheel.worker.interval.entry import ProductionRow, encode
 from millwheel.worker.interval.flows import Shipment
+from millwheel.worker.interval.holds import Hold
 from millwheel.worker.interval.intake import DeliveryReceipt
+from millwheel.worker.interval.parts import PART_BYTES
 from millwheel.worker.interval.receiving import Receiving
 from millwheel.worker.interval.runner import OpenCommit, Runner
 from millwheel.worker.interval.sealing import Sealed, Sealer
 from millwheel.worker.interval.state import INDEX_BITS, IntervalCounts, IntervalState
-from millwheel.worker.messages import Acknowledge, Delivery, DeliveryOrder, Instruction, Resend, SendDelivery
+from millwheel.worker.messages import (
+    Acknowledge,
+    AppendEntry,
+    Delivery,
+    DeliveryOrder,
+    Instruction,
+    Resend,
+    SendDelivery,
+    WriteParts,
+)
 
-__all__ = ["Commits"]
+__all__ = ["Commits", "EntryWriter"]
 
 _STUCK_AFTER_COMMITS: Final = 1_000
 """Number of commits after which a production without an ACK counts as stuck."""
 _MAX_ACKS_PER_ENTRY: Final = 10_000
 """Maximum ACKs of stored productions in one entry: some MiB with the longest names, in addition to the batch."""
+_FIRST_ENTRY_NUMBER: Final = 1 << 42
+"""PartsWritten numbers of entries start here, to be distinct from those of checkpoints, id segments and copies."""
 
 
 class Commits:
@@ -76,7 +90,7 @@ class Commits:
         self._line_records = 0
         self.crowded = False
         """Whether the open commit has no room for the current batch. The batch waits until the queue moves."""
-        self._acked: deque[tuple[list[tuple[str, int, str]], int]] = deque()
+        self._acked: deque[tuple[list[tuple[str, int, str]], Hold]] = deque()
         """ACKs of stored weak productions that no commit has journaled, grouped by answer, each group with its hold."""
         keys = state.config.keys
         self._sender = (state.config.journal, state.config.sequencer, keys, state.config.computation)
@@ -169,9 +183,9 @@ class Commits:
 
     def _let_go(self, batch: OpenCommit) -> None:
         """Release the watermark holds of a batch without work. Its blocked timers have holds of their own."""
-        for hold in batch.firing:
-            self.state.hold_times.passing.remove(hold)
-        batch.firing.clear()
+        if batch.hold.count:
+            batch.hold.release()
+            batch.hold = self.state.holds.open()
 
     def _append(self, sealed: Sealed, out: list[Instruction]) -> None:
         """Append the entry of a commit. A commit without lasting effects needs no append."""
@@ -195,7 +209,8 @@ class Commits:
                 acked=[(position, consumer) for sequence, position, consumer in acked if not sequence],
                 acked_inherited=[one for one in acked if one[0]],
             )
-            sealed.released.extend(holds)
+            for hold in holds:
+                sealed.hold.take(hold)
             sealed.entry = entry
             kept = entry.productions or entry.acked or entry.acked_inherited
             if self._passes(sealed) and not kept and not self._checkpoints.wants_append:
@@ -212,10 +227,10 @@ class Commits:
         """Parts are acknowledged. If they belong to the entry in flight, append the entry."""
         return self._writer.parts_written(number)
 
-    def _take_acked(self) -> tuple[list[tuple[str, int, str]], list[int]]:
+    def _take_acked(self) -> tuple[list[tuple[str, int, str]], list[Hold]]:
         """The ACKs that fit into one entry, with their holds. The others wait for the next entry."""
         rows: list[tuple[str, int, str]] = []
-        holds: list[int] = []
+        holds: list[Hold] = []
         while self._acked and (not rows or len(rows) + len(self._acked[0][0]) <= _MAX_ACKS_PER_ENTRY):
             taken, hold = self._acked.popleft()
             rows += taken
@@ -249,8 +264,7 @@ class Commits:
         state = self.state
         if sealed.ids is not None:
             state.dedup.committed(sealed.ids)
-        for hold in sealed.released:
-            state.hold_times.passing.remove(hold)
+        sealed.hold.release()
         if sealed.entry is not None:
             state.counts.add(IntervalCounts(*sealed.entry.counts))
         self._acknowledge(sealed, out)
@@ -284,7 +298,7 @@ class Commits:
         """Build the delivery of an outbound batch, with this sender's current ACK mark."""
         state = self.state
         origin, sequencer, keys, computation = self._sender
-        sender = Sender(origin, sequencer, keys, computation, state.output, state.heard)
+        sender = Sender(origin, sequencer, keys, computation, state.holds.output, state.heard)
         ids: PositionIds | OpaqueIds
         if shipment.opaque:
             ids = OpaqueIds(shipment.opaque)
@@ -321,8 +335,7 @@ class Commits:
             name, consumer = shipment.sequence, shipment.consumer
             leaving = [(name, shipment.positions[i], consumer) for i in self._leaving(shipment, remaining)]
             if leaving:
-                state.hold_times.passing.add(shipment.held)
-                self._acked.append((leaving, shipment.held))
+                self._acked.append((leaving, state.holds.open(shipment.held)))
         state.outbox.acknowledged(token, remaining)
         return self._send_ready()
 
@@ -353,6 +366,13 @@ class Commits:
         """The interval starts to serve: send productions that an earlier owner committed and that are not ACKed."""
         self.state.outbox.begin_all()
         return self._send_ready()
+
+    def holds(self) -> Iterator[Hold]:
+        """The holds of the commits that are not in the journal yet, and of ACKs that no commit has taken."""
+        if self._in_flight is not None:
+            yield self._in_flight.hold
+        yield from (sealed.hold for sealed, _ in self._line)
+        yield from (hold for _, hold in self._acked)
 
     # Time.
 
@@ -386,6 +406,49 @@ class Commits:
             self._append(sealed, out)
             over = over or self._in_flight is None
         return over
+
+
+class EntryWriter:
+    """Writes one entry at a time, of any size, into the interval's journal (6.1.2; G2).
+
+    Invariant: an append starts only after every part that it names is acknowledged. An owner that is deposed in between
+    leaves parts that no head names. The next owner deletes them.
+    """
+
+    def __init__(self, state: IntervalState, checkpoints: Checkpointer) -> None:
+        self._state = state
+        self._checkpoints = checkpoints
+        self._waiting: tuple[int, int, bytes, tuple[PartId, ...]] | None = None
+        """The entry whose parts are being written: their number, its commit, the small entry to append, their ids."""
+
+    def write(self, commit: int, entry: bytes) -> list[Instruction]:
+        """Append ``entry`` to the journal, or first write its parts if it is too large for one append."""
+        state, config = self._state, self._state.config
+        if len(entry) <= state.settings.entry_bytes:
+            return [self._append(commit, entry)]
+        most = min(state.settings.entry_bytes, PART_BYTES)
+        small, parts = divide(entry, config.sequencer, commit, most)
+        number = _FIRST_ENTRY_NUMBER + commit
+        self._waiting = number, commit, small, tuple(parts)
+        return [WriteParts(config.journal, number, parts)]
+
+    def parts_written(self, number: int) -> list[Instruction]:
+        """Parts are acknowledged. If they belong to the waiting entry, append it."""
+        if self._waiting is None or self._waiting[0] != number:
+            return []
+        _, commit, small, parts = self._waiting
+        self._waiting = None
+        self._state.entry_parts[commit] = parts
+        return [self._append(commit, small)]
+
+    def _append(self, commit: int, entry: bytes) -> AppendEntry:
+        state, config, options = self._state, self._state.config, self._state.program.options
+        floor, parts = self._checkpoints.floor_and_parts()
+        if state.entry_parts:
+            needed = (each for number, each in state.entry_parts.items() if number > floor)
+            parts = sum(needed, parts)
+        sync = options.exactly_once or options.strong
+        return AppendEntry(config.journal, Append(config.sequencer, commit, floor, parts, entry, sync))
 
 
 def _by_position(rows: list[ProductionRow]) -> list[ProductionRow]:

@@ -24,7 +24,6 @@ from enum import Enum
 from typing import Final
 
 from millwheel.model.keys import KeyInterval
-from millwheel.model.time import LAST_TIMESTAMP
 from millwheel.rpc.v1.watermark_pb2 import HoldKind
 from millwheel.sdk.compiled import CompiledComputation
 from millwheel.sdk.context import OutputBinding
@@ -43,6 +42,7 @@ from millwheel.worker.interval.sealing import Sealer
 from millwheel.worker.interval.spilled_timers import is_spilled
 from millwheel.worker.interval.state import IntervalConfig, IntervalState
 from millwheel.worker.interval.subjects import BLOCKED, hold_subject, hold_witness
+from millwheel.worker.interval.timers import effective_hold
 from millwheel.worker.messages import (
     Accepted,
     AcceptSequencer,
@@ -206,6 +206,20 @@ class IntervalCore:
         """How often hooks ran, and for how long."""
         return self.state.meter
 
+    def check_invariants(self) -> None:
+        """Check that everything that holds the output watermark is held exactly once.
+
+        It visits all pending work and all timers. So it is for tests and for finding errors.
+
+        Raises:
+            RuntimeError: A hold was lost, or ended too early.
+        """
+        state = self.state
+        effective = (effective_hold(one, wall) for wall, table in state.timers.items() for _, _, one in table.items())
+        stated = [*state.holds.of_keys.values(), *effective, *(part.hold for part in state.spilled.parts.values())]
+        passing = [self._runner.batch.hold, *self._blocked_keys.holds(), *self._commits.holds()]
+        state.holds.check((at for at in stated if at is not None), passing)
+
     # Stages of an owner.
 
     def _on_opened(self, event: Opened) -> list[Instruction]:
@@ -218,7 +232,7 @@ class IntervalCore:
         return [AcceptSequencer(config.computation, config.keys, config.sequencer)]
 
     def _on_accepted(self, event: Accepted) -> list[Instruction]:
-        self.state.output = max(self.state.output, event.watermark)
+        self.state.holds.raise_output(event.watermark)
         self.phase = IntervalPhase.SERVING
         return [*self._checkpoints.copy_segments(), *self._commits.begin(), *self._receiving.opened()]
 
@@ -380,7 +394,7 @@ class IntervalCore:
         upto, waits = state.due_until(False), False
         if crowded and not (state.behind and state.has_holder):
             pending = state.outbox.pending.min()
-            waits = pending <= state.hold_times.stated.min()
+            waits = pending <= state.holds.min_stated()
             if waits:
                 upto = min(upto, pending - 1)
         firing.run_due(False, upto)
@@ -407,35 +421,20 @@ class IntervalCore:
     # Reports.
 
     def _held(self) -> tuple[int, HoldKind.ValueType]:
-        """Output watermark = min(input watermark, pending productions, holds) (section 4.5).
-
-        Returns it and the kind that is lowest.
-        """
+        """The output watermark that the unfinished work allows, and the kind of work that is lowest."""
         state = self.state
-        output, hold = state.watermark, HoldKind.HOLD_KIND_INPUT
-        pending = state.intake.pending.min()
-        if pending <= output:
-            output, hold = pending, HoldKind.HOLD_KIND_RECORD
-        for value, kind in (
-            (state.outbox.pending.min(), HoldKind.HOLD_KIND_PRODUCTION),
-            (_before_end(state.timers[False].next_time()), HoldKind.HOLD_KIND_TIMER),
-            (_before_end(state.spilled.first(False)), HoldKind.HOLD_KIND_TIMER),
-            (state.hold_times.min(), HoldKind.HOLD_KIND_STATE),
-        ):
-            if value is not None and value < output:
-                output, hold = value, kind
-        return output, hold
+        return state.holds.lowest(state.watermark, state.timers[False].next_time(), state.spilled.first(False))
 
     def explain_hold(self) -> tuple[HoldKind.ValueType, str]:
         """What holds the output watermark now: the kind, and the record, timer, production or key."""
         held, hold = self._held()
-        return hold, hold_subject(self.state, hold, max(held, self.state.output))
+        return hold, hold_subject(self.state, hold, max(held, self.state.holds.output))
 
     def _report(self, out: list[Instruction]) -> None:
         """Report the output watermark, which is monotone, if its value or its hold explanation has changed."""
         state = self.state
         output, hold = self._held()
-        state.output = output = max(output, state.output)
+        output = state.holds.raise_output(output)
         witness, failures = hold_witness(state, hold)
         reported = (output, state.watermark, hold, witness)
         at_once = self._reported_failures == 0 or failures == BLOCKED
@@ -453,14 +452,6 @@ class IntervalCore:
     def keys(self) -> KeyInterval:
         """The interval's keys."""
         return self.state.config.keys
-
-
-def _before_end(at: int | None) -> int | None:
-    """The timestamp at which a timer holds the watermark.
-
-    A timer at the end of time holds one step before it. Otherwise the end could be reported before the timer has fired.
-    """
-    return None if at is None else min(at, LAST_TIMESTAMP)
 
 
 class _Busy:

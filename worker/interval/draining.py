@@ -92,10 +92,10 @@ class DrainingCore(IntervalCore):
         """Report the output watermark if its value or its hold kind has changed."""
         state = self.state
         output, hold = self._held()
-        state.output = max(output, state.output)
-        if (state.output, hold) == self._reported_hold:
+        output = state.holds.raise_output(output)
+        if (output, hold) == self._reported_hold:
             return
-        self._reported_hold = state.output, hold
+        self._reported_hold = output, hold
         config = state.config
-        subject = hold_subject(state, hold, state.output)
-        out.append(Report(config.computation, config.keys, config.sequencer, state.output, state.output, hold, subject))
+        subject = hold_subject(state, hold, output)
+        out.append(Report(config.computation, config.keys, config.sequencer, output, output, hold, subject))

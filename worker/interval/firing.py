@@ -11,7 +11,7 @@ from millwheel.sdk.model import Timer
 from millwheel.worker.interval.failures import HOOK_ERRORS
 from millwheel.worker.interval.intake import TimerItem, Wait
 from millwheel.worker.interval.runner import Runner
-from millwheel.worker.interval.state import effective_hold
+from millwheel.worker.interval.timers import effective_hold
 
 __all__ = ["Firing"]
 
@@ -36,14 +36,12 @@ class Firing:
         such a hook set an earlier timer. Settings take effect when their batch is sealed.
         """
         state, runner = self.state, self.runner
-        table, held = state.timers[wall], wall
+        table = state.timers[wall]
         while (first := table.next_time()) is not None and first <= upto and not runner.full():
             due = table.pop_due(upto, state.settings.batch_records - runner.batch.records)
-            if due and not held:
-                # Popped timers are in no bucket, so their bucket does not hold the watermark. This hold does until the
-                # commit.
-                self._hold_by_batch(due[0][0])
-                held = True
+            if due and not wall:
+                # Popped timers are in no bucket, so their bucket does not hold the watermark. The batch does.
+                runner.batch.hold.cover(due[0][0])
             fired, began = 0, state.meter.clock()
             for at, key, tag in due:
                 timer = at, wall, tag
@@ -89,7 +87,7 @@ class Firing:
                 return False
             table.hand_out(key, tag, at)
             if not wall:
-                self._hold_by_batch(at)
+                runner.batch.hold.cover(at)
             self._fire_alone(key, (at, wall, tag))
         return True
 
@@ -105,11 +103,6 @@ class Firing:
             if self._fire_of_key(key, False, state.floors.of(key), above=state.watermark):
                 del state.ahead[key]
 
-    def _hold_by_batch(self, at: int) -> None:
-        at = min(at, LAST_TIMESTAMP)
-        self.runner.batch.firing.append(at)
-        self.state.hold_times.passing.add(at)
-
     def _may_fire(self, key: bytes, timer: TimerItem) -> bool:
         context = self.runner.batch.contexts.get(key)
         if context is None:
@@ -124,19 +117,22 @@ class Firing:
 
     def postpone(self, key: bytes, timer: TimerItem) -> None:
         """Keep the timer with its blocked key. It holds the watermark at its own time."""
-        self.state.intake.blocked[key].due.append(timer)
+        blocked = self.state.intake.blocked[key]
+        blocked.due.append(timer)
         if not timer[1]:
-            self.state.hold_times.passing.add(min(timer[0], LAST_TIMESTAMP))
+            if blocked.hold is None:
+                blocked.hold = self.state.holds.open()
+            blocked.hold.cover(timer[0])
 
     def return_postponed(self, key: bytes) -> None:
         """Return the postponed timers of a key that is being unblocked. They are due again."""
-        blocked = self.state.intake.blocked[key]
-        for at, wall, tag in blocked.due:
+        due, hold = self.state.intake.blocked[key].take_due()
+        for at, wall, tag in due:
             self.state.timers[wall].requeue(key, tag, at)
             if not wall:
-                self.state.hold_times.passing.remove(min(at, LAST_TIMESTAMP))
                 self.state.note_due(key, at)
-        blocked.due.clear()
+        if hold is not None:
+            hold.release()
 
     def next_due(self, key: bytes) -> TimerItem | None:
         """The timer that a blocked key fires next: its earliest in event time, else its earliest in processing time."""
@@ -155,15 +151,14 @@ class Firing:
         """Move a blocked key's timer into the batch, which holds the watermark at its time from here on."""
         state = self.state
         if not timer[1]:
-            self._hold_by_batch(timer[0])
-        blocked = state.intake.blocked[key]
-        postponed, blocked.due = blocked.due, []
+            self.runner.batch.hold.cover(timer[0])
+        postponed, hold = state.intake.blocked[key].take_due()
         for at, wall, tag in postponed:
-            if not wall:
-                state.hold_times.passing.remove(min(at, LAST_TIMESTAMP))
             setting = state.timers[wall].get(key, tag)
             if (at, wall, tag) != timer and setting is not None and setting.at == at:
                 self.postpone(key, (at, wall, tag))
+        if hold is not None:
+            hold.release()
 
     def _fire_alone(self, key: bytes, timer: TimerItem) -> None:
         """Fire one timer and measure its run time."""
@@ -208,5 +203,5 @@ class Firing:
         at = min(at, LAST_TIMESTAMP)
         earliest = at if hold is None else min(hold, LAST_TIMESTAMP)
         context._stamp = context._cause = max(earliest, at)
-        context._earliest = min(earliest, self.state.holds.get(key, earliest))
+        context._earliest = min(earliest, self.state.holds.of_keys.get(key, earliest))
         context._origin = setting.origin

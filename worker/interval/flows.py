@@ -1,9 +1,8 @@
-"""Outbound batches, and ordered flows: the order in which one interval's batches reach one journal (G15).
+"""Outbound batches, and ordered flows: the order in which they reach one journal (sections 6.1.1, 6.1.2; G15).
 
-An outbound batch has productions for one journal, as columns (sections 6.1.1, 6.1.2).
-
-All outbound batches that an interval sends to one journal form one *flow*. Each sending has a number, and states the
-number that the receiver must have accepted before it. A receiver refuses a sending that is out of order.
+An *outbound batch* (``Shipment``) has productions for one journal, as columns. All outbound batches that an interval
+sends to one journal form one *flow*. Each sending has a number, and states the number that the receiver must have
+accepted before it. A receiver refuses a sending that is out of order.
 
 After a refusal the flow halts. It continues later from the refused outbound batch if the receiver had no room.
 Otherwise it continues from the oldest outbound batch that is not ACKed (docs/decisions/0020-order.md).
@@ -20,6 +19,9 @@ from millwheel.worker.messages import DeliveryOrder
 
 __all__ = ["INDEX_BITS", "Flow", "Shipment"]
 
+_FIRST_WINDOW_BATCHES: Final = 1
+"""Outbound batches that are sent first after a refusal. The number doubles each time the receiver accepts them."""
+
 INDEX_BITS: Final = 24
 """A production's position is commit << INDEX_BITS | index.
 
@@ -30,8 +32,6 @@ are 2^39 commit numbers: 17 years at a thousand per second.
 _MAX_BATCH_RECORDS: Final = 8_192
 _SHIPMENT_BYTES: Final = 1 << 20
 """An outbound batch takes no more records at this number or size. It fits into one message (at most 2 MiB)."""
-_FIRST_WINDOW_BATCHES: Final = 1
-"""Outbound batches that are sent first after a refusal. The number doubles each time the receiver accepts them."""
 
 
 class Shipment:

@@ -16,6 +16,7 @@ from millwheel.model.time import MIN_TIMESTAMP
 from millwheel.model.watermarks import MinTracker
 from millwheel.worker.dedup import DeliveryVerdict
 from millwheel.worker.interval.failing_keys import KeyFailure
+from millwheel.worker.interval.holds import Hold
 from millwheel.worker.messages import Delivery, without
 
 __all__ = [
@@ -96,20 +97,27 @@ class BlockedKey:
 
     The next ``alone`` hooks run one per commit, because a hook of the key failed. The effect of one hook can be undone
     separately only if the commit has no other work of the key. ``attempts`` counts the failures of ``failing``.
-    ``failure`` describes the last of them for operators.
+    ``failure`` describes the last of them for operators. ``hold`` covers the event-time timers in ``due``.
     """
 
-    __slots__ = ("alone", "attempts", "due", "failing", "failure", "items", "retry_at", "wait")
+    __slots__ = ("alone", "attempts", "due", "failing", "failure", "hold", "items", "retry_at", "wait")
 
     def __init__(self, wait: Wait) -> None:
         self.wait = wait
         self.items: deque[RecordItem] = deque()
         self.due: list[TimerItem] = []
+        self.hold: Hold | None = None
         self.alone = 0
         self.attempts = 0
         self.failing: Item | None = None
         self.failure: KeyFailure | None = None
         self.retry_at = 0
+
+    def take_due(self) -> tuple[list[TimerItem], Hold | None]:
+        """Take the due timers and their hold. The caller releases it."""
+        taken = self.due, self.hold
+        self.due, self.hold = [], None
+        return taken
 
 
 class IntervalIntake:
@@ -229,7 +237,9 @@ class IntervalIntake:
     def unblock(self, key: bytes) -> None:
         """Unblock the key: its records return to the front of the queue, in order."""
         self.ready.pop(key, None)
-        self._to_line(self.blocked.pop(key).items)
+        blocked = self.blocked.pop(key)
+        assert not blocked.due, "its due timers were returned before"
+        self._to_line(blocked.items)
 
     def set_aside(self, key: bytes, receipt: DeliveryReceipt, index: int) -> None:
         """Append a record to the work of its blocked key."""

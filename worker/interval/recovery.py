@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 from millwheel.model.keys import KeyInterval
 from millwheel.model.time import MIN_TIMESTAMP
+from millwheel.model.watermarks import MinTracker
 from millwheel.sdk.context import TimerSetting
 from millwheel.store.contract import CorruptValueError, JournalHead, PartId
 from millwheel.worker.dedup import Dedup, IdDelta
@@ -36,9 +37,10 @@ from millwheel.worker.interval.entry import (
     decode_entry,
     decode_part,
 )
+from millwheel.worker.interval.holds import Holds
 from millwheel.worker.interval.key_watermark_bounds import KeyWatermarkBounds
 from millwheel.worker.interval.spilled_timers import FAR_PART, SpilledPart, SpilledTimers, is_spilled
-from millwheel.worker.interval.state import INDEX_BITS, IntervalCounts, IntervalState, effective_hold
+from millwheel.worker.interval.state import INDEX_BITS, IntervalCounts, IntervalState
 from millwheel.worker.messages import Opened, OpenedParent
 
 __all__ = ["recover"]
@@ -118,7 +120,8 @@ def _inherited(state: IntervalState, parents: Sequence[OpenedParent], production
 def _settle(state: IntervalState, whole: _IntervalWhole, productions: Productions) -> None:
     """Move the recovered values into the soft state."""
     state.dedup, state.segments = whole.dedup, whole.segments
-    state.watermark, state.output = whole.watermark, whole.output
+    state.watermark = whole.watermark
+    state.holds.raise_output(whole.output)
     state.inherit_wall(whole.wall)
     state.counts, state.inherited = IntervalCounts(*whole.counts), IntervalCounts(*whole.counts)
     state.set_floors(KeyWatermarkBounds(whole.floors).above(whole.watermark))
@@ -126,14 +129,9 @@ def _settle(state: IntervalState, whole: _IntervalWhole, productions: Production
     ordered = sorted(productions.items(), key=lambda item: item[0][1])
     for sequence in sorted({sequence for sequence, _, _ in productions}):
         state.outbox.add([row for place, row in ordered if place[0] == sequence], sequence)
-    for wall, table in state.timers.items():
-        holds = (effective_hold(one, wall) for _, _, one in table.items() if wall or one.hold is not None)
-        state.hold_times.stated.add_all(hold for hold in holds if hold is not None)
     if state.floors:
         for key, _, setting in state.timers[False].items():
             state.note_due(key, setting.at)
-    state.hold_times.stated.add_all(part.hold for part in state.spilled.parts.values() if part.hold is not None)
-    state.hold_times.stated.add_all(state.holds.values())
 
 
 class _Reader:
@@ -199,7 +197,9 @@ class _Reader:
         elif kind == HOLDS_PART:
             keys = self._keys
             rows = decode_part(blob, list[tuple[bytes, int]], where)
-            self._state.holds.update((key, hold) for key, hold in rows if keys is None or key in keys)
+            for key, hold in rows:
+                if keys is None or key in keys:
+                    self._state.holds.set_of_key(key, hold, None)
         elif kind == TIMERS_PART:
             self._load_timers(decode_part(blob, list[TimerRow], where))
         elif kind == OUTBOX_PART:
@@ -239,7 +239,7 @@ class _Reader:
         A parent's are loaded, because the child's base stores them.
         """
         where = f"journal {self._journal}, base part"
-        spilled = self._state.spilled if self._keys is None else SpilledTimers()
+        spilled = self._state.spilled if self._keys is None else SpilledTimers(Holds(MinTracker(), MinTracker()))
         for part, blob in parts.items():
             if part.name.startswith(FAR_PART) and not is_spilled([part]):
                 spilled.add(SpilledPart.decode(part, blob, f"{where} {part.name}"))
@@ -255,12 +255,12 @@ class _Reader:
     def _set_timer(self, row: TimerRow) -> None:
         key, wall, tag, at, hold, cause, origin = row
         if self._keys is None or key in self._keys:
-            previous = self._state.timers[wall].set(key, tag, TimerSetting(at, hold, cause, origin))
+            previous = self._state.timers[wall].set(key, tag, TimerSetting(at, hold, cause, origin), None)
             if previous is None and self._keys is None and self._state.spilled:
                 self._state.spilled.void(key, wall, tag, origin)
 
     def _clear_timer(self, key: bytes, wall: bool, tag: str, commit: int) -> None:
-        previous = self._state.timers[wall].cancel(key, tag)
+        previous = self._state.timers[wall].cancel(key, tag, None)
         if previous is None and self._keys is None and self._state.spilled:
             self._state.spilled.void(key, wall, tag, commit << INDEX_BITS)
 
@@ -274,9 +274,7 @@ class _Reader:
                 state.cells.insert(key, b"")
         state.cells.changed(entry.states, number)
         for key, hold in entry.holds:
-            state.holds.pop(key, None)
-            if hold is not None:
-                state.holds[key] = hold
+            state.holds.set_of_key(key, hold, None)
         for key, wall, tag in entry.timers_cleared:
             self._clear_timer(key, wall, tag, number)
         for row in entry.timers_set:

@@ -16,6 +16,7 @@ from millwheel.sdk.model import Record
 from millwheel.sdk.options import LateAction
 from millwheel.worker.interval.cells import KeyCell
 from millwheel.worker.interval.failures import HOOK_ERRORS
+from millwheel.worker.interval.holds import Hold
 from millwheel.worker.interval.intake import DeliveryReceipt, QueuedRecords, TimerItem, Wait
 from millwheel.worker.interval.state import IntervalState
 
@@ -28,16 +29,16 @@ _CONTEXT_BYTES: Final = 64
 class OpenCommit:
     """The contents of the next commit: the contexts by key, and the records and timers that they consumed.
 
-    ``firing`` has the timestamps at which the batch's timers hold the output watermark until the batch is committed.
+    ``hold`` covers the times of the event-time timers that fire in the batch.
     """
 
-    __slots__ = ("consumed", "contexts", "dead", "fired", "firing", "records", "size")
+    __slots__ = ("consumed", "contexts", "dead", "fired", "hold", "records", "size")
 
-    def __init__(self) -> None:
+    def __init__(self, hold: Hold) -> None:
+        self.hold = hold
         self.contexts: dict[bytes, Context[Any]] = {}
         self.consumed: list[tuple[DeliveryReceipt, list[int]]] = []
         self.fired: dict[bytes, list[TimerItem]] = {}
-        self.firing: list[int] = []
         self.records = 0
         self.size = 0
         self.dead: set[bytes] = set()
@@ -62,7 +63,7 @@ class Runner:
 
     def __init__(self, state: IntervalState) -> None:
         self.state = state
-        self.batch = OpenCommit()
+        self.batch = OpenCommit(state.holds.open())
         self.number = 1
         """The number of the batch. The cache records it as the last use of a cell."""
         self.hooks = 0
@@ -91,7 +92,7 @@ class Runner:
 
     def take_batch(self) -> OpenCommit:
         """Take the current batch and start a new one."""
-        batch, self.batch = self.batch, OpenCommit()
+        batch, self.batch = self.batch, OpenCommit(self.state.holds.open())
         self.state.scope.produced_bytes = 0
         self.number += 1
         return batch
@@ -154,8 +155,16 @@ class Runner:
         keys = chunk.receipt.delivery.keys
         return [keys[index] for index in chunk.indexes[chunk.cursor : chunk.cursor + self._room(chunk.receipt)]]
 
-    def _run_chunk(self, chunk: QueuedRecords) -> bool:
+    def run_alone(self, receipt: DeliveryReceipt, index: int) -> None:
+        """Run a record of a blocked key whose open context is the key's only one in this batch."""
+        self._run_chunk(QueuedRecords(receipt, [index]), alone=True)
+
+    def _run_chunk(self, chunk: QueuedRecords, alone: bool = False) -> bool:
         """Run queued records of one delivery, up to the limits of the batch.
+
+        Args:
+            chunk: The records.
+            alone: Whether it is the next record of a blocked key, which has an open context.
 
         Returns:
             Whether another event follows: a hook was called, a record was consumed, or a row must be read. False: each
@@ -164,7 +173,7 @@ class Runner:
         state, batch, receipt = self.state, self.batch, chunk.receipt
         delivery = receipt.delivery
         keys, values, stamps, stream = delivery.keys, delivery.values, delivery.timestamps, delivery.stream
-        contexts, blocked, program, holds = batch.contexts, state.intake.blocked, state.program, state.holds
+        contexts, blocked, program, holds = batch.contexts, state.intake.blocked, state.program, state.holds.of_keys
         cached, scope, number, size = state.cells.cached(), state.scope, self.number, 0
         decode, process = program.inputs[stream], program.computation.process_record
         weak, is_async = not program.options.strong, program.record_is_async
@@ -179,7 +188,7 @@ class Runner:
         for index in running:
             key = keys[index]
             context = contexts.get(key)
-            if blocked and key in blocked:
+            if blocked and key in blocked and not alone:
                 state.intake.set_aside(key, receipt, index)
                 waits += 1
                 continue
@@ -192,7 +201,7 @@ class Runner:
                 cell.used = number
                 size += len(key) + len(cell.encoded) + _CONTEXT_BYTES
                 context = contexts[key] = Context(key, cell, scope)
-            elif is_async:
+            elif is_async and not alone:
                 # A second hook could change the cell while the batch is sealed. So a key runs one asynchronous hook per
                 # commit.
                 state.intake.block(key, Wait.READY)

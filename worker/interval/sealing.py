@@ -14,9 +14,11 @@ from millwheel.worker.dedup import IdDelta
 from millwheel.worker.interval.causal import causal_id
 from millwheel.worker.interval.entry import FORMAT, IntervalEntry, ProductionRow, TimerRow
 from millwheel.worker.interval.flows import Shipment
+from millwheel.worker.interval.holds import Hold
 from millwheel.worker.interval.intake import DeliveryReceipt
 from millwheel.worker.interval.runner import OpenCommit
-from millwheel.worker.interval.state import INDEX_BITS, IntervalState, effective_hold
+from millwheel.worker.interval.state import INDEX_BITS, IntervalState
+from millwheel.worker.interval.timers import held_at
 
 __all__ = ["Sealed", "Sealer"]
 
@@ -29,16 +31,16 @@ class Sealed:
     """A sealed batch that is not committed yet.
 
     Its effects are already in the soft state. Invariant: until its entry is committed, no effect is visible outside. It
-    is not ACKed, nothing except weak productions is sent, and ``released`` still holds the output watermark.
+    is not ACKed, nothing except weak productions is sent, and ``hold`` covers everything whose hold the commit ends.
     """
 
     __slots__ = (
         "commit",
         "consumed",
         "entry",
+        "hold",
         "ids",
         "joined",
-        "released",
         "shipments",
         "size",
         "stored_first",
@@ -46,14 +48,14 @@ class Sealed:
         "unacked",
     )
 
-    def __init__(self, commit: int, stored_first: bool) -> None:
+    def __init__(self, commit: int, stored_first: bool, hold: Hold) -> None:
         self.commit = commit
+        self.hold = hold
         self.stored_first = stored_first
         """Whether productions are sent after the append: strong ones, and those of a commit that fires timers."""
         self.entry: IntervalEntry | None = None
         self.consumed: list[tuple[DeliveryReceipt, list[int]]] = []
         self.ids: IdDelta | None = None
-        self.released: list[int] = []
         self.shipments: list[Shipment] = []
         self.unacked: set[int] = set()
         """Tokens of the weak productions that the commit waits for (6.1.3)."""
@@ -124,7 +126,7 @@ class Sealer:
         ``stored_first`` False: its productions are weak and are sent before the entry is appended.
         """
         self.state.sealed += 1
-        sealed = Sealed(self.state.sealed, stored_first)
+        sealed = Sealed(self.state.sealed, stored_first, self.state.holds.open())
         sealed.entry, sealed.shipments = self._apply(sealed, batch, changed, duplicates)
         if self.state.program.options.strong:
             sealed.entry = replace(sealed.entry, ids=self.take_ids(sealed))
@@ -172,7 +174,7 @@ class Sealer:
         """
         state = self.state
         consumed = [one for one in batch.consumed if one[1]]
-        sealed.released += batch.firing
+        sealed.hold.take(batch.hold)
         sealed.consumed += consumed
         state.cells.changed(changed, sealed.commit)
         cleared = self._clear_fired(batch, sealed)
@@ -222,28 +224,9 @@ class Sealer:
         cleared = []
         for key, fired in batch.fired.items():
             for _, wall, tag in fired:
-                setting = self.state.timers[wall].cancel(key, tag)
-                # A timer that holds at its own time is held by the batch since it fired.
-                if setting is not None and (hold := effective_hold(setting, wall)) is not None:
-                    self.state.hold_times.end(hold)
-                    sealed.released.append(hold)
+                self.state.timers[wall].cancel(key, tag, sealed.hold)
                 cleared.append((key, wall, tag))
         return cleared
-
-    def _release(self, setting: TimerSetting | None, wall: bool, sealed: Sealed) -> None:
-        """Release the hold of a timer that ends, when the commit that ends it is in the journal.
-
-        A takeover before that finds the timer unchanged and fires it.
-        """
-        if setting is None:
-            return
-        hold = effective_hold(setting, wall)
-        if hold is None:
-            hold = setting.at
-            self.state.hold_times.passing.add(hold)
-        else:
-            self.state.hold_times.end(hold)
-        sealed.released.append(hold)
 
     def _apply_timers(
         self,
@@ -256,16 +239,13 @@ class Sealer:
         state = self.state
         for (wall, tag), setting in settings.items():
             if setting is None:
-                previous = state.timers[wall].cancel(key, tag)
-                if previous is not None:
-                    self._release(previous, wall, sealed)
-                    cleared.append((key, wall, tag))
-                elif state.spilled and state.spilled.void(key, wall, tag, sealed.commit << INDEX_BITS):
+                known = state.timers[wall].cancel(key, tag, sealed.hold) is not None
+                if known or (state.spilled and state.spilled.void(key, wall, tag, sealed.commit << INDEX_BITS)):
                     cleared.append((key, wall, tag))
                 continue
             previous = state.timers[wall].get(key, tag)
             hold = setting.hold
-            if _held_at(setting, wall) < state.output:
+            if held_at(setting, wall) < state.holds.output:
                 # A hold below the reported watermark has no effect. The hold becomes the cause's timestamp: what a late
                 # record causes is late.
                 hold = setting.cause
@@ -275,9 +255,7 @@ class Sealer:
             origin = sealed.commit << INDEX_BITS | sealed.timers
             sealed.timers += 1
             setting = TimerSetting(setting.at, hold, setting.cause, origin)
-            if (holds_at := effective_hold(setting, wall)) is not None:
-                state.hold_times.stated.add(holds_at)
-            self._release(state.timers[wall].set(key, tag, setting), wall, sealed)
+            state.timers[wall].set(key, tag, setting, sealed.hold)
             if not wall:
                 state.note_due(key, setting.at)
             if previous is None and state.spilled:
@@ -289,15 +267,9 @@ class Sealer:
         hold: int | None = None
         if context._hold is not None:
             hold, cause = context._hold
-            if hold < state.output:
+            if hold < state.holds.output:
                 hold = cause
-        previous = state.holds.pop(key, None)
-        if previous is not None:
-            state.hold_times.end(previous)
-            sealed.released.append(previous)
-        if hold is not None:
-            state.holds[key] = hold
-            state.hold_times.stated.add(hold)
+        state.holds.set_of_key(key, hold, sealed.hold)
         return hold
 
     def _productions(self, producing: list[tuple[bytes, list[Production]]], position: int) -> list[ProductionRow]:
@@ -316,9 +288,3 @@ class Sealer:
                 append((position, key, stream, value, timestamp, targets, opaque))
                 position += 1
         return rows
-
-
-def _held_at(setting: TimerSetting, wall: bool) -> int:
-    """The timestamp at which a timer holds the output watermark, due or not."""
-    hold = effective_hold(setting, wall)
-    return setting.at if hold is None else hold

@@ -24,6 +24,7 @@ from zlib import crc32
 from millwheel.store.contract import PartId
 from millwheel.worker.dedup.segments import Front, dump_halves, load_halves
 from millwheel.worker.interval.entry import TimerRow, VoidRow, decode_part, encode_part
+from millwheel.worker.interval.holds import Holds
 
 __all__ = ["FAR_PART", "SpilledPart", "SpilledTimers", "index_of", "is_spilled", "rows_of"]
 
@@ -107,11 +108,14 @@ class SpilledTimers:
     """The parts that have not been loaded, and the tombstones for them.
 
     Falsy, and free of cost, if there are no parts.
+
+    Invariant: each part with a hold has a stated hold there (G7).
     """
 
-    __slots__ = ("_firsts", "_front", "_voids", "count", "parts")
+    __slots__ = ("_firsts", "_front", "_holds", "_voids", "count", "parts")
 
-    def __init__(self) -> None:
+    def __init__(self, holds: Holds) -> None:
+        self._holds = holds
         self.parts: dict[PartId, SpilledPart] = {}
         """By the ids of their rows."""
         self.count = 0
@@ -144,6 +148,8 @@ class SpilledTimers:
     def add(self, part: SpilledPart) -> None:
         """Add a part. From now on its timers count, unless a tombstone deletes them."""
         self.parts[part.rows] = part
+        if part.hold is not None:
+            self._holds.state(part.hold)
         self.count += part.count
         self._front.cover(str(part.rows), part.prints, self.count)
         self._find_first(part.wall)
@@ -173,6 +179,8 @@ class SpilledTimers:
     def remove(self, part: SpilledPart) -> None:
         """Remove a part whose timers have been loaded into memory."""
         del self.parts[part.rows]
+        if part.hold is not None:
+            self._holds.end(part.hold, None)
         self.count -= part.count
         self._front.drop(str(part.rows))
         for name in part.voids:

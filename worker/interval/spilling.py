@@ -14,16 +14,16 @@ event time no record runs either (``behind``). So timers fire before the records
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from itertools import count
-from typing import Any
 
 from millwheel.sdk.context import TimerSetting
 from millwheel.store.contract import CorruptValueError, PartId
 from millwheel.worker.interval.entry import TimerRow, decode_part
 from millwheel.worker.interval.parts import in_parts
 from millwheel.worker.interval.spilled_timers import SpilledPart, index_of
-from millwheel.worker.interval.state import IntervalState, effective_hold
+from millwheel.worker.interval.state import IntervalState
+from millwheel.worker.interval.timers import effective_hold
 from millwheel.worker.messages import Instruction, PartsMissing, PartsRead, ReadSegments
 
 __all__ = ["Spilling"]
@@ -125,19 +125,18 @@ class Spilling:
             # Some timers are about to fire. The part is not used, and the next base no longer names it.
             return
         table = state.timers[part.wall]
+        changed: list[TimerRow] = []
+        holds: list[int] = []
+        for row in rows:
+            setting = table.get(row[0], row[2])
+            if setting is None or setting.origin != row[6]:
+                changed.append(row)
+            elif (hold := table.spill(row[0], row[2])) is not None:
+                holds.append(hold)
+        part.hold = min(holds, default=None)
         state.spilled.add(part)
-        part.hold = None
-        for key, wall, tag, _, _, _, origin in rows:
-            setting = table.get(key, tag)
-            if setting is None or setting.origin != origin:
-                state.spilled.void(key, wall, tag, origin + 1)
-                continue
-            table.cancel(key, tag)
-            if (hold := effective_hold(setting, wall)) is not None:
-                state.hold_times.stated.remove(hold)
-                part.hold = hold if part.hold is None else min(part.hold, hold)
-        if part.hold is not None:
-            state.hold_times.stated.add(part.hold)
+        for key, wall, tag, _, _, _, origin in changed:
+            state.spilled.void(key, wall, tag, origin + 1)
 
     # Loading.
 
@@ -177,12 +176,7 @@ class Spilling:
         assert read is not None, "it has been read"
         rows = state.spilled.standing(read)
         state.spilled.remove(part)
-        settings = [(row[0], row[2], TimerSetting._make(row[3:])) for row in rows]
-        state.timers[part.wall].load(settings)
-        holds: Iterable[Any] = (effective_hold(setting, part.wall) for _, _, setting in settings)
-        state.hold_times.stated.add_all(hold for hold in holds if hold is not None)
-        if part.hold is not None:
-            state.hold_times.stated.remove(part.hold)
+        state.timers[part.wall].load((row[0], row[2], TimerSetting._make(row[3:])) for row in rows)
 
     def _wanted(self) -> SpilledPart | None:
         """The part to read next, if any."""
@@ -191,7 +185,7 @@ class Spilling:
             first = spilled.first(wall)
             if first is not None and self._may_come(wall, first):
                 return spilled.of_domain(wall)[0]
-        binding = self.state.hold_times.min()
+        binding = self.state.holds.min()
         if binding < self.state.watermark:
             for part in spilled.holding():
                 if part.hold == binding and part.voids:

@@ -14,13 +14,13 @@ from millwheel.model.time import MAX_CLOCK_SKEW_US, MIN_TIMESTAMP
 from millwheel.model.units import any_timestamp_default
 from millwheel.model.watermarks import InputWatermark
 from millwheel.sdk.compiled import CompiledComputation
-from millwheel.sdk.context import OutputBinding, Scope, TimerSetting
+from millwheel.sdk.context import OutputBinding, Scope
 from millwheel.store.contract import PartId
 from millwheel.worker.dedup import Dedup
 from millwheel.worker.interval.cells import CellCache
 from millwheel.worker.interval.failing_keys import FailingKeys
 from millwheel.worker.interval.flows import INDEX_BITS
-from millwheel.worker.interval.hold_times import HoldTimes
+from millwheel.worker.interval.holds import Holds
 from millwheel.worker.interval.hook_times import HookMeter
 from millwheel.worker.interval.intake import IntervalIntake
 from millwheel.worker.interval.key_watermark_bounds import KeyWatermarkBounds
@@ -30,7 +30,7 @@ from millwheel.worker.interval.spilled_timers import SpilledTimers
 from millwheel.worker.interval.timers import TimerTable
 from millwheel.worker.messages import Parent
 
-__all__ = ["INDEX_BITS", "IntervalConfig", "IntervalCounts", "IntervalSettings", "IntervalState", "effective_hold"]
+__all__ = ["INDEX_BITS", "IntervalConfig", "IntervalCounts", "IntervalSettings", "IntervalState"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,12 +148,11 @@ class IntervalState:
         self.intake = IntervalIntake()
         self.dedup = Dedup(config.keys, config.journal)
         self.cells = CellCache(self.settings.cache_bytes, evicted=False)
-        self.timers = {False: TimerTable(), True: TimerTable()}
-        self.spilled = SpilledTimers()
-        """Spilled timers: those that only the store holds."""
-        self.holds: dict[bytes, int] = {}
-        self.hold_times = HoldTimes()
         self.outbox = Outbox(locate)
+        self.holds = Holds(self.intake.pending, self.outbox.pending)
+        self.timers = {wall: TimerTable(self.holds, wall) for wall in (False, True)}
+        self.spilled = SpilledTimers(self.holds)
+        """Spilled timers: those that only the store holds."""
         self.counts = IntervalCounts()
         self.inherited = IntervalCounts()
         """The totals when this owner took over."""
@@ -169,8 +168,6 @@ class IntervalState:
         """The clock of delays. It advances with the wall clock and never goes back, whatever an earlier owner's clock
         showed."""
         self._clock = 0
-        self.output: int = MIN_TIMESTAMP
-        """The output watermark last reported. It is monotone."""
         self.heard: int = MIN_TIMESTAMP
         """The highest watermark stated by any delivery. A sender whose records cause this interval's may have reached
         it."""
@@ -277,14 +274,3 @@ class IntervalState:
     def next_timer(self, key: bytes) -> int | None:
         """The time of the key's first event-time timer, for cache eviction."""
         return self.timers[False].next_of_key(key)
-
-
-def effective_hold(setting: TimerSetting, wall: bool) -> int | None:
-    """The timestamp at which a timer that is not due holds the output watermark.
-
-    None for an event-time timer without a stated hold. Such a timer holds at its own time, which is above the input
-    watermark until the timer is due.
-    """
-    if setting.hold is not None:
-        return setting.hold
-    return setting.cause if wall else None

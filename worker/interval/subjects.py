@@ -10,7 +10,8 @@ from typing import Final
 
 from millwheel.rpc.v1.watermark_pb2 import HoldKind
 from millwheel.worker.interval.intake import BlockedKey, Wait
-from millwheel.worker.interval.state import IntervalState, effective_hold
+from millwheel.worker.interval.state import IntervalState
+from millwheel.worker.interval.timers import effective_hold
 
 __all__ = ["BLOCKED", "hold_subject", "hold_witness"]
 
@@ -86,7 +87,7 @@ def _production(state: IntervalState, value: int) -> str:
 
 
 def _hold(state: IntervalState, value: int) -> str:
-    for key, held in islice(state.holds.items(), _LOOK):
+    for key, held in islice(state.holds.of_keys.items(), _LOOK):
         if held == value:
             return f"key {_shown(key)}"
     for key, blocked in islice(state.intake.blocked.items(), _LOOK):

@@ -13,8 +13,9 @@ from itertools import islice
 from typing import Final
 
 from millwheel.sdk.context import TimerSetting
+from millwheel.worker.interval.holds import Hold, Holds
 
-__all__ = ["TimerTable"]
+__all__ = ["TimerTable", "effective_hold", "held_at"]
 
 _LOOK: Final = 16
 _MIN_STALE_SLOTS: Final = 64
@@ -29,11 +30,14 @@ class TimerTable:
     - Every timer of the table has a slot in its time's bucket, or has been handed out (``pop_due``, ``hand_out``).
     - A slot is in its bucket once.
     - The number of stale slots is at most about the number of timers (G13).
+    - Every timer of the table with an effective hold has a stated hold there (G7).
     """
 
-    __slots__ = ("_buckets", "_by_key", "_size", "_stale", "_times")
+    __slots__ = ("_buckets", "_by_key", "_holds", "_size", "_stale", "_times", "_wall")
 
-    def __init__(self) -> None:
+    def __init__(self, holds: Holds, wall: bool) -> None:
+        self._holds = holds
+        self._wall = wall
         self._by_key: dict[bytes, dict[str, TimerSetting]] = {}
         self._buckets: dict[int, dict[tuple[bytes, str], None]] = {}
         self._times: list[int] = []
@@ -68,26 +72,43 @@ class TimerTable:
         timers = self._by_key.get(key, {})
         return sorted((setting.at, tag) for tag, setting in timers.items() if setting.at <= upto)
 
-    def set(self, key: bytes, tag: str, setting: TimerSetting) -> TimerSetting | None:
-        """Set a timer. Returns the timer that it replaces."""
+    def set(self, key: bytes, tag: str, setting: TimerSetting, ending: Hold | None) -> TimerSetting | None:
+        """Set a timer. Returns the timer that it replaces.
+
+        Until the change is in the journal, ``ending`` covers the time at which the replaced timer held the output
+        watermark. A takeover before that finds that timer and fires it. None: the change is in the journal.
+        """
         timers = self._by_key.get(key)
         if timers is None:
             timers = self._by_key[key] = {}
         previous = timers.get(tag)
         timers[tag] = setting
+        if (hold := effective_hold(setting, self._wall)) is not None:
+            self._holds.state(hold)
         if previous is None:
             self._size += 1
-        elif previous.at == setting.at:
-            return previous
         else:
+            self._end(previous, ending)
+            if previous.at == setting.at:
+                return previous
             self._made_stale()
         self.requeue(key, tag, setting.at)
         return previous
 
+    def _end(self, setting: TimerSetting, ending: Hold | None) -> None:
+        """The timer ends: it does not hold the output watermark any more, but ``ending`` does."""
+        if (hold := effective_hold(setting, self._wall)) is not None:
+            self._holds.end(hold, ending)
+        elif ending is not None:
+            ending.cover(setting.at)
+
     def load(self, rows: Iterable[tuple[bytes, str, TimerSetting]]) -> None:
         """Add many timers, none of which is set yet, as in a takeover."""
         by_key, buckets, times = self._by_key, self._buckets, self._times
+        wall, state = self._wall, self._holds.state
         for key, tag, setting in rows:
+            if (hold := effective_hold(setting, wall)) is not None:
+                state(hold)
             timers = by_key.get(key)
             if timers is None:
                 by_key[key] = {tag: setting}
@@ -102,8 +123,26 @@ class TimerTable:
                 bucket[key, tag] = None
         heapq.heapify(times)
 
-    def cancel(self, key: bytes, tag: str) -> TimerSetting | None:
-        """Remove a timer and return it. None: there was none."""
+    def cancel(self, key: bytes, tag: str, ending: Hold | None) -> TimerSetting | None:
+        """Remove a timer that has fired or was cancelled, and return it. None: there was none.
+
+        ``ending`` covers the time at which it held the output watermark, as in ``set``.
+        """
+        previous = self._remove(key, tag)
+        if previous is not None:
+            self._end(previous, ending)
+        return previous
+
+    def spill(self, key: bytes, tag: str) -> int | None:
+        """Remove a timer that only the store holds from now on. Returns its effective hold, which is the caller's."""
+        previous = self._remove(key, tag)
+        assert previous is not None, "a timer that is spilled is in the table"
+        hold = effective_hold(previous, self._wall)
+        if hold is not None:
+            self._holds.end(hold, None)
+        return hold
+
+    def _remove(self, key: bytes, tag: str) -> TimerSetting | None:
         timers = self._by_key.get(key)
         if timers is None:
             return None
@@ -186,3 +225,20 @@ class TimerTable:
                 del self._buckets[at]
         self._times = list(self._buckets)
         heapq.heapify(self._times)
+
+
+def effective_hold(setting: TimerSetting, wall: bool) -> int | None:
+    """The timestamp at which a timer that is not due holds the output watermark.
+
+    None for an event-time timer without a stated hold. Such a timer holds at its own time, which is above the input
+    watermark until the timer is due.
+    """
+    if setting.hold is not None:
+        return setting.hold
+    return setting.cause if wall else None
+
+
+def held_at(setting: TimerSetting, wall: bool) -> int:
+    """The timestamp at which a timer holds the output watermark, due or not."""
+    hold = effective_hold(setting, wall)
+    return setting.at if hold is None else hold

@@ -81,7 +81,7 @@ class InspectionService(InspectionServiceServicer):
                 timer = response.timers.add(tag=tag, timestamp_us=setting.at, wall_time=wall)
                 if setting.hold is not None:
                     timer.hold_us = setting.hold
-        hold = state.holds.get(request.key)
+        hold = state.holds.of_keys.get(request.key)
         if hold is not None:
             response.hold_us = hold
         response.pending_productions = sum(
@@ -145,7 +145,7 @@ def status_of(core: IntervalCore) -> wire.GetIntervalStatusResponse:
         commit=state.committed,
         floor=state.floor,
         input_watermark_us=state.watermark,
-        output_watermark_us=state.output,
+        output_watermark_us=state.holds.output,
         queued_records=state.intake.records,
         pending_productions=state.outbox.records,
         timers=state.timer_count,
