@@ -14,8 +14,8 @@ from typing import Final, Self, TypeVar
 from millwheel.config import Configuration, CoordinatorSection, Settings, StoreSection
 from millwheel.coordination.contract import Coordinator, CoordinatorError, CoordinatorUnavailableError
 from millwheel.coordination.etcd import EtcdCoordinator, EtcdSettings
+from millwheel.model.backoff import Backoff
 from millwheel.model.catalog_keys import LEADERSHIP
-from millwheel.rpc.channel import Backoff
 from millwheel.rpc.failures import FailureCode, RequestError
 from millwheel.sdk.errors import MillwheelError
 from millwheel.server.startup import refuse_old_maps

@@ -10,6 +10,7 @@ from typing import Any, Final
 
 import grpc
 
+from millwheel.model.backoff import Backoff
 from millwheel.rpc.deliveries import answered_tokens
 from millwheel.rpc.errors import raise_if_cancelled
 from millwheel.rpc.v1 import delivery_pb2 as wire
@@ -26,8 +27,7 @@ log = logging.getLogger("millwheel.worker")
 
 _MAX_QUEUED_BATCHES: Final = 1_000
 """Maximum number of batches that wait for one connection. Further ones are sent again later."""
-_FIRST_RECONNECT_SECONDS: Final = 0.05
-_MAX_RECONNECT_SECONDS: Final = 5.0
+_BACKOFF: Final = Backoff(0.05, 5.0)
 
 
 class PeerConnection:
@@ -40,7 +40,7 @@ class PeerConnection:
         self._senders: dict[int, tuple[LocalChannel, int]] = {}
         self._owed = OutstandingBatches()
         self._next = 1
-        self._delay = _FIRST_RECONNECT_SECONDS
+        self._failures = 0
         self._task = asyncio.get_running_loop().create_task(self._run())
 
     def send(self, delivery: Delivery, channel: LocalChannel) -> None:
@@ -73,14 +73,14 @@ class PeerConnection:
                 log.exception("deliveries to %s failed; connecting again", self.address)
             self._fail_open()
             raise_if_cancelled()
-            await asyncio.sleep(self._delay * random.uniform(0.5, 1.5))
-            self._delay = min(self._delay * 2, _MAX_RECONNECT_SECONDS)
+            self._failures += 1
+            await asyncio.sleep(_BACKOFF.delay(self._failures, random.random()))
 
     async def _converse(self, call: Any) -> None:
         """Send queued batches while answers come."""
         async with writing(call, self._write(call)):
             async for response in call:
-                self._delay = _FIRST_RECONNECT_SECONDS
+                self._failures = 0
                 for token in answered_tokens(response):
                     self._answer(token, response)
 

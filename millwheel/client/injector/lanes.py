@@ -11,19 +11,12 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 from millwheel.client.injector.ids import IdKind, IdScope
-from millwheel.client.injector.messages import Limits
 from millwheel.client.injector.routing import Route
 
-__all__ = ["Flight", "Lane", "OutboundBatch", "backoff"]
+__all__ = ["Flight", "Lane", "OutboundBatch"]
 
 _MAX_HOLES: Final = 64
 """The most un-ACKed positions that an ACK mark may pass. They are listed in every message."""
-
-
-def backoff(limits: Limits, failures: int, chance: float) -> int:
-    """Microseconds to wait after ``failures`` failed attempts. ``chance`` in [0, 1) adds jitter."""
-    step = min(limits.retry_last, limits.retry_first << min(max(failures - 1, 0), 30))
-    return int(step * (0.5 + chance / 2))
 
 
 class OutboundBatch:

@@ -12,7 +12,8 @@ from typing import Any, Final, Protocol
 import grpc
 
 from millwheel.client.injector.messages import SendBatch
-from millwheel.rpc.channel import Backoff, open_channel
+from millwheel.model.backoff import Backoff
+from millwheel.rpc.channel import open_channel
 from millwheel.rpc.errors import raise_if_cancelled
 from millwheel.rpc.v1 import delivery_pb2 as wire
 from millwheel.rpc.v1.delivery_pb2_grpc import DeliveryServiceStub

@@ -6,10 +6,11 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from millwheel.client.injector.ids import IdScope
-from millwheel.client.injector.lanes import Flight, Lane, OutboundBatch, backoff
+from millwheel.client.injector.lanes import Flight, Lane, OutboundBatch
 from millwheel.client.injector.messages import Instruction, Limits, SendBatch
 from millwheel.client.injector.publication import Publication
 from millwheel.client.injector.routing import Route
+from millwheel.model.backoff import Backoff
 from millwheel.model.watermarks import MinTracker
 
 __all__ = ["OutboundBatches"]
@@ -30,6 +31,7 @@ class OutboundBatches:
         self.bytes = 0
         self._limits = limits
         self._publication = publication
+        self._backoff = Backoff(limits.retry_first, limits.retry_last)
         self._chance = chance
         self._lanes: dict[tuple[str, IdScope, str], Lane] = {}
         self._busy: dict[Lane, None] = {}
@@ -351,11 +353,15 @@ class OutboundBatches:
             return
         if batch.tries == 1:
             lane.failures += 1
-            lane.resume_at = now + backoff(self._limits, lane.failures, self._chance())
+            lane.resume_at = now + self._delay(lane.failures)
             if full:
                 lane.cap = max(1, lane.flying // 2)
-        batch.resume_at = now + backoff(self._limits, batch.tries, self._chance())
+        batch.resume_at = now + self._delay(batch.tries)
         self._require(batch, indexes)
+
+    def _delay(self, failures: int) -> int:
+        """Microseconds to wait after ``failures`` failed attempts."""
+        return int(self._backoff.delay(failures, self._chance()))
 
     def _end(self, flight: Flight) -> None:
         """Remove an attempt. Idempotent."""
