@@ -66,7 +66,7 @@ def those_behind_pass() -> None:
 
     def make(arrived: Any) -> Any:
         def passing(self: ArrivalOrder, delivery: Any, out: list[Any]) -> None:
-            sender = self._senders.get(delivery.sender.origin)
+            sender = self._senders.get(delivery.sender.name)
             if sender is not None:
                 sender.waiting = deque()
             arrived(self, delivery, out)

@@ -7,12 +7,12 @@ from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import Any, Final
 
+from millwheel.rpc.deliveries import decode_delivery
 from millwheel.rpc.errors import answering
 from millwheel.rpc.v1 import delivery_pb2 as wire
 from millwheel.rpc.v1.delivery_pb2_grpc import DeliveryServiceServicer
 from millwheel.worker.shell.host import CoreHost
 from millwheel.worker.shell.outstanding import OutstandingBatches
-from millwheel.worker.shell.wire import decode_delivery
 
 __all__ = ["DeliveryService"]
 
