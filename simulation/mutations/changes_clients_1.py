@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from millwheel.client.injector.core import InjectorCore
-from millwheel.client.injector.lanes import Lane, OutboundBatch
+from millwheel.client.injector.lanes import InjectedBatch, Lane
 from millwheel.client.injector.sending import OutboundBatches
 from millwheel.client.log_link import LogLink
 from millwheel.client.report_stream import ReportStream
 from millwheel.client.subscription import Subscription
+from millwheel.model.outbound import OutboundBatch, OutboundSending
 from simulation.mutations.base import rewriting
 
 __all__: list[str] = []
@@ -100,9 +101,9 @@ rewriting(
     "left-held-by-the-newest",
     "G7",
     "what is left of a batch holds the watermark at its oldest record",
-    OutboundBatches._settle,
-    "batch.held = min(",
-    "batch.held = max(",
+    OutboundBatch.measure,
+    "min(stamps[index] for index in self.waiting)",
+    "max(stamps[index] for index in self.waiting)",
     seeds=0,
     test="tests/injectors/test_core.py::test_g7_part_of_a_batch_holds_the_watermark_at_its_own_oldest_4_5",
     why="seeds were not tried: the test shows it by itself, in seconds",
@@ -112,7 +113,7 @@ rewriting(
     "batches-held-by-the-newest",
     "G7",
     "a batch holds the watermark at its oldest record",
-    OutboundBatch.extend,
+    InjectedBatch.extend,
     "min(self.held, oldest)",
     "max(self.held, oldest)",
     seeds=0,
@@ -124,9 +125,9 @@ rewriting(
     "partial-answers-whole",
     "G1",
     "an ACK of a part leaves the rest un-ACKed",
-    OutboundBatches.acked,
-    "flight.open - flight.resolve(remaining) if remaining else flight.open",
-    "flight.open",
+    OutboundSending.answered,
+    "kind is AnswerKind.ACKED and indexes",
+    "False",
     seeds=0,
     test="tests/injectors/test_core.py::test_an_ack_with_remaining_records_keeps_only_those",
     why="seeds were not tried: the test shows it by itself, in seconds",

@@ -15,7 +15,7 @@ from millwheel.rpc.v1.delivery_pb2 import DeliveryOutcome
 from millwheel.worker.arrivals import Admission, ArrivalOrder
 from millwheel.worker.dedup import PositionIds, Sender
 from millwheel.worker.interval.outbox import Outbox
-from millwheel.worker.interval.shipments import INDEX_BITS
+from millwheel.worker.interval.production_batch import INDEX_BITS
 from millwheel.worker.messages import Acknowledge, Delivery, Instruction
 
 __all__ = ["OrderWorld"]
@@ -81,13 +81,13 @@ class Owner:
         refused, self.refused = self.refused, {}
         full, self.full = self.full, set()
         for token in sorted(refused):
-            indexes, shipment = refused[token], self.outbox.get(token)
-            if shipment is None:
+            indexes, batch = refused[token], self.outbox.get(token)
+            if batch is None:
                 continue
             if indexes is None:
                 self.outbox.refuse(token, token in full)
             else:
-                self.outbox.copies_refused(shipment, indexes)
+                self.outbox.copies_refused(batch, indexes)
         self.outbox.go_on()
         self.send()
 

@@ -379,7 +379,7 @@ class IntervalCore:
         state, firing = self.state, self._firing
         upto, waits = state.due_until(False), False
         if crowded and not (state.behind and state.has_holder):
-            pending = state.outbox.pending.min()
+            pending = state.outbox.unacked.held.min()
             waits = pending <= state.hold_times.stated.min()
             if waits:
                 upto = min(upto, pending - 1)
@@ -417,7 +417,7 @@ class IntervalCore:
         if pending <= output:
             output, hold = pending, HoldKind.HOLD_KIND_RECORD
         for value, kind in (
-            (state.outbox.pending.min(), HoldKind.HOLD_KIND_PRODUCTION),
+            (state.outbox.unacked.held.min(), HoldKind.HOLD_KIND_PRODUCTION),
             (_before_end(state.timers[False].next_time()), HoldKind.HOLD_KIND_TIMER),
             (_before_end(state.spilled.first(False)), HoldKind.HOLD_KIND_TIMER),
             (state.hold_times.min(), HoldKind.HOLD_KIND_STATE),

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator
 from typing import Final
 
 from millwheel.model.time import MAX_TIMESTAMP
-from millwheel.worker.interval.shipments import Shipment
+from millwheel.worker.interval.production_batch import ProductionBatch
 from millwheel.worker.messages import DeliveryOrder
 
 __all__ = ["Flow"]
@@ -36,20 +36,20 @@ class Flow:
         "_asked",
         "_refused",
         "_window",
+        "batches",
         "consumer",
         "halted",
         "journal",
         "last",
-        "shipments",
         "waiting",
     )
 
     def __init__(self, consumer: str, journal: str) -> None:
         self.consumer = consumer
         self.journal = journal
-        self.shipments: dict[Shipment, None] = {}
+        self.batches: dict[ProductionBatch, None] = {}
         """The outbound batches that are not ACKed: sent, waiting, or not committed yet."""
-        self.waiting: deque[Shipment] = deque()
+        self.waiting: deque[ProductionBatch] = deque()
         self.last = 0
         """The number of the last sending, which the next one follows. 0: the next one starts the flow."""
         self.halted = 0
@@ -69,12 +69,12 @@ class Flow:
     @property
     def refused(self) -> bool:
         """Whether the refused sending is known, or no longer matters because it is not under way any more."""
-        return self._refused is not None or not any(one.sent and one.token == self.halted for one in self.shipments)
+        return self._refused is not None or not any(one.sent and one.token == self.halted for one in self.batches)
 
-    def refuse(self, shipment: Shipment, full: bool) -> None:
+    def refuse(self, batch: ProductionBatch, full: bool) -> None:
         """Register that the sending was refused or lost. ``full``: the only reason is that the receiver had no room."""
-        if self._refused is None or shipment.token < self._refused[0]:
-            self._refused = shipment.token, full
+        if self._refused is None or batch.token < self._refused[0]:
+            self._refused = batch.token, full
 
     def answered(self, token: int) -> bool:
         """Register that the receiver accepted that sending. Returns whether more can be sent now."""
@@ -91,10 +91,10 @@ class Flow:
         if refused is None:
             return False
         token, full = refused
-        first = next((one for one in self.shipments if one.sent and one.token == token), None)
+        first = next((one for one in self.batches if one.sent and one.token == token), None)
         if not full or first is None:
             return True
-        again = sorted((one for one in self.shipments if one.sent and one.token >= token), key=_token)
+        again = sorted((one for one in self.batches if one.sent and one.token >= token), key=_token)
         for one in again:
             one.sent = False
         self.waiting.extendleft(reversed(again))
@@ -104,7 +104,7 @@ class Flow:
 
     def begin(self) -> None:
         """Send everything that is not ACKed, from the oldest outbound batch."""
-        due = [one for one in self.shipments if one.committed]
+        due = [one for one in self.batches if one.committed]
         due.sort(key=_order)
         again = False
         for one in due:
@@ -119,28 +119,28 @@ class Flow:
     def _narrow(self) -> None:
         self._asked, self._window = 0, _FIRST_WINDOW_BATCHES
 
-    def next_round(self) -> list[tuple[Shipment, bool]]:
+    def next_round(self) -> list[tuple[ProductionBatch, bool]]:
         """The outbound batches to send now, in order, each with whether the receiver must confirm it at once."""
-        waiting, shipments = self.waiting, self.shipments
-        while waiting and (waiting[0] not in shipments or waiting[0].sent):
+        waiting, batches = self.waiting, self.batches
+        while waiting and (waiting[0] not in batches or waiting[0].sent):
             waiting.popleft()
         if self.blocked or not waiting:
             return []
         if not self._window or len(waiting) <= self._window:
             # Nothing is left behind these, so the flow has no window from here on.
             self._window = 0
-            taken = [one for one in waiting if one in shipments]
+            taken = [one for one in waiting if one in batches]
             waiting.clear()
             return [(one, False) for one in taken]
         taken = []
         while waiting and len(taken) < self._window:
             one = waiting.popleft()
-            if one in shipments:
+            if one in batches:
                 taken.append(one)
         last = taken[-1]
         return [(one, one is last) for one in taken]
 
-    def orders(self, taken: Iterable[tuple[Shipment, bool]]) -> Iterator[tuple[Shipment, DeliveryOrder]]:
+    def orders(self, taken: Iterable[tuple[ProductionBatch, bool]]) -> Iterator[tuple[ProductionBatch, DeliveryOrder]]:
         """Assign each sending its place in the flow. The tokens of the outbound batches are the numbers, and rise."""
         chosen = list(taken)
         if len(chosen) == 1 and not self.waiting:
@@ -148,7 +148,7 @@ class Flow:
             one.after, one.sent, self.last = self.last, True, one.token
             yield one, DeliveryOrder(one.token, one.after, one.held)
             return
-        behind = [one for one in self.waiting if one in self.shipments]
+        behind = [one for one in self.waiting if one in self.batches]
         pending = min((one.held for one in behind), default=int(MAX_TIMESTAMP))
         streams = {one.stream for one in behind}
         least: list[tuple[int, frozenset[str]]] = []
@@ -163,9 +163,9 @@ class Flow:
             yield one, DeliveryOrder(one.token, one.after, held, tuple(sorted(others)), asks)
 
 
-def _order(shipment: Shipment) -> tuple[int, int]:
-    return shipment.age, shipment.first
+def _order(batch: ProductionBatch) -> tuple[int, int]:
+    return batch.age, batch.first
 
 
-def _token(shipment: Shipment) -> int:
-    return shipment.token
+def _token(batch: ProductionBatch) -> int:
+    return batch.token

@@ -24,8 +24,8 @@ from millwheel.worker.interval.hook_times import HookMeter
 from millwheel.worker.interval.intake import IntervalIntake
 from millwheel.worker.interval.key_watermark_bounds import KeyWatermarkBounds
 from millwheel.worker.interval.outbox import Outbox
+from millwheel.worker.interval.production_batch import INDEX_BITS
 from millwheel.worker.interval.sampling import KeySample
-from millwheel.worker.interval.shipments import INDEX_BITS
 from millwheel.worker.interval.spilled_timers import SpilledTimers
 from millwheel.worker.interval.timers import TimerTable
 from millwheel.worker.messages import Parent
@@ -233,7 +233,7 @@ class IntervalState:
     def outbox_full(self) -> bool:
         """Whether productions without an ACK are at the limit. Then only what holds the watermark may run (G13)."""
         outbox, settings = self.outbox, self.settings
-        return outbox.records >= settings.outbox_records or outbox.bytes >= settings.outbox_bytes
+        return outbox.unacked.records >= settings.outbox_records or outbox.unacked.bytes >= settings.outbox_bytes
 
     @property
     def has_holder(self) -> bool:

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import Final, Protocol
 
 from millwheel.model.backoff import Backoff
+from millwheel.model.outbound import AnswerKind, answer_kind
 from millwheel.rpc.v1.delivery_pb2 import DeliveryOutcome
 from millwheel.worker.messages import Acknowledged, Halted, Refused, Resend
 from millwheel.worker.shell.host import CoreHost
@@ -101,12 +102,13 @@ def answer(
     message: str,
 ) -> None:
     """Post a receiver's answer to the sending host."""
-    if outcome == DeliveryOutcome.DELIVERY_OUTCOME_ACKED:
+    kind = answer_kind(outcome)
+    if kind is AnswerKind.ACKED:
         channel.acknowledged(token, remaining)
-    elif outcome == DeliveryOutcome.DELIVERY_OUTCOME_REFUSED_SEQUENCER:
+    elif kind is AnswerKind.SUPERSEDED:
         host.post(Refused(token, f"a receiver refused the sequencer: {message}"))
     else:
-        if outcome == DeliveryOutcome.DELIVERY_OUTCOME_INVALID:
+        if kind is AnswerKind.INVALID:
             log.warning("journal %s: a batch was refused as invalid, and is sent again: %s", host.journal, message)
-        full = outcome == DeliveryOutcome.DELIVERY_OUTCOME_REFUSED_FULL
+        full = kind is AnswerKind.FULL
         channel.later(token, message, remaining if full else (), full=full and not remaining)

@@ -8,11 +8,11 @@ from typing import Final
 import grpc
 
 from millwheel.model.deliveries import Delivery
+from millwheel.model.outbound import OutstandingSendings, answer_kind
 from millwheel.rpc.deliveries import answered_tokens, encode_delivery
 from millwheel.rpc.delivery_connection import DeliveryConnection
 from millwheel.rpc.v1 import delivery_pb2 as wire
 from millwheel.worker.shell.channels import LocalChannel
-from millwheel.worker.shell.outstanding import OutstandingBatches
 
 __all__ = ["PeerConnection"]
 
@@ -24,8 +24,7 @@ class PeerConnection:
     """Batches for the intervals of one worker. Each batch has a number in this connection, which its answer names."""
 
     def __init__(self, address: str, open_channel: Callable[[str], grpc.aio.Channel]) -> None:
-        self._senders: dict[int, tuple[LocalChannel, int]] = {}
-        self._owed = OutstandingBatches()
+        self._outstanding = OutstandingSendings[tuple[LocalChannel, int]]()
         self._next = 1
         self._connection = DeliveryConnection[tuple[Delivery, int]](address, _encode, self, open_channel)
 
@@ -35,8 +34,7 @@ class PeerConnection:
             channel.later(delivery.token, full=True)
             return
         number, self._next = self._next, self._next + 1
-        self._senders[number] = (channel, delivery.token)
-        self._owed.add(number, len(delivery.keys))
+        self._outstanding.add(number, len(delivery.keys), (channel, delivery.token))
         self._connection.send((delivery, number))
 
     async def close(self) -> None:
@@ -59,24 +57,16 @@ class PeerConnection:
 
     def answered(self, response: wire.DeliverResponse) -> None:
         """Bring an answer to the senders of its batches."""
-        for token in answered_tokens(response):
-            self._answer(token, response)
-
-    def _answer(self, number: int, response: wire.DeliverResponse) -> None:
-        """The answer for the batch with ``number`` on this connection."""
-        known = self._senders.get(number)
-        if known is None:
-            return
-        channel, token = known
-        if self._owed.answered(number, response.outcome, response.indexes):
-            del self._senders[number]
-        channel.reply(token, response.outcome, response.indexes, response.message)
+        kind = answer_kind(response.outcome)
+        for number in answered_tokens(response):
+            known = self._outstanding.answered(number, kind, response.indexes)
+            if known is not None:
+                channel, token = known
+                channel.reply(token, response.outcome, response.indexes, response.message)
 
     def _fail_open(self) -> None:
         """Have unanswered batches sent again, with the same ids and bytes."""
-        senders, self._senders = self._senders, {}
-        self._owed.clear()
-        for channel, token in senders.values():
+        for channel, token in self._outstanding.clear():
             channel.later(token)
 
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final
+
+from millwheel.model.outbound import OutboundBatch
 
 if TYPE_CHECKING:
     from millwheel.worker.interval.flows import Flow
 
-__all__ = ["INDEX_BITS", "Shipment"]
+__all__ = ["INDEX_BITS", "ProductionBatch"]
 
 INDEX_BITS: Final = 24
 """A production's position is commit << INDEX_BITS | index.
@@ -18,58 +19,43 @@ are 2^39 commit numbers: 17 years at a thousand per second.
 """
 
 _MAX_BATCH_RECORDS: Final = 8_192
-_SHIPMENT_BYTES: Final = 1 << 20
+_MAX_BATCH_BYTES: Final = 1 << 20
 """An outbound batch takes no more records at this number or size. It fits into one message (at most 2 MiB)."""
 
 
-class Shipment:
-    """An outbound batch: records of one stream for one interval of one consumer.
-
-    ``waiting`` has the indexes that are not ACKed. None: no record is ACKed. ``token`` is the number of the current
-    sending. Each resend gets a new token.
-    """
+class ProductionBatch(OutboundBatch):
+    """An outbound batch of one stream. ``token`` is the number of the current sending. Each resend gets a new one."""
 
     __slots__ = (
         "after",
         "age",
         "awaited",
-        "bytes",
         "committed",
         "consumer",
         "first",
         "flow",
-        "held",
         "journal",
-        "keys",
         "opaque",
         "positions",
         "producers",
         "sent",
         "sequence",
         "stream",
-        "timestamps",
         "token",
         "used",
-        "values",
-        "waiting",
     )
 
     def __init__(self, token: int, consumer: str, stream: str, journal: str, sequence: str) -> None:
+        super().__init__()
         self.token = token
         self.sequence = sequence
         """The parent's journal that numbered the records. Empty: the interval's own journal did."""
         self.consumer = consumer
         self.stream = stream
         self.journal = journal
-        self.keys: list[bytes] = []
-        self.values: list[bytes] = []
-        self.timestamps: list[int] = []
         self.positions: list[int] = []
         self.producers: list[bytes] = []
         self.opaque: list[bytes] = []
-        self.waiting: set[int] | None = None
-        self.bytes = 0
-        self.held = 0
         self.first = 0
         """The least position that is not ACKed."""
         self.sent = False
@@ -86,17 +72,9 @@ class Shipment:
         """The age of its sequence: a parent's sequence sorts before its children's."""
         self.flow: Flow
 
-    def indexes(self) -> Iterable[int]:
-        """The indexes of records that are not ACKed."""
-        return range(len(self.keys)) if self.waiting is None else sorted(self.waiting)
-
-    def count(self) -> int:
-        """The number of records that are not ACKed."""
-        return len(self.keys) if self.waiting is None else len(self.waiting)
-
     def room(self) -> bool:
         """Whether another record fits."""
-        return len(self.keys) < _MAX_BATCH_RECORDS and self.bytes < _SHIPMENT_BYTES
+        return len(self.keys) < _MAX_BATCH_RECORDS and self.bytes < _MAX_BATCH_BYTES
 
     def compact(self) -> None:
         """Drop the records that are ACKed.
@@ -117,9 +95,5 @@ class Shipment:
 
     def measure(self) -> None:
         """Compute the least timestamp and position of the records that are not ACKed."""
-        stamps, positions = self.timestamps, self.positions
-        if self.waiting is None:
-            self.held, self.first = min(stamps), positions[0]
-        else:
-            self.held = min(stamps[index] for index in self.waiting)
-            self.first = positions[min(self.waiting)]
+        super().measure()
+        self.first = self.positions[0 if self.waiting is None else min(self.waiting)]
