@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import random
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -26,6 +27,7 @@ from millwheel.authority.metrics import AuthorityMetrics
 from millwheel.authority.percentiles import WHOLE
 from millwheel.authority.shares import Explanation, Refusal
 from millwheel.authority.writer import JournalWriter, read_core
+from millwheel.model.backoff import Backoff
 from millwheel.rpc.failures import FailureCode, RequestError
 from millwheel.rpc.watermarks import AcceptRefusedError, BroadcastUpdate, Member, WatermarkReport
 from millwheel.store.contract import Append, SequencerRefusedError, StateStore
@@ -34,8 +36,7 @@ __all__ = ["AuthorityShell", "AuthorityStoppedError", "PercentileAnswer", "Shell
 
 log = logging.getLogger("millwheel.authority")
 
-_FIRST_POLL_SECONDS: Final = 0.002
-_MAX_POLL_SECONDS: Final = 0.05
+_POLL_BACKOFF: Final = Backoff(0.002, 0.05)
 """Seconds between two checks whether all members have published their pending work: at first, and at most."""
 
 
@@ -254,13 +255,13 @@ class AuthorityShell:
         self._check()
         since = monotonic_ns() // 1_000
         loop = asyncio.get_running_loop()
-        until, pause = loop.time() + self._settings.ask, _FIRST_POLL_SECONDS
+        until, polls = loop.time() + self._settings.ask, 0
         work = self._core.work(computation, since)
         if work is not None:
             self.wants.ask(computation)
         while work is not None and work.silent and loop.time() < until and basis_points < WHOLE:
-            await asyncio.sleep(pause)
-            pause = min(2 * pause, _MAX_POLL_SECONDS)
+            polls += 1
+            await asyncio.sleep(_POLL_BACKOFF.delay(polls, random.random()))
             work = self._core.work(computation, since)
         if work is None:
             return None

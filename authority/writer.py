@@ -10,7 +10,7 @@ from typing import Final
 
 from millwheel.authority.base import BaseSnapshot
 from millwheel.authority.core import AuthorityCore, CoreSettings
-from millwheel.rpc.channel import Backoff
+from millwheel.model.backoff import Backoff
 from millwheel.store.contract import Append, PartId, SequencerRefusedError, StateStore, StoreUnavailableError
 
 __all__ = ["JournalWriter", "read_core"]

@@ -22,12 +22,12 @@ from bench.topologies import counts
 from millwheel.client.injector.core import InjectorCore
 from millwheel.client.injector.encoding import RecordEncoder
 from millwheel.client.injector.ids import IdHasher, IdKind, IdScope, partition_scope
-from millwheel.client.injector.link import InjectorConnection
 from millwheel.client.injector.messages import Columns, Connect, Disconnect, SendBatch
 from millwheel.client.injector.routing import ConsumerRouting, Route, StreamRouting
 from millwheel.client.injector.wire import SenderIdentity
 from millwheel.model.keys import KeyInterval
 from millwheel.rpc.deliveries import answered_tokens
+from millwheel.rpc.delivery_connection import DeliveryConnection
 from millwheel.rpc.server import bind, create_server
 from millwheel.rpc.v1 import delivery_pb2 as wire
 from millwheel.rpc.v1.delivery_pb2_grpc import DeliveryServiceServicer, add_DeliveryServiceServicer_to_server
@@ -111,7 +111,7 @@ class _Events:
     def disconnected(self, address: str) -> None:
         self._core.disconnected(address)
 
-    def broke(self, address: str, error: Exception) -> None:
+    def broke(self, address: str, error: Exception) -> bool:
         raise error
 
     def answered(self, response: wire.DeliverResponse) -> None:
@@ -135,7 +135,7 @@ async def loopback(records: int, how: str, address: str) -> float:
                     raise TypeError(f"nothing performs the instruction {instruction!r:.200}")
 
     events = _Events(core, perform)
-    link = InjectorConnection(address, _IDENTITY.request, events)
+    link = DeliveryConnection(address, _IDENTITY.request, events)
     core.routed(routing(address), 0)
     await events.changed.wait()
     prepared = list(batches(records))

@@ -218,16 +218,24 @@ class SimulatedChannel:
             self._connection.send(0, ("bye",))
             self._connection = None
 
-    async def channel_ready(self) -> None:
-        """Wait for a connection."""
-        loop = asyncio.get_running_loop()
-        while self._connection is None:
+    def get_state(self, try_to_connect: bool = False) -> grpc.ChannelConnectivity:
+        """See grpc.aio."""
+        if self._closed:
+            return grpc.ChannelConnectivity.SHUTDOWN
+        if self._connection is not None:
+            return grpc.ChannelConnectivity.READY
+        if try_to_connect:
             self._connect()
-            changed = loop.create_future()
+        if self._connecting:
+            return grpc.ChannelConnectivity.CONNECTING
+        return grpc.ChannelConnectivity.TRANSIENT_FAILURE if self._failures else grpc.ChannelConnectivity.IDLE
+
+    async def wait_for_state_change(self, last_observed_state: grpc.ChannelConnectivity) -> None:
+        """See grpc.aio."""
+        while self.get_state() is last_observed_state:
+            changed = asyncio.get_running_loop().create_future()
             self._changed.append(changed)
-            wait = loop.call_later(max(0.0, self._again_at - loop.time()) + 0.01, _settle, changed)
             await changed
-            wait.cancel()
 
     def unary_unary(self, method: str, request_serializer: Any, response_deserializer: Any, **_: Any) -> Any:
         """See grpc.aio."""

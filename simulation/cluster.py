@@ -151,7 +151,7 @@ _BOUNDS: Final = {
     "stuck": "interval.outbox._MAX_STUCK_RECORDS",
     "sifted": "interval.outbox._MAX_SIFTED_BATCHES",
     "flows": "interval.outbox._MAX_FLOWS",
-    "shipment": "interval.flows._MAX_BATCH_RECORDS",
+    "batch": "interval.flows._MAX_BATCH_RECORDS",
     "early": "interval.receiving._MAX_EARLY_DELIVERIES",
     "outbox_rows": "interval.checkpoint._MAX_OUTBOX_ROWS",
     "arrivals": "arrivals._MAX_WAITING_PER_SENDER",

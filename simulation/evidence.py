@@ -282,7 +282,7 @@ class Evidence:
             return  # a batch that was completed before is ACKed without a check of its records
         acked = (index for index in range(len(delivery.keys)) if index not in remaining)
         if missing := self._ledger.uncommitted(delivery, acked):
-            claim = f"{core.state.config.journal} ACKs {missing} of {delivery.sender.origin}"
+            claim = f"{core.state.config.journal} ACKs {missing} of {delivery.sender.name}"
             self._world.violated(f"{claim}, which no entry of {delivery.consumer} has (G1)")
 
     # The authority.

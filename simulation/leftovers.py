@@ -43,7 +43,7 @@ def _on_their_way(world: World) -> dict[tuple[str, int], str]:
         process, config, state = world.processes[name], core.state.config, core.state
         left = state.intake.records, len(state.outbox), state.dedup.pending_ids
         if process.alive and any(left):
-            text = "{} records, {} shipments and {} ids".format(*left)
+            text = "{} records, {} outbound batches and {} ids".format(*left)
             found[config.journal, config.sequencer] = f"{process}, {config.journal}: {text}"
     return found
 

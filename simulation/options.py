@@ -70,7 +70,7 @@ def tight_bounds(plan: Plan, chance: Random) -> None:
         "sifted": chance.choice((3, 20)),
         "flows": 1,
         "acks": chance.choice((1, 3)),
-        "shipment": chance.choice((1, 3)),
+        "batch": chance.choice((1, 3)),
         "early": chance.choice((1, 5)),
         "outbox_rows": chance.choice((1, 5)),
         "arrivals": chance.choice((1, 3)),

@@ -133,12 +133,12 @@ class WeakSendings:
         sender, ids = delivery.sender, delivery.ids
         if not isinstance(ids, OpaqueIds) or sender.keys is None:
             return
-        owner = sender.origin, sender.sequencer
+        owner = sender.name, sender.sequencer
         for one, key in zip(ids.ids, delivery.keys, strict=True):
             self._sendings += 1
             name = one, delivery.consumer
             if (first := self._first.get(name)) is None:
-                place = f"{sender.origin}, {sender.sequencer}", self._producers[one], delivery.consumer, key
+                place = f"{sender.name}, {sender.sequencer}", self._producers[one], delivery.consumer, key
                 self._first[name] = owner, place, self._sendings
             elif first[0] != owner:
                 self._remade.add(name)

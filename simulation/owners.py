@@ -77,5 +77,5 @@ class OwnerChecks:
             said = delivery.stream, delivery.keys[index], delivery.values[index], delivery.timestamps[index]
             before = self._said.setdefault((delivery.consumer, sequence, name), said)
             if before != said:
-                text = f"a production of {sequence or delivery.sender.origin}, {name!r}, for {delivery.consumer}"
+                text = f"a production of {sequence or delivery.sender.name}, {name!r}, for {delivery.consumer}"
                 self._world.violated(f"{text} was {before}, and is {said} ({guarantee})")

@@ -163,7 +163,7 @@ def _production_differences(state: IntervalState, twin: IntervalTwin, recovered:
     """Differences in productions without an ACK, by sequence, position and consumer. The next base journals an ACK."""
     outbox = state.outbox
     mine: dict[Place, Any] = {
-        (shipment.sequence, row[0], shipment.consumer): row for shipment in outbox for row in outbox.rows_of(shipment)
+        (outbound.sequence, row[0], outbound.consumer): row for outbound in outbox for row in outbox.rows_of(outbound)
     }
     for place, production in mine.items():
         if twin.productions.get(place) != production:

@@ -87,7 +87,7 @@ class WaitingBytes:
         if delivery in self._sizes:
             return True
         size = sum(map(len, delivery.values)) + sum(map(len, delivery.keys)) + _RECORD_BYTES * len(delivery.keys)
-        origin = delivery.sender.origin
+        origin = delivery.sender.name
         if self._limit is not None:
             self._drop_silent_places(origin)
             if not self._has_room(origin, size, self._limit):
@@ -176,7 +176,7 @@ class ArrivalOrder:
         if order is None:
             self._admit(delivery, out)
             return
-        origin = delivery.sender.origin
+        origin = delivery.sender.name
         sender = self._senders.get(origin)
         if sender is not None and delivery.sender.sequencer < sender.sequencer:
             why = f"sequencer {delivery.sender.sequencer} has a successor"
@@ -222,7 +222,7 @@ class ArrivalOrder:
             return None
         if sender is None:
             self._make_room()
-            sender = self._senders[delivery.sender.origin] = _Sender()
+            sender = self._senders[delivery.sender.name] = _Sender()
         sender.sequencer = delivery.sender.sequencer
         sender.last = sender.taken = 0
         return sender
@@ -245,7 +245,7 @@ class ArrivalOrder:
         """The look-up for a delivery has ended with ``admission``: continue with the deliveries behind it."""
         if delivery.order is None or admission is Admission.WAITS:
             return
-        origin = delivery.sender.origin
+        origin = delivery.sender.name
         sender = self._senders.get(origin)
         if sender is None or not sender.waiting or sender.waiting[0] is not delivery:
             return

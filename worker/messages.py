@@ -10,11 +10,11 @@ from collections.abc import Collection, Container, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from millwheel.model.deliveries import Delivery, DeliveryOrder
 from millwheel.model.keys import KeyInterval
 from millwheel.rpc.v1.delivery_pb2 import DeliveryOutcome
 from millwheel.rpc.v1.watermark_pb2 import HoldKind
 from millwheel.store.contract import Append, JournalHead, PartId, StateRow
-from millwheel.worker.dedup.ids import DeliveryIds, Sender
 
 if TYPE_CHECKING:
     from millwheel.worker.interval.failing_keys import ErrorKind
@@ -67,47 +67,6 @@ __all__ = [
     "Tick",
     "WriteParts",
 ]
-
-
-@dataclass(frozen=True, slots=True)
-class DeliveryOrder:
-    """The place of a delivery in the order of everything that its sender sends to the journal (G15).
-
-    ``number`` is the delivery's own number. It rises with every delivery that is sent under one sequencer. ``after`` is
-    the number of the delivery that the receiver must have accepted before this one. It is 0 if this delivery is the
-    sender's oldest one that is not ACKed, which needs no predecessor.
-
-    ``pending`` is the smallest timestamp of this delivery and of all that wait behind it at the sender. ``streams`` are
-    the other streams of the waiting ones. ``asks``: the sender requests an immediate answer when the delivery is
-    accepted.
-    """
-
-    number: int
-    after: int
-    pending: int
-    streams: tuple[str, ...] = ()
-    asks: bool = False
-
-
-@dataclass(slots=True, eq=False, weakref_slot=True)
-class Delivery:
-    """One batch of records of one stream for one interval. The lists are columns of equal length.
-
-    ``channel`` is chosen by the driver, to return the acknowledgement. ``token`` is the sender's number for the batch.
-    ``order`` is None if the sender keeps no order, as injectors do.
-    """
-
-    consumer: str
-    journal: str
-    stream: str
-    sender: Sender
-    ids: DeliveryIds
-    keys: list[bytes]
-    values: list[bytes]
-    timestamps: list[int]
-    token: int = 0
-    channel: Any = None
-    order: DeliveryOrder | None = None
 
 
 def without(values: Sequence[bytes], kept: Container[int]) -> list[bytes]:

@@ -77,7 +77,7 @@ class HolderTurns(Generic[ReceiptT]):
             Two values. First, whether the sender has a turn: then the caller must call :meth:`entered`. Second, the
             indexes of the fresh records for which there is no room.
         """
-        order, origin = delivery.order, delivery.sender.origin
+        order, origin = delivery.order, delivery.sender.name
         if order is None:
             ahead = [index for index in fresh if delivery.timestamps[index] > bound]
             if len(ahead) == len(fresh):

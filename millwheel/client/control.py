@@ -18,8 +18,9 @@ from uuid import uuid4
 import grpc
 
 from millwheel.client.routing_view import RoutingView
+from millwheel.model.backoff import Backoff
 from millwheel.rpc.addresses import DEFAULT_PORT, server_addresses
-from millwheel.rpc.channel import DEFAULT_DEADLINE_SECONDS, RETRYABLE, Backoff, open_channel, retrying
+from millwheel.rpc.channel import DEFAULT_DEADLINE_SECONDS, RETRYABLE, open_channel, retrying
 from millwheel.rpc.errors import calling, ended_unheard
 from millwheel.rpc.failures import NOT_LEADING, FailureCode, RequestError
 from millwheel.rpc.raised_errors import moment

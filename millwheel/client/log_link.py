@@ -13,7 +13,8 @@ from typing import Final
 import grpc
 
 from millwheel.client.control import ControlClient
-from millwheel.rpc.channel import DEFAULT_DEADLINE_SECONDS, PASSING, Backoff, open_channel
+from millwheel.model.backoff import Backoff
+from millwheel.rpc.channel import DEFAULT_DEADLINE_SECONDS, PASSING, open_channel
 from millwheel.rpc.errors import calling, from_rpc_error
 from millwheel.rpc.failures import FailureCode, RequestError
 from millwheel.rpc.v1 import control_pb2 as control

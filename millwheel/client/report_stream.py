@@ -9,7 +9,8 @@ import random
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
-from millwheel.rpc.channel import RETRYABLE, Backoff
+from millwheel.model.backoff import Backoff
+from millwheel.rpc.channel import RETRYABLE
 from millwheel.rpc.errors import calling, raise_if_cancelled
 from millwheel.rpc.failures import FailureCode, RequestError
 from millwheel.rpc.v1 import watermark_pb2 as pb

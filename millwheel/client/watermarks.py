@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, TypeAlias
 import grpc
 
 from millwheel.client.report_stream import PendingOf, ReportStream, connected, nothing_reported
+from millwheel.model.backoff import Backoff
 from millwheel.model.time import MIN_TIMESTAMP
-from millwheel.rpc.channel import DEFAULT_DEADLINE_SECONDS, PASSING, RETRYABLE, Backoff, open_channel, retrying
+from millwheel.rpc.channel import DEFAULT_DEADLINE_SECONDS, PASSING, RETRYABLE, open_channel, retrying
 from millwheel.rpc.failures import FailureCode, RequestError
 from millwheel.rpc.v1 import watermark_pb2 as pb
 from millwheel.rpc.v1.watermark_pb2_grpc import WatermarkServiceStub

@@ -5,17 +5,17 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Awaitable, Callable, Collection, Sequence
-from dataclasses import dataclass
 from typing import Final, TypeVar
 
 import grpc
 
+from millwheel.model.backoff import Backoff
 from millwheel.rpc.failures import FailureCode, RequestError
 from millwheel.rpc.identity import process_tls
 from millwheel.rpc.security import client_credentials
 from millwheel.rpc.server import MAX_MESSAGE_BYTES, MAX_METADATA_BYTES
 
-__all__ = ["CHANNEL_OPTIONS", "DEFAULT_DEADLINE_SECONDS", "PASSING", "RETRYABLE", "Backoff", "open_channel", "retrying"]
+__all__ = ["CHANNEL_OPTIONS", "DEFAULT_DEADLINE_SECONDS", "PASSING", "RETRYABLE", "open_channel", "retrying"]
 
 DEFAULT_DEADLINE_SECONDS: Final = 10.0
 """Seconds that a unary call may take, unless its caller gives another limit."""
@@ -54,27 +54,6 @@ def open_channel(address: str) -> grpc.aio.Channel:
     if tls is None:
         return grpc.aio.insecure_channel(address, options=list(CHANNEL_OPTIONS))
     return grpc.aio.secure_channel(address, client_credentials(tls), options=list(CHANNEL_OPTIONS))
-
-
-@dataclass(frozen=True, slots=True)
-class Backoff:
-    """The delay before the next attempt: it doubles from ``first`` to ``largest`` seconds, with jitter."""
-
-    first: float = 0.05
-    largest: float = 2.0
-
-    def delay(self, failures: int, chance: float) -> float:
-        """Return the seconds to wait after ``failures`` failed attempts.
-
-        Args:
-            failures: the number of failed attempts, at least 1.
-            chance: in [0, 1). It spreads the attempts of clients that failed at the same time.
-
-        Returns:
-            At least half of the step, so that retries never follow each other closely.
-        """
-        step = min(self.largest, self.first * 2.0 ** min(failures - 1, 30))
-        return step * (0.5 + chance / 2)
 
 
 async def retrying(

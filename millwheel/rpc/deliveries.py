@@ -1,12 +1,123 @@
-"""Helpers for the messages of the data plane (proto/millwheel/v1/delivery.proto)."""
+"""Deliveries and their answers as messages of delivery.proto, for every sender and receiver."""
 
 from __future__ import annotations
 
-from millwheel.rpc.v1.delivery_pb2 import DeliverResponse
+from typing import Any
 
-__all__ = ["answered_tokens"]
+from millwheel.model.deliveries import (
+    BatchIds,
+    Delivery,
+    DeliveryIds,
+    DeliveryOrder,
+    OpaqueIds,
+    PositionIds,
+    Sender,
+    split_ids,
+)
+from millwheel.model.keys import KeyInterval
+from millwheel.rpc.v1 import delivery_pb2 as wire
+
+__all__ = ["answered_tokens", "decode_delivery", "encode_delivery"]
 
 
-def answered_tokens(response: DeliverResponse) -> tuple[int, ...]:
+def answered_tokens(response: wire.DeliverResponse) -> tuple[int, ...]:
     """Return the tokens of all batches that ``response`` answers in the same way, in the order of their answers."""
     return response.token, *response.also
+
+
+def encode_delivery(delivery: Delivery, token: int) -> wire.DeliverRequest:
+    """The request for one batch."""
+    sender = delivery.sender
+    request = wire.DeliverRequest(
+        token=token,
+        consumer=delivery.consumer,
+        journal=delivery.journal,
+        stream=delivery.stream,
+        sender=wire.Sender(name=sender.name, sequencer=sender.sequencer, computation=sender.computation),
+        keys=delivery.keys,
+        values=delivery.values,
+        timestamps_us=delivery.timestamps,
+    )
+    if sender.keys is not None:
+        request.sender.keys.start = sender.keys.start
+        if sender.keys.end is not None:
+            request.sender.keys.end = sender.keys.end
+    if sender.watermark is not None:
+        request.sender.watermark_us = sender.watermark
+    if sender.heard is not None:
+        request.sender.heard_us = sender.heard
+    if (order := delivery.order) is not None:
+        request.order.number, request.order.after, request.order.pending_us = order.number, order.after, order.pending
+        request.order.streams.extend(order.streams)
+        request.order.asks = order.asks
+    ids = delivery.ids
+    if isinstance(ids, PositionIds):
+        request.positions.sequence = ids.sequence
+        request.positions.mark = ids.mark
+        request.positions.positions.extend(ids.positions)
+        request.positions.unacked.extend(ids.unacked)
+    elif isinstance(ids, OpaqueIds):
+        request.opaque.ids = b"".join(ids.ids)
+    else:
+        request.batch.query = ids.query
+        request.batch.batch = ids.batch
+        request.batch.ids = b"".join(ids.ids)
+    return request
+
+
+def decode_delivery(request: wire.DeliverRequest, channel: Any) -> Delivery:
+    """The batch of a request.
+
+    Raises:
+        ValueError: The request is malformed.
+    """
+    keys = None
+    if request.sender.HasField("keys"):
+        proto = request.sender.keys
+        keys = KeyInterval(proto.start, proto.end if proto.HasField("end") else None)
+    watermark = request.sender.watermark_us if request.sender.HasField("watermark_us") else None
+    heard = request.sender.heard_us if request.sender.HasField("heard_us") else None
+    sender = Sender(request.sender.name, request.sender.sequencer, keys, request.sender.computation, watermark, heard)
+    ids = _decode_ids(request)
+    count = len(request.keys)
+    delivery = Delivery(
+        request.consumer,
+        request.journal,
+        request.stream,
+        sender,
+        ids,
+        list(request.keys),
+        list(request.values),
+        list(request.timestamps_us),
+        request.token,
+        channel,
+        _decode_order(request),
+    )
+    given = len(ids.positions) if isinstance(ids, PositionIds) else len(ids.ids)
+    if not count == len(delivery.values) == len(delivery.timestamps) == given:
+        raise ValueError(
+            f"columns of unequal length: {count} keys, {len(delivery.values)} values, "
+            f"{len(delivery.timestamps)} timestamps, {given} ids"
+        )
+    return delivery
+
+
+def _decode_order(request: wire.DeliverRequest) -> DeliveryOrder | None:
+    if not request.HasField("order"):
+        return None
+    order = request.order
+    if not order.after < order.number:
+        raise ValueError(f"delivery {order.number} is to follow {order.after}: numbers rise")
+    return DeliveryOrder(order.number, order.after, order.pending_us, tuple(order.streams), order.asks)
+
+
+def _decode_ids(request: wire.DeliverRequest) -> DeliveryIds:
+    kind = request.WhichOneof("ids")
+    if kind == "positions":
+        proto = request.positions
+        return PositionIds(proto.sequence, proto.mark, list(proto.positions), list(proto.unacked))
+    if kind == "opaque":
+        return OpaqueIds(split_ids(request.opaque.ids))
+    if kind == "batch":
+        return BatchIds(request.batch.query, request.batch.batch, split_ids(request.batch.ids))
+    raise ValueError("no ids: set positions, opaque or batch")

@@ -16,8 +16,8 @@ from millwheel.coordination.contract import Coordinator, CoordinatorError, Coord
 from millwheel.coordination.etcd import EtcdCoordinator, EtcdSettings
 from millwheel.embedded.database import EmbeddedDatabase
 from millwheel.errors import MillwheelError
+from millwheel.model.backoff import Backoff
 from millwheel.model.catalog_keys import LEADERSHIP
-from millwheel.rpc.channel import Backoff
 from millwheel.rpc.failures import FailureCode, RequestError
 from millwheel.server.startup import refuse_old_maps
 from millwheel.store.cassandra import CassandraSettings, CassandraStore

@@ -16,8 +16,8 @@ from prometheus_client import CollectorRegistry, start_http_server
 from millwheel.config import ClusterSection
 from millwheel.coordination.contract import Compare, Coordinator, CoordinatorError, Put
 from millwheel.coordination.sequencers import draw_sequencer
+from millwheel.model.backoff import Backoff
 from millwheel.model.catalog_keys import CLUSTER_SETTINGS, INTERVALS, split_key
-from millwheel.rpc.channel import Backoff
 from millwheel.rpc.failures import FailureCode, RequestError
 from millwheel.rpc.identity import TlsFiles
 from millwheel.rpc.v1.catalog_pb2 import ClusterSettingsRecord

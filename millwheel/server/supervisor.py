@@ -15,7 +15,7 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from millwheel.rpc.channel import Backoff
+from millwheel.model.backoff import Backoff
 from millwheel.server.logs import fields
 
 __all__ = ["die_with_parent", "own_command", "supervise"]

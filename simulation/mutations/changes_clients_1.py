@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from millwheel.client.injector.core import InjectorCore
-from millwheel.client.injector.lanes import Lane, OutboundBatch
-from millwheel.client.injector.link import InjectorConnection
+from millwheel.client.injector.lanes import InjectedBatch, Lane
 from millwheel.client.injector.sending import OutboundBatches
 from millwheel.client.log_link import LogLink
 from millwheel.client.report_stream import ReportStream
 from millwheel.client.subscription import Subscription
+from millwheel.model.outbound import OutboundBatch, OutboundSending
+from millwheel.rpc.delivery_connection import DeliveryConnection
 from simulation.mutations.base import rewriting
 
 __all__: list[str] = []
@@ -101,9 +102,9 @@ rewriting(
     "left-held-by-the-newest",
     "G7",
     "what is left of a batch holds the watermark at its oldest record",
-    OutboundBatches._settle,
-    "batch.held = min(",
-    "batch.held = max(",
+    OutboundBatch.measure,
+    "min(stamps[index] for index in self.waiting)",
+    "max(stamps[index] for index in self.waiting)",
     seeds=0,
     test="tests/injectors/test_core.py::test_g7_part_of_a_batch_holds_the_watermark_at_its_own_oldest_4_5",
     why="seeds were not tried: the test shows it by itself, in seconds",
@@ -113,7 +114,7 @@ rewriting(
     "batches-held-by-the-newest",
     "G7",
     "a batch holds the watermark at its oldest record",
-    OutboundBatch.extend,
+    InjectedBatch.extend,
     "min(self.held, oldest)",
     "max(self.held, oldest)",
     seeds=0,
@@ -125,9 +126,9 @@ rewriting(
     "partial-answers-whole",
     "G1",
     "an ACK of a part leaves the rest un-ACKed",
-    OutboundBatches.acked,
-    "flight.open - flight.resolve(remaining) if remaining else flight.open",
-    "flight.open",
+    OutboundSending.answered,
+    "kind is AnswerKind.ACKED and indexes",
+    "False",
     seeds=0,
     test="tests/injectors/test_core.py::test_an_ack_with_remaining_records_keeps_only_those",
     why="seeds were not tried: the test shows it by itself, in seconds",
@@ -245,7 +246,7 @@ rewriting(
     "closed-link-reports",
     "G8",
     "a link that is closed does not report its end for a new link to the same address",
-    InjectorConnection._converse,
+    DeliveryConnection._one_stream,
     "if not self._closed:",
     "if True:",
     seeds=0,
@@ -257,7 +258,7 @@ rewriting(
     "cancelled-link-ends",
     "G8",
     "a link goes on when gRPC cancels its call",
-    InjectorConnection._run,
+    DeliveryConnection._run,
     'why = "gRPC has cancelled the call"',
     "raise",
     seeds=0,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from millwheel.model.outbound import UnackedBatches
 from millwheel.sdk import error_texts
 from millwheel.worker.admission import DeliveryAdmission
 from millwheel.worker.interval import key_watermark_bounds
@@ -84,8 +85,8 @@ rewriting(
     "G15",
     "each sending of a batch has a token of its own",
     Outbox.take_ready,
-    "shipment.used or shipment.token <= last",
-    "shipment.token <= last",
+    "batch.used or batch.token <= last",
+    "batch.token <= last",
     seeds=20,
     test="tests/interval/test_productions.py"
     "::test_g15_what_goes_on_after_a_refusal_for_want_of_room_is_sent_under_numbers_of_its_own_4_1",
@@ -96,9 +97,9 @@ rewriting(
     "late-answers-restore",
     "G1",
     "what was ACKed once stays ACKed, whatever a later answer leaves out",
-    Outbox.acknowledged,
-    "keep if shipment.waiting is None else shipment.waiting & keep",
-    "keep",
+    UnackedBatches.acknowledge,
+    "(set(range(before)) if batch.waiting is None else batch.waiting)",
+    "set(range(len(batch.keys)))",
     seeds=0,
     test="tests/interval/test_productions.py::test_g1_a_mark_never_passes_what_is_not_acked_however_batches_are_regrouped",
     why="seeds were not tried: the test shows it by itself, in seconds",

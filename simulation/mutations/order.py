@@ -44,9 +44,9 @@ def weak_ones_unordered() -> None:
     """A weak production does not contain its place in its sender's sequence."""
 
     def make(send: Any) -> Any:
-        def sending(self: Commits, shipment: Any, order: Any) -> Any:
-            made = send(self, shipment, order)
-            if shipment.opaque:
+        def sending(self: Commits, batch: Any, order: Any) -> Any:
+            made = send(self, batch, order)
+            if batch.opaque:
                 made.delivery.order = None
             return made
 
@@ -66,7 +66,7 @@ def those_behind_pass() -> None:
 
     def make(arrived: Any) -> Any:
         def passing(self: ArrivalOrder, delivery: Any, out: list[Any]) -> None:
-            sender = self._senders.get(delivery.sender.origin)
+            sender = self._senders.get(delivery.sender.name)
             if sender is not None:
                 sender.waiting = deque()
             arrived(self, delivery, out)
@@ -85,7 +85,7 @@ def those_behind_pass() -> None:
 )
 def moved_ones_stay() -> None:
     """Productions for a removed journal are regrouped only when their delivery is refused."""
-    replace(Outbox, "_make_way", lambda _: lambda self, shipments: None)
+    replace(Outbox, "_make_way", lambda _: lambda self, batches: None)
 
 
 @mutation(
@@ -99,7 +99,7 @@ def refused_ones_last() -> None:
 
     def make(begin: Any) -> Any:
         def backwards(self: Flow) -> None:
-            sent = {one for one in self.shipments if one.used}
+            sent = {one for one in self.batches if one.used}
             begin(self)
             self.waiting = deque(sorted(self.waiting, key=lambda one: one in sent))
 
@@ -151,11 +151,11 @@ def late_word_of_copies() -> None:
     """A late refusal of copies moves an outbound batch that waits to be sent ahead of the others."""
 
     def make(refused: Any) -> Any:
-        def first(self: Outbox, shipment: Any, indexes: Any) -> None:
-            if not shipment.sent:
-                shipment.flow.waiting.remove(shipment)
-                shipment.flow.waiting.appendleft(shipment)
-            refused(self, shipment, indexes)
+        def first(self: Outbox, batch: Any, indexes: Any) -> None:
+            if not batch.sent:
+                batch.flow.waiting.remove(batch)
+                batch.flow.waiting.appendleft(batch)
+            refused(self, batch, indexes)
 
         return first
 

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, cast
 import pytest
 
 from millwheel.client.report_stream import ReportStream
+from millwheel.model.backoff import Backoff
 from millwheel.model.keys import ALL_KEYS
-from millwheel.rpc.channel import Backoff, open_channel
+from millwheel.rpc.channel import open_channel
 from millwheel.rpc.failures import FailureCode, RequestError
 from millwheel.rpc.v1 import watermark_pb2 as pb
 from millwheel.rpc.v1.watermark_pb2_grpc import WatermarkServiceStub

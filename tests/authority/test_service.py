@@ -10,9 +10,9 @@ import pytest
 
 from millwheel.client.shards import ShardedWatermarks
 from millwheel.client.watermarks import WatermarkClient
+from millwheel.model.backoff import Backoff
 from millwheel.model.keys import ALL_KEYS, KeyInterval
 from millwheel.model.time import MAX_TIMESTAMP, MIN_TIMESTAMP
-from millwheel.rpc.channel import Backoff
 from millwheel.rpc.errors import from_rpc_error
 from millwheel.rpc.failures import FailureCode, RequestError
 from millwheel.rpc.v1 import common_pb2

@@ -11,8 +11,8 @@ import pytest
 from millwheel.config import Configuration, load
 from millwheel.coordination.contract import Put
 from millwheel.coordination.memory import MemoryCoordinator
+from millwheel.model.backoff import Backoff
 from millwheel.model.catalog_keys import topology_key, worker_key
-from millwheel.rpc.channel import Backoff
 from millwheel.server import startup
 from millwheel.server.backends import Backends, Tell
 from millwheel.server.daemon import run_daemon

@@ -168,7 +168,7 @@ class Worker(DeliveryServiceServicer):
             return [(number, NOT_OWNER, [])]
         refuse = 0 if self.calm else self.chance.choice([0, 0, 0, 3, 1_000])
         sender = Sender(
-            request.sender.origin,
+            request.sender.name,
             request.sender.sequencer,
             None,
             request.sender.computation,

@@ -22,10 +22,10 @@ from millwheel.client.injector import (
     InjectorError,
     InjectorSettings,
     Limits,
-    link,
 )
 from millwheel.model.time import MAX_TIMESTAMP
 from millwheel.rpc.channel import open_channel
+from millwheel.rpc.delivery_connection import DeliveryConnection
 from millwheel.rpc.v1 import delivery_pb2 as wire
 from millwheel.rpc.watermarks import WatermarkReport
 from millwheel.sdk.errors import UsageError
@@ -278,7 +278,10 @@ class _Connecting:
 
     async def __aexit__(self, *ended: object) -> None: ...
 
-    async def channel_ready(self) -> None:
+    def get_state(self, try_to_connect: bool = False) -> grpc.ChannelConnectivity:
+        return grpc.ChannelConnectivity.READY if self.ready.done() else grpc.ChannelConnectivity.CONNECTING
+
+    async def wait_for_state_change(self, last: grpc.ChannelConnectivity) -> None:
         await self.ready
 
     def stream_stream(self, *method: Any, **options: Any) -> Any:
@@ -294,12 +297,12 @@ class _Connecting:
 
 @pytest.mark.parametrize("turns", range(4))
 async def test_g8_a_link_that_is_closed_in_the_moment_in_which_it_connects_ends_5_2(
-    turns: int, monkeypatch: pytest.MonkeyPatch
+    turns: int,
 ) -> None:
     """The cancellation was lost in asyncio.wait_for, and whoever closed the injector waited for ever."""
     connecting = _Connecting()
-    monkeypatch.setattr(link, "open_channel", lambda address: connecting)
-    one = link.InjectorConnection("here:1", lambda send: wire.DeliverRequest(), MagicMock())
+    connect: Any = lambda address: connecting  # noqa: E731
+    one = DeliveryConnection[Any]("here:1", lambda send: wire.DeliverRequest(), MagicMock(), connect)
     await asyncio.sleep(0.01)
     connecting.ready.set_result(None)
     for _ in range(turns):
@@ -311,12 +314,12 @@ async def test_g8_a_link_that_is_closed_in_the_moment_in_which_it_connects_ends_
     assert done, "it goes on"
 
 
-async def test_g8_a_link_that_is_closed_reports_nothing_more(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_g8_a_link_that_is_closed_reports_nothing_more() -> None:
     """A worker registered again under its address. The end of the old link passed for that of the new one."""
     connecting, events = _Connecting(), MagicMock()
-    monkeypatch.setattr(link, "open_channel", lambda address: connecting)
+    connect: Any = lambda address: connecting  # noqa: E731
     connecting.ready.set_result(None)
-    one = link.InjectorConnection("here:1", lambda send: wire.DeliverRequest(), events)
+    one = DeliveryConnection[Any]("here:1", lambda send: wire.DeliverRequest(), events, connect)
     await until(lambda: events.connected.called)
     await one.close()
     events.disconnected.assert_not_called()
@@ -334,9 +337,9 @@ async def test_g8_a_link_whose_call_is_cancelled_by_grpc_connects_again(monkeypa
         await wait()
 
     monkeypatch.setattr(connecting, "read", read)
-    monkeypatch.setattr(link, "open_channel", lambda address: connecting)
+    connect: Any = lambda address: connecting  # noqa: E731
     connecting.ready.set_result(None)
-    one = link.InjectorConnection("here:1", lambda send: wire.DeliverRequest(), events)
+    one = DeliveryConnection[Any]("here:1", lambda send: wire.DeliverRequest(), events, connect)
     await until(lambda: events.connected.call_count == 2)
     events.disconnected.assert_called_once()
     await one.close()
@@ -346,10 +349,10 @@ async def test_a_link_that_cannot_connect_says_so(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The time of an attempt that failed passed for the time of a healthy stream, and was never logged."""
-    monkeypatch.setattr(link, "open_channel", lambda address: _Connecting())
-    monkeypatch.setattr(link, "_CONNECT_SECONDS", 0.002)
-    monkeypatch.setattr(link, "_HEALTHY_SECONDS", 0.001)
-    one = link.InjectorConnection("here:1", lambda send: wire.DeliverRequest(), MagicMock())
+    monkeypatch.setattr("millwheel.rpc.delivery_connection._CONNECT_SECONDS", 0.002)
+    monkeypatch.setattr("millwheel.rpc.delivery_connection._HEALTHY_SECONDS", 0.001)
+    connect: Any = lambda address: _Connecting()  # noqa: E731
+    one = DeliveryConnection[Any]("here:1", lambda send: wire.DeliverRequest(), MagicMock(), connect)
     await until(lambda: "no connection within" in caplog.text)
     await one.close()
 

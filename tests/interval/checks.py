@@ -41,7 +41,8 @@ def check_quiet(world: World) -> None:
         assert not intake.line
         assert not intake.blocked
         assert not intake.ready
-        assert (outbox.records, outbox.bytes, len(outbox), len(outbox.pending)) == (0, 0, 0, 0), owner.journal
+        unacked = outbox.unacked
+        assert (unacked.records, unacked.bytes, len(outbox), len(unacked.held)) == (0, 0, 0, 0), owner.journal
         assert state.dedup.pending_ids == 0
         assert state.sealed == state.committed
         assert len(state.timers[False]) == len(state.timers[True]) == 0

@@ -81,13 +81,13 @@ class Owner:
         refused, self.refused = self.refused, {}
         full, self.full = self.full, set()
         for token in sorted(refused):
-            indexes, shipment = refused[token], self.outbox.get(token)
-            if shipment is None:
+            indexes, batch = refused[token], self.outbox.get(token)
+            if batch is None:
                 continue
             if indexes is None:
                 self.outbox.refuse(token, token in full)
             else:
-                self.outbox.copies_refused(shipment, indexes)
+                self.outbox.copies_refused(batch, indexes)
         self.outbox.go_on()
         self.send()
 

@@ -54,12 +54,12 @@ def test_g13_timers_that_are_due_together_produce_no_more_than_the_outbox_takes_
     solo = windows(40)
     solo.watermark(1_000)
     solo.commit_all()
-    assert solo.state.outbox.records <= 3 + 2 * 2
+    assert solo.state.outbox.unacked.records <= 3 + 2 * 2
     assert solo.output <= 100
     fired: list[str] = []
     while values := acked(solo):
         fired += values
-        assert solo.state.outbox.records <= 3 + 2 * 2
+        assert solo.state.outbox.unacked.records <= 3 + 2 * 2
         solo.commit_all()
     assert fired == [f"k{number:02} 1" for number in range(40)]
     assert solo.output == 1_000
@@ -80,7 +80,7 @@ def test_g13_wall_timers_too_wait_for_a_full_outbox_4_6() -> None:
     solo.commit_all()
     assert solo.state.timer_count == timers
     while acked(solo):
-        assert solo.state.outbox.records <= 3 + 2 * 2
+        assert solo.state.outbox.unacked.records <= 3 + 2 * 2
         solo.commit_all()
     assert solo.state.timer_count == 0
 
@@ -148,7 +148,7 @@ def test_g13_a_timer_that_fails_does_not_let_the_others_fire_into_a_full_outbox_
     solo.watermark(1_000)
     solo.commit_all()
     assert len(solo.state.failing.oldest(9)) == 1
-    assert solo.state.outbox.records <= 3 + 2 * 2
+    assert solo.state.outbox.unacked.records <= 3 + 2 * 2
 
 
 def test_g13_acks_that_are_to_be_journaled_do_not_let_timers_fire_into_a_full_outbox_6_1_3() -> None:
@@ -158,11 +158,11 @@ def test_g13_acks_that_are_to_be_journaled_do_not_let_timers_fire_into_a_full_ou
     solo.commit_all()
     solo.watermark(1_000)
     solo.commit_all()
-    most, sends = solo.state.outbox.records, list[SendDelivery]()
+    most, sends = solo.state.outbox.unacked.records, list[SendDelivery]()
     while sends := sends + solo.take(SendDelivery):
         solo.handle(Acknowledged(sends.pop(0).delivery.token))
         solo.commit_all()
-        most = max(most, solo.state.outbox.records)
+        most = max(most, solo.state.outbox.unacked.records)
     assert solo.state.timer_count == 0
     assert most <= 4 + 2 * 4
 

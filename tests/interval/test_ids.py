@@ -219,7 +219,7 @@ def test_g1_the_same_id_in_two_batches_makes_two_weak_productions_6_1_3() -> Non
 def test_g13_what_is_retired_is_forgotten_by_owners_and_by_those_that_take_over_6_1_1() -> None:
     spark = Sender("injector/in/spark", 1, None, INJECTOR)
     reported = CatalogChanged(
-        frozenset({INJECTOR}), ended_injectors=frozenset({OWN.origin}), ended_queries=frozenset("q")
+        frozenset({INJECTOR}), ended_injectors=frozenset({OWN.name}), ended_queries=frozenset("q")
     )
     solo = Solo(Seen())
     deliver(solo, PositionIds("in/p/0", 0, [1]), ["a"], 5)

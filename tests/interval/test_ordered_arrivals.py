@@ -153,9 +153,7 @@ def test_g13_what_waits_for_a_sequence_is_bounded_in_bytes_over_all_senders_6_1_
     solo = Solo(Keeps(), settings=IntervalSettings(queue_bytes=1_000))
     for number in range(1, 6):
         one = made(number, ("key", "x" * 400, 1), after=0, sequence=f"u.1.j{number}")
-        one.sender = replace(
-            one.sender, origin=f"u.1.j{number}", keys=KeyInterval(bytes([number]), bytes([number + 1]))
-        )
+        one.sender = replace(one.sender, name=f"u.1.j{number}", keys=KeyInterval(bytes([number]), bytes([number + 1])))
         solo.handle(one)
     assert outcomes(solo) == [(3, FULL), (4, FULL), (5, FULL)]
     known(solo, "u.1.j1", "u.1.j2")
@@ -166,7 +164,7 @@ def test_g13_what_waits_for_a_sequence_is_bounded_in_bytes_over_all_senders_6_1_
 def from_sender(number: int, *records: tuple[str, str, int], origin: str, **more: Any) -> Delivery:
     """The same as ``made``, sent by the interval with this letter."""
     one = made(number, *records, sequence=f"u.1.{origin}", **more)
-    one.sender = replace(one.sender, origin=f"u.1.{origin}", keys=KeyInterval(origin.encode(), (origin + "z").encode()))
+    one.sender = replace(one.sender, name=f"u.1.{origin}", keys=KeyInterval(origin.encode(), (origin + "z").encode()))
     return one
 
 
@@ -239,7 +237,7 @@ def test_g13_at_a_full_log_senders_that_hold_the_watermark_come_one_by_one_4_3()
         log.handle(Delivery(LOG, JOURNAL, STREAM, sender, ids, [b""], [b"x" * size], [400], number, None, order))
 
     def answered() -> list[Any]:
-        found = [(one.delivery.sender.origin, one.delivery.token, one.outcome) for one in log.answers]
+        found = [(one.delivery.sender.name, one.delivery.token, one.outcome) for one in log.answers]
         log.answers.clear()
         return found
 

@@ -13,7 +13,7 @@ from millwheel.model.keys import ALL_KEYS
 from millwheel.rpc.v1.delivery_pb2 import DeliveryOutcome
 from millwheel.worker.arrivals import Admission, ArrivalOrder
 from millwheel.worker.dedup import PositionIds, Sender
-from millwheel.worker.interval.flows import INDEX_BITS, Shipment
+from millwheel.worker.interval.flows import INDEX_BITS, ProductionBatch
 from millwheel.worker.interval.outbox import Outbox
 from millwheel.worker.messages import Acknowledge, Delivery, DeliveryOrder, Instruction
 from tests.interval.order_world import OrderWorld
@@ -27,7 +27,7 @@ def row(position: int, key: str, stream: str = "s", stamp: int = 0) -> Any:
     return (position, b"p", stream, b"v", stamp, (("c", key.encode()),), b"")
 
 
-def positions(sent: list[tuple[Shipment, DeliveryOrder]]) -> list[list[int]]:
+def positions(sent: list[tuple[ProductionBatch, DeliveryOrder]]) -> list[list[int]]:
     return [one.positions for one, _ in sent]
 
 
@@ -36,7 +36,7 @@ def commits(outbox: Outbox) -> list[tuple[str, list[int]]]:
     return [(one.journal, [position >> INDEX_BITS for position in one.positions]) for one, _ in outbox.take_ready()]
 
 
-def delivery(one: Shipment, order: DeliveryOrder, sequencer: int = 1) -> Delivery:
+def delivery(one: ProductionBatch, order: DeliveryOrder, sequencer: int = 1) -> Delivery:
     return Delivery(
         "c", one.journal, one.stream, Sender("u.j1", sequencer, ALL_KEYS, "u"), PositionIds("u.j1", 0, one.positions),
         one.keys, one.values, one.timestamps, one.token, None, order,
@@ -160,8 +160,8 @@ class Pair:
             self.outbox.go_on()
         elif what == "restart":
             self.receivers[journal] = Receiver()
-            for shipment in [one for one in self.outbox if one.sent and one.journal == journal]:
-                self.again(shipment.token, full=False)
+            for batch in [one for one in self.outbox if one.sent and one.journal == journal]:
+                self.again(batch.token, full=False)
         else:
             self.version += 1
 
@@ -169,8 +169,8 @@ class Pair:
         self.outbox.release()
         for receiver in self.receivers.values():
             receiver.next = []
-        for shipment in [one for one in self.outbox if not one.journal.startswith(f"j{self.version}")]:
-            self.again(shipment.token, full=False)
+        for batch in [one for one in self.outbox if not one.journal.startswith(f"j{self.version}")]:
+            self.again(batch.token, full=False)
         for _ in range(200):
             self.outbox.go_on()
             self.send()
@@ -184,7 +184,7 @@ class Pair:
                     self.pass_on(0, lost=True)
             if not len(self.outbox):
                 return
-        raise AssertionError(f"shipments are stuck: {[(one.journal, one.positions) for one in self.outbox]}")
+        raise AssertionError(f"batches are stuck: {[(one.journal, one.positions) for one in self.outbox]}")
 
 
 STEPS = ["flow", "flow", "produce", "commit", "send", "pass", "first", "lose", "refuse", "put off", "settle"]
@@ -201,7 +201,7 @@ def test_g15_each_key_is_sent_its_productions_in_order_through_everything_4_1(st
     for found in pair.committed.values():
         assert [position >> INDEX_BITS for position in found] == sorted(position >> INDEX_BITS for position in found)
     assert sum(map(len, pair.committed.values())) == len({one for found in pair.committed.values() for one in found})
-    assert (pair.outbox.records, pair.outbox.bytes) == (0, 0)
+    assert (pair.outbox.unacked.records, pair.outbox.unacked.bytes) == (0, 0)
 
 
 def test_g15_what_waits_for_a_journal_that_is_no_more_goes_before_what_is_younger_7_1() -> None:
@@ -275,7 +275,7 @@ def test_g15_a_receiver_that_moves_after_it_refused_copies_gets_the_older_first_
 
 
 def test_g15_copies_refused_keep_their_place_among_other_streams_7_1() -> None:
-    """What had never been one shipment was put together, across another stream's."""
+    """What had never been one batch was put together, across another stream's."""
     where = {b"a": "j1", b"b": "j2"}
     outbox = Outbox(lambda consumer, key: where[key])
     made = [(3, "a", "s"), (4, "a", "s"), (5, "b", "s"), (6, "a", "t"), (7, "a", "s"), (8, "b", "s")]
@@ -344,7 +344,7 @@ def test_g15_a_receiver_that_knows_nothing_takes_what_begins_alone_4_1() -> None
 def test_g13_what_waits_behind_one_delivery_is_bounded_4_1() -> None:
     receiver = Receiver(next=[Admission.WAITS])
     for number in range(1, 100):
-        one = Shipment(number, "c", "s", "j", "")
+        one = ProductionBatch(number, "c", "s", "j", "")
         one.positions = [number]
         answers = receiver.arrive(delivery(one, DeliveryOrder(number, number - 1, 0)))
         assert [answer.outcome for answer in answers] == (
@@ -356,7 +356,7 @@ def test_g13_what_waits_behind_one_delivery_is_bounded_4_1() -> None:
 
 def test_g3_a_deposed_sender_is_refused_fig_12() -> None:
     receiver = Receiver()
-    one = Shipment(1, "c", "s", "j", "")
+    one = ProductionBatch(1, "c", "s", "j", "")
     receiver.arrive(delivery(one, DeliveryOrder(1, 0, 0), sequencer=2))
     (answer,) = receiver.arrive(delivery(one, DeliveryOrder(7, 0, 0), sequencer=1))
     assert answer.outcome == DeliveryOutcome.DELIVERY_OUTCOME_REFUSED_SEQUENCER

@@ -61,8 +61,8 @@ def test_g9_a_strong_production_is_sent_again_with_the_same_id_and_the_same_byte
     assert columns[0] == columns[1] == columns[2]
 
 
-def test_g1_a_mark_never_passes_a_record_of_a_sibling_shipment_after_a_part_is_acked() -> None:
-    """Of one commit's shipments the first in line was taken to hold the least position, which is not so once a part of
+def test_g1_a_mark_never_passes_a_record_of_a_sibling_batch_after_a_part_is_acked() -> None:
+    """Of one commit's batches the first in line was taken to hold the least position, which is not so once a part of
     it is ACKed. The mark then passed a record that its receiver had never got, and took for a duplicate: lost."""
     outbox = Outbox(lambda consumer, key: key.decode())
     rows: list[Any] = [
@@ -96,7 +96,7 @@ def test_g15_what_copies_were_refused_of_is_sent_again_as_a_whole_4_1() -> None:
     solo.handle(Acknowledged(token))
     assert solo.take(SendDelivery) == [], "what is said of the first sending comes too late"
     solo.handle(Acknowledged(second.delivery.token))
-    assert (len(solo.state.outbox), solo.state.outbox.records, solo.state.outbox.bytes) == (0, 0, 0)
+    assert (len(solo.state.outbox), solo.state.outbox.unacked.records, solo.state.outbox.unacked.bytes) == (0, 0, 0)
 
 
 def test_g15_what_goes_on_after_a_refusal_for_want_of_room_is_sent_under_numbers_of_its_own_4_1() -> None:
@@ -143,32 +143,33 @@ def test_g1_a_mark_never_passes_what_is_not_acked_however_batches_are_regrouped(
     outbox.add([(n, b"p", "s", b"v" * n, n, (("c", b"%d" % (n % 2)),), b"") for n in range(12)])
     left = set(range(12))
     for what, which, indexes in steps:
-        shipments = list(outbox)
-        if not shipments:
+        batches = list(outbox)
+        if not batches:
             break
-        shipment = shipments[which % len(shipments)]
-        mine = {shipment.positions[index] for index in shipment.indexes()}
-        chosen = {index for index in indexes if index < len(shipment.positions)}
+        batch = batches[which % len(batches)]
+        mine = {batch.positions[index] for index in batch.indexes()}
+        chosen = {index for index in indexes if index < len(batch.positions)}
         if what == "ack":
-            outbox.acknowledged(shipment.token, sorted(chosen))
-            left -= mine - {shipment.positions[index] for index in chosen}
+            outbox.acknowledged(batch.token, sorted(chosen))
+            left -= mine - {batch.positions[index] for index in chosen}
         elif what == "refuse":
-            outbox.copies_refused(shipment, chosen)
+            outbox.copies_refused(batch, chosen)
         else:
             owner["of"] += "x"
             outbox.take_ready()
-            outbox.refuse(shipment.token, full=False)
+            outbox.refuse(batch.token, full=False)
             outbox.go_on()
             outbox.take_ready()
         positions = sorted(one.positions[index] for one in outbox for index in one.indexes())
         assert positions == sorted(left)
-        assert outbox.records == len(left)
-        assert outbox.bytes == sum(len(blob) for one in outbox for blob in (*one.values, *one.keys)), "all that is held"
+        assert outbox.unacked.records == len(left)
+        blobs = [blob for one in outbox for blob in (*one.values, *one.keys)]
+        assert outbox.unacked.bytes == sum(map(len, blobs)), "all that is held"
         assert outbox.mark("c", 99) == min(left, default=99)
-        assert outbox.pending.min() == min(left, default=MAX_TIMESTAMP)
+        assert outbox.unacked.held.min() == min(left, default=MAX_TIMESTAMP)
     for one in list(outbox):
         outbox.acknowledged(one.token, ())
-    assert (outbox.records, outbox.bytes) == (0, 0)
+    assert (outbox.unacked.records, outbox.unacked.bytes) == (0, 0)
 
 
 def test_g13_a_key_that_is_stuck_does_not_have_receivers_remember_every_id_since() -> None:
@@ -176,26 +177,26 @@ def test_g13_a_key_that_is_stuck_does_not_have_receivers_remember_every_id_since
     outbox = Outbox(lambda consumer, key: key.decode())
     for position in range(200):
         key = b"stuck" if position == 3 else b"fine"
-        (shipment,) = outbox.add([(position << 20, b"k", "s", b"v", 1, (("c", key),), b"")])
+        (batch,) = outbox.add([(position << 20, b"k", "s", b"v", 1, (("c", key),), b"")])
         if position != 3:
-            outbox.acknowledged(shipment.token, [])
+            outbox.acknowledged(batch.token, [])
     assert outbox.statement("c", 200 << 20, 0) == (3 << 20, [])
     assert outbox.statement("c", 200 << 20, 100 << 20) == (200 << 20, [3 << 20])
     outbox.add([(150 << 20, b"k", "s", b"v", 1, (("c", b"fine"),), b"")])
     assert outbox.statement("c", 200 << 20, 100 << 20) == (150 << 20, [3 << 20])
 
 
-def test_a_shipment_fits_a_message_also_after_a_takeover() -> None:
-    """All productions that a takeover found for one receiver made one shipment, however many they were."""
+def test_a_batch_fits_a_message_also_after_a_takeover() -> None:
+    """All productions that a takeover found for one receiver made one batch, however many they were."""
     outbox = Outbox(lambda consumer, key: "j")
     rows: list[Any] = [(n, b"k", "s", b"v" * 700_000, 1, (("c", b"k"),), b"") for n in range(9)]
-    shipments = outbox.add(rows)
-    assert max(sum(map(len, one.values)) for one in shipments) <= 2 << 20
-    assert [position for one in shipments for position in one.positions] == list(range(9))
-    assert outbox.bytes == 9 * 700_001
-    for one in shipments:
+    batches = outbox.add(rows)
+    assert max(sum(map(len, one.values)) for one in batches) <= 2 << 20
+    assert [position for one in batches for position in one.positions] == list(range(9))
+    assert outbox.unacked.bytes == 9 * 700_001
+    for one in batches:
         outbox.acknowledged(one.token, [])
-    assert (outbox.bytes, outbox.records) == (0, 0)
+    assert (outbox.unacked.bytes, outbox.unacked.records) == (0, 0)
 
 
 def weak(**options: Any) -> Solo:

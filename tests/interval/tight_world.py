@@ -182,7 +182,7 @@ class TightWorld(World):
     def _check_rest(self) -> None:
         state = self.current[self.journal].core.state
         assert [one.batches for one in self.upstreams] == [[], [], []]
-        assert (state.intake.records, state.outbox.records) == (0, 0)
+        assert (state.intake.records, state.outbox.unacked.records) == (0, 0)
         declared = min(one.declared for one in self.upstreams)
         assert (self.broadcast[INJECTOR], state.watermark) == (declared, declared), "nothing holds the watermark"
         if not self.late:

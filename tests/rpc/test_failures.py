@@ -9,7 +9,8 @@ from contextlib import suppress
 import pytest
 
 from millwheel.client.control import ControlClient
-from millwheel.rpc.channel import Backoff, open_channel, retrying
+from millwheel.model.backoff import Backoff
+from millwheel.rpc.channel import open_channel, retrying
 from millwheel.rpc.errors import abort, answering, calling
 from millwheel.rpc.failures import FailureCode, RequestError
 from millwheel.rpc.server import bind, create_server
@@ -176,12 +177,6 @@ async def test_a_taken_port_is_named() -> None:
             bind(server, port)
     assert bind(server, port) == f"127.0.0.1:{port}"
     await server.stop(None)
-
-
-def test_back_off_doubles_within_its_bounds() -> None:
-    backoff = Backoff(0.1, 1.0)
-    assert [backoff.delay(n, 1.0) for n in (1, 2, 3, 9, 999)] == [0.1, 0.2, 0.4, 1.0, 1.0]
-    assert backoff.delay(3, 0.0) == 0.2
 
 
 async def test_only_passing_failures_are_tried_again_and_not_for_ever() -> None:

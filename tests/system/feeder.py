@@ -138,7 +138,7 @@ class Feeder:
             journal=journal,
             stream=STREAM,
             sender=wire.Sender(
-                origin=f"injector/{STREAM}/{PROCESS}", sequencer=self.sequencer, computation=f"injector/{STREAM}"
+                name=f"injector/{STREAM}/{PROCESS}", sequencer=self.sequencer, computation=f"injector/{STREAM}"
             ),
             keys=[row[1] for row in rows],
             values=[row[2] for row in rows],

@@ -42,7 +42,7 @@ class RawInjector:
             consumer=self.consumer,
             journal=self.journal,
             stream=self.stream,
-            sender=wire.Sender(origin=self.origin, sequencer=self.sequencer, computation=f"injector/{self.stream}"),
+            sender=wire.Sender(name=self.origin, sequencer=self.sequencer, computation=f"injector/{self.stream}"),
             keys=keys,
             values=values,
             timestamps_us=[1_000_000] * len(keys),

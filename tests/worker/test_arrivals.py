@@ -47,7 +47,7 @@ class Receiver:
                 return Admission.NO_ROOM
             self.looked_up.append(delivery)
         if admission is Admission.TAKEN:
-            self.taken.append((delivery.sender.origin, delivery.token))
+            self.taken.append((delivery.sender.name, delivery.token))
         return admission
 
     def arrives(self, delivery: Delivery, *plan: Admission) -> list[Any]:
@@ -62,7 +62,7 @@ class Receiver:
         delivery = self.looked_up.pop(index)
         self.room.leave(delivery)
         if admission is Admission.TAKEN:
-            self.taken.append((delivery.sender.origin, delivery.token))
+            self.taken.append((delivery.sender.name, delivery.token))
         out: list[Any] = []
         self.order.settled(delivery, admission, out)
         return [one.outcome for one in out]
@@ -121,16 +121,16 @@ def test_g8_small_deliveries_do_not_keep_a_large_one_out_6_1_1() -> None:
     receiver = Receiver(4 * SIZE)
     receiver.arrives(made("small", 1, 0), Admission.WAITS)
     assert receiver.arrives(made("large", 1, 0, records=4), Admission.WAITS) == []
-    assert receiver.looked_up[-1].sender.origin == "small", "it was refused"
+    assert receiver.looked_up[-1].sender.name == "small", "it was refused"
     receiver.arrives(made("other", 1, 0), Admission.WAITS)
     receiver.answers(Admission.TAKEN)
     assert len(receiver.room) == 0, "room is kept for the large one"
     receiver.arrives(made("large", 2, 0, records=4), Admission.WAITS)
-    assert [one.sender.origin for one in receiver.looked_up] == ["large"]
+    assert [one.sender.name for one in receiver.looked_up] == ["large"]
     receiver.arrives(made("other", 2, 0), Admission.WAITS)
     receiver.answers(Admission.TAKEN)
     receiver.arrives(made("other", 3, 0), Admission.WAITS)
-    assert [one.sender.origin for one in receiver.looked_up] == ["other"]
+    assert [one.sender.name for one in receiver.looked_up] == ["other"]
 
 
 def test_g8_what_leaves_the_room_that_is_kept_enters_6_1_1() -> None:
@@ -142,7 +142,7 @@ def test_g8_what_leaves_the_room_that_is_kept_enters_6_1_1() -> None:
     assert len(receiver.room) == 0
     receiver.arrives(made("other", 2, 0, records=2), Admission.WAITS)
     receiver.arrives(made("refused", 2, 0, records=2), Admission.WAITS)
-    assert [one.sender.origin for one in receiver.looked_up] == ["other", "refused"]
+    assert [one.sender.name for one in receiver.looked_up] == ["other", "refused"]
 
 
 def test_g8_room_is_not_kept_for_a_sender_that_is_gone_6_1_1() -> None:
@@ -169,7 +169,7 @@ def test_g8_room_is_not_kept_for_a_sender_that_has_nothing_to_wait_for_6_1_1(end
     receiver.answers(Admission.TAKEN)
     receiver.arrives(made("known", 3, 1, records=4), end)
     receiver.arrives(made("large", 1, 0, records=3), Admission.WAITS)
-    assert [one.sender.origin for one in receiver.looked_up] == ["large"]
+    assert [one.sender.name for one in receiver.looked_up] == ["large"]
 
 
 def test_g8_what_follows_a_refused_delivery_does_not_lose_its_place_6_1_1() -> None:
@@ -191,11 +191,11 @@ def test_g8_room_that_is_kept_for_the_gone_lapses_though_others_wait_6_1_1() -> 
     receiver.answers(Admission.TAKEN)
     for number in (1, 2):
         receiver.arrives(made("small", number, 0, records=2), Admission.WAITS)
-        assert [one.sender.origin for one in receiver.looked_up] == ["small"]
+        assert [one.sender.name for one in receiver.looked_up] == ["small"]
         receiver.arrives(made("large", number, 0, records=3), Admission.WAITS)
         if len(receiver.looked_up) == 1:
             receiver.answers(Admission.TAKEN)
-    assert [one.sender.origin for one in receiver.looked_up] == ["small", "large"]
+    assert [one.sender.name for one in receiver.looked_up] == ["small", "large"]
 
 
 def test_g8_room_is_kept_for_a_sender_that_comes_as_often_as_others_6_1_1() -> None:
@@ -206,7 +206,7 @@ def test_g8_room_is_kept_for_a_sender_that_comes_as_often_as_others_6_1_1() -> N
         receiver.arrives(made("other", number, 0), Admission.WAITS)
     receiver.answers(Admission.TAKEN)
     receiver.arrives(made("large", 9, 0, records=4), Admission.WAITS)
-    assert [one.sender.origin for one in receiver.looked_up] == ["large"]
+    assert [one.sender.name for one in receiver.looked_up] == ["large"]
 
 
 def test_g8_more_senders_than_are_remembered_do_not_keep_room_when_they_are_gone_6_1_1() -> None:
@@ -221,7 +221,7 @@ def test_g8_more_senders_than_are_remembered_do_not_keep_room_when_they_are_gone
             visits += 1
             assert visits < 9, "its place is not remembered, and theirs are for ever"
             receiver.arrives(made("other", visits, 0), Admission.WAITS)
-    assert receiver.looked_up[-1].sender.origin == "other"
+    assert receiver.looked_up[-1].sender.name == "other"
 
 
 def test_g8_a_delivery_larger_than_the_bound_waits_for_its_look_up_alone_6_1_1() -> None:
@@ -273,7 +273,7 @@ class ArrivalModel(RuleBasedStateMachine):
         looked_up = self.receiver.looked_up
         delivery = looked_up[index % len(looked_up)]
         self.receiver.answers(admission, *plan, index=index % len(looked_up))
-        sender = self.receiver.order._senders.get(delivery.sender.origin)
+        sender = self.receiver.order._senders.get(delivery.sender.name)
         if sender is not None:
             expected = sender.waiting[-1].token if sender.waiting else sender.taken
             assert sender.last == expected
@@ -293,7 +293,7 @@ class ArrivalModel(RuleBasedStateMachine):
             self.receiver.answers(Admission.TAKEN)
         for visit in (1, 2):
             self.receiver.arrives(made("c", visit, 0, records=5), Admission.WAITS)
-        assert [one.sender.origin for one in self.receiver.looked_up] == ["c"]
+        assert [one.sender.name for one in self.receiver.looked_up] == ["c"]
 
     @invariant()
     def nothing_is_kept_without_need(self) -> None:

@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from millwheel.rpc.channel import open_channel
+from millwheel.rpc.deliveries import encode_delivery
 from millwheel.rpc.server import bind, create_server
 from millwheel.rpc.v1 import delivery_pb2 as wire
 from millwheel.rpc.v1 import delivery_pb2_grpc
@@ -17,7 +18,6 @@ from millwheel.worker.shell.delivery_service import DeliveryService
 from millwheel.worker.shell.host import CoreHost
 from millwheel.worker.shell.peers import PeerConnection
 from millwheel.worker.shell.runloop import RunQueue
-from millwheel.worker.shell.wire import encode_delivery
 from tests.patience import patience
 from tests.worker.doubles import FlakyStore, ScriptedCore, World, delivery, until
 

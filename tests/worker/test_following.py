@@ -9,6 +9,7 @@ import pytest
 
 from millwheel.coordination.contract import PrefixSnapshot, Put
 from millwheel.coordination.memory import MemoryCoordinator
+from millwheel.model.backoff import Backoff
 from millwheel.model.catalog import Catalog
 from millwheel.model.catalog_keys import worker_key
 from millwheel.model.keys import ALL_KEYS, KeyInterval
@@ -25,7 +26,7 @@ async def test_g8_an_error_does_not_end_the_following_of_the_catalog(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """It ended the task without a word: the worker never received an assignment again."""
-    monkeypatch.setattr("millwheel.worker.shell.follower._RETRY_SECONDS", 0.01)
+    monkeypatch.setattr("millwheel.worker.shell.follower._BACKOFF", Backoff(0.01, 0.01))
 
     class Odd(MemoryCoordinator):
         errors = 1

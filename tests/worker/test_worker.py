@@ -255,7 +255,7 @@ async def test_g8_what_waits_for_code_begins_when_that_is_there_7_1(tmp_path: Pa
         return made.data
 
     one = Worker(WorkerSettings("w1", "here:1", tmp_path), FlakyStore(), MemoryCoordinator(), Quiet(), fetch)
-    one._again_after = 60.0
+    one._failures = 1_000
     code = topology_pb2.CodeReference(digest=made.digest, entry_point=made.entry_point)
     spec = topology_pb2.TopologySpec(name="late", code=code, computations=[topology_pb2.ComputationSpec(name="c")])
     record = catalog.TopologyRecord(spec=spec, state=catalog.TOPOLOGY_STATE_RUNNING)

@@ -27,9 +27,9 @@ docs/decisions/0002-duplicates.md states the contract with the caller. If exactl
 (6.1.3), the core calls none of this.
 """
 
+from millwheel.model.deliveries import ID_BYTES, BatchIds, DeliveryIds, OpaqueIds, PositionIds, Sender, split_ids
 from millwheel.worker.dedup.dedup import Dedup, DedupCounts
 from millwheel.worker.dedup.delta import IdDelta
-from millwheel.worker.dedup.ids import ID_BYTES, BatchIds, DeliveryIds, OpaqueIds, PositionIds, Sender, split_ids
 from millwheel.worker.dedup.segments import SegmentSealed
 from millwheel.worker.dedup.snapshot import DedupSnapshot
 from millwheel.worker.dedup.verdict import CheckOutcome, DedupError, DeliveryVerdict, Resolution

@@ -6,13 +6,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from millwheel.model.deliveries import DeliveryIds, OpaqueIds, PositionIds, Sender
 from millwheel.model.keys import KeyInterval
 from millwheel.model.time import MAX_TIMESTAMP, MIN_TIMESTAMP
 from millwheel.rpc.watermarks import INJECTOR_PREFIX
 from millwheel.store.contract import TERMINAL_SEQUENCER
 from millwheel.worker.dedup.batches import BatchSource
 from millwheel.worker.dedup.delta import IdDelta
-from millwheel.worker.dedup.ids import DeliveryIds, OpaqueIds, PositionIds, Sender
 from millwheel.worker.dedup.opaque import OpaqueSource
 from millwheel.worker.dedup.positions import PositionSource
 from millwheel.worker.dedup.segments import SegmentSealed
@@ -100,7 +100,7 @@ class Dedup:
 
         ``keys`` and ``timestamps`` are the records' columns. Nothing becomes pending if the outcome is not JUDGED.
         """
-        if not self._tables.sequencers.is_current(sender.origin, sender.sequencer) and not self._accept(sender):
+        if not self._tables.sequencers.is_current(sender.name, sender.sequencer) and not self._accept(sender):
             return self._refuse(CheckOutcome.REFUSED_SEQUENCER, len(keys))
         if isinstance(ids, PositionIds):
             verdict = self._check_positions(ids, keys, sender)
@@ -115,11 +115,11 @@ class Dedup:
 
     def _accept(self, sender: Sender) -> bool:
         keys, known = sender.keys, self._tables.sequencers
-        span: Span = sender.origin if keys is None else (keys.start, keys.end)
+        span: Span = sender.name if keys is None else (keys.start, keys.end)
         if known.highest(sender.computation, span) > sender.sequencer:
             return False
         self._learn("" if keys is None else sender.computation, span, sender.sequencer)
-        known.remember_current(sender.origin, sender.sequencer)
+        known.remember_current(sender.name, sender.sequencer)
         return True
 
     def _learn(self, computation: str, span: Span, sequencer: int) -> None:
@@ -146,8 +146,8 @@ class Dedup:
         if source is None or not source.covered():
             if sender.keys is not None:
                 return DeliveryVerdict(CheckOutcome.UNKNOWN_SEQUENCE, len(keys))
-            source = self._tables.admit(ids.sequence, sender.origin)
-            self._news.admitted.append((ids.sequence, sender.origin))
+            source = self._tables.admit(ids.sequence, sender.name)
+            self._news.admitted.append((ids.sequence, sender.name))
         verdict = DeliveryVerdict(CheckOutcome.JUDGED, len(ids.positions))
         verdict._ids = ids.positions
         verdict._source = source

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import Any, Final
 
-from millwheel.worker.dedup.ids import split_ids
+from millwheel.model.deliveries import split_ids
 from millwheel.worker.dedup.sequencers import SequencerRow
 from millwheel.worker.dedup.verdict import DedupError
 

@@ -15,8 +15,8 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 
+from millwheel.model.deliveries import PositionIds
 from millwheel.model.keys import KeyInterval
-from millwheel.worker.dedup.ids import PositionIds
 from millwheel.worker.dedup.pending import PendingIds
 from millwheel.worker.dedup.verdict import DeliveryVerdict
 

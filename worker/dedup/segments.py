@@ -21,7 +21,7 @@ from typing import Final
 
 from rbloom import Bloom
 
-from millwheel.worker.dedup.ids import split_ids
+from millwheel.model.deliveries import split_ids
 
 __all__ = ["Front", "IdSegment", "SegmentCache", "SegmentSealed", "dump_halves", "halves", "load_halves"]
 

@@ -8,9 +8,9 @@ from typing import Any, Final
 
 import msgspec
 
+from millwheel.model.deliveries import split_ids
 from millwheel.model.keys import KeyInterval
 from millwheel.worker.dedup.delta import FORMAT, decode_positions, decode_sequencer, encode_positions
-from millwheel.worker.dedup.ids import split_ids
 from millwheel.worker.dedup.opaque import OpaqueSource
 from millwheel.worker.dedup.positions import PositionRange, PositionSource
 from millwheel.worker.dedup.tables import Tables

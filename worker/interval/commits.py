@@ -34,7 +34,7 @@ from millwheel.worker.dedup import OpaqueIds, PositionIds, Sender
 from millwheel.worker.interval.checkpoint import Checkpointer
 from millwheel.worker.interval.divided import divide
 from millwheel.worker.interval.entry import ProductionRow, encode
-from millwheel.worker.interval.flows import Shipment
+from millwheel.worker.interval.flows import ProductionBatch
 from millwheel.worker.interval.holds import Hold
 from millwheel.worker.interval.intake import DeliveryReceipt
 from millwheel.worker.interval.parts import PART_BYTES
@@ -160,17 +160,17 @@ class Commits:
         size = batch.size + self.state.scope.produced_bytes + sum(len(encoded) for _, encoded in changed)
         if sealed is None:
             sealed = sealer.seal(self._runner.take_batch(), changed, duplicates, stored_first=False)
-            shipments = sealed.shipments
+            outbound = sealed.outbound
             self._line.append((sealed, self.state.elapsed + self.state.program.options.straggler_delay))
         elif sealed.size + size > MAX_ENTRY_BYTES:
             return False
         else:
-            shipments = sealer.join(sealed, self._runner.take_batch(), changed, duplicates)
+            outbound = sealer.join(sealed, self._runner.take_batch(), changed, duplicates)
         sealed.size += size
         self._line_records += records
-        for shipment in shipments:
-            sealed.unacked.add(shipment.token)
-            shipment.awaited = sealed.unacked
+        for one in outbound:
+            sealed.unacked.add(one.token)
+            one.awaited = sealed.unacked
         out.extend(self._send_ready())
         return True
 
@@ -238,8 +238,8 @@ class Commits:
         return rows, holds
 
     def _outbox_rows(self, token: int) -> list[ProductionRow]:
-        shipment = self.state.outbox.get(token)
-        return [] if shipment is None else list(self.state.outbox.rows_of(shipment))
+        outbound = self.state.outbox.get(token)
+        return [] if outbound is None else list(self.state.outbox.rows_of(outbound))
 
     def appended(self, commit: int) -> list[Instruction]:
         """The entry is in the journal: ACK the senders, send productions and release holds."""
@@ -292,34 +292,34 @@ class Commits:
 
     def _send_ready(self) -> list[Instruction]:
         """Send all outbound batches that may be sent now."""
-        return [self._send(shipment, order) for shipment, order in self.state.outbox.take_ready()]
+        return [self._send(outbound, order) for outbound, order in self.state.outbox.take_ready()]
 
-    def _send(self, shipment: Shipment, order: DeliveryOrder) -> SendDelivery:
+    def _send(self, outbound: ProductionBatch, order: DeliveryOrder) -> SendDelivery:
         """Build the delivery of an outbound batch, with this sender's current ACK mark."""
         state = self.state
         origin, sequencer, keys, computation = self._sender
         sender = Sender(origin, sequencer, keys, computation, state.holds.output, state.heard)
         ids: PositionIds | OpaqueIds
-        if shipment.opaque:
-            ids = OpaqueIds(shipment.opaque)
-        elif shipment.sequence:
+        if outbound.opaque:
+            ids = OpaqueIds(outbound.opaque)
+        elif outbound.sequence:
             # Siblings send under the same sequence. So this sender cannot state which positions of it are ACKed.
-            ids = PositionIds(shipment.sequence, 0, shipment.positions)
+            ids = PositionIds(outbound.sequence, 0, outbound.positions)
         else:
             otherwise, old = (state.committed + 1) << INDEX_BITS, (state.committed - _STUCK_AFTER_COMMITS) << INDEX_BITS
-            mark, unacked = state.outbox.statement(shipment.consumer, otherwise, old)
-            ids = PositionIds(origin, mark, shipment.positions, unacked)
+            mark, unacked = state.outbox.statement(outbound.consumer, otherwise, old)
+            ids = PositionIds(origin, mark, outbound.positions, unacked)
         return SendDelivery(
             Delivery(
-                shipment.consumer,
-                shipment.journal,
-                shipment.stream,
+                outbound.consumer,
+                outbound.journal,
+                outbound.stream,
                 sender,
                 ids,
-                shipment.keys,
-                shipment.values,
-                shipment.timestamps,
-                shipment.token,
+                outbound.keys,
+                outbound.values,
+                outbound.timestamps,
+                outbound.token,
                 None,
                 order,
             )
@@ -328,21 +328,21 @@ class Commits:
     def acknowledged(self, token: int, remaining: Sequence[int]) -> list[Instruction]:
         """A receiver has ACKed an outbound batch, except for the indexes ``remaining``."""
         state = self.state
-        shipment = state.outbox.get(token)
-        if shipment is None:
+        outbound = state.outbox.get(token)
+        if outbound is None:
             return []
-        if shipment.opaque and shipment.awaited is None:
-            name, consumer = shipment.sequence, shipment.consumer
-            leaving = [(name, shipment.positions[i], consumer) for i in self._leaving(shipment, remaining)]
+        if outbound.opaque and outbound.awaited is None:
+            name, consumer = outbound.sequence, outbound.consumer
+            leaving = [(name, outbound.positions[i], consumer) for i in self._leaving(outbound, remaining)]
             if leaving:
-                self._acked.append((leaving, state.holds.open(shipment.held)))
+                self._acked.append((leaving, state.holds.open(outbound.held)))
         state.outbox.acknowledged(token, remaining)
         return self._send_ready()
 
     @staticmethod
-    def _leaving(shipment: Shipment, remaining: Sequence[int]) -> list[int]:
+    def _leaving(outbound: ProductionBatch, remaining: Sequence[int]) -> list[int]:
         keep = set(remaining)
-        return [index for index in shipment.indexes() if index not in keep]
+        return [index for index in outbound.indexes() if index not in keep]
 
     def resend(self, event: Resend) -> list[Instruction]:
         """Send what was not ACKed again, to the current owners of its keys."""
@@ -351,14 +351,14 @@ class Commits:
             outbox.begin_all()
             return self._send_ready()
         for token in event.tokens:
-            shipment = outbox.get(token)
-            if shipment is None:
+            outbound = outbox.get(token)
+            if outbound is None:
                 continue
             part = event.refused.get(token)
             if part is None:
                 outbox.refuse(token, token in event.full)
             else:
-                outbox.copies_refused(shipment, part)
+                outbox.copies_refused(outbound, part)
         outbox.go_on()
         return self._send_ready()
 

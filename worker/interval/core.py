@@ -393,7 +393,7 @@ class IntervalCore:
         state, firing = self.state, self._firing
         upto, waits = state.due_until(False), False
         if crowded and not (state.behind and state.has_holder):
-            pending = state.outbox.pending.min()
+            pending = state.outbox.unacked.held.min()
             waits = pending <= state.holds.min_stated()
             if waits:
                 upto = min(upto, pending - 1)

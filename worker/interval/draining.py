@@ -83,7 +83,7 @@ class DrainingCore(IntervalCore):
 
     def _held(self) -> tuple[int, HoldKind.ValueType]:
         """Output watermark = the oldest pending production. Plus infinity after the last one."""
-        pending = self.state.outbox.pending.min()
+        pending = self.state.outbox.unacked.held.min()
         if pending < MAX_TIMESTAMP:
             return pending, HoldKind.HOLD_KIND_PRODUCTION
         return int(MAX_TIMESTAMP), HoldKind.HOLD_KIND_INPUT

@@ -7,6 +7,7 @@ from asyncio import CancelledError, Future
 from enum import Enum
 from typing import Any, Final
 
+from millwheel.model.backoff import Backoff
 from millwheel.model.time import Timestamp, format_timestamp
 from millwheel.sdk.context import Production
 from millwheel.sdk.dead_letters import DeadLetter
@@ -92,7 +93,7 @@ class Failures:
 
     def retry_at(self, attempts: int, now: int) -> int:
         """When a retry is due after ``attempts`` failures, with ``now`` a time of ``elapsed``."""
-        return now + min(self.policy.max_backoff, self.policy.initial_backoff << min(attempts - 1, 40))
+        return now + int(Backoff(self.policy.initial_backoff, self.policy.max_backoff).step(attempts))
 
     def note(
         self,

@@ -1,8 +1,8 @@
 """Outbound batches, and ordered flows: the order in which they reach one journal (sections 6.1.1, 6.1.2; G15).
 
-An *outbound batch* (``Shipment``) has productions for one journal, as columns. All outbound batches that an interval
-sends to one journal form one *flow*. Each sending has a number, and states the number that the receiver must have
-accepted before it. A receiver refuses a sending that is out of order.
+An *outbound batch* (``ProductionBatch``) has productions for one journal, as columns. All outbound batches that an
+interval sends to one journal form one *flow*. Each sending has a number, and states the number that the receiver must
+have accepted before it. A receiver refuses a sending that is out of order.
 
 After a refusal the flow halts. It continues later from the refused outbound batch if the receiver had no room.
 Otherwise it continues from the oldest outbound batch that is not ACKed (docs/decisions/0020-order.md).
@@ -14,10 +14,11 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 from typing import Final
 
+from millwheel.model.outbound import OutboundBatch
 from millwheel.model.time import MAX_TIMESTAMP
 from millwheel.worker.messages import DeliveryOrder
 
-__all__ = ["INDEX_BITS", "Flow", "Shipment"]
+__all__ = ["INDEX_BITS", "Flow", "ProductionBatch"]
 
 _FIRST_WINDOW_BATCHES: Final = 1
 """Outbound batches that are sent first after a refusal. The number doubles each time the receiver accepts them."""
@@ -30,58 +31,43 @@ are 2^39 commit numbers: 17 years at a thousand per second.
 """
 
 _MAX_BATCH_RECORDS: Final = 8_192
-_SHIPMENT_BYTES: Final = 1 << 20
+_MAX_BATCH_BYTES: Final = 1 << 20
 """An outbound batch takes no more records at this number or size. It fits into one message (at most 2 MiB)."""
 
 
-class Shipment:
-    """An outbound batch: records of one stream for one interval of one consumer.
-
-    ``waiting`` has the indexes that are not ACKed. None: no record is ACKed. ``token`` is the number of the current
-    sending. Each resend gets a new token.
-    """
+class ProductionBatch(OutboundBatch):
+    """An outbound batch of one stream. ``token`` is the number of the current sending. Each resend gets a new one."""
 
     __slots__ = (
         "after",
         "age",
         "awaited",
-        "bytes",
         "committed",
         "consumer",
         "first",
         "flow",
-        "held",
         "journal",
-        "keys",
         "opaque",
         "positions",
         "producers",
         "sent",
         "sequence",
         "stream",
-        "timestamps",
         "token",
         "used",
-        "values",
-        "waiting",
     )
 
     def __init__(self, token: int, consumer: str, stream: str, journal: str, sequence: str) -> None:
+        super().__init__()
         self.token = token
         self.sequence = sequence
         """The parent's journal that numbered the records. Empty: the interval's own journal did."""
         self.consumer = consumer
         self.stream = stream
         self.journal = journal
-        self.keys: list[bytes] = []
-        self.values: list[bytes] = []
-        self.timestamps: list[int] = []
         self.positions: list[int] = []
         self.producers: list[bytes] = []
         self.opaque: list[bytes] = []
-        self.waiting: set[int] | None = None
-        self.bytes = 0
-        self.held = 0
         self.first = 0
         """The least position that is not ACKed."""
         self.sent = False
@@ -98,17 +84,9 @@ class Shipment:
         """The age of its sequence: a parent's sequence sorts before its children's."""
         self.flow: Flow
 
-    def indexes(self) -> Iterable[int]:
-        """The indexes of records that are not ACKed."""
-        return range(len(self.keys)) if self.waiting is None else sorted(self.waiting)
-
-    def count(self) -> int:
-        """The number of records that are not ACKed."""
-        return len(self.keys) if self.waiting is None else len(self.waiting)
-
     def room(self) -> bool:
         """Whether another record fits."""
-        return len(self.keys) < _MAX_BATCH_RECORDS and self.bytes < _SHIPMENT_BYTES
+        return len(self.keys) < _MAX_BATCH_RECORDS and self.bytes < _MAX_BATCH_BYTES
 
     def compact(self) -> None:
         """Drop the records that are ACKed.
@@ -129,12 +107,8 @@ class Shipment:
 
     def measure(self) -> None:
         """Compute the least timestamp and position of the records that are not ACKed."""
-        stamps, positions = self.timestamps, self.positions
-        if self.waiting is None:
-            self.held, self.first = min(stamps), positions[0]
-        else:
-            self.held = min(stamps[index] for index in self.waiting)
-            self.first = positions[min(self.waiting)]
+        super().measure()
+        self.first = self.positions[0 if self.waiting is None else min(self.waiting)]
 
 
 class Flow:
@@ -150,20 +124,20 @@ class Flow:
         "_asked",
         "_refused",
         "_window",
+        "batches",
         "consumer",
         "halted",
         "journal",
         "last",
-        "shipments",
         "waiting",
     )
 
     def __init__(self, consumer: str, journal: str) -> None:
         self.consumer = consumer
         self.journal = journal
-        self.shipments: dict[Shipment, None] = {}
+        self.batches: dict[ProductionBatch, None] = {}
         """The outbound batches that are not ACKed: sent, waiting, or not committed yet."""
-        self.waiting: deque[Shipment] = deque()
+        self.waiting: deque[ProductionBatch] = deque()
         self.last = 0
         """The number of the last sending, which the next one follows. 0: the next one starts the flow."""
         self.halted = 0
@@ -183,12 +157,12 @@ class Flow:
     @property
     def refused(self) -> bool:
         """Whether the refused sending is known, or no longer matters because it is not under way any more."""
-        return self._refused is not None or not any(one.sent and one.token == self.halted for one in self.shipments)
+        return self._refused is not None or not any(one.sent and one.token == self.halted for one in self.batches)
 
-    def refuse(self, shipment: Shipment, full: bool) -> None:
+    def refuse(self, batch: ProductionBatch, full: bool) -> None:
         """Register that the sending was refused or lost. ``full``: the only reason is that the receiver had no room."""
-        if self._refused is None or shipment.token < self._refused[0]:
-            self._refused = shipment.token, full
+        if self._refused is None or batch.token < self._refused[0]:
+            self._refused = batch.token, full
 
     def answered(self, token: int) -> bool:
         """Register that the receiver accepted that sending. Returns whether more can be sent now."""
@@ -205,10 +179,10 @@ class Flow:
         if refused is None:
             return False
         token, full = refused
-        first = next((one for one in self.shipments if one.sent and one.token == token), None)
+        first = next((one for one in self.batches if one.sent and one.token == token), None)
         if not full or first is None:
             return True
-        again = sorted((one for one in self.shipments if one.sent and one.token >= token), key=_token)
+        again = sorted((one for one in self.batches if one.sent and one.token >= token), key=_token)
         for one in again:
             one.sent = False
         self.waiting.extendleft(reversed(again))
@@ -218,7 +192,7 @@ class Flow:
 
     def begin(self) -> None:
         """Send everything that is not ACKed, from the oldest outbound batch."""
-        due = [one for one in self.shipments if one.committed]
+        due = [one for one in self.batches if one.committed]
         due.sort(key=_order)
         again = False
         for one in due:
@@ -233,28 +207,28 @@ class Flow:
     def _narrow(self) -> None:
         self._asked, self._window = 0, _FIRST_WINDOW_BATCHES
 
-    def next_round(self) -> list[tuple[Shipment, bool]]:
+    def next_round(self) -> list[tuple[ProductionBatch, bool]]:
         """The outbound batches to send now, in order, each with whether the receiver must confirm it at once."""
-        waiting, shipments = self.waiting, self.shipments
-        while waiting and (waiting[0] not in shipments or waiting[0].sent):
+        waiting, batches = self.waiting, self.batches
+        while waiting and (waiting[0] not in batches or waiting[0].sent):
             waiting.popleft()
         if self.blocked or not waiting:
             return []
         if not self._window or len(waiting) <= self._window:
             # Nothing is left behind these, so the flow has no window from here on.
             self._window = 0
-            taken = [one for one in waiting if one in shipments]
+            taken = [one for one in waiting if one in batches]
             waiting.clear()
             return [(one, False) for one in taken]
         taken = []
         while waiting and len(taken) < self._window:
             one = waiting.popleft()
-            if one in shipments:
+            if one in batches:
                 taken.append(one)
         last = taken[-1]
         return [(one, one is last) for one in taken]
 
-    def orders(self, taken: Iterable[tuple[Shipment, bool]]) -> Iterator[tuple[Shipment, DeliveryOrder]]:
+    def orders(self, taken: Iterable[tuple[ProductionBatch, bool]]) -> Iterator[tuple[ProductionBatch, DeliveryOrder]]:
         """Assign each sending its place in the flow. The tokens of the outbound batches are the numbers, and rise."""
         chosen = list(taken)
         if len(chosen) == 1 and not self.waiting:
@@ -262,7 +236,7 @@ class Flow:
             one.after, one.sent, self.last = self.last, True, one.token
             yield one, DeliveryOrder(one.token, one.after, one.held)
             return
-        behind = [one for one in self.waiting if one in self.shipments]
+        behind = [one for one in self.waiting if one in self.batches]
         pending = min((one.held for one in behind), default=int(MAX_TIMESTAMP))
         streams = {one.stream for one in behind}
         least: list[tuple[int, frozenset[str]]] = []
@@ -277,9 +251,9 @@ class Flow:
             yield one, DeliveryOrder(one.token, one.after, held, tuple(sorted(others)), asks)
 
 
-def _order(shipment: Shipment) -> tuple[int, int]:
-    return shipment.age, shipment.first
+def _order(batch: ProductionBatch) -> tuple[int, int]:
+    return batch.age, batch.first
 
 
-def _token(shipment: Shipment) -> int:
-    return shipment.token
+def _token(batch: ProductionBatch) -> int:
+    return batch.token

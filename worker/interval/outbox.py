@@ -1,8 +1,8 @@
 """The productions of one interval that their consumers have not ACKed (sections 6.1.1, 6.1.2).
 
-Productions travel in *outbound batches* (``Shipment``): columns of records of one sequence, one stream, one consumer
-and one of the consumer's intervals. The sequence is usually the interval's own journal. Productions inherited by a
-split or merge keep the parent's sequence, because receivers know them by it.
+Productions travel in *outbound batches* (``ProductionBatch``): columns of records of one sequence, one stream, one
+consumer and one of the consumer's intervals. The sequence is usually the interval's own journal. Productions inherited
+by a split or merge keep the parent's sequence, because receivers know them by it.
 
 An outbound batch is kept until each of its records is ACKed. After any failure it is sent again with the same ids and
 the same bytes (G9). The outbound batches for one journal form a *flow*, which keeps them in order (G15).
@@ -16,12 +16,12 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final
 
-from millwheel.model.watermarks import MinTracker
+from millwheel.model.outbound import UnackedBatches
 from millwheel.worker.interval.entry import InheritedRow, ProductionRow
-from millwheel.worker.interval.flows import INDEX_BITS, Flow, Shipment
+from millwheel.worker.interval.flows import INDEX_BITS, Flow, ProductionBatch
 from millwheel.worker.messages import DeliveryOrder
 
-__all__ = ["Outbox", "Shipment"]
+__all__ = ["Outbox", "ProductionBatch"]
 
 _MAX_STUCK_RECORDS: Final = 64
 """Maximum stuck records per consumer that are stated one by one. Receivers can then still forget younger ids."""
@@ -43,7 +43,6 @@ class Outbox:
 
     Invariants:
 
-    - ``pending`` holds the least timestamp of every outbound batch.
     - Positions rise within an outbound batch.
     - ``_firsts`` has, by consumer, the first position of every outbound batch, and possibly outdated ones.
     - ``mark(consumer)`` never exceeds the position of a record of that consumer that is not ACKed.
@@ -59,10 +58,10 @@ class Outbox:
     def __init__(self, locate: Callable[[str, bytes], str]) -> None:
         self._locate = locate
         self._next_token = 1
-        self._shipments: dict[int, Shipment] = {}
-        self._by_consumer: dict[str, dict[int, Shipment]] = {}
+        self._batches: dict[int, ProductionBatch] = {}
+        self._by_consumer: dict[str, dict[int, ProductionBatch]] = {}
         """Outbound batches of the own sequence."""
-        self._inherited: dict[int, Shipment] = {}
+        self._inherited: dict[int, ProductionBatch] = {}
         """Outbound batches of parents' sequences."""
         self._firsts: dict[str, list[tuple[int, int]]] = {}
         self._flows: dict[str, dict[str, Flow]] = {}
@@ -71,17 +70,15 @@ class Outbox:
         """Flows that may have something to send."""
         self._halted: dict[Flow, None] = {}
         """Flows with a refused sending."""
-        self._uncommitted: list[Shipment] = []
-        self.pending = MinTracker()
-        self.records = 0
-        self.bytes = 0
-        """Size of the outbound batches. Each counts completely until its last record is ACKed."""
+        self._uncommitted: list[ProductionBatch] = []
+        self.unacked = UnackedBatches[ProductionBatch]()
+        """Totals over all outbound batches."""
 
-    def __iter__(self) -> Iterator[Shipment]:
-        return iter(self._shipments.values())
+    def __iter__(self) -> Iterator[ProductionBatch]:
+        return iter(self._batches.values())
 
     def __len__(self) -> int:
-        return len(self._shipments)
+        return len(self._batches)
 
     @property
     def has_uncommitted(self) -> bool:
@@ -93,43 +90,45 @@ class Outbox:
         """The number of outbound batches of parents' sequences that are not ACKed."""
         return len(self._inherited)
 
-    def get(self, token: int) -> Shipment | None:
+    def get(self, token: int) -> ProductionBatch | None:
         """The outbound batch with that token. None: it is ACKed, or was sent again under another token."""
-        return self._shipments.get(token)
+        return self._batches.get(token)
 
     def unawaited(self, token: int) -> None:
         """Register that no commit waits for the ACK of that outbound batch any more."""
-        shipment = self._shipments.get(token)
-        if shipment is not None:
-            shipment.awaited = None
+        batch = self._batches.get(token)
+        if batch is not None:
+            batch.awaited = None
 
     # Adding productions.
 
-    def add(self, rows: Iterable[ProductionRow], sequence: str = "", *, committed: bool = True) -> list[Shipment]:
+    def add(
+        self, rows: Iterable[ProductionRow], sequence: str = "", *, committed: bool = True
+    ) -> list[ProductionBatch]:
         """Add productions of one sequence, by increasing position. Returns their outbound batches, not sent yet.
 
         ``committed`` False: they must not be sent before ``release``.
         """
-        shipments = self._group(rows, sequence)
-        for one in shipments:
+        batches = self._group(rows, sequence)
+        for one in batches:
             self._insert(one)
             one.committed = committed
-        self._make_way(shipments)
-        for one in shipments:
+        self._make_way(batches)
+        for one in batches:
             self._enter(one)
-        return shipments
+        return batches
 
-    def _make_way(self, shipments: Iterable[Shipment]) -> None:
+    def _make_way(self, batches: Iterable[ProductionBatch]) -> None:
         """Regroup older outbound batches of the same consumers if their keys may have moved."""
-        for consumer, journal in {(one.consumer, one.journal) for one in shipments}:
+        for consumer, journal in {(one.consumer, one.journal) for one in batches}:
             flows = self._flows.get(consumer, _NO_FLOWS)
             nowhere = flows.get("")
-            if journal not in flows or (journal and nowhere is not None and nowhere.shipments):
+            if journal not in flows or (journal and nowhere is not None and nowhere.batches):
                 self._look_for_moves(consumer)
 
-    def _group(self, rows: Iterable[ProductionRow], sequence: str) -> list[Shipment]:
-        groups: dict[tuple[str, str, str], Shipment] = {}
-        made: list[Shipment] = []
+    def _group(self, rows: Iterable[ProductionRow], sequence: str) -> list[ProductionBatch]:
+        groups: dict[tuple[str, str, str], ProductionBatch] = {}
+        made: list[ProductionBatch] = []
         locate = self._locate
         age, beyond = _age(sequence), 0
         for position, producer, stream, value, timestamp, targets, opaque in rows:
@@ -138,63 +137,61 @@ class Outbox:
                 _close_commit(groups)
             for consumer, key in targets:
                 group = (consumer, stream, locate(consumer, key))
-                shipment = groups.get(group)
-                if shipment is None or not shipment.room():
-                    shipment = groups[group] = Shipment(self._next_token, consumer, stream, group[2], sequence)
-                    shipment.age = age
+                batch = groups.get(group)
+                if batch is None or not batch.room():
+                    batch = groups[group] = ProductionBatch(self._next_token, consumer, stream, group[2], sequence)
+                    batch.age = age
                     self._next_token += 1
-                    made.append(shipment)
-                shipment.bytes += len(value) + len(key)
-                shipment.keys.append(key)
-                shipment.values.append(value)
-                shipment.timestamps.append(timestamp)
-                shipment.positions.append(position)
-                shipment.producers.append(producer)
+                    made.append(batch)
+                batch.bytes += len(value) + len(key)
+                batch.keys.append(key)
+                batch.values.append(value)
+                batch.timestamps.append(timestamp)
+                batch.positions.append(position)
+                batch.producers.append(producer)
                 if opaque:
-                    shipment.opaque.append(opaque)
+                    batch.opaque.append(opaque)
         return made
 
-    def _insert(self, shipment: Shipment) -> None:
-        shipment.measure()
-        self._list(shipment)
-        self.pending.add(shipment.held)
-        self.records += len(shipment.keys)
-        self.bytes += shipment.bytes
+    def _insert(self, batch: ProductionBatch) -> None:
+        batch.measure()
+        self._list(batch)
+        self.unacked.add(batch)
 
-    def _list(self, shipment: Shipment) -> None:
-        self._shipments[shipment.token] = shipment
-        if shipment.sequence:
-            self._inherited[shipment.token] = shipment
+    def _list(self, batch: ProductionBatch) -> None:
+        self._batches[batch.token] = batch
+        if batch.sequence:
+            self._inherited[batch.token] = batch
         else:
-            self._by_consumer.setdefault(shipment.consumer, {})[shipment.token] = shipment
-            self._note_first(shipment)
+            self._by_consumer.setdefault(batch.consumer, {})[batch.token] = batch
+            self._note_first(batch)
 
     def release(self) -> None:
         """Allow the sending of productions that were added before their commit was in the journal."""
         released, self._uncommitted = self._uncommitted, []
-        for shipment in released:
-            shipment.committed = True
-            shipment.flow.waiting.append(shipment)
-            self._eager[shipment.flow] = None
+        for batch in released:
+            batch.committed = True
+            batch.flow.waiting.append(batch)
+            self._eager[batch.flow] = None
 
     # Flows.
 
-    def _enter(self, shipment: Shipment) -> None:
+    def _enter(self, batch: ProductionBatch) -> None:
         """Append an outbound batch to the flow of its journal."""
-        flows = self._flows.get(shipment.consumer)
+        flows = self._flows.get(batch.consumer)
         if flows is None:
             self._forget_gone()
-            flows = self._flows[shipment.consumer] = {}
-        flow = flows.get(shipment.journal)
+            flows = self._flows[batch.consumer] = {}
+        flow = flows.get(batch.journal)
         if flow is None:
-            flow = flows[shipment.journal] = Flow(shipment.consumer, shipment.journal)
-        shipment.flow = flow
-        flow.shipments[shipment] = None
-        if shipment.committed:
-            flow.waiting.append(shipment)
+            flow = flows[batch.journal] = Flow(batch.consumer, batch.journal)
+        batch.flow = flow
+        flow.batches[batch] = None
+        if batch.committed:
+            flow.waiting.append(batch)
             self._eager[flow] = None
         else:
-            self._uncommitted.append(shipment)
+            self._uncommitted.append(batch)
 
     def _look_for_moves(self, consumer: str) -> None:
         """Regroup what waits for journals that no longer own its keys, before younger productions join a flow."""
@@ -203,7 +200,7 @@ class Outbox:
             return
         if len(flows) > _MAX_FLOWS:
             self._forget_empty(flows)
-        gone = [flow for flow in flows.values() if flow.shipments and self._moved(flow)]
+        gone = [flow for flow in flows.values() if flow.batches and self._moved(flow)]
         if gone:
             self._regroup(consumer, gone)
 
@@ -214,30 +211,30 @@ class Outbox:
         so each is checked.
         """
         if flow.journal:
-            one = next(iter(flow.shipments))
+            one = next(iter(flow.batches))
             return self._locate(flow.consumer, one.keys[0]) != flow.journal
-        return any(self._locate(flow.consumer, one.keys[i]) for one in flow.shipments for i in one.indexes())
+        return any(self._locate(flow.consumer, one.keys[i]) for one in flow.batches for i in one.indexes())
 
     def _regroup(self, consumer: str, gone: Sequence[Flow]) -> None:
         """Move what these flows contain to the journals that own its keys now, oldest first."""
         flows = self._flows[consumer]
-        moving: list[Shipment] = []
+        moving: list[ProductionBatch] = []
         for flow in gone:
-            moving += flow.shipments
+            moving += flow.batches
             del flows[flow.journal]
             self._eager.pop(flow, None)
             self._halted.pop(flow, None)
         uncommitted = list(self._uncommitted)
-        replaced: dict[Shipment, list[Shipment]] = {}
-        for shipment in sorted(moving, key=lambda one: (one.age, one.first)):
-            replaced[shipment] = self._replace(shipment)
-        self._uncommitted = [one for shipment in uncommitted for one in replaced.get(shipment, [shipment])]
+        replaced: dict[ProductionBatch, list[ProductionBatch]] = {}
+        for batch in sorted(moving, key=lambda one: (one.age, one.first)):
+            replaced[batch] = self._replace(batch)
+        self._uncommitted = [one for batch in uncommitted for one in replaced.get(batch, [batch])]
         for flow in {one.flow: None for fresh in replaced.values() for one in fresh}:
             self._begin(flow)
 
     def _forget_empty(self, flows: dict[str, Flow]) -> None:
         """Drop empty flows. A flow that is created again starts again, which is safe when everything is ACKed."""
-        for journal in [journal for journal, flow in flows.items() if not flow.shipments]:
+        for journal in [journal for journal, flow in flows.items() if not flow.batches]:
             flow = flows.pop(journal)
             self._halted.pop(flow, None)
             self._eager.pop(flow, None)
@@ -254,64 +251,63 @@ class Outbox:
             if not flows:
                 del self._flows[consumer]
 
-    def _replace(self, shipment: Shipment) -> list[Shipment]:
+    def _replace(self, batch: ProductionBatch) -> list[ProductionBatch]:
         """Replace an outbound batch by new ones, grouped by the current owners of its keys."""
-        fresh = self._group(list(self.rows_of(shipment)), shipment.sequence)
-        self.records -= shipment.count()
-        self._remove(shipment)
+        fresh = self._group(list(self.rows_of(batch)), batch.sequence)
+        self._remove(batch)
         for one in fresh:
             self._insert(one)
-            one.committed, one.awaited = shipment.committed, shipment.awaited
+            one.committed, one.awaited = batch.committed, batch.awaited
             if one.awaited is not None:
                 one.awaited.add(one.token)
             self._enter(one)
         return fresh
 
-    def take_ready(self) -> list[tuple[Shipment, DeliveryOrder]]:
+    def take_ready(self) -> list[tuple[ProductionBatch, DeliveryOrder]]:
         """The outbound batches to send now, in order, each under a token that was not used before."""
-        found: list[tuple[Shipment, DeliveryOrder]] = []
+        found: list[tuple[ProductionBatch, DeliveryOrder]] = []
         eager, self._eager = self._eager, {}
         for flow in eager:
             if taken := flow.next_round():
                 last = flow.last
-                for shipment, _ in taken:
-                    if shipment.used or shipment.token <= last:
-                        self._renew(shipment)
-                    last, shipment.used = shipment.token, True
+                for batch, _ in taken:
+                    if batch.used or batch.token <= last:
+                        self._renew(batch)
+                    last, batch.used = batch.token, True
                 found += flow.orders(taken)
         return found
 
-    def _renew(self, shipment: Shipment) -> None:
+    def _renew(self, batch: ProductionBatch) -> None:
         """Give the outbound batch a new token, so that answers to the earlier sending do not apply to this one."""
-        before = shipment.token
-        del self._shipments[before]
-        (self._inherited if shipment.sequence else self._by_consumer[shipment.consumer]).pop(before)
-        self.bytes -= shipment.bytes
-        shipment.compact()
-        self.bytes += shipment.bytes
-        shipment.token = self._next_token
+        before = batch.token
+        del self._batches[before]
+        (self._inherited if batch.sequence else self._by_consumer[batch.consumer]).pop(before)
+        size = batch.bytes
+        batch.compact()
+        self.unacked.resized(batch, size)
+        batch.token = self._next_token
         self._next_token += 1
-        self._list(shipment)
-        if shipment.awaited is not None:
-            shipment.awaited.discard(before)
-            shipment.awaited.add(shipment.token)
+        self._list(batch)
+        if batch.awaited is not None:
+            batch.awaited.discard(before)
+            batch.awaited.add(batch.token)
 
     def halt(self, token: int) -> None:
         """Stop the flow of a refused sending until that outbound batch is sent again."""
-        shipment = self._shipments.get(token)
-        if shipment is not None and shipment.sent:
-            shipment.flow.halted = token
-            self._halted[shipment.flow] = None
+        batch = self._batches.get(token)
+        if batch is not None and batch.sent:
+            batch.flow.halted = token
+            self._halted[batch.flow] = None
 
     def refuse(self, token: int, full: bool) -> None:
         """Register a sending that was refused or lost. ``go_on`` must follow.
 
         ``full``: the receiver refused it only because it had no room.
         """
-        shipment = self._shipments.get(token)
-        if shipment is not None and shipment.sent:
-            shipment.flow.refuse(shipment, full)
-            self._halted[shipment.flow] = None
+        batch = self._batches.get(token)
+        if batch is not None and batch.sent:
+            batch.flow.refuse(batch, full)
+            self._halted[batch.flow] = None
 
     def go_on(self) -> None:
         """Restart the flows with a refused sending, towards the current owners of their keys."""
@@ -319,7 +315,7 @@ class Outbox:
             if flow not in self._halted:
                 continue  # it was regrouped with another
             del self._halted[flow]
-            if flow.shipments and self._moved(flow):
+            if flow.batches and self._moved(flow):
                 self._look_for_moves(flow.consumer)
                 continue
             if flow.go_on():
@@ -341,73 +337,56 @@ class Outbox:
 
     # Answers of receivers.
 
-    def acknowledged(self, token: int, remaining: Sequence[int]) -> Shipment | None:
+    def acknowledged(self, token: int, remaining: Sequence[int]) -> ProductionBatch | None:
         """Register that all records except ``remaining`` are ACKed.
 
         Returns the outbound batch, or None if it is unknown.
         """
-        shipment = self._shipments.get(token)
-        if shipment is None:
+        batch = self._batches.get(token)
+        if batch is None:
             return None
-        if shipment.flow.answered(token):
-            self._eager[shipment.flow] = None
-        if not remaining:
-            self.records -= shipment.count()
-            self._remove(shipment)
-            shipment.waiting = set()
-            return shipment
-        before = shipment.count()
-        keep = set(remaining)
-        shipment.waiting = keep if shipment.waiting is None else shipment.waiting & keep
-        self.records -= before - shipment.count()
-        if not shipment.waiting:
-            self._remove(shipment)
-            return shipment
-        self._measure_again(shipment)
-        return shipment
+        if batch.flow.answered(token):
+            self._eager[batch.flow] = None
+        acked = set(batch.indexes()).difference(remaining) if remaining else None
+        if self.unacked.acknowledge(batch, acked):
+            self._remove(batch)
+        elif not batch.sequence:
+            self._note_first(batch)
+        return batch
 
-    def _measure_again(self, shipment: Shipment) -> None:
-        """Update the holds of an outbound batch after some of its records were ACKed."""
-        self.pending.remove(shipment.held)
-        shipment.measure()
-        self.pending.add(shipment.held)
-        if not shipment.sequence:
-            self._note_first(shipment)
-
-    def _note_first(self, shipment: Shipment) -> None:
-        shipments = self._by_consumer[shipment.consumer]
-        firsts = self._firsts.setdefault(shipment.consumer, [])
-        heapq.heappush(firsts, (shipment.first, shipment.token))
-        if len(firsts) > 2 * len(shipments) + _MAX_STUCK_RECORDS:
+    def _note_first(self, batch: ProductionBatch) -> None:
+        batches = self._by_consumer[batch.consumer]
+        firsts = self._firsts.setdefault(batch.consumer, [])
+        heapq.heappush(firsts, (batch.first, batch.token))
+        if len(firsts) > 2 * len(batches) + _MAX_STUCK_RECORDS:
             # The first entry may be stuck, with outdated entries behind it.
-            firsts[:] = [(one.first, one.token) for one in shipments.values()]
+            firsts[:] = [(one.first, one.token) for one in batches.values()]
             heapq.heapify(firsts)
 
-    def _remove(self, shipment: Shipment) -> None:
-        self.pending.remove(shipment.held)
-        self.bytes -= shipment.bytes
-        shipment.flow.shipments.pop(shipment, None)
-        if shipment.awaited is not None:
-            shipment.awaited.discard(shipment.token)
-        del self._shipments[shipment.token]
-        if shipment.sequence:
-            del self._inherited[shipment.token]
+    def _remove(self, batch: ProductionBatch) -> None:
+        self.unacked.remove(batch)
+        batch.flow.batches.pop(batch, None)
+        if batch.awaited is not None:
+            batch.awaited.discard(batch.token)
+        del self._batches[batch.token]
+        if batch.sequence:
+            del self._inherited[batch.token]
             return
-        siblings = self._by_consumer[shipment.consumer]
-        del siblings[shipment.token]
+        siblings = self._by_consumer[batch.consumer]
+        del siblings[batch.token]
         if not siblings:
-            del self._by_consumer[shipment.consumer], self._firsts[shipment.consumer]
+            del self._by_consumer[batch.consumer], self._firsts[batch.consumer]
 
     def mark(self, consumer: str, otherwise: int) -> int:
         """The ACK mark: every record for ``consumer`` below it is ACKed. ``otherwise`` if nothing is pending."""
         firsts = self._firsts.get(consumer)
         if firsts is None:
             return otherwise
-        shipments = self._by_consumer[consumer]
+        batches = self._by_consumer[consumer]
         while True:
             position, token = firsts[0]
-            shipment = shipments.get(token)
-            if shipment is not None and shipment.first == position:
+            batch = batches.get(token)
+            if batch is not None and batch.first == position:
                 return position
             heapq.heappop(firsts)
 
@@ -422,46 +401,46 @@ class Outbox:
             return mark, []
         stuck: list[int] = []
         beyond = otherwise
-        for shipment in self._by_consumer[consumer].values():
-            if shipment.first >= stuck_below:
-                beyond = min(beyond, shipment.first)
+        for batch in self._by_consumer[consumer].values():
+            if batch.first >= stuck_below:
+                beyond = min(beyond, batch.first)
                 continue
-            if len(stuck) + shipment.count() > _MAX_STUCK_RECORDS:
+            if len(stuck) + batch.count() > _MAX_STUCK_RECORDS:
                 return mark, []
-            stuck.extend(shipment.positions[index] for index in shipment.indexes())
+            stuck.extend(batch.positions[index] for index in batch.indexes())
         return beyond, sorted(position for position in stuck if position < beyond)
 
-    def copies_refused(self, shipment: Shipment, indexes: Iterable[int]) -> None:
+    def copies_refused(self, batch: ProductionBatch, indexes: Iterable[int]) -> None:
         """The receiver has accepted the sending, but refused the records ``indexes`` as copies of records that it has.
 
         The whole outbound batch is sent again, behind the last sending. The receiver has all of its records, so nothing
         has to wait for it. It is never divided, because its parts could change places when a flow restarts.
         """
-        flow = shipment.flow
-        if flow.answered(shipment.token):
+        flow = batch.flow
+        if flow.answered(batch.token):
             self._eager[flow] = None
-        if shipment.sent and not set(shipment.indexes()).isdisjoint(indexes):
-            shipment.sent = False
-            flow.waiting.append(shipment)
+        if batch.sent and not set(batch.indexes()).isdisjoint(indexes):
+            batch.sent = False
+            flow.waiting.append(batch)
             self._eager[flow] = None
 
     @staticmethod
-    def rows_of(shipment: Shipment) -> Iterator[ProductionRow]:
+    def rows_of(batch: ProductionBatch) -> Iterator[ProductionRow]:
         """The records that are not ACKed, as a journal stores them."""
-        for index in shipment.indexes():
+        for index in batch.indexes():
             yield (
-                shipment.positions[index],
-                shipment.producers[index],
-                shipment.stream,
-                shipment.values[index],
-                shipment.timestamps[index],
-                ((shipment.consumer, shipment.keys[index]),),
-                shipment.opaque[index] if shipment.opaque else b"",
+                batch.positions[index],
+                batch.producers[index],
+                batch.stream,
+                batch.values[index],
+                batch.timestamps[index],
+                ((batch.consumer, batch.keys[index]),),
+                batch.opaque[index] if batch.opaque else b"",
             )
 
     def snapshot(self) -> list[ProductionRow]:
         """Every production of the own sequence that is not ACKed, by increasing position, for a base part."""
-        rows = [row for one in self._shipments.values() if not one.sequence for row in self.rows_of(one)]
+        rows = [row for one in self._batches.values() if not one.sequence for row in self.rows_of(one)]
         rows.sort(key=lambda row: row[0])
         return rows
 
@@ -480,7 +459,7 @@ def _age(sequence: str) -> int:
     return int(number[0]) if number else 0
 
 
-def _close_commit(groups: dict[tuple[str, str, str], Shipment]) -> None:
+def _close_commit(groups: dict[tuple[str, str, str], ProductionBatch]) -> None:
     """Close groups at the end of a commit: those of a journal that received several outbound batches of this commit."""
     if len(groups) < 2:
         return

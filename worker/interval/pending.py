@@ -19,7 +19,7 @@ def pending_work(state: IntervalState) -> PendingWork:
     """
     sketch = TimestampSketch()
     sketch.add(state.intake.pending.items())
-    sketch.add((shipment.held, shipment.count()) for shipment in state.outbox)
+    sketch.add((outbound.held, outbound.count()) for outbound in state.outbox)
     sketch.add(state.holds.items())
     sketch.add(state.timers[False].times())
     # For a part of spilled timers only the first time is known.

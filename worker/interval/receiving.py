@@ -113,7 +113,7 @@ class Receiving(DeliveryAdmission):
             receipt.excluded = excluded
         if beyond:
             holds = receipt is not None and receipt.held <= self.state.inputs.value
-            self._turns.entered(delivery.sender.origin, min(delivery.timestamps), receipt if holds else None)
+            self._turns.entered(delivery.sender.name, min(delivery.timestamps), receipt if holds else None)
         return Admission.TAKEN
 
     def _ahead(self, delivery: Delivery, fresh: Sequence[int]) -> tuple[bool, Sequence[int]]:

@@ -13,7 +13,7 @@ from millwheel.sdk.errors import TooLargeError
 from millwheel.worker.dedup import IdDelta
 from millwheel.worker.interval.causal import causal_id
 from millwheel.worker.interval.entry import FORMAT, IntervalEntry, ProductionRow, TimerRow
-from millwheel.worker.interval.flows import Shipment
+from millwheel.worker.interval.flows import ProductionBatch
 from millwheel.worker.interval.holds import Hold
 from millwheel.worker.interval.intake import DeliveryReceipt
 from millwheel.worker.interval.runner import OpenCommit
@@ -41,7 +41,7 @@ class Sealed:
         "hold",
         "ids",
         "joined",
-        "shipments",
+        "outbound",
         "size",
         "stored_first",
         "timers",
@@ -56,7 +56,7 @@ class Sealed:
         self.entry: IntervalEntry | None = None
         self.consumed: list[tuple[DeliveryReceipt, list[int]]] = []
         self.ids: IdDelta | None = None
-        self.shipments: list[Shipment] = []
+        self.outbound: list[ProductionBatch] = []
         self.unacked: set[int] = set()
         """Tokens of the weak productions that the commit waits for (6.1.3)."""
         self.size = 0
@@ -127,19 +127,19 @@ class Sealer:
         """
         self.state.sealed += 1
         sealed = Sealed(self.state.sealed, stored_first, self.state.holds.open())
-        sealed.entry, sealed.shipments = self._apply(sealed, batch, changed, duplicates)
+        sealed.entry, sealed.outbound = self._apply(sealed, batch, changed, duplicates)
         if self.state.program.options.strong:
             sealed.entry = replace(sealed.entry, ids=self.take_ids(sealed))
         return sealed
 
     def join(
         self, sealed: Sealed, batch: OpenCommit, changed: list[tuple[bytes, bytes]], duplicates: int
-    ) -> list[Shipment]:
+    ) -> list[ProductionBatch]:
         """Add the batch to a queued commit that is not being appended yet. Returns the new outbound batches."""
         before = sealed.entry
         assert before is not None
-        entry, shipments = self._apply(sealed, batch, changed, duplicates)
-        sealed.shipments += shipments
+        entry, outbound = self._apply(sealed, batch, changed, duplicates)
+        sealed.outbound += outbound
         before.states.extend(entry.states)
         before.holds.extend(entry.holds)
         before.productions.extend(entry.productions)
@@ -156,7 +156,7 @@ class Sealer:
             wall=entry.wall,
             counts=tuple(map(sum, zip(before.counts, entry.counts, strict=True))),
         )
-        return shipments
+        return outbound
 
     def take_ids(self, sealed: Sealed) -> list[Any]:
         """The ids of the consumed records, for the entry. Ids consumed after this call go into a later entry."""
@@ -167,7 +167,7 @@ class Sealer:
 
     def _apply(
         self, sealed: Sealed, batch: OpenCommit, changed: list[tuple[bytes, bytes]], duplicates: int
-    ) -> tuple[IntervalEntry, list[Shipment]]:
+    ) -> tuple[IntervalEntry, list[ProductionBatch]]:
         """Apply the batch to the soft state as part of the commit.
 
         Returns its entry without ids, and its outbound batches.

@@ -149,7 +149,7 @@ class IntervalState:
         self.dedup = Dedup(config.keys, config.journal)
         self.cells = CellCache(self.settings.cache_bytes, evicted=False)
         self.outbox = Outbox(locate)
-        self.holds = Holds(self.intake.pending, self.outbox.pending)
+        self.holds = Holds(self.intake.pending, self.outbox.unacked.held)
         self.timers = {wall: TimerTable(self.holds, wall) for wall in (False, True)}
         self.spilled = SpilledTimers(self.holds)
         """Spilled timers: those that only the store holds."""
@@ -230,7 +230,7 @@ class IntervalState:
     def outbox_full(self) -> bool:
         """Whether productions without an ACK are at the limit. Then only what holds the watermark may run (G13)."""
         outbox, settings = self.outbox, self.settings
-        return outbox.records >= settings.outbox_records or outbox.bytes >= settings.outbox_bytes
+        return outbox.unacked.records >= settings.outbox_records or outbox.unacked.bytes >= settings.outbox_bytes
 
     @property
     def has_holder(self) -> bool:

@@ -78,11 +78,11 @@ def _record(state: IntervalState, value: int) -> str:
 
 
 def _production(state: IntervalState, value: int) -> str:
-    for shipment in islice(state.outbox, _LOOK):
-        if shipment.held == value:
-            index = min(shipment.indexes(), key=shipment.timestamps.__getitem__)
-            key = _shown(shipment.keys[index])
-            return f"key {key} of stream {shipment.stream!r} for consumer {shipment.consumer!r}"
+    for outbound in islice(state.outbox, _LOOK):
+        if outbound.held == value:
+            index = min(outbound.indexes(), key=outbound.timestamps.__getitem__)
+            key = _shown(outbound.keys[index])
+            return f"key {key} of stream {outbound.stream!r} for consumer {outbound.consumer!r}"
     return ""
 
 

@@ -76,7 +76,7 @@ class LogReceiving(DeliveryAdmission):
             receipt = LogReceipt(delivery, excluded)
             self._put(receipt, verdict, fresh)
         if beyond:
-            self._turns.entered(delivery.sender.origin, min(delivery.timestamps), receipt)
+            self._turns.entered(delivery.sender.name, min(delivery.timestamps), receipt)
         return Admission.TAKEN
 
     def _limit(self, delivery: Delivery) -> tuple[int, str] | None:

@@ -8,6 +8,8 @@ import random
 from collections.abc import Sequence
 from typing import Final, Protocol
 
+from millwheel.model.backoff import Backoff
+from millwheel.model.outbound import AnswerKind, answer_kind
 from millwheel.rpc.v1.delivery_pb2 import DeliveryOutcome
 from millwheel.worker.messages import Acknowledged, Halted, Refused, Resend
 from millwheel.worker.shell.host import CoreHost
@@ -16,9 +18,8 @@ __all__ = ["Channel", "LocalChannel", "answer"]
 
 log = logging.getLogger("millwheel.worker")
 
-_FIRST_RESEND_SECONDS: Final = 0.02
-_MAX_RESEND_SECONDS: Final = 1.0
-"""Seconds until refused batches are sent again. The delay doubles from refusal to refusal, with jitter."""
+_BACKOFF: Final = Backoff(0.02, 1.0)
+"""Seconds until refused batches are sent again."""
 
 _TELL_SECONDS: Final = 60.0
 """Minimum seconds between two log lines about continuing refusals."""
@@ -41,7 +42,8 @@ class LocalChannel:
         """The records to send again, for each batch: the indexes, or None for all."""
         self._full: set[int] = set()
         """Those of the batches that were refused for lack of room."""
-        self._delay = _FIRST_RESEND_SECONDS
+        self._failures = 0
+        """Resends in succession without an ACK between them."""
         self._timer: asyncio.TimerHandle | None = None
         self._tell_at = 0.0
 
@@ -51,7 +53,7 @@ class LocalChannel:
 
     def acknowledged(self, token: int, remaining: Sequence[int]) -> None:
         """The receiver has ACKed all records except ``remaining``."""
-        self._delay = _FIRST_RESEND_SECONDS
+        self._failures = 0
         self._host.post(Acknowledged(token, remaining))
 
     def later(self, token: int, why: str = "", indexes: Sequence[int] = (), *, full: bool = False) -> None:
@@ -64,11 +66,11 @@ class LocalChannel:
         if not indexes:
             self._host.post(Halted(token))
         if not self._refused:
-            self._timer = self._loop.call_later(self._delay * random.uniform(0.5, 1.5), self._resend)
-            if why and self._delay >= _MAX_RESEND_SECONDS and self._loop.time() >= self._tell_at:
+            self._failures += 1
+            self._timer = self._loop.call_later(_BACKOFF.delay(self._failures, random.random()), self._resend)
+            if why and _BACKOFF.step(self._failures) >= _BACKOFF.largest and self._loop.time() >= self._tell_at:
                 self._tell_at = self._loop.time() + _TELL_SECONDS
                 log.warning("journal %s: its deliveries are refused, and sent again: %s", self._host.journal, why)
-            self._delay = min(self._delay * 2, _MAX_RESEND_SECONDS)
         if full and token not in self._refused:
             self._full.add(token)
         elif not full:
@@ -78,7 +80,7 @@ class LocalChannel:
 
     def resend_now(self) -> None:
         """Resend now: intervals have moved, so refused batches are sent at once to the present owners of their keys."""
-        self._delay = _FIRST_RESEND_SECONDS
+        self._failures = 0
         if self._timer is not None and self._refused:
             self._timer.cancel()
             self._resend()
@@ -100,12 +102,13 @@ def answer(
     message: str,
 ) -> None:
     """Post a receiver's answer to the sending host."""
-    if outcome == DeliveryOutcome.DELIVERY_OUTCOME_ACKED:
+    kind = answer_kind(outcome)
+    if kind is AnswerKind.ACKED:
         channel.acknowledged(token, remaining)
-    elif outcome == DeliveryOutcome.DELIVERY_OUTCOME_REFUSED_SEQUENCER:
+    elif kind is AnswerKind.SUPERSEDED:
         host.post(Refused(token, f"a receiver refused the sequencer: {message}"))
     else:
-        if outcome == DeliveryOutcome.DELIVERY_OUTCOME_INVALID:
+        if kind is AnswerKind.INVALID:
             log.warning("journal %s: a batch was refused as invalid, and is sent again: %s", host.journal, message)
-        full = outcome == DeliveryOutcome.DELIVERY_OUTCOME_REFUSED_FULL
+        full = kind is AnswerKind.FULL
         channel.later(token, message, remaining if full else (), full=full and not remaining)

@@ -7,12 +7,12 @@ from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import Any, Final
 
+from millwheel.model.outbound import OutstandingSendings, answer_kind
+from millwheel.rpc.deliveries import decode_delivery
 from millwheel.rpc.errors import answering
 from millwheel.rpc.v1 import delivery_pb2 as wire
 from millwheel.rpc.v1.delivery_pb2_grpc import DeliveryServiceServicer
 from millwheel.worker.shell.host import CoreHost
-from millwheel.worker.shell.outstanding import OutstandingBatches
-from millwheel.worker.shell.wire import decode_delivery
 
 __all__ = ["DeliveryService"]
 
@@ -34,12 +34,12 @@ class _StreamChannel:
     def __init__(self) -> None:
         self._answers: deque[wire.DeliverResponse] = deque()
         self._news = asyncio.Event()
-        self._owed = OutstandingBatches()
+        self._outstanding = OutstandingSendings[int]()
         self._ended = False
 
     def taken(self, token: int, records: int) -> None:
         """A batch has arrived, and is outstanding until its last answer."""
-        self._owed.add(token, records)
+        self._outstanding.add(token, records, token)
 
     def ended(self) -> None:
         """No more batches will come."""
@@ -56,13 +56,13 @@ class _StreamChannel:
         else:
             response = wire.DeliverResponse(token=token, outcome=outcome, indexes=remaining, message=message)
             self._answers.append(response)
-        self._owed.answered(token, outcome, remaining)
+        self._outstanding.answered(token, answer_kind(outcome), remaining)
         self._news.set()
 
     async def next(self) -> wire.DeliverResponse | None:
         """The next message. None when the sender has closed its side and every batch is answered."""
         while not self._answers:
-            if self._ended and not self._owed:
+            if self._ended and not self._outstanding:
                 return None
             self._news.clear()
             await self._news.wait()

@@ -10,6 +10,7 @@ from contextlib import aclosing
 from typing import Final
 
 from millwheel.coordination.contract import CompactedError, Coordinator, CoordinatorUnavailableError
+from millwheel.model.backoff import Backoff
 from millwheel.model.catalog import Catalog
 from millwheel.model.catalog_keys import LOGS, TOPOLOGIES
 
@@ -17,7 +18,7 @@ __all__ = ["follow", "read_topologies"]
 
 log = logging.getLogger("millwheel.worker")
 
-_RETRY_SECONDS: Final = 0.5
+_BACKOFF: Final = Backoff(0.5, 0.5)
 
 
 async def read_topologies(coordinator: Coordinator) -> Catalog:
@@ -61,4 +62,4 @@ async def follow(coordinator: Coordinator, catalog: Catalog) -> AsyncIterator[No
         except Exception:
             # Without this the caller would stop for ever without notice. Read everything again instead.
             log.exception("the catalog cannot be followed, trying again")
-        await asyncio.sleep(_RETRY_SECONDS * random.uniform(0.5, 1.5))
+        await asyncio.sleep(_BACKOFF.delay(1, random.random()))

@@ -19,6 +19,7 @@ from typing import Any, Final, Protocol
 from weakref import WeakKeyDictionary
 
 from millwheel.coordination.contract import CoordinatorUnavailableError
+from millwheel.model.backoff import Backoff
 from millwheel.rpc.clock import wall_now
 from millwheel.rpc.v1.delivery_pb2 import DeliveryOutcome
 from millwheel.sdk.error_texts import error_message
@@ -77,8 +78,7 @@ __all__ = ["CoreHost", "HostPeers", "ServedCore"]
 
 log = logging.getLogger("millwheel.worker")
 
-_FIRST_RETRY_SECONDS: Final = 0.02
-_MAX_RETRY_SECONDS: Final = 2.0
+_BACKOFF: Final = Backoff(0.02, 2.0)
 """Seconds between repetitions of a call with an unknown outcome. The delay doubles each time, with jitter."""
 
 _MAX_SLEEP_SECONDS: Final = 30.0
@@ -360,14 +360,14 @@ class CoreHost:
 
     async def _until_certain(self, call: Callable[[], Awaitable[Any]]) -> Any:
         """Repeat a call until its outcome is known."""
-        delay = _FIRST_RETRY_SECONDS
+        failures = 0
         while True:
             try:
                 return await call()
             except (StoreUnavailableError, CoordinatorUnavailableError) as error:
                 log.warning("journal %s: trying again: %s", self.journal, error)
-                await asyncio.sleep(delay * random.uniform(0.5, 1.5))
-                delay = min(delay * 2, _MAX_RETRY_SECONDS)
+                failures += 1
+                await asyncio.sleep(_BACKOFF.delay(failures, random.random()))
 
     async def _open(self, fence: FenceJournal) -> None:
         try:

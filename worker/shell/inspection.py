@@ -85,7 +85,7 @@ class InspectionService(InspectionServiceServicer):
         if hold is not None:
             response.hold_us = hold
         response.pending_productions = sum(
-            shipment.producers[index] == request.key for shipment in state.outbox for index in shipment.indexes()
+            outbound.producers[index] == request.key for outbound in state.outbox for index in outbound.indexes()
         )
         blocked = state.intake.blocked.get(request.key)
         response.pending_records = len(blocked.items) if blocked is not None else 0
@@ -147,7 +147,7 @@ def status_of(core: IntervalCore) -> wire.GetIntervalStatusResponse:
         input_watermark_us=state.watermark,
         output_watermark_us=state.holds.output,
         queued_records=state.intake.records,
-        pending_productions=state.outbox.records,
+        pending_productions=state.outbox.unacked.records,
         timers=state.timer_count,
         cached_bytes=state.cells.bytes_held,
         stopped=core.stopped,

@@ -155,7 +155,7 @@ def _interval_load(one: Metered) -> wire.IntervalLoad:
         return load
     state = core.state
     load.queued_records = state.intake.records
-    load.pending_productions = state.outbox.records
+    load.pending_productions = state.outbox.unacked.records
     load.keys = len(state.cells)
     load.cached_bytes = state.cells.bytes_held
     load.independent = core.independent

@@ -151,7 +151,7 @@ def _figures(core: IntervalCore) -> Iterator[tuple[str, float]]:
     state = core.state
     yield "millwheel_owned_records", state.counts.records
     yield "millwheel_queued_records", state.intake.records
-    yield "millwheel_pending_productions", state.outbox.records
+    yield "millwheel_pending_productions", state.outbox.unacked.records
     yield "millwheel_timers", state.timer_count
     yield "millwheel_cache_bytes", state.cells.bytes_held
     yield "millwheel_blocked_keys", len(state.intake.blocked)

@@ -10,6 +10,7 @@ from contextlib import aclosing
 from types import MappingProxyType
 from typing import Final
 
+from millwheel.model.backoff import Backoff
 from millwheel.model.keys import KeyInterval
 from millwheel.worker.latest_watermarks import LatestWatermarks
 from millwheel.worker.messages import SenderWatermarks
@@ -21,7 +22,7 @@ log = logging.getLogger("millwheel.worker")
 Watermarks = Mapping[str, tuple[int, Sequence[tuple[KeyInterval | str, int]]]]
 """The broadcast value of each sender, and the new sequencers behind it."""
 
-_RETRY_SECONDS: Final = 2.0
+_BACKOFF: Final = Backoff(2.0, 2.0)
 
 
 class SenderWatch:
@@ -71,7 +72,7 @@ class SenderWatch:
                 await self._follow(senders)
             except Exception:
                 log.exception("low watermarks cannot be followed; trying again")
-            await asyncio.sleep(_RETRY_SECONDS * random.uniform(0.5, 1.5))
+            await asyncio.sleep(_BACKOFF.delay(1, random.random()))
 
     async def _follow(self, senders: frozenset[str]) -> None:
         async with aclosing(self._watch(sorted(senders))) as updates:  # type: ignore[type-var]

@@ -15,6 +15,7 @@ import grpc
 
 from millwheel.client.report_stream import PendingOf
 from millwheel.coordination.contract import Coordinator, CoordinatorError, DamagedValueError
+from millwheel.model.backoff import Backoff, jittered
 from millwheel.model.catalog import Catalog, Consumer, OwnedInterval, code_of, codes_of
 from millwheel.model.keys import KeyInterval
 from millwheel.rpc.clock import wall_now
@@ -47,6 +48,7 @@ from millwheel.worker.shell.hook_reports import HookReports
 from millwheel.worker.shell.host import CoreHost
 from millwheel.worker.shell.hosted import Hosted, Quarantined
 from millwheel.worker.shell.inspection import InspectionService
+from millwheel.worker.shell.internal_errors import RESTART_BACKOFF, InternalErrors
 from millwheel.worker.shell.key_failures import KeyFailures
 from millwheel.worker.shell.lineage import dead_journals, journal_lives
 from millwheel.worker.shell.load import LoadMeter, Metered
@@ -55,7 +57,6 @@ from millwheel.worker.shell.opening import ReadAhead
 from millwheel.worker.shell.preparing import RecordPreparer
 from millwheel.worker.shell.programs import Programs
 from millwheel.worker.shell.registration import Registration, WorkerIdTakenError
-from millwheel.worker.shell.restart_backoff import RestartBackoff
 from millwheel.worker.shell.routing import CatalogRouting
 from millwheel.worker.shell.runloop import RunQueue
 from millwheel.worker.shell.sending import DeliverySender
@@ -66,13 +67,13 @@ __all__ = ["Authority", "Worker", "WorkerSettings"]
 
 log = logging.getLogger("millwheel.worker")
 
-_FIRST_RETRY_SECONDS: Final = 0.25
-_MAX_RETRY_SECONDS: Final = 30.0
+_CATALOG_BACKOFF: Final = Backoff(0.25, 30.0)
+"""Seconds until the catalog is tried again."""
 """Seconds until the catalog is processed again after a step has failed. The delay doubles each time."""
 
 
-_SETTLED_AFTER_SECONDS: Final = 60.0
-"""Approximate seconds after the opening of an interval until its state of journals retired meanwhile is dropped."""
+_SETTLED_AFTER_SECONDS: Final = 90.0
+"""Maximum seconds after the opening of an interval until its state of journals retired meanwhile is dropped."""
 
 
 class Authority(Protocol):
@@ -153,14 +154,15 @@ class Worker:
         self._following: asyncio.Task[None] | None = None
         self._reconciling = asyncio.Lock()
         self._again: asyncio.TimerHandle | None = None
-        self._again_after = _FIRST_RETRY_SECONDS
+        self._failures = 0
+        """Attempts in succession to follow the catalog that left something out."""
         self._given_up: dict[tuple[str, int], str] = {}
         """The reason, by journal and sequencer. Under that sequencer the interval is not opened again."""
         self.quarantined: dict[tuple[str, int], Quarantined] = {}
         """The intervals among those given up that have a damaged stored value, by journal and sequencer."""
         self._unbuilt: dict[str, str] = {}
         """Why an interval cannot be run, by journal."""
-        self._mending = RestartBackoff()
+        self._errors = InternalErrors()
         self._ahead: ReadAhead = {}
         self._reported_retired: frozenset[str] = frozenset()
         self._computations: frozenset[str] = frozenset()
@@ -319,10 +321,10 @@ class Worker:
             self._again.cancel()
             self._again = None
         if done:
-            self._again_after = _FIRST_RETRY_SECONDS
+            self._failures = 0
             return
-        delay = self._again_after * random.uniform(0.5, 1.5)
-        self._again_after = min(_MAX_RETRY_SECONDS, self._again_after * 2)
+        self._failures += 1
+        delay = _CATALOG_BACKOFF.delay(self._failures, random.random())
         self._again = asyncio.get_running_loop().call_later(delay, lambda: self._background(self._catch_up()))
 
     async def _reconcile(self) -> bool:
@@ -441,7 +443,7 @@ class Worker:
 
     def _forget_dead_later(self, *hosted: Hosted) -> None:
         for one in hosted:
-            delay = _SETTLED_AFTER_SECONDS * random.uniform(0.5, 1.5)
+            delay = jittered(_SETTLED_AFTER_SECONDS, random.random())
             # Pass the names, not ``one``: the timer would keep a released interval in memory.
             place = (one.host.journal, one.sequencer)
             asyncio.get_running_loop().call_later(delay, self._forget_dead_now, *place)
@@ -572,11 +574,12 @@ class Worker:
 
     def _mend(self, journal: str) -> None:
         loop = asyncio.get_running_loop()
-        delay = self._mending.fault(journal, loop.time())
-        if delay is None:
+        errors = self._errors.fault(journal, loop.time())
+        if errors is None:
             log.error("interval %s: too many errors in succession: it stays down until this worker restarts", journal)
         else:
-            log.warning("interval %s: is opened again in %.0f s", journal, delay)
+            delay = RESTART_BACKOFF.delay(errors, random.random())
+            log.warning("interval %s: is opened again in %.1f s", journal, delay)
             loop.call_later(delay, self._registration.renew_from_scratch)
 
     def _background(self, work: Coroutine[Any, Any, None]) -> None:

@@ -25,12 +25,13 @@ from millwheel.client.injector.errors import (
     StreamDrainingError,
 )
 from millwheel.client.injector.ids import IdKind, IdScope
-from millwheel.client.injector.lanes import Flight, Lane, OutboundBatch
+from millwheel.client.injector.lanes import Flight, InjectedBatch, Lane
 from millwheel.client.injector.messages import Columns, Connect, Disconnect, Instruction, Limits
 from millwheel.client.injector.publication import Publication, Published
 from millwheel.client.injector.routing import ConsumerRouting, Route, StreamRouting
 from millwheel.client.injector.sending import OutboundBatches
 from millwheel.client.injector.unkeyed import UnkeyedHead, UnkeyedRecords, WaitingRecord
+from millwheel.model.outbound import AnswerKind, answer_kind
 from millwheel.model.sketch import TimestampSketch
 from millwheel.model.time import MAX_TIMESTAMP, MIN_TIMESTAMP
 from millwheel.rpc.v1.delivery_pb2 import DeliveryOutcome
@@ -38,11 +39,6 @@ from millwheel.rpc.watermarks import PendingWork
 from millwheel.sdk.errors import UsageError
 
 __all__ = ["InjectorCore"]
-
-_ACKED = DeliveryOutcome.DELIVERY_OUTCOME_ACKED
-_NOT_OWNER = DeliveryOutcome.DELIVERY_OUTCOME_NOT_OWNER
-_FULL = DeliveryOutcome.DELIVERY_OUTCOME_REFUSED_FULL
-_SUPERSEDED = DeliveryOutcome.DELIVERY_OUTCOME_REFUSED_SEQUENCER
 
 
 class InjectorCore:
@@ -100,7 +96,7 @@ class InjectorCore:
     @property
     def unacked_bytes(self) -> int:
         """The total size of the values in ``unacked``, in bytes."""
-        return self._sending.bytes + self.unkeyed.bytes
+        return self._sending.size + self.unkeyed.bytes
 
     def unacked_records(self) -> int:
         """Records that at least one consumer has not ACKed, each counted once."""
@@ -330,7 +326,7 @@ class InjectorCore:
             self.unkeyed.forget(name)
         out = self._connections(routing)
         lanes: dict[Lane, None] = {}
-        homeless: dict[tuple[str, IdScope], list[OutboundBatch]] = {}
+        homeless: dict[tuple[str, IdScope], list[InjectedBatch]] = {}
         for lane in self._sending.lanes():
             consumer = routing.consumers.get(lane.consumer)
             if consumer is None:
@@ -376,7 +372,7 @@ class InjectorCore:
         return [*map(Disconnect, gone), *map(Connect, new)]
 
     def _rehouse(
-        self, consumer: ConsumerRouting, scope: IdScope, batches: list[OutboundBatch], now: int, lanes: dict[Lane, None]
+        self, consumer: ConsumerRouting, scope: IdScope, batches: list[InjectedBatch], now: int, lanes: dict[Lane, None]
     ) -> None:
         """Move un-ACKed records of intervals that were split or merged to the queues of the new intervals."""
         rows = [
@@ -409,15 +405,14 @@ class InjectorCore:
         if flight is None or self.failed is not None:
             return []
         lane = flight.batch.lane
-        if outcome == _ACKED:
+        kind = answer_kind(outcome)
+        if kind is AnswerKind.ACKED:
             before = self._sending.records
             self._sending.acked(flight, indexes)
             self.acked += before - self._sending.records
-        elif outcome == _FULL:
-            self._sending.refused(flight, flight.resolve(indexes) if indexes else flight.open, now, full=True)
-        elif outcome == _NOT_OWNER:
-            self._sending.refused(flight, flight.open, now, full=False)
-        elif outcome == _SUPERSEDED:
+        elif kind is AnswerKind.FULL or kind is AnswerKind.REFUSED:
+            self._sending.refused(flight, kind, indexes, now)
+        elif kind is AnswerKind.SUPERSEDED:
             self.failed = InjectorSupersededError(self.stream, self.process, message or "a worker knows of it")
         else:
             self.failed = self._invalid(flight, message)
@@ -425,7 +420,7 @@ class InjectorCore:
 
     def _invalid(self, flight: Flight, message: str) -> InjectorError:
         batch = flight.batch
-        at = sorted(flight.open)
+        at = sorted(flight.open())
         keys, ids = [batch.keys[index] for index in at], [batch.ids[index] for index in at]
         return InvalidRecordsError(self.stream, batch.lane.consumer, keys, ids, message or "no reason given")
 

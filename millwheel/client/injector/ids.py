@@ -29,11 +29,11 @@ from hashlib import blake2b
 from operator import index
 from typing import Final
 
+from millwheel.model.deliveries import ID_BYTES
 from millwheel.sdk.errors import UsageError
 
 __all__ = ["ID_BYTES", "IdHasher", "IdKind", "IdScope", "UserId", "checked_position", "drawn_scope", "partition_scope"]
 
-ID_BYTES: Final = 16
 _MAX_POSITION: Final = (1 << 64) - 1
 
 UserId = str | bytes | int

@@ -7,59 +7,33 @@ batch may have several attempts in flight. An ACK counts for the record, whichev
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any, Final
 
 from millwheel.client.injector.ids import IdKind, IdScope
-from millwheel.client.injector.messages import Limits
 from millwheel.client.injector.routing import Route
+from millwheel.model.outbound import OutboundBatch, OutboundSending
 
-__all__ = ["Flight", "Lane", "OutboundBatch", "backoff"]
+__all__ = ["Flight", "InjectedBatch", "Lane"]
 
 _MAX_HOLES: Final = 64
 """The most un-ACKed positions that an ACK mark may pass. They are listed in every message."""
 
 
-def backoff(limits: Limits, failures: int, chance: float) -> int:
-    """Microseconds to wait after ``failures`` failed attempts. ``chance`` in [0, 1) adds jitter."""
-    step = min(limits.retry_last, limits.retry_first << min(max(failures - 1, 0), 30))
-    return int(step * (0.5 + chance / 2))
+class InjectedBatch(OutboundBatch):
+    """Records of one outbound queue.
 
-
-class OutboundBatch:
-    """Records of one outbound queue, as columns.
-
-    ``waiting``: the indexes of un-ACKed records; None means all. ``unsent``: the indexes among them that have to be
-    sent, perhaps again; None means all. ``held``: the least timestamp of the un-ACKed records, in microseconds.
-    ``first``: a lower bound on the numbers of the batch's records in the order of acceptance.
+    ``unsent``: the indexes of un-ACKed records that have to be sent, perhaps again; None means all. ``first``: a lower
+    bound on the numbers of the batch's records in the order of acceptance.
     """
 
-    __slots__ = (
-        "bytes",
-        "first",
-        "flights",
-        "held",
-        "ids",
-        "keys",
-        "lane",
-        "resume_at",
-        "timestamps",
-        "tries",
-        "unsent",
-        "values",
-        "waiting",
-    )
+    __slots__ = ("first", "flights", "ids", "lane", "resume_at", "tries", "unsent")
 
     def __init__(self, lane: Lane, first: int) -> None:
+        super().__init__()
         self.lane = lane
         self.first = first
-        self.keys: list[bytes] = []
-        self.values: list[bytes] = []
-        self.timestamps: list[int] = []
         self.ids: list[Any] = []
-        self.bytes = 0
-        self.held = 0
-        self.waiting: set[int] | None = None
         self.unsent: set[int] | None = None
         self.flights: list[Flight] = []
         self.tries = 0
@@ -77,14 +51,6 @@ class OutboundBatch:
         self.ids += ids
         self.bytes += size
 
-    def count(self) -> int:
-        """How many records are un-ACKed."""
-        return len(self.keys) if self.waiting is None else len(self.waiting)
-
-    def indexes(self) -> Sequence[int]:
-        """The indexes of the un-ACKed records, in order."""
-        return range(len(self.keys)) if self.waiting is None else sorted(self.waiting)
-
     def require(self, indexes: set[int]) -> None:
         """Mark these records as unsent, except those that are ACKed."""
         if self.waiting is not None:
@@ -99,29 +65,27 @@ class OutboundBatch:
         return sorted(unsent if self.waiting is None else unsent & self.waiting)
 
 
-class Flight:
-    """One delivery attempt of a batch.
+class Flight(OutboundSending):
+    """One delivery attempt of a batch. ``indexes``: the records that it sends, within the batch; None means all."""
 
-    ``indexes``: the records that it sends, as indexes within the batch; None means all. ``open``: those of them
-    without an answer.
-    """
+    __slots__ = ("address", "batch", "indexes", "sent_at", "token")
 
-    __slots__ = ("address", "batch", "indexes", "open", "sent_at", "token")
-
-    def __init__(self, token: int, batch: OutboundBatch, address: str, indexes: list[int] | None, sent_at: int) -> None:
+    def __init__(self, token: int, batch: InjectedBatch, address: str, indexes: list[int] | None, sent_at: int) -> None:
+        super().__init__(len(batch.keys) if indexes is None else len(indexes))
         self.token = token
         self.batch = batch
         self.address = address
         self.indexes = indexes
         self.sent_at = sent_at
-        self.open = set(range(len(batch.keys)) if indexes is None else indexes)
 
-    def resolve(self, answered: Sequence[int]) -> set[int]:
-        """Convert indexes within an answer to indexes within the batch. Indexes that were not sent are dropped."""
+    def resolve(self, answered: Collection[int]) -> Collection[int]:
+        """Convert indexes within the attempt to indexes within the batch."""
         sent = self.indexes
-        if sent is None:
-            return {index for index in answered if index < len(self.batch.keys)}
-        return {sent[index] for index in answered if index < len(sent)}
+        return answered if sent is None else [sent[index] for index in answered]
+
+    def open(self) -> set[int]:
+        """The records without an answer, as indexes within the batch."""
+        return set(self.resolve(self.unanswered()))
 
 
 class Lane:
@@ -151,9 +115,9 @@ class Lane:
         self.consumer = consumer
         self.scope = scope
         self.route = route
-        self.batches: dict[OutboundBatch, None] = {}
-        self.filling: OutboundBatch | None = None
-        self.queue: dict[OutboundBatch, None] = {}
+        self.batches: dict[InjectedBatch, None] = {}
+        self.filling: InjectedBatch | None = None
+        self.queue: dict[InjectedBatch, None] = {}
         self.flying = 0
         self.opened_at = 0
         self.cap = cap
@@ -171,7 +135,7 @@ class Lane:
         """Whether every record is ACKed."""
         return not self.batches and self.filling is None
 
-    def all_batches(self) -> Iterator[OutboundBatch]:
+    def all_batches(self) -> Iterator[InjectedBatch]:
         """The sealed batches and then the one that is being filled: positions rise."""
         yield from self.batches
         if self.filling is not None:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 from millwheel.client.injector.ids import IdScope
-from millwheel.client.injector.lanes import Flight, Lane, OutboundBatch, backoff
+from millwheel.client.injector.lanes import Flight, InjectedBatch, Lane
 from millwheel.client.injector.messages import Instruction, Limits, SendBatch
 from millwheel.client.injector.publication import Publication
 from millwheel.client.injector.routing import Route
+from millwheel.model.backoff import Backoff
+from millwheel.model.outbound import AnswerKind, UnackedBatches
 from millwheel.model.watermarks import MinTracker
 
 __all__ = ["OutboundBatches"]
@@ -18,18 +20,20 @@ __all__ = ["OutboundBatches"]
 class OutboundBatches:
     """All outbound queues (``Lane``) and delivery attempts (``Flight``).
 
-    ``records`` and ``bytes`` count what is un-ACKed; ``bytes`` is the size of the values.
-
-    Invariant: ``_held`` and ``_numbers`` have one entry for each sealed batch that is not completely ACKed.
+    Invariant: ``_unacked`` and ``_numbers`` have one entry for each sealed batch that is not completely ACKed.
     Invariant: ``_busy`` contains every queue that has a batch to send or a batch that is being filled.
     Invariant: an attempt is in ``_flights``, in its batch's list and in its address's list, or in none of them.
     """
 
     def __init__(self, limits: Limits, publication: Publication, chance: Callable[[], float]) -> None:
-        self.records = 0
-        self.bytes = 0
+        self._unacked = UnackedBatches[InjectedBatch]()
+        """The sealed batches."""
+        self._filled_records = 0
+        self._filled_bytes = 0
+        """The content of the batches that are being filled."""
         self._limits = limits
         self._publication = publication
+        self._backoff = Backoff(limits.retry_first, limits.retry_last)
         self._chance = chance
         self._lanes: dict[tuple[str, IdScope, str], Lane] = {}
         self._busy: dict[Lane, None] = {}
@@ -38,14 +42,23 @@ class OutboundBatches:
         """By address: the tokens of its delivery attempts. None while the address is not connected."""
         self._flights: dict[int, Flight] = {}
         self._next_token = 1
-        self._held = MinTracker()
         self._numbers = MinTracker()
 
     # State.
 
+    @property
+    def records(self) -> int:
+        """The number of un-ACKed records."""
+        return self._unacked.records + self._filled_records
+
+    @property
+    def size(self) -> int:
+        """The size of the un-ACKed values, in bytes."""
+        return self._unacked.bytes + self._filled_bytes
+
     def oldest_timestamp(self) -> int:
         """The least un-ACKed timestamp, in microseconds. MAX_TIMESTAMP if every record is ACKed."""
-        return min([self._held.min(), *(lane.filling.held for lane in self._filling if lane.filling)])
+        return min([self._unacked.held.min(), *(lane.filling.held for lane in self._filling if lane.filling)])
 
     def oldest_number(self) -> int:
         """A lower bound on the numbers of un-ACKed records. MAX_TIMESTAMP if every record is ACKed."""
@@ -106,14 +119,14 @@ class OutboundBatches:
             else:
                 part = slice(at, at + take)
                 batch.extend(keys[part], values[part], timestamps[part], ids[part], size)
-            self.records += take
-            self.bytes += size
+            self._filled_records += take
+            self._filled_bytes += size
             at += take
             if len(batch.keys) >= limits.batch_records or batch.bytes >= limits.batch_bytes:
                 self._seal(lane)
 
-    def _open(self, lane: Lane, first: int, now: int) -> OutboundBatch:
-        batch = lane.filling = OutboundBatch(lane, first)
+    def _open(self, lane: Lane, first: int, now: int) -> InjectedBatch:
+        batch = lane.filling = InjectedBatch(lane, first)
         lane.opened_at = now
         self._filling[lane] = None
         self._busy[lane] = None
@@ -127,7 +140,9 @@ class OutboundBatches:
         del self._filling[lane]
         lane.batches[batch] = None
         lane.queue[batch] = None
-        self._held.add(batch.held)
+        self._filled_records -= len(batch.keys)
+        self._filled_bytes -= batch.bytes
+        self._unacked.add(batch)
         self._numbers.add(batch.first)
 
     # Sending.
@@ -172,9 +187,9 @@ class OutboundBatches:
         """End an attempt, and send its unanswered records again at once."""
         self._end(flight)
         flight.batch.resume_at = 0
-        self._require(flight.batch, flight.open)
+        self._require(flight.batch, flight.open())
 
-    def _require(self, batch: OutboundBatch, indexes: set[int]) -> None:
+    def _require(self, batch: InjectedBatch, indexes: set[int]) -> None:
         """Queue records of a batch to be sent again."""
         batch.require(indexes)
         batch.lane.queue[batch] = None
@@ -228,7 +243,7 @@ class OutboundBatches:
         self._send(lane, batch, tokens, now, out)
         return alarm
 
-    def _gate(self, lane: Lane, batch: OutboundBatch, now: int) -> int | None:
+    def _gate(self, lane: Lane, batch: InjectedBatch, now: int) -> int | None:
         """None if the batch may be sent now, else the time of the next check, in microseconds."""
         if batch.tries == 0 and now < lane.resume_at:
             return lane.resume_at
@@ -242,7 +257,7 @@ class OutboundBatches:
         return None
 
     def _send(
-        self, lane: Lane, batch: OutboundBatch, tokens: dict[int, None], now: int, out: list[Instruction]
+        self, lane: Lane, batch: InjectedBatch, tokens: dict[int, None], now: int, out: list[Instruction]
     ) -> None:
         del lane.queue[batch]
         indexes = batch.take_unsent()
@@ -287,7 +302,7 @@ class OutboundBatches:
             flight.sent_at = now
             if len(flight.batch.flights) > 1:
                 self._end(flight)
-            self._require(flight.batch, flight.open)
+            self._require(flight.batch, flight.open())
 
     # Answers.
 
@@ -297,65 +312,54 @@ class OutboundBatches:
         lane.failures = 0
         lane.extra_at = 0
         lane.cap = min(lane.cap + 1, self._limits.max_flights)
-        acked = flight.open - flight.resolve(remaining) if remaining else flight.open
-        flight.open = flight.open - acked
-        if not flight.open:
+        acked = flight.resolve(flight.answered(AnswerKind.ACKED, remaining))
+        if flight.over:
             self._end(flight)
         self._settle(batch, acked)
 
-    def _settle(self, batch: OutboundBatch, acked: set[int]) -> None:
-        """Mark records of a batch as ACKed, and recompute the timestamp that it holds."""
-        before = batch.count()
-        if len(acked) == before == len(batch.keys):
-            left: set[int] = set()
-        else:
-            left = (set(range(len(batch.keys))) if batch.waiting is None else batch.waiting) - acked
-        self.records -= before - len(left)
-        if not left:
-            self.bytes -= batch.bytes
+    def _settle(self, batch: InjectedBatch, acked: Collection[int]) -> None:
+        """Mark records of a batch as ACKed."""
+        if self._unacked.acknowledge(batch, acked):
             self._forget(batch)
             return
-        if len(left) == before:
-            return
-        batch.waiting = left
-        if batch.unsent:
-            batch.unsent &= left
+        if batch.unsent and batch.waiting is not None:
+            batch.unsent &= batch.waiting
         if batch.unsent is not None and not batch.unsent:
             batch.lane.queue.pop(batch, None)
-        self._held.remove(batch.held)
-        batch.held = min(batch.timestamps[index] for index in left)
-        self._held.add(batch.held)
 
-    def refused(self, flight: Flight, indexes: set[int], now: int, *, full: bool) -> None:
+    def refused(self, flight: Flight, kind: AnswerKind, refused: Sequence[int], now: int) -> None:
         """A receiver did not accept some records of an attempt. The records are sent again after a back-off.
 
         A record that is also in another attempt of the same batch is left out: the receiver is processing that copy.
 
         Args:
             flight: The attempt.
-            indexes: The refused records, as indexes within the batch.
+            kind: Why. If the receiver had no room, fewer batches are then kept in flight.
+            refused: The refused records, as indexes within the attempt. Without any: the complete attempt.
             now: The time, in microseconds.
-            full: Whether the receiver had no room. Fewer batches are then kept in flight.
         """
         batch, lane = flight.batch, flight.batch.lane
-        indexes = indexes & flight.open
-        flight.open = flight.open - indexes
-        if not flight.open:
+        indexes = set(flight.resolve(flight.answered(kind, refused)))
+        if flight.over:
             self._end(flight)
         for other in batch.flights:
             if other is not flight:
-                indexes = indexes - other.open
+                indexes = indexes - other.open()
         if batch.waiting is not None:
             indexes = indexes & batch.waiting
         if not indexes:
             return
         if batch.tries == 1:
             lane.failures += 1
-            lane.resume_at = now + backoff(self._limits, lane.failures, self._chance())
-            if full:
+            lane.resume_at = now + self._delay(lane.failures)
+            if kind is AnswerKind.FULL:
                 lane.cap = max(1, lane.flying // 2)
-        batch.resume_at = now + backoff(self._limits, batch.tries, self._chance())
+        batch.resume_at = now + self._delay(batch.tries)
         self._require(batch, indexes)
+
+    def _delay(self, failures: int) -> int:
+        """Microseconds to wait after ``failures`` failed attempts."""
+        return int(self._backoff.delay(failures, self._chance()))
 
     def _end(self, flight: Flight) -> None:
         """Remove an attempt. Idempotent."""
@@ -367,14 +371,14 @@ class OutboundBatches:
         if tokens is not None:
             tokens.pop(flight.token, None)
 
-    def _forget(self, batch: OutboundBatch) -> None:
+    def _forget(self, batch: InjectedBatch) -> None:
         """Remove all state of a batch that is completely ACKed or given up."""
         lane = batch.lane
         for flight in list(batch.flights):
             self._end(flight)
         del lane.batches[batch]
         lane.queue.pop(batch, None)
-        self._held.remove(batch.held)
+        self._unacked.remove(batch)
         self._numbers.remove(batch.first)
         if lane.empty:
             self._drop(lane)
@@ -385,8 +389,6 @@ class OutboundBatches:
             self._seal(lane)
         batches = list(lane.batches)
         for batch in batches:
-            self.records -= batch.count()
-            self.bytes -= batch.bytes
             self._forget(batch)
         self._drop(lane)
 
@@ -396,7 +398,7 @@ class OutboundBatches:
         self._filling.pop(lane, None)
 
 
-def _age(batch: OutboundBatch) -> int:
+def _age(batch: InjectedBatch) -> int:
     return batch.first
 
 

@@ -15,7 +15,6 @@ from typing import Final, assert_never
 from millwheel.client.control import ControlClient
 from millwheel.client.injector.core import InjectorCore
 from millwheel.client.injector.errors import InjectorClosedError, InjectorError, InjectorSupersededError
-from millwheel.client.injector.link import InjectorConnection
 from millwheel.client.injector.looks import SharedLooks
 from millwheel.client.injector.messages import Columns, Connect, Disconnect, Instruction, Limits, SendBatch
 from millwheel.client.injector.routing import StreamRouting, routing_from_wire
@@ -25,6 +24,7 @@ from millwheel.client.injector.wire import SenderIdentity
 from millwheel.model.wording import counted
 from millwheel.rpc.channel import RETRYABLE
 from millwheel.rpc.deliveries import answered_tokens
+from millwheel.rpc.delivery_connection import DeliveryConnection
 from millwheel.rpc.failures import RequestError
 from millwheel.rpc.hook_failures import blocks
 from millwheel.rpc.v1 import control_pb2 as control
@@ -64,7 +64,7 @@ class InjectorSession:
         self._identity = SenderIdentity(stream, process, sequencer, watched=not self.delegate)
         self._patience = patience
         self._control = ControlClient(address, patience=patience)
-        self._links: dict[str, InjectorConnection] = {}
+        self._links: dict[str, DeliveryConnection[SendBatch]] = {}
         self._connected: set[str] = set()
         """The addresses of the open connections."""
         self._closing: set[asyncio.Task[None]] = set()
@@ -323,9 +323,10 @@ class InjectorSession:
         self._connected.discard(address)
         self.core.disconnected(address)
 
-    def broke(self, address: str, error: Exception) -> None:
+    def broke(self, address: str, error: Exception) -> bool:
         """A connection failed in a way that a reconnect does not repair. The session fails."""
         self._fail(InjectorError(f"deliveries to {address} have stopped by an internal error: {error!r}"))
+        return False
 
     def answered(self, response: wire.DeliverResponse) -> None:
         """A worker answered one or more deliveries."""
@@ -401,7 +402,7 @@ class InjectorSession:
         for instruction in instructions:
             match instruction:
                 case Connect(address):
-                    self._links[address] = InjectorConnection(address, self._identity.request, self)
+                    self._links[address] = DeliveryConnection(address, self._identity.request, self)
                 case Disconnect(address):
                     self._connected.discard(address)
                     task = asyncio.create_task(self._links.pop(address).close())

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import random
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from typing import Final
 
 from millwheel.client.injector.publication import Published
 from millwheel.client.shards import ShardedWatermarks, ShardPlaces
+from millwheel.model.backoff import Backoff
 from millwheel.model.time import MIN_TIMESTAMP
 from millwheel.rpc.failures import RequestError
 from millwheel.rpc.v1.watermark_pb2 import HoldKind
@@ -16,8 +18,7 @@ from millwheel.rpc.watermarks import PendingWork, ReportNotReceivedError, Waterm
 
 __all__ = ["WatermarkReporter"]
 
-_FIRST_POLL_SECONDS: Final = 0.005
-_MAX_POLL_SECONDS: Final = 0.25
+_POLL_BACKOFF: Final = Backoff(0.005, 0.25)
 
 
 class WatermarkReporter:
@@ -148,7 +149,7 @@ class WatermarkReporter:
             RequestError: The authority refuses.
         """
         self.report(published)
-        number, delay = self._reported, _FIRST_POLL_SECONDS
+        number, polls = self._reported, 0
         async with asyncio.timeout(patience):
             while True:
                 # A repeated announcement is idempotent and answered from the journal. It also checks that the report
@@ -157,8 +158,8 @@ class WatermarkReporter:
                     return await self._client.accept(
                         self.computation, self._process, self._sequencer, patience, report_number=number
                     )
-                await asyncio.sleep(delay)
-                delay = min(delay * 2, _MAX_POLL_SECONDS)
+                polls += 1
+                await asyncio.sleep(_POLL_BACKOFF.delay(polls, random.random()))
 
     def _refused(self, report: WatermarkReport) -> None:
         self._on_superseded(f"the low watermark authority refused sequencer {report.sequencer}")

@@ -1,12 +1,15 @@
-"""Converts batches to messages of delivery.proto."""
+"""Converts an injector's batches to deliveries."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import cast
 
 from millwheel.client.injector.ids import IdKind
 from millwheel.client.injector.messages import SendBatch
-from millwheel.rpc.v1 import delivery_pb2 as wire
+from millwheel.model.deliveries import BatchIds, Delivery, DeliveryIds, OpaqueIds, PositionIds, Sender
+from millwheel.rpc.deliveries import encode_delivery
+from millwheel.rpc.v1.delivery_pb2 import DeliverRequest
 from millwheel.rpc.watermarks import injector_computation
 
 __all__ = ["SenderIdentity"]
@@ -21,35 +24,25 @@ class SenderIdentity:
     sequencer: int
     watched: bool = True
 
-    def request(self, send: SendBatch) -> wire.DeliverRequest:
+    def request(self, send: SendBatch) -> DeliverRequest:
         """The message for one delivery attempt."""
+        return encode_delivery(self.delivery(send), send.token)
+
+    def delivery(self, send: SendBatch) -> Delivery:
+        """The delivery of one delivery attempt."""
         computation = injector_computation(self.stream)
-        request = wire.DeliverRequest(
-            token=send.token,
-            consumer=send.consumer,
-            journal=send.journal,
-            stream=self.stream,
-            sender=wire.Sender(
-                origin=f"{computation}/{self.process}",
-                sequencer=self.sequencer,
-                computation=computation,
-                watermark_us=send.watermark if self.watched else None,
-            ),
-            keys=send.keys,
-            values=send.values,
-            timestamps_us=send.timestamps,
+        watermark = send.watermark if self.watched else None
+        sender = Sender(f"{computation}/{self.process}", self.sequencer, None, computation, watermark)
+        keys, values = cast("list[bytes]", send.keys), cast("list[bytes]", send.values)
+        timestamps = cast("list[int]", send.timestamps)
+        return Delivery(
+            send.consumer, send.journal, self.stream, sender, _ids(send), keys, values, timestamps, send.token
         )
-        scope = send.scope
-        if scope.kind is IdKind.POSITION:
-            positions = request.positions
-            positions.sequence = scope.name
-            positions.mark = send.mark
-            positions.positions.extend(send.ids)  # type: ignore[arg-type]
-            positions.unacked.extend(send.unacked)
-        elif scope.kind is IdKind.OPAQUE:
-            request.opaque.ids = b"".join(send.ids)  # type: ignore[arg-type]
-        else:
-            request.batch.query = scope.name
-            request.batch.batch = scope.batch
-            request.batch.ids = b"".join(send.ids)  # type: ignore[arg-type]
-        return request
+
+
+def _ids(send: SendBatch) -> DeliveryIds:
+    scope = send.scope
+    if scope.kind is IdKind.POSITION:
+        return PositionIds(scope.name, send.mark, cast("list[int]", send.ids), send.unacked)
+    ids = cast("list[bytes]", send.ids)
+    return OpaqueIds(ids) if scope.kind is IdKind.OPAQUE else BatchIds(scope.name, scope.batch, ids)

@@ -15,8 +15,9 @@ from millwheel.coordination.etcd import failures
 from millwheel.coordination.etcd.failures import RetryDecision
 from millwheel.coordination.etcd.settings import EtcdSettings
 from millwheel.coordination.etcd.v3 import etcd_pb2 as etcd
+from millwheel.model.backoff import Backoff
 
-__all__ = ["FIRST_ATTEMPT_SECONDS", "EtcdBackoff", "EtcdConnection", "Stream"]
+__all__ = ["BACKOFF", "FIRST_ATTEMPT_SECONDS", "EtcdConnection", "Stream"]
 
 _OPTIONS: Final[Sequence[tuple[str, int]]] = (
     ("grpc.max_receive_message_length", -1),
@@ -32,28 +33,14 @@ _OPTIONS: Final[Sequence[tuple[str, int]]] = (
 )
 # With this, a member without a leader fails calls and watches at once, so that another member is tried.
 _NEEDS_LEADER: Final = ("hasleader", "true")
+BACKOFF: Final = Backoff(0.05, 1.0)
+"""Seconds between attempts."""
 FIRST_ATTEMPT_SECONDS: Final = 1.0
 """Seconds that a member has to answer the first attempt. Then the next member is tried."""
 _AUTHENTICATE: Final = "/etcdserverpb.Auth/Authenticate"
 
 Answer = TypeVar("Answer", bound=Message)
 Stream = grpc.aio.StreamStreamCall[Any, Any]
-
-
-class EtcdBackoff:
-    """Pauses between attempts: doubling up to a second, with jitter, so that clients do not return all at once."""
-
-    def __init__(self) -> None:
-        self._failures = 0
-
-    def succeeded(self) -> None:
-        """Make the next pause short again."""
-        self._failures = 0
-
-    def pause(self) -> float:
-        """Count a failure. Return the seconds to wait."""
-        self._failures += 1
-        return float(min(1.0, 0.025 * 2.0 ** min(self._failures, 10)) * random.uniform(0.5, 1.0))
 
 
 class _Endpoint:
@@ -140,7 +127,7 @@ class EtcdConnection:
         """
         loop = asyncio.get_running_loop()
         end = loop.time() + self.settings.timeout
-        backoff, why, attempts = EtcdBackoff(), "no connection", 0
+        why, attempts = "no connection", 0
         while not self.is_closed():
             left = end - loop.time()
             if left <= 0:
@@ -164,7 +151,8 @@ class EtcdConnection:
                 self.failed(endpoint.address)
             if verdict is RetryDecision.AWAY and not repeatable:
                 raise failures.unavailable(self.settings, f"{why}; what was asked may or may not have been done")
-            await self.pause(min(backoff.pause(), max(0.0, end - loop.time())))
+            delay = BACKOFF.delay(attempts, random.random())
+            await self.pause(min(delay, max(0.0, end - loop.time())))
         raise failures.closed()
 
     async def open(self, method: str, request: type[Message], answer: type[Message]) -> tuple[Stream, str]:

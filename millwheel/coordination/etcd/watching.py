@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import random
 from collections.abc import AsyncGenerator, Iterable
 from contextlib import aclosing
 from itertools import groupby
@@ -14,7 +15,7 @@ from millwheel.coordination.contract import Change, CompactedError, CoordinatorU
 from millwheel.coordination.etcd import failures
 from millwheel.coordination.etcd.failures import RetryDecision
 from millwheel.coordination.etcd.keyspace import Keyspace, opened
-from millwheel.coordination.etcd.link import EtcdBackoff, EtcdConnection, Stream
+from millwheel.coordination.etcd.link import BACKOFF, EtcdConnection, Stream
 from millwheel.coordination.etcd.v3 import etcd_pb2 as etcd
 
 __all__ = ["Watching"]
@@ -37,7 +38,7 @@ class Watching:
         self._prefix = prefix
         self._after = after
         self._cluster = 0
-        self._backoff = EtcdBackoff()
+        self._failures = 0
         self._silent = False
 
     async def changes(self) -> AsyncGenerator[tuple[Change, ...], None]:
@@ -63,7 +64,8 @@ class Watching:
                     return
                 self._judge(error)
                 self._link.failed(address)
-                await self._link.pause(self._backoff.pause())
+                self._failures += 1
+                await self._link.pause(BACKOFF.delay(self._failures, random.random()))
 
     def _judge(self, error: Exception) -> None:
         """Return if the watch can go on with a new stream, else raise the contract's error."""
@@ -90,7 +92,7 @@ class Watching:
                 raise _AwayError("the stream has ended")
             self._check(response)
             if response.events:
-                self._backoff.succeeded()
+                self._failures = 0
                 self._silent = False
             # A large answer arrives in several fragments. A revision is complete only after the last fragment.
             events += response.events

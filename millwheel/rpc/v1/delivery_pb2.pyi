@@ -208,13 +208,13 @@ Global___DeliveryOrder: _TypeAlias = DeliveryOrder  # noqa: Y015
 class Sender(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
-    ORIGIN_FIELD_NUMBER: _builtins.int
+    NAME_FIELD_NUMBER: _builtins.int
     SEQUENCER_FIELD_NUMBER: _builtins.int
     KEYS_FIELD_NUMBER: _builtins.int
     COMPUTATION_FIELD_NUMBER: _builtins.int
     WATERMARK_US_FIELD_NUMBER: _builtins.int
     HEARD_US_FIELD_NUMBER: _builtins.int
-    origin: _builtins.str
+    name: _builtins.str
     """An interval's journal, or "injector/{stream}/{process}"."""
     sequencer: _builtins.int
     computation: _builtins.str
@@ -230,7 +230,7 @@ class Sender(_message.Message):
     def __init__(
         self,
         *,
-        origin: _builtins.str = ...,
+        name: _builtins.str = ...,
         sequencer: _builtins.int = ...,
         keys: _common_pb2.KeyInterval | None = ...,
         computation: _builtins.str = ...,
@@ -239,7 +239,7 @@ class Sender(_message.Message):
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_heard_us", b"_heard_us", "_watermark_us", b"_watermark_us", "heard_us", b"heard_us", "keys", b"keys", "watermark_us", b"watermark_us"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_heard_us", b"_heard_us", "_watermark_us", b"_watermark_us", "computation", b"computation", "heard_us", b"heard_us", "keys", b"keys", "origin", b"origin", "sequencer", b"sequencer", "watermark_us", b"watermark_us"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_heard_us", b"_heard_us", "_watermark_us", b"_watermark_us", "computation", b"computation", "heard_us", b"heard_us", "keys", b"keys", "name", b"name", "sequencer", b"sequencer", "watermark_us", b"watermark_us"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__heard_us: _TypeAlias = _typing.Literal["heard_us"]  # noqa: Y015
     _WhichOneofArgType__heard_us: _TypeAlias = _typing.Literal["_heard_us", b"_heard_us"]  # noqa: Y015

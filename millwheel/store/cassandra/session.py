@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 import socket
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -21,6 +22,7 @@ from cassandra.policies import (
 )
 from cassandra.query import PreparedStatement, tuple_factory
 
+from millwheel.model.backoff import Backoff
 from millwheel.store.cassandra.answer import QueryResult, Row
 from millwheel.store.cassandra.connection import close_connection
 from millwheel.store.cassandra.failures import StoreSettingsError, failure_of
@@ -35,8 +37,7 @@ _RECONNECT_SECONDS: Final = 0.5
 _CONNECT_SECONDS: Final = 5.0
 _OPENING_SECONDS: Final = 30.0
 """The limit for requests while a store is opened. Making a table takes longer: all nodes must agree on it."""
-_FIRST_PAUSE_SECONDS: Final = 0.02
-_MAX_PAUSE_SECONDS: Final = 0.5
+_BACKOFF: Final = Backoff(0.02, 0.5)
 
 
 def connect(settings: CassandraSettings, kind: type[Connection]) -> tuple[Cluster, DriverSession]:
@@ -151,17 +152,16 @@ class CassandraSession:
         The argument of ``attempt`` says whether an earlier attempt may have taken effect.
         """
         deadline = _now() + self._settings.timeout_seconds
-        pause = _FIRST_PAUSE_SECONDS
-        repeated = False
+        failures = 0
         while True:
             try:
-                return await attempt(repeated)
+                return await attempt(failures > 0)
             except StoreUnavailableError:
+                failures += 1
+                pause = _BACKOFF.delay(failures, random.random())
                 if self._closed or _now() + pause > deadline:
                     raise
-            repeated = True
             await asyncio.sleep(pause)
-            pause = min(2 * pause, _MAX_PAUSE_SECONDS)
 
     async def close(self) -> None:
         """Fail all outstanding requests, and disconnect."""

@@ -1,4 +1,5 @@
-"""How a delivery identifies its records and its sender (6.1.1): delivery.proto without protobuf.
+"""Deliveries: a batch of records, and how it identifies its records and its sender (6.1.1). delivery.proto without
+protobuf.
 
 Three kinds of ids, for three kinds of senders:
 
@@ -11,10 +12,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from millwheel.model.keys import KeyInterval
 
-__all__ = ["ID_BYTES", "BatchIds", "DeliveryIds", "OpaqueIds", "PositionIds", "Sender", "split_ids"]
+__all__ = [
+    "ID_BYTES",
+    "BatchIds",
+    "Delivery",
+    "DeliveryIds",
+    "DeliveryOrder",
+    "OpaqueIds",
+    "PositionIds",
+    "Sender",
+    "split_ids",
+]
 
 ID_BYTES = 16
 """The length of an opaque or batch id."""
@@ -24,7 +36,7 @@ ID_BYTES = 16
 class Sender:
     """The sender of a delivery, its sequencer, and its watermark.
 
-    ``origin`` is an interval's journal, or "injector/{stream}/{process}". ``keys`` are the producing keys that the
+    ``name`` is an interval's journal, or "injector/{stream}/{process}". ``keys`` are the producing keys that the
     sender owns, None for an injector. Only the check of opaque ids uses ``watermark`` and ``heard``.
 
     ``watermark`` is the output watermark, in microseconds, that the sender had last reported when it sent this copy.
@@ -37,7 +49,7 @@ class Sender:
     does.
     """
 
-    origin: str
+    name: str
     sequencer: int
     keys: KeyInterval | None
     computation: str
@@ -77,6 +89,47 @@ class BatchIds:
 
 
 DeliveryIds = PositionIds | OpaqueIds | BatchIds
+
+
+@dataclass(frozen=True, slots=True)
+class DeliveryOrder:
+    """The place of a delivery in the order of everything that its sender sends to the journal (G15).
+
+    ``number`` is the delivery's own number. It rises with every delivery that is sent under one sequencer. ``after`` is
+    the number of the delivery that the receiver must have accepted before this one. It is 0 if this delivery is the
+    sender's oldest one that is not ACKed, which needs no predecessor.
+
+    ``pending`` is the smallest timestamp of this delivery and of all that wait behind it at the sender. ``streams`` are
+    the other streams of the waiting ones. ``asks``: the sender requests an immediate answer when the delivery is
+    accepted.
+    """
+
+    number: int
+    after: int
+    pending: int
+    streams: tuple[str, ...] = ()
+    asks: bool = False
+
+
+@dataclass(slots=True, eq=False, weakref_slot=True)
+class Delivery:
+    """One batch of records of one stream for one interval. The lists are columns of equal length.
+
+    ``channel`` is chosen by the driver, to return the acknowledgement. ``token`` is the sender's number for the batch.
+    ``order`` is None if the sender keeps no order, as injectors do.
+    """
+
+    consumer: str
+    journal: str
+    stream: str
+    sender: Sender
+    ids: DeliveryIds
+    keys: list[bytes]
+    values: list[bytes]
+    timestamps: list[int]
+    token: int = 0
+    channel: Any = None
+    order: DeliveryOrder | None = None
 
 
 def split_ids(blob: bytes) -> list[bytes]:

@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 
 from millwheel.model.keys import KeyInterval
 from millwheel.model.time import MAX_TIMESTAMP, MIN_TIMESTAMP
+from millwheel.rpc.deliveries import decode_delivery, encode_delivery
 from millwheel.rpc.v1 import delivery_pb2 as wire
 from millwheel.worker.dedup import BatchIds, DeliveryIds, OpaqueIds, PositionIds, Sender
 from millwheel.worker.messages import Delivery, DeliveryOrder
-from millwheel.worker.shell.wire import decode_delivery, encode_delivery
 
 NAMES = st.text(max_size=8)
 TIMES = st.integers(MIN_TIMESTAMP, MAX_TIMESTAMP)

@@ -1,0 +1,178 @@
+"""What senders keep until it is ACKed, against models that keep each record by itself (6.1.1)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+
+from millwheel.model.outbound import (
+    AnswerKind,
+    OutboundBatch,
+    OutboundSending,
+    OutstandingSendings,
+    UnackedBatches,
+    answer_kind,
+)
+from millwheel.model.time import MAX_TIMESTAMP
+from millwheel.rpc.v1 import delivery_pb2 as wire
+
+ACKED, FULL = AnswerKind.ACKED, AnswerKind.FULL
+INDEXES = st.lists(st.integers(0, 7), max_size=8)
+
+
+class NaiveSending:
+    """Every record is open, acked or refused; an answer is applied to one record after the other."""
+
+    def __init__(self, records: int) -> None:
+        self.states = ["open"] * records
+
+    def answered(self, kind: AnswerKind, indexes: Sequence[int]) -> set[int]:
+        settled = set()
+        for index, state in enumerate(self.states):
+            if state != "open":
+                continue
+            if kind is ACKED:
+                new = "open" if index in indexes else "acked"
+            elif kind is FULL and indexes:
+                new = "refused" if index in indexes else "open"
+            else:
+                new = "refused"
+            self.states[index] = new
+            if new != "open":
+                settled.add(index)
+        return settled
+
+
+@given(st.integers(1, 6), st.lists(st.tuples(st.sampled_from(AnswerKind), INDEXES), max_size=6))
+def test_an_answer_settles_the_same_records_as_one_by_one(
+    records: int, answers: list[tuple[AnswerKind, list[int]]]
+) -> None:
+    sending, naive = OutboundSending(records), NaiveSending(records)
+    for kind, indexes in answers:
+        assert set(sending.answered(kind, indexes)) == naive.answered(kind, indexes)
+        assert set(sending.unanswered()) == {index for index, state in enumerate(naive.states) if state == "open"}
+        assert sending.over == ("open" not in naive.states)
+
+
+@given(st.integers(1, 6), st.sets(st.integers(0, 5)), st.lists(st.sets(st.integers(0, 5)), max_size=4))
+def test_the_last_answer_is_known_as_the_last_in_every_receivers_way_of_answering(
+    count: int, refused: set[int], rounds: list[set[int]]
+) -> None:
+    """As receivers do: first refuse some, then ACK what is committed, naming all that is not."""
+    refused &= set(range(count))
+    outstanding = OutstandingSendings[str]()
+    outstanding.add(1, count, "one")
+    open_records = set(range(count)) - refused
+    if refused:
+        assert outstanding.answered(1, FULL, sorted(refused)) == "one"
+        assert (1 in outstanding) == bool(open_records)
+    for committed in [*rounds, open_records]:
+        if not open_records:
+            break
+        open_records = open_records - committed
+        assert outstanding.answered(1, ACKED, sorted(open_records | refused)) == "one"
+        assert (1 in outstanding) == bool(open_records)
+    assert 1 not in outstanding
+    assert len(outstanding) == 0
+
+
+def test_other_answers_end_a_sending_and_unknown_tokens_have_none() -> None:
+    outstanding = OutstandingSendings[int]()
+    for token, kind in enumerate([AnswerKind.REFUSED, AnswerKind.INVALID, AnswerKind.SUPERSEDED, FULL]):
+        outstanding.add(token, 3, token)
+        assert token in outstanding
+        assert outstanding.answered(token, kind, ()) == token
+    assert outstanding.answered(99, ACKED, ()) is None
+    assert len(outstanding) == 0
+
+
+def test_g1_what_has_no_answer_when_a_stream_ends_is_named_to_be_sent_again() -> None:
+    outstanding = OutstandingSendings[str]()
+    for token, name in enumerate("abc"):
+        outstanding.add(token, 2, name)
+    outstanding.answered(1, ACKED, ())
+    outstanding.answered(2, ACKED, [1])
+    assert outstanding.clear() == ["a", "c"]
+    assert len(outstanding) == 0
+
+
+@pytest.mark.parametrize("name", wire.DeliveryOutcome.keys())
+def test_every_outcome_has_its_meaning(name: str) -> None:
+    """A new outcome needs a line here, and a decision of what senders do."""
+    meaning = {
+        "ACKED": ACKED,
+        "REFUSED_FULL": FULL,
+        "NOT_OWNER": AnswerKind.REFUSED,
+        "OUT_OF_ORDER": AnswerKind.REFUSED,
+        "REFUSED_SEQUENCER": AnswerKind.SUPERSEDED,
+        "INVALID": AnswerKind.INVALID,
+        "UNSPECIFIED": AnswerKind.INVALID,
+    }
+    assert answer_kind(wire.DeliveryOutcome.Value(name)) is meaning[name.removeprefix("DELIVERY_OUTCOME_")]
+
+
+class UnackedMachine(RuleBasedStateMachine):
+    """Batches are added, ACKed in parts and given up. The model keeps each record by itself."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.unacked = UnackedBatches[OutboundBatch]()
+        self.batches: list[OutboundBatch] = []
+        self.records: list[dict[int, int]] = []
+        """By batch: the timestamps of its un-ACKed records, by index."""
+
+    @rule(stamps=st.lists(st.integers(0, 20), min_size=1, max_size=6))
+    def add(self, stamps: list[int]) -> None:
+        batch = OutboundBatch()
+        batch.keys, batch.values, batch.timestamps = [b"k"] * len(stamps), [b"v"] * len(stamps), stamps
+        batch.bytes = 2 * len(stamps)
+        batch.measure()
+        self.unacked.add(batch)
+        self.batches.append(batch)
+        self.records.append(dict(enumerate(stamps)))
+
+    @rule(at=st.integers(0, 9), acked=st.none() | st.sets(st.integers(0, 5)))
+    def acknowledge(self, at: int, acked: set[int] | None) -> None:
+        if not self.batches:
+            return
+        at %= len(self.batches)
+        batch, left = self.batches[at], self.records[at]
+        acked = acked if acked is None else acked & set(range(len(batch.keys)))
+        for index in list(left) if acked is None else acked:
+            left.pop(index, None)
+        assert self.unacked.acknowledge(batch, acked) == (not left)
+        assert list(batch.indexes()) == sorted(left)
+        assert batch.count() == len(left)
+        if not left:
+            self.remove(at)
+
+    @rule(at=st.integers(0, 9))
+    def give_up(self, at: int) -> None:
+        if self.batches:
+            self.remove(at % len(self.batches))
+
+    def remove(self, at: int) -> None:
+        self.unacked.remove(self.batches.pop(at))
+        del self.records[at]
+
+    @rule(at=st.integers(0, 9), size=st.integers(1, 50))
+    def resize(self, at: int, size: int) -> None:
+        if self.batches:
+            batch = self.batches[at % len(self.batches)]
+            before, batch.bytes = batch.bytes, size
+            self.unacked.resized(batch, before)
+
+    @invariant()
+    def totals_are_those_of_the_records(self) -> None:
+        stamps = [stamp for left in self.records for stamp in left.values()]
+        assert self.unacked.records == len(stamps)
+        assert self.unacked.bytes == sum(batch.bytes for batch in self.batches)
+        assert self.unacked.held.min() == min(stamps, default=MAX_TIMESTAMP)
+        assert len(self.unacked.held) == len(self.batches)
+
+
+TestUnackedBatches = UnackedMachine.TestCase
