@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from millwheel.model.outbound import OutboundSending
 from millwheel.worker.shell.delivery_service import _StreamChannel
 from millwheel.worker.shell.host import CoreHost
 from millwheel.worker.shell.opening import Opener
+from millwheel.worker.shell.peers import PeerConnection
 from millwheel.worker.shell.registration import Registration
 from millwheel.worker.shell.worker import Worker
 from simulation.mutations.base import rewriting
@@ -158,6 +160,30 @@ rewriting(
     "",
     seeds=0,
     test="tests/worker/test_delivery_service.py::test_acks_of_whole_batches_share_a_message_and_overtake_nothing",
+    why="seeds were not tried: the test shows it by itself, in seconds",
+)
+
+rewriting(
+    "broken-streams-forgotten",
+    "G1",
+    "a worker sends again what had no answer when a stream to another worker broke",
+    PeerConnection.disconnected,
+    "self._fail_open()",
+    "self._outstanding.clear()",
+    seeds=0,
+    test="tests/worker/test_delivery_service.py::test_g1_what_was_not_answered_when_the_stream_broke_is_sent_again",
+    why="seeds were not tried: the test shows it by itself, in seconds",
+)
+
+rewriting(
+    "partial-refusals-whole",
+    "G13",
+    "a refusal of a part leaves the rest of a sending to be ACKed",
+    OutboundSending.answered,
+    "kind is AnswerKind.FULL and indexes",
+    "False",
+    seeds=0,
+    test="tests/model/test_outbound.py::test_an_answer_settles_the_same_records_as_one_by_one",
     why="seeds were not tried: the test shows it by itself, in seconds",
 )
 

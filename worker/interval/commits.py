@@ -297,8 +297,8 @@ class Commits:
     def _send(self, outbound: ProductionBatch, order: DeliveryOrder) -> SendDelivery:
         """Build the delivery of an outbound batch, with this sender's current ACK mark."""
         state = self.state
-        origin, sequencer, keys, computation = self._sender
-        sender = Sender(origin, sequencer, keys, computation, state.holds.output, state.heard)
+        name, sequencer, keys, computation = self._sender
+        sender = Sender(name, sequencer, keys, computation, state.holds.output, state.heard)
         ids: PositionIds | OpaqueIds
         if outbound.opaque:
             ids = OpaqueIds(outbound.opaque)
@@ -308,7 +308,7 @@ class Commits:
         else:
             otherwise, old = (state.committed + 1) << INDEX_BITS, (state.committed - _STUCK_AFTER_COMMITS) << INDEX_BITS
             mark, unacked = state.outbox.statement(outbound.consumer, otherwise, old)
-            ids = PositionIds(origin, mark, outbound.positions, unacked)
+            ids = PositionIds(name, mark, outbound.positions, unacked)
         return SendDelivery(
             Delivery(
                 outbound.consumer,

@@ -1,0 +1,111 @@
+"""The client of the Deliver call, over loopback: what its owner hears of streams that end (6.1.1)."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+from millwheel.rpc.delivery_connection import DeliveryConnection
+from millwheel.rpc.server import bind, create_server
+from millwheel.rpc.v1 import delivery_pb2 as wire
+from millwheel.rpc.v1 import delivery_pb2_grpc
+from tests.worker.doubles import until
+
+
+class Echo(delivery_pb2_grpc.DeliveryServiceServicer):
+    """ACKs each delivery at once, and ends the stream after the token 0."""
+
+    async def Deliver(
+        self, request_iterator: AsyncIterator[wire.DeliverRequest], context: Any
+    ) -> AsyncIterator[wire.DeliverResponse]:
+        async for request in request_iterator:
+            if not request.token:
+                return
+            yield wire.DeliverResponse(token=request.token, outcome=wire.DELIVERY_OUTCOME_ACKED)
+
+
+class Owner:
+    """Writes down what it hears."""
+
+    def __init__(self, *, goes_on: bool = True) -> None:
+        self.heard: list[Any] = []
+        self._goes_on = goes_on
+
+    def connected(self, address: str) -> None:
+        self.heard.append("connected")
+
+    def disconnected(self, address: str) -> None:
+        self.heard.append("disconnected")
+
+    def broke(self, address: str, error: Exception) -> bool:
+        self.heard.append(str(error))
+        return self._goes_on
+
+    def answered(self, response: wire.DeliverResponse) -> None:
+        self.heard.append(response.token)
+
+
+def encode(token: int) -> wire.DeliverRequest:
+    if token < 0:
+        raise RuntimeError("not encodable")
+    return wire.DeliverRequest(token=token)
+
+
+@asynccontextmanager
+async def serving(port: int = 0) -> AsyncIterator[str]:
+    server = create_server()
+    delivery_pb2_grpc.add_DeliveryServiceServicer_to_server(Echo(), server)  # type: ignore[abstract]
+    address = bind(server, port)
+    await server.start()
+    try:
+        yield address
+    finally:
+        await server.stop(0)
+
+
+async def test_items_are_sent_in_order_and_a_stream_that_ends_is_opened_again() -> None:
+    owner = Owner()
+    async with serving() as address:
+        connection = DeliveryConnection(address, encode, owner)
+        for token in (1, 2, 3, 0):
+            connection.send(token)
+        assert connection.queued == 4
+        await until(lambda: owner.heard.count("connected") == 2)
+        assert owner.heard == ["connected", 1, 2, 3, "disconnected", "connected"]
+        connection.send(4)
+        await until(lambda: 4 in owner.heard)
+        await connection.close()
+    assert owner.heard[-1] == "disconnected"
+
+
+async def test_items_for_a_worker_that_is_not_there_are_dropped_and_their_owner_knows() -> None:
+    owner = Owner()
+    async with serving() as address:
+        pass
+    connection = DeliveryConnection(address, encode, owner)
+    connection.send(1)
+    await until(lambda: "disconnected" in owner.heard)
+    assert connection.queued == 0
+    async with serving(int(address.rpartition(":")[2])):
+        await until(lambda: "connected" in owner.heard)
+        connection.send(2)
+        await until(lambda: 2 in owner.heard)
+        await connection.close()
+    assert 1 not in owner.heard
+
+
+async def test_the_owner_decides_whether_an_unknown_error_ends_the_connection() -> None:
+    async with serving() as address:
+        for goes_on in (True, False):
+            owner = Owner(goes_on=goes_on)
+            connection = DeliveryConnection(address, encode, owner)
+            connection.send(-1)
+            await until(lambda owner=owner: "not encodable" in owner.heard)  # type: ignore[misc]
+            connection.send(1)
+            if goes_on:
+                await until(lambda owner=owner: owner.heard.count("connected") == 2)  # type: ignore[misc]
+                connection.send(2)
+                await until(lambda owner=owner: 2 in owner.heard)  # type: ignore[misc]
+            await connection.close()
+            assert owner.heard.count("connected") == 1 + goes_on
