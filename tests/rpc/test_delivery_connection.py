@@ -1,4 +1,4 @@
-"""The client of the Deliver call, over loopback: what its owner hears of streams that end (6.1.1)."""
+"""The client of the Deliver call, over loopback: which events its owner gets (6.1.1)."""
 
 from __future__ import annotations
 
@@ -26,24 +26,24 @@ class Echo(delivery_pb2_grpc.DeliveryServiceServicer):
 
 
 class Owner:
-    """Writes down what it hears."""
+    """Keeps the events in their order."""
 
     def __init__(self, *, goes_on: bool = True) -> None:
-        self.heard: list[Any] = []
+        self.events: list[Any] = []
         self._goes_on = goes_on
 
     def connected(self, address: str) -> None:
-        self.heard.append("connected")
+        self.events.append("connected")
 
     def disconnected(self, address: str) -> None:
-        self.heard.append("disconnected")
+        self.events.append("disconnected")
 
     def broke(self, address: str, error: Exception) -> bool:
-        self.heard.append(str(error))
+        self.events.append(str(error))
         return self._goes_on
 
     def answered(self, response: wire.DeliverResponse) -> None:
-        self.heard.append(response.token)
+        self.events.append(response.token)
 
 
 def encode(token: int) -> wire.DeliverRequest:
@@ -71,12 +71,12 @@ async def test_items_are_sent_in_order_and_a_stream_that_ends_is_opened_again() 
         for token in (1, 2, 3, 0):
             connection.send(token)
         assert connection.queued == 4
-        await until(lambda: owner.heard.count("connected") == 2)
-        assert owner.heard == ["connected", 1, 2, 3, "disconnected", "connected"]
+        await until(lambda: owner.events.count("connected") == 2)
+        assert owner.events == ["connected", 1, 2, 3, "disconnected", "connected"]
         connection.send(4)
-        await until(lambda: 4 in owner.heard)
+        await until(lambda: 4 in owner.events)
         await connection.close()
-    assert owner.heard[-1] == "disconnected"
+    assert owner.events[-1] == 4, "a connection that was closed reports nothing more"
 
 
 async def test_items_for_a_worker_that_is_not_there_are_dropped_and_their_owner_knows() -> None:
@@ -85,14 +85,14 @@ async def test_items_for_a_worker_that_is_not_there_are_dropped_and_their_owner_
         pass
     connection = DeliveryConnection(address, encode, owner)
     connection.send(1)
-    await until(lambda: "disconnected" in owner.heard)
+    await until(lambda: "disconnected" in owner.events)
     assert connection.queued == 0
     async with serving(int(address.rpartition(":")[2])):
-        await until(lambda: "connected" in owner.heard)
+        await until(lambda: "connected" in owner.events)
         connection.send(2)
-        await until(lambda: 2 in owner.heard)
+        await until(lambda: 2 in owner.events)
         await connection.close()
-    assert 1 not in owner.heard
+    assert 1 not in owner.events
 
 
 async def test_the_owner_decides_whether_an_unknown_error_ends_the_connection() -> None:
@@ -101,11 +101,11 @@ async def test_the_owner_decides_whether_an_unknown_error_ends_the_connection() 
             owner = Owner(goes_on=goes_on)
             connection = DeliveryConnection(address, encode, owner)
             connection.send(-1)
-            await until(lambda owner=owner: "not encodable" in owner.heard)  # type: ignore[misc]
+            await until(lambda owner=owner: "not encodable" in owner.events)  # type: ignore[misc]
             connection.send(1)
             if goes_on:
-                await until(lambda owner=owner: owner.heard.count("connected") == 2)  # type: ignore[misc]
+                await until(lambda owner=owner: owner.events.count("connected") == 2)  # type: ignore[misc]
                 connection.send(2)
-                await until(lambda owner=owner: 2 in owner.heard)  # type: ignore[misc]
+                await until(lambda owner=owner: 2 in owner.events)  # type: ignore[misc]
             await connection.close()
-            assert owner.heard.count("connected") == 1 + goes_on
+            assert owner.events.count("connected") == 1 + goes_on
