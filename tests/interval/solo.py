@@ -30,6 +30,7 @@ from millwheel.worker.messages import (
     SendDelivery,
     SenderWatermarks,
     SequenceChecked,
+    Started,
     WriteParts,
 )
 
@@ -86,7 +87,7 @@ class Solo:
         self.out: list[Any] = []
         self.position = 0
         self.output = int(MIN_TIMESTAMP)
-        self.core.start()
+        self.core.step(Started(), self.now)
         for event in early:
             self.handle(event)
         start = max((one.head.commit for one in parents), default=0)
@@ -96,11 +97,12 @@ class Solo:
 
     def handle(self, event: Any) -> None:
         """Have the core handle an event; what it asks for waits in ``out``."""
-        for instruction in self.core.handle(event, self.now):
+        for instruction in self.core.step(event, self.now):
             if isinstance(instruction, Report):
                 assert instruction.output >= self.output, "an output watermark never goes back"
                 self.output = instruction.output
             self.out.append(instruction)
+        self.core.check_invariants()
 
     def take(self, kind: type[T]) -> list[T]:
         """The instructions of one kind that wait; they wait no more."""

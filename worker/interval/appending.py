@@ -9,7 +9,7 @@ from millwheel.worker.interval.checkpoint import Checkpointer
 from millwheel.worker.interval.divided import divide
 from millwheel.worker.interval.parts import PART_BYTES
 from millwheel.worker.interval.state import IntervalState
-from millwheel.worker.messages import AppendEntry, Instruction, WriteParts
+from millwheel.worker.messages import AppendEntry, IntervalEffect, WriteParts
 
 __all__ = ["EntryWriter"]
 
@@ -30,7 +30,7 @@ class EntryWriter:
         self._waiting: tuple[int, int, bytes, tuple[PartId, ...]] | None = None
         """The entry whose parts are being written: their number, its commit, the small entry to append, their ids."""
 
-    def write(self, commit: int, entry: bytes) -> list[Instruction]:
+    def write(self, commit: int, entry: bytes) -> list[IntervalEffect]:
         """Append ``entry`` to the journal, or first write its parts if it is too large for one append."""
         state, config = self._state, self._state.config
         if len(entry) <= state.settings.entry_bytes:
@@ -41,7 +41,7 @@ class EntryWriter:
         self._waiting = number, commit, small, tuple(parts)
         return [WriteParts(config.journal, number, parts)]
 
-    def parts_written(self, number: int) -> list[Instruction]:
+    def parts_written(self, number: int) -> list[IntervalEffect]:
         """Parts are acknowledged. If they belong to the waiting entry, append it."""
         if self._waiting is None or self._waiting[0] != number:
             return []

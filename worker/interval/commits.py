@@ -39,7 +39,7 @@ from millwheel.worker.interval.runner import OpenCommit, Runner
 from millwheel.worker.interval.sealing import Sealed, Sealer
 from millwheel.worker.interval.shipments import Shipment
 from millwheel.worker.interval.state import INDEX_BITS, IntervalCounts, IntervalState
-from millwheel.worker.messages import Acknowledge, Delivery, DeliveryOrder, Instruction, Resend, SendDelivery
+from millwheel.worker.messages import Acknowledge, Delivery, DeliveryOrder, IntervalEffect, Resend, SendDelivery
 
 __all__ = ["Commits"]
 
@@ -83,7 +83,7 @@ class Commits:
 
     # Sealing and appending.
 
-    def try_commit(self, out: list[Instruction]) -> bool:
+    def try_commit(self, out: list[IntervalEffect]) -> bool:
         """Seal the batch and start its commit, if possible. Returns whether the next batch may run at once."""
         checkpoints = self._checkpoints
         still = self._in_flight is None and not self._line
@@ -135,7 +135,7 @@ class Commits:
         behind = len(self._line) > 1 or (self._line and self._in_flight is not None)
         return self._line[-1][0] if behind else None
 
-    def _line_up(self, changed: list[tuple[bytes, bytes]], duplicates: int, out: list[Instruction]) -> bool:
+    def _line_up(self, changed: list[tuple[bytes, bytes]], duplicates: int, out: list[IntervalEffect]) -> bool:
         """Send the batch's weak productions and queue its commit, which waits for their ACKs.
 
         Returns:
@@ -173,7 +173,7 @@ class Commits:
             self.state.hold_times.passing.remove(hold)
         batch.firing.clear()
 
-    def _append(self, sealed: Sealed, out: list[Instruction]) -> None:
+    def _append(self, sealed: Sealed, out: list[IntervalEffect]) -> None:
         """Append the entry of a commit. A commit without lasting effects needs no append."""
         state = self.state
         self.crowded = False
@@ -208,7 +208,7 @@ class Commits:
         self._entry_bytes = len(blob)
         out.extend(self._writer.write(sealed.commit, blob))
 
-    def parts_written(self, number: int) -> list[Instruction]:
+    def parts_written(self, number: int) -> list[IntervalEffect]:
         """Parts are acknowledged. If they belong to the entry in flight, append the entry."""
         return self._writer.parts_written(number)
 
@@ -226,9 +226,9 @@ class Commits:
         shipment = self.state.outbox.get(token)
         return [] if shipment is None else list(self.state.outbox.rows_of(shipment))
 
-    def appended(self, commit: int) -> list[Instruction]:
+    def appended(self, commit: int) -> list[IntervalEffect]:
         """The entry is in the journal: ACK the senders, send productions and release holds."""
-        out: list[Instruction] = []
+        out: list[IntervalEffect] = []
         sealed = self._in_flight
         if sealed is None or sealed.commit != commit:
             return out
@@ -245,7 +245,7 @@ class Commits:
             out.extend(self._checkpoints.after_commit(state.elapsed))
         return out
 
-    def _done(self, sealed: Sealed, out: list[Instruction]) -> None:
+    def _done(self, sealed: Sealed, out: list[IntervalEffect]) -> None:
         state = self.state
         if sealed.ids is not None:
             state.dedup.committed(sealed.ids)
@@ -258,7 +258,7 @@ class Commits:
             state.outbox.release()
             out.extend(self._send_ready())
 
-    def _acknowledge(self, sealed: Sealed, out: list[Instruction]) -> None:
+    def _acknowledge(self, sealed: Sealed, out: list[IntervalEffect]) -> None:
         settle = self.state.intake.settle
         touched: dict[int, DeliveryReceipt] = {}
         note = self.state.sample.note
@@ -276,7 +276,7 @@ class Commits:
 
     # Sending.
 
-    def _send_ready(self) -> list[Instruction]:
+    def _send_ready(self) -> list[IntervalEffect]:
         """Send all outbound batches that may be sent now."""
         return [self._send(shipment, order) for shipment, order in self.state.outbox.take_ready()]
 
@@ -311,7 +311,7 @@ class Commits:
             )
         )
 
-    def acknowledged(self, token: int, remaining: Sequence[int]) -> list[Instruction]:
+    def acknowledged(self, token: int, remaining: Sequence[int]) -> list[IntervalEffect]:
         """A receiver has ACKed an outbound batch, except for the indexes ``remaining``."""
         state = self.state
         shipment = state.outbox.get(token)
@@ -331,7 +331,7 @@ class Commits:
         keep = set(remaining)
         return [index for index in shipment.indexes() if index not in keep]
 
-    def resend(self, event: Resend) -> list[Instruction]:
+    def resend(self, event: Resend) -> list[IntervalEffect]:
         """Send what was not ACKed again, to the current owners of its keys."""
         outbox = self.state.outbox
         if event.tokens is None:
@@ -349,7 +349,7 @@ class Commits:
         outbox.go_on()
         return self._send_ready()
 
-    def begin(self) -> list[Instruction]:
+    def begin(self) -> list[IntervalEffect]:
         """The interval starts to serve: send productions that an earlier owner committed and that are not ACKed."""
         self.state.outbox.begin_all()
         return self._send_ready()
@@ -364,12 +364,12 @@ class Commits:
             return self._line[0][1]
         return self._checkpoints.next_alarm(self.state.elapsed)
 
-    def idle(self) -> list[Instruction]:
+    def idle(self) -> list[IntervalEffect]:
         """Time has passed: flush rows if nothing is in flight."""
         still = self._in_flight is None and not self._line
         return self._checkpoints.idle(self.state.elapsed) if still else []
 
-    def settle_weak(self, out: list[Instruction]) -> bool:
+    def settle_weak(self, out: list[IntervalEffect]) -> bool:
         """Append the first queued weak commit if its productions are all ACKed or its straggler delay is over.
 
         Returns:
