@@ -7,6 +7,7 @@ from contextlib import ExitStack, contextmanager
 from typing import Any, Final
 from unittest.mock import patch
 
+from millwheel.master.core import MasterCore
 from millwheel.model.core_protocol import InvariantError
 from millwheel.worker.interval import IntervalCore
 from millwheel.worker.log import LogCore
@@ -14,7 +15,7 @@ from simulation.world import World
 
 __all__ = ["invariants_checked"]
 
-_CORES: Final[tuple[type, ...]] = (IntervalCore, LogCore)
+_CORES: Final[tuple[type, ...]] = (IntervalCore, LogCore, MasterCore)
 
 
 @contextmanager

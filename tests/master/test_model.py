@@ -20,6 +20,7 @@ from millwheel.master.messages import (
     SplitInterval,
     SubmitTopology,
     Transact,
+    TransactionEnded,
 )
 from millwheel.master.settings import MasterSettings
 from millwheel.model.catalog import ACTIVE_STATES
@@ -136,7 +137,7 @@ class Masters(RuleBasedStateMachine):
             lost = master.waiting.popleft()
             assert isinstance(lost, Transact)
             self.world.transact(lost.compares, lost.puts, lost.deletes)
-            master.take(master.core.transacted(lost.operation, None))
+            master.post(TransactionEnded(lost.operation, None))
 
     @rule()
     def the_leader_finishes_what_it_has(self) -> None:

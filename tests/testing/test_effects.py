@@ -17,9 +17,9 @@ import pytest
 
 from millwheel.authority.core import Effects
 from millwheel.authority.shell import AuthorityShell
-from millwheel.client.injector.messages import Instruction as InjectorInstruction
+from millwheel.client.injector.messages import Instruction as InjectorEffect
 from millwheel.client.injector.session import InjectorSession
-from millwheel.master.messages import Instruction as MasterInstruction
+from millwheel.master.messages import MasterEffect
 from millwheel.master.term import Term
 from millwheel.rpc.failures import FailureCode, RequestError
 from millwheel.store.memory import MemoryStore
@@ -67,10 +67,10 @@ def test_a_log_core_knows_every_event_of_a_log() -> None:
 @pytest.mark.parametrize(
     ("performer", "instructions"),
     [
-        (Term._perform, MasterInstruction),
-        (Master.step, MasterInstruction),
-        (InjectorSession._perform, InjectorInstruction),
-        (test_core_model.InjectorMachine.perform, InjectorInstruction),
+        (Term._perform, MasterEffect),
+        (Master.step, MasterEffect),
+        (InjectorSession._perform, InjectorEffect),
+        (test_core_model.InjectorMachine.perform, InjectorEffect),
     ],
 )
 def test_a_driver_names_every_instruction(performer: Any, instructions: Any) -> None:
@@ -130,4 +130,4 @@ async def test_a_host_without_subscribers_gives_its_core_up_for_an_effect_on_one
 @pytest.mark.parametrize("performer", [Term._perform, InjectorSession._perform])
 def test_a_term_and_a_session_refuse_an_instruction_that_they_do_not_know(performer: Any) -> None:
     with pytest.raises(AssertionError, match="Unknown object"):
-        performer(SimpleNamespace(is_open=True), [Unknown()])
+        performer(SimpleNamespace(is_open=True), [UNKNOWN])
