@@ -93,11 +93,11 @@ class Taps:
         return added
 
     def _acknowledging(self, acknowledge: Callable[..., None]) -> Callable[..., None]:
-        def acknowledged(host: Any, instruction: Acknowledge) -> None:
-            if instruction.outcome == _ACKED and isinstance(host.core, IntervalCore | LogCore):
+        def acknowledged(host: Any, answer: Acknowledge) -> None:
+            if answer.outcome == _ACKED and isinstance(host.core, IntervalCore | LogCore):
                 for hear in self.acks:
-                    hear(host.core, instruction)
-            acknowledge(host, instruction)
+                    hear(host.core, answer)
+            acknowledge(host, answer)
 
         return acknowledged
 

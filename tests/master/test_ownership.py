@@ -101,7 +101,7 @@ def test_7_1_a_refreshed_registration_moves_nothing() -> None:
 
 
 def step_to(master: Master, kind: type) -> None:
-    """Carry out instructions up to, and not including, the first of ``kind``."""
+    """Perform effects up to, and not including, the first of ``kind``."""
     while not isinstance(master.waiting[0], kind):
         master.step()
 

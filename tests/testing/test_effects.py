@@ -17,7 +17,7 @@ import pytest
 
 from millwheel.authority.core import Effects
 from millwheel.authority.shell import AuthorityShell
-from millwheel.client.injector.messages import Instruction as InjectorEffect
+from millwheel.client.injector.messages import InjectorEffect
 from millwheel.client.injector.session import InjectorSession
 from millwheel.master.messages import MasterEffect
 from millwheel.master.term import Term
@@ -65,7 +65,7 @@ def test_a_log_core_knows_every_event_of_a_log() -> None:
 
 
 @pytest.mark.parametrize(
-    ("performer", "instructions"),
+    ("performer", "effects"),
     [
         (Term._perform, MasterEffect),
         (Master.step, MasterEffect),
@@ -73,8 +73,8 @@ def test_a_log_core_knows_every_event_of_a_log() -> None:
         (test_core_model.InjectorMachine.perform, InjectorEffect),
     ],
 )
-def test_a_driver_names_every_instruction(performer: Any, instructions: Any) -> None:
-    assert {one.__name__ for one in get_args(instructions)} <= names_in(performer)
+def test_a_driver_names_every_effect(performer: Any, effects: Any) -> None:
+    assert {one.__name__ for one in get_args(effects)} <= names_in(performer)
 
 
 @pytest.mark.parametrize("performer", [AuthorityShell._perform, Shard.perform])
@@ -128,6 +128,6 @@ async def test_a_host_without_subscribers_gives_its_core_up_for_an_effect_on_one
 
 
 @pytest.mark.parametrize("performer", [Term._perform, InjectorSession._perform])
-def test_a_term_and_a_session_refuse_an_instruction_that_they_do_not_know(performer: Any) -> None:
+def test_a_term_and_a_session_refuse_an_effect_that_they_do_not_know(performer: Any) -> None:
     with pytest.raises(AssertionError, match="Unknown object"):
         performer(SimpleNamespace(is_open=True), [UNKNOWN])

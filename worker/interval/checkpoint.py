@@ -275,10 +275,10 @@ class Checkpointer:
         if self.needs is not Needs.NOTHING:
             self.needs = self._needed()
         journal = state.config.journal
-        instructions: list[IntervalEffect] = [DeleteEntries(journal, state.floor + 1)]
+        effects: list[IntervalEffect] = [DeleteEntries(journal, state.floor + 1)]
         if gone:
-            instructions.append(DeleteParts(journal, gone))
-        return instructions
+            effects.append(DeleteParts(journal, gone))
+        return effects
 
     def recovered(self, now: int, entry_bytes: int) -> None:
         """The state has been rebuilt from the journal. Its rows are behind and will be flushed."""
