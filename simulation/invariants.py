@@ -7,6 +7,7 @@ from contextlib import ExitStack, contextmanager
 from typing import Any, Final
 from unittest.mock import patch
 
+from millwheel.authority.core import AuthorityCore
 from millwheel.client.injector.core import InjectorCore
 from millwheel.master.core import MasterCore
 from millwheel.model.core_protocol import InvariantError
@@ -16,7 +17,7 @@ from simulation.world import World
 
 __all__ = ["invariants_checked"]
 
-_CORES: Final[tuple[type, ...]] = (InjectorCore, IntervalCore, LogCore, MasterCore)
+_CORES: Final[tuple[type, ...]] = (AuthorityCore, InjectorCore, IntervalCore, LogCore, MasterCore)
 
 
 @contextmanager

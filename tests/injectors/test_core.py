@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
@@ -27,22 +27,20 @@ from millwheel.client.injector.messages import (
     IdleDeclared,
     IdleEnded,
     InjectorEffect,
-    InjectorEvent,
     KeysFound,
     Limits,
-    PublishWatermark,
     RoutingArrived,
-    SendBatch,
     Tick,
     WatermarkDeclared,
     WatermarkReached,
     WatermarksBroadcast,
-)
+)  # fmt: skip
 from millwheel.client.injector.routing import ConsumerRouting, Route, StreamRouting
 from millwheel.model.keys import ALL_KEYS, KeyInterval
 from millwheel.model.time import MAX_TIMESTAMP, MIN_TIMESTAMP
 from millwheel.rpc.v1.delivery_pb2 import DeliveryOutcome
 from millwheel.sdk.errors import UsageError
+from tests.injectors.stepping import sends, step
 
 ACKED = DeliveryOutcome.DELIVERY_OUTCOME_ACKED
 NOT_OWNER = DeliveryOutcome.DELIVERY_OUTCOME_NOT_OWNER
@@ -63,13 +61,6 @@ def routing(*consumers: ConsumerRouting, revision: int = 1, skew: int = 0, drain
     return StreamRouting(revision, {c.incarnation: c for c in found}, draining, skew)
 
 
-def step(core: InjectorCore, event: InjectorEvent, now: int = 0) -> list[InjectorEffect]:
-    """The effects of an event, except those on the published watermark: that is ``core.published``."""
-    effects = core.step(event, now)
-    core.check_invariants()
-    return [effect for effect in effects if not isinstance(effect, PublishWatermark)]
-
-
 def opened(limits: Limits = LIMITS, of: StreamRouting | None = None, watermark: int = MIN_TIMESTAMP) -> InjectorCore:
     core = InjectorCore("s", "p", limits=limits, watermark=watermark)
     for effect in step(core, RoutingArrived(of or routing()), 0):
@@ -85,10 +76,6 @@ def add(
     values = [b"v%d" % position for position in positions]
     keys = {name: [key] * len(positions) for name in core.routing.consumers}
     return step(core, Columns(values, [at] * len(positions), keys, SCOPE, list(positions)), now)
-
-
-def sends(effects: Iterable[InjectorEffect]) -> list[SendBatch]:
-    return [effect for effect in effects if isinstance(effect, SendBatch)]
 
 
 def test_a_record_goes_out_at_once_when_none_is_on_its_way() -> None:
