@@ -1,8 +1,7 @@
 """The low watermark authority without its I/O: admission of watermark reports and the decision of values (7.2).
 
-Input events: sequencers to accept, watermark reports, expected injectors, removals. Output: one append at a time
-(:meth:`AuthorityCore.next_append`). Once an append is journaled, its :class:`Effects` follow: answers to send and
-values to broadcast. A deposed shard cannot append, so it never broadcasts.
+Events go in and effects come out (:mod:`millwheel.model.core_protocol`, ``authority/messages.py``). Changes wait for
+the next append, and one append is in flight at a time. Once it is journaled, its answers and broadcasts follow.
 
 A member is a key interval of a computation, or a process of an injector. A share is the shard's state of one member.
 
@@ -17,20 +16,42 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, assert_never
 
 from millwheel.authority.base import BaseSnapshot, freeze
 from millwheel.authority.injected import InjectorComputation
 from millwheel.authority.journal import Expect, Percentile, Remove, decode_entry, decode_part, encode
-from millwheel.authority.pending import Pending
+from millwheel.authority.messages import (
+    AnswerCall,
+    AppendChanges,
+    AppendJournaled,
+    AuthorityEffect,
+    AuthorityEvent,
+    BroadcastValues,
+    DeleteJournaled,
+    ForgetComputation,
+    InjectorsExpected,
+    PercentileRequested,
+    RefuseCall,
+    RefuseReport,
+    RemovalRequested,
+    ReportsReceived,
+    SequencerOffered,
+    SnapshotWritten,
+    Tick,
+    WriteSnapshot,
+)
+from millwheel.authority.pace import AppendPace, PaceSettings
+from millwheel.authority.pending import Pending, Taken
 from millwheel.authority.percentiles import Work, percentile_value
 from millwheel.authority.registry import AnyComputation, Registry
 from millwheel.authority.shares import Explanation, Refusal
+from millwheel.model.core_protocol import RisingValues, require
 from millwheel.model.time import MIN_TIMESTAMP, seconds
-from millwheel.rpc.watermarks import AcceptRefusedError, Member, WatermarkReport, injector_computation
-from millwheel.store.contract import Append, JournalHead, PartId
+from millwheel.rpc.watermarks import AcceptRefusedError, Member, ReportNotReceivedError, injector_computation
+from millwheel.store.contract import Append, JournalHead
 
-__all__ = ["AuthorityCore", "CoreSettings", "Effects"]
+__all__ = ["AuthorityCore", "CoreSettings"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,12 +61,14 @@ class CoreSettings:
     ``entry_bytes``, ``part_bytes``: approximate size of the largest entry and the largest base part, in bytes.
     ``snapshot_bytes``: journal size in bytes above which a base is written, if the last base is smaller than half of
     it. ``silent_after``: microseconds without a report after which ``explain`` calls a member silent.
+    ``pace``: when appends are made.
     """
 
     entry_bytes: int = 1 << 20
     part_bytes: int = 1 << 20
     snapshot_bytes: int = 256 << 10
     silent_after: int = seconds(30)
+    pace: PaceSettings = field(default_factory=PaceSettings)
 
 
 _ENTRY_COST_BYTES: Final = 256
@@ -53,26 +76,19 @@ _ENTRY_COST_BYTES: Final = 256
 
 
 @dataclass(slots=True)
-class Effects:
-    """What a journaled append allows. The caller performs all of it.
+class _InFlight:
+    """An append in flight, and what it allows once it is journaled."""
 
-    - ``answers``: tokens of acceptances and changes, each with the value to answer. ``values``: values to broadcast.
-    - ``sequencers``: sequencers accepted since the last append. ``removed``: computations that the append removes.
-    - ``snapshot``: write its parts, then call :meth:`AuthorityCore.snapshot_written`.
-    - ``delete_below``, ``delete_parts``: entries and parts that the store may delete.
-    """
-
-    answers: Sequence[tuple[int, int]] = ()
-    values: dict[str, int] = field(default_factory=dict)
-    sequencers: Sequence[tuple[str, Member, int]] = ()
-    removed: Sequence[str] = ()
-    snapshot: BaseSnapshot | None = None
-    delete_below: int | None = None
-    delete_parts: Sequence[PartId] = ()
+    append: Append
+    taken: Taken
+    effects: list[AuthorityEffect] = field(default_factory=list)
 
 
 class AuthorityCore:
-    """The state of one shard. Single-threaded. Times are microseconds on any clock that does not go back."""
+    """The state of one shard. Driven as :class:`millwheel.model.core_protocol.Core` says, by any steady clock.
+
+    The first event is a ``Tick``. From then on the core says when the next append is due.
+    """
 
     def __init__(self, journal: str, sequencer: int, head: JournalHead, settings: CoreSettings | None = None) -> None:
         """``head`` is the head of the journal as ``sequencer`` fenced it. Call :meth:`restore` first."""
@@ -83,7 +99,9 @@ class AuthorityCore:
         self._registry = Registry()
         self._pending = Pending()
         self._broadcast: dict[str, int] = {}
-        self._in_flight: tuple[Append, Effects] | None = None
+        self._in_flight: _InFlight | None = None
+        self._pace = AppendPace(self._settings.pace)
+        self._rising = RisingValues()
         self._named: BaseSnapshot | None = None
         self._snapshotting = False
         self._journal_cost = 0
@@ -109,34 +127,78 @@ class AuthorityCore:
             self._broadcast[computation.name] = computation.value
             self._raise(computation)
 
+    # -- the protocol ----------------------------------------------------------------------------
+
+    def step(self, event: AuthorityEvent, now: int) -> Sequence[AuthorityEffect]:
+        """Process ``event`` at ``now``, in microseconds."""
+        effects: list[AuthorityEffect] = []
+        match event:
+            case ReportsReceived():
+                effects += self._on_reports(event, now)
+            case AppendJournaled():
+                effects += self._on_journaled(now)
+            case Tick():
+                effects += self._on_tick(now)
+            case SnapshotWritten():
+                self._named = event.snapshot
+            case SequencerOffered() | InjectorsExpected() | RemovalRequested() | PercentileRequested():
+                effects += self._on_call(event)
+            case _:
+                assert_never(event)
+        self._pace.want(now, urgent=self._pending.urgent, dirty=self._pending.dirty or self._named is not None)
+        return effects
+
+    def next_deadline(self) -> int | None:
+        """The time of the next append. None while one is in flight."""
+        return None if self._in_flight is not None else self._pace.due_at
+
+    def check_invariants(self) -> None:
+        """Check the shard's invariants. Raises InvariantError."""
+        self._rising.check(commit=self._commit, floor=self._floor)
+        require(self._floor <= self._commit, "the truncation point is not above the last append")
+        for computation in self._registry:
+            broadcast = self._broadcast.get(computation.name, MIN_TIMESTAMP)
+            require(broadcast <= computation.value, "a broadcast value was decided before (G7)")
+
     # -- events ----------------------------------------------------------------------------------
 
-    def accept_sequencer(
-        self, token: int, computation: str, member: Member, sequencer: int, report_number: int = 0
-    ) -> None:
-        """Accept ``sequencer`` as the owner of ``member`` from now on (G4).
+    def _on_call(
+        self, event: SequencerOffered | InjectorsExpected | RemovalRequested | PercentileRequested
+    ) -> list[AuthorityEffect]:
+        try:
+            match event:
+                case SequencerOffered():
+                    self._accept_sequencer(event)
+                case InjectorsExpected():
+                    self._expect_injectors(event)
+                case RemovalRequested():
+                    self._remove(event)
+                case PercentileRequested():
+                    if self._registry.get(event.computation) is None:
+                        return [RefuseCall(event.token, KeyError(event.computation))]
+                    self._decide_percentile(event)
+                case _:
+                    assert_never(event)
+        except (AcceptRefusedError, ReportNotReceivedError) as error:
+            return [RefuseCall(event.token, error)]
+        self._pace.ask()
+        return []
 
-        The token is answered once the acceptance is journaled. With ``report_number`` (injector processes only), the
-        answer also confirms that the process's reports up to that number are journaled.
-
-        Raises AcceptRefusedError if a larger sequencer owns any part of the member, or if the computation was
-        removed. An injector counts as removed only if this sequencer belongs to a removed incarnation. Raises
-        ReportNotHeardError if neither that report nor a later one was received.
-        """
+    def _accept_sequencer(self, event: SequencerOffered) -> None:
+        token, computation, member, sequencer = event.token, event.computation, event.member, event.sequencer
         if self._registry.is_over(computation, sequencer):
             raise AcceptRefusedError(f"sequencer {sequencer}: {computation} was removed since it was drawn")
         if isinstance(member, str):
-            accepted = self._registry.injector(computation).accept(member, sequencer, report_number)
+            accepted = self._registry.injector(computation).accept(member, sequencer, event.report_number)
             self._pending.accepted(token, computation, accepted)
         else:
             self._pending.accepted(token, computation, self._registry.keyed(computation).accept(member, sequencer))
         # Replacing shares never raises the minimum, because a share starts from the values that it replaces.
 
-    def report(self, reports: Iterable[WatermarkReport], now: int) -> list[Refusal]:
-        """Apply the owners' reports in order (7.2). Return the refused reports, each with the reason."""
+    def _on_reports(self, event: ReportsReceived, now: int) -> list[AuthorityEffect]:
         refused: list[Refusal] = []
         registry, pending = self._registry, self._pending
-        for report in reports:
+        for report in event.reports:
             computation = registry.get(report.computation)
             if computation is None:
                 refused.append(Refusal(report, superseded=registry.is_over(report.computation, report.sequencer)))
@@ -150,31 +212,21 @@ class AuthorityCore:
             pending.moved(report.computation, changed)
             if computation.smallest() > computation.value:
                 self._raise(computation)
-        return refused
+        return [RefuseReport(refusal) for refusal in refused]
 
-    def expect_injectors(self, token: int, stream: str, processes: Iterable[str], as_of: int = 0) -> None:
-        """Make ``stream``'s watermark wait for exactly ``processes`` (5.2).
-
-        An empty set means all processes that announce themselves. With a set that is not empty, other processes are
-        forgotten. The token is answered once the change is journaled. ``as_of`` is the coordinator's revision at
-        which the set was read. Nothing changes if the set of a newer revision is known.
-        """
-        name, names = injector_computation(stream), sorted(set(processes))
+    def _expect_injectors(self, event: InjectorsExpected) -> None:
+        name, names = injector_computation(event.stream), sorted(set(event.processes))
         injector = self._registry.injector(name)
-        dropped = injector.expect(names, as_of)
-        self._pending.change(token, Expect(name, names, as_of), name, dropped)
+        dropped = injector.expect(names, event.as_of)
+        self._pending.change(event.token, Expect(name, names, event.as_of), name, dropped)
         self._raise(injector)
 
     def outlives(self, computation: str, sequencer: int) -> bool:
         """Return whether ``computation`` was re-created since ``sequencer`` was drawn: it accepted a larger one."""
         return any(accepted > sequencer for _, accepted in self.sequencers(computation))
 
-    def remove(self, token: int, computation: str, up_to: int = 0) -> None:
-        """Forget a cancelled computation. The token is answered once the removal is journaled.
-
-        ``up_to``: for an injector, the largest sequencer of the incarnation that is over. Idempotent: a repeated
-        removal does not delete a re-created injector, whose expected set may be known before any of its sequencers.
-        """
+    def _remove(self, event: RemovalRequested) -> None:
+        token, computation, up_to = event.token, event.computation, event.up_to
         found = self._registry.get(computation)
         if isinstance(found, InjectorComputation) and 0 < up_to <= self._registry.ended.get(computation, 0):
             # This change alters nothing. It delays the answer until everything before it is journaled.
@@ -184,67 +236,55 @@ class AuthorityCore:
         self._pending.change(token, Remove(computation, up_to), computation, found.shares() if found else ())
         self._pending.forget_value(computation)
 
-    def decide_percentile(self, token: int, computation: str, basis_points: int, since: int) -> None:
-        """Decide a percentile watermark of ``computation``, which ignores its smallest timestamps at work (7.2).
-
-        ``basis_points``: 9900 ignores one timestamp in a hundred. Only work published since ``since`` counts;
-        ``since`` is a time of the same clock as in :meth:`report`. The token is answered with the value once it is
-        journaled. Raises KeyError if the computation is unknown.
-        """
+    def _decide_percentile(self, event: PercentileRequested) -> None:
+        computation, basis_points = event.computation, event.basis_points
         found = self._registry.get(computation)
-        if found is None:
-            raise KeyError(computation)
-        value = percentile_value(found.work(since), basis_points, self.broadcast(computation), found.percentiles)
+        assert found is not None
+        value = percentile_value(found.work(event.since), basis_points, self.broadcast(computation), found.percentiles)
         found.percentiles[basis_points] = value
-        self._pending.change(token, Percentile(computation, basis_points, value), computation)
+        self._pending.change(event.token, Percentile(computation, basis_points, value), computation)
 
     # -- appends ---------------------------------------------------------------------------------
 
-    @property
-    def urgent(self) -> bool:
-        """Whether an answer or a broadcast waits for the next append."""
-        return self._pending.urgent
+    def _on_tick(self, now: int) -> list[AuthorityEffect]:
+        """Make the append that is due: of what waits, or an empty one to find out whether the shard was deposed."""
+        due_at = self.next_deadline()
+        if due_at is None or now < due_at:
+            return []
+        even_if_empty = self._pace.verifies
+        self._pace.begin(now)
+        if not (even_if_empty or self._pending.dirty or self._named is not None):
+            return []
+        return [AppendChanges(self._next_append())]
 
-    @property
-    def dirty(self) -> bool:
-        """Whether there is anything to append."""
-        return self._pending.dirty or self._named is not None
-
-    def next_append(self, *, even_if_empty: bool = False) -> Append | None:
-        """Return the append to make now, which holds only what changed.
-
-        Returns None if nothing changed or if an append is in flight. ``even_if_empty``: return an append in any case,
-        to find out whether this shard still owns its journal. Repeat the append byte for byte until its outcome is
-        known. Then call :meth:`appended`, or stop the shard if the append was refused.
-        """
-        if self._in_flight is not None or not (self.dirty or even_if_empty):
-            return None
+    def _next_append(self) -> Append:
+        """The append to make now, which holds only what changed."""
         taken = self._pending.take(self._value_of, self._settings.entry_bytes)
-        effects = Effects(taken.answers, dict(taken.entry.values), taken.sequencers, taken.removed)
+        effects: list[AuthorityEffect] = [AnswerCall(token, watermark) for token, watermark in taken.answers]
+        effects.append(BroadcastValues(dict(taken.entry.values), taken.sequencers))
+        effects += map(ForgetComputation, taken.removed)
         self._commit += 1
         if self._named is not None:
-            self._name_parts(self._named, effects)
+            effects.append(self._name_parts(self._named))
         append = Append(self.sequencer, self._commit, self._floor, self._parts, encode(taken.entry))
         self._journal_cost += len(append.entry) + _ENTRY_COST_BYTES
         if self._snapshot_due() and not self._pending.changes:
-            effects.snapshot = freeze(self._registry, self.sequencer, self._commit, self._settings.part_bytes)
+            snapshot = freeze(self._registry, self.sequencer, self._commit, self._settings.part_bytes)
+            effects.append(WriteSnapshot(snapshot))
             self._snapshotting = True
-        self._in_flight = (append, effects)
+        self._in_flight = _InFlight(append, taken, effects)
         return append
 
-    def appended(self) -> Effects:
-        """Record that the append in flight is journaled, and return its effects."""
-        assert self._in_flight is not None
-        _, effects = self._in_flight
+    def _on_journaled(self, now: int) -> list[AuthorityEffect]:
+        """The append in flight is journaled: its effects follow."""
+        done = self._in_flight
+        assert done is not None
         self._in_flight = None
-        for name in effects.removed:
+        self._pace.end(now)
+        for name in done.taken.removed:
             self._broadcast.pop(name, None)
-        self._broadcast.update(effects.values)
-        return effects
-
-    def snapshot_written(self, snapshot: BaseSnapshot) -> None:
-        """Record that all parts of ``snapshot`` are acknowledged. The next append names them."""
-        self._named = snapshot
+        self._broadcast.update(done.taken.entry.values)
+        return done.effects
 
     # -- queries ---------------------------------------------------------------------------------
 
@@ -290,10 +330,10 @@ class AuthorityCore:
         allowed = max(self._settings.snapshot_bytes, 2 * self._base_size)
         return not self._snapshotting and self._journal_cost > allowed
 
-    def _name_parts(self, snapshot: BaseSnapshot, effects: Effects) -> None:
+    def _name_parts(self, snapshot: BaseSnapshot) -> DeleteJournaled:
         """Make the append refer to ``snapshot`` instead of the entries up to its commit."""
-        effects.delete_below = snapshot.commit + 1
-        effects.delete_parts = tuple(set(self._parts) - set(snapshot.written))
+        deletion = DeleteJournaled(snapshot.commit + 1, tuple(set(self._parts) - set(snapshot.written)))
         self._floor, self._parts = snapshot.commit, tuple(snapshot.written)
         self._base_size, self._journal_cost = snapshot.size, 0
         self._named, self._snapshotting = None, False
+        return deletion

@@ -12,18 +12,39 @@ import asyncio
 import logging
 import random
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import count
 from time import monotonic_ns
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, assert_never
 
 from prometheus_client import CollectorRegistry
 
 from millwheel.authority.base import BaseSnapshot
-from millwheel.authority.core import AuthorityCore, CoreSettings, Effects
+from millwheel.authority.core import AuthorityCore, CoreSettings
 from millwheel.authority.listeners import Listeners
+from millwheel.authority.messages import (
+    AnswerCall,
+    AppendChanges,
+    AppendJournaled,
+    AuthorityEffect,
+    AuthorityEvent,
+    BroadcastValues,
+    DeleteJournaled,
+    ForgetComputation,
+    InjectorsExpected,
+    PercentileRequested,
+    RefuseCall,
+    RefuseReport,
+    RemovalRequested,
+    ReportsReceived,
+    SequencerOffered,
+    SnapshotWritten,
+    Tick,
+    WriteSnapshot,
+)
 from millwheel.authority.metrics import AuthorityMetrics
+from millwheel.authority.pace import PaceSettings
 from millwheel.authority.percentiles import WHOLE
 from millwheel.authority.shares import Explanation, Refusal
 from millwheel.authority.writer import JournalWriter, read_core
@@ -44,14 +65,7 @@ _POLL_BACKOFF: Final = Backoff(0.002, 0.05)
 class ShellSettings:
     """Settings of one shard's driver. All times are in seconds.
 
-    - ``coalesce``: the minimum time between two appends, so that changes that arrive close together share one.
-    - ``rest``: idle time after an append, as a multiple of the append's duration. Urgent appends skip it. It keeps
-      watermarks from occupying a slow store.
-    - ``longest_rest``: the upper limit of the rest. An append during an outage of the store lasts as long as the
-      outage, and watermarks must not stop for a multiple of that.
-    - ``idle``: the maximum delay of a change for which no call waits.
-    - ``verify``: how often a shard without changes checks that it was not deposed. Otherwise its listeners would wait
-      for ever.
+    - ``coalesce``, ``rest``, ``longest_rest``, ``idle``, ``verify``: see ``PaceSettings`` (``authority/pace.py``).
     - ``ask``: how long members have to publish their pending work.
     """
 
@@ -62,6 +76,14 @@ class ShellSettings:
     verify: float = 5.0
     ask: float = 1.0
     core: CoreSettings = field(default_factory=CoreSettings)
+
+    @property
+    def paced(self) -> CoreSettings:
+        """The core's settings, with the delays of these."""
+        coalesce, longest_rest, idle, verify = (
+            round(delay * 1e6) for delay in (self.coalesce, self.longest_rest, self.idle, self.verify)
+        )
+        return replace(self.core, pace=PaceSettings(coalesce, self.rest, longest_rest, idle, verify))
 
 
 class PercentileAnswer(NamedTuple):
@@ -118,19 +140,15 @@ class AuthorityShell:
         self._listeners = Listeners(lambda name: (core.broadcast(name), core.sequencers(name)))
         self._tokens = count()
         self._answers: dict[int, asyncio.Future[int]] = {}
-        self._wake = asyncio.Event()
-        self._idle: asyncio.TimerHandle | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_at: int | None = None
+        self._appending: asyncio.Task[None] | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._stopped: str | None = None
-        self._not_before = 0.0
-        self._rest_until = 0.0
-        self._asked = asyncio.Event()
-        """Set while a call waits for a change that is in no append yet."""
         self._ended = asyncio.Event()
         for computation, watermark in core.computations().items():
             metrics.show(computation, watermark)
-        self._appender = asyncio.create_task(self._append_for_ever())
-        self._changed()
+        self._step(Tick())
 
     @classmethod
     async def open(
@@ -148,7 +166,7 @@ class AuthorityShell:
         Raises StoreUnavailableError if the outcome is unknown: draw a new sequencer and open again.
         """
         settings = settings or ShellSettings()
-        core = await read_core(store, journal, sequencer, settings.core)
+        core = await read_core(store, journal, sequencer, settings.paced)
         metrics = AuthorityMetrics(registry or CollectorRegistry())
         return cls(JournalWriter(store, journal), core, metrics, settings)
 
@@ -174,9 +192,10 @@ class AuthorityShell:
     async def close(self) -> None:
         """Stop. Changes that are not journaled are lost, and their owners report them again to the next process."""
         self._stop("it was closed")
-        for task in [self._appender, *self._tasks]:
+        tasks = list(self._tasks)
+        for task in tasks:
             task.cancel()
-        await asyncio.gather(self._appender, *self._tasks, return_exceptions=True)
+        await asyncio.gather(*tasks, return_exceptions=True)
 
     # -- calls -----------------------------------------------------------------------------------
 
@@ -191,7 +210,7 @@ class AuthorityShell:
         """
         try:
             return await self._journaled(
-                lambda token: self._core.accept_sequencer(token, computation, member, sequencer, report_number)
+                lambda token: SequencerOffered(token, computation, member, sequencer, report_number)
             )
         except AcceptRefusedError:
             self._metrics.refused.labels("acceptance").inc()
@@ -200,19 +219,16 @@ class AuthorityShell:
     async def report(self, reports: Sequence[WatermarkReport]) -> list[Refusal]:
         """Apply reports in order, and return the refused ones. AuthorityStoppedError once the shard has stopped."""
         self._check()
-        refused = self._core.report(reports, monotonic_ns() // 1_000)
         self._metrics.reports.inc(len(reports))
-        for refusal in refused:
-            self._metrics.refused.labels("superseded" if refusal.superseded else "unaccepted").inc()
-        self._changed()
-        return refused
+        effects = self._step(ReportsReceived(reports))
+        return [effect.refusal for effect in effects if isinstance(effect, RefuseReport)]
 
     async def expect_injectors(self, stream: str, processes: Iterable[str], as_of: int = 0) -> None:
         """Make ``stream``'s watermark wait for exactly ``processes`` (5.2). It is journaled when this call returns.
 
-        ``as_of``: see :meth:`AuthorityCore.expect_injectors`.
+        ``as_of``: see :class:`InjectorsExpected`.
         """
-        await self._journaled(lambda token: self._core.expect_injectors(token, stream, processes, as_of))
+        await self._journaled(lambda token: InjectorsExpected(token, stream, processes, as_of))
 
     async def remove(self, computation: str, up_to: int = 0) -> None:
         """Forget a cancelled computation. It is journaled when this call returns.
@@ -224,7 +240,7 @@ class AuthorityShell:
         self._check()
         if up_to and self._core.outlives(computation, up_to):
             return
-        await self._journaled(lambda token: self._core.remove(token, computation, up_to))
+        await self._journaled(lambda token: RemovalRequested(token, computation, up_to))
 
     async def watch(self, computations: Iterable[str]) -> AsyncGenerator[dict[str, BroadcastUpdate], None]:
         """Yield the broadcast values of ``computations`` at once, then changes.
@@ -244,7 +260,7 @@ class AuthorityShell:
     def explain(self, computation: str, limit: int = 100) -> Explanation | None:
         """Return which members hold the watermark of ``computation``, and why (G8); None if it is unknown."""
         self._check()
-        return self._core.explain(computation, monotonic_ns() // 1_000, limit)
+        return self._core.explain(computation, _now(), limit)
 
     async def percentile(self, computation: str, basis_points: int) -> PercentileAnswer | None:
         """Return a percentile watermark of ``computation``, which ignores its smallest timestamps at work (7.2).
@@ -253,7 +269,7 @@ class AuthorityShell:
         the computation is unknown.
         """
         self._check()
-        since = monotonic_ns() // 1_000
+        since = _now()
         loop = asyncio.get_running_loop()
         until, polls = loop.time() + self._settings.ask, 0
         work = self._core.work(computation, since)
@@ -267,25 +283,21 @@ class AuthorityShell:
             return None
         self._check()
         try:
-            value = await self._journaled(
-                lambda token: self._core.decide_percentile(token, computation, basis_points, since)
-            )
+            value = await self._journaled(lambda token: PercentileRequested(token, computation, basis_points, since))
         except KeyError:
             return None
         return PercentileAnswer(value, work.members, work.silent)
 
     # -- the journal -----------------------------------------------------------------------------
 
-    async def _journaled(self, event: Callable[[int], None]) -> int:
+    async def _journaled(self, event: Callable[[int], AuthorityEvent]) -> int:
         """Pass an event with a fresh token to the core, and wait for the token's answer."""
         self._check()
         token = next(self._tokens)
-        event(token)
         answer: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         self._answers[token] = answer
-        self._asked.set()
-        self._changed()
         try:
+            self._step(event(token))
             return await answer
         finally:
             del self._answers[token]
@@ -297,81 +309,80 @@ class AuthorityShell:
     def _failure(self) -> AuthorityStoppedError:
         return AuthorityStoppedError(self.journal, self._stopped or "")
 
-    def _changed(self) -> None:
-        """Schedule an append for what waits: soon if a call waits for it, otherwise after the idle delay."""
-        if self._core.urgent:
-            self._wake.set()
-        elif self._core.dirty and self._idle is None:
-            self._idle = asyncio.get_running_loop().call_later(self._settings.idle, self._wake.set)
+    def _step(self, event: AuthorityEvent) -> Sequence[AuthorityEffect]:
+        """Pass an event to the core, and perform its effects."""
+        effects = self._core.step(event, _now())
+        self._perform(effects)
+        self._arm()
+        return effects
 
-    async def _append_for_ever(self) -> None:
-        """Make one append after the other until the shard stops."""
+    def _arm(self) -> None:
+        """Bring the core a ``Tick`` at its next deadline."""
+        at = self._core.next_deadline()
+        if at == self._timer_at:
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer, self._timer_at = None, at
+        if at is not None and self._stopped is None:
+            delay = max(0.0, (at - _now()) / 1e6)
+            self._timer = asyncio.get_running_loop().call_later(delay, self._tick)
+
+    def _tick(self) -> None:
+        self._timer = self._timer_at = None
         try:
-            while True:
-                woken = await self._woken()
-                self._wake.clear()
-                if self._idle is not None:
-                    self._idle.cancel()
-                    self._idle = None
-                self._asked.clear()
-                append = self._core.next_append(even_if_empty=not woken)
-                if append is not None:
-                    await self._append(append)
-                    self._perform(self._core.appended())
-                self._changed()
-        except SequencerRefusedError as error:
-            self._stop(f"deposed, {error}")
+            self._step(Tick())
         except Exception as error:
-            log.exception("authority shard %s cannot go on", self.journal)
-            self._stop(f"{type(error).__name__}: {error}")
+            self._fail(error)
+
+    def _perform(self, effects: Sequence[AuthorityEffect]) -> None:
+        for effect in effects:
+            match effect:
+                case RefuseReport(refusal):
+                    self._metrics.refused.labels("superseded" if refusal.superseded else "unaccepted").inc()
+                case AppendChanges(append):
+                    self._appending = self._spawn(partial(self._append, append))
+                case AnswerCall() | RefuseCall():
+                    self._answer(effect)
+                case BroadcastValues(values, sequencers):
+                    self._listeners.hear(values, sequencers)
+                    for computation, watermark in values.items():
+                        self._metrics.show(computation, watermark)
+                case ForgetComputation(computation):
+                    self._metrics.forget(computation)
+                case DeleteJournaled(below, parts):
+                    self._spawn(partial(self._writer.tidy, below, parts))
+                case WriteSnapshot(snapshot):
+                    self._spawn(partial(self._snapshot, snapshot))
+                case _:
+                    assert_never(effect)
+
+    def _answer(self, effect: AnswerCall | RefuseCall) -> None:
+        answer = self._answers.get(effect.token)
+        if answer is None or answer.done():
+            return
+        if isinstance(effect, AnswerCall):
+            answer.set_result(effect.watermark)
+        else:
+            answer.set_exception(effect.error)
 
     async def _append(self, append: Append) -> None:
         clock = asyncio.get_running_loop().time
         began = clock()
-        await self._writer.append(append)
-        took = clock() - began
-        self._metrics.append.observe(took)
-        self._not_before = began + self._settings.coalesce
-        self._rest_until = clock() + min(self._settings.rest * took, self._settings.longest_rest)
-
-    async def _woken(self) -> bool:
-        """Wait for a change and, soon after an append, for more changes. Return False if none came for long."""
         try:
-            async with asyncio.timeout(self._settings.verify):
-                await self._wake.wait()
-        except TimeoutError:
-            return False
-        await asyncio.sleep(max(0.0, self._not_before - asyncio.get_running_loop().time()))
-        try:
-            async with asyncio.timeout_at(self._rest_until):
-                await self._asked.wait()
-        except TimeoutError:
-            """No call waited for an answer."""
-        return True
-
-    def _perform(self, effects: Effects) -> None:
-        """Send the answers and broadcasts that the journaled append allows."""
-        for token, watermark in effects.answers:
-            answer = self._answers.get(token)
-            if answer is not None and not answer.done():
-                answer.set_result(watermark)
-        self._listeners.hear(effects.values, effects.sequencers)
-        for computation, watermark in effects.values.items():
-            self._metrics.show(computation, watermark)
-        for computation in effects.removed:
-            self._metrics.forget(computation)
-        if effects.delete_below is not None:
-            self._spawn(partial(self._writer.tidy, effects.delete_below, effects.delete_parts))
-        if effects.snapshot is not None:
-            self._spawn(partial(self._snapshot, effects.snapshot))
+            await self._writer.append(append)
+        except SequencerRefusedError as error:
+            self._stop(f"deposed, {error}")
+            return
+        self._metrics.append.observe(clock() - began)
+        self._step(AppendJournaled())
 
     async def _snapshot(self, snapshot: BaseSnapshot) -> None:
         """Write a base while appends continue. The next append names it."""
         await self._writer.write_parts(snapshot)
-        self._core.snapshot_written(snapshot)
-        self._changed()
+        self._step(SnapshotWritten(snapshot))
 
-    def _spawn(self, work: Callable[[], Awaitable[None]]) -> None:
+    def _spawn(self, work: Callable[[], Awaitable[None]]) -> asyncio.Task[None]:
         """Run ``work`` in the background.
 
         The task itself starts ``work``, so a task that is cancelled before it runs leaves nothing half started.
@@ -381,12 +392,16 @@ class AuthorityShell:
             try:
                 await work()
             except Exception as error:
-                log.exception("authority shard %s cannot go on", self.journal)
-                self._stop(f"{type(error).__name__}: {error}")
+                self._fail(error)
 
         task = asyncio.create_task(run())
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+        return task
+
+    def _fail(self, error: Exception) -> None:
+        log.error("authority shard %s cannot go on", self.journal, exc_info=error)
+        self._stop(f"{type(error).__name__}: {error}")
 
     def _stop(self, why: str) -> None:
         """Stop the shard: no answer and no broadcast leaves it any more."""
@@ -397,8 +412,13 @@ class AuthorityShell:
             if not answer.done():
                 answer.set_exception(self._failure())
         self._listeners.fail(self._failure)
-        if self._idle is not None:
-            self._idle.cancel()
-        if asyncio.current_task() is not self._appender:
-            self._appender.cancel()
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._appending is not None and asyncio.current_task() is not self._appending:
+            self._appending.cancel()
         self._ended.set()
+
+
+def _now() -> int:
+    """The core's clock, in microseconds."""
+    return monotonic_ns() // 1_000

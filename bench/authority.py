@@ -10,15 +10,29 @@ from __future__ import annotations
 
 import argparse
 import random
+from collections.abc import Sequence
 from time import perf_counter
 
-from millwheel.authority.core import AuthorityCore
+from millwheel.authority.core import AuthorityCore, CoreSettings
+from millwheel.authority.messages import (
+    AppendChanges,
+    AppendJournaled,
+    AuthorityEffect,
+    AuthorityEvent,
+    ReportsReceived,
+    SequencerOffered,
+    SnapshotWritten,
+    Tick,
+    WriteSnapshot,
+)
+from millwheel.authority.pace import PaceSettings
 from millwheel.model.keys import KeyInterval
 from millwheel.rpc.watermarks import WatermarkReport
 from millwheel.store.contract import JournalHead, PartId
 
 COMPUTATION = "window-counter.17"
 BATCH = 1_000
+_AT_ONCE = PaceSettings(coalesce=0, longest_rest=0, idle=0, verify=1 << 60)
 
 
 def pieces(count: int) -> list[KeyInterval]:
@@ -31,24 +45,31 @@ class Bench:
     """One shard. Each of its appends is journaled at once, in memory."""
 
     def __init__(self, intervals: int) -> None:
-        self.core = AuthorityCore("authority.0", 1, JournalHead(1, 0, 0, ()))
+        self.core = AuthorityCore("authority.0", 1, JournalHead(1, 0, 0, ()), CoreSettings(pace=_AT_ONCE))
+        self.now = 1
+        self.step(Tick())
         self.intervals = pieces(intervals)
         self.appended_bytes = 0
         self.stored: list[bytes] = []
 
+    def step(self, event: AuthorityEvent) -> Sequence[AuthorityEffect]:
+        return self.core.step(event, self.now)
+
     def flush(self) -> None:
-        while append := self.core.next_append():
-            self.appended_bytes += len(append.entry)
-            effects = self.core.appended()
-            if effects.snapshot is not None:
-                self.stored = [blob for _, blob in effects.snapshot.parts()]
-                self.core.snapshot_written(effects.snapshot)
+        while effects := self.step(Tick()):
+            for effect in effects:
+                assert isinstance(effect, AppendChanges)
+                self.appended_bytes += len(effect.append.entry)
+            for done in self.step(AppendJournaled()):
+                if isinstance(done, WriteSnapshot):
+                    self.stored = [blob for _, blob in done.snapshot.parts()]
+                    self.step(SnapshotWritten(done.snapshot))
 
     def own(self) -> float:
         """Seconds to accept every interval, in batches."""
         began = perf_counter()
         for number, keys in enumerate(self.intervals, start=1):
-            self.core.accept_sequencer(number, COMPUTATION, keys, number)
+            self.step(SequencerOffered(number, COMPUTATION, keys, number))
             if number % BATCH == 0:
                 self.flush()
         self.flush()
@@ -58,8 +79,8 @@ class Bench:
         """Seconds to process all reports, and to append their changes in batches."""
         began = perf_counter()
         for first in range(0, len(reports), BATCH):
-            refused = self.core.report(reports[first : first + BATCH], first)
-            assert not refused
+            self.now = max(self.now, first)
+            assert not self.step(ReportsReceived(reports[first : first + BATCH]))
             self.flush()
         return perf_counter() - began
 
@@ -96,7 +117,7 @@ def main() -> None:
     print(f"one interval alone reports: {taken / len(slow) * 1e6:.1f} us a report")
     moved = perf_counter()
     for n in range(200):
-        bench.core.accept_sequencer(0, COMPUTATION, order[n][1], count + n + 1)
+        bench.step(SequencerOffered(0, COMPUTATION, order[n][1], count + n + 1))
         bench.flush()
     print(f"a move of one interval (exact replacement), appended: {(perf_counter() - moved) / 200 * 1e6:.0f} us")
     cut = perf_counter()
@@ -104,8 +125,8 @@ def main() -> None:
         at = order[n][1].start + b"5"
         if at in order[n][1]:
             left, right = order[n][1].split(at)
-            bench.core.accept_sequencer(0, COMPUTATION, left, 2 * count + 2 * n)
-            bench.core.accept_sequencer(0, COMPUTATION, right, 2 * count + 2 * n + 1)
+            bench.step(SequencerOffered(0, COMPUTATION, left, 2 * count + 2 * n))
+            bench.step(SequencerOffered(0, COMPUTATION, right, 2 * count + 2 * n + 1))
             bench.flush()
     print(f"a split of one interval, appended: {(perf_counter() - cut) / 200 * 1e6:.0f} us")
     began = perf_counter()

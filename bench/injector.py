@@ -11,9 +11,9 @@ import asyncio
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from itertools import pairwise
-from typing import Any
+from typing import Any, assert_never
 
 import uvloop
 
@@ -22,7 +22,19 @@ from bench.topologies import counts
 from millwheel.client.injector.core import InjectorCore
 from millwheel.client.injector.encoding import RecordEncoder
 from millwheel.client.injector.ids import IdHasher, IdKind, IdScope, partition_scope
-from millwheel.client.injector.messages import Columns, Connect, Disconnect, SendBatch
+from millwheel.client.injector.messages import (
+    Columns,
+    Connect,
+    ConnectionLost,
+    ConnectionOpened,
+    DeliveryAnswered,
+    Disconnect,
+    InjectorEffect,
+    PublishWatermark,
+    RoutingArrived,
+    SendBatch,
+    Tick,
+)
 from millwheel.client.injector.routing import ConsumerRouting, Route, StreamRouting
 from millwheel.client.injector.wire import SenderIdentity
 from millwheel.model.keys import KeyInterval
@@ -79,20 +91,20 @@ class Feed:
 def client_only(records: int, how: str) -> float:
     """Records per second of the client's own work."""
     core, feed = InjectorCore("events", "bench"), Feed(how)
-    core.routed(routing("a"), 0)
-    core.connected("a", 0)
+    core.step(RoutingArrived(routing("a")), 0)
+    core.step(ConnectionOpened("a"), 0)
     prepared = list(batches(records))
     began = time.perf_counter()
     for now, batch in enumerate(prepared):
-        for send in core.add(feed.columns(core, batch), now):
-            assert isinstance(send, SendBatch)
-            token = wire.DeliverRequest.FromString(_IDENTITY.request(send).SerializeToString()).token
-            core.answered(token, _ACKED, (), "", now)
+        for send in core.step(feed.columns(core, batch), now):
+            if isinstance(send, SendBatch):
+                token = wire.DeliverRequest.FromString(_IDENTITY.request(send).SerializeToString()).token
+                core.step(DeliveryAnswered((token,), _ACKED), now)
     taken = time.perf_counter() - began
     while core.unacked:
-        for send in core.tick(1 << 60):
-            assert isinstance(send, SendBatch)
-            core.answered(send.token, _ACKED, (), "", 0)
+        for send in core.step(Tick(), 1 << 60):
+            if isinstance(send, SendBatch):
+                core.step(DeliveryAnswered((send.token,), _ACKED), 0)
     return records / taken
 
 
@@ -105,18 +117,18 @@ class _Events:
         self.changed = asyncio.Event()
 
     def connected(self, address: str) -> None:
-        self._perform(self._core.connected(address, 0))
+        self._perform(self._core.step(ConnectionOpened(address), 0))
         self.changed.set()
 
     def disconnected(self, address: str) -> None:
-        self._core.disconnected(address)
+        self._perform(self._core.step(ConnectionLost(address), 0))
 
     def broke(self, address: str, error: Exception) -> bool:
         raise error
 
     def answered(self, response: wire.DeliverResponse) -> None:
-        for token in answered_tokens(response):
-            self._perform(self._core.answered(token, response.outcome, response.indexes, "", 0))
+        answer = DeliveryAnswered(answered_tokens(response), response.outcome, response.indexes)
+        self._perform(self._core.step(answer, 0))
         self.changed.set()
 
 
@@ -124,19 +136,21 @@ async def loopback(records: int, how: str, address: str) -> float:
     """Records per second that are sent to a process that ACKs at once, and ACKed."""
     core, feed = InjectorCore("events", "bench"), Feed(how)
 
-    def perform(instructions: list[Any]) -> None:
-        for instruction in instructions:
-            match instruction:
+    def perform(effects: Sequence[InjectorEffect]) -> None:
+        for effect in effects:
+            match effect:
                 case SendBatch():
-                    link.send(instruction)
+                    link.send(effect)
                 case Connect() | Disconnect():
                     """The only link exists from the start."""
+                case PublishWatermark():
+                    """No authority takes part."""
                 case _:
-                    raise TypeError(f"nothing performs the instruction {instruction!r:.200}")
+                    assert_never(effect)
 
     events = _Events(core, perform)
     link = DeliveryConnection(address, _IDENTITY.request, events)
-    core.routed(routing(address), 0)
+    core.step(RoutingArrived(routing(address)), 0)
     await events.changed.wait()
     prepared = list(batches(records))
     began = time.perf_counter()
@@ -146,11 +160,11 @@ async def loopback(records: int, how: str, address: str) -> float:
             events.changed.clear()
             await events.changed.wait()
         now += 1
-        perform(core.add(feed.columns(core, batch), now))
+        perform(core.step(feed.columns(core, batch), now))
         await asyncio.sleep(0)
     while core.unacked:
         now += 3_000
-        perform(core.tick(now))
+        perform(core.step(Tick(), now))
         await asyncio.sleep(0)
     taken = time.perf_counter() - began
     await link.close()

@@ -22,7 +22,7 @@ from millwheel.model.time import MIN_TIMESTAMP
 from millwheel.rpc.v1.delivery_pb2 import DeliveryOutcome
 from millwheel.store.contract import JournalHead, StateStore
 from millwheel.worker.dedup import PositionIds, Sender
-from millwheel.worker.log import AckOffset, Fetch, LogConfig, LogCore, Publish, Start, Subscribe
+from millwheel.worker.log import AckOffset, Fetch, LogConfig, LogCore, Publish, Start, Subscribe, SubscriberEffect
 from millwheel.worker.messages import (
     Accepted,
     AcceptSequencer,
@@ -37,6 +37,7 @@ from millwheel.worker.messages import (
     PartsWritten,
     Report,
     SendDelivery,
+    Started,
     StatesFlushed,
     WriteParts,
 )
@@ -57,15 +58,15 @@ def delivery(number: int, size: int, channel: Any = None) -> Delivery:
     return Delivery("log.s.1", "log.s.1.j1", "s", SENDER, ids, [b""] * size, values, [first] * size, number, channel)
 
 
-# Only the core runs: each instruction counts as performed at once.
+# Only the core runs: each effect counts as performed at once.
 
 
 def through_core(size: int, subscribed: bool, depth: int) -> None:
     """Measure while ``depth`` deliveries arrive during each append."""
     core = LogCore(CONFIG)
-    core.start()
-    core.handle(Opened(JournalHead(1, 0, 0, ()), {}, []), 1)
-    core.handle(Accepted(MIN_TIMESTAMP), 1)
+    core.step(Started(), 1)
+    core.step(Opened(JournalHead(1, 0, 0, ()), {}, []), 1)
+    core.step(Accepted(MIN_TIMESTAMP), 1)
     reader = object()
     events: deque[Any] = deque()
     if subscribed:
@@ -79,7 +80,7 @@ def through_core(size: int, subscribed: bool, depth: int) -> None:
         if number % depth:
             continue
         while events:
-            for one in core.handle(events.popleft(), 2 + number * 100):
+            for one in core.step(events.popleft(), 2 + number * 100):
                 if isinstance(one, AppendEntry):
                     written += len(one.append.entry)
                     events.append(Appended(one.append.commit))
@@ -91,7 +92,7 @@ def through_core(size: int, subscribed: bool, depth: int) -> None:
                 elif isinstance(one, WriteParts):
                     events.append(PartsWritten(one.number))
                 elif not isinstance(one, Acknowledge | Report | DeleteEntries | DeleteParts):
-                    raise TypeError(f"nothing performs the instruction {one!r:.200}")
+                    raise TypeError(f"nothing performs the effect {one!r:.200}")
     spent = time.perf_counter() - started
     how = "a cursor that ACKs" if subscribed else "no subscriber"
     rate = RECORDS / spent
@@ -130,7 +131,7 @@ class _Run:
             store,
             _World(),
             RunQueue(asyncio.get_running_loop()),
-            {Publish: self.got},
+            subscribers=self.got,
             clock=steady_now,
         )
         self.room = asyncio.Semaphore(16)
@@ -138,8 +139,10 @@ class _Run:
         self.news = asyncio.Event()
         self.host.start()
 
-    def got(self, publish: Publish) -> None:
+    def got(self, publish: SubscriberEffect) -> None:
         """Receive a response as the subscriber, and ACK it."""
+        if not isinstance(publish, Publish):
+            raise SystemExit(f"the log answers {publish!r:.200}")
         self.read += len(publish.values)
         self.host.post(AckOffset(self, publish.next))
         self.host.post(Fetch(self))

@@ -1,7 +1,7 @@
 """The master's decisions: topologies, interval ownership, injectors (section 7.1). Pure.
 
-Events go in and instructions come out. The core opens no socket and reads no clock. It performs one operation at a
-time, each based on the newest catalog that the coordinator has delivered:
+Events go in and effects come out (:mod:`millwheel.model.core_protocol`). The core performs one operation at a time,
+each based on the newest catalog that the coordinator has delivered:
 
     plan -> [drop] -> [create journals] -> transact -> wait until the catalog shows it -> answer
 
@@ -13,12 +13,12 @@ Invariant: a deposed master changes nothing, however late its transactions arriv
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
-from typing import Final
+from typing import Final, assert_never
 
-from millwheel.coordination.contract import Change, Compare, DamagedValueError, PrefixSnapshot, TransactionResult
+from millwheel.coordination.contract import Compare, DamagedValueError
 from millwheel.master import garbage, injecting, reshaping
 from millwheel.master.assignment import draft_assignments, draft_releases
 from millwheel.master.draft import ChangePlan, Draft
@@ -32,30 +32,41 @@ from millwheel.master.messages import (
     EnsureLog,
     Fail,
     FinishInjector,
-    Instruction,
+    JournalsCreated,
+    LoadsMeasured,
+    MasterEffect,
+    MasterEvent,
     MergeIntervals,
     MoveInterval,
     Observe,
     OpenInjector,
     PauseTopology,
-    Progress,
+    ProgressObserved,
     ReleaseParents,
     Reload,
     Reply,
     Request,
+    RequestReceived,
     ResumeTopology,
     RetireInjector,
     RetireQuery,
+    RevisionArrived,
+    SnapshotLoaded,
     SplitInterval,
+    StateDropped,
     StepDown,
+    StoreFailed,
     SubmitTopology,
+    Tick,
     Transact,
+    TransactionEnded,
     UpdateTopology,
 )
 from millwheel.master.plans import Planner
 from millwheel.master.settings import MasterSettings
 from millwheel.model.catalog import Catalog
-from millwheel.model.time import MAX_TIMESTAMP, MIN_TIMESTAMP, Timestamp, seconds
+from millwheel.model.core_protocol import RisingValues, require
+from millwheel.model.time import MAX_TIMESTAMP, MIN_TIMESTAMP, Timestamp, milliseconds, seconds
 from millwheel.rpc.failures import NOT_LEADING, FailureCode, RequestError
 from millwheel.rpc.v1 import catalog_pb2 as catalog
 
@@ -63,6 +74,8 @@ __all__ = ["MasterCore"]
 
 _MAX_ATTEMPTS: Final = 8
 _PATIENCE: Final = seconds(2)
+_TICK_EVERY: Final = milliseconds(200)
+"""How often the core looks for what is overdue."""
 
 
 class _Phase(Enum):
@@ -88,7 +101,10 @@ class _Operation:
 
 
 class MasterCore:
-    """The core of the leading master. It starts with the first ``loaded`` and ends with a ``StepDown``."""
+    """The core of the leading master. It starts with the first ``SnapshotLoaded`` and ends with a ``StepDown``.
+
+    Driven as :class:`millwheel.model.core_protocol.Core` says, by wall time.
+    """
 
     def __init__(self, leadership: Compare, settings: MasterSettings | None = None, authority_shards: int = 1) -> None:
         """``leadership`` holds while this master leads. Every transaction compares it."""
@@ -104,20 +120,75 @@ class MasterCore:
         self._numbers = 0
         self._burned = 0
         self.loads: Mapping[str, float] = {}
-        """The cost of intervals by journal, in cores, from the last :meth:`on_load`."""
+        """The cost of intervals by journal, in cores, from the last ``LoadsMeasured``."""
         self._now = Timestamp(0)
         self._observed_at = Timestamp(0)
         self._tidy_at = -1
         self._drops_at = Timestamp(0)
         """The store or the authority has failed: nothing is dropped before this time."""
         self._loaded = False
+        self._ticked_at = Timestamp(0)
+        self._rising = RisingValues()
+
+    # The protocol.
+
+    def step(self, event: MasterEvent, now: int) -> Sequence[MasterEffect]:
+        """Process ``event`` at wall time ``now``, in microseconds."""
+        if self.deposed:
+            return [Fail(event.ticket, _not_leading())] if isinstance(event, RequestReceived) else []
+        self._see(Timestamp(now))
+        match event:
+            case SnapshotLoaded():
+                return self._on_snapshot(event)
+            case RevisionArrived():
+                return self._on_revision(event)
+            case RequestReceived():
+                self._queue.append((event.ticket, event.request))
+                return self._and_go_on([])
+            case StateDropped():
+                current = self._current(event.operation, _Phase.DROPPING)
+                return self._and_go_on(self._create(current)) if current else []
+            case JournalsCreated():
+                current = self._current(event.operation, _Phase.CREATING)
+                return self._and_go_on(self._transact(current)) if current else []
+            case StoreFailed():
+                return self._on_store_failure(event)
+            case TransactionEnded():
+                return self._on_outcome(event)
+            case ProgressObserved():
+                return self._on_progress(event)
+            case LoadsMeasured():
+                self.loads = event.loads
+                return []
+            case Tick():
+                return self._on_tick()
+            case _:
+                assert_never(event)
+
+    def next_deadline(self) -> int | None:
+        """The wall time of the next ``Tick``. None: the catalog is not read yet, or this master is deposed."""
+        return self._ticked_at + _TICK_EVERY if self._loaded and not self.deposed else None
+
+    def check_invariants(self) -> None:
+        """Check the core's invariants. Raises InvariantError."""
+        operation = self._operation
+        self._rising.check(drawn=self._burned, numbers=self._numbers, revision=self.catalog.revision)
+        if self.deposed:
+            require(operation is None and not self._queue, "a deposed master has nothing in progress (6.2)")
+        if operation is None:
+            require(not self._loaded or not self._queue, "a request waits only for an operation in progress")
+            return
+        plan = operation.plan
+        require(operation.number <= self._numbers, "an operation has a number that was drawn")
+        require(plan.drawn <= self._burned, "a number that a plan draws is never drawn again")
+        require(operation.phase is not _Phase.CREATING or bool(plan.journals), "journals are created for a plan")
+        if operation.phase in (_Phase.TRANSACTING, _Phase.FOLLOWING):
+            require(bool(plan.puts or plan.deletes), "a transaction changes something")
 
     # Events.
 
-    def loaded(self, snapshot: PrefixSnapshot) -> list[Instruction]:
-        """The coordinator's contents were read."""
-        if self.deposed:
-            return []
+    def _on_snapshot(self, event: SnapshotLoaded) -> list[MasterEffect]:
+        snapshot = event.snapshot
         # The watch may have overtaken the read. The catalog is the newer of the two in that case.
         if not self._loaded or snapshot.revision >= self.catalog.revision:
             self.catalog.load(snapshot)
@@ -129,52 +200,28 @@ class MasterCore:
             return self._and_go_on(self._plan_again(operation))
         return self._and_go_on(self._followed())
 
-    def changed(self, changes: tuple[Change, ...]) -> list[Instruction]:
-        """The coordinator's contents have changed by one revision."""
-        if self.deposed or not self._loaded or not self.catalog.apply(changes):
+    def _on_revision(self, event: RevisionArrived) -> list[MasterEffect]:
+        if not self._loaded or not self.catalog.apply(event.changes):
             return []
         if self._is_lost():
             return self._step_down()
         return self._and_go_on(self._followed())
 
-    def asked(self, ticket: int, request: Request, now: Timestamp) -> list[Instruction]:
-        """A request has arrived. A ``Reply`` or ``Fail`` with the same ticket follows later."""
-        if self.deposed:
-            return [Fail(ticket, _not_leading())]
-        self._see(now)
-        self._queue.append((ticket, request))
-        return self._and_go_on([])
-
-    def dropped(self, operation: int) -> list[Instruction]:
-        """The ``Drop`` instruction is complete."""
-        current = self._current(operation, _Phase.DROPPING)
-        return self._and_go_on(self._create(current)) if current else []
-
-    def journals_created(self, operation: int) -> list[Instruction]:
-        """The ``CreateJournals`` instruction is complete: all journals are new."""
-        current = self._current(operation, _Phase.CREATING)
-        return self._and_go_on(self._transact(current)) if current else []
-
-    def store_failed(self, operation: int, why: str, retry: bool) -> list[Instruction]:
-        """``Drop`` or ``CreateJournals`` failed, or a journal to create exists already (``retry``).
-
-        An existing journal was created for a transaction that failed. It is left alone, and other numbers are drawn.
-        """
-        current = self._current(operation, _Phase.DROPPING) or self._current(operation, _Phase.CREATING)
+    def _on_store_failure(self, event: StoreFailed) -> list[MasterEffect]:
+        current = self._current(event.operation, _Phase.DROPPING) or self._current(event.operation, _Phase.CREATING)
         if current is None:
             return []
-        if retry:
+        if event.retry:
             return self._and_go_on(self._plan_again(current))
         what = "the state store failed"
         if current.phase is _Phase.DROPPING:
             what = "removed state cannot be deleted yet"
             self._drops_at = Timestamp(self._now + _PATIENCE)
-        error = RequestError(FailureCode.UNAVAILABLE, f"{what}: {why}", "see that it runs, and try again")
+        error = RequestError(FailureCode.UNAVAILABLE, f"{what}: {event.why}", "see that it runs, and try again")
         return self._and_go_on(self._give_up(current, error), resting=True)
 
-    def transacted(self, operation: int, outcome: TransactionResult | None) -> list[Instruction]:
-        """``Transact`` has an outcome. None: it is unknown whether the transaction took effect."""
-        current = self._current(operation, _Phase.TRANSACTING)
+    def _on_outcome(self, event: TransactionEnded) -> list[MasterEffect]:
+        current, outcome = self._current(event.operation, _Phase.TRANSACTING), event.outcome
         if current is None:
             return []
         if outcome is not None and outcome.committed:
@@ -183,11 +230,8 @@ class MasterCore:
         current.phase, current.since = _Phase.RELOADING, self._now
         return [Reload()]
 
-    def observed(self, progress: Progress, now: Timestamp) -> list[Instruction]:
-        """The ``Observe`` instruction is complete."""
-        if self.deposed:
-            return []
-        self._see(now)
+    def _on_progress(self, event: ProgressObserved) -> list[MasterEffect]:
+        progress = event.progress
         self._drains.observe(self.catalog, progress, self._now)
         record = self.catalog.topologies.get(progress.topology)
         for leaving in record.leaving if record is not None else ():
@@ -196,16 +240,11 @@ class MasterCore:
                 self._delivered.add(leaving.incarnation)
         return self._and_go_on([])
 
-    def on_load(self, loads: Mapping[str, float]) -> None:
-        """The cost of intervals by journal, in cores. It is used for every later choice of an owner."""
-        self.loads = loads
-
-    def on_tick(self, now: Timestamp) -> list[Instruction]:
-        """Time has passed. Call this several times a second."""
-        if self.deposed or not self._loaded:
+    def _on_tick(self) -> list[MasterEffect]:
+        if not self._loaded:
             return []
-        self._see(now)
-        done: list[Instruction] = []
+        self._ticked_at = self._now
+        done: list[MasterEffect] = []
         if self._now >= self._observed_at + self._settings.observe_every:
             self._observed_at = self._now
             for name, record in self.catalog.topologies.items():
@@ -232,6 +271,7 @@ class MasterCore:
         if now < self._now:
             self._observed_at = min(self._observed_at, now)
             self._drops_at = min(self._drops_at, now)
+            self._ticked_at = min(self._ticked_at, now)
             if self._operation is not None:
                 self._operation.since = min(self._operation.since, now)
         self._now = now
@@ -247,7 +287,7 @@ class MasterCore:
 
     # The steps of an operation.
 
-    def _and_go_on(self, done: list[Instruction], resting: bool = False) -> list[Instruction]:
+    def _and_go_on(self, done: list[MasterEffect], resting: bool = False) -> list[MasterEffect]:
         """Start operations until one of them has to wait.
 
         ``resting``: housekeeping has just failed at the store. It is not tried again before the next event.
@@ -263,7 +303,7 @@ class MasterCore:
                 break
         return done
 
-    def _attempt(self, ticket: int, request: Request) -> list[Instruction]:
+    def _attempt(self, ticket: int, request: Request) -> list[MasterEffect]:
         try:
             return self._begin(lambda: self._plan(request), self._plan(request), ticket)
         except RequestError as error:
@@ -271,12 +311,12 @@ class MasterCore:
         except DamagedValueError as error:
             return [Fail(ticket, _refusal(error))]
 
-    def _begin(self, make: Callable[[], ChangePlan], plan: ChangePlan, ticket: int | None) -> list[Instruction]:
+    def _begin(self, make: Callable[[], ChangePlan], plan: ChangePlan, ticket: int | None) -> list[MasterEffect]:
         self._numbers += 1
         self._operation = _Operation(self._numbers, make, ticket, plan, _Phase.DROPPING, self._now)
         return self._carry_out(self._operation)
 
-    def _carry_out(self, operation: _Operation) -> list[Instruction]:
+    def _carry_out(self, operation: _Operation) -> list[MasterEffect]:
         plan = operation.plan
         self._burned = max(self._burned, plan.drawn)
         if plan.clears:
@@ -284,20 +324,20 @@ class MasterCore:
             return [Drop(operation.number, plan.drop_journals, plan.drop_computations, plan.silence)]
         return self._create(operation)
 
-    def _create(self, operation: _Operation) -> list[Instruction]:
+    def _create(self, operation: _Operation) -> list[MasterEffect]:
         if operation.plan.journals:
             operation.phase = _Phase.CREATING
             return [CreateJournals(operation.number, operation.plan.journals)]
         return self._transact(operation)
 
-    def _transact(self, operation: _Operation) -> list[Instruction]:
+    def _transact(self, operation: _Operation) -> list[MasterEffect]:
         plan = operation.plan
         if not plan.puts and not plan.deletes:
             return self._finish(operation)
         operation.phase = _Phase.TRANSACTING
         return [Transact(operation.number, (self._leadership, *plan.compares), plan.puts, plan.deletes)]
 
-    def _followed(self) -> list[Instruction]:
+    def _followed(self) -> list[MasterEffect]:
         """Finish the operation if the catalog now shows its effect."""
         operation = self._operation
         if operation is None or operation.phase is not _Phase.FOLLOWING:
@@ -307,13 +347,13 @@ class MasterCore:
             return []
         return self._finish(operation)
 
-    def _finish(self, operation: _Operation) -> list[Instruction]:
+    def _finish(self, operation: _Operation) -> list[MasterEffect]:
         self._operation = None
         if operation.ticket is None or operation.plan.answer is None:
             return []
         return [Reply(operation.ticket, operation.plan.answer())]
 
-    def _plan_again(self, operation: _Operation) -> list[Instruction]:
+    def _plan_again(self, operation: _Operation) -> list[MasterEffect]:
         if operation.attempts >= _MAX_ATTEMPTS:
             busy = RequestError(
                 FailureCode.ABORTED, "the catalog kept changing while this request was carried out", "try again"
@@ -330,7 +370,7 @@ class MasterCore:
         operation.number, operation.attempts = self._numbers, operation.attempts + 1
         return self._carry_out(operation)
 
-    def _give_up(self, operation: _Operation, error: RequestError) -> list[Instruction]:
+    def _give_up(self, operation: _Operation, error: RequestError) -> list[MasterEffect]:
         self._operation = None
         return [] if operation.ticket is None else [Fail(operation.ticket, error)]
 
@@ -338,20 +378,20 @@ class MasterCore:
         """Whether the catalog shows another leader, or none."""
         return self.catalog.modified(self._leadership.key) != self._leadership.modified
 
-    def _step_down(self) -> list[Instruction]:
+    def _step_down(self) -> list[MasterEffect]:
         self.deposed = True
         tickets = [ticket for ticket, _ in self._queue]
         if self._operation is not None and self._operation.ticket is not None:
             tickets.insert(0, self._operation.ticket)
         self._operation = None
         self._queue.clear()
-        done: list[Instruction] = [Fail(ticket, _not_leading()) for ticket in tickets]
+        done: list[MasterEffect] = [Fail(ticket, _not_leading()) for ticket in tickets]
         return [*done, StepDown("the leadership has gone to another master, or its lease has ended")]
 
     def _current(self, number: int, phase: _Phase) -> _Operation | None:
         operation = self._operation
         fits = operation is not None and operation.number == number and operation.phase is phase
-        return operation if fits and not self.deposed else None
+        return operation if fits else None
 
     # Planning.
 

@@ -86,7 +86,7 @@ class Loads:
         known = self._term.catalog
         await asyncio.gather(*(self._ask(name, record.endpoint.address) for name, record in known.workers.items()))
         self.book.forget_gone(known)
-        self._term.core.on_load(self.book.costs())
+        self._term.take_loads(self.book.costs())
         independent = self.book.independent(known)
         if independent:
             await self._release(ReleaseParents(independent))

@@ -1,11 +1,12 @@
-"""Input and output of the master's core: requests, observations and instructions."""
+"""Input and output of the master's core: requests, events and effects."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from millwheel.coordination.contract import Compare, Put
+from millwheel.coordination.contract import Change, Compare, PrefixSnapshot, Put, TransactionResult
+from millwheel.model.core_protocol import Tick
 from millwheel.rpc.failures import RequestError
 from millwheel.rpc.v1 import catalog_pb2 as catalog
 from millwheel.rpc.v1 import control_pb2 as control
@@ -21,28 +22,39 @@ __all__ = [
     "EnsureLog",
     "Fail",
     "FinishInjector",
-    "Instruction",
     "IntervalName",
     "IntervalProgress",
     "Intervals",
+    "JournalsCreated",
+    "LoadsMeasured",
+    "MasterEffect",
+    "MasterEvent",
     "MergeIntervals",
     "MoveInterval",
     "Observe",
     "OpenInjector",
     "PauseTopology",
     "Progress",
+    "ProgressObserved",
     "ReleaseParents",
     "Reload",
     "Reply",
     "Request",
+    "RequestReceived",
     "Reshape",
     "ResumeTopology",
     "RetireInjector",
     "RetireQuery",
+    "RevisionArrived",
+    "SnapshotLoaded",
     "SplitInterval",
+    "StateDropped",
     "StepDown",
+    "StoreFailed",
     "SubmitTopology",
+    "Tick",
     "Transact",
+    "TransactionEnded",
     "UpdateTopology",
 ]
 
@@ -260,7 +272,94 @@ class Progress:
     intervals: Mapping[str, IntervalProgress] = field(default_factory=dict)
 
 
-# Instructions. An event that carries the same ``operation`` reports the end of each one that has an operation.
+# Events.
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotLoaded:
+    """The coordinator's contents were read."""
+
+    snapshot: PrefixSnapshot
+
+
+@dataclass(frozen=True, slots=True)
+class RevisionArrived:
+    """The coordinator's contents have changed by one revision."""
+
+    changes: tuple[Change, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class RequestReceived:
+    """A request has arrived. A ``Reply`` or ``Fail`` with the same ticket follows later."""
+
+    ticket: int
+    request: Request
+
+
+@dataclass(frozen=True, slots=True)
+class StateDropped:
+    """The ``Drop`` effect is complete."""
+
+    operation: int
+
+
+@dataclass(frozen=True, slots=True)
+class JournalsCreated:
+    """The ``CreateJournals`` effect is complete: all journals are new."""
+
+    operation: int
+
+
+@dataclass(frozen=True, slots=True)
+class StoreFailed:
+    """``Drop`` or ``CreateJournals`` failed, or a journal to create exists already (``retry``).
+
+    An existing journal was created for a transaction that failed. It is left alone, and other numbers are drawn.
+    """
+
+    operation: int
+    why: str
+    retry: bool
+
+
+@dataclass(frozen=True, slots=True)
+class TransactionEnded:
+    """``Transact`` has an outcome. None: it is unknown whether the transaction took effect."""
+
+    operation: int
+    outcome: TransactionResult | None
+
+
+@dataclass(frozen=True, slots=True)
+class ProgressObserved:
+    """The ``Observe`` effect is complete."""
+
+    progress: Progress
+
+
+@dataclass(frozen=True, slots=True)
+class LoadsMeasured:
+    """The cost of intervals by journal, in cores. It is used for every later choice of an owner."""
+
+    loads: Mapping[str, float]
+
+
+MasterEvent = (
+    SnapshotLoaded
+    | RevisionArrived
+    | RequestReceived
+    | StateDropped
+    | JournalsCreated
+    | StoreFailed
+    | TransactionEnded
+    | ProgressObserved
+    | LoadsMeasured
+    | Tick
+)
+
+
+# Effects. An event that carries the same ``operation`` reports the end of each one that has an operation.
 
 
 @dataclass(frozen=True, slots=True)
@@ -297,12 +396,12 @@ class Drop:
 
 @dataclass(frozen=True, slots=True)
 class Reload:
-    """List every key of the coordinator. The ``loaded`` event reports the result."""
+    """List every key of the coordinator. ``SnapshotLoaded`` reports the result."""
 
 
 @dataclass(frozen=True, slots=True)
 class Observe:
-    """Request a draining topology's progress from workers and authority. The ``observed`` event reports it."""
+    """Request a draining topology's progress from workers and authority. ``ProgressObserved`` reports it."""
 
     topology: str
 
@@ -330,4 +429,4 @@ class StepDown:
     reason: str
 
 
-Instruction = CreateJournals | Transact | Drop | Reload | Observe | Reply | Fail | StepDown
+MasterEffect = CreateJournals | Transact | Drop | Reload | Observe | Reply | Fail | StepDown

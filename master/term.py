@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import aclosing
 from typing import Any, Final, assert_never, cast
 
@@ -17,14 +17,25 @@ from millwheel.master.messages import (
     CreateJournals,
     Drop,
     Fail,
-    Instruction,
+    JournalsCreated,
+    LoadsMeasured,
+    MasterEffect,
+    MasterEvent,
     Observe,
     Progress,
+    ProgressObserved,
     Reload,
     Reply,
     Request,
+    RequestReceived,
+    RevisionArrived,
+    SnapshotLoaded,
+    StateDropped,
     StepDown,
+    StoreFailed,
+    Tick,
     Transact,
+    TransactionEnded,
 )
 from millwheel.master.settings import MasterSettings
 from millwheel.model.catalog import Catalog
@@ -34,7 +45,8 @@ from millwheel.store.contract import JournalExistsError, StateStore, StoreError
 
 __all__ = ["Term"]
 
-_TICK_SECONDS: Final = 0.2
+_MAX_SLEEP_SECONDS: Final = 0.2
+"""Maximum seconds until the wall clock is read again. It may have been set back."""
 _PAUSE_SECONDS: Final = 0.2
 _log = logging.getLogger(__name__)
 
@@ -43,7 +55,7 @@ Forget = Callable[[Catalog, str, int], Awaitable[None]]
 
 
 class Term:
-    """Carries out the core's instructions and reports their outcome to it. ``run`` ends with the leadership."""
+    """Performs the core's effects and reports their outcome to it. ``run`` ends with the leadership."""
 
     def __init__(
         self,
@@ -106,7 +118,7 @@ class Term:
             raise _over()
         self._asked[ticket] = future
         try:
-            self._perform(self.core.asked(ticket, request, self._clock()))
+            self._step(RequestReceived(ticket, request))
             return await future
         finally:
             self._asked.pop(ticket, None)
@@ -137,46 +149,57 @@ class Term:
         while True:
             try:
                 snapshot = await self._coordinator.list("")
-                self._note(self.core.loaded(snapshot))
+                self._follow_step(SnapshotLoaded(snapshot))
                 self._ready.set()
                 watch = cast("Any", self._coordinator.watch("", snapshot.revision))
                 async with aclosing(watch):
                     async for changes in watch:
-                        self._note(self.core.changed(changes))
+                        self._follow_step(RevisionArrived(changes))
             except (CompactedError, CoordinatorError) as error:
                 _log.warning("the coordinator's changes cannot be followed, trying again: %s", error)
             await asyncio.sleep(_PAUSE_SECONDS)
 
     async def _tick(self) -> None:
         while True:
-            await asyncio.sleep(_TICK_SECONDS)
-            self._perform(self.core.on_tick(self._clock()))
+            at = self.core.next_deadline()
+            delay = _MAX_SLEEP_SECONDS if at is None else (at - self._clock()) / 1e6
+            await asyncio.sleep(min(max(delay, 0.0), _MAX_SLEEP_SECONDS))
+            self._step(Tick())
 
-    def _note(self, instructions: list[Instruction]) -> None:
+    def take_loads(self, loads: Mapping[str, float]) -> None:
+        """Pass the cost of intervals, by journal and in cores, to the core."""
+        self._step(LoadsMeasured(loads))
+
+    def _step(self, event: MasterEvent) -> None:
+        self._perform(self.core.step(event, self._clock()))
+
+    def _follow_step(self, event: SnapshotLoaded | RevisionArrived) -> None:
+        """Bring the core a change of the coordinator, and wake those who follow the catalog."""
+        effects = self.core.step(event, self._clock())
         damaged = dict(self.catalog.damaged)
         for key, why in damaged.items() - self._reported_damaged.items():
             _log.error("the coordinator's value %s is damaged, and nothing is done with it: %s", key, why)
         self._reported_damaged = damaged
         changed, self._changed = self._changed, asyncio.Event()
         changed.set()
-        self._perform(instructions)
+        self._perform(effects)
 
-    # Instructions of the core.
+    # Effects of the core.
 
-    def _perform(self, instructions: list[Instruction]) -> None:
-        for instruction in instructions:
-            match instruction:
+    def _perform(self, effects: Sequence[MasterEffect]) -> None:
+        for effect in effects:
+            match effect:
                 case Reply() | Fail():
-                    self._answer(instruction)
+                    self._answer(effect)
                 case StepDown(reason):
                     _log.warning("term %d is over: %s", self.number, reason)
                     self._end()
                 case Transact():
-                    self._spawn(self._transact(instruction))
+                    self._spawn(self._transact(effect))
                 case CreateJournals(operation, journals):
                     self._spawn(self._create(operation, journals))
                 case Drop():
-                    self._spawn(self._drop(instruction))
+                    self._spawn(self._drop(effect))
                 case Reload():
                     self._spawn(self._reload())
                 case Observe(topology):
@@ -184,16 +207,16 @@ class Term:
                         self._looking.add(topology)
                         self._spawn(self._observe(topology))
                 case _:
-                    assert_never(instruction)
+                    assert_never(effect)
 
-    def _answer(self, instruction: Reply | Fail) -> None:
-        future = self._asked.get(instruction.ticket)
+    def _answer(self, effect: Reply | Fail) -> None:
+        future = self._asked.get(effect.ticket)
         if future is None or future.done():
             return
-        if isinstance(instruction, Reply):
-            future.set_result(instruction.answer)
+        if isinstance(effect, Reply):
+            future.set_result(effect.answer)
         else:
-            future.set_exception(instruction.error)
+            future.set_exception(effect.error)
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.ensure_future(work)
@@ -215,20 +238,20 @@ class Term:
             outcome = await self._coordinator.transact(wanted.compares, wanted.puts, wanted.deletes)
         except CoordinatorError as error:
             _log.warning("whether a transaction took effect is unknown: %s", error)
-            self._perform(self.core.transacted(wanted.operation, None))
+            self._step(TransactionEnded(wanted.operation, None))
         else:
-            self._perform(self.core.transacted(wanted.operation, outcome))
+            self._step(TransactionEnded(wanted.operation, outcome))
 
     async def _create(self, operation: int, journals: tuple[str, ...]) -> None:
         try:
             for journal in journals:
                 await self._store.create_journal(journal)
         except JournalExistsError as error:
-            self._perform(self.core.store_failed(operation, str(error), retry=True))
+            self._step(StoreFailed(operation, str(error), retry=True))
         except StoreError as error:
-            self._perform(self.core.store_failed(operation, str(error), retry=False))
+            self._step(StoreFailed(operation, str(error), retry=False))
         else:
-            self._perform(self.core.journals_created(operation))
+            self._step(JournalsCreated(operation))
 
     async def _drop(self, wanted: Drop) -> None:
         try:
@@ -243,24 +266,24 @@ class Term:
                 await self._store.drop_computation(computation)
         except (StoreError, RequestError) as error:
             _log.warning("removed state could not be dropped, trying again later: %s", error)
-            self._perform(self.core.store_failed(wanted.operation, str(error), retry=False))
+            self._step(StoreFailed(wanted.operation, str(error), retry=False))
         else:
-            self._perform(self.core.dropped(wanted.operation))
+            self._step(StateDropped(wanted.operation))
 
     async def _reload(self) -> None:
         try:
             snapshot = await self._coordinator.list("")
         except CoordinatorError:
-            # The core repeats the instruction after some time.
+            # The core repeats the effect after some time.
             return
-        self._note(self.core.loaded(snapshot))
+        self._follow_step(SnapshotLoaded(snapshot))
 
     async def _observe(self, topology: str) -> None:
         try:
             progress = await self._look(self.catalog, topology)
         finally:
             self._looking.discard(topology)
-        self._perform(self.core.observed(progress, self._clock()))
+        self._step(ProgressObserved(progress))
 
 
 def _over() -> RequestError:

@@ -73,7 +73,7 @@ def tuned(world: World) -> Iterator[None]:
     tuning = world.plan.tuning
     core = CoreSettings(**cast("dict[str, Any]", tuning["core"]))
     logs = LogSettings(**tuning["log"])
-    shards = ShardSettings(**tuning["authority"])
+    shards = ShardSettings(**cast("dict[str, Any]", tuning["authority"]))
 
     class Known(Worker):
         """A worker that checkers can inspect."""

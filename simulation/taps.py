@@ -65,7 +65,7 @@ class Taps:
             patch.object(CoreHost, "_acknowledge", self._acknowledging(CoreHost._acknowledge)),
             patch.object(IntervalCore, "_on_appended", self._confirming(IntervalCore._on_appended)),
             patch.object(LogCore, "_on_appended", self._confirming(LogCore._on_appended)),
-            patch.object(AuthorityCore, "appended", self._journaling(AuthorityCore.appended)),
+            patch.object(AuthorityCore, "_on_journaled", self._journaling(AuthorityCore._on_journaled)),
             patch.object(Subscribers, "_response", self._publishing(Subscribers._response)),
             patch.object(AuthorityCore, "restore", self._restoring(AuthorityCore.restore)),
             patch.object(AuthorityShell, "accept", self._accepting(AuthorityShell.accept)),
@@ -93,11 +93,11 @@ class Taps:
         return added
 
     def _acknowledging(self, acknowledge: Callable[..., None]) -> Callable[..., None]:
-        def acknowledged(host: Any, instruction: Acknowledge) -> None:
-            if instruction.outcome == _ACKED and isinstance(host.core, IntervalCore | LogCore):
+        def acknowledged(host: Any, answer: Acknowledge) -> None:
+            if answer.outcome == _ACKED and isinstance(host.core, IntervalCore | LogCore):
                 for hear in self.acks:
-                    hear(host.core, instruction)
-            acknowledge(host, instruction)
+                    hear(host.core, answer)
+            acknowledge(host, answer)
 
         return acknowledged
 
@@ -110,12 +110,12 @@ class Taps:
         return confirmed
 
     def _journaling(self, appended: Callable[..., Any]) -> Callable[..., Any]:
-        def journaled(core: AuthorityCore) -> Any:
+        def journaled(core: AuthorityCore, now: int) -> Any:
             if core._in_flight is not None:
-                append, _ = core._in_flight
+                append = core._in_flight.append
                 for hear in self.confirmations:
                     hear(core.journal, append.sequencer, append.commit)
-            return appended(core)
+            return appended(core, now)
 
         return journaled
 

@@ -22,7 +22,7 @@ from millwheel.worker.messages import (
     Acknowledge,
     CheckSequence,
     Delivery,
-    Instruction,
+    OwnerEffect,
     PartsMissing,
     PartsRead,
     ReadSegments,
@@ -127,7 +127,7 @@ class DeliveryAdmission(ABC):
         verdict: DeliveryVerdict | None,
         fresh: Sequence[int],
         waiting: Sequence[int],
-        out: list[Instruction],
+        out: list[OwnerEffect],
     ) -> Admission:
         """Accept or refuse the fresh records, refuse the waiting ones, and ACK the rest.
 
@@ -135,12 +135,12 @@ class DeliveryAdmission(ABC):
         that are not committed yet. An ordered delivery is accepted (except for such copies) or refused as a whole.
         """
 
-    def _take_in(self, delivery: Delivery, out: list[Instruction]) -> Admission:
+    def _take_in(self, delivery: Delivery, out: list[OwnerEffect]) -> Admission:
         """Process a delivery that is next in its sender's order."""
         return self._judge(delivery, out)
 
     def _answer_taken(
-        self, delivery: Delivery, fresh: Sequence[int], excluded: Sequence[int], why: str, out: list[Instruction]
+        self, delivery: Delivery, fresh: Sequence[int], excluded: Sequence[int], why: str, out: list[OwnerEffect]
     ) -> None:
         """Send the answer that needs no commit: ``fresh`` is accepted, ``excluded`` wait for copies, the rest is
         committed.
@@ -165,7 +165,7 @@ class DeliveryAdmission(ABC):
         count, self._duplicates = self._duplicates, 0
         return count
 
-    def _judge(self, delivery: Delivery, out: list[Instruction]) -> Admission:
+    def _judge(self, delivery: Delivery, out: list[OwnerEffect]) -> Admission:
         verdict = self._judged.dedup.check(delivery.ids, delivery.keys, delivery.timestamps, delivery.sender)
         if verdict.outcome is CheckOutcome.JUDGED:
             if verdict.all_fresh:
@@ -200,10 +200,10 @@ class DeliveryAdmission(ABC):
 
     # Sequences.
 
-    def sequence_checked(self, event: SequenceChecked) -> list[Instruction]:
+    def sequence_checked(self, event: SequenceChecked) -> list[OwnerEffect]:
         """The sequence is alive or retired: check the deliveries that waited for this answer."""
         waiting = self._unchecked.pop(event.sequence, [])
-        out: list[Instruction] = []
+        out: list[OwnerEffect] = []
         if event.alive:
             self._judged.dedup.admit(event.sequence)
         else:
@@ -241,7 +241,7 @@ class DeliveryAdmission(ABC):
 
     # Opaque ids: segments and their garbage collection.
 
-    def _read_segments(self, verdict: DeliveryVerdict) -> list[Instruction]:
+    def _read_segments(self, verdict: DeliveryVerdict) -> list[OwnerEffect]:
         names = sorted(verdict.segments)
         parts = [self._judged.segments[name][0] for name in names]
         elsewhere = {
@@ -259,13 +259,13 @@ class DeliveryAdmission(ABC):
         if self._elsewhere:
             self._elsewhere -= Counter(part for part in parts if part in self._elsewhere)
 
-    def segments_read(self, event: PartsRead) -> list[Instruction]:
+    def segments_read(self, event: PartsRead) -> list[OwnerEffect]:
         """Segments have been read: check the records that hit their filters."""
         self._have_read(event.blobs)
         blobs = {part.name.removeprefix(f"{SEGMENT_PART}/ids/"): blob for part, blob in event.blobs.items()}
         return self._resolve(blobs, lambda verdict: verdict.segments <= blobs.keys())
 
-    def segments_missing(self, event: PartsMissing) -> list[Instruction]:
+    def segments_missing(self, event: PartsMissing) -> list[OwnerEffect]:
         """Segments could not be read. If they were collected meanwhile, refuse the records that hit their filters: the
         sender repeats them, and they are checked again.
 
@@ -278,9 +278,9 @@ class DeliveryAdmission(ABC):
             raise CorruptValueError(event.where, event.why)
         return self._resolve({}, lambda verdict: verdict.segments == names)
 
-    def _resolve(self, blobs: Mapping[str, bytes], concerned: Callable[[DeliveryVerdict], bool]) -> list[Instruction]:
+    def _resolve(self, blobs: Mapping[str, bytes], concerned: Callable[[DeliveryVerdict], bool]) -> list[OwnerEffect]:
         """Check the unsure records of the verdicts that ``concerned`` selects, and admit their deliveries."""
-        out: list[Instruction] = []
+        out: list[OwnerEffect] = []
         still: list[tuple[Delivery, DeliveryVerdict]] = []
         resolved: list[tuple[Delivery, DeliveryVerdict, list[int], Sequence[int]]] = []
         for delivery, verdict in self._unsure:
@@ -320,9 +320,9 @@ class DeliveryAdmission(ABC):
             slack = self._judged.slack.get(computation, 0)
             self._judged.dedup.advance(computation, watermark, slack, event.sequencers.get(computation, ()))
 
-    def seal_segments(self) -> list[Instruction]:
+    def seal_segments(self) -> list[OwnerEffect]:
         """Write full id segments to the store. Call this method after each acknowledged commit."""
-        out: list[Instruction] = []
+        out: list[OwnerEffect] = []
         config = self._judged.config
         for segment in self._judged.dedup.seal():
             commit = self._judged.committed

@@ -17,7 +17,7 @@ from enum import Enum
 from typing import Final
 
 from millwheel.rpc.v1.delivery_pb2 import DeliveryOutcome
-from millwheel.worker.messages import Acknowledge, Delivery, Instruction
+from millwheel.worker.messages import Acknowledge, Delivery, OwnerEffect
 
 __all__ = ["Admission", "ArrivalOrder", "WaitingBytes"]
 
@@ -155,7 +155,7 @@ class ArrivalOrder:
     """
 
     def __init__(
-        self, admit: Callable[[Delivery, list[Instruction]], Admission], room: WaitingBytes | None = None
+        self, admit: Callable[[Delivery, list[OwnerEffect]], Admission], room: WaitingBytes | None = None
     ) -> None:
         """
         Args:
@@ -170,7 +170,7 @@ class ArrivalOrder:
     def __len__(self) -> int:
         return len(self._senders)
 
-    def arrived(self, delivery: Delivery, out: list[Instruction]) -> None:
+    def arrived(self, delivery: Delivery, out: list[OwnerEffect]) -> None:
         """Accept a delivery, let it wait, or refuse it."""
         order = delivery.order
         if order is None:
@@ -234,14 +234,14 @@ class ArrivalOrder:
             if oldest is not None:
                 del self._senders[oldest]
 
-    def _refuse_behind(self, sender: _Sender, out: list[Instruction]) -> None:
+    def _refuse_behind(self, sender: _Sender, out: list[OwnerEffect]) -> None:
         """Refuse the deliveries that wait behind the first one. The sender starts again, so it repeats them."""
         while len(sender.waiting) > 1:
             refused = sender.waiting.pop()
             self._room.leave(refused)
             out.append(_out_of_order(refused))
 
-    def settled(self, delivery: Delivery, admission: Admission, out: list[Instruction]) -> None:
+    def settled(self, delivery: Delivery, admission: Admission, out: list[OwnerEffect]) -> None:
         """The look-up for a delivery has ended with ``admission``: continue with the deliveries behind it."""
         if delivery.order is None or admission is Admission.WAITS:
             return
@@ -256,7 +256,7 @@ class ArrivalOrder:
             sender.last = sender.taken
             self._drop_if_idle(origin, sender)
 
-    def _take_waiting(self, sender: _Sender, out: list[Instruction]) -> bool:
+    def _take_waiting(self, sender: _Sender, out: list[OwnerEffect]) -> bool:
         """Process the deliveries that waited behind another. Returns whether none waits any more.
 
         ``sender.last`` stays the number of the last waiting delivery.

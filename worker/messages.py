@@ -1,7 +1,7 @@
-"""Deliveries, events and instructions between interval cores and the drivers that run them.
+"""Deliveries, events and effects between interval cores and the drivers that run them.
 
-A core takes one event and returns instructions. It performs no instruction itself. The driver performs them against
-store, network and authority, and reports the results as events.
+A core takes one event and returns effects (:mod:`millwheel.model.core_protocol`). It performs no effect itself. The
+driver performs them against store, network and authority, and reports the results as events.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from collections.abc import Collection, Container, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from millwheel.model.core_protocol import Tick
 from millwheel.model.deliveries import Delivery, DeliveryOrder
 from millwheel.model.keys import KeyInterval
 from millwheel.rpc.v1.delivery_pb2 import DeliveryOutcome
@@ -36,22 +37,25 @@ __all__ = [
     "Delivery",
     "DeliveryOrder",
     "Deposed",
-    "Event",
     "FenceJournal",
     "FlushStates",
     "GiveUp",
     "Halted",
     "HookFailed",
     "HookFinished",
+    "HookReport",
     "HooksSlow",
-    "Instruction",
+    "IntervalEffect",
+    "IntervalEvent",
     "OpenFailed",
     "Opened",
     "OpenedParent",
+    "OwnerEffect",
     "Parent",
     "PartsMissing",
     "PartsRead",
     "PartsWritten",
+    "PeerEffect",
     "PrepareRelease",
     "ReadSegments",
     "ReadStates",
@@ -62,8 +66,10 @@ __all__ = [
     "SendDelivery",
     "SenderWatermarks",
     "SequenceChecked",
+    "Started",
     "StatesFlushed",
     "StatesRead",
+    "StoreEffect",
     "Tick",
     "WriteParts",
 ]
@@ -83,6 +89,11 @@ class Parent:
 
 
 # Events.
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """The core has a driver: the first event. Answered with ``FenceJournal``."""
 
 
 @dataclass(slots=True)
@@ -272,13 +283,9 @@ class PrepareRelease:
     request: Any
 
 
-@dataclass(slots=True)
-class Tick:
-    """Only time has passed."""
-
-
-Event = (
-    Delivery
+IntervalEvent = (
+    Started
+    | Delivery
     | Opened
     | OpenFailed
     | Accepted
@@ -302,7 +309,7 @@ Event = (
 )
 
 
-# Instructions.
+# Effects.
 
 
 @dataclass(slots=True)
@@ -485,24 +492,26 @@ class HooksSlow:
     batch: SlowBatch
 
 
-Instruction = (
+StoreEffect = (
     FenceJournal
-    | AcceptSequencer
     | AppendEntry
-    | Acknowledge
-    | SendDelivery
     | ReadStates
     | FlushStates
     | WriteParts
     | ReadSegments
     | CopyParts
-    | ReleasePrepared
-    | CheckSequence
     | DeleteEntries
     | DeleteParts
-    | Report
-    | AsyncHook
-    | GiveUp
-    | HookFailed
-    | HooksSlow
 )
+"""Work for the store."""
+
+PeerEffect = Acknowledge | SendDelivery | Report | AcceptSequencer | CheckSequence
+"""Messages to senders, consumers, the authority and the coordinator."""
+
+HookReport = HookFailed | HooksSlow
+"""What operators learn about hooks."""
+
+OwnerEffect = StoreEffect | PeerEffect | ReleasePrepared
+"""The effects of every owner of a journal: of an interval, and of a stream's log."""
+
+IntervalEffect = OwnerEffect | AsyncHook | GiveUp | HookReport

@@ -18,8 +18,9 @@ from millwheel.sdk.declarations import StreamKind
 from millwheel.sdk.options import ComputationOptions
 from millwheel.sdk.topology import Topology
 from millwheel.store.memory import MemoryStore
-from millwheel.testing.cores import CoreDriver, result_of
+from millwheel.testing.cores import CoreDriver
 from millwheel.testing.injected import InjectedBatches, injector_of
+from millwheel.testing.store_effects import result_of
 from millwheel.worker.dedup import PositionIds
 from millwheel.worker.interval import DrainingCore, IntervalConfig, IntervalCore, IntervalSettings
 from millwheel.worker.messages import (

@@ -1,6 +1,6 @@
-"""Drives interval cores in virtual time. Each instruction is performed at once, on a memory store.
+"""Drives interval cores in virtual time. Each effect is performed at once, on a memory store.
 
-Nothing waits, and the clock changes only when a caller sets it. An instruction that cannot be performed is an error.
+Nothing waits, and the clock changes only when a caller sets it. An effect that cannot be performed is an error.
 """
 
 from __future__ import annotations
@@ -10,49 +10,38 @@ import contextlib
 import heapq
 import itertools
 from collections import deque
-from collections.abc import Callable, Coroutine
-from typing import Any, Final, Protocol, TypeVar
+from collections.abc import Coroutine
+from typing import Any, Final, Protocol, assert_never
 
 from millwheel.model.time import MIN_TIMESTAMP
-from millwheel.store.contract import PartId, SequencerRefusedError
 from millwheel.store.memory import MemoryStore
+from millwheel.testing.store_effects import perform_at_store
 from millwheel.worker.interval import IntervalCore
 from millwheel.worker.interval.failures import refuse_result
 from millwheel.worker.messages import (
     Accepted,
     AcceptSequencer,
     Acknowledge,
-    Appended,
-    AppendEntry,
     AsyncHook,
     CheckSequence,
-    CopyParts,
-    DeleteEntries,
-    DeleteParts,
     Deposed,
-    Event,
-    FenceJournal,
-    FlushStates,
     GiveUp,
     HookFailed,
     HookFinished,
+    HookReport,
     HooksSlow,
-    Opened,
-    PartsRead,
-    PartsWritten,
-    ReadSegments,
-    ReadStates,
+    IntervalEffect,
+    IntervalEvent,
+    PeerEffect,
     ReleasePrepared,
     Report,
     SendDelivery,
     SequenceChecked,
-    StatesFlushed,
-    StatesRead,
+    Started,
     Tick,
-    WriteParts,
 )
 
-__all__ = ["HOOK_TIMEOUT_SECONDS", "PERFORMERS", "CoreDriver", "HarnessPeers", "HookTimeoutError", "result_of"]
+__all__ = ["HOOK_TIMEOUT_SECONDS", "CoreDriver", "HarnessPeers", "HookTimeoutError"]
 
 HOOK_TIMEOUT_SECONDS: Final = 60.0
 """The default limit for an asynchronous hook, in real seconds. It is far more than a hook needs."""
@@ -60,21 +49,9 @@ HOOK_TIMEOUT_SECONDS: Final = 60.0
 _CLEANUP_SECONDS: Final = 1.0
 """The real seconds that a cancelled hook has for its cleanup."""
 
-T = TypeVar("T")
-
 
 class HookTimeoutError(TimeoutError):
     """An asynchronous hook did not end in time. Possibly nothing completes what it awaits."""
-
-
-def result_of(coroutine: Coroutine[Any, Any, T]) -> T:
-    """The result of a coroutine that never waits. The coroutines of the memory store do not."""
-    try:
-        coroutine.send(None)
-    except StopIteration as stop:
-        return stop.value  # type: ignore[no-any-return]
-    coroutine.close()
-    raise RuntimeError("the memory store waited")
 
 
 class HarnessPeers(Protocol):
@@ -111,8 +88,8 @@ class CoreDriver:
         self.now = now
         self.cores: dict[str, IntervalCore] = {}
         self._peers = peers
-        self._events: deque[tuple[str, Event]] = deque()
-        self._later: list[tuple[int, int, str, Event]] = []
+        self._events: deque[tuple[str, IntervalEvent]] = deque()
+        self._later: list[tuple[int, int, str, IntervalEvent]] = []
         """A heap of events at future virtual times."""
         self._order = itertools.count()
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -129,8 +106,7 @@ class CoreDriver:
         """Start ``core``, and drive it from now on."""
         journal = core.state.config.journal
         self.cores[journal] = core
-        for instruction in core.start():
-            self.perform(journal, instruction)
+        self._step(journal, core, Started())
 
     def clear(self) -> None:
         """Drop all cores, and all events for them."""
@@ -141,16 +117,16 @@ class CoreDriver:
             hook.coroutine.close()
         self._put_off.clear()
 
-    def post(self, journal: str, event: Event) -> None:
+    def post(self, journal: str, event: IntervalEvent) -> None:
         """Let a core handle ``event`` after all earlier events. If the core does not exist, the event is dropped."""
         self._events.append((journal, event))
 
-    def post_to_all(self, event: Event) -> None:
+    def post_to_all(self, event: IntervalEvent) -> None:
         """Let every core handle ``event``."""
         for journal in self.cores:
             self.post(journal, event)
 
-    def post_later(self, delay: int, journal: str, event: Event) -> None:
+    def post_later(self, delay: int, journal: str, event: IntervalEvent) -> None:
         """Let a core handle ``event`` after ``delay`` microseconds of virtual time."""
         heapq.heappush(self._later, (self.now + delay, next(self._order), journal, event))
 
@@ -164,8 +140,7 @@ class CoreDriver:
             journal, event = self._events.popleft()
             core = self.cores.get(journal)
             if core is not None:
-                for instruction in core.handle(event, self.now):
-                    self.perform(journal, instruction)
+                self._step(journal, core, event)
 
     def pass_time(self, duration: int) -> None:
         """Advance virtual time by ``duration`` microseconds. Events in that time happen at their own moments."""
@@ -193,93 +168,70 @@ class CoreDriver:
             self._loop.close()
             self._loop = None
 
-    def _next_event(self, end: int) -> tuple[int, str, Event] | None:
+    def _next_event(self, end: int) -> tuple[int, str, IntervalEvent] | None:
         """The next event up to the time ``end`` that only needs time to pass; None if there is none."""
-        alarms = [(at, journal) for journal, core in self.cores.items() if (at := core.next_alarm()) is not None]
+        alarms = [(at, journal) for journal, core in self.cores.items() if (at := core.next_deadline()) is not None]
         first = min(alarms, default=None)
         if self._later and self._later[0][0] <= end and (first is None or self._later[0][0] <= first[0]):
             time, _, journal, event = heapq.heappop(self._later)
             return time, journal, event
         return (*first, Tick()) if first is not None and first[0] <= end else None
 
-    # Instructions.
+    # Effects.
 
-    def perform(self, journal: str, instruction: Any) -> None:
-        """Perform an instruction of the core with this journal. TypeError for an unknown instruction."""
-        performer = PERFORMERS.get(type(instruction))
-        if performer is None:
-            raise TypeError(f"journal {journal}: nothing performs the instruction {instruction!r:.200}: add it here")
-        answer = performer(self, journal, instruction)
+    def _step(self, journal: str, core: IntervalCore, event: IntervalEvent) -> None:
+        for effect in core.step(event, self.now):
+            self.perform(journal, effect)
+
+    def perform(self, journal: str, effect: IntervalEffect) -> None:
+        """Perform an effect of the core with this journal. AssertionError for an unknown effect."""
+        answer = self._answer(journal, effect)
         if answer is not None:
             self.post(journal, answer)
 
-    def _fence(self, journal: str, one: FenceJournal) -> Event:
-        head = result_of(self.store.fence(one.journal, one.sequencer))
-        blobs = result_of(self.store.read_parts(one.journal, head.parts))
-        entries = result_of(self.store.read_entries(one.journal, head.floor + 1, head.commit))
-        return Opened(head, dict(zip(head.parts, blobs, strict=True)), entries)
+    def _answer(self, journal: str, effect: IntervalEffect) -> IntervalEvent | None:
+        """Perform an effect. Returns the event that answers it; None if there is none yet."""
+        match effect:
+            case SendDelivery() | Acknowledge() | Report() | AcceptSequencer() | CheckSequence():
+                return self._perform_for_peers(journal, effect)
+            case AsyncHook():
+                return self._run_hook(journal, effect)
+            case HookFailed() | HooksSlow():
+                self._take_report(journal, effect)
+            case GiveUp():
+                return Deposed(effect.reason)
+            case ReleasePrepared():
+                raise AssertionError(f"journal {journal}: it was prepared for a release that nothing asked for")
+            case _:
+                return perform_at_store(self.store, effect)
+        return None
 
-    def _accept(self, journal: str, one: AcceptSequencer) -> Event:
-        return Accepted(MIN_TIMESTAMP)
+    def _perform_for_peers(self, journal: str, effect: PeerEffect) -> IntervalEvent | None:
+        match effect:
+            case SendDelivery():
+                self._peers.send_batch(journal, effect)
+            case Acknowledge():
+                self._peers.acknowledge(journal, effect)
+            case Report():
+                self._peers.report(journal, effect)
+            case AcceptSequencer():
+                return Accepted(MIN_TIMESTAMP)
+            case CheckSequence():
+                return SequenceChecked(effect.sequence, True)
+            case _:
+                assert_never(effect)
+        return None
 
-    def _append(self, journal: str, one: AppendEntry) -> Event:
-        try:
-            result_of(self.store.append(one.journal, one.append))
-        except SequencerRefusedError as error:
-            return Deposed(str(error))
-        return Appended(one.append.commit)
+    def _take_report(self, journal: str, report: HookReport) -> None:
+        match report:
+            case HookFailed():
+                self._peers.hook_failed(journal, report)
+            case HooksSlow():
+                """Virtual time stands still while a hook runs."""
+            case _:
+                assert_never(report)
 
-    def _send(self, journal: str, one: SendDelivery) -> None:
-        self._peers.send_batch(journal, one)
-
-    def _acknowledge(self, journal: str, one: Acknowledge) -> None:
-        self._peers.acknowledge(journal, one)
-
-    def _report(self, journal: str, one: Report) -> None:
-        self._peers.report(journal, one)
-
-    def _hook_failed(self, journal: str, one: HookFailed) -> None:
-        self._peers.hook_failed(journal, one)
-
-    def _read_states(self, journal: str, one: ReadStates) -> Event:
-        return StatesRead(one.keys, result_of(self.store.read_states(one.computation, one.keys)))
-
-    def _flush(self, journal: str, one: FlushStates) -> Event:
-        result_of(self.store.write_states(one.computation, one.journal, one.sequencer, one.rows))
-        return StatesFlushed(one.number)
-
-    def _write_parts(self, journal: str, one: WriteParts) -> Event:
-        for part, blob in one.parts.items():
-            result_of(self.store.write_part(one.journal, part, blob))
-        return PartsWritten(one.number)
-
-    def _copy_parts(self, journal: str, one: CopyParts) -> Event:
-        for parent, part, copy in one.copies:
-            result_of(self.store.write_part(one.journal, copy, self._read_part(parent, part)))
-        return PartsWritten(one.number)
-
-    def _read_segments(self, journal: str, one: ReadSegments) -> Event:
-        return PartsRead({part: self._read_part(one.elsewhere.get(part, one.journal), part) for part in one.parts})
-
-    def _read_part(self, journal: str, part: PartId) -> bytes:
-        return result_of(self.store.read_parts(journal, [part]))[0]
-
-    def _delete_entries(self, journal: str, one: DeleteEntries) -> None:
-        result_of(self.store.delete_entries(one.journal, one.below))
-
-    def _delete_parts(self, journal: str, one: DeleteParts) -> None:
-        result_of(self.store.delete_parts(one.journal, one.parts))
-
-    def _check_sequence(self, journal: str, one: CheckSequence) -> Event:
-        return SequenceChecked(one.sequence, True)
-
-    def _give_up(self, journal: str, one: GiveUp) -> Event:
-        return Deposed(one.reason)
-
-    def _release_prepared(self, journal: str, one: ReleasePrepared) -> None:
-        raise AssertionError(f"journal {journal}: it was prepared for a release that nothing asked for")
-
-    def _run_hook(self, journal: str, one: AsyncHook) -> Event | None:
+    def _run_hook(self, journal: str, one: AsyncHook) -> IntervalEvent | None:
         if self._timed_out:
             self._put_off.append((journal, one))
             return None
@@ -322,27 +274,3 @@ def _run_until(loop: asyncio.AbstractEventLoop, task: asyncio.Future[Any], secon
         return loop.run_until_complete(task)
     finally:
         alarm.cancel()
-
-
-PERFORMERS: Final[dict[type, Callable[[CoreDriver, str, Any], Event | None]]] = {
-    FenceJournal: CoreDriver._fence,
-    AcceptSequencer: CoreDriver._accept,
-    AppendEntry: CoreDriver._append,
-    Acknowledge: CoreDriver._acknowledge,
-    SendDelivery: CoreDriver._send,
-    ReadStates: CoreDriver._read_states,
-    FlushStates: CoreDriver._flush,
-    WriteParts: CoreDriver._write_parts,
-    ReadSegments: CoreDriver._read_segments,
-    CopyParts: CoreDriver._copy_parts,
-    ReleasePrepared: CoreDriver._release_prepared,
-    CheckSequence: CoreDriver._check_sequence,
-    DeleteEntries: CoreDriver._delete_entries,
-    DeleteParts: CoreDriver._delete_parts,
-    Report: CoreDriver._report,
-    AsyncHook: CoreDriver._run_hook,
-    GiveUp: CoreDriver._give_up,
-    HookFailed: CoreDriver._hook_failed,
-    HooksSlow: lambda driver, journal, one: None,
-}
-"""By type of instruction: the method that performs it, and returns the event that answers it."""

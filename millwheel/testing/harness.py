@@ -22,8 +22,9 @@ from millwheel.sdk.keys import encode_key
 from millwheel.sdk.topology import Topology
 from millwheel.store.memory import MemoryStore
 from millwheel.testing.cluster import Produced, VirtualCluster
-from millwheel.testing.cores import HOOK_TIMEOUT_SECONDS, HookTimeoutError, result_of
+from millwheel.testing.cores import HOOK_TIMEOUT_SECONDS, HookTimeoutError
 from millwheel.testing.injected import injector_of
+from millwheel.testing.store_effects import result_of
 from millwheel.testing.updating import check_update
 from millwheel.worker.interval import IntervalSettings
 from millwheel.worker.messages import Delivery, HookFailed

@@ -121,7 +121,7 @@ rewriting(
     "copied segments are named when they are written",
     CoreHost._copy_parts,
     "    for journal, part, copy",
-    "    self.post(PartsWritten(instruction.number))\n    for journal, part, copy",
+    "    self.post(PartsWritten(effect.number))\n    for journal, part, copy",
     seeds=0,
     test="tests/worker/test_host.py::test_g12_a_write_is_reported_when_the_store_has_acknowledged_it_6_1_2",
     why="seeds were not tried: the test shows it by itself, in seconds",

@@ -99,5 +99,5 @@ def parts_kept_for_ever() -> None:
     replace(Checkpointer, "floor_committed", make)
 
 
-def _deletes_entry_parts(instruction: Any) -> bool:
-    return isinstance(instruction, DeleteParts) and any(map(is_entry_part, instruction.parts))
+def _deletes_entry_parts(effect: Any) -> bool:
+    return isinstance(effect, DeleteParts) and any(map(is_entry_part, effect.parts))

@@ -86,10 +86,10 @@ def zombie_floor() -> None:
 def refusal_taken_for_success() -> None:
     """A refused append counts as successful: its records are ACKed, and its productions are sent."""
 
-    async def append(self: CoreHost, instruction: AppendEntry) -> None:
+    async def append(self: CoreHost, effect: AppendEntry) -> None:
         with suppress(SequencerRefusedError):
-            await self._until_certain(lambda: self._store.append(instruction.journal, instruction.append))
-        self.post(Appended(instruction.append.commit))
+            await self._until_certain(lambda: self._store.append(effect.journal, effect.append))
+        self.post(Appended(effect.append.commit))
 
     replace(CoreHost, "_append", lambda _: append)
 
@@ -99,14 +99,14 @@ def silence_taken_for_success() -> None:
     """An append without an answer counts as successful."""
 
     def make(append: Any) -> Any:
-        async def once(self: CoreHost, instruction: AppendEntry) -> None:
+        async def once(self: CoreHost, effect: AppendEntry) -> None:
             try:
-                await self._store.append(instruction.journal, instruction.append)
-                self.post(Appended(instruction.append.commit))
+                await self._store.append(effect.journal, effect.append)
+                self.post(Appended(effect.append.commit))
             except StoreUnavailableError:
-                self.post(Appended(instruction.append.commit))
+                self.post(Appended(effect.append.commit))
             except SequencerRefusedError:
-                await append(self, instruction)
+                await append(self, effect)
 
         return once
 

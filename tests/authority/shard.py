@@ -2,15 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Coroutine, Iterable
+from collections.abc import Coroutine, Iterable, Sequence
+from dataclasses import replace
 from itertools import count
-from typing import Any, TypeVar
+from typing import Any, TypeVar, assert_never
 
-from millwheel.authority.core import AuthorityCore, CoreSettings, Effects
+from millwheel.authority.core import AuthorityCore, CoreSettings
+from millwheel.authority.messages import (
+    AnswerCall,
+    AppendChanges,
+    AppendJournaled,
+    AuthorityEffect,
+    AuthorityEvent,
+    BroadcastValues,
+    DeleteJournaled,
+    ForgetComputation,
+    InjectorsExpected,
+    RefuseCall,
+    RefuseReport,
+    RemovalRequested,
+    ReportsReceived,
+    SequencerOffered,
+    SnapshotWritten,
+    Tick,
+    WriteSnapshot,
+)
+from millwheel.authority.pace import PaceSettings
 from millwheel.authority.shares import Refusal
 from millwheel.model.keys import ALL_KEYS, KeyInterval
 from millwheel.model.time import MIN_TIMESTAMP
 from millwheel.rpc.watermarks import Member, WatermarkReport
+from millwheel.store.contract import Append
 from millwheel.store.memory import MemoryStore
 
 T = TypeVar("T")
@@ -19,6 +41,8 @@ JOURNAL = "authority.0"
 COMPUTATION = "window-counter.17"
 STREAM = "queries"
 INJECTOR = "injector/queries"
+AT_ONCE = PaceSettings(coalesce=0, longest_rest=0, idle=0, verify=1 << 60)
+"""What waits is appended at the next tick, and only what waits."""
 
 
 def now(step: Coroutine[Any, Any, T]) -> T:
@@ -40,7 +64,7 @@ class Shard:
     """One shard through restarts. ``broadcasts`` is what listeners know; it asserts that nothing goes back (G7)."""
 
     def __init__(self, settings: CoreSettings | None = None, store: MemoryStore | None = None) -> None:
-        self.settings = settings
+        self.settings = replace(settings or CoreSettings(), pace=AT_ONCE)
         self.store = store or MemoryStore()
         if store is None:
             now(self.store.create_journal(JOURNAL))
@@ -70,7 +94,20 @@ class Shard:
         for name, value in self.broadcasts.items():
             assert core.broadcast(name) >= value, f"{name} went back to {core.broadcast(name)} in a restart"
         self.core = core
+        assert self.post(Tick()) == []
         return core
+
+    def post(self, event: AuthorityEvent) -> Sequence[AuthorityEffect]:
+        """Bring the core an event; the effects, not performed yet."""
+        effects = self.core.step(event, self.time)
+        self.core.check_invariants()
+        return effects
+
+    def call(self, event: AuthorityEvent) -> None:
+        """Begin a call; what is refused is raised."""
+        for effect in self.post(event):
+            assert isinstance(effect, RefuseCall)
+            raise effect.error
 
     def accept(self, member: Member, sequencer: int, computation: str = COMPUTATION, *, report_number: int = 0) -> int:
         """Accept and journal; the value answered."""
@@ -83,16 +120,16 @@ class Shard:
     ) -> int:
         """Accept without journaling; the token."""
         token = next(self._tokens)
-        self.core.accept_sequencer(token, computation, member, sequencer, report_number)
+        self.call(SequencerOffered(token, computation, member, sequencer, report_number))
         return token
 
     def expect(self, *names: str, as_of: int = 0) -> None:
-        self.core.expect_injectors(next(self._tokens), STREAM, names, as_of)
+        self.call(InjectorsExpected(next(self._tokens), STREAM, names, as_of))
         self.flush()
 
     def remove(self, computation: str, up_to: int = 0) -> int:
         token = next(self._tokens)
-        self.core.remove(token, computation, up_to)
+        self.call(RemovalRequested(token, computation, up_to))
         self.flush()
         if computation not in self.core.computations():
             self.broadcasts.pop(computation, None)
@@ -102,7 +139,8 @@ class Shard:
         self, member: Member, sequencer: int, watermark: int, computation: str = COMPUTATION, **more: Any
     ) -> list[Refusal]:
         """Report, without journaling."""
-        return self.core.report([WatermarkReport(computation, member, sequencer, watermark, **more)], self.time)
+        effects = self.post(ReportsReceived([WatermarkReport(computation, member, sequencer, watermark, **more)]))
+        return [effect.refusal for effect in effects if isinstance(effect, RefuseReport)]
 
     def report(
         self, member: Member, sequencer: int, watermark: int, computation: str = COMPUTATION, **more: Any
@@ -129,31 +167,53 @@ class Shard:
     def flush(self) -> None:
         """Journal and broadcast until nothing waits."""
         while self.append():
-            self.perform(self.core.appended())
+            self.perform(self.appended())
+
+    def next_append(self) -> Append | None:
+        """The append to make now, if there is one."""
+        effects = self.post(Tick())
+        if not effects:
+            return None
+        (effect,) = effects
+        assert isinstance(effect, AppendChanges)
+        return effect.append
+
+    def appended(self) -> Sequence[AuthorityEffect]:
+        """The append in flight is journaled: what it allows."""
+        return self.post(AppendJournaled())
 
     def append(self) -> bool:
         """Journal one append, if there is one, without performing its effects."""
-        append = self.core.next_append()
+        append = self.next_append()
         if append is None:
             return False
         now(self.store.append(JOURNAL, append))
         return True
 
-    def perform(self, effects: Effects) -> None:
+    def perform(self, effects: Iterable[AuthorityEffect]) -> None:
         """What the shell does once an append is journaled."""
-        self.answers.update(effects.answers)
-        for name, value in effects.values.items():
-            self._received(name, value)
-        self.accepted += effects.sequencers
-        self.removed += effects.removed
-        if effects.delete_below is not None:
-            now(self.store.delete_entries(JOURNAL, effects.delete_below))
-            now(self.store.delete_parts(JOURNAL, effects.delete_parts))
-        if effects.snapshot is not None:
-            for part, blob in effects.snapshot.parts():
-                now(self.store.write_part(JOURNAL, part, blob))
-            self.core.snapshot_written(effects.snapshot)
-            self.snapshots += 1
+        for effect in effects:
+            match effect:
+                case AnswerCall(token, watermark):
+                    self.answers[token] = watermark
+                case BroadcastValues(values, sequencers):
+                    for name, value in values.items():
+                        self._received(name, value)
+                    self.accepted += sequencers
+                case ForgetComputation(computation):
+                    self.removed.append(computation)
+                case DeleteJournaled(below, parts):
+                    now(self.store.delete_entries(JOURNAL, below))
+                    now(self.store.delete_parts(JOURNAL, parts))
+                case WriteSnapshot(snapshot):
+                    for part, blob in snapshot.parts():
+                        now(self.store.write_part(JOURNAL, part, blob))
+                    self.post(SnapshotWritten(snapshot))
+                    self.snapshots += 1
+                case AppendChanges() | RefuseCall() | RefuseReport():
+                    raise AssertionError(f"no journaled append allows {effect}")
+                case _:
+                    assert_never(effect)
 
     def _received(self, name: str, value: int) -> None:
         assert value >= self.broadcasts.get(name, MIN_TIMESTAMP), f"{name} went back to {value}"

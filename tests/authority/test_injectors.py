@@ -69,7 +69,7 @@ def test_g7_a_crashed_process_keeps_its_last_value_and_is_named_when_silent_5_2(
 def test_g4_an_unexpected_process_is_refused_by_name_5_2() -> None:
     shard = announced(expected=("a", "b"))
     with pytest.raises(AcceptRefusedError, match="expects no process 'c', only: a, b"):
-        shard.core.accept_sequencer(1, INJECTOR, "c", 1)
+        shard.begin_accept("c", 1, INJECTOR)
     assert shard.say("c", 1, 5, INJECTOR)[0].superseded
 
 
@@ -77,7 +77,7 @@ def test_g4_an_older_process_of_the_same_name_is_refused_6_2() -> None:
     shard = announced("a")
     shard.accept("a", 5, INJECTOR)
     with pytest.raises(AcceptRefusedError, match="it holds sequencer 5"):
-        shard.core.accept_sequencer(1, INJECTOR, "a", 4)
+        shard.begin_accept("a", 4, INJECTOR)
     assert shard.say("a", 1, 99, INJECTOR)[0].superseded
     assert not shard.say("a", 6, 99, INJECTOR)[0].superseded
     assert shard.accept("a", 5, INJECTOR) == MIN_TIMESTAMP
@@ -263,7 +263,7 @@ def test_g4_an_injector_of_a_streams_earlier_life_has_no_say_in_the_next_6_2(*, 
     for process, sequencer in (("a", 3), ("late", 4)):
         assert shard.say(process, sequencer, MAX_TIMESTAMP, INJECTOR)[0].superseded
         with pytest.raises(AcceptRefusedError, match="injector/queries was removed since it was drawn"):
-            shard.core.accept_sequencer(99, INJECTOR, process, sequencer)
+            shard.begin_accept(process, sequencer, INJECTOR)
         shard.restart()
     shard.accept("b", 5, INJECTOR)
     if base:
@@ -272,7 +272,7 @@ def test_g4_an_injector_of_a_streams_earlier_life_has_no_say_in_the_next_6_2(*, 
         assert shard.snapshots > 0
         shard.restart()
     with pytest.raises(AcceptRefusedError, match="was removed"):
-        shard.core.accept_sequencer(99, INJECTOR, "a", 4)
+        shard.begin_accept("a", 4, INJECTOR)
     assert shard.inject("b", 5, 50) == 50, "a is not waited for"
 
 
@@ -285,7 +285,7 @@ def test_g4_a_delayed_removal_brings_no_process_of_a_later_life_back_6_2(*, rest
     if restarted:
         shard.restart()
     with pytest.raises(AcceptRefusedError, match="was removed"):
-        shard.core.accept_sequencer(99, INJECTOR, "a", 9)
+        shard.begin_accept("a", 9, INJECTOR)
 
 
 def test_g7_a_delayed_removal_leaves_the_expected_set_of_a_streams_next_life_alone_7_2() -> None:
@@ -335,7 +335,7 @@ def test_g13_what_was_removed_is_remembered_as_far_as_it_matters_7_2(
     assert len(shard.core._registry.removed) == len(shard.core._registry.ended) == 3
     for stream in ("s3", "s19"):
         with pytest.raises(AcceptRefusedError, match="was removed"):
-            shard.core.accept_sequencer(99, f"injector/{stream}", "a", 3)
+            shard.begin_accept("a", 3, f"injector/{stream}")
     assert shard.say(ALL_KEYS, 19, 5, "c.19")[0].superseded
     shard.accept("a", 20, "injector/s3")
     # A process that was accepted long before goes on.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from millwheel.authority.messages import BroadcastValues
 from millwheel.model.keys import ALL_KEYS, KeyInterval
 from millwheel.model.time import MAX_TIMESTAMP, MIN_TIMESTAMP
 from millwheel.rpc.v1.watermark_pb2 import HoldKind
@@ -76,7 +77,7 @@ def test_g4_a_zombie_is_refused_before_its_successors_acceptance_is_even_journal
 def test_g4_acceptance_is_answered_only_when_journaled_7_2() -> None:
     shard = Shard()
     token = shard.begin_accept(ALL_KEYS, 1)
-    assert shard.core.urgent
+    assert shard.core._pending.urgent
     shard.append()
     assert token not in shard.answers
     shard.restart()
@@ -88,7 +89,7 @@ def test_g4_an_acceptance_that_overlaps_a_larger_sequencer_is_refused() -> None:
     shard.accept(RIGHT, 7)
     for keys, sequencer in ((ALL_KEYS, 6), (KeyInterval(b"l", b"n"), 6), (RIGHT, 6), (ALL_KEYS, 7)):
         with pytest.raises(AcceptRefusedError, match="sequencer 7 holds"):
-            shard.core.accept_sequencer(99, COMPUTATION, keys, sequencer)
+            shard.begin_accept(keys, sequencer, COMPUTATION)
     assert shard.core.sequencers(COMPUTATION) == [(RIGHT, 7)]
 
 
@@ -172,9 +173,10 @@ def test_g7_a_value_is_broadcast_only_when_journaled_7_2() -> None:
     shard.append()
     assert shard.core.broadcast(COMPUTATION) == MIN_TIMESTAMP
     shard.say(ALL_KEYS, 1, 120)
-    assert shard.core.next_append() is None, "one append is in flight at a time"
-    effects = shard.core.appended()
-    assert effects.values == {COMPUTATION: 100}, "what came during the append is not in it"
+    assert shard.next_append() is None, "one append is in flight at a time"
+    effects = shard.appended()
+    values = [one.values for one in effects if isinstance(one, BroadcastValues)]
+    assert values == [{COMPUTATION: 100}], "what came during the append is not in it"
     assert shard.core.broadcast(COMPUTATION) == 100
     shard.perform(effects)
     shard.flush()
@@ -187,7 +189,7 @@ def test_g8_a_report_that_moves_nothing_is_not_urgent_and_not_lost() -> None:
     shard.report(LEFT, 1, 10)
     shard.report(RIGHT, 2, 20)
     shard.say(RIGHT, 2, 30)
-    assert (shard.core.urgent, shard.core.dirty) == (False, True)
+    assert (shard.core._pending.urgent, shard.core._pending.dirty) == (False, True)
     shard.flush()
     shard.restart()
     assert shard.report(LEFT, 1, 100) == 30
@@ -200,12 +202,12 @@ def test_an_append_carries_only_what_changed_7_2() -> None:
         shard.say(keys, sequencer, 10)
     shard.flush()
     shard.say(KeyInterval(b"050", b"051"), 51, 20)
-    append = shard.core.next_append()
+    append = shard.next_append()
     assert append is not None
     assert len(append.entry) < 100
-    shard.core.appended()
+    shard.appended()
     shard.say(KeyInterval(b"050", b"051"), 51, 20)
-    assert shard.core.next_append() is None, "nothing changed"
+    assert shard.next_append() is None, "nothing changed"
 
 
 def test_g8_explain_names_the_interval_and_what_holds_it() -> None:
@@ -272,6 +274,6 @@ def test_a_removed_computation_is_forgotten_and_its_remnants_are_refused() -> No
         assert shard.core.broadcast(COMPUTATION) == MIN_TIMESTAMP
         assert shard.say(ALL_KEYS, 1, 30)[0].superseded
         with pytest.raises(AcceptRefusedError, match="was removed"):
-            shard.core.accept_sequencer(9, COMPUTATION, ALL_KEYS, 2)
+            shard.begin_accept(ALL_KEYS, 2, COMPUTATION)
         shard.restart()
     shard.remove("never-there.1")

@@ -106,7 +106,7 @@ class AuthorityModel(RuleBasedStateMachine):
         if sequencer < 1 or newest < sequencer or (keys, sequencer) in self.owners():
             return
         try:
-            self.shard.core.accept_sequencer(10_000, COMPUTATION, keys, sequencer)
+            self.shard.begin_accept(keys, sequencer, COMPUTATION)
         except AcceptRefusedError:
             return
         # What is left of an interval after a cut may be asked for again by its own holder: nothing changes.

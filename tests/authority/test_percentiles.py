@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from millwheel.authority.core import CoreSettings
+from millwheel.authority.messages import InjectorsExpected, PercentileRequested
 from millwheel.authority.shell import ShellSettings
 from millwheel.client.watermarks import WatermarkClient
 from millwheel.model.keys import ALL_KEYS
@@ -38,7 +39,7 @@ class Asked(Shard):
 
     def ask(self, points: int, computation: str = COMPUTATION, *, answer: bool = True) -> int:
         token = next(self._tokens)
-        self.core.decide_percentile(token, computation, points, self.time)
+        self.call(PercentileRequested(token, computation, points, self.time))
         if not answer:
             self.append()
             return MIN_TIMESTAMP
@@ -107,7 +108,7 @@ def test_an_injectors_processes_have_records_of_their_own_each_5_2() -> None:
     shard.tell("b", 2, 5, work(newest=60), INJECTOR)
     shard.report("c", 3, 5, INJECTOR, idle=True)
     assert shard.ask(P99, INJECTOR) == 60, "b will send from there on; c is idle"
-    shard.core.expect_injectors(99, "queries", ["a", "b", "d"])
+    shard.call(InjectorsExpected(99, "queries", ["a", "b", "d"]))
     assert shard.ask(P99, INJECTOR) == 60
 
 

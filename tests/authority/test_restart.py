@@ -7,6 +7,7 @@ import pytest
 from millwheel.authority.base import BaseSnapshot
 from millwheel.authority.core import AuthorityCore, CoreSettings
 from millwheel.authority.journal import AuthorityEntry, Part, decode_entry, decode_part, encode
+from millwheel.authority.messages import BroadcastValues, SnapshotWritten, WriteSnapshot
 from millwheel.model.keys import ALL_KEYS
 from millwheel.model.time import MIN_TIMESTAMP
 from millwheel.rpc.watermarks import Member
@@ -152,9 +153,9 @@ def until_snapshot(shard: Shard, intervals: int) -> tuple[BaseSnapshot, int]:
         for member, sequencer in shard.core.sequencers(COMPUTATION):
             shard.say(member, sequencer, value)
         while shard.append():
-            effects = shard.core.appended()
-            snapshot, effects.snapshot = effects.snapshot, None
-            shard.perform(effects)
+            effects = shard.appended()
+            snapshot = next((one.snapshot for one in effects if isinstance(one, WriteSnapshot)), None)
+            shard.perform(one for one in effects if not isinstance(one, WriteSnapshot))
             if snapshot is not None:
                 return snapshot, value
 
@@ -183,7 +184,7 @@ def test_g7_a_base_written_while_owners_move_and_report_loses_nothing() -> None:
             shard.say(keys, sequencer, value + parts)
         shard.flush()
     assert parts > 3
-    shard.core.snapshot_written(snapshot)
+    shard.post(SnapshotWritten(snapshot))
     shard.flush()
     assert now(shard.store.read_head(JOURNAL)).floor == snapshot.commit
     before = state(shard.core)
@@ -196,10 +197,10 @@ def test_an_entry_of_a_bounded_size_leaves_the_rest_to_the_next() -> None:
         shard.begin_accept(keys, n)
         shard.say(keys, n, 7)
     sizes = []
-    while append := shard.core.next_append():
+    while append := shard.next_append():
         sizes.append(len(append.entry))
         now(shard.store.append(JOURNAL, append))
-        shard.perform(shard.core.appended())
+        shard.perform(shard.appended())
     assert len(sizes) > 10
     assert max(sizes) < 400
     assert shard.known() == 7
@@ -216,9 +217,11 @@ def test_g4_nothing_counts_before_the_acceptance_it_rests_on_is_journaled(append
     journaled: set[Member] = set()
     for _ in range(appends):
         if shard.append():
-            effects = shard.core.appended()
-            journaled.update(member for _, member, _ in effects.sequencers)
-            if effects.snapshot is not None:
+            effects = shard.appended()
+            for one in effects:
+                if isinstance(one, BroadcastValues):
+                    journaled.update(member for _, member, _ in one.sequencers)
+            if any(isinstance(one, WriteSnapshot) for one in effects):
                 assert journaled == set(pieces), "a base shows nobody whom the journal does not know"
             shard.perform(effects)
     shard.restart()

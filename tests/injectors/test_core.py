@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
@@ -16,12 +16,31 @@ from millwheel.client.injector.errors import (
     StreamDrainingError,
 )
 from millwheel.client.injector.ids import partition_scope
-from millwheel.client.injector.messages import Columns, Connect, Disconnect, Instruction, Limits, SendBatch
+from millwheel.client.injector.messages import (
+    Columns,
+    Connect,
+    ConnectionLost,
+    ConnectionOpened,
+    DeliveryAnswered,
+    Disconnect,
+    EndDeclared,
+    IdleDeclared,
+    IdleEnded,
+    InjectorEffect,
+    KeysFound,
+    Limits,
+    RoutingArrived,
+    Tick,
+    WatermarkDeclared,
+    WatermarkReached,
+    WatermarksBroadcast,
+)  # fmt: skip
 from millwheel.client.injector.routing import ConsumerRouting, Route, StreamRouting
 from millwheel.model.keys import ALL_KEYS, KeyInterval
 from millwheel.model.time import MAX_TIMESTAMP, MIN_TIMESTAMP
 from millwheel.rpc.v1.delivery_pb2 import DeliveryOutcome
 from millwheel.sdk.errors import UsageError
+from tests.injectors.stepping import sends, step
 
 ACKED = DeliveryOutcome.DELIVERY_OUTCOME_ACKED
 NOT_OWNER = DeliveryOutcome.DELIVERY_OUTCOME_NOT_OWNER
@@ -44,23 +63,19 @@ def routing(*consumers: ConsumerRouting, revision: int = 1, skew: int = 0, drain
 
 def opened(limits: Limits = LIMITS, of: StreamRouting | None = None, watermark: int = MIN_TIMESTAMP) -> InjectorCore:
     core = InjectorCore("s", "p", limits=limits, watermark=watermark)
-    for instruction in core.routed(of or routing(), 0):
-        assert isinstance(instruction, Connect)
-        core.connected(instruction.address, 0)
+    for effect in step(core, RoutingArrived(of or routing()), 0):
+        assert isinstance(effect, Connect)
+        step(core, ConnectionOpened(effect.address), 0)
     return core
 
 
 def add(
     core: InjectorCore, positions: Sequence[int], now: int = 0, *, key: bytes = b"k", at: int = 50
-) -> list[Instruction]:
+) -> list[InjectorEffect]:
     assert core.routing is not None
     values = [b"v%d" % position for position in positions]
     keys = {name: [key] * len(positions) for name in core.routing.consumers}
-    return core.add(Columns(values, [at] * len(positions), keys, SCOPE, list(positions)), now)
-
-
-def sends(instructions: Iterable[Instruction]) -> list[SendBatch]:
-    return [instruction for instruction in instructions if isinstance(instruction, SendBatch)]
+    return step(core, Columns(values, [at] * len(positions), keys, SCOPE, list(positions)), now)
 
 
 def test_a_record_goes_out_at_once_when_none_is_on_its_way() -> None:
@@ -69,7 +84,7 @@ def test_a_record_goes_out_at_once_when_none_is_on_its_way() -> None:
     assert first.ids == [1]
     assert add(core, [2], 10) == []
     assert add(core, [3], 20) == []
-    (both,) = sends(core.answered(first.token, ACKED, (), "", 30))
+    (both,) = sends(step(core, DeliveryAnswered((first.token,), ACKED), 30))
     assert both.ids == [2, 3]
 
 
@@ -77,9 +92,9 @@ def test_a_record_does_not_wait_for_others_longer_than_the_linger() -> None:
     core = opened()
     add(core, [1])
     add(core, [2], 100)
-    assert core.next_alarm() == 2_100
-    assert sends(core.tick(2_099)) == []
-    (late,) = sends(core.tick(2_100))
+    assert core.next_deadline() == 2_100
+    assert sends(step(core, Tick(), 2_099)) == []
+    (late,) = sends(step(core, Tick(), 2_100))
     assert late.ids == [2]
 
 
@@ -92,7 +107,7 @@ def test_batches_are_bounded_in_bytes_too() -> None:
     core = opened(replace(LIMITS, batch_bytes=8))
     values = [b"abc", b"def", b"ghi", b"0123456789", b"x"]
     columns = Columns(values, [0] * 5, {"c": [b"k"] * 5}, SCOPE, range(5))
-    out = sends(core.add(columns, 0)) + sends(core.tick(5_000))
+    out = sends(step(core, columns, 0)) + sends(step(core, Tick(), 5_000))
     assert [list(send.values) for send in out] == [[b"abc", b"def"], [b"ghi"], [b"0123456789"], [b"x"]]
 
 
@@ -101,7 +116,7 @@ def test_g13_the_window_says_how_much_it_takes() -> None:
     assert core.room() == 15
     out = sends(add(core, range(10)))
     assert core.room() == 5
-    core.answered(out[0].token, ACKED, (), "", 0)
+    step(core, DeliveryAnswered((out[0].token,), ACKED), 0)
     assert core.room() == 10
 
 
@@ -116,8 +131,8 @@ def test_g13_the_window_counts_bytes() -> None:
 def test_a_broken_connection_resends_the_same_ids_and_bytes_6_1_1() -> None:
     core = opened()
     first = sends(add(core, range(20)))
-    core.disconnected("a")
-    again = sends(core.connected("a", 5))
+    step(core, ConnectionLost("a"))
+    again = sends(step(core, ConnectionOpened("a"), 5))
     assert [(s.ids, s.values, s.keys) for s in again] == [(s.ids, s.values, s.keys) for s in first]
     assert not {s.token for s in again} & {s.token for s in first}
 
@@ -125,21 +140,21 @@ def test_a_broken_connection_resends_the_same_ids_and_bytes_6_1_1() -> None:
 def test_an_ack_with_remaining_records_keeps_only_those() -> None:
     core = opened()
     (send,) = sends(add(core, range(10)))
-    core.answered(send.token, ACKED, [3, 7], "", 0)
+    step(core, DeliveryAnswered((send.token,), ACKED, [3, 7], ""), 0)
     assert core.unacked == 2
-    core.disconnected("a")
-    (again,) = sends(core.connected("a", 5))
+    step(core, ConnectionLost("a"))
+    (again,) = sends(step(core, ConnectionOpened("a"), 5))
     assert again.ids == [3, 7]
-    core.answered(again.token, ACKED, [1], "", 6)
-    core.disconnected("a")
-    (last,) = sends(core.connected("a", 7))
+    step(core, DeliveryAnswered((again.token,), ACKED, [1], ""), 6)
+    step(core, ConnectionLost("a"))
+    (last,) = sends(step(core, ConnectionOpened("a"), 7))
     assert last.ids == [7]
 
 
 def test_a_mark_passes_a_stuck_record_and_lists_it_8() -> None:
     core = opened()
     (stuck,) = sends(add(core, range(10)))
-    core.answered(stuck.token, ACKED, [4], "", 0)
+    step(core, DeliveryAnswered((stuck.token,), ACKED, [4], ""), 0)
     (send,) = sends(add(core, range(10, 20)))
     assert (send.mark, send.unacked) == (10, [4])
 
@@ -147,10 +162,10 @@ def test_a_mark_passes_a_stuck_record_and_lists_it_8() -> None:
 def test_a_mark_stops_at_the_first_batch_that_is_not_acked_8() -> None:
     core = opened()
     first, second = sends(add(core, range(5, 25)))
-    core.answered(second.token, ACKED, (), "", 0)
+    step(core, DeliveryAnswered((second.token,), ACKED), 0)
     (send,) = sends(add(core, range(30, 40)))
     assert (send.mark, send.unacked) == (5, [])
-    core.answered(first.token, ACKED, (), "", 0)
+    step(core, DeliveryAnswered((first.token,), ACKED), 0)
     (send,) = sends(add(core, range(40, 50)))
     assert send.mark == 30
 
@@ -160,7 +175,7 @@ def test_g13_a_mark_passes_no_more_stuck_records_than_a_message_lists_8() -> Non
     core = opened(replace(LIMITS, batch_records=40, max_flights=9))
     for first in (0, 40, 80):
         (stuck,) = sends(add(core, range(first, first + 40)))
-        core.answered(stuck.token, ACKED, range(30), "", 0)
+        step(core, DeliveryAnswered((stuck.token,), ACKED, range(30), ""), 0)
     (send,) = sends(add(core, range(120, 160)))
     assert len(send.unacked) <= 64
     assert 30 <= send.mark <= 120
@@ -170,22 +185,22 @@ def test_g13_a_mark_passes_no_more_stuck_records_than_a_message_lists_8() -> Non
 def test_records_refused_for_want_of_room_come_again_after_a_while() -> None:
     core = opened()
     (send,) = sends(add(core, range(10), now=1_000))
-    assert core.answered(send.token, FULL, [2, 5], "full", 1_000) == []
-    core.answered(send.token, ACKED, [2, 5], "", 1_010)
+    assert step(core, DeliveryAnswered((send.token,), FULL, [2, 5], "full"), 1_000) == []
+    step(core, DeliveryAnswered((send.token,), ACKED, [2, 5], ""), 1_010)
     assert core.unacked == 2
-    assert core.next_alarm() is not None
-    assert sends(core.tick(1_050)) == []
-    (again,) = sends(core.tick(1_100))
+    assert core.next_deadline() is not None
+    assert sends(step(core, Tick(), 1_050)) == []
+    (again,) = sends(step(core, Tick(), 1_100))
     assert again.ids == [2, 5]
 
 
 def test_what_is_refused_as_a_copy_of_a_record_on_its_way_is_not_sent_again() -> None:
     core = opened()
     (first,) = sends(add(core, range(10)))
-    (copy,) = sends(core.tick(LIMITS.resend_after))
-    core.answered(copy.token, FULL, list(range(10)), "a copy is being processed", 40_000)
-    assert sends(core.tick(50_000)) == []
-    core.answered(first.token, ACKED, (), "", 50_000)
+    (copy,) = sends(step(core, Tick(), LIMITS.resend_after))
+    step(core, DeliveryAnswered((copy.token,), FULL, list(range(10)), "a copy is being processed"), 40_000)
+    assert sends(step(core, Tick(), 50_000)) == []
+    step(core, DeliveryAnswered((first.token,), ACKED), 50_000)
     assert core.unacked == 0
 
 
@@ -193,9 +208,9 @@ def test_silence_does_not_lose_a_record_and_copies_do_not_pile_up() -> None:
     core = opened()
     add(core, range(10))
     for round_ in range(1, 9):
-        (again,) = sends(core.tick(round_ * LIMITS.resend_after))
+        (again,) = sends(step(core, Tick(), round_ * LIMITS.resend_after))
         assert again.ids == list(range(10))
-    core.answered(again.token, ACKED, (), "", 0)
+    step(core, DeliveryAnswered((again.token,), ACKED), 0)
     assert core.unacked == 0
 
 
@@ -204,38 +219,38 @@ def test_refusals_bound_what_is_on_its_way_but_never_stop_it() -> None:
     first = sends(add(core, range(40)))
     assert len(first) == 4
     for send in first:
-        core.answered(send.token, FULL, (), "full", 0)
-    assert len(sends(core.tick(200))) == 1, "one at a time after a refusal"
+        step(core, DeliveryAnswered((send.token,), FULL, (), "full"), 0)
+    assert len(sends(step(core, Tick(), 200))) == 1, "one at a time after a refusal"
     now, more = 200, 0
     for _ in range(3):
         now += LIMITS.retry_last
-        more += len(sends(core.tick(now)))
+        more += len(sends(step(core, Tick(), now)))
     assert more == 3, "silence alone does not stop the lane"
 
 
 def test_acks_let_a_refused_lane_go_on() -> None:
     core = opened()
     for send in sends(add(core, range(40))):
-        core.answered(send.token, FULL, (), "full", 0)
-    (probe,) = sends(core.tick(200))
-    assert len(sends(core.answered(probe.token, ACKED, (), "", 210))) == 2
+        step(core, DeliveryAnswered((send.token,), FULL, (), "full"), 0)
+    (probe,) = sends(step(core, Tick(), 200))
+    assert len(sends(step(core, DeliveryAnswered((probe.token,), ACKED), 210))) == 2
 
 
 def test_not_owner_is_asked_again_after_a_routing_change_at_once_g11() -> None:
     core = opened()
     (send,) = sends(add(core, range(5), now=10))
-    assert core.answered(send.token, NOT_OWNER, (), "moved", 10) == []
-    out = core.routed(routing(one(Route(ALL_KEYS, "j1", "b")), revision=2), 11)
+    assert step(core, DeliveryAnswered((send.token,), NOT_OWNER, (), "moved"), 10) == []
+    out = step(core, RoutingArrived(routing(one(Route(ALL_KEYS, "j1", "b")), revision=2)), 11)
     assert [type(i) for i in out] == [Disconnect, Connect]
-    (again,) = sends(core.connected("b", 12))
+    (again,) = sends(step(core, ConnectionOpened("b"), 12))
     assert (again.address, again.ids) == ("b", send.ids)
 
 
 def test_not_owner_is_asked_again_without_news_too() -> None:
     core = opened()
     (send,) = sends(add(core, range(5)))
-    core.answered(send.token, NOT_OWNER, (), "opening", 0)
-    assert len(sends(core.tick(100))) == 1
+    step(core, DeliveryAnswered((send.token,), NOT_OWNER, (), "opening"), 0)
+    assert len(sends(step(core, Tick(), 100))) == 1
 
 
 @pytest.mark.parametrize("route", [Route(ALL_KEYS, "j1", "b"), Route(ALL_KEYS, "j1", "a", (2, 0))])
@@ -243,9 +258,11 @@ def test_a_new_owner_gets_what_the_old_one_had_not_acked_without_waiting_g11(rou
     core = opened(of=routing(one(), one(Route(ALL_KEYS, "j9", "b"), name="d")))
     first = [send for send in sends(add(core, range(5))) if send.consumer == "c"]
     other = one(Route(ALL_KEYS, "j9", "b"), name="d")
-    (again,) = sends(core.routed(routing(one(route), other, revision=2), 1))
+    (again,) = sends(step(core, RoutingArrived(routing(one(route), other, revision=2)), 1))
     assert (again.address, again.journal, again.ids) == (route.address, "j1", first[0].ids)
-    assert core.answered(first[0].token, ACKED, (), "", 2) == [], "an answer of the owner before changes nothing"
+    assert step(core, DeliveryAnswered((first[0].token,), ACKED), 2) == [], (
+        "an answer of the owner before changes nothing"
+    )
     assert (core.unacked, core.unacked_records()) == (10, 5)
 
 
@@ -254,11 +271,11 @@ def test_a_split_regroups_unacked_records_with_rising_positions_g11() -> None:
     sent = []
     for position in range(12):
         sent += sends(add(core, [position], position, key=b"ax"[position % 2 : position % 2 + 1]))
-    core.answered(sent[0].token, ACKED, (), "", 20)
+    step(core, DeliveryAnswered((sent[0].token,), ACKED), 20)
     halves = [Route(KeyInterval(b"", b"m"), "j2", "a"), Route(KeyInterval(b"m"), "j3", "a")]
-    core.routed(routing(one(*halves), revision=2), 21)
-    core.disconnected("a")
-    out = {send.journal: send for send in sends(core.connected("a", 30))}
+    step(core, RoutingArrived(routing(one(*halves), revision=2)), 21)
+    step(core, ConnectionLost("a"))
+    out = {send.journal: send for send in sends(step(core, ConnectionOpened("a"), 30))}
     assert (out["j2"].ids, out["j2"].mark) == ([2, 4, 6, 8, 10], 2)
     assert (out["j3"].ids, out["j3"].mark) == ([1, 3, 5, 7, 9, 11], 1)
 
@@ -268,7 +285,7 @@ def test_a_merge_regroups_unacked_records_with_rising_positions_g11() -> None:
     core = opened(of=routing(one(*halves)))
     for position in range(8):
         add(core, [position], key=b"ax"[position % 2 : position % 2 + 1])
-    (send,) = sends(core.routed(routing(one(Route(ALL_KEYS, "j3", "a")), revision=2), 1))
+    (send,) = sends(step(core, RoutingArrived(routing(one(Route(ALL_KEYS, "j3", "a")), revision=2)), 1))
     assert (send.journal, send.ids, send.mark) == ("j3", list(range(8)), 0)
     assert (core.unacked, core.unacked_bytes) == (8, 16)
 
@@ -276,76 +293,76 @@ def test_a_merge_regroups_unacked_records_with_rising_positions_g11() -> None:
 def test_a_new_owner_is_not_made_to_wait_for_what_the_old_one_refused_g11() -> None:
     core = opened(replace(LIMITS, retry_first=20_000))
     (send,) = sends(add(core, [1]))
-    core.answered(send.token, NOT_OWNER, (), "moved", 0)
-    (again,) = sends(core.routed(routing(one(Route(ALL_KEYS, "j1", "a", (2, 0))), revision=2), 1))
+    step(core, DeliveryAnswered((send.token,), NOT_OWNER, (), "moved"), 0)
+    (again,) = sends(step(core, RoutingArrived(routing(one(Route(ALL_KEYS, "j1", "a", (2, 0))), revision=2)), 1))
     assert again.ids == [1]
     add(core, [2], 2)
-    assert len(sends(core.tick(2 + LIMITS.linger))) == 1
+    assert len(sends(step(core, Tick(), 2 + LIMITS.linger))) == 1
 
 
 def test_of_what_may_be_sent_the_oldest_goes_first() -> None:
     core = opened(replace(LIMITS, max_flights=1))
     (first,) = sends(add(core, range(10)))
     assert sends(add(core, range(10, 20))) == []
-    core.answered(first.token, FULL, (), "full", 0)
-    (again,) = sends(core.tick(100))
+    step(core, DeliveryAnswered((first.token,), FULL, (), "full"), 0)
+    (again,) = sends(step(core, Tick(), 100))
     assert again.ids == first.ids
 
 
 def test_an_older_routing_changes_nothing() -> None:
     core = opened(of=routing(revision=5))
-    assert core.routed(routing(one(Route(ALL_KEYS, "j1", "z")), revision=4), 0) == []
+    assert step(core, RoutingArrived(routing(one(Route(ALL_KEYS, "j1", "z")), revision=4)), 0) == []
 
 
 def test_a_consumer_that_joins_gets_what_comes_after_and_one_that_leaves_nothing_more() -> None:
     core = opened()
     (first,) = sends(add(core, [1]))
     other = one(Route(ALL_KEYS, "k1", "a"), name="d")
-    assert sends(core.routed(routing(one(), other, revision=2), 0)) == []
+    assert sends(step(core, RoutingArrived(routing(one(), other, revision=2)), 0)) == []
     out = sends(add(core, [2]))
     assert [(send.consumer, send.ids) for send in out] == [("d", [2])]
-    core.answered(first.token, ACKED, [], "", 0)
-    core.routed(routing(other, revision=3), 0)
+    step(core, DeliveryAnswered((first.token,), ACKED, [], ""), 0)
+    step(core, RoutingArrived(routing(other, revision=3)), 0)
     assert core.unacked == 1
 
 
 def test_records_wait_while_nobody_owns_their_interval_g11() -> None:
     core = opened(of=routing(one(Route(ALL_KEYS, "j1", ""))))
     assert add(core, [1]) == []
-    (connect,) = core.routed(routing(revision=2), 0)
+    (connect,) = step(core, RoutingArrived(routing(revision=2)), 0)
     assert isinstance(connect, Connect)
-    assert len(sends(core.connected("a", 0))) == 1
+    assert len(sends(step(core, ConnectionOpened("a"), 0))) == 1
 
 
 def test_invalid_records_are_named_and_hold_the_watermark() -> None:
     core = opened()
-    core.publication.declare(70)
     (send,) = sends(add(core, [7], at=60))
-    core.answered(send.token, INVALID, (), "too big", 0)
+    step(core, WatermarkDeclared(70))
+    step(core, DeliveryAnswered((send.token,), INVALID, (), "too big"), 0)
     with pytest.raises(InvalidRecordsError, match=r"'c' cannot take.*'s': too big \(sent: key 'k' id 7\)"):
         core.check_open()
-    assert core.published().watermark == 60
+    assert core.published.watermark == 60
 
 
 def test_g3_a_process_that_has_a_successor_stops_for_good_fig_12() -> None:
     core = opened()
     first, _ = sends(add(core, range(20)))
-    core.answered(first.token, SUPERSEDED, (), "", 0)
+    step(core, DeliveryAnswered((first.token,), SUPERSEDED), 0)
     with pytest.raises(InjectorSupersededError, match="has a successor"):
         add(core, [90])
-    core.disconnected("a")
-    assert core.connected("a", 1) == []
-    assert core.tick(10**9) == []
+    step(core, ConnectionLost("a"))
+    assert step(core, ConnectionOpened("a"), 1) == []
+    assert step(core, Tick(), 10**9) == []
 
 
 def test_a_draining_stream_takes_no_more_and_delivers_what_it_has() -> None:
     core = opened()
     add(core, [1])
-    core.routed(routing(draining=True, revision=2), 0)
+    step(core, RoutingArrived(routing(draining=True, revision=2)), 0)
     with pytest.raises(StreamDrainingError):
         add(core, [2])
-    core.disconnected("a")
-    assert len(sends(core.connected("a", 1))) == 1
+    step(core, ConnectionLost("a"))
+    assert len(sends(step(core, ConnectionOpened("a"), 1))) == 1
 
 
 @pytest.mark.parametrize(
@@ -354,11 +371,11 @@ def test_a_draining_stream_takes_no_more_and_delivers_what_it_has() -> None:
 def test_g1_what_ended_readers_did_not_take_is_not_reported_to_be_in_5_2(after: StreamRouting) -> None:
     core = opened()
     (send,) = sends(add(core, [1, 2]))
-    core.answered(send.token, ACKED, [1], "", 0)
-    assert core.routed(after, 0) == []
+    step(core, DeliveryAnswered((send.token,), ACKED, [1], ""), 0)
+    assert step(core, RoutingArrived(after), 0) == []
     assert not core.flushed(core.accepted)
     assert core.acknowledged(SCOPE) == 2
-    assert core.published().watermark <= 50
+    assert core.published.watermark <= 50
     with pytest.raises(RecordsLeftError, match="'c', which read stream 's', has ended"):
         core.check_open()
 
@@ -367,8 +384,8 @@ def test_g1_a_reader_that_came_later_took_nothing_of_what_an_ended_one_left_5_2(
     """It had come in a routing before, and so counted for one that had been sent what the first one had not ACKed."""
     core = opened()
     add(core, [1])
-    core.routed(routing(one(), one(name="d"), revision=2), 0)
-    core.routed(routing(one(name="d"), revision=3), 0)
+    step(core, RoutingArrived(routing(one(), one(name="d"), revision=2)), 0)
+    step(core, RoutingArrived(routing(one(name="d"), revision=3)), 0)
     assert not core.flushed(core.accepted)
     with pytest.raises(RecordsLeftError, match="'c', which read stream 's', has ended"):
         core.check_open()
@@ -377,11 +394,11 @@ def test_g1_a_reader_that_came_later_took_nothing_of_what_an_ended_one_left_5_2(
 def test_what_a_reader_left_is_in_where_another_was_sent_it_too_5_2() -> None:
     core = opened()
     (first,) = sends(add(core, [1]))
-    core.answered(first.token, ACKED, [], "", 0)
-    core.routed(routing(one(), one(name="d"), revision=2), 0)
+    step(core, DeliveryAnswered((first.token,), ACKED, [], ""), 0)
+    step(core, RoutingArrived(routing(one(), one(name="d"), revision=2)), 0)
     tokens = {send.consumer: send.token for send in sends(add(core, [2]))}
-    core.routed(routing(one(name="d"), revision=3), 0)
-    core.answered(tokens["d"], ACKED, [], "", 0)
+    step(core, RoutingArrived(routing(one(name="d"), revision=3)), 0)
+    step(core, DeliveryAnswered((tokens["d"],), ACKED, [], ""), 0)
     core.check_open()
     assert core.flushed(core.accepted)
 
@@ -389,8 +406,8 @@ def test_what_a_reader_left_is_in_where_another_was_sent_it_too_5_2() -> None:
 def test_the_end_of_a_drained_stream_is_no_failure_where_all_is_in() -> None:
     core = opened()
     (send,) = sends(add(core, [1]))
-    core.answered(send.token, ACKED, [], "", 0)
-    core.routed(StreamRouting(2, {}, draining=True), 0)
+    step(core, DeliveryAnswered((send.token,), ACKED, [], ""), 0)
+    step(core, RoutingArrived(StreamRouting(2, {}, draining=True)), 0)
     assert core.flushed(core.accepted)
     assert core.failed is None
 
@@ -416,98 +433,98 @@ def test_an_infinite_timestamp_is_refused() -> None:
 def test_keys_for_every_consumer_are_asked_for() -> None:
     core = opened()
     with pytest.raises(UsageError, match="consumers c"):
-        core.add(Columns([b""], [0], {}, SCOPE, [1]), 0)
+        step(core, Columns([b""], [0], {}, SCOPE, [1]), 0)
 
 
 def test_g7_the_watermark_is_what_was_declared_or_the_oldest_unacked_record_4_5() -> None:
     core = opened()
-    core.publication.declare(100)
-    assert core.published() == (100, False)
+    step(core, WatermarkDeclared(100))
+    assert core.published == (100, False)
     (first,) = sends(add(core, [1], at=150))
-    core.publication.declare(300)
-    assert core.published().watermark == 150
+    step(core, WatermarkDeclared(300))
+    assert core.published.watermark == 150
     add(core, [2], at=140)
-    assert (core.published().watermark, core.late) == (150, 1)
-    core.answered(first.token, ACKED, (), "", 0)
-    assert core.published().watermark == 150, "a late record that is not ACKed keeps it where it is"
-    core.publication.declare(10)
-    core.disconnected("a")
-    for send in sends(core.connected("a", 1)):
-        core.answered(send.token, ACKED, (), "", 0)
-    assert core.published().watermark == 300
+    assert (core.published.watermark, core.late) == (150, 1)
+    step(core, DeliveryAnswered((first.token,), ACKED), 0)
+    assert core.published.watermark == 150, "a late record that is not ACKed keeps it where it is"
+    step(core, WatermarkDeclared(10))
+    step(core, ConnectionLost("a"))
+    for send in sends(step(core, ConnectionOpened("a"), 1)):
+        step(core, DeliveryAnswered((send.token,), ACKED), 0)
+    assert core.published.watermark == 300
 
 
 def test_g7_records_that_wait_to_be_sent_hold_the_watermark_too_4_5() -> None:
     core = opened()
-    core.publication.declare(100)
+    step(core, WatermarkDeclared(100))
     (first,) = sends(add(core, [1], at=150))
     add(core, [2], at=120)
-    core.publication.declare(300)
-    assert core.published().watermark == 120
-    core.answered(first.token, ACKED, (), "", 0)
-    assert core.published().watermark == 120
+    step(core, WatermarkDeclared(300))
+    assert core.published.watermark == 120
+    step(core, DeliveryAnswered((first.token,), ACKED), 0)
+    assert core.published.watermark == 120
 
 
 def test_g7_part_of_a_batch_holds_the_watermark_at_its_own_oldest_4_5() -> None:
     core = opened()
     columns = Columns([b"a", b"b", b"c"], [10, 30, 20], {"c": [b"k"] * 3}, SCOPE, [1, 2, 3])
-    (send,) = sends(core.add(columns, 0))
-    core.publication.declare(100)
+    (send,) = sends(step(core, columns, 0))
+    step(core, WatermarkDeclared(100))
     for remaining, watermark in (([1, 2], 20), ([1], 30), ([], 100)):
-        core.answered(send.token, ACKED, remaining, "", 0)
-        assert core.published().watermark == watermark
+        step(core, DeliveryAnswered((send.token,), ACKED, remaining, ""), 0)
+        assert core.published.watermark == watermark
 
 
 def test_g8_idle_is_said_when_nothing_is_unacked_and_waking_starts_where_the_others_are_5_2() -> None:
     core = opened()
     (send,) = sends(add(core, [1], at=10))
-    core.publication.idle()
-    assert not core.published().idle
-    core.answered(send.token, ACKED, (), "", 0)
-    assert core.published().idle
-    core.publication.wake()
-    core.publication.raise_to(500)
-    assert core.published() == (500, False)
+    step(core, IdleDeclared())
+    assert core.published == (MIN_TIMESTAMP, False)
+    step(core, DeliveryAnswered((send.token,), ACKED), 0)
+    assert core.published == (MIN_TIMESTAMP, True)
+    step(core, IdleEnded())
+    step(core, WatermarkReached(500))
+    assert core.published == (500, False)
 
 
 def test_g7_the_end_is_plus_infinity_and_final_once_all_is_acked_5_2() -> None:
     core = opened()
-    core.publication.declare(MAX_TIMESTAMP)
-    assert core.published().watermark < MAX_TIMESTAMP, "only finish is final"
+    step(core, WatermarkDeclared(MAX_TIMESTAMP))
+    assert core.published.watermark < MAX_TIMESTAMP, "only finish is final"
     (send,) = sends(add(core, [1], at=10))
-    core.publication.finish()
+    step(core, EndDeclared())
     assert not core.publication.finished
     with pytest.raises(InjectorClosedError):
         add(core, [2])
-    core.answered(send.token, ACKED, (), "", 0)
-    assert core.published() == (MAX_TIMESTAMP, False)
+    step(core, DeliveryAnswered((send.token,), ACKED), 0)
+    assert core.published == (MAX_TIMESTAMP, False)
     assert core.publication.finished
 
 
 def test_g7_a_restarted_process_starts_where_it_was() -> None:
     core = opened(watermark=400)
-    assert core.published().watermark == 400
+    assert core.published.watermark == 400
     (send,) = sends(add(core, [1], at=10))
-    assert (core.published().watermark, core.late, send.watermark) == (400, 1, 400)
+    assert (core.published.watermark, core.late, send.watermark) == (400, 1, 400)
 
 
 def test_the_throttle_waits_for_the_consumers_but_never_for_itself_8_4() -> None:
     log = ConsumerRouting("log", [Route(ALL_KEYS, "l1", "a")], log=True)
     core = opened(of=routing(one(), log, skew=100))
-    core.publication.declare(1_000)
+    step(core, WatermarkDeclared(1_000))
     assert core.throttled(1_000), "nothing is known of the consumer"
-    core.observed({"c": 950})
+    step(core, WatermarksBroadcast({"c": 950}))
     assert not core.throttled(1_050)
     assert core.throttled(1_051)
-    core.observed({"c": 1_000})
+    step(core, WatermarksBroadcast({"c": 1_000}))
     assert not core.throttled(99_000), "the consumer waits for this very process"
-    core.publication.declare(1_001)
+    step(core, WatermarkDeclared(1_001))
     assert core.throttled(99_000)
 
 
 def test_without_a_stated_skew_nothing_is_throttled_8_4() -> None:
     core = opened()
-    core.publication.declare(1_000)
+    step(core, WatermarkDeclared(1_000))
     assert not core.throttled(1 << 60)
 
 
@@ -516,11 +533,11 @@ def test_a_source_learns_where_to_start_again_5_2() -> None:
     assert core.acknowledged(SCOPE) is None
     first = sends(add(core, range(3, 13)))
     assert core.acknowledged(SCOPE) == 3
-    core.answered(first[0].token, ACKED, (), "", 0)
+    step(core, DeliveryAnswered((first[0].token,), ACKED), 0)
     assert core.acknowledged(SCOPE) == 3
-    core.answered(first[1].token, ACKED, [4], "", 0)
+    step(core, DeliveryAnswered((first[1].token,), ACKED, [4], ""), 0)
     assert (core.acknowledged(SCOPE), core.flushed(1)) == (7, False)
-    core.answered(first[1].token, ACKED, [], "", 0)
+    step(core, DeliveryAnswered((first[1].token,), ACKED, [], ""), 0)
     assert (core.acknowledged(SCOPE), core.flushed(10), core.flushed(11)) == (13, True, True)
 
 
@@ -529,7 +546,7 @@ def test_flushed_looks_only_at_what_was_accepted_before() -> None:
     (first,) = sends(add(core, range(10)))
     add(core, range(10, 20))
     assert not core.flushed(10)
-    core.answered(first.token, ACKED, (), "", 0)
+    step(core, DeliveryAnswered((first.token,), ACKED), 0)
     assert core.flushed(10)
     assert not core.flushed(11)
 
@@ -555,20 +572,20 @@ def test_g1_nothing_overtakes_a_record_that_waits_for_its_key_6_1_1() -> None:
     core = opened()
     values = [b"v0", b"v1", b"v2"]
     columns = Columns(values, [50] * 3, {"c": [b"k"]}, SCOPE, [0, 1, 2], {"c": "no key"})
-    (first,) = sends(core.add(columns, 0))
+    (first,) = sends(step(core, columns, 0))
     assert first.ids == [0]
-    assert sends(core.answered(first.token, ACKED, (), "", 1)) == []
+    assert sends(step(core, DeliveryAnswered((first.token,), ACKED), 1)) == []
     assert sends(add(core, [3], 2, at=60)) == []
-    assert (core.unacked, core.acknowledged(SCOPE), core.published().watermark) == (3, 1, MIN_TIMESTAMP)
+    assert (core.unacked, core.acknowledged(SCOPE), core.published.watermark) == (3, 1, MIN_TIMESTAMP)
     (head,) = core.unkeyed.heads(10)
     assert [record.id for record in head.records] == [1, 2, 3]
-    (rest,) = sends(core.keyed(head, [b"k", b"k"], "no key yet", 3))
+    (rest,) = sends(step(core, KeysFound(head, [b"k", b"k"], "no key yet"), 3))
     assert (rest.ids, rest.mark) == ([1, 2], 1)
     assert core.unacked_by_consumer() == {"c": 3}
-    assert core.keyed(head, [b"k"], "", 4) == [], "these went on before"
+    assert step(core, KeysFound(head, [b"k"], ""), 4) == [], "these went on before"
     (head,) = core.unkeyed.heads(10)
-    core.keyed(head, [b"k"], "", 5)
-    (last,) = sends(core.answered(rest.token, ACKED, (), "", 6))
-    core.answered(last.token, ACKED, (), "", 7)
+    step(core, KeysFound(head, [b"k"], ""), 5)
+    (last,) = sends(step(core, DeliveryAnswered((rest.token,), ACKED), 6))
+    step(core, DeliveryAnswered((last.token,), ACKED), 7)
     assert core.flushed(core.accepted)
     assert core.unacked_bytes == 0

@@ -14,7 +14,24 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from millwheel.client.injector.core import InjectorCore
 from millwheel.client.injector.ids import IdHasher, IdKind, IdScope, partition_scope
-from millwheel.client.injector.messages import Columns, Connect, Disconnect, Instruction, Limits, SendBatch
+from millwheel.client.injector.messages import (
+    Columns,
+    Connect,
+    ConnectionLost,
+    ConnectionOpened,
+    DeliveryAnswered,
+    Disconnect,
+    EndDeclared,
+    InjectorEffect,
+    InjectorEvent,
+    KeysFound,
+    Limits,
+    PublishWatermark,
+    RoutingArrived,
+    SendBatch,
+    Tick,
+    WatermarkDeclared,
+)
 from millwheel.client.injector.routing import StreamRouting
 from millwheel.model.time import MAX_TIMESTAMP, MIN_TIMESTAMP
 from millwheel.worker.dedup import Sender
@@ -53,26 +70,35 @@ class InjectorMachine(RuleBasedStateMachine):
         self.positions = dict.fromkeys(SCOPES, 0)
         self.accepted: list[tuple[IdScope, object, dict[str, bytes], bytes, int, frozenset[str], bool]] = []
         self.last_published: int = MIN_TIMESTAMP
+        self.reported: int = MIN_TIMESTAMP
         self.bytes_of: dict[tuple[str, object], tuple[bytes, bytes, int]] = {}
-        self.perform(self.core.routed(self.routing(), self.now))
+        self.post(RoutingArrived(self.routing()))
         self.connect()
 
     def routing(self) -> StreamRouting:
         return StreamRouting(self.revision, {name: consumer.routing() for name, consumer in self.consumers.items()})
 
-    def perform(self, instructions: Iterable[Instruction]) -> None:
-        for instruction in instructions:
-            if isinstance(instruction, Connect):
-                self.wanted.add(instruction.address)
-            elif isinstance(instruction, Disconnect):
-                self.wanted.discard(instruction.address)
-                self.close_connection(instruction.address)
-            elif isinstance(instruction, SendBatch):
-                assert instruction.address in self.up, "sent without a connection"
-                self.check_same_bytes(instruction)
-                self.network.append(instruction)
-            else:
-                assert_never(instruction)
+    def post(self, event: InjectorEvent) -> None:
+        self.perform(self.core.step(event, self.now))
+        self.core.check_invariants()
+
+    def perform(self, effects: Iterable[InjectorEffect]) -> None:
+        for effect in effects:
+            match effect:
+                case Connect(address):
+                    self.wanted.add(address)
+                case Disconnect(address):
+                    self.wanted.discard(address)
+                    self.close_connection(address)
+                case SendBatch():
+                    assert effect.address in self.up, "sent without a connection"
+                    self.check_same_bytes(effect)
+                    self.network.append(effect)
+                case PublishWatermark(published):
+                    assert published.watermark >= self.reported, "a reported watermark never falls"
+                    self.reported = published.watermark
+                case _:
+                    assert_never(effect)
 
     def check_same_bytes(self, send: SendBatch) -> None:
         assert 0 < len(send.keys) <= LIMITS.batch_records
@@ -110,7 +136,7 @@ class InjectorMachine(RuleBasedStateMachine):
         ids: list[int] | list[bytes] = numbers if scope.kind is IdKind.POSITION else HASHER.hash_all(numbers)
         values = [f"{scope.name}:{number}:".encode().ljust(size, b".") for number in numbers]
         timestamps = [start + offset for _, _, offset in rows]
-        self.last_published = self.core.published().watermark
+        self.last_published = self.core.published.watermark
         columns = {name: [row[0] if name == "x" else row[1] for row in rows] for name in names}
         for at in range(len(rows)):
             late = timestamps[at] < self.last_published
@@ -118,7 +144,7 @@ class InjectorMachine(RuleBasedStateMachine):
             self.accepted.append((scope, ids[at], due, values[at], timestamps[at], frozenset(names), late))
         if keyless in columns:
             columns[keyless] = columns[keyless][: len(rows) // 2]
-        self.perform(self.core.add(Columns(values, timestamps, columns, scope, ids), self.now))
+        self.post(Columns(values, timestamps, columns, scope, ids))
 
     @rule(pick=st.integers(0, 99), count=st.integers(0, 12))
     def key(self, pick: int, count: int) -> None:
@@ -128,16 +154,16 @@ class InjectorMachine(RuleBasedStateMachine):
             head = heads[pick % len(heads)]
             known = {(scope, id_): due for scope, id_, due, *_ in self.accepted}
             keys = [known[head.scope, row.id][head.consumer] for row in head.records[:count]]
-            self.perform(self.core.keyed(head, keys, "not yet", self.now))
+            self.post(KeysFound(head, keys, "not yet"))
 
     @rule(step=st.integers(0, 30))
     def advance(self, step: int) -> None:
-        self.core.publication.declare(max(0, self.core.publication.declared) + step)
+        self.post(WatermarkDeclared(max(0, self.core.publication.declared) + step))
 
     @rule()
     def broadcast(self) -> None:
         """Receivers forget the opaque ids that the published watermark has passed."""
-        value = self.core.published().watermark
+        value = self.core.published.watermark
         for consumer in self.consumers.values():
             for receiver in consumer.receivers.values():
                 receiver.dedup.advance("injector/s", value, 0, [("injector/s/p", 1)])
@@ -182,7 +208,7 @@ class InjectorMachine(RuleBasedStateMachine):
             for _ in self.answers[:6]:
                 self.answer(0, False)
             self.now += 2
-            self.perform(self.core.tick(self.now))
+            self.post(Tick())
 
     @rule(pick=st.integers(0, 99), most=st.integers(1, 6))
     def commit(self, pick: int, most: int) -> None:
@@ -196,25 +222,25 @@ class InjectorMachine(RuleBasedStateMachine):
         if self.answers:
             index = pick % len(self.answers)
             _, _, (token, outcome, indexes) = self.answers[index] if again else self.answers.pop(index)
-            self.perform(self.core.answered(token, outcome, indexes, "", self.now))
+            self.post(DeliveryAnswered((token,), outcome, indexes, ""))
 
     @rule(address=st.sampled_from(ADDRESSES))
     def break_connection(self, address: str) -> None:
         if address in self.up:
             self.close_connection(address)
-            self.core.disconnected(address)
+            self.post(ConnectionLost(address))
 
     @rule()
     def connect(self) -> None:
         for address in sorted(self.wanted - self.up.keys()):
             self.lives += 1
             self.up[address] = self.lives
-            self.perform(self.core.connected(address, self.now))
+            self.post(ConnectionOpened(address))
 
     @rule(step=st.sampled_from([1, 5, 20, 100, 2_000]))
     def tick(self, step: int) -> None:
         self.now += step
-        self.perform(self.core.tick(self.now))
+        self.post(Tick())
 
     # The cluster. It changes first; the injector learns of it later.
 
@@ -234,7 +260,7 @@ class InjectorMachine(RuleBasedStateMachine):
     def routed(self) -> None:
         self.revision += 1
         self.known_consumers = set(self.consumers)
-        self.perform(self.core.routed(self.routing(), self.now))
+        self.post(RoutingArrived(self.routing()))
 
     @rule(owner=st.sampled_from(ADDRESSES))
     def join_or_leave(self, owner: str) -> None:
@@ -259,7 +285,7 @@ class InjectorMachine(RuleBasedStateMachine):
     def watermark_holds(self) -> None:
         if not hasattr(self, "core"):
             return
-        value = self.core.published().watermark
+        value = self.core.published.watermark
         assert value >= self.last_published, "G7: the watermark went back"
         self.last_published = value
         for name in self.known_consumers & self.consumers.keys():
@@ -290,9 +316,9 @@ class InjectorMachine(RuleBasedStateMachine):
                 self.commit(pick, 1_000)
             while self.answers:
                 self.answer(0, False)
-            alarm = self.core.next_alarm()
+            alarm = self.core.next_deadline()
             self.now = max(self.now, alarm if alarm is not None else self.now)
-            self.perform(self.core.tick(self.now))
+            self.post(Tick())
         self.check_end()
 
     def check_end(self) -> None:
@@ -304,9 +330,9 @@ class InjectorMachine(RuleBasedStateMachine):
             took = Counter((row[0], row[2]) for row in consumer.committed())
             assert all(count == 1 for count in took.values()), "G1: a record took effect twice"
         declared = self.core.publication.declared
-        assert self.core.published().watermark == declared, "G8: the watermark did not catch up"
-        self.core.publication.finish()
-        assert self.core.published().watermark == MAX_TIMESTAMP
+        assert self.core.published.watermark == declared, "G8: the watermark did not catch up"
+        self.post(EndDeclared())
+        assert self.core.published.watermark == MAX_TIMESTAMP
         for scope in SCOPES[:2]:
             if any(one[0] == scope for one in self.accepted):
                 assert self.core.acknowledged(scope) == self.positions[scope]

@@ -16,7 +16,7 @@ from millwheel.worker.arrivals import Admission, ArrivalOrder
 from millwheel.worker.dedup import PositionIds, Sender
 from millwheel.worker.interval.flows import INDEX_BITS
 from millwheel.worker.interval.outbox import Outbox
-from millwheel.worker.messages import Acknowledge, Delivery, Instruction
+from millwheel.worker.messages import Acknowledge, Delivery, OwnerEffect
 
 __all__ = ["OrderWorld"]
 
@@ -124,11 +124,11 @@ class Receiver:
 
     def arrive(self, one: Delivery) -> None:
         self.unanswered[id(one)] = one
-        out: list[Instruction] = []
+        out: list[OwnerEffect] = []
         self.order.arrived(one, out)
         self.answer(out)
 
-    def admit(self, one: Delivery, out: list[Instruction]) -> Admission:
+    def admit(self, one: Delivery, out: list[OwnerEffect]) -> Admission:
         if self.world.chance(0.1):
             self.put_off.append(one)
             return Admission.WAITS
@@ -136,11 +136,11 @@ class Receiver:
 
     def settle(self) -> None:
         if self.put_off:
-            one, out = self.put_off.pop(0), list[Instruction]()
+            one, out = self.put_off.pop(0), list[OwnerEffect]()
             self.order.settled(one, self.judge(one, out), out)
             self.answer(out)
 
-    def judge(self, one: Delivery, out: list[Instruction]) -> Admission:
+    def judge(self, one: Delivery, out: list[OwnerEffect]) -> Admission:
         assert isinstance(one.ids, PositionIds)
         assert one.order is not None
         if one.sender.sequencer < self.sequencer:

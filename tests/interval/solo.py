@@ -1,4 +1,4 @@
-"""One interval core by itself: the test is the store, the network and the authority, one instruction at a time."""
+"""One interval core by itself: the test is the store, the network and the authority, one effect at a time."""
 
 from __future__ import annotations
 
@@ -30,6 +30,7 @@ from millwheel.worker.messages import (
     SendDelivery,
     SenderWatermarks,
     SequenceChecked,
+    Started,
     WriteParts,
 )
 
@@ -86,7 +87,7 @@ class Solo:
         self.out: list[Any] = []
         self.position = 0
         self.output = int(MIN_TIMESTAMP)
-        self.core.start()
+        self.core.step(Started(), self.now)
         for event in early:
             self.handle(event)
         start = max((one.head.commit for one in parents), default=0)
@@ -96,15 +97,15 @@ class Solo:
 
     def handle(self, event: Any) -> None:
         """Have the core handle an event; what it asks for waits in ``out``."""
-        for instruction in self.core.handle(event, self.now):
-            if isinstance(instruction, Report):
-                assert instruction.output >= self.output, "an output watermark never goes back"
-                self.output = instruction.output
-            self.out.append(instruction)
+        for effect in self.core.step(event, self.now):
+            if isinstance(effect, Report):
+                assert effect.output >= self.output, "an output watermark never goes back"
+                self.output = effect.output
+            self.out.append(effect)
         self.core.check_invariants()
 
     def take(self, kind: type[T]) -> list[T]:
-        """The instructions of one kind that wait; they wait no more."""
+        """The effects of one kind that wait; they wait no more."""
         found = [one for one in self.out if isinstance(one, kind)]
         self.out = [one for one in self.out if not isinstance(one, kind)]
         return found
@@ -162,5 +163,5 @@ class Solo:
         ]
 
 
-def _of_entry(instruction: Any) -> bool:
-    return isinstance(instruction, WriteParts) and all(map(is_entry_part, instruction.parts))
+def _of_entry(effect: Any) -> bool:
+    return isinstance(effect, WriteParts) and all(map(is_entry_part, effect.parts))

@@ -245,7 +245,7 @@ def test_rows_are_not_asked_to_be_flushed_while_a_commit_is_in_flight() -> None:
     solo.deliver(("k", "11", 1))
     solo.now += 1_000
     solo.handle(Tick())
-    alarm = solo.core.next_alarm()
+    alarm = solo.core.next_deadline()
     assert alarm is None or alarm > solo.now
 
 

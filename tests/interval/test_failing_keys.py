@@ -164,7 +164,7 @@ def test_what_the_sdk_refuses_does_not_pass_by_trying_again(mistake: Any, perman
     (failed,) = solo.take(HookFailed)
     assert failed.kind.permanent is permanent
     assert failed.kind.place.startswith("test_failing_keys.py:"), "the user's line, not the SDK's"
-    attempt = solo.core.next_alarm()
+    attempt = solo.core.next_deadline()
     assert attempt is not None, "it is tried again all the same: new code mends it"
 
 

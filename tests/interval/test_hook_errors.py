@@ -181,5 +181,5 @@ def test_an_interval_that_stands_still_does_not_ring_for_the_keys_that_wait_ther
     assert len(solo.take(HookFailed)) == 3
     solo.now += seconds(10)
     solo.handle(Tick())
-    alarm = solo.core.next_alarm()
+    alarm = solo.core.next_deadline()
     assert alarm is None or alarm > solo.now

@@ -12,7 +12,15 @@ from millwheel.rpc.v1.delivery_pb2 import DeliveryOutcome
 from millwheel.store.contract import JournalHead
 from millwheel.worker.dedup import PositionIds, Sender
 from millwheel.worker.interval.checkpoint import DEDUP_PART
-from millwheel.worker.messages import Accepted, Acknowledge, AppendEntry, Delivery, Opened, WriteParts
+from millwheel.worker.messages import (
+    Accepted,
+    Acknowledge,
+    AppendEntry,
+    Delivery,
+    Opened,
+    Started,
+    WriteParts,
+)
 from tests.interval.solo import INJECTOR, Solo
 
 SEQUENCES = 12
@@ -49,11 +57,11 @@ def test_g1_a_takeover_knows_ids_that_fill_many_parts_6_1_1(monkeypatch: pytest.
 
     successor = Solo(Passing())
     core = type(successor.core)(successor.state.config, successor.state.program, {}, lambda consumer, key: "")
-    core.start()
+    core.step(Started(), 1)
     commit = solo.state.committed
-    core.handle(Opened(JournalHead(7, commit, commit, tuple(parts)), parts, []), 1)
-    core.handle(Accepted(0), 1)
+    core.step(Opened(JournalHead(7, commit, commit, tuple(parts)), parts, []), 1)
+    core.step(Accepted(0), 1)
     for number in range(SEQUENCES):
-        out = core.handle(delivery(number), 1)
+        out = core.step(delivery(number), 1)
         assert [one.outcome for one in out if isinstance(one, Acknowledge)] == [DeliveryOutcome.DELIVERY_OUTCOME_ACKED]
         assert not any(isinstance(one, AppendEntry) for one in out)

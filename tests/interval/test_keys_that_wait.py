@@ -198,7 +198,7 @@ def test_alarms_that_wait_for_something_else_do_not_ring_at_once_and_again() -> 
     solo.deliver(("k", "x", 3))
     solo.now += 100
     solo.handle(Tick())
-    alarm: Any = solo.core.next_alarm()
+    alarm: Any = solo.core.next_deadline()
     assert alarm is None or alarm > solo.now
 
 

@@ -15,7 +15,7 @@ from millwheel.worker.arrivals import Admission, ArrivalOrder
 from millwheel.worker.dedup import PositionIds, Sender
 from millwheel.worker.interval.flows import INDEX_BITS, ProductionBatch
 from millwheel.worker.interval.outbox import Outbox
-from millwheel.worker.messages import Acknowledge, Delivery, DeliveryOrder, Instruction
+from millwheel.worker.messages import Acknowledge, Delivery, DeliveryOrder, OwnerEffect
 from tests.interval.order_world import OrderWorld
 
 ACKED = DeliveryOutcome.DELIVERY_OUTCOME_ACKED
@@ -54,7 +54,7 @@ class Receiver:
     def __post_init__(self) -> None:
         self.order = ArrivalOrder(self.admit)
 
-    def admit(self, one: Delivery, out: list[Instruction]) -> Admission:
+    def admit(self, one: Delivery, out: list[OwnerEffect]) -> Admission:
         admission = self.next.pop(0) if self.next else Admission.TAKEN
         if admission is Admission.WAITS:
             self.put_off.append(one)
@@ -62,7 +62,7 @@ class Receiver:
         self.decide(one, admission, out)
         return admission
 
-    def decide(self, one: Delivery, admission: Admission, out: list[Instruction]) -> None:
+    def decide(self, one: Delivery, admission: Admission, out: list[OwnerEffect]) -> None:
         if admission is Admission.REFUSED:
             out.append(Acknowledge(one, FULL))
             return
@@ -71,12 +71,12 @@ class Receiver:
         out.append(Acknowledge(one, ACKED))
 
     def arrive(self, one: Delivery) -> list[Any]:
-        out: list[Instruction] = []
+        out: list[OwnerEffect] = []
         self.order.arrived(one, out)
         return out
 
     def settle(self, admission: Admission) -> list[Any]:
-        out: list[Instruction] = []
+        out: list[OwnerEffect] = []
         for one in [self.put_off.pop(0)] if self.put_off else []:
             self.decide(one, admission, out)
             self.order.settled(one, admission, out)

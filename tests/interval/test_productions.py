@@ -221,7 +221,7 @@ def test_g10_a_straggler_is_stored_in_the_commit_and_its_ack_in_a_later_one_6_1_
     solo = weak()
     solo.deliver(("k", "x", 1))
     (send,) = solo.take(SendDelivery)
-    assert solo.core.next_alarm() == solo.now + 50
+    assert solo.core.next_deadline() == solo.now + 50
     solo.now += 50
     solo.handle(Tick())
     solo.watermark(100)
@@ -246,7 +246,7 @@ def test_g8_a_wall_clock_that_is_set_back_keeps_no_delay_waiting_6_1_3() -> None
     solo.deliver(("k", "x", 1))
     solo.now += 10
     solo.handle(Tick())
-    assert solo.core.next_alarm() == solo.now + 40
+    assert solo.core.next_deadline() == solo.now + 40
     assert not solo.take(AppendEntry)
     solo.now += 40
     solo.handle(Tick())

@@ -11,6 +11,7 @@ from millwheel.worker.messages import (
     Appended,
     AppendEntry,
     Opened,
+    Started,
     WriteParts,
 )
 from tests.interval.solo import Solo
@@ -46,7 +47,7 @@ def calls_to_open(head: JournalHead, parts: dict[PartId, bytes], entries: list[b
     """How many functions a successor calls, of Python and of C: a cost that does not depend on the machine."""
     solo = Solo(Waiting())
     successor = type(solo.core)(solo.state.config, solo.state.program, {}, lambda consumer, key: "")
-    successor.start()
+    successor.step(Started(), 1)
     calls = 0
 
     def count(_: Any, event: str, __: Any) -> None:
@@ -55,7 +56,7 @@ def calls_to_open(head: JournalHead, parts: dict[PartId, bytes], entries: list[b
 
     sys.setprofile(count)
     try:
-        successor.handle(Opened(head, parts, entries), 1)
+        successor.step(Opened(head, parts, entries), 1)
     finally:
         sys.setprofile(None)
     assert len(successor.state.timers[False]) == KEYS

@@ -9,7 +9,15 @@ from millwheel.model.time import MIN_TIMESTAMP
 from millwheel.store.contract import JournalHead
 from millwheel.worker.dedup import PositionIds, Sender
 from millwheel.worker.interval import IntervalCore
-from millwheel.worker.messages import Accepted, AcceptSequencer, Delivery, Opened, SenderWatermarks, Tick
+from millwheel.worker.messages import (
+    Accepted,
+    AcceptSequencer,
+    Delivery,
+    Opened,
+    SenderWatermarks,
+    Started,
+    Tick,
+)
 from tests.interval.solo import INJECTOR, Solo
 from tests.interval.test_order import Ordered
 
@@ -20,15 +28,15 @@ def test_g4_an_owner_does_nothing_before_the_authority_knows_it_6_2() -> None:
     before.deliver(("key", "10", 1))
     before.commit_all()
     core = IntervalCore(before.state.config, before.state.program, {}, lambda consumer, key: "")
-    core.start()
+    core.step(Started(), before.now)
     head = JournalHead(7, len(before.entries), 0, ())
-    asked = core.handle(Opened(head, {}, before.entries, ()), before.now)
+    asked = core.step(Opened(head, {}, before.entries, ()), before.now)
     assert asked == [AcceptSequencer("solo.1", ALL_KEYS, 7)]
     values = [msgspec.msgpack.encode(("key", "more"))]
     sender = Sender("injector/in/p", 1, None, INJECTOR)
     ids = PositionIds("in/p", 0, [7])
     delivery = Delivery("solo.1", "solo.1.j1", "in", sender, ids, [b"key"], values, [20])
     for event in (delivery, SenderWatermarks({INJECTOR: 50}), Tick()):
-        assert core.handle(event, before.now) == []
-    assert core.next_alarm() is None
-    assert core.handle(Accepted(MIN_TIMESTAMP), before.now) != []
+        assert core.step(event, before.now) == []
+    assert core.next_deadline() is None
+    assert core.step(Accepted(MIN_TIMESTAMP), before.now) != []

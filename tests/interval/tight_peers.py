@@ -11,7 +11,7 @@ from millwheel.model.time import MIN_TIMESTAMP
 from millwheel.rpc.v1.delivery_pb2 import DeliveryOutcome
 from millwheel.worker.arrivals import Admission, ArrivalOrder
 from millwheel.worker.dedup import PositionIds, Sender
-from millwheel.worker.messages import Acknowledge, Delivery, DeliveryOrder, Instruction, SendDelivery
+from millwheel.worker.messages import Acknowledge, Delivery, DeliveryOrder, OwnerEffect, SendDelivery
 from tests.interval.tight_programs import Work
 from tests.interval.world import BACKOFF, INJECTOR, Task
 
@@ -202,14 +202,14 @@ class Sink:
         self._done: set[Any] = set()
 
     def arrive(self, delivery: Delivery) -> None:
-        out: list[Instruction] = []
+        out: list[OwnerEffect] = []
         self.order.arrived(delivery, out)
         self._answer(out)
 
-    def _answer(self, out: list[Instruction]) -> None:
+    def _answer(self, out: list[OwnerEffect]) -> None:
         self.world.tasks += [Task(None, one) for one in out]
 
-    def _admit(self, delivery: Delivery, out: list[Instruction]) -> Admission:
+    def _admit(self, delivery: Delivery, out: list[OwnerEffect]) -> Admission:
         assert delivery.order is not None
         if not self._wants(delivery.order.pending):
             out.append(Acknowledge(delivery, FULL))

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, get_args
+from typing import Any, assert_never
 
 from millwheel.model.keys import KeyInterval
 from millwheel.model.time import MIN_TIMESTAMP
@@ -36,7 +36,6 @@ from millwheel.worker.messages import (
     DeleteParts,
     Delivery,
     Deposed,
-    Event,
     FenceJournal,
     FlushStates,
     GiveUp,
@@ -44,6 +43,8 @@ from millwheel.worker.messages import (
     HookFailed,
     HookFinished,
     HooksSlow,
+    IntervalEffect,
+    IntervalEvent,
     Parent,
     PartsMissing,
     PartsRead,
@@ -57,8 +58,10 @@ from millwheel.worker.messages import (
     SendDelivery,
     SenderWatermarks,
     SequenceChecked,
+    Started,
     StatesFlushed,
     StatesRead,
+    StoreEffect,
     Tick,
     WriteParts,
 )
@@ -166,7 +169,7 @@ class World:
         self._sequencer += 1
         owner = Owner(journal, self.core(name, keys, journal, self._sequencer))
         self.current[journal] = owner
-        self.tasks += [Task(owner, instruction) for instruction in owner.core.start()]
+        self.tasks += [Task(owner, effect) for effect in owner.core.step(Started(), self.now)]
         self.tasks.append(Task(owner, self._watermarks(self.broadcast)))
         return owner
 
@@ -228,7 +231,8 @@ class World:
     def handle(self, owner: Owner, event: Any) -> None:
         if owner.dead:
             return
-        self.tasks += [Task(owner, instruction) for instruction in owner.core.handle(event, self.now)]
+        self.tasks += [Task(owner, effect) for effect in owner.core.step(event, self.now)]
+        owner.core.check_invariants()
         if owner.core.phase is IntervalPhase.LOST and owner is self.current.get(owner.journal):
             raise AssertionError(f"{owner.journal} was lost by its current owner: {owner.core.lost_because}")
 
@@ -292,12 +296,61 @@ class World:
             self._lost(task)
         elif repeat and isinstance(task.what, SendDelivery) and self._reaches_zombie(task):
             return
-        elif (performer := _PERFORM.get(type(task.what))) is not None:
-            performer(self, task.owner, task.what)
-        elif type(task.what) not in _EVENTS:
-            raise TypeError(f"nothing performs the instruction {task.what!r:.200}")
-        elif task.owner is not None:
-            self.handle(task.owner, task.what)
+        elif isinstance(task.what, IntervalEvent):
+            if task.owner is not None:
+                self.handle(task.owner, task.what)
+        elif isinstance(task.what, SendDelivery):
+            self._send(task.owner, task.what)
+        elif isinstance(task.what, Acknowledge):
+            self._acknowledge(task.what)
+        elif isinstance(task.what, Opening):
+            self._open(_owner_of(task), task.what)
+        else:
+            self._perform(_owner_of(task), task.what)
+
+    def _perform(self, owner: Owner, effect: IntervalEffect) -> None:
+        match effect:
+            case SendDelivery():
+                self._send(owner, effect)
+            case Acknowledge():
+                self._acknowledge(effect)
+            case AcceptSequencer():
+                self._accept(owner, effect)
+            case CheckSequence():
+                self._check(owner, effect)
+            case Report():
+                self._report(effect)
+            case AsyncHook():
+                self._hook(owner, effect)
+            case GiveUp():
+                self.tasks.append(Task(owner, Deposed(effect.reason)))
+            case HookFailed() | HooksSlow() | ReleasePrepared():
+                """Nobody listens."""
+            case _:
+                self._perform_at_store(owner, effect)
+
+    def _perform_at_store(self, owner: Owner, effect: StoreEffect) -> None:
+        match effect:
+            case FenceJournal():
+                self._fence(owner, effect)
+            case AppendEntry():
+                self._append(owner, effect)
+            case CopyParts():
+                self._copy_parts(owner, effect)
+            case FlushStates():
+                self._flush(owner, effect)
+            case WriteParts():
+                self._write_parts(owner, effect)
+            case ReadStates():
+                self._read_states(owner, effect)
+            case ReadSegments():
+                self._read_parts(owner, effect)
+            case DeleteEntries():
+                now_of(self.store.delete_entries(effect.journal, effect.below))
+            case DeleteParts():
+                now_of(self.store.delete_parts(effect.journal, effect.parts))
+            case _:
+                assert_never(effect)
 
     def _lost(self, task: Task) -> None:
         if isinstance(task.what, SendDelivery):
@@ -377,7 +430,7 @@ class World:
                 assert codec is not None
                 self.out.append((delivery.stream, codec.decode(value), delivery.timestamps[index]))
 
-    def _acknowledge(self, owner: Owner | None, one: Acknowledge) -> None:
+    def _acknowledge(self, one: Acknowledge) -> None:
         delivery, outcome = one.delivery, one.outcome
         if outcome == DeliveryOutcome.DELIVERY_OUTCOME_REFUSED_SEQUENCER:
             if delivery.channel is not None:
@@ -422,7 +475,7 @@ class World:
         else:
             self.tasks.append(Task(owner, Appended(one.append.commit)))
 
-    def _report(self, owner: Owner, one: Report) -> None:
+    def _report(self, one: Report) -> None:
         shares = self.shares[one.computation]
         shares.report(one.keys, one.sequencer, one.output)
         self._tell(one.computation, shares.value)
@@ -488,12 +541,6 @@ class World:
         else:
             self.tasks.append(Task(owner, PartsRead(dict(zip(one.parts, blobs, strict=True)))))
 
-    def _delete_entries(self, owner: Owner, one: DeleteEntries) -> None:
-        now_of(self.store.delete_entries(one.journal, one.below))
-
-    def _delete_parts(self, owner: Owner, one: DeleteParts) -> None:
-        now_of(self.store.delete_parts(one.journal, one.parts))
-
     def _check(self, owner: Owner, one: CheckSequence) -> None:
         named = {parent.journal for parents in self.parents.values() for parent in parents}
         lives = one.sequence in named or any(one.sequence == journal for _, journal in self.everything())
@@ -510,7 +557,7 @@ class World:
         self.tasks += [task for at, task in self.later if at <= self.now]
         self.later = [(at, task) for at, task in self.later if at > self.now]
         for owner in [*self.current.values(), *self.zombies]:
-            at = owner.core.next_alarm()
+            at = owner.core.next_deadline()
             if at is not None and at <= self.now and not owner.dead:
                 self.handle(owner, Tick())
 
@@ -521,7 +568,7 @@ class World:
                 self.perform(0)
                 continue
             owners = [owner for owner in [*self.current.values(), *self.zombies] if not owner.dead]
-            alarms = [at for owner in owners if (at := owner.core.next_alarm()) is not None]
+            alarms = [at for owner in owners if (at := owner.core.next_deadline()) is not None]
             alarms += [at for at, _ in self.later]
             if not alarms:
                 return
@@ -535,27 +582,6 @@ def _outlives(what: Any) -> bool:
     return isinstance(what, AppendEntry | FlushStates | WriteParts | SendDelivery | Acknowledge | Report)
 
 
-_EVENTS = frozenset(get_args(Event))
-
-_PERFORM: dict[type, Any] = {
-    SendDelivery: World._send,
-    Acknowledge: World._acknowledge,
-    FenceJournal: World._fence,
-    AcceptSequencer: World._accept,
-    AppendEntry: World._append,
-    Report: World._report,
-    AsyncHook: World._hook,
-    Opening: World._open,
-    CopyParts: World._copy_parts,
-    FlushStates: World._flush,
-    WriteParts: World._write_parts,
-    ReadStates: World._read_states,
-    ReadSegments: World._read_parts,
-    DeleteEntries: World._delete_entries,
-    DeleteParts: World._delete_parts,
-    CheckSequence: World._check,
-    HookFailed: lambda world, owner, one: None,
-    HooksSlow: lambda world, owner, one: None,
-    GiveUp: lambda world, owner, one: world.tasks.append(Task(owner, Deposed(one.reason))),
-    ReleasePrepared: lambda world, owner, one: None,
-}
+def _owner_of(task: Task) -> Owner:
+    assert task.owner is not None, f"the injector has no core that says {task.what!r:.200}"
+    return task.owner

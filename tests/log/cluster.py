@@ -144,8 +144,8 @@ class Cluster(RoutingServiceServicer):
             frozenset({"injector/windows"}),
             settings=self.settings,
         )
-        extra = owner.service.performers()
-        self.host = CoreHost(JOURNAL, LogCore(config), self.store, self.world, self.queue, extra, clock=steady_now)
+        core, perform = LogCore(config), owner.service.perform
+        self.host = CoreHost(JOURNAL, core, self.store, self.world, self.queue, subscribers=perform, clock=steady_now)
         self.host.start()
         self.owner = owner
 

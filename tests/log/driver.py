@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Coroutine
-from typing import Any, TypeVar
+from collections.abc import Coroutine, Sequence
+from typing import Any, TypeVar, assert_never
 
 from millwheel.model.time import MIN_TIMESTAMP
 from millwheel.rpc.failures import RequestError
 from millwheel.rpc.v1.delivery_pb2 import DeliveryOutcome
 from millwheel.store.memory import MemoryStore
+from millwheel.testing.store_effects import perform_at_store
 from millwheel.worker.dedup import DeliveryIds, PositionIds, Sender
 from millwheel.worker.log import (
     CursorsAnswer,
@@ -16,8 +17,8 @@ from millwheel.worker.log import (
     Fetch,
     LogConfig,
     LogCore,
+    LogEffect,
     LogEvent,
-    LogInstruction,
     LogPhase,
     LogRetention,
     LogSettings,
@@ -29,26 +30,19 @@ from millwheel.worker.messages import (
     Accepted,
     AcceptSequencer,
     Acknowledge,
-    Appended,
     AppendEntry,
     CheckSequence,
-    DeleteEntries,
-    DeleteParts,
     Delivery,
     Deposed,
     FenceJournal,
-    FlushStates,
-    Opened,
-    PartsRead,
-    PartsWritten,
-    ReadSegments,
-    ReadStates,
+    PeerEffect,
+    ReleasePrepared,
     Report,
+    SendDelivery,
     SequenceChecked,
-    StatesFlushed,
-    StatesRead,
+    Started,
+    StoreEffect,
     Tick,
-    WriteParts,
 )
 
 __all__ = ["ACKED", "FULL", "SMALL", "STREAM", "LogDriver", "Reader", "fill", "numbered", "run"]
@@ -105,7 +99,7 @@ class Reader:
 
 
 class LogDriver:
-    """Performs instructions. Effects on the store wait in ``jobs`` until ``step``; nothing else waits."""
+    """Performs effects. Those on the store wait in ``jobs`` until ``step``; nothing else waits."""
 
     def __init__(
         self,
@@ -124,7 +118,7 @@ class LogDriver:
         self.replies: list[CursorsAnswer] = []
         self.reports: list[Report] = []
         self.appends = 0
-        self.jobs: list[LogInstruction] = []
+        self.jobs: list[StoreEffect] = []
         self.accepted: int = MIN_TIMESTAMP
         self.position = 0
         self.early: list[LogEvent] = []
@@ -142,7 +136,7 @@ class LogDriver:
                 STREAM, LOG, JOURNAL, self.sequencer, self.senders, retention=self.retention, settings=self.settings
             )
         )
-        start = self.core.start()
+        start = self.core.step(Started(), self.now)
         for event in self.early:
             self.handle(event)
         self.perform(start)
@@ -152,25 +146,26 @@ class LogDriver:
         """End the owner; ``applied`` says whether what was on its way to the store still got there. Then take over."""
         if applied:
             for job in self.jobs:
-                self._apply(job)
+                perform_at_store(self.store, job)
         self.open()
 
     # Events and time.
 
     def handle(self, event: LogEvent) -> None:
         """Have the core handle an event now."""
-        self.perform(self.core.handle(event, self.now))
+        self.perform(self.core.step(event, self.now))
+        self.core.check_invariants()
 
     def pass_time(self, microseconds: int) -> None:
         """Let time pass, with the alarms that fall due."""
         until = self.now + microseconds
         for _ in range(100):
-            alarm = self.core.next_alarm()
+            alarm = self.core.next_deadline()
             if alarm is None or alarm > until:
                 break
             self.now = max(self.now, alarm)
             self.handle(Tick())
-            if self.core.next_alarm() == alarm and alarm <= self.now:
+            if self.core.next_deadline() == alarm and alarm <= self.now:
                 raise AssertionError(f"the alarm at {alarm} rings for ever")
         self.now = until
 
@@ -194,10 +189,7 @@ class LogDriver:
 
     def step(self, index: int = 0) -> None:
         """Perform one of the waiting effects, and tell the core."""
-        job = self.jobs.pop(index % len(self.jobs))
-        event = self._apply(job)
-        if event is not None:
-            self.handle(event)
+        self._answer(self.jobs.pop(index % len(self.jobs)))
 
     # Conveniences.
 
@@ -247,60 +239,47 @@ class LogDriver:
 
     # Performing.
 
-    def perform(self, instructions: list[LogInstruction]) -> None:
+    def perform(self, effects: Sequence[LogEffect]) -> None:
         """Do what the core says: effects on the store wait, the rest happens."""
-        for one in instructions:
-            if isinstance(one, Publish):
-                one.subscriber.published.append(one)
-            elif isinstance(one, EndSubscription):
-                one.subscriber.error = one.error
-            elif isinstance(one, Acknowledge):
-                self.answers.append(one)
-            elif isinstance(one, CursorsAnswer):
-                self.replies.append(one)
-            elif isinstance(one, Report):
-                self.reports.append(one)
-                self.accepted = max(self.accepted, one.output)
-            elif isinstance(one, FenceJournal):
-                self.handle(self._open(one))
-            elif isinstance(one, AcceptSequencer):
+        for effect in effects:
+            match effect:
+                case Publish():
+                    effect.subscriber.published.append(effect)
+                case EndSubscription():
+                    effect.subscriber.error = effect.error
+                case CursorsAnswer():
+                    self.replies.append(effect)
+                case Acknowledge() | Report() | AcceptSequencer() | CheckSequence() | SendDelivery():
+                    self._perform_for_peers(effect)
+                case FenceJournal():
+                    self._answer(effect)
+                case ReleasePrepared():
+                    raise AssertionError("nothing asked for a release")
+                case _:
+                    self.appends += isinstance(effect, AppendEntry)
+                    self.jobs.append(effect)
+
+    def _perform_for_peers(self, effect: PeerEffect) -> None:
+        match effect:
+            case Acknowledge():
+                self.answers.append(effect)
+            case Report():
+                self.reports.append(effect)
+                self.accepted = max(self.accepted, effect.output)
+            case AcceptSequencer():
                 self.handle(Accepted(self.accepted))
-            elif isinstance(one, CheckSequence):
-                self.handle(SequenceChecked(one.sequence, True))
-            else:
-                self.appends += isinstance(one, AppendEntry)
-                self.jobs.append(one)
+            case CheckSequence():
+                self.handle(SequenceChecked(effect.sequence, True))
+            case SendDelivery():
+                raise AssertionError("a log sends nothing")
+            case _:
+                assert_never(effect)
 
-    def _open(self, fence: FenceJournal) -> Opened:
-        head = run(self.store.fence(fence.journal, fence.sequencer))
-        blobs = run(self.store.read_parts(fence.journal, head.parts))
-        entries = run(self.store.read_entries(fence.journal, head.floor + 1, head.commit))
-        return Opened(head, dict(zip(head.parts, blobs, strict=True)), entries)
-
-    def _apply(self, job: LogInstruction) -> LogEvent | None:
-        """Perform one effect on the store; the event that tells of it."""
-        if isinstance(job, AppendEntry):
-            run(self.store.append(job.journal, job.append))
-            return Appended(job.append.commit)
-        if isinstance(job, FlushStates):
-            run(self.store.write_states(job.computation, job.journal, job.sequencer, job.rows))
-            return StatesFlushed(job.number)
-        if isinstance(job, WriteParts):
-            for part, blob in job.parts.items():
-                run(self.store.write_part(job.journal, part, blob))
-            return PartsWritten(job.number)
-        if isinstance(job, ReadStates):
-            return StatesRead(job.keys, run(self.store.read_states(job.computation, job.keys)))
-        if isinstance(job, ReadSegments):
-            blobs = run(self.store.read_parts(job.journal, job.parts))
-            return PartsRead(dict(zip(job.parts, blobs, strict=True)))
-        if isinstance(job, DeleteEntries):
-            run(self.store.delete_entries(job.journal, job.below))
-            return None
-        if isinstance(job, DeleteParts):
-            run(self.store.delete_parts(job.journal, job.parts))
-            return None
-        raise AssertionError(f"the driver does not know {job}")
+    def _answer(self, effect: StoreEffect) -> None:
+        """Perform an effect on the store, and tell the core."""
+        event = perform_at_store(self.store, effect)
+        if event is not None:
+            self.handle(event)
 
     def depose(self) -> None:
         """Another owner has taken the journal."""

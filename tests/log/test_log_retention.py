@@ -25,7 +25,7 @@ def test_a_stated_retention_is_kept_for_later_subscribers_beside_cursors() -> No
     driver.pass_time(9_000_000)
     driver.settle()
     assert driver.core.state.records.start == 0, "the other cursor has not ACKed"
-    assert driver.core.next_alarm() is None
+    assert driver.core.next_deadline() is None
     driver.handle(AckOffset(late, 8))
     driver.pass_time(60_000)
     driver.settle()
@@ -44,7 +44,7 @@ def test_a_stated_retention_ends_by_age_also_when_nothing_else_happens() -> None
     driver.pass_time(9_000_000)
     driver.settle()
     assert driver.core.state.records.start == 8
-    assert driver.core.next_alarm() is None
+    assert driver.core.next_deadline() is None
 
 
 def test_g13_records_grow_old_while_they_are_served_whatever_clock_an_owner_has_7_1() -> None:

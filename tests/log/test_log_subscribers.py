@@ -309,7 +309,7 @@ def test_without_cursors_records_go_by_age_also_when_nothing_else_happens() -> N
     driver.pass_time(1_100_000)
     driver.settle()
     assert driver.core.state.records.start == 3
-    assert driver.core.next_alarm() is None
+    assert driver.core.next_deadline() is None
 
 
 def test_without_cursors_records_go_by_bytes() -> None:

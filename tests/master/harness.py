@@ -14,18 +14,26 @@ from millwheel.master.messages import (
     CreateJournals,
     Drop,
     Fail,
-    Instruction,
+    JournalsCreated,
+    MasterEffect,
+    MasterEvent,
     Observe,
     Reload,
     Reply,
     Request,
+    RequestReceived,
+    RevisionArrived,
+    SnapshotLoaded,
+    StateDropped,
     StepDown,
+    StoreFailed,
+    Tick,
     Transact,
+    TransactionEnded,
 )
 from millwheel.master.settings import MasterSettings
 from millwheel.model import catalog_keys as keys
 from millwheel.model.catalog import Catalog
-from millwheel.model.time import Timestamp
 from millwheel.rpc.failures import RequestError
 from millwheel.rpc.v1 import catalog_pb2 as catalog
 from millwheel.rpc.v1 import topology_pb2 as specs
@@ -95,26 +103,30 @@ class World:
 
 
 class Master:
-    """A core with its instructions; ``run`` carries them out until nothing is left to do."""
+    """A core with its effects; ``run`` performs them until nothing is left to do."""
 
     def __init__(self, world: World, name: str = "m", settings: MasterSettings | None = None) -> None:
         self.world = world
         self.core = MasterCore(world.elect(name), settings)
-        self.waiting: deque[Instruction] = deque()
+        self.waiting: deque[MasterEffect] = deque()
+        self.now = 0
         self.answers: dict[int, Answer | RequestError] = {}
         self.seen = world.state.revision
         self.observing: list[str] = []
         self.stepped_down = False
         self._tickets = 0
-        self.take(self.core.loaded(world.state.list("")))
+        self.post(SnapshotLoaded(world.state.list("")))
 
-    def take(self, instructions: list[Instruction]) -> None:
-        self.waiting.extend(instructions)
+    def post(self, event: MasterEvent, now: int | None = None) -> None:
+        """Bring the core an event, and leave the effects waiting. ``now`` None: no time has passed."""
+        self.now = self.now if now is None else now
+        self.waiting.extend(self.core.step(event, self.now))
+        self.core.check_invariants()
 
     def ask(self, request: Request, now: int = 0) -> int:
-        """Ask, and leave the instructions waiting."""
+        """Ask, and leave the effects waiting."""
         self._tickets += 1
-        self.take(self.core.asked(self._tickets, request, Timestamp(now)))
+        self.post(RequestReceived(self._tickets, request), now)
         return self._tickets
 
     def call(self, request: Request, now: int = 0) -> Any:
@@ -127,7 +139,7 @@ class Master:
         return answer
 
     def tick(self, now: int) -> None:
-        self.take(self.core.on_tick(Timestamp(now)))
+        self.post(Tick(), now)
         self.run()
 
     def run(self) -> None:
@@ -143,13 +155,13 @@ class Master:
             return False
         changes = next(iter(revisions))
         self.seen = changes[0].revision
-        self.take(self.core.changed(changes))
+        self.post(RevisionArrived(changes))
         return True
 
     def step(self) -> None:
-        """Carry out the oldest instruction."""
-        instruction = self.waiting.popleft()
-        match instruction:
+        """Carry out the oldest effect."""
+        effect = self.waiting.popleft()
+        match effect:
             case Reply(ticket, answer):
                 self.answers[ticket] = answer
             case Fail(ticket, error):
@@ -159,7 +171,7 @@ class Master:
             case Observe(topology):
                 self.observing.append(topology)
             case Reload():
-                self.take(self.core.loaded(self.world.state.list("")))
+                self.post(SnapshotLoaded(self.world.state.list("")))
             case CreateJournals(operation, journals):
                 self._create(operation, journals)
             case Drop(operation, journals, computations, silence):
@@ -169,20 +181,20 @@ class Master:
                     now_of(self.world.store.drop_computation(computation))
                 for injector, sequencer in silence:
                     self.world.silence(injector, sequencer)
-                self.take(self.core.dropped(operation))
+                self.post(StateDropped(operation))
             case Transact(operation, compares, puts, deletes):
-                self.take(self.core.transacted(operation, self.world.transact(compares, puts, deletes)))
+                self.post(TransactionEnded(operation, self.world.transact(compares, puts, deletes)))
             case _:
-                assert_never(instruction)
+                assert_never(effect)
 
     def _create(self, operation: int, journals: tuple[str, ...]) -> None:
         try:
             for journal in journals:
                 now_of(self.world.store.create_journal(journal))
         except JournalExistsError as error:
-            self.take(self.core.store_failed(operation, str(error), retry=True))
+            self.post(StoreFailed(operation, str(error), retry=True))
         else:
-            self.take(self.core.journals_created(operation))
+            self.post(JournalsCreated(operation))
 
 
 def computation(name: str, inputs: dict[str, str], outputs: list[str], feedback: tuple[str, ...] = ()) -> Any:

@@ -12,6 +12,7 @@ from millwheel.master.messages import (
     EnsureLog,
     FinishInjector,
     OpenInjector,
+    SnapshotLoaded,
     SubmitTopology,
 )
 from millwheel.model import catalog_keys as keys
@@ -163,7 +164,7 @@ def test_g11_what_a_damaged_chunk_names_stays_and_the_litter_of_others_goes_7_1(
     mine, others = ([interval.journal for interval in world.catalog().tables[table]] for table in (one, two))
     damage(world, keys.chunk_key(one, 0))
     damaged = world.state._entries[keys.chunk_key(one, 0)]
-    master.take(master.core.loaded(world.state.list("")))
+    master.post(SnapshotLoaded(world.state.list("")))
     for name in ("one", "two"):
         master.call(CancelTopology(name, f"c{name}"))
     for hour in range(2, 5):

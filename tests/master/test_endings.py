@@ -13,14 +13,18 @@ from millwheel.master.messages import (
     IntervalProgress,
     OpenInjector,
     Progress,
+    ProgressObserved,
     Reload,
+    StoreFailed,
     SubmitTopology,
+    Tick,
     Transact,
+    TransactionEnded,
     UpdateTopology,
 )
 from millwheel.master.observer import Observer
 from millwheel.model.catalog import Catalog
-from millwheel.model.time import MAX_TIMESTAMP, Timestamp, hours, seconds
+from millwheel.model.time import MAX_TIMESTAMP, hours, seconds
 from millwheel.rpc.failures import FailureCode, RequestError
 from millwheel.rpc.v1 import catalog_pb2 as catalog
 from millwheel.rpc.v1 import topology_pb2 as specs
@@ -36,7 +40,7 @@ def draining(spec: specs.TopologySpec | None = None) -> tuple[World, Master]:
     master = Master(world)
     master.call(SubmitTopology(spec or topology(), "r1"), now=0)
     master.call(DrainTopology("zeitgeist"), now=0)
-    master.core.observed(Progress("zeitgeist"), Timestamp(0))
+    master.core.step(ProgressObserved(Progress("zeitgeist")), 0)
     return world, master
 
 
@@ -52,7 +56,7 @@ def look(known: Catalog, *, work: int = 0, commit: int = 7, watermark: int = 5, 
 
 
 def observe(master: Master, progress: Progress, now: int = LATER) -> int:
-    master.take(master.core.observed(progress, now))  # type: ignore[arg-type]
+    master.post(ProgressObserved(progress), now)
     master.run()
     return master.world.catalog().topologies["zeitgeist"].state
 
@@ -298,7 +302,7 @@ def test_g7_a_stream_comes_back_only_after_the_authority_has_forgotten_its_injec
         if isinstance(first, Drop) and first.silence:
             failed += 1
             master.waiting.popleft()
-            master.take(master.core.store_failed(first.operation, "the authority is away", retry=False))
+            master.post(StoreFailed(first.operation, "the authority is away", retry=False))
         else:
             master.step()
     refused = master.answers[submission]
@@ -317,7 +321,7 @@ def _cancel_while_the_authority_is_away(master: Master) -> None:
         master.step() if master.waiting else master.follow()
     drop = master.waiting.popleft()
     assert isinstance(drop, Drop)
-    master.take(master.core.store_failed(drop.operation, "the authority is away", retry=False))
+    master.post(StoreFailed(drop.operation, "the authority is away", retry=False))
     master.run()
 
 
@@ -443,7 +447,7 @@ def test_a_core_that_fails_at_the_store_rests_until_something_happens() -> None:
     ticket = master.ask(EnsureLog("windows"))
     create = master.waiting.popleft()
     assert isinstance(create, CreateJournals)
-    assert len(master.core.store_failed(create.operation, "down", retry=False)) == 1
+    assert len(master.core.step(StoreFailed(create.operation, "down", retry=False), master.now)) == 1
     assert ticket not in master.answers
 
 
@@ -458,9 +462,9 @@ def test_g8_a_clock_that_is_set_back_keeps_nothing_waiting_7_1() -> None:
     master.ask(CancelTopology("zeitgeist"), now=int(hours(30)))
     transact = master.waiting.popleft()
     assert isinstance(transact, Transact)
-    assert isinstance(master.core.transacted(transact.operation, None)[0], Reload)
-    assert not any(isinstance(one, Reload) for one in master.core.on_tick(Timestamp(seconds(80))))
-    assert any(isinstance(one, Reload) for one in master.core.on_tick(Timestamp(seconds(83)))), "it is read again"
+    assert isinstance(master.core.step(TransactionEnded(transact.operation, None), master.now)[0], Reload)
+    assert not any(isinstance(one, Reload) for one in master.core.step(Tick(), seconds(80)))
+    assert any(isinstance(one, Reload) for one in master.core.step(Tick(), seconds(83))), "it is read again"
 
 
 async def test_g13_channels_to_servers_that_have_gone_are_closed() -> None:

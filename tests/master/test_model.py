@@ -20,6 +20,7 @@ from millwheel.master.messages import (
     SplitInterval,
     SubmitTopology,
     Transact,
+    TransactionEnded,
 )
 from millwheel.master.settings import MasterSettings
 from millwheel.model.catalog import ACTIVE_STATES
@@ -114,7 +115,7 @@ class Masters(RuleBasedStateMachine):
         self._ask(who, ReleaseParents(chosen))
 
     @rule(who=st.integers(0, 3), steps=st.integers(1, 4))
-    def an_instruction_is_carried_out(self, who: int, steps: int) -> None:
+    def an_effect_is_performed(self, who: int, steps: int) -> None:
         index = who % len(self.masters)
         master = self.masters[index]
         for _ in range(min(steps, len(master.waiting))):
@@ -136,7 +137,7 @@ class Masters(RuleBasedStateMachine):
             lost = master.waiting.popleft()
             assert isinstance(lost, Transact)
             self.world.transact(lost.compares, lost.puts, lost.deletes)
-            master.take(master.core.transacted(lost.operation, None))
+            master.post(TransactionEnded(lost.operation, None))
 
     @rule()
     def the_leader_finishes_what_it_has(self) -> None:
@@ -201,10 +202,10 @@ class Masters(RuleBasedStateMachine):
         for _, topology_record in known.live_topologies():
             living.update(topology_record.incarnations.values())
         for master in self.masters:
-            for instruction in master.waiting:
-                if isinstance(instruction, Drop):
-                    assert not living & set(instruction.computations)
-                    for journal in instruction.journals:
+            for effect in master.waiting:
+                if isinstance(effect, Drop):
+                    assert not living & set(effect.computations)
+                    for journal in effect.journals:
                         assert not known.journal_lives(journal) or journal.rpartition(".j")[0] not in living
 
     @invariant()

@@ -6,7 +6,16 @@ import pytest
 
 from millwheel.coordination.contract import TransactionResult
 from millwheel.master.draft import Draft
-from millwheel.master.messages import CancelTopology, CommitBatch, CreateJournals, SubmitTopology, Transact
+from millwheel.master.messages import (
+    CancelTopology,
+    CommitBatch,
+    CreateJournals,
+    LoadsMeasured,
+    StoreFailed,
+    SubmitTopology,
+    Transact,
+    TransactionEnded,
+)
 from millwheel.master.settings import MasterSettings
 from millwheel.model import catalog_keys as keys
 from millwheel.model.catalog import Catalog
@@ -92,7 +101,7 @@ def test_7_1_a_refreshed_registration_moves_nothing() -> None:
 
 
 def step_to(master: Master, kind: type) -> None:
-    """Carry out instructions up to, and not including, the first of ``kind``."""
+    """Perform effects up to, and not including, the first of ``kind``."""
     while not isinstance(master.waiting[0], kind):
         master.step()
 
@@ -151,7 +160,7 @@ def test_an_outcome_that_nobody_knows_is_settled_by_reading_again() -> None:
         assert isinstance(lost, Transact)
         if applied:
             assert world.transact(lost.compares, lost.puts, lost.deletes).committed
-        master.take(master.core.transacted(lost.operation, None))
+        master.post(TransactionEnded(lost.operation, None))
         master.run()
         assert isinstance(master.answers[ticket], catalog.TopologyRecord)
         assert len(world.catalog().topologies) == 1
@@ -178,10 +187,10 @@ def test_a_late_answer_to_an_earlier_attempt_is_not_taken_for_the_present_one() 
     step_to(master, Transact)
     first = master.waiting.popleft()
     assert isinstance(first, Transact)
-    master.take(master.core.transacted(first.operation, None))
+    master.post(TransactionEnded(first.operation, None))
     step_to(master, Transact)
-    assert master.core.transacted(first.operation, None) == []
-    assert master.core.transacted(first.operation, TransactionResult(True, 99)) == []
+    assert master.core.step(TransactionEnded(first.operation, None), master.now) == []
+    assert master.core.step(TransactionEnded(first.operation, TransactionResult(True, 99)), master.now) == []
 
 
 def test_requests_wait_for_the_store_and_are_refused_when_it_fails() -> None:
@@ -191,7 +200,7 @@ def test_requests_wait_for_the_store_and_are_refused_when_it_fails() -> None:
     step_to(master, CreateJournals)
     create = master.waiting.popleft()
     assert isinstance(create, CreateJournals)
-    master.take(master.core.store_failed(create.operation, "disk full", retry=False))
+    master.post(StoreFailed(create.operation, "disk full", retry=False))
     master.run()
     answer = master.answers[ticket]
     assert isinstance(answer, RequestError)
@@ -258,7 +267,7 @@ def test_7_1_a_dead_workers_intervals_are_spread_by_what_they_cost() -> None:
     known = world.catalog()
     journals = sorted(one.interval.journal for one in known.owned_by("w1"))
     loads = {journal: 0.6 if index == 0 else 0.05 for index, journal in enumerate(journals)}
-    master.core.on_load(loads)
+    master.post(LoadsMeasured(loads))
     world.leave("w1")
     for worker in ("w2", "w3"):
         world.join(worker)

@@ -9,6 +9,7 @@ from millwheel.master.messages import (
     DrainTopology,
     IntervalName,
     Intervals,
+    LoadsMeasured,
     MergeIntervals,
     MoveInterval,
     ReleaseParents,
@@ -16,6 +17,7 @@ from millwheel.master.messages import (
     SplitInterval,
     SubmitTopology,
     Transact,
+    TransactionEnded,
 )
 from millwheel.master.settings import MasterSettings
 from millwheel.model.catalog import Catalog
@@ -107,7 +109,7 @@ def test_a_move_by_load_weighs_intervals_as_their_owners_reported() -> None:
     mine = here(known, b"a").owner.worker_id
     others = [worker for worker in ("w1", "w2", "w3") if worker != mine]
     busy = {one.interval.journal: 0.4 for one in known.owned_by(others[0])}
-    master.core.on_load(busy)
+    master.post(LoadsMeasured(busy))
     (moved,) = make(master, MoveInterval(at(b"a")))
     assert moved.owner.worker_id == others[1]
 
@@ -319,7 +321,7 @@ def test_an_outcome_that_nobody_knows_is_settled_by_reading_again(applied: bool)
         if applied:
             assert world.transact(lost.compares, lost.puts, lost.deletes).committed
         drawn = world.catalog().drawn
-        master.take(master.core.transacted(lost.operation, None))
+        master.post(TransactionEnded(lost.operation, None))
         master.run()
         answer = master.answers[ticket]
         assert isinstance(answer, Intervals)

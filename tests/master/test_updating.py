@@ -15,6 +15,7 @@ from millwheel.master.messages import (
     MoveInterval,
     PauseTopology,
     Progress,
+    ProgressObserved,
     ResumeTopology,
     SubmitTopology,
     UpdateTopology,
@@ -154,10 +155,10 @@ def test_g7_a_removed_computation_takes_nothing_and_leaves_the_watermark_once_it
     assert "removed computation window-counter" in master.core.waiting_for("zeitgeist")[0]
     master.tick(seconds(1))
     assert master.observing[-1] == "zeitgeist"
-    master.take(master.core.observed(Progress("zeitgeist", {window: 5_000}), Timestamp(seconds(1))))
+    master.post(ProgressObserved(Progress("zeitgeist", {window: 5_000})), Timestamp(seconds(1)))
     master.run()
     assert window in world.catalog().producers("windows")
-    master.take(master.core.observed(Progress("zeitgeist", {window: MAX_TIMESTAMP}), Timestamp(seconds(2))))
+    master.post(ProgressObserved(Progress("zeitgeist", {window: MAX_TIMESTAMP})), Timestamp(seconds(2)))
     master.run()
     gone = world.catalog()
     assert window not in gone.producers("windows")
@@ -390,7 +391,7 @@ def test_a_stream_that_only_a_leaving_computation_produces_is_kept_until_it_is_g
     master.call(UpdateTopology(changed(without_detector)))
     assert "dips" in world.catalog().logs, "what is pending still has to get there"
     leaving = world.catalog().topologies["zeitgeist"].leaving[0].incarnation
-    master.take(master.core.observed(Progress("zeitgeist", {leaving: MAX_TIMESTAMP}), Timestamp(1)))
+    master.post(ProgressObserved(Progress("zeitgeist", {leaving: MAX_TIMESTAMP})), Timestamp(1))
     master.run()
     assert "dips" not in world.catalog().logs
 

@@ -11,7 +11,7 @@ from millwheel.rpc.v1.delivery_pb2 import DeliveryOutcome
 from millwheel.store.contract import JournalHead, SequencerRefusedError, StoreUnavailableError
 from millwheel.store.memory import MemoryStore
 from millwheel.worker.dedup import PositionIds, Sender
-from millwheel.worker.messages import AcceptSequencer, Delivery, Report, SendDelivery
+from millwheel.worker.messages import AcceptSequencer, Delivery, Report, SendDelivery, Started
 from millwheel.worker.shell.host import CoreHost
 from tests.patience import patience
 
@@ -32,15 +32,17 @@ class ScriptedCore:
         self.events: list[Any] = []
         self.alarm: int | None = None
 
-    def start(self) -> Sequence[Any]:
-        return self.first
-
-    def handle(self, event: Any, now: int) -> Sequence[Any]:
+    def step(self, event: Any, now: int) -> Sequence[Any]:
+        if isinstance(event, Started):
+            return self.first
         self.events.append(event)
         return self.react(event)
 
-    def next_alarm(self) -> int | None:
+    def next_deadline(self) -> int | None:
         return self.alarm
+
+    def check_invariants(self) -> None:
+        """A script has none."""
 
     def of(self, kind: type) -> list[Any]:
         """The events of a kind."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 
 import pytest
 
@@ -93,7 +94,7 @@ async def test_the_line_about_a_lease_that_has_ended_names_the_hook_that_kept_th
         lapsed.set()
 
     registration = Registration(coordinator, "w1", "here:1", TTL, note, reports.slowest_since)
-    slow = reports.performers(("words", "count"))[HooksSlow]
+    slow = partial(reports.take, ("words", "count"))
     slow(HooksSlow(SlowBatch("process_record", 1, 60.0, b"before")))
     await registration.start()
     slow(HooksSlow(SlowBatch("process_timer", 1, 7.0, b"k")))

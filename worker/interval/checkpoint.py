@@ -30,7 +30,7 @@ from millwheel.worker.messages import (
     DeleteEntries,
     DeleteParts,
     FlushStates,
-    Instruction,
+    IntervalEffect,
     ReleasePrepared,
     WriteParts,
 )
@@ -114,7 +114,7 @@ class Checkpointer:
         self._rounds = 0
         """Maximum bases still to write for these requests."""
 
-    def after_commit(self, now: int) -> list[Instruction]:
+    def after_commit(self, now: int) -> list[IntervalEffect]:
         """Capture what is due, after a commit is acknowledged and while none is in flight."""
         self.spilling.release()
         # The base comes first, because it waits for rows of the same commit.
@@ -131,11 +131,11 @@ class Checkpointer:
             return None
         return now if self._rows_due(now) else self._flush_at
 
-    def idle(self, now: int) -> list[Instruction]:
+    def idle(self, now: int) -> list[IntervalEffect]:
         """Flush rows if they are due. No commit is in flight."""
         return self._capture_rows(now)
 
-    def _capture_rows(self, now: int) -> list[Instruction]:
+    def _capture_rows(self, now: int) -> list[IntervalEffect]:
         state = self.state
         if self._flush is not None or not self._rows_due(now):
             return []
@@ -185,7 +185,7 @@ class Checkpointer:
         self.state.cells.flushed(rows, busy)
         self._rows_upto = max(self._rows_upto, commit)
 
-    def _capture_base(self) -> list[Instruction]:
+    def _capture_base(self) -> list[IntervalEffect]:
         return self._write_base() if self._base_due() else []
 
     def _base_due(self) -> bool:
@@ -204,7 +204,7 @@ class Checkpointer:
         on_its_way = self._parts is not None or self._base is not None or self._named is not None
         return not on_its_way and not self.state.foreign
 
-    def _write_base(self) -> list[Instruction]:
+    def _write_base(self) -> list[IntervalEffect]:
         state = self.state
         near, spilled, kept_far = self.spilling.capture()
         blobs, kept = self._base_blobs(near)
@@ -260,7 +260,7 @@ class Checkpointer:
             return self._named
         return self.state.floor, self.state.parts
 
-    def floor_committed(self) -> list[Instruction]:
+    def floor_committed(self) -> list[IntervalEffect]:
         """The append that named a base is committed. Returns the deletions of what is below the truncation point."""
         if self._named is None:
             return []
@@ -275,10 +275,10 @@ class Checkpointer:
         if self.needs is not Needs.NOTHING:
             self.needs = self._needed()
         journal = state.config.journal
-        instructions: list[Instruction] = [DeleteEntries(journal, state.floor + 1)]
+        effects: list[IntervalEffect] = [DeleteEntries(journal, state.floor + 1)]
         if gone:
-            instructions.append(DeleteParts(journal, gone))
-        return instructions
+            effects.append(DeleteParts(journal, gone))
+        return effects
 
     def recovered(self, now: int, entry_bytes: int) -> None:
         """The state has been rebuilt from the journal. Its rows are behind and will be flushed."""
@@ -300,7 +300,7 @@ class Checkpointer:
         kinds = {part.name.partition("/")[0] for part in state.parts}
         return Needs.SEQUENCES if INHERITED_PART in kinds else Needs.NOTHING
 
-    def copy_segments(self) -> list[Instruction]:
+    def copy_segments(self) -> list[IntervalEffect]:
         """Copy id segments from parents' journals into this one. A base may name parts of its own journal only."""
         state, config = self.state, self.state.config
         copies: list[tuple[str, PartId, PartId]] = []
@@ -343,7 +343,7 @@ class Checkpointer:
         """Whether an append is needed only to name a base."""
         return self.pressing and self._base is not None and self._base[0] <= self._rows_upto
 
-    def press(self, now: int) -> list[Instruction]:
+    def press(self, now: int) -> list[IntervalEffect]:
         """Write what can be written while no commit is in flight, and answer requests that are complete."""
         out = self._answers()
         if not self.pressing:
@@ -363,7 +363,7 @@ class Checkpointer:
             return True
         return False
 
-    def _answers(self) -> list[Instruction]:
+    def _answers(self) -> list[IntervalEffect]:
         if not self._requests:
             return []
         state = self.state

@@ -47,7 +47,7 @@ from millwheel.worker.messages import (
     AppendEntry,
     Delivery,
     DeliveryOrder,
-    Instruction,
+    IntervalEffect,
     Resend,
     SendDelivery,
     WriteParts,
@@ -97,7 +97,7 @@ class Commits:
 
     # Sealing and appending.
 
-    def try_commit(self, out: list[Instruction]) -> bool:
+    def try_commit(self, out: list[IntervalEffect]) -> bool:
         """Seal the batch and start its commit, if possible. Returns whether the next batch may run at once."""
         checkpoints = self._checkpoints
         still = self._in_flight is None and not self._line
@@ -149,7 +149,7 @@ class Commits:
         behind = len(self._line) > 1 or (self._line and self._in_flight is not None)
         return self._line[-1][0] if behind else None
 
-    def _line_up(self, changed: list[tuple[bytes, bytes]], duplicates: int, out: list[Instruction]) -> bool:
+    def _line_up(self, changed: list[tuple[bytes, bytes]], duplicates: int, out: list[IntervalEffect]) -> bool:
         """Send the batch's weak productions and queue its commit, which waits for their ACKs.
 
         Returns:
@@ -187,7 +187,7 @@ class Commits:
             batch.hold.release()
             batch.hold = self.state.holds.open()
 
-    def _append(self, sealed: Sealed, out: list[Instruction]) -> None:
+    def _append(self, sealed: Sealed, out: list[IntervalEffect]) -> None:
         """Append the entry of a commit. A commit without lasting effects needs no append."""
         state = self.state
         self.crowded = False
@@ -223,7 +223,7 @@ class Commits:
         self._entry_bytes = len(blob)
         out.extend(self._writer.write(sealed.commit, blob))
 
-    def parts_written(self, number: int) -> list[Instruction]:
+    def parts_written(self, number: int) -> list[IntervalEffect]:
         """Parts are acknowledged. If they belong to the entry in flight, append the entry."""
         return self._writer.parts_written(number)
 
@@ -241,9 +241,9 @@ class Commits:
         outbound = self.state.outbox.get(token)
         return [] if outbound is None else list(self.state.outbox.rows_of(outbound))
 
-    def appended(self, commit: int) -> list[Instruction]:
+    def appended(self, commit: int) -> list[IntervalEffect]:
         """The entry is in the journal: ACK the senders, send productions and release holds."""
-        out: list[Instruction] = []
+        out: list[IntervalEffect] = []
         sealed = self._in_flight
         if sealed is None or sealed.commit != commit:
             return out
@@ -260,7 +260,7 @@ class Commits:
             out.extend(self._checkpoints.after_commit(state.elapsed))
         return out
 
-    def _done(self, sealed: Sealed, out: list[Instruction]) -> None:
+    def _done(self, sealed: Sealed, out: list[IntervalEffect]) -> None:
         state = self.state
         if sealed.ids is not None:
             state.dedup.committed(sealed.ids)
@@ -272,7 +272,7 @@ class Commits:
             state.outbox.release()
             out.extend(self._send_ready())
 
-    def _acknowledge(self, sealed: Sealed, out: list[Instruction]) -> None:
+    def _acknowledge(self, sealed: Sealed, out: list[IntervalEffect]) -> None:
         settle = self.state.intake.settle
         touched: dict[int, DeliveryReceipt] = {}
         note = self.state.sample.note
@@ -290,7 +290,7 @@ class Commits:
 
     # Sending.
 
-    def _send_ready(self) -> list[Instruction]:
+    def _send_ready(self) -> list[IntervalEffect]:
         """Send all outbound batches that may be sent now."""
         return [self._send(outbound, order) for outbound, order in self.state.outbox.take_ready()]
 
@@ -325,7 +325,7 @@ class Commits:
             )
         )
 
-    def acknowledged(self, token: int, remaining: Sequence[int]) -> list[Instruction]:
+    def acknowledged(self, token: int, remaining: Sequence[int]) -> list[IntervalEffect]:
         """A receiver has ACKed an outbound batch, except for the indexes ``remaining``."""
         state = self.state
         outbound = state.outbox.get(token)
@@ -344,7 +344,7 @@ class Commits:
         keep = set(remaining)
         return [index for index in outbound.indexes() if index not in keep]
 
-    def resend(self, event: Resend) -> list[Instruction]:
+    def resend(self, event: Resend) -> list[IntervalEffect]:
         """Send what was not ACKed again, to the current owners of its keys."""
         outbox = self.state.outbox
         if event.tokens is None:
@@ -362,7 +362,7 @@ class Commits:
         outbox.go_on()
         return self._send_ready()
 
-    def begin(self) -> list[Instruction]:
+    def begin(self) -> list[IntervalEffect]:
         """The interval starts to serve: send productions that an earlier owner committed and that are not ACKed."""
         self.state.outbox.begin_all()
         return self._send_ready()
@@ -384,12 +384,12 @@ class Commits:
             return self._line[0][1]
         return self._checkpoints.next_alarm(self.state.elapsed)
 
-    def idle(self) -> list[Instruction]:
+    def idle(self) -> list[IntervalEffect]:
         """Time has passed: flush rows if nothing is in flight."""
         still = self._in_flight is None and not self._line
         return self._checkpoints.idle(self.state.elapsed) if still else []
 
-    def settle_weak(self, out: list[Instruction]) -> bool:
+    def settle_weak(self, out: list[IntervalEffect]) -> bool:
         """Append the first queued weak commit if its productions are all ACKed or its straggler delay is over.
 
         Returns:
@@ -421,7 +421,7 @@ class EntryWriter:
         self._waiting: tuple[int, int, bytes, tuple[PartId, ...]] | None = None
         """The entry whose parts are being written: their number, its commit, the small entry to append, their ids."""
 
-    def write(self, commit: int, entry: bytes) -> list[Instruction]:
+    def write(self, commit: int, entry: bytes) -> list[IntervalEffect]:
         """Append ``entry`` to the journal, or first write its parts if it is too large for one append."""
         state, config = self._state, self._state.config
         if len(entry) <= state.settings.entry_bytes:
@@ -432,7 +432,7 @@ class EntryWriter:
         self._waiting = number, commit, small, tuple(parts)
         return [WriteParts(config.journal, number, parts)]
 
-    def parts_written(self, number: int) -> list[Instruction]:
+    def parts_written(self, number: int) -> list[IntervalEffect]:
         """Parts are acknowledged. If they belong to the waiting entry, append it."""
         if self._waiting is None or self._waiting[0] != number:
             return []

@@ -1,6 +1,7 @@
 """The core of one owned key interval: a pure state machine (sections 4, 5.1, 6.1, 6.2).
 
-The core takes an event and the wall-clock time, and returns instructions. An owner goes through four steps:
+The core takes an event and the wall-clock time, and returns effects (:mod:`millwheel.model.core_protocol`). An owner
+goes through four steps:
 
 1. It fences the journal and reads it (G3).
 2. It replays the journal.
@@ -19,7 +20,7 @@ At the first refusal the older owner drops the interval: it ACKs, sends and repo
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
 from typing import Final
 
@@ -35,6 +36,7 @@ from millwheel.worker.interval.failing_keys import FailingKeys
 from millwheel.worker.interval.failures import Failures
 from millwheel.worker.interval.firing import Firing
 from millwheel.worker.interval.hook_times import AwaitedHook, HookMeter
+from millwheel.worker.interval.invariants import IntervalInvariants
 from millwheel.worker.interval.receiving import Receiving
 from millwheel.worker.interval.recovery import recover
 from millwheel.worker.interval.runner import Runner
@@ -51,13 +53,13 @@ from millwheel.worker.messages import (
     CatalogChanged,
     Delivery,
     Deposed,
-    Event,
     FenceJournal,
     GiveUp,
     Halted,
     HookFinished,
     HooksSlow,
-    Instruction,
+    IntervalEffect,
+    IntervalEvent,
     Opened,
     OpenFailed,
     PartsMissing,
@@ -70,6 +72,7 @@ from millwheel.worker.messages import (
     Resend,
     SenderWatermarks,
     SequenceChecked,
+    Started,
     StatesFlushed,
     StatesRead,
     Tick,
@@ -91,7 +94,7 @@ class IntervalPhase(Enum):
 
 
 class IntervalCore:
-    """One interval, for one sequencer. ``handle`` is its only entry point for events."""
+    """One interval, for one sequencer. Driven as :class:`millwheel.model.core_protocol.Core` says."""
 
     def __init__(
         self,
@@ -118,7 +121,9 @@ class IntervalCore:
         self._reported: tuple[int, int, int, bytes | None] | None = None
         self._reported_failures = 0
         self._reported_at = 0
-        self._handlers: dict[type, Callable[..., list[Instruction]]] = {
+        self._invariants = IntervalInvariants(state)
+        self._handlers: dict[type, Callable[..., Sequence[IntervalEffect]]] = {
+            Started: self._on_started,
             Delivery: self._on_delivery,
             Appended: self._on_appended,
             Acknowledged: self._on_acknowledged,
@@ -142,28 +147,23 @@ class IntervalCore:
             Deposed: self._on_lost,
         }
 
-    def start(self) -> list[Instruction]:
-        """The first instruction: fence the journal."""
-        config = self.state.config
-        return [FenceJournal(config.journal, config.sequencer, config.parents)]
-
-    def handle(self, event: Event, now: int) -> list[Instruction]:
+    def step(self, event: IntervalEvent, now: int) -> Sequence[IntervalEffect]:
         """Process ``event`` at wall-clock time ``now`` (microseconds)."""
         if self.phase is IntervalPhase.LOST:
             return []
         state = self.state
         state.look_at_clock(now)
-        out = self._handlers[type(event)](event)
+        out = [*self._handlers[type(event)](event)]
         if self.phase is IntervalPhase.SERVING:
             self._pump(out)
         return out
 
-    def next_alarm(self) -> int | None:
+    def next_deadline(self) -> int | None:
         """The wall-clock time at which a Tick is due if no other event comes before. None: no Tick is needed."""
         if self.phase is not IntervalPhase.SERVING:
             return None
         state = self.state
-        # A timer that is due already needs no alarm. It waits for another event: its key is unblocked, the commit is
+        # A timer that is due already needs no deadline. It waits for another event: its key is unblocked, the commit is
         # appended, or its spilled part is read.
         rings = (state.timers[True].next_time(), state.spilled.first(True))
         ring = min((at for at in rings if at is not None and at > state.wall), default=None)
@@ -171,6 +171,20 @@ class IntervalCore:
         retry = None if self._blocked_keys.stopped else state.intake.next_retry()
         delays = [state.wall_at(delay) for delay in (retry, self._commits.next_alarm()) if delay is not None]
         return min(delays if ring is None else [ring, *delays], default=None)
+
+    def check_invariants(self) -> None:
+        """Check the interval's invariants. It visits all timers and holds, so it is for tests and for finding errors.
+
+        Raises:
+            InvariantError: Something that must not fall has fallen, or a count is not balanced.
+            RuntimeError: A hold was lost, or ended too early.
+        """
+        self._invariants.check()
+        state = self.state
+        effective = (effective_hold(one, wall) for wall, table in state.timers.items() for _, _, one in table.items())
+        stated = [*state.holds.of_keys.values(), *effective, *(part.hold for part in state.spilled.parts.values())]
+        passing = [self._runner.batch.hold, *self._blocked_keys.holds(), *self._commits.holds()]
+        state.holds.check((at for at in stated if at is not None), passing)
 
     @property
     def independent(self) -> bool:
@@ -206,23 +220,13 @@ class IntervalCore:
         """How often hooks ran, and for how long."""
         return self.state.meter
 
-    def check_invariants(self) -> None:
-        """Check that everything that holds the output watermark is held exactly once.
-
-        It visits all pending work and all timers. So it is for tests and for finding errors.
-
-        Raises:
-            RuntimeError: A hold was lost, or ended too early.
-        """
-        state = self.state
-        effective = (effective_hold(one, wall) for wall, table in state.timers.items() for _, _, one in table.items())
-        stated = [*state.holds.of_keys.values(), *effective, *(part.hold for part in state.spilled.parts.values())]
-        passing = [self._runner.batch.hold, *self._blocked_keys.holds(), *self._commits.holds()]
-        state.holds.check((at for at in stated if at is not None), passing)
-
     # Stages of an owner.
 
-    def _on_opened(self, event: Opened) -> list[Instruction]:
+    def _on_started(self, event: Started) -> Sequence[IntervalEffect]:
+        config = self.state.config
+        return [FenceJournal(config.journal, config.sequencer, config.parents)]
+
+    def _on_opened(self, event: Opened) -> Sequence[IntervalEffect]:
         recover(self.state, event)
         in_parts = sum(len(blob) for part, blob in event.parts.items() if is_entry_part(part))
         self._checkpoints.recovered(self.state.elapsed, in_parts + sum(map(len, event.entries)))
@@ -231,38 +235,38 @@ class IntervalCore:
         config = self.state.config
         return [AcceptSequencer(config.computation, config.keys, config.sequencer)]
 
-    def _on_accepted(self, event: Accepted) -> list[Instruction]:
+    def _on_accepted(self, event: Accepted) -> Sequence[IntervalEffect]:
         self.state.holds.raise_output(event.watermark)
         self.phase = IntervalPhase.SERVING
         return [*self._checkpoints.copy_segments(), *self._commits.begin(), *self._receiving.opened()]
 
-    def _on_lost(self, event: Deposed | OpenFailed) -> list[Instruction]:
+    def _on_lost(self, event: Deposed | OpenFailed) -> Sequence[IntervalEffect]:
         self.phase = IntervalPhase.LOST
         self.lost_because = event.reason
         return []
 
     # Events while serving.
 
-    def _on_delivery(self, event: Delivery) -> list[Instruction]:
+    def _on_delivery(self, event: Delivery) -> Sequence[IntervalEffect]:
         return self._receiving.deliver(event, self.phase is IntervalPhase.SERVING)
 
-    def _on_appended(self, event: Appended) -> list[Instruction]:
+    def _on_appended(self, event: Appended) -> Sequence[IntervalEffect]:
         return self._commits.appended(event.commit)
 
-    def _on_acknowledged(self, event: Acknowledged) -> list[Instruction]:
+    def _on_acknowledged(self, event: Acknowledged) -> Sequence[IntervalEffect]:
         return self._commits.acknowledged(event.token, event.remaining)
 
-    def _on_refused(self, event: Refused) -> list[Instruction]:
+    def _on_refused(self, event: Refused) -> Sequence[IntervalEffect]:
         return [GiveUp(event.reason)] if self.state.outbox.get(event.token) is not None else []
 
-    def _on_resend(self, event: Resend) -> list[Instruction]:
+    def _on_resend(self, event: Resend) -> Sequence[IntervalEffect]:
         return self._commits.resend(event) if self.phase is IntervalPhase.SERVING else []
 
-    def _on_halted(self, event: Halted) -> list[Instruction]:
+    def _on_halted(self, event: Halted) -> Sequence[IntervalEffect]:
         self.state.outbox.halt(event.token)
         return []
 
-    def _on_watermarks(self, event: SenderWatermarks) -> list[Instruction]:
+    def _on_watermarks(self, event: SenderWatermarks) -> Sequence[IntervalEffect]:
         self.state.inputs.update(event.values)
         if self.phase is IntervalPhase.OPENING:
             self._receiving.collect_later(event)
@@ -270,7 +274,7 @@ class IntervalCore:
             self._receiving.collect(event)
         return []
 
-    def _on_catalog_changed(self, event: CatalogChanged) -> list[Instruction]:
+    def _on_catalog_changed(self, event: CatalogChanged) -> Sequence[IntervalEffect]:
         if event.slack is not None:
             self.state.slack = event.slack
         self._receiving.retire(event.retired)
@@ -283,10 +287,10 @@ class IntervalCore:
             inputs.remove(sender)
         return []
 
-    def _on_tick(self, event: Tick) -> list[Instruction]:
+    def _on_tick(self, event: Tick) -> Sequence[IntervalEffect]:
         return self._commits.idle()
 
-    def _on_states_read(self, event: StatesRead) -> list[Instruction]:
+    def _on_states_read(self, event: StatesRead) -> Sequence[IntervalEffect]:
         if newer := next((row for row in event.rows if row is not None and row.commit > self.state.committed), None):
             # Rows hold committed state only, so a newer row comes from a successor. No hook here may run on a
             # successor's state.
@@ -298,40 +302,40 @@ class IntervalCore:
                 self._blocked_keys.row_read(key, row.blob if row is not None else b"")
         return []
 
-    def _on_flushed(self, event: StatesFlushed) -> list[Instruction]:
+    def _on_flushed(self, event: StatesFlushed) -> Sequence[IntervalEffect]:
         self._checkpoints.flushed(event.number, _Busy(self._runner, self.state))
         return []
 
-    def _on_parts_written(self, event: PartsWritten) -> list[Instruction]:
+    def _on_parts_written(self, event: PartsWritten) -> Sequence[IntervalEffect]:
         self._checkpoints.parts_written(event.number)
         self._receiving.parts_written(event.number)
         return self._commits.parts_written(event.number)
 
-    def _on_parts_missing(self, event: PartsMissing) -> list[Instruction]:
+    def _on_parts_missing(self, event: PartsMissing) -> Sequence[IntervalEffect]:
         if is_spilled(event.parts):
             self._checkpoints.spilling.missing(event)
         return self._receiving.segments_missing(event)
 
-    def _on_parts_read(self, event: PartsRead) -> list[Instruction]:
+    def _on_parts_read(self, event: PartsRead) -> Sequence[IntervalEffect]:
         if is_spilled(event.blobs):
             self._checkpoints.spilling.read(event)
             return []
         return self._receiving.segments_read(event)
 
-    def _on_sequence_checked(self, event: SequenceChecked) -> list[Instruction]:
+    def _on_sequence_checked(self, event: SequenceChecked) -> Sequence[IntervalEffect]:
         return self._receiving.sequence_checked(event)
 
-    def _on_prepare_release(self, event: PrepareRelease) -> list[Instruction]:
+    def _on_prepare_release(self, event: PrepareRelease) -> Sequence[IntervalEffect]:
         self._checkpoints.ask(event.request)
         return []
 
-    def _on_hook_finished(self, event: HookFinished) -> list[Instruction]:
+    def _on_hook_finished(self, event: HookFinished) -> Sequence[IntervalEffect]:
         self._blocked_keys.hook_finished(event.hook, event.error)
         return []
 
     # The pump: run, fire, commit and report as far as possible.
 
-    def _pump(self, out: list[Instruction]) -> None:
+    def _pump(self, out: list[IntervalEffect]) -> None:
         state, runner, commits = self.state, self._runner, self._commits
         if state.cells.bytes_held > state.cells.limit_bytes:
             state.cells.evict(_Busy(runner, state), state.next_timer)
@@ -430,7 +434,7 @@ class IntervalCore:
         held, hold = self._held()
         return hold, hold_subject(self.state, hold, max(held, self.state.holds.output))
 
-    def _report(self, out: list[Instruction]) -> None:
+    def _report(self, out: list[IntervalEffect]) -> None:
         """Report the output watermark, which is monotone, if its value or its hold explanation has changed."""
         state = self.state
         output, hold = self._held()

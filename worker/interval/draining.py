@@ -8,7 +8,7 @@ user code.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from millwheel.model.time import MAX_TIMESTAMP
@@ -23,7 +23,7 @@ from millwheel.sdk.options import ComputationOptions
 from millwheel.worker.interval.core import IntervalCore, IntervalPhase
 from millwheel.worker.interval.state import IntervalConfig
 from millwheel.worker.interval.subjects import hold_subject
-from millwheel.worker.messages import Acknowledge, Delivery, Instruction, Report
+from millwheel.worker.messages import Acknowledge, Delivery, IntervalEffect, Report
 
 __all__ = ["DrainingCore"]
 
@@ -68,7 +68,7 @@ class DrainingCore(IntervalCore):
         super().__init__(config, _program(name, options), {}, locate)
         self._reported_hold: tuple[int, HoldKind.ValueType] | None = None
 
-    def _on_delivery(self, event: Delivery) -> list[Instruction]:
+    def _on_delivery(self, event: Delivery) -> Sequence[IntervalEffect]:
         """Refuse the delivery. A sender that knows of the removal discards it. Others look up the topology again."""
         message = f"computation {self.state.program.name!r} was removed"
         return [Acknowledge(event, _NOT_OWNER, (), message)]
@@ -76,7 +76,7 @@ class DrainingCore(IntervalCore):
     def _run(self) -> None:
         """Run nothing."""
 
-    def next_alarm(self) -> int | None:
+    def next_deadline(self) -> int | None:
         """The next alarm of the commits. Timers are void and need none."""
         delay = self._commits.next_alarm() if self.phase is IntervalPhase.SERVING else None
         return None if delay is None else self.state.wall_at(delay)
@@ -88,7 +88,7 @@ class DrainingCore(IntervalCore):
             return pending, HoldKind.HOLD_KIND_PRODUCTION
         return int(MAX_TIMESTAMP), HoldKind.HOLD_KIND_INPUT
 
-    def _report(self, out: list[Instruction]) -> None:
+    def _report(self, out: list[IntervalEffect]) -> None:
         """Report the output watermark if its value or its hold kind has changed."""
         state = self.state
         output, hold = self._held()

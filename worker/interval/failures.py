@@ -105,7 +105,7 @@ class Failures:
         retry_at: int,
         letter: str = "",
     ) -> HookFailed:
-        """Record the exception of an attempt at ``item``, for operators. Returns an instruction to log it.
+        """Record the exception of an attempt at ``item``, for operators. Returns an effect to log it.
 
         Args:
             key: The blocked key.

@@ -10,7 +10,7 @@ from millwheel.worker.arrivals import Admission
 from millwheel.worker.dedup import DeliveryVerdict
 from millwheel.worker.interval.intake import DeliveryReceipt
 from millwheel.worker.interval.state import IntervalState
-from millwheel.worker.messages import Acknowledge, Delivery, Instruction, SenderWatermarks
+from millwheel.worker.messages import Acknowledge, Delivery, OwnerEffect, SenderWatermarks
 from millwheel.worker.turns import HolderTurns
 
 __all__ = ["Receiving"]
@@ -32,7 +32,7 @@ class Receiving(DeliveryAdmission):
         self._early_deliveries: list[Delivery] = []
         self._early_bytes = 0
 
-    def deliver(self, delivery: Delivery, serving: bool) -> list[Instruction]:
+    def deliver(self, delivery: Delivery, serving: bool) -> list[OwnerEffect]:
         """Admit a delivery. Every record of it is eventually ACKed or answered with another outcome."""
         if not serving:
             return self._keep_waiting(delivery)
@@ -48,16 +48,16 @@ class Receiving(DeliveryAdmission):
         for watermark in (delivery.sender.watermark, delivery.sender.heard):
             if watermark is not None and watermark > self.state.heard:
                 self.state.heard = watermark
-        out: list[Instruction] = []
+        out: list[OwnerEffect] = []
         self._arrivals.arrived(delivery, out)
         return out
 
-    def _take_in(self, delivery: Delivery, out: list[Instruction]) -> Admission:
+    def _take_in(self, delivery: Delivery, out: list[OwnerEffect]) -> Admission:
         if not self.state.program.options.exactly_once:
             return self._admit(delivery, None, range(len(delivery.keys)), (), out)
         return self._judge(delivery, out)
 
-    def _keep_waiting(self, delivery: Delivery) -> list[Instruction]:
+    def _keep_waiting(self, delivery: Delivery) -> list[OwnerEffect]:
         """Keep a delivery while the interval is being opened, if there is room. A resend would take longer."""
         size = sum(map(len, delivery.values))
         if (
@@ -69,11 +69,11 @@ class Receiving(DeliveryAdmission):
         self._early_deliveries.append(delivery)
         return []
 
-    def opened(self) -> list[Instruction]:
+    def opened(self) -> list[OwnerEffect]:
         """Admit the deliveries that waited for the interval to serve."""
         waiting, self._early_deliveries = self._early_deliveries, []
         self._early_bytes = 0
-        out: list[Instruction] = []
+        out: list[OwnerEffect] = []
         for delivery in waiting:
             out.extend(self.deliver(delivery, True))
         return out
@@ -93,7 +93,7 @@ class Receiving(DeliveryAdmission):
         verdict: DeliveryVerdict | None,
         fresh: Sequence[int],
         waiting: Sequence[int],
-        out: list[Instruction],
+        out: list[OwnerEffect],
     ) -> Admission:
         excluded = sorted(waiting)
         beyond, ahead = self._ahead(delivery, fresh)

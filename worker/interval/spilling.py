@@ -24,7 +24,7 @@ from millwheel.worker.interval.parts import in_parts
 from millwheel.worker.interval.spilled_timers import SpilledPart, index_of
 from millwheel.worker.interval.state import IntervalState
 from millwheel.worker.interval.timers import effective_hold
-from millwheel.worker.messages import Instruction, PartsMissing, PartsRead, ReadSegments
+from millwheel.worker.messages import IntervalEffect, PartsMissing, PartsRead, ReadSegments
 
 __all__ = ["Spilling"]
 
@@ -150,7 +150,7 @@ class Spilling:
         """Raise CorruptValueError: a part is missing or damaged, so its timers are lost."""
         raise CorruptValueError(event.where, event.why)
 
-    def pump(self) -> list[Instruction]:
+    def pump(self) -> list[IntervalEffect]:
         """Load the parts that have been read, if no commit is in flight. Returns what to read next."""
         state = self.state
         if self._reading:
@@ -160,7 +160,7 @@ class Spilling:
                 self._take_in(rows)
         return self.ask()
 
-    def ask(self) -> list[Instruction]:
+    def ask(self) -> list[IntervalEffect]:
         """What to read next. Empty while a read is in progress."""
         if self._reading:
             return []

@@ -1,6 +1,7 @@
 """The stream log: the system consumer that keeps a stream's records for subscribers (section 4.3).
 
-A log is one journal and one pure core, :class:`LogCore`, which is driven like an interval's core. It receives
+A log is one journal and one pure core, :class:`LogCore`, which is driven as every core is
+(:mod:`millwheel.model.core_protocol`). It receives
 deliveries as every consumer does, drops duplicates, and assigns consecutive offsets to the records in order of arrival.
 Subscribers read them through durable, named cursors, or as a tail without a cursor.
 """
@@ -14,11 +15,13 @@ from millwheel.worker.log.messages import (
     EndSubscription,
     Fetch,
     ListCursors,
+    LogEffect,
     LogEvent,
-    LogInstruction,
     Publish,
     Start,
     Subscribe,
+    SubscriberEffect,
+    SubscriberEvent,
     Unsubscribe,
 )
 from millwheel.worker.log.settings import DEFAULT_RETENTION, LogConfig, LogRetention, LogSettings
@@ -34,13 +37,15 @@ __all__ = [
     "ListCursors",
     "LogConfig",
     "LogCore",
+    "LogEffect",
     "LogEvent",
-    "LogInstruction",
     "LogPhase",
     "LogRetention",
     "LogSettings",
     "Publish",
     "Start",
     "Subscribe",
+    "SubscriberEffect",
+    "SubscriberEvent",
     "Unsubscribe",
 ]

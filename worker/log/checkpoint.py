@@ -14,7 +14,7 @@ from typing import Final
 from millwheel.store.contract import PartId, StateRow
 from millwheel.worker.log.entry import LOG_ENTRY_FORMAT, LogMeta, encode, row_key
 from millwheel.worker.log.state import LogState
-from millwheel.worker.messages import DeleteEntries, DeleteParts, FlushStates, Instruction, WriteParts
+from millwheel.worker.messages import DeleteEntries, DeleteParts, FlushStates, OwnerEffect, WriteParts
 
 __all__ = ["DEDUP_PART", "META_PART", "LogCheckpointer"]
 
@@ -63,7 +63,7 @@ class LogCheckpointer:
             or state.journal_bytes >= settings.checkpoint_bytes
         )
 
-    def capture(self) -> list[Instruction]:
+    def capture(self) -> list[OwnerEffect]:
         """Capture the base. Call this between the acknowledgement of the commit with ``due`` and the next seal."""
         state, config, records = self.state, self.state.config, self.state.records
         assert records.open.first == records.end, "the entry of a base ends the open segment"
@@ -106,7 +106,7 @@ class LogCheckpointer:
             return self._named.commit, self._named.parts
         return self.state.floor, self.state.parts
 
-    def floor_committed(self) -> list[Instruction]:
+    def floor_committed(self) -> list[OwnerEffect]:
         """The append that named them is committed: delete everything below."""
         named, self._named = self._named, None
         if named is None:
@@ -116,14 +116,14 @@ class LogCheckpointer:
         self._collected = []
         state.floor, state.parts = named.commit, named.parts
         journal = state.config.journal
-        out: list[Instruction] = [DeleteEntries(journal, state.floor + 1)]
+        out: list[OwnerEffect] = [DeleteEntries(journal, state.floor + 1)]
         if gone:
             out.append(DeleteParts(journal, gone))
         return out
 
     # Rows.
 
-    def flush(self) -> list[Instruction]:
+    def flush(self) -> list[OwnerEffect]:
         """Write rows if a base waits for them, if rows must be emptied, or if memory is short."""
         if self._flush is not None or not self._wanted():
             return []

@@ -15,7 +15,7 @@ from millwheel.worker.dedup import IdDelta
 from millwheel.worker.log.checkpoint import LogCheckpointer
 from millwheel.worker.log.cursors import CursorChanges
 from millwheel.worker.log.entry import LOG_ENTRY_FORMAT, LogEntry, encode
-from millwheel.worker.log.messages import CursorsAnswer, LogInstruction
+from millwheel.worker.log.messages import CursorsAnswer, LogEffect
 from millwheel.worker.log.receiving import LogReceiving
 from millwheel.worker.log.retention import Retainer
 from millwheel.worker.log.state import FreshRecords, LogState
@@ -62,7 +62,7 @@ class LogCommits:
         self._retainer = Retainer(state)
         self._in_flight: _Sealed | None = None
 
-    def try_commit(self, out: list[LogInstruction]) -> None:
+    def try_commit(self, out: list[LogEffect]) -> None:
         """Seal what is waiting and append it, if no commit is in flight."""
         if self._in_flight is not None or not self._wanted():
             return
@@ -151,9 +151,9 @@ class LogCommits:
 
     # Acknowledgement.
 
-    def appended(self, commit: int) -> list[LogInstruction]:
+    def appended(self, commit: int) -> list[LogEffect]:
         """The entry is in the journal: publish its records, ACK their senders, and advance the watermark."""
-        out: list[LogInstruction] = []
+        out: list[LogEffect] = []
         sealed = self._in_flight
         if sealed is None or sealed.commit != commit:
             return out

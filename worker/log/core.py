@@ -1,9 +1,10 @@
 """The core of one stream's log: a pure state machine (section 4.3).
 
-It takes an event and the time, and returns instructions. It starts as an interval does: it fences and reads the journal
-(G3), replays it, lets the authority accept its sequencer (G4), then serves. A record goes delivery → duplicate check →
-one conditional append → ACK to the sender → subscribers. One commit is in flight at a time. Records that arrive
-meanwhile form the next commit. So a commit is one delivery under light load, and grows under heavy load.
+It takes an event and the time, and returns effects (:mod:`millwheel.model.core_protocol`). It starts as an interval
+does: it fences and reads the journal (G3), replays it, lets the authority accept its sequencer (G4), then serves. A
+record goes delivery → duplicate check → one conditional append → ACK to the sender → subscribers. One commit is in
+flight at a time. Records that arrive meanwhile form the next commit. So a commit is one delivery under light load, and
+grows under heavy load.
 
 Invariant: subscribers see only committed records, and their ACKs never exceed the log's end. Who could break it: a
 deposed owner of the log that resumes. The fence refuses its appends, and the authority refuses its reports. At the
@@ -12,10 +13,11 @@ first refusal it ends its subscribers' calls and stops.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from enum import Enum
 from typing import Final
 
+from millwheel.model.core_protocol import RisingValues, require
 from millwheel.model.keys import KeyInterval
 from millwheel.rpc.failures import FailureCode, RequestError
 from millwheel.rpc.v1.watermark_pb2 import HoldKind
@@ -29,8 +31,8 @@ from millwheel.worker.log.messages import (
     EndSubscription,
     Fetch,
     ListCursors,
+    LogEffect,
     LogEvent,
-    LogInstruction,
     Subscribe,
     Unsubscribe,
 )
@@ -57,6 +59,7 @@ from millwheel.worker.messages import (
     Report,
     SenderWatermarks,
     SequenceChecked,
+    Started,
     StatesFlushed,
     StatesRead,
     Tick,
@@ -79,7 +82,7 @@ class LogPhase(Enum):
 
 
 class LogCore:
-    """One stream's log, for one sequencer. All events enter through ``handle``."""
+    """One stream's log, for one sequencer. Driven as :class:`millwheel.model.core_protocol.Core` says."""
 
     def __init__(self, config: LogConfig) -> None:
         self.state = state = LogState(config)
@@ -90,7 +93,9 @@ class LogCore:
         self._subscribers = Subscribers(state)
         self._commits = LogCommits(state, self._receiving, self._checkpoints, lambda: len(self._subscribers) > 0)
         self._reported: tuple[int, int] | None = None
-        self._handlers: dict[type, Callable[..., list[LogInstruction]]] = {
+        self._rising = RisingValues()
+        self._handlers: dict[type, Callable[..., Sequence[LogEffect]]] = {
+            Started: self._on_started,
             Delivery: self._on_delivery,
             Appended: self._on_appended,
             SenderWatermarks: self._on_watermarks,
@@ -125,33 +130,54 @@ class LogCore:
         """Number of subscribers."""
         return len(self._subscribers)
 
-    def start(self) -> list[LogInstruction]:
-        """The first instruction: fence the journal."""
-        config = self.state.config
-        return [FenceJournal(config.journal, config.sequencer)]
-
-    def handle(self, event: LogEvent, now: int) -> list[LogInstruction]:
+    def step(self, event: LogEvent, now: int) -> Sequence[LogEffect]:
         """Process ``event`` at ``now``, in microseconds of the owner's steady clock. No wall clock is used."""
         if self.phase is LogPhase.LOST and type(event) not in _ANSWERED:
             return []
         self.state.look_at_clock(now)
-        out = self._handlers[type(event)](event)
+        out = [*self._handlers[type(event)](event)]
         if self.phase is LogPhase.SERVING:
             self._pump(out)
         return out
 
-    def next_alarm(self) -> int | None:
+    def next_deadline(self) -> int | None:
         """When a ``Tick`` is due if no event comes before, on the same clock. None: never."""
         return self._commits.next_alarm() if self.phase is LogPhase.SERVING else None
 
-    def _on_prepare_release(self, event: PrepareRelease) -> list[LogInstruction]:
+    def check_invariants(self) -> None:
+        """Check the log's invariants, once its journal is read. Raises InvariantError."""
+        if self.phase is LogPhase.OPENING:
+            return
+        state, cursors = self.state, self.state.cursors.durable
+        end = state.records.end
+        self._rising.check(
+            watermark=state.watermark,
+            assured=state.assured,
+            age=state.age,
+            committed=state.committed,
+            floor=state.floor,
+            start=state.records.start,
+            end=end,
+        )
+        require(state.assured <= state.watermark, "a journaled watermark is not above the log's (G7)")
+        require(state.floor <= state.committed, "the truncation point is not above the last commit")
+        require(state.records.start <= end, "the log's first offset is not above its end")
+        require(all(acked <= end for acked in cursors.values()), "no cursor's ACK is above the log's end")
+        intake = state.intake
+        require(intake.bytes >= 0 and (intake.bytes == 0) == (len(intake.pending) == 0), "the intake is balanced (G13)")
+
+    def _on_prepare_release(self, event: PrepareRelease) -> Sequence[LogEffect]:
         """No preparation is needed: a log's base is small, and normal operation keeps its journal short."""
         state = self.state
         return [ReleasePrepared(event.request, state.committed - state.floor, state.committed)]
 
     # Start and end of ownership.
 
-    def _on_opened(self, event: Opened) -> list[LogInstruction]:
+    def _on_started(self, event: Started) -> Sequence[LogEffect]:
+        config = self.state.config
+        return [FenceJournal(config.journal, config.sequencer)]
+
+    def _on_opened(self, event: Opened) -> Sequence[LogEffect]:
         recover(self.state, event)
         self.state.assured = self.state.watermark
         self._receiving.collect_early()
@@ -159,17 +185,17 @@ class LogCore:
         config = self.state.config
         return [AcceptSequencer(config.computation, config.keys, config.sequencer)]
 
-    def _on_accepted(self, event: Accepted) -> list[LogInstruction]:
+    def _on_accepted(self, event: Accepted) -> Sequence[LogEffect]:
         self.state.watermark = max(self.state.watermark, event.watermark)
         self.phase = LogPhase.SERVING
         return []
 
-    def _on_lost(self, event: Deposed | OpenFailed) -> list[LogInstruction]:
+    def _on_lost(self, event: Deposed | OpenFailed) -> Sequence[LogEffect]:
         self.phase = LogPhase.LOST
         self.lost_because = event.reason
         error = self._unavailable()
-        unanswered: list[LogInstruction] = [CursorsAnswer(asker, [], error) for asker in self.state.cursors.askers()]
-        return unanswered + self._subscribers.end_all(error)
+        unanswered: list[LogEffect] = [CursorsAnswer(asker, [], error) for asker in self.state.cursors.askers()]
+        return [*unanswered, *self._subscribers.end_all(error)]
 
     def _unavailable(self) -> RequestError:
         message = f"the log of stream {self.state.config.stream!r} is not served here now: {self.phase.value}"
@@ -177,13 +203,13 @@ class LogCore:
 
     # Deliveries and the store.
 
-    def _on_delivery(self, event: Delivery) -> list[LogInstruction]:
-        return [*self._receiving.deliver(event, self.phase is LogPhase.SERVING)]
+    def _on_delivery(self, event: Delivery) -> Sequence[LogEffect]:
+        return self._receiving.deliver(event, self.phase is LogPhase.SERVING)
 
-    def _on_appended(self, event: Appended) -> list[LogInstruction]:
+    def _on_appended(self, event: Appended) -> Sequence[LogEffect]:
         return self._commits.appended(event.commit)
 
-    def _on_watermarks(self, event: SenderWatermarks) -> list[LogInstruction]:
+    def _on_watermarks(self, event: SenderWatermarks) -> Sequence[LogEffect]:
         self.state.inputs.update(event.values)
         if self.phase is LogPhase.OPENING:
             self._receiving.collect_later(event)
@@ -191,7 +217,7 @@ class LogCore:
             self._receiving.collect(event)
         return []
 
-    def _on_catalog_changed(self, event: CatalogChanged) -> list[LogInstruction]:
+    def _on_catalog_changed(self, event: CatalogChanged) -> Sequence[LogEffect]:
         if event.slack is not None:
             self.state.slack = event.slack
         self._receiving.retire(event.retired)
@@ -204,56 +230,56 @@ class LogCore:
             inputs.remove(sender)
         return []
 
-    def _on_tick(self, event: Tick) -> list[LogInstruction]:
+    def _on_tick(self, event: Tick) -> Sequence[LogEffect]:
         return []
 
-    def _on_states_read(self, event: StatesRead) -> list[LogInstruction]:
+    def _on_states_read(self, event: StatesRead) -> Sequence[LogEffect]:
         return self._subscribers.rows_read(event.keys, event.rows, event.damaged)
 
-    def _on_flushed(self, event: StatesFlushed) -> list[LogInstruction]:
+    def _on_flushed(self, event: StatesFlushed) -> Sequence[LogEffect]:
         self._checkpoints.flushed(event.number)
         return []
 
-    def _on_parts_written(self, event: PartsWritten) -> list[LogInstruction]:
+    def _on_parts_written(self, event: PartsWritten) -> Sequence[LogEffect]:
         self._checkpoints.parts_written(event.number)
         self._receiving.parts_written(event.number)
         return []
 
-    def _on_parts_missing(self, event: PartsMissing) -> list[LogInstruction]:
-        return [*self._receiving.segments_missing(event)]
+    def _on_parts_missing(self, event: PartsMissing) -> Sequence[LogEffect]:
+        return self._receiving.segments_missing(event)
 
-    def _on_parts_read(self, event: PartsRead) -> list[LogInstruction]:
-        return [*self._receiving.segments_read(event)]
+    def _on_parts_read(self, event: PartsRead) -> Sequence[LogEffect]:
+        return self._receiving.segments_read(event)
 
-    def _on_sequence_checked(self, event: SequenceChecked) -> list[LogInstruction]:
-        return [*self._receiving.sequence_checked(event)]
+    def _on_sequence_checked(self, event: SequenceChecked) -> Sequence[LogEffect]:
+        return self._receiving.sequence_checked(event)
 
     # Subscribers and cursors.
 
-    def _on_subscribe(self, event: Subscribe) -> list[LogInstruction]:
+    def _on_subscribe(self, event: Subscribe) -> Sequence[LogEffect]:
         if self.phase is not LogPhase.SERVING:
             return [EndSubscription(event.subscriber, self._unavailable())]
         return self._subscribers.subscribe(event)
 
-    def _on_fetch(self, event: Fetch) -> list[LogInstruction]:
+    def _on_fetch(self, event: Fetch) -> Sequence[LogEffect]:
         self._subscribers.fetch(event)
         return []
 
-    def _on_ack(self, event: AckOffset) -> list[LogInstruction]:
+    def _on_ack(self, event: AckOffset) -> Sequence[LogEffect]:
         return self._subscribers.ack(event)
 
-    def _on_unsubscribe(self, event: Unsubscribe) -> list[LogInstruction]:
+    def _on_unsubscribe(self, event: Unsubscribe) -> Sequence[LogEffect]:
         self._subscribers.unsubscribe(event.subscriber)
         return []
 
-    def _on_list(self, event: ListCursors) -> list[LogInstruction]:
+    def _on_list(self, event: ListCursors) -> Sequence[LogEffect]:
         if self.phase is not LogPhase.SERVING:
             return [CursorsAnswer(event.asker, [], self._unavailable())]
         end = self.state.records.end
         found = [CursorInfo(name, acked, end) for name, acked in sorted(self.state.cursors.durable.items())]
         return [CursorsAnswer(event.asker, found)]
 
-    def _on_delete(self, event: DeleteCursor) -> list[LogInstruction]:
+    def _on_delete(self, event: DeleteCursor) -> Sequence[LogEffect]:
         if self.phase is not LogPhase.SERVING:
             return [CursorsAnswer(event.asker, [], self._unavailable())]
         if self.state.cursors.find(event.cursor) is None:
@@ -265,7 +291,7 @@ class LogCore:
 
     # After each event: perform every step that is possible now.
 
-    def _pump(self, out: list[LogInstruction]) -> None:
+    def _pump(self, out: list[LogEffect]) -> None:
         state = self.state
         self._advance_watermark()
         self._commits.try_commit(out)
@@ -279,7 +305,7 @@ class LogCore:
         state = self.state
         state.watermark = max(state.watermark, min(state.inputs.value, state.intake.pending.min()))
 
-    def _report(self, out: list[LogInstruction]) -> None:
+    def _report(self, out: list[LogEffect]) -> None:
         """Report the watermark. Output equals input, which uncommitted records hold (section 4.5)."""
         state, config = self.state, self.state.config
         pending = state.intake.pending.min() <= state.watermark < state.inputs.value

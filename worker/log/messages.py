@@ -1,7 +1,7 @@
 """Messages between a log's core and the service for its subscribers, in addition to the messages of every core.
 
 A *subscriber* is any object that the driver chooses for one ``Subscribe`` call. The core distinguishes subscribers by
-identity, and returns them in its instructions.
+identity, and returns them in its effects.
 """
 
 from __future__ import annotations
@@ -11,7 +11,26 @@ from enum import Enum
 from typing import Any
 
 from millwheel.rpc.failures import RequestError
-from millwheel.worker.messages import Event, Instruction
+from millwheel.worker.messages import (
+    Accepted,
+    Appended,
+    CatalogChanged,
+    Delivery,
+    Deposed,
+    Opened,
+    OpenFailed,
+    OwnerEffect,
+    PartsMissing,
+    PartsRead,
+    PartsWritten,
+    PrepareRelease,
+    SenderWatermarks,
+    SequenceChecked,
+    Started,
+    StatesFlushed,
+    StatesRead,
+    Tick,
+)
 
 __all__ = [
     "AckOffset",
@@ -21,11 +40,13 @@ __all__ = [
     "EndSubscription",
     "Fetch",
     "ListCursors",
+    "LogEffect",
     "LogEvent",
-    "LogInstruction",
     "Publish",
     "Start",
     "Subscribe",
+    "SubscriberEffect",
+    "SubscriberEvent",
     "Unsubscribe",
 ]
 
@@ -97,10 +118,31 @@ class DeleteCursor:
     cursor: str
 
 
-LogEvent = Event | Subscribe | Fetch | AckOffset | Unsubscribe | ListCursors | DeleteCursor
+SubscriberEvent = Subscribe | Fetch | AckOffset | Unsubscribe | ListCursors | DeleteCursor
+
+LogEvent = (
+    Started
+    | Delivery
+    | Opened
+    | OpenFailed
+    | Accepted
+    | Appended
+    | Deposed
+    | SenderWatermarks
+    | CatalogChanged
+    | StatesRead
+    | StatesFlushed
+    | PartsWritten
+    | PartsRead
+    | PartsMissing
+    | SequenceChecked
+    | PrepareRelease
+    | Tick
+    | SubscriberEvent
+)
 
 
-# Instructions.
+# Effects.
 
 
 @dataclass(slots=True)
@@ -148,4 +190,7 @@ class CursorsAnswer:
     error: RequestError | None = None
 
 
-LogInstruction = Instruction | Publish | EndSubscription | CursorsAnswer
+SubscriberEffect = Publish | EndSubscription | CursorsAnswer
+"""Messages to subscribers and operators."""
+
+LogEffect = OwnerEffect | SubscriberEffect

@@ -12,7 +12,7 @@ from millwheel.worker.arrivals import Admission
 from millwheel.worker.dedup import DeliveryVerdict
 from millwheel.worker.log.segments import RECORD_OVERHEAD_BYTES, records_size
 from millwheel.worker.log.state import FreshRecords, LogReceipt, LogState
-from millwheel.worker.messages import Acknowledge, Delivery, Instruction
+from millwheel.worker.messages import Acknowledge, Delivery, OwnerEffect
 from millwheel.worker.turns import HolderTurns
 
 __all__ = ["LogReceiving"]
@@ -29,7 +29,7 @@ class LogReceiving(DeliveryAdmission):
         self.state = state
         self._turns: HolderTurns[LogReceipt] = HolderTurns(lambda receipt, _: receipt.open == 0)
 
-    def deliver(self, delivery: Delivery, serving: bool) -> list[Instruction]:
+    def deliver(self, delivery: Delivery, serving: bool) -> list[OwnerEffect]:
         """Check a delivery. Every record of it is finally ACKed, or answered with another outcome."""
         config = self.state.config
         if not serving:
@@ -40,7 +40,7 @@ class LogReceiving(DeliveryAdmission):
             return [Acknowledge(delivery, _INVALID, (), problem)]
         if not delivery.keys:
             return [Acknowledge(delivery, _ACKED)]
-        out: list[Instruction] = []
+        out: list[OwnerEffect] = []
         self._arrivals.arrived(delivery, out)
         return out
 
@@ -50,7 +50,7 @@ class LogReceiving(DeliveryAdmission):
         verdict: DeliveryVerdict | None,
         fresh: Sequence[int],
         waiting: Sequence[int],
-        out: list[Instruction],
+        out: list[OwnerEffect],
     ) -> Admission:
         assert verdict is not None, "a log always checks for duplicates"
         excluded = sorted(waiting)

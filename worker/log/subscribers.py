@@ -16,7 +16,7 @@ from millwheel.rpc.failures import FailureCode, RequestError
 from millwheel.store.contract import CorruptValueError, StateRow
 from millwheel.worker.log.cursors import Cursor
 from millwheel.worker.log.entry import SegmentBlob, decode, row_key
-from millwheel.worker.log.messages import AckOffset, EndSubscription, Fetch, LogInstruction, Publish, Start, Subscribe
+from millwheel.worker.log.messages import AckOffset, EndSubscription, Fetch, LogEffect, Publish, Start, Subscribe
 from millwheel.worker.log.segments import LogSegment
 from millwheel.worker.log.state import LogState
 from millwheel.worker.messages import ReadStates
@@ -66,9 +66,9 @@ class Subscribers:
 
     # Start and end of subscriptions.
 
-    def subscribe(self, event: Subscribe) -> list[LogInstruction]:
+    def subscribe(self, event: Subscribe) -> list[LogEffect]:
         """Add a subscriber. An earlier subscriber of the same cursor ends."""
-        state, out = self.state, list[LogInstruction]()
+        state, out = self.state, list[LogEffect]()
         end = state.records.end
         if event.resume is not None and event.resume > end:
             return [EndSubscription(event.subscriber, self._beyond(event.resume))]
@@ -114,7 +114,7 @@ class Subscribers:
         self.unsubscribe(session.subscriber)
         return EndSubscription(session.subscriber, error)
 
-    def end_cursor(self, name: str) -> list[LogInstruction]:
+    def end_cursor(self, name: str) -> list[LogEffect]:
         """The cursor is being deleted: end its subscriber."""
         session = self._by_cursor.get(name)
         self._names.pop(name, None)
@@ -122,7 +122,7 @@ class Subscribers:
             return []
         return [self._end(session, self._deleted(name))]
 
-    def end_all(self, error: RequestError) -> list[LogInstruction]:
+    def end_all(self, error: RequestError) -> list[LogEffect]:
         """End all subscribers."""
         return [self._end(session, error) for session in list(self._sessions.values())]
 
@@ -154,7 +154,7 @@ class Subscribers:
         if session is not None:
             session.credit += event.responses
 
-    def ack(self, event: AckOffset) -> list[LogInstruction]:
+    def ack(self, event: AckOffset) -> list[LogEffect]:
         """The subscriber has processed everything below an offset. No effect for a tail, which has no cursor."""
         session = self._sessions.get(id(event.subscriber))
         if session is None or session.cursor is None:
@@ -167,7 +167,7 @@ class Subscribers:
 
     # Serving.
 
-    def serve(self, out: list[LogInstruction]) -> None:
+    def serve(self, out: list[LogEffect]) -> None:
         """Send everything that may be sent."""
         for session in list(self._sessions.values()):
             if session.credit and (session.ready or self._make_ready(session)):
@@ -185,7 +185,7 @@ class Subscribers:
         session.position = max(session.cursor.newest, session.resume or 0)
         return True
 
-    def _serve(self, session: _Session, out: list[LogInstruction]) -> None:
+    def _serve(self, session: _Session, out: list[LogEffect]) -> None:
         records = self.state.records
         while session.credit:
             session.position = max(session.position, records.start)
@@ -216,7 +216,7 @@ class Subscribers:
         life = session.cursor.life if session.cursor is not None else 0
         return Publish(session.subscriber, first, values, timestamps, watermark, following, acked, life)
 
-    def _serve_news(self, session: _Session, out: list[LogInstruction]) -> None:
+    def _serve_news(self, session: _Session, out: list[LogEffect]) -> None:
         """There are no records to send: send an empty response if the watermark or the durable ACK has advanced."""
         if self._news(session) != session.sent:
             out.append(self._response(session, session.position, [], []))
@@ -245,9 +245,9 @@ class Subscribers:
 
     def rows_read(
         self, keys: Sequence[bytes], rows: Sequence[StateRow | None], damaged: Mapping[bytes, str]
-    ) -> list[LogInstruction]:
+    ) -> list[LogEffect]:
         """Segments have been read back. A ``damaged`` segment ends only the subscribers that need it."""
-        out: list[LogInstruction] = []
+        out: list[LogEffect] = []
         for key, row in zip(keys, rows, strict=True):
             first = int.from_bytes(key, "big")
             self._reading.discard(first)
@@ -269,7 +269,7 @@ class Subscribers:
         except ValueError as error:
             raise CorruptValueError(where, str(error)) from error
 
-    def _lost(self, segment: LogSegment, error: CorruptValueError) -> list[LogInstruction]:
+    def _lost(self, segment: LogSegment, error: CorruptValueError) -> list[LogEffect]:
         failure = RequestError(FailureCode.DATA_LOSS, str(error), "restore the store from a snapshot")
         concerned = [one for one in self._sessions.values() if segment.first <= one.position < segment.end]
         return [self._end(session, failure) for session in concerned]

@@ -5,12 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Mapping
-from functools import partial
-from typing import Any, Final
+from typing import Final, assert_never
 
 from millwheel.sdk.context import Scope
 from millwheel.worker.interval.hook_times import SlowBatch
-from millwheel.worker.messages import HookFailed, HooksSlow
+from millwheel.worker.messages import HookFailed, HookReport, HooksSlow
 from millwheel.worker.shell.hook_log import LINE_EVERY_US, HookLog, slow_text
 from millwheel.worker.shell.tallies import Place
 from millwheel.worker.shell.watchdog import Watchdog
@@ -59,9 +58,15 @@ class HookReports:
         found = [(batch.seconds, place, batch) for ended, place, batch in self._slow_batches if ended >= since]
         return slow_text(*max(found, key=lambda one: one[0])[1:]) if found else ""
 
-    def performers(self, place: Place) -> dict[type, Callable[[Any], None]]:
-        """The functions that perform a core's instructions about hooks, by type."""
-        return {HookFailed: partial(self.failed, place), HooksSlow: partial(self._slow, place)}
+    def take(self, place: Place, report: HookReport) -> None:
+        """Take a core's report about a hook of the computation."""
+        match report:
+            case HookFailed():
+                self.failed(place, report)
+            case HooksSlow():
+                self._slow(place, report)
+            case _:
+                assert_never(report)
 
     def failed(self, place: Place, failure: HookFailed) -> None:
         """A hook or key function of the computation raised."""

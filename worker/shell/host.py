@@ -1,4 +1,4 @@
-"""Drives one core: performs its instructions, and posts the events that report their results.
+"""Drives one core: performs its effects, and posts the events that report their results.
 
 The host makes no decisions. If the store reports an uncertain outcome, the host repeats the call with the identical
 bytes until the outcome is certain. A refusal that names this owner's sequencer and commit means: the append was
@@ -15,11 +15,12 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from time import perf_counter
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, assert_never
 from weakref import WeakKeyDictionary
 
 from millwheel.coordination.contract import CoordinatorUnavailableError
 from millwheel.model.backoff import Backoff
+from millwheel.model.core_protocol import Core
 from millwheel.rpc.clock import wall_now
 from millwheel.rpc.v1.delivery_pb2 import DeliveryOutcome
 from millwheel.sdk.error_texts import error_message
@@ -34,6 +35,7 @@ from millwheel.store.contract import (
     StoreUnavailableError,
 )
 from millwheel.worker.interval.failures import refuse_result
+from millwheel.worker.log.messages import CursorsAnswer, EndSubscription, LogEffect, LogEvent, Publish, SubscriberEffect
 from millwheel.worker.messages import (
     Accepted,
     AcceptSequencer,
@@ -52,7 +54,10 @@ from millwheel.worker.messages import (
     GiveUp,
     HookFailed,
     HookFinished,
+    HookReport,
     HooksSlow,
+    IntervalEffect,
+    IntervalEvent,
     Opened,
     OpenFailed,
     PartsMissing,
@@ -65,8 +70,10 @@ from millwheel.worker.messages import (
     Report,
     SendDelivery,
     SequenceChecked,
+    Started,
     StatesFlushed,
     StatesRead,
+    StoreEffect,
     Tick,
     WriteParts,
 )
@@ -91,12 +98,10 @@ _CLOSE_SECONDS: Final = 5.0
 _NOT_OWNER: Final = DeliveryOutcome.DELIVERY_OUTCOME_NOT_OWNER
 
 
-class ServedCore(Protocol):
-    """What a host drives: an interval core, or a stream log's core."""
-
-    def start(self) -> Sequence[Any]: ...
-    def handle(self, event: Any, now: int) -> Sequence[Any]: ...
-    def next_alarm(self) -> int | None: ...
+ServedEvent = IntervalEvent | LogEvent
+ServedEffect = IntervalEffect | LogEffect
+ServedCore = Core[Any, ServedEffect]
+"""What a host drives: an interval core, or a stream log's core. It passes on only events of that core."""
 
 
 class HostPeers(Protocol):
@@ -125,13 +130,6 @@ class HostPeers(Protocol):
         """The host's core has lost the interval: it is not the owner any more."""
 
 
-class _Performers(dict[type, Callable[[Any], object]]):
-    """The function for each type of instruction. A missing one is an error: the core would wait for ever."""
-
-    def __missing__(self, instruction: type) -> Callable[[Any], object]:
-        raise TypeError(f"nothing performs the instruction {instruction.__name__}: CoreHost, or extra=, has to")
-
-
 class CoreHost:
     """One core in this process. All events enter through ``post``.
 
@@ -146,7 +144,8 @@ class CoreHost:
         store: StateStore,
         peers: HostPeers,
         queue: RunQueue,
-        extra: dict[type, Callable[[Any], None]] | None = None,
+        hooks: Callable[[HookReport], None] | None = None,
+        subscribers: Callable[[SubscriberEffect], None] | None = None,
         ahead: ReadAhead | None = None,
         clock: Callable[[], int] = wall_now,
     ) -> None:
@@ -157,7 +156,8 @@ class CoreHost:
             store: The store with the journal and the state rows.
             peers: Other owners and the authority.
             queue: The worker's run queue.
-            extra: Functions for the core's own types of instructions.
+            hooks: Takes the reports about hooks. None: the log.
+            subscribers: Performs the effects of a stream log on its subscribers. An interval core has none.
             ahead: Base parts that were read ahead.
             clock: The clock of the core, in microseconds.
         """
@@ -181,37 +181,16 @@ class CoreHost:
         self.damage = ""
         """The missing or damaged stored value, if it is the reason why the interval was given up."""
         self.busy = 0.0
-        """Seconds spent in the core, including the performance of its instructions."""
-        self._performers: dict[type, Callable[[Any], object]] = _Performers()
-        self._performers |= {
-            AppendEntry: lambda i: self._spawn(self._append(i)),
-            Acknowledge: self._acknowledge,
-            SendDelivery: lambda i: self._peers.send(self, i),
-            Report: lambda i: self._peers.report(i),
-            FenceJournal: lambda i: self._spawn(self._open(i)),
-            AcceptSequencer: lambda i: self._spawn(self._accept(i)),
-            ReadStates: lambda i: self._spawn(self._read_states(i)),
-            FlushStates: lambda i: self._spawn(self._flush(i)),
-            WriteParts: lambda i: self._spawn(self._write_parts(i)),
-            ReadSegments: lambda i: self._spawn(self._read_segments(i)),
-            CopyParts: lambda i: self._spawn(self._copy_parts(i)),
-            ReleasePrepared: self._release_prepared,
-            CheckSequence: lambda i: self._spawn(self._check_sequence(i)),
-            DeleteEntries: lambda i: self._spawn(self._tidy(partial(store.delete_entries, i.journal, i.below))),
-            DeleteParts: lambda i: self._spawn(self._tidy(partial(store.delete_parts, i.journal, i.parts))),
-            AsyncHook: self._begin_hook,
-            GiveUp: lambda i: self.post(Deposed(i.reason)),
-            HookFailed: lambda i: log.warning("%s", i.message, exc_info=i.error),
-            HooksSlow: lambda i: log.warning("journal %s: %s", journal, i.batch),
-            **(extra or {}),
-        }
+        """Seconds spent in the core, including the performance of its effects."""
+        self._hooks = self._log_hook if hooks is None else hooks
+        self._subscribers = subscribers
 
     def start(self) -> None:
         """Start the core."""
-        self._guarded(self.core.start)
+        self._step(Started())
 
-    def post(self, event: Any) -> None:
-        """Let the core handle ``event`` after all events posted before."""
+    def post(self, event: ServedEvent) -> None:
+        """Let the core process ``event`` after all events posted before."""
         if type(event) is Delivery:
             if self._closed:
                 _refuse(event)
@@ -260,29 +239,29 @@ class CoreHost:
         for request in self._releases:
             request.cancel()
 
-    def _handle(self, event: Any) -> None:
+    def _handle(self, event: ServedEvent) -> None:
         if self._closed:
             return
         began = perf_counter()
         if type(event) is Opened:
             with _uncollected():
-                self._guarded(lambda: self.core.handle(event, self._now()))
+                self._step(event)
         else:
-            self._guarded(lambda: self.core.handle(event, self._now()))
+            self._step(event)
         self.busy += perf_counter() - began
-        if type(event) in (Deposed, OpenFailed) and not self._closed:
+        if isinstance(event, Deposed | OpenFailed) and not self._closed:
             self._shut()
-            if type(event) is OpenFailed and event.damaged:
+            if isinstance(event, OpenFailed) and event.damaged:
                 self.damage = event.reason
             self._peers.lost(self, event.reason)
 
-    def _guarded(self, step: Callable[[], Sequence[Any]]) -> None:
+    def _step(self, event: ServedEvent) -> None:
         """Perform a step. A core with an internal error must stop: its successor starts from the journal.
 
         If stored data is damaged, a successor would fail in the same way. So the interval is quarantined.
         """
         try:
-            self._perform(step())
+            self._perform(self.core.step(event, self._now()))
         except CorruptValueError as error:
             self._quarantined(error)
         except Exception as error:
@@ -304,14 +283,72 @@ class CoreHost:
         self._shut()
         self._peers.lost(self, self.fault)
 
-    def _perform(self, instructions: Sequence[Any]) -> None:
-        performers = self._performers
-        for instruction in instructions:
-            performers[type(instruction)](instruction)
+    def _perform(self, effects: Sequence[ServedEffect]) -> None:
+        for effect in effects:
+            match effect:
+                case Acknowledge():
+                    self._acknowledge(effect)
+                case SendDelivery():
+                    self._peers.send(self, effect)
+                case Report():
+                    self._peers.report(effect)
+                case AcceptSequencer():
+                    self._spawn(self._accept(effect))
+                case CheckSequence():
+                    self._spawn(self._check_sequence(effect))
+                case AsyncHook():
+                    self._begin_hook(effect)
+                case GiveUp():
+                    self.post(Deposed(effect.reason))
+                case HookFailed() | HooksSlow():
+                    self._hooks(effect)
+                case ReleasePrepared():
+                    self._release_prepared(effect)
+                case Publish() | EndSubscription() | CursorsAnswer():
+                    self._perform_for_subscribers(effect)
+                case _:
+                    self._spawn(self._perform_at_store(effect))
         self._set_alarm()
 
+    def _perform_at_store(self, effect: StoreEffect) -> Coroutine[Any, Any, None]:
+        match effect:
+            case AppendEntry():
+                return self._append(effect)
+            case FlushStates():
+                return self._flush(effect)
+            case ReadStates():
+                return self._read_states(effect)
+            case WriteParts():
+                return self._write_parts(effect)
+            case ReadSegments():
+                return self._read_segments(effect)
+            case CopyParts():
+                return self._copy_parts(effect)
+            case DeleteEntries():
+                return self._tidy(partial(self._store.delete_entries, effect.journal, effect.below))
+            case DeleteParts():
+                return self._tidy(partial(self._store.delete_parts, effect.journal, effect.parts))
+            case FenceJournal():
+                return self._open(effect)
+            case _:
+                assert_never(effect)
+
+    def _perform_for_subscribers(self, effect: SubscriberEffect) -> None:
+        if self._subscribers is None:
+            raise TypeError(f"{type(effect).__name__} is an effect of a stream log, and this host has no subscribers")
+        self._subscribers(effect)
+
+    def _log_hook(self, report: HookReport) -> None:
+        match report:
+            case HookFailed():
+                log.warning("%s", report.message, exc_info=report.error)
+            case HooksSlow():
+                log.warning("journal %s: %s", self.journal, report.batch)
+            case _:
+                assert_never(report)
+
     def _set_alarm(self) -> None:
-        at = self.core.next_alarm()
+        at = self.core.next_deadline()
         if at == self._alarm_at and self._alarm is not None:
             return
         if self._alarm is not None:
@@ -348,13 +385,13 @@ class CoreHost:
         else:
             self._failed(error)
 
-    def _acknowledge(self, instruction: Acknowledge) -> None:
-        delivery = instruction.delivery
-        delivery.channel.reply(delivery.token, instruction.outcome, instruction.remaining, instruction.message)
+    def _acknowledge(self, answer: Acknowledge) -> None:
+        delivery = answer.delivery
+        delivery.channel.reply(delivery.token, answer.outcome, answer.remaining, answer.message)
 
-    def _release_prepared(self, instruction: ReleasePrepared) -> None:
-        if not instruction.request.done():
-            instruction.request.set_result(instruction)
+    def _release_prepared(self, effect: ReleasePrepared) -> None:
+        if not effect.request.done():
+            effect.request.set_result(effect)
 
     # The store.
 
@@ -388,14 +425,14 @@ class CoreHost:
             return
         await self._tidy(partial(self._delete_leftovers, request.sequencer))
 
-    async def _append(self, instruction: AppendEntry) -> None:
-        append: Append = instruction.append
+    async def _append(self, effect: AppendEntry) -> None:
+        append: Append = effect.append
         uncertain = False
 
         async def attempt() -> None:
             nonlocal uncertain
             try:
-                await self._store.append(instruction.journal, append)
+                await self._store.append(effect.journal, append)
             except StoreUnavailableError:
                 uncertain = True
                 raise
@@ -445,12 +482,12 @@ class CoreHost:
             return
         self.post(PartsRead(found))
 
-    async def _copy_parts(self, instruction: CopyParts) -> None:
+    async def _copy_parts(self, effect: CopyParts) -> None:
         """Copy one part after the other, because each may have a megabyte."""
-        for journal, part, copy in instruction.copies:
+        for journal, part, copy in effect.copies:
             (blob,) = await self._until_certain(partial(self._store.read_parts, journal, [part]))
-            await self._until_certain(partial(self._store.write_part, instruction.journal, copy, blob))
-        self.post(PartsWritten(instruction.number))
+            await self._until_certain(partial(self._store.write_part, effect.journal, copy, blob))
+        self.post(PartsWritten(effect.number))
 
     async def _delete_leftovers(self, sequencer: int) -> None:
         """Delete parts that earlier owners wrote and no head names: late bases, and failed deletions.

@@ -1,7 +1,7 @@
 """SubscriptionService: subscribers of the logs that this worker owns, over gRPC.
 
-The service makes no decisions. It turns requests into events for a log's core, and the core's instructions into
-responses. It requests a response (``Fetch``) only when a previous one was sent, so gRPC's flow control reaches the
+The service makes no decisions. It turns requests into events for a log's core, and the core's effects into responses.
+ It requests a response (``Fetch``) only when a previous one was sent, so gRPC's flow control reaches the
 core.
 """
 
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, assert_never
 
 from millwheel.rpc.errors import abort, answering
 from millwheel.rpc.failures import FailureCode, RequestError
@@ -26,6 +26,8 @@ from millwheel.worker.log.messages import (
     Publish,
     Start,
     Subscribe,
+    SubscriberEffect,
+    SubscriberEvent,
     Unsubscribe,
 )
 
@@ -45,8 +47,8 @@ _STARTS: Final = {
 class LogHostLike(Protocol):
     """What the service needs of the driver of a log's core."""
 
-    def post(self, event: Any) -> None:
-        """Let the core handle ``event`` soon."""
+    def post(self, event: SubscriberEvent) -> None:
+        """Let the core process ``event`` soon."""
 
 
 class _SubscribeCall:
@@ -74,7 +76,7 @@ class LogService(SubscriptionServiceServicer):
     """Serves subscribers of the streams whose host ``find`` returns.
 
     ``find`` takes the stream and the log's incarnation. An empty incarnation means any log of the stream. Give the
-    hosts ``performers()`` for the instructions that this service performs. Call ``dropped`` whenever a host is closed.
+    hosts ``perform`` for the effects on subscribers. Call ``dropped`` whenever a host is closed.
     """
 
     def __init__(self, find: Callable[[str, str], LogHostLike | None]) -> None:
@@ -82,9 +84,17 @@ class LogService(SubscriptionServiceServicer):
         self._calls: dict[_SubscribeCall, None] = {}
         self._askers: dict[_Asker, None] = {}
 
-    def performers(self) -> dict[type, Callable[[Any], None]]:
-        """The functions that perform a log core's own instructions, by type."""
-        return {Publish: self._published, EndSubscription: self._ended, CursorsAnswer: self._answered}
+    def perform(self, effect: SubscriberEffect) -> None:
+        """Perform an effect of a log's core on a subscriber or an operator."""
+        match effect:
+            case Publish():
+                effect.subscriber.queue.put_nowait(effect)
+            case EndSubscription():
+                effect.subscriber.queue.put_nowait(effect.error)
+            case CursorsAnswer():
+                effect.asker.settle(effect)
+            case _:
+                assert_never(effect)
 
     def dropped(self, stream: str) -> None:
         """The log of ``stream`` is not served here any more: its subscribers must find it elsewhere."""
@@ -95,18 +105,6 @@ class LogService(SubscriptionServiceServicer):
         for asker in self._askers:
             if asker.stream == stream:
                 asker.settle(CursorsAnswer(asker, [], error))
-
-    @staticmethod
-    def _published(publish: Publish) -> None:
-        publish.subscriber.queue.put_nowait(publish)
-
-    @staticmethod
-    def _ended(end: EndSubscription) -> None:
-        end.subscriber.queue.put_nowait(end.error)
-
-    @staticmethod
-    def _answered(answer: CursorsAnswer) -> None:
-        answer.asker.settle(answer)
 
     # Calls.
 
@@ -160,7 +158,7 @@ class LogService(SubscriptionServiceServicer):
 
         return await answering(context, work)
 
-    async def _ask(self, stream: str, incarnation: str, event: Callable[[_Asker], Any]) -> list[CursorInfo]:
+    async def _ask(self, stream: str, incarnation: str, event: Callable[[_Asker], SubscriberEvent]) -> list[CursorInfo]:
         host = self._host(stream, incarnation)
         asker = _Asker(stream)
         self._askers[asker] = None

@@ -8,6 +8,7 @@ import random
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Iterator
 from contextlib import aclosing
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, Protocol
 
@@ -431,8 +432,10 @@ class Worker:
             return
         interval = owned.interval
         place = self._place_of(owned.incarnation)
-        extra = self.logs.performers() if built.log_of else self.hooks.performers(place)
-        host = CoreHost(interval.journal, built.core, self.store, self, self.queue, extra, self._ahead, built.clock)
+        host = CoreHost(
+            interval.journal, built.core, self.store, self, self.queue, partial(self.hooks.take, place),
+            self.logs.perform if built.log_of else None, self._ahead, built.clock,
+        )  # fmt: skip
         hosted = self.hosted[interval.journal] = Hosted(host, owned, built, LocalChannel(host))
         if isinstance(built.core, IntervalCore):
             self.tallies.enter(interval.journal, place, built.core)

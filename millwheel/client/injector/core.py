@@ -1,6 +1,7 @@
 """The client side of injection as a pure state machine (sections 5.2, 6.1.1, 8.4).
 
-Events go in: records, routing, answers, connections and the time. Instructions come out.
+Events go in: records, routing, answers, connections and the time. Effects come out
+(:mod:`millwheel.model.core_protocol`).
 
 Guarantee: every accepted record is delivered at least once to the owner of its key at each consumer, until the
 owner ACKs it. Every delivery has the same id and the same bytes, so receivers can drop duplicates (exactly once).
@@ -14,7 +15,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Callable, Mapping, Sequence
 from operator import lt
-from typing import Any
+from typing import Any, assert_never
 
 from millwheel.client.injector.errors import (
     InjectorClosedError,
@@ -26,15 +27,38 @@ from millwheel.client.injector.errors import (
 )
 from millwheel.client.injector.ids import IdKind, IdScope
 from millwheel.client.injector.lanes import Flight, InjectedBatch, Lane
-from millwheel.client.injector.messages import Columns, Connect, Disconnect, Instruction, Limits
+from millwheel.client.injector.messages import (
+    Columns,
+    Connect,
+    ConnectionLost,
+    ConnectionOpened,
+    DeliveryAnswered,
+    Disconnect,
+    EndDeclared,
+    IdleDeclared,
+    IdleEnded,
+    InjectorEffect,
+    InjectorEvent,
+    KeysFound,
+    Limits,
+    ProcessSuperseded,
+    PublicationStarted,
+    PublishWatermark,
+    RoutingArrived,
+    SessionFailed,
+    Tick,
+    WatermarkDeclared,
+    WatermarkReached,
+    WatermarksBroadcast,
+)
 from millwheel.client.injector.publication import Publication, Published
 from millwheel.client.injector.routing import ConsumerRouting, Route, StreamRouting
 from millwheel.client.injector.sending import OutboundBatches
-from millwheel.client.injector.unkeyed import UnkeyedHead, UnkeyedRecords, WaitingRecord
+from millwheel.client.injector.unkeyed import UnkeyedRecords, WaitingRecord
+from millwheel.model.core_protocol import RisingValues, require
 from millwheel.model.outbound import AnswerKind, answer_kind
 from millwheel.model.sketch import TimestampSketch
 from millwheel.model.time import MAX_TIMESTAMP, MIN_TIMESTAMP
-from millwheel.rpc.v1.delivery_pb2 import DeliveryOutcome
 from millwheel.rpc.watermarks import PendingWork
 from millwheel.sdk.errors import UsageError
 
@@ -42,7 +66,10 @@ __all__ = ["InjectorCore"]
 
 
 class InjectorCore:
-    """One injector process of one stream, from the allocation of its sequencer to its end."""
+    """One injector process of one stream, from the allocation of its sequencer to its end.
+
+    Driven as :class:`millwheel.model.core_protocol.Core` says, by any steady clock.
+    """
 
     def __init__(
         self,
@@ -85,6 +112,10 @@ class InjectorCore:
         self._watermarks: dict[str, int] = {}
         self._came_at: dict[str, int] = {}
         """By consumer: the value of ``accepted`` when the consumer joined. Only later records are sent to it."""
+        self._published = Published(watermark, False)
+        self._reported: Published | None = None
+        """The last watermark in an effect."""
+        self._rising = RisingValues()
 
     # State and admission.
 
@@ -146,11 +177,16 @@ class InjectorCore:
             (self._watermarks.get(name, MIN_TIMESTAMP) for name, to in routing.consumers.items() if not to.log),
             default=MAX_TIMESTAMP,
         )
-        return newest - low > routing.allowed_skew and self.published().watermark > low
+        return newest - low > routing.allowed_skew and self._published.watermark > low
 
+    @property
     def published(self) -> Published:
-        """Compute the watermark that this process may publish now. The value never falls."""
-        return self.publication.update(min(self._sending.oldest_timestamp(), self.unkeyed.oldest_timestamp()))
+        """The watermark that this process may publish now. The value never falls."""
+        return self._published
+
+    def _update_published(self) -> None:
+        oldest = min(self._sending.oldest_timestamp(), self.unkeyed.oldest_timestamp())
+        self._published = self.publication.update(oldest)
 
     def pending_work(self) -> PendingWork:
         """The timestamps of un-ACKed records, one for each consumer, and the newest accepted timestamp (7.2)."""
@@ -179,10 +215,6 @@ class InjectorCore:
             return None
         return min(self._sending.oldest_position(scope, last + 1), self.unkeyed.oldest_position(scope, last + 1))
 
-    def next_alarm(self) -> int | None:
-        """The time by which :meth:`tick` must be called, or None."""
-        return self._alarm_at
-
     def check_open(self) -> None:
         """Raise an InjectorError if this process cannot accept records."""
         if self.failed is not None:
@@ -192,22 +224,93 @@ class InjectorCore:
         if self.routing is not None and self.routing.draining:
             raise StreamDrainingError(self.stream)
 
+    # The protocol.
+
+    def step(self, event: InjectorEvent, now: int) -> Sequence[InjectorEffect]:
+        """Process ``event`` at the time ``now``, in microseconds.
+
+        Raises:
+            UsageError: Positions of records do not rise, or a consumer has no column of keys.
+            InjectorError: Records came, and this process does not accept records any more.
+        """
+        match event:
+            case Columns():
+                out = self._on_records(event, now)
+            case DeliveryAnswered():
+                out = self._on_answer(event, now)
+            case Tick():
+                out = self._on_tick(now)
+            case KeysFound():
+                out = self._on_keys(event, now)
+            case ConnectionOpened():
+                out = self._pumped(self._sending.connected(event.address), now)
+            case ConnectionLost():
+                self._sending.disconnected(event.address)
+                return []
+            case RoutingArrived():
+                out = self._on_routing(event.routing, now)
+            case WatermarksBroadcast():
+                self._watermarks.update(event.values)
+                return []
+            case ProcessSuperseded():
+                self.failed = self.failed or InjectorSupersededError(self.stream, self.process, event.why)
+                return []
+            case SessionFailed():
+                self.failed = self.failed or event.error
+                return []
+            case _:
+                out = self._on_publication(event)
+        if self._published != self._reported:
+            self._reported = self._published
+            out.append(PublishWatermark(self._published))
+        return out
+
+    def next_deadline(self) -> int | None:
+        """The time by which a ``Tick`` must come. None: nothing waits for a time."""
+        return self._alarm_at
+
+    def check_invariants(self) -> None:
+        """Check the core's invariants. Raises InvariantError."""
+        sending, value = self._sending, self.publication.value
+        self._rising.check(accepted=self.accepted, late=self.late, acked=self.acked, newest=self.newest)
+        self._rising.check(published=value, declared=self.publication.declared)
+        open_records = sum(batch.count() for lane in sending.lanes() for batch in lane.all_batches())
+        require(sending.records == open_records, "each un-ACKed record is in an outbound batch, once (G1)")
+        require(sending.size >= 0 and (sending.size == 0 or open_records > 0), "its bytes are balanced (G13)")
+        oldest = min(sending.oldest_timestamp(), self.unkeyed.oldest_timestamp())
+        require(value <= oldest or self.late > 0, "only a late record is below the published watermark (G7)")
+        require(self.unacked > 0 or self.oldest_unacked() == MAX_TIMESTAMP, "the oldest un-ACKed record is one (G1)")
+
+    def _on_publication(
+        self,
+        event: PublicationStarted | WatermarkDeclared | IdleDeclared | IdleEnded | WatermarkReached | EndDeclared,
+    ) -> list[InjectorEffect]:
+        publication = self.publication
+        match event:
+            case PublicationStarted():
+                publication.start(event.watermark)
+            case WatermarkDeclared():
+                publication.declare(event.watermark)
+            case IdleDeclared():
+                publication.idle()
+            case IdleEnded():
+                publication.wake()
+            case WatermarkReached():
+                publication.raise_to(event.watermark)
+            case EndDeclared():
+                publication.finish()
+            case _:
+                assert_never(event)
+        self._update_published()
+        return []
+
     # Events.
 
-    def add(self, columns: Columns, now: int) -> list[Instruction]:
-        """Accept records. The caller has checked :meth:`room` and :meth:`throttled` first.
+    def _on_records(self, columns: Columns, now: int) -> list[InjectorEffect]:
+        """Accept records.
 
         Invariant: positions rise strictly within their sequence. A receiver treats every position below its ACK mark as
         processed, so a lower position that came later would be dropped as a duplicate.
-
-        Args:
-            columns: The records. ``columns.keys`` has a column for each consumer of the current routing. A column may
-                end early: the records after its end wait in ``unkeyed``.
-            now: The time, in microseconds.
-
-        Raises:
-            UsageError: Positions do not rise, or a consumer has no column of keys.
-            InjectorError: This process does not accept records any more.
         """
         self.check_open()
         assert self.routing is not None
@@ -247,17 +350,9 @@ class InjectorCore:
         ]
         self.unkeyed.hold(consumer, columns.scope, records, columns.unkeyed.get(consumer, ""))
 
-    def keyed(self, head: UnkeyedHead, keys: Sequence[bytes], why: str, now: int) -> list[Instruction]:
-        """Send the first records of ``head`` under ``keys``.
-
-        Does nothing if the records of ``head`` do not wait any more.
-
-        Args:
-            head: Waiting records, as returned by ``unkeyed``.
-            keys: The keys of its first records.
-            why: Why the record after those has no key.
-            now: The time, in microseconds.
-        """
+    def _on_keys(self, event: KeysFound, now: int) -> list[InjectorEffect]:
+        """Send the first records of the event's head under its keys."""
+        head, keys = event.head, event.keys
         consumer = None if self.routing is None else self.routing.consumers.get(head.consumer)
         if consumer is None or not self.unkeyed.stands(head):
             return []
@@ -268,7 +363,7 @@ class InjectorCore:
             columns = Columns(values, timestamps, {}, head.scope, [row.id for row in taken])
             self._distribute(consumer, columns, keys, taken[0].number, now, lanes)
         if len(keys) < len(head.records):
-            self.unkeyed.explain(head.consumer, head.scope, why)
+            self.unkeyed.explain(head.consumer, head.scope, event.why)
         return self._pumped(lanes, now)
 
     def check_positions(self, scope: IdScope, ids: Sequence[Any]) -> None:
@@ -305,7 +400,7 @@ class InjectorCore:
                 self._sending.fill(lane, pick[0], pick[1], pick[2], pick[3], first, now)  # type: ignore[arg-type]
             lanes[lane] = None
 
-    def routed(self, routing: StreamRouting, now: int) -> list[Instruction]:
+    def _on_routing(self, routing: StreamRouting, now: int) -> list[InjectorEffect]:
         """Replace the routing. A routing that is older than the current one is ignored.
 
         Un-ACKed records are sent again to the current owners of their keys. A consumer that joins gets only records
@@ -365,7 +460,7 @@ class InjectorCore:
                 return name
         return None
 
-    def _connections(self, routing: StreamRouting) -> list[Instruction]:
+    def _connections(self, routing: StreamRouting) -> list[InjectorEffect]:
         wanted = {route.address for consumer in routing.consumers.values() for route in consumer.routes}
         wanted.discard("")
         gone, new = self._sending.link_to(wanted)
@@ -389,18 +484,14 @@ class InjectorCore:
         columns = Columns(values, timestamps, {}, scope, ids)
         self._distribute(consumer, columns, keys, first, now, lanes)
 
-    def connected(self, address: str, now: int) -> list[Instruction]:
-        """A Deliver stream to ``address`` is open. Send every batch that is due there."""
-        return self._pumped(self._sending.connected(address), now)
+    def _on_answer(self, event: DeliveryAnswered, now: int) -> list[InjectorEffect]:
+        out: list[InjectorEffect] = []
+        for token in event.tokens:
+            out += self._on_answered(token, event, now)
+        return out
 
-    def disconnected(self, address: str) -> None:
-        """The stream to ``address`` broke. Un-ACKed batches are sent again after it reconnects."""
-        self._sending.disconnected(address)
-
-    def answered(
-        self, token: int, outcome: DeliveryOutcome.ValueType, indexes: Sequence[int], message: str, now: int
-    ) -> list[Instruction]:
-        """Process a receiver's answer. An answer to an unknown delivery attempt is ignored."""
+    def _on_answered(self, token: int, event: DeliveryAnswered, now: int) -> list[InjectorEffect]:
+        outcome, indexes, message = event.outcome, event.indexes, event.message
         flight = self._sending.flight(token)
         if flight is None or self.failed is not None:
             return []
@@ -424,26 +515,18 @@ class InjectorCore:
         keys, ids = [batch.keys[index] for index in at], [batch.ids[index] for index in at]
         return InvalidRecordsError(self.stream, batch.lane.consumer, keys, ids, message or "no reason given")
 
-    def superseded(self, why: str) -> None:
-        """Stop: the authority or the master reports that a newer process has this name."""
-        self.failed = self.failed or InjectorSupersededError(self.stream, self.process, why)
-
-    def observed(self, watermarks: Mapping[str, int]) -> None:
-        """Take broadcast low watermarks, by computation, in microseconds."""
-        self._watermarks.update(watermarks)
-
-    def tick(self, now: int) -> list[Instruction]:
+    def _on_tick(self, now: int) -> list[InjectorEffect]:
         """Do everything that is due by ``now``."""
         self._alarm_at = None
         self._sending.resend_overdue(now)
         return self._pumped(self._sending.busy_lanes(), now)
 
-    def _pumped(self, lanes: Mapping[Lane, None], now: int) -> list[Instruction]:
+    def _pumped(self, lanes: Mapping[Lane, None], now: int) -> list[InjectorEffect]:
         """Send what is due in the queues ``lanes``, and set the next alarm."""
+        self._update_published()
         if self.failed is not None:
             return []
-        self.published()
-        out: list[Instruction] = []
+        out: list[InjectorEffect] = []
         for lane in lanes:
             alarm = self._sending.pump(lane, now, out)
             if alarm is not None:

@@ -1,14 +1,45 @@
-"""Input and output of an injector's core (section 5.2). Times are microseconds of any steady clock."""
+"""Events and effects of an injector's core (section 5.2). Times are microseconds of any steady clock."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from millwheel.client.injector.errors import InjectorError
 from millwheel.client.injector.ids import IdScope
+from millwheel.client.injector.publication import Published
+from millwheel.client.injector.routing import StreamRouting
+from millwheel.client.injector.unkeyed import UnkeyedHead
+from millwheel.model.core_protocol import Tick
+from millwheel.rpc.v1.delivery_pb2 import DeliveryOutcome
 from millwheel.sdk.errors import UsageError
 
-__all__ = ["Columns", "Connect", "Disconnect", "Instruction", "Limits", "SendBatch", "within"]
+__all__ = [
+    "Columns",
+    "Connect",
+    "ConnectionLost",
+    "ConnectionOpened",
+    "DeliveryAnswered",
+    "Disconnect",
+    "EndDeclared",
+    "IdleDeclared",
+    "IdleEnded",
+    "InjectorEffect",
+    "InjectorEvent",
+    "KeysFound",
+    "Limits",
+    "ProcessSuperseded",
+    "PublicationStarted",
+    "PublishWatermark",
+    "RoutingArrived",
+    "SendBatch",
+    "SessionFailed",
+    "Tick",
+    "WatermarkDeclared",
+    "WatermarkReached",
+    "WatermarksBroadcast",
+    "within",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,9 +69,15 @@ class Limits:
                 raise UsageError(f"injector limit {name} must be positive, not {getattr(self, name)}")
 
 
+# Events.
+
+
 @dataclass(slots=True)
 class Columns:
     """Records to send, as columns of equal length.
+
+    The driver first checks that there is room for them (:meth:`InjectorCore.room`, :meth:`InjectorCore.throttled`).
+    The core raises UsageError or InjectorError for records that it does not accept. It is then as it was before.
 
     Record i has the timestamp ``timestamps[i]`` in microseconds and the id ``ids[i]``, which is unique in ``scope``.
     Its key at the consumer with incarnation c is ``keys[c][i]``. A column of keys may end early: ``unkeyed[c]`` then
@@ -52,6 +89,129 @@ class Columns:
     scope: IdScope
     ids: Sequence[int] | Sequence[bytes]
     unkeyed: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class KeysFound:
+    """The first records of ``head`` have these keys. ``why``: why the record after those has none.
+
+    No effect if the records of ``head`` do not wait any more.
+    """
+
+    head: UnkeyedHead
+    keys: Sequence[bytes]
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class RoutingArrived:
+    """The stream's routing. A routing that is older than the current one is ignored."""
+
+    routing: StreamRouting
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectionOpened:
+    """A Deliver stream to ``address`` is open."""
+
+    address: str
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectionLost:
+    """The stream to ``address`` broke. Un-ACKed batches are sent again after it reconnects."""
+
+    address: str
+
+
+@dataclass(frozen=True, slots=True)
+class DeliveryAnswered:
+    """A receiver's answer to delivery attempts. An answer to an unknown attempt is ignored."""
+
+    tokens: Sequence[int]
+    outcome: DeliveryOutcome.ValueType
+    indexes: Sequence[int] = ()
+    message: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessSuperseded:
+    """The authority or the master reports that a newer process has this name. The core stops."""
+
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class SessionFailed:
+    """The driver cannot continue. The core stops."""
+
+    error: InjectorError
+
+
+@dataclass(frozen=True, slots=True)
+class WatermarksBroadcast:
+    """Broadcast low watermarks, by computation, in microseconds."""
+
+    values: Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class PublicationStarted:
+    """The process takes part in the low watermark from ``watermark`` on. Nothing was sent before."""
+
+    watermark: int
+
+
+@dataclass(frozen=True, slots=True)
+class WatermarkDeclared:
+    """The user promises that no later record is older than ``watermark``. A lower value than before is ignored."""
+
+    watermark: int
+
+
+@dataclass(frozen=True, slots=True)
+class IdleDeclared:
+    """The user has nothing to send for now."""
+
+
+@dataclass(frozen=True, slots=True)
+class IdleEnded:
+    """The process takes part in the low watermark again. Nothing is sent before ``WatermarkReached``."""
+
+
+@dataclass(frozen=True, slots=True)
+class WatermarkReached:
+    """The authority has journaled that the process takes part. Records older than ``watermark`` are late."""
+
+    watermark: int
+
+
+@dataclass(frozen=True, slots=True)
+class EndDeclared:
+    """The user declares that no record follows."""
+
+
+InjectorEvent = (
+    Columns
+    | KeysFound
+    | RoutingArrived
+    | ConnectionOpened
+    | ConnectionLost
+    | DeliveryAnswered
+    | ProcessSuperseded
+    | SessionFailed
+    | WatermarksBroadcast
+    | PublicationStarted
+    | WatermarkDeclared
+    | IdleDeclared
+    | IdleEnded
+    | WatermarkReached
+    | EndDeclared
+    | Tick
+)
+
+
+# Effects.
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +246,14 @@ class SendBatch:
     unacked: Sequence[int] = ()
 
 
-Instruction = Connect | Disconnect | SendBatch
+@dataclass(frozen=True, slots=True)
+class PublishWatermark:
+    """Report this watermark to the authority. It differs from the last one."""
+
+    published: Published
+
+
+InjectorEffect = Connect | Disconnect | SendBatch | PublishWatermark
 
 
 def within(data: list[bytes], most: int) -> list[bytes]:

@@ -7,7 +7,7 @@ from typing import Any
 
 from millwheel.client.injector.ids import IdScope
 from millwheel.client.injector.lanes import Flight, InjectedBatch, Lane
-from millwheel.client.injector.messages import Instruction, Limits, SendBatch
+from millwheel.client.injector.messages import InjectorEffect, Limits, SendBatch
 from millwheel.client.injector.publication import Publication
 from millwheel.client.injector.routing import Route
 from millwheel.model.backoff import Backoff
@@ -195,7 +195,7 @@ class OutboundBatches:
         batch.lane.queue[batch] = None
         self._busy[batch.lane] = None
 
-    def pump(self, lane: Lane, now: int, out: list[Instruction]) -> int | None:
+    def pump(self, lane: Lane, now: int, out: list[InjectorEffect]) -> int | None:
         """Send the batches that may be sent now.
 
         Returns:
@@ -222,7 +222,7 @@ class OutboundBatches:
         return alarm
 
     def _pump_filling(
-        self, lane: Lane, tokens: dict[int, None], now: int, out: list[Instruction], alarm: int | None
+        self, lane: Lane, tokens: dict[int, None], now: int, out: list[InjectorEffect], alarm: int | None
     ) -> int | None:
         """Send the batch that is being filled, unless a sealed batch has to go first.
 
@@ -257,7 +257,7 @@ class OutboundBatches:
         return None
 
     def _send(
-        self, lane: Lane, batch: InjectedBatch, tokens: dict[int, None], now: int, out: list[Instruction]
+        self, lane: Lane, batch: InjectedBatch, tokens: dict[int, None], now: int, out: list[InjectorEffect]
     ) -> None:
         del lane.queue[batch]
         indexes = batch.take_unsent()

@@ -1,6 +1,6 @@
 """The inside of an open injector: its core with connections, clock and waits around it (section 5.2).
 
-The session decides nothing. It passes events to the core, and performs the core's instructions.
+The session decides nothing. It passes events to the core, and performs the core's effects.
 """
 
 from __future__ import annotations
@@ -16,7 +16,31 @@ from millwheel.client.control import ControlClient
 from millwheel.client.injector.core import InjectorCore
 from millwheel.client.injector.errors import InjectorClosedError, InjectorError, InjectorSupersededError
 from millwheel.client.injector.looks import SharedLooks
-from millwheel.client.injector.messages import Columns, Connect, Disconnect, Instruction, Limits, SendBatch
+from millwheel.client.injector.messages import (
+    Columns,
+    Connect,
+    ConnectionLost,
+    ConnectionOpened,
+    DeliveryAnswered,
+    Disconnect,
+    EndDeclared,
+    IdleDeclared,
+    IdleEnded,
+    InjectorEffect,
+    InjectorEvent,
+    KeysFound,
+    Limits,
+    ProcessSuperseded,
+    PublicationStarted,
+    PublishWatermark,
+    RoutingArrived,
+    SendBatch,
+    SessionFailed,
+    Tick,
+    WatermarkDeclared,
+    WatermarkReached,
+    WatermarksBroadcast,
+)
 from millwheel.client.injector.routing import StreamRouting, routing_from_wire
 from millwheel.client.injector.unkeyed import UnkeyedHead
 from millwheel.client.injector.watermark_reporter import WatermarkReporter
@@ -54,13 +78,20 @@ class InjectorSession:
     """
 
     def __init__(
-        self, address: str, stream: str, process: str, sequencer: int, limits: Limits, patience: float
+        self,
+        address: str,
+        stream: str,
+        process: str,
+        sequencer: int,
+        limits: Limits,
+        patience: float,
+        before_routing: Callable[[], None],
     ) -> None:
+        """``before_routing`` is called before a new routing takes effect."""
         self.core = InjectorCore(stream, process, limits=limits, chance=random.random)
         self.delegate = sequencer != 0
         self.is_open = False
-        self.before_routing: Callable[[], None] = lambda: None
-        """Called before a new routing takes effect."""
+        self._before_routing = before_routing
         self._identity = SenderIdentity(stream, process, sequencer, watched=not self.delegate)
         self._patience = patience
         self._control = ControlClient(address, patience=patience)
@@ -134,8 +165,7 @@ class InjectorSession:
         finally:
             looking.cancel()
             await asyncio.gather(looking, return_exceptions=True)
-        self.core.publication.start(max(reached, opened.watermark_us))
-        self.publish()
+        self._step(PublicationStarted(max(reached, opened.watermark_us)))
 
     async def _look_for_authority(self) -> None:
         """Update the authority's address until cancelled.
@@ -176,11 +206,23 @@ class InjectorSession:
 
     def add(self, columns: Columns) -> None:
         """Pass records to the core."""
-        self._perform(self.core.add(columns, self._now()))
+        self._step(columns)
 
     def keyed(self, head: UnkeyedHead, keys: Sequence[bytes], why: str) -> None:
         """Pass the keys of waiting records to the core."""
-        self._perform(self.core.keyed(head, keys, why, self._now()))
+        self._step(KeysFound(head, keys, why))
+
+    def declare(self, watermark: int) -> None:
+        """Pass the user's promise to the core."""
+        self._step(WatermarkDeclared(watermark))
+
+    def idle(self) -> None:
+        """Tell the core that there is nothing to send for now."""
+        self._step(IdleDeclared())
+
+    def finish(self) -> None:
+        """Tell the core that no record follows."""
+        self._step(EndDeclared())
 
     @property
     def asleep(self) -> bool:
@@ -224,15 +266,14 @@ class InjectorSession:
         async with self._waking:
             if not self.core.publication.idling:
                 return
-            self.core.publication.wake()
+            self._step(IdleEnded())
             try:
                 reached = await self.settle()
             except BaseException:
                 # Failed or cancelled. The authority may not count this process, so it must stay idle.
-                self.core.publication.idle()
-                self.publish()
+                self._step(IdleDeclared())
                 raise
-            self.core.publication.raise_to(reached)
+            self._step(WatermarkReached(reached))
 
     async def hook_failures(self, topology: str, computation: str) -> list[str]:
         """Failures of a consumer's hooks that keep delivered records from being ACKed, as sentences."""
@@ -242,11 +283,6 @@ class InjectorSession:
     def unreachable(self) -> str:
         """Why the cluster cannot be reached, and since when. Empty if it can be reached."""
         return self._control.unreachable()
-
-    def publish(self) -> None:
-        """Report the current watermark, if it has changed."""
-        if self._seed is not None:
-            self._seed.report(self.core.published())
 
     async def settle(self) -> int:
         """Wait until the authority has journaled the published watermark. Returns the value in the authority's journal.
@@ -263,7 +299,7 @@ class InjectorSession:
             raise core.failed
         try:
             with self._notices(lambda: "the low watermark authority to confirm its watermark"):
-                return await self._seed.settle(core.published(), self._patience)
+                return await self._seed.settle(core.published, self._patience)
         except AcceptRefusedError as error:
             raise InjectorSupersededError(core.stream, core.process, error.message) from error
         except (TimeoutError, RequestError) as error:
@@ -316,12 +352,12 @@ class InjectorSession:
     def connected(self, address: str) -> None:
         """A connection is open."""
         self._connected.add(address)
-        self._perform(self.core.connected(address, self._now()))
+        self._step(ConnectionOpened(address))
 
     def disconnected(self, address: str) -> None:
         """A connection broke."""
         self._connected.discard(address)
-        self.core.disconnected(address)
+        self._step(ConnectionLost(address))
 
     def broke(self, address: str, error: Exception) -> bool:
         """A connection failed in a way that a reconnect does not repair. The session fails."""
@@ -330,18 +366,13 @@ class InjectorSession:
 
     def answered(self, response: wire.DeliverResponse) -> None:
         """A worker answered one or more deliveries."""
-        instructions: list[Instruction] = []
-        for token in answered_tokens(response):
-            instructions += self.core.answered(token, response.outcome, response.indexes, response.message, self._now())
-        self._perform(instructions)
+        self._step(DeliveryAnswered(answered_tokens(response), response.outcome, response.indexes, response.message))
 
     def _superseded(self, why: str) -> None:
-        self.core.superseded(why)
-        self._changed()
+        self._step(ProcessSuperseded(why))
 
     def _observed(self, watermarks: Mapping[str, int]) -> None:
-        self.core.observed(watermarks)
-        self._changed()
+        self._step(WatermarksBroadcast(watermarks))
 
     async def _route(self) -> None:
         """Follow the stream's routing, even if masters do not answer for long. A master's refusal ends the session."""
@@ -387,20 +418,30 @@ class InjectorSession:
     def _take_routing(self, routing: StreamRouting, response: control.WatchRoutingResponse) -> None:
         if self._places is not None:
             self._places.learn(response)
-        self.before_routing()
-        self._perform(self.core.routed(routing, self._now()))
+        self._before_routing()
+        self._step(RoutingArrived(routing))
         if self._seed is not None and routing.allowed_skew:
             self._seed.follow(name for name, consumer in routing.consumers.items() if not consumer.log)
 
     def _fail(self, error: InjectorError) -> None:
-        self.core.failed = self.core.failed or error
-        self._changed()
+        self._step(SessionFailed(error))
 
-    def _perform(self, instructions: Sequence[Instruction]) -> None:
+    def _step(self, event: InjectorEvent) -> None:
+        """Pass an event to the core, and perform its effects."""
+        self._perform(self.core.step(event, self._now()))
+
+    def _perform(self, effects: Sequence[InjectorEffect]) -> None:
         if not self.is_open:
-            return  # a connection opened or received an answer while the session was closing
-        for instruction in instructions:
-            match instruction:
+            # A connection opened or received an answer while the session was closing.
+            self._changed()
+            return
+        for effect in effects:
+            match effect:
+                case SendBatch():
+                    self._links[effect.address].send(effect)
+                case PublishWatermark():
+                    if self._seed is not None:
+                        self._seed.report(effect.published)
                 case Connect(address):
                     self._links[address] = DeliveryConnection(address, self._identity.request, self)
                 case Disconnect(address):
@@ -408,18 +449,15 @@ class InjectorSession:
                     task = asyncio.create_task(self._links.pop(address).close())
                     self._closing.add(task)
                     task.add_done_callback(self._closing.discard)
-                case SendBatch():
-                    self._links[instruction.address].send(instruction)
                 case _:
-                    assert_never(instruction)
-        self.publish()
+                    assert_never(effect)
         self._arm()
         self._changed()
 
     # Time and waits.
 
     def _arm(self) -> None:
-        at = self.core.next_alarm()
+        at = self.core.next_deadline()
         if at == self._timer_at or not self.is_open:
             return
         if self._timer is not None:
@@ -429,7 +467,7 @@ class InjectorSession:
 
     def _tick(self) -> None:
         self._timer_at = None
-        self._perform(self.core.tick(self._now()))
+        self._step(Tick())
 
     def _now(self) -> int:
         # One more microsecond than the truncated value, so that a timer that fires sees its time as past.

@@ -113,8 +113,8 @@ class Injector:
         self._turns = SendTurns()
         """Held during a request to a worker or a master about records, so that later records do not overtake them."""
         self._hasher = IdHasher(stream, self._source)
-        self._session = InjectorSession(address, stream, process, sequencer or 0, settings.limits, settings.patience)
-        self._session.before_routing = self._drain
+        limits, patience = settings.limits, settings.patience
+        self._session = InjectorSession(address, stream, process, sequencer or 0, limits, patience, self._drain)
         self._monitor = StallMonitor(self._session, settings.explain)
         self._retries = KeyRetries(self._session, self._keying, self._monitor.named)
         self._buffer = SendBuffer()
@@ -497,8 +497,7 @@ class Injector:
         if self._session.asleep:
             await self._session.wake()
         self._drain()
-        self._session.core.publication.declare(watermark)
-        self._session.publish()
+        self._session.declare(watermark)
 
     async def idle(self) -> None:
         """Declare that there is nothing to send for now (G8).
@@ -514,8 +513,7 @@ class Injector:
         self._check_publishes()
         await self.flush()
         self._drain()
-        self._session.core.publication.idle()
-        self._session.publish()
+        self._session.idle()
 
     async def flush(self, timeout: float | None = None) -> None:
         """Wait until every consumer has ACKed every record sent so far. Their effects are then durable.
@@ -567,7 +565,7 @@ class Injector:
         if not self._session.core.publication.finishing:
             self._session.check()
             self._drain()
-            self._session.core.publication.finish()
+            self._session.finish()
         await self.flush(timeout)
         await self._session.settle()
 

@@ -1,0 +1,130 @@
+"""Every driver of a core performs every effect that there is, and takes one that it does not know for an error.
+
+Drivers match effects exhaustively, so mypy finds one that does not know an effect. These tests hold what mypy does not
+see: that a match is there, that an unknown effect is an error at run time, and that a core knows every event.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import textwrap
+from types import SimpleNamespace
+from typing import Any, get_args
+
+import pytest
+
+from millwheel.authority.messages import AuthorityEffect
+from millwheel.authority.shell import AuthorityShell
+from millwheel.client.injector.messages import InjectorEffect
+from millwheel.client.injector.session import InjectorSession
+from millwheel.master.messages import MasterEffect
+from millwheel.master.term import Term
+from millwheel.rpc.failures import FailureCode, RequestError
+from millwheel.store.memory import MemoryStore
+from millwheel.testing.cores import CoreDriver
+from millwheel.testing.store_effects import perform_at_store
+from millwheel.worker.log.messages import EndSubscription, LogEvent
+from millwheel.worker.messages import IntervalEvent
+from millwheel.worker.shell.hook_reports import HookReports
+from millwheel.worker.shell.log_service import LogService
+from tests.authority.shard import Shard
+from tests.injectors import test_core_model
+from tests.interval.solo import Solo
+from tests.interval.test_takeover import Waiting
+from tests.interval.world import Owner, World
+from tests.log.driver import LogDriver
+from tests.master.harness import Master
+from tests.worker.test_host import Rig
+
+NOBODY: Any = None
+
+
+class Unknown:
+    """An effect that a core might be given one day."""
+
+
+UNKNOWN: Any = Unknown()
+
+
+def names_in(function: Any) -> set[str]:
+    """All names and attributes that a function's source mentions."""
+    tree = ast.parse(textwrap.dedent(inspect.getsource(function)))
+    return {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)} | {
+        node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)
+    }
+
+
+def test_an_interval_core_knows_every_event_of_an_interval() -> None:
+    assert Solo(Waiting()).core._handlers.keys() == set(get_args(IntervalEvent))
+
+
+def test_a_log_core_knows_every_event_of_a_log() -> None:
+    assert LogDriver().core._handlers.keys() == set(get_args(LogEvent))
+
+
+@pytest.mark.parametrize(
+    ("performer", "effects"),
+    [
+        (AuthorityShell._perform, AuthorityEffect),
+        (Shard.perform, AuthorityEffect),
+        (Term._perform, MasterEffect),
+        (Master.step, MasterEffect),
+        (InjectorSession._perform, InjectorEffect),
+        (test_core_model.InjectorMachine.perform, InjectorEffect),
+    ],
+)
+def test_a_driver_names_every_effect(performer: Any, effects: Any) -> None:
+    assert {one.__name__ for one in get_args(effects)} <= names_in(performer)
+
+
+def _harness() -> None:
+    CoreDriver(MemoryStore(), 0, NOBODY).perform("j", UNKNOWN)
+
+
+def _interval_model() -> None:
+    World.__new__(World)._perform(Owner("j", NOBODY), UNKNOWN)
+
+
+def _log_driver() -> None:
+    driver = LogDriver()
+    driver.perform([UNKNOWN])
+    driver.settle()
+
+
+@pytest.mark.parametrize(
+    "perform",
+    [
+        lambda: perform_at_store(MemoryStore(), UNKNOWN),
+        lambda: LogService(lambda stream, log: None).perform(UNKNOWN),
+        lambda: HookReports(0.0, lambda scope: None).take(("topology", "computation"), UNKNOWN),
+        lambda: Shard().perform([UNKNOWN]),
+        _harness,
+        _interval_model,
+        _log_driver,
+    ],
+)
+def test_a_driver_refuses_an_effect_that_it_does_not_know(perform: Any) -> None:
+    with pytest.raises(AssertionError, match="Unknown object"):
+        perform()
+
+
+async def test_a_host_gives_its_core_up_for_an_effect_that_it_does_not_know() -> None:
+    rig = Rig()
+    await rig.perform(Unknown())
+    assert rig.host.fault.startswith("internal error: AssertionError: Expected code to be unreachable, but got: <")
+    assert "Unknown object" in rig.host.fault
+
+
+async def test_a_host_without_subscribers_gives_its_core_up_for_an_effect_on_one() -> None:
+    rig = Rig()
+    await rig.perform(EndSubscription(object(), RequestError(FailureCode.UNAVAILABLE, "it ends")))
+    assert rig.host.fault == (
+        "internal error: TypeError: EndSubscription is an effect of a stream log, and this host has no subscribers"
+    )
+
+
+@pytest.mark.parametrize("performer", [AuthorityShell._perform, Term._perform, InjectorSession._perform])
+def test_drivers_of_the_other_cores_refuse_an_effect_that_they_do_not_know(performer: Any) -> None:
+    with pytest.raises(AssertionError, match="Unknown object"):
+        performer(SimpleNamespace(is_open=True), [UNKNOWN])
