@@ -336,6 +336,23 @@ class IntervalCore:
     # The pump: run, fire, commit and report as far as possible.
 
     def _pump(self, out: list[IntervalEffect]) -> None:
+        """Do everything that is possible after an event. The order of the passes is fixed:
+
+        1. Evict cells, once.
+        2. Repeat: advance the input watermark, load spilled timers, run hooks (``_run``), end queued weak commits,
+           commit.
+        3. Ask for spilled timers and rows, pass on what hooks left to do, and report the output watermark, once.
+
+        Why the repetition ends: another round follows only for these reasons, and each uses up what no round adds.
+
+        - A weak commit without lasting effects ended. It had consumed records, and records come by events only.
+        - Rows of spilled timers were loaded. They come by events only.
+        - A commit began. A strong one, or one with timers, needs that nothing is in flight, so each event has one at
+          most. A weak one consumes records.
+        - The open commit has room again, because an append began. Or a request to release the interval was answered.
+        - Several pieces of work of one key were undone (``again``). Each runs alone from then on. If it fails alone,
+          the failure policy decides, and a retry waits for its time.
+        """
         state, runner, commits = self.state, self._runner, self._commits
         if state.cells.bytes_held > state.cells.limit_bytes:
             state.cells.evict(_Busy(runner, state), state.next_timer)
