@@ -83,6 +83,13 @@ class OutboundBatch:
         """The number of un-ACKed records."""
         return len(self.keys) if self.waiting is None else len(self.waiting)
 
+    def without(self, acked: Collection[int]) -> Collection[int]:
+        """The indexes of the un-ACKed records that are not among ``acked``, which are indexes of the batch."""
+        if self.waiting is not None:
+            return self.waiting.difference(acked)
+        count = len(self.keys)
+        return () if len(acked) == count else set(range(count)).difference(acked)
+
     def measure(self) -> None:
         """Compute ``held``. At least one record must be un-ACKed."""
         stamps = self.timestamps
@@ -123,28 +130,30 @@ class UnackedBatches(Generic[BatchT]):
         """Register that the batch had ``before`` bytes until now."""
         self.bytes += batch.bytes - before
 
-    def acknowledge(self, batch: BatchT, acked: Collection[int] | None) -> bool:
-        """Register that the records with the indexes ``acked`` are ACKed; None means all.
+    def acknowledge(self, batch: BatchT, left: Collection[int]) -> bool:
+        """Register that all records are ACKed, except those with the indexes ``left``.
 
-        A record that was ACKed before stays ACKed.
+        A record that was ACKed before stays ACKed. Indexes outside the batch are ignored.
 
         Returns:
             Whether the batch is completely ACKed. The caller then removes it.
         """
-        before = batch.count()
-        if acked is None or (batch.waiting is None and len(acked) == before):
-            left: set[int] = set()
-        else:
-            left = (set(range(before)) if batch.waiting is None else batch.waiting).difference(acked)
-        if len(left) == before:
+        before, waiting = batch.count(), batch.waiting
+        if not left:
+            self.records -= before
+            batch.waiting = set()
+            return True
+        kept = {index for index in left if index < before} if waiting is None else waiting.intersection(left)
+        if len(kept) == before:
             return not before
-        self.records -= before - len(left)
-        batch.waiting = left
-        if left:
-            self.held.remove(batch.held)
-            batch.measure()
-            self.held.add(batch.held)
-        return not left
+        self.records -= before - len(kept)
+        batch.waiting = kept
+        if not kept:
+            return True
+        self.held.remove(batch.held)
+        batch.measure()
+        self.held.add(batch.held)
+        return False
 
 
 class OutboundSending:

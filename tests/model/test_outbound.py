@@ -135,16 +135,19 @@ class UnackedMachine(RuleBasedStateMachine):
         self.batches.append(batch)
         self.records.append(dict(enumerate(stamps)))
 
-    @rule(at=st.integers(0, 9), acked=st.none() | st.sets(st.integers(0, 5)))
-    def acknowledge(self, at: int, acked: set[int] | None) -> None:
+    @rule(at=st.integers(0, 9), answer=st.sets(st.integers(0, 7)), names_acked=st.booleans())
+    def acknowledge(self, at: int, answer: set[int], names_acked: bool) -> None:
+        """``names_acked``: whether the answer names the ACKed records, or those that are left."""
         if not self.batches:
             return
         at %= len(self.batches)
         batch, left = self.batches[at], self.records[at]
-        acked = acked if acked is None else acked & set(range(len(batch.keys)))
-        for index in list(left) if acked is None else acked:
-            left.pop(index, None)
-        assert self.unacked.acknowledge(batch, acked) == (not left)
+        if names_acked:
+            answer &= set(range(len(batch.keys)))
+        for index in list(left):
+            if (index in answer) == names_acked:
+                del left[index]
+        assert self.unacked.acknowledge(batch, batch.without(answer) if names_acked else answer) == (not left)
         assert list(batch.indexes()) == sorted(left)
         assert batch.count() == len(left)
         if not left:

@@ -347,8 +347,7 @@ class Outbox:
             return None
         if batch.flow.answered(token):
             self._eager[batch.flow] = None
-        acked = set(batch.indexes()).difference(remaining) if remaining else None
-        if self.unacked.acknowledge(batch, acked):
+        if self.unacked.acknowledge(batch, remaining):
             self._remove(batch)
         elif not batch.sequence:
             self._note_first(batch)

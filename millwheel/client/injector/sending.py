@@ -319,7 +319,7 @@ class OutboundBatches:
 
     def _settle(self, batch: InjectedBatch, acked: Collection[int]) -> None:
         """Mark records of a batch as ACKed."""
-        if self._unacked.acknowledge(batch, acked):
+        if self._unacked.acknowledge(batch, batch.without(acked)):
             self._forget(batch)
             return
         if batch.unsent and batch.waiting is not None:
