@@ -397,15 +397,19 @@ class Commits:
             as the input watermark, must continue now. No other event may come to trigger that (G8).
         """
         over = False
-        while self._line and self._in_flight is None:
+        while self._line and not self._appends():
             sealed, deadline = self._line[0]
             if sealed.unacked and self.state.elapsed < deadline:
                 break
             self._line.popleft()
             self._line_records -= _records(sealed)
             self._append(sealed, out)
-            over = over or self._in_flight is None
+            over = over or not self._appends()
         return over
+
+    def _appends(self) -> bool:
+        """Whether an append is in flight. The compiler takes an attribute for unchanged in a loop, but not a call."""
+        return self._in_flight is not None
 
 
 class EntryWriter:
