@@ -71,7 +71,7 @@ class InjectorComputation:
 
         A process starts from its own last value. Raises AcceptRefusedError if a larger sequencer owns it, or if it is
         not expected. Idempotent. With ``report_number`` this is only a query and changes nothing. It raises
-        ReportNotHeardError if neither that report nor a later one was received.
+        ReportNotReceivedError if neither that report nor a later one was received.
         """
         if self.expected and process not in self.expected:
             known = ", ".join(sorted(self.expected))

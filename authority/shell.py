@@ -206,7 +206,7 @@ class AuthorityShell:
         reports up to that number are journaled too.
 
         Raises AcceptRefusedError if a larger sequencer is the owner, AuthorityStoppedError if the outcome is unknown.
-        Raises ReportNotHeardError if that report was not received.
+        Raises ReportNotReceivedError if that report was not received.
         """
         try:
             return await self._journaled(

@@ -125,7 +125,7 @@ class WatermarkClient:
 
         Raises:
             AcceptRefusedError: A newer sequencer owns the member.
-            ReportNotHeardError: Report ``report_number`` has not arrived.
+            ReportNotReceivedError: Report ``report_number`` has not arrived.
             RequestError: The result is unknown after ``patience`` seconds. Call again.
         """
         request = pb.AcceptSequencerRequest(

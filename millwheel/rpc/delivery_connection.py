@@ -107,6 +107,7 @@ class DeliveryConnection(Generic[ItemT]):
                 raise_if_cancelled()
                 why = "gRPC has cancelled the call"
             except Exception as error:
+                raise_if_cancelled()  # what the end of a channel raises has replaced the cancellation
                 log.exception("deliveries to %s", self.address)
                 if not self._events.broke(self.address, error):
                     return

@@ -26,7 +26,7 @@ class PeerConnection:
     def __init__(self, address: str, open_channel: Callable[[str], grpc.aio.Channel]) -> None:
         self._outstanding = OutstandingSendings[tuple[LocalChannel, int]]()
         self._next = 1
-        self._connection = DeliveryConnection[tuple[Delivery, int]](address, _encode, self, open_channel)
+        self._connection = DeliveryConnection[wire.DeliverRequest](address, lambda made: made, self, open_channel)
 
     def send(self, delivery: Delivery, channel: LocalChannel) -> None:
         """Queue a batch. ``channel`` receives the answer, or a request to send the batch again."""
@@ -34,8 +34,10 @@ class PeerConnection:
             channel.later(delivery.token, full=True)
             return
         number, self._next = self._next, self._next + 1
+        # Encoded here: a batch that cannot be encoded ends its own interval, not every delivery to the worker.
+        request = encode_delivery(delivery, number)
         self._outstanding.add(number, len(delivery.keys), (channel, delivery.token))
-        self._connection.send((delivery, number))
+        self._connection.send(request)
 
     async def close(self) -> None:
         """End the connection. Unanswered batches are sent again to the present owners of their keys."""
@@ -68,7 +70,3 @@ class PeerConnection:
         """Have unanswered batches sent again, with the same ids and bytes."""
         for channel, token in self._outstanding.clear():
             channel.later(token)
-
-
-def _encode(item: tuple[Delivery, int]) -> wire.DeliverRequest:
-    return encode_delivery(*item)

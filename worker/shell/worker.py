@@ -69,9 +69,7 @@ __all__ = ["Authority", "Worker", "WorkerSettings"]
 log = logging.getLogger("millwheel.worker")
 
 _CATALOG_BACKOFF: Final = Backoff(0.25, 30.0)
-"""Seconds until the catalog is tried again."""
-"""Seconds until the catalog is processed again after a step has failed. The delay doubles each time."""
-
+"""Seconds until the catalog is processed again after a step has failed."""
 
 _SETTLED_AFTER_SECONDS: Final = 90.0
 """Maximum seconds after the opening of an interval until its state of journals retired meanwhile is dropped."""
