@@ -37,16 +37,16 @@ def break_after(server: DevServer, steps: int, kinds: Sequence[type]) -> str:
     """Have the core of the words' interval raise at the ``steps``-th event of these kinds; its journal."""
     journal = next(name for name in server.worker.hosted if name.startswith("count."))
     core: Any = server.worker.hosted[journal].host.core
-    handle, left = core.handle, steps
+    step, left = core.step, steps
 
     def broken(event: Any, now: int) -> Any:
         nonlocal left
         left -= type(event) in kinds
         if left <= 0:
             raise AssertionError("broken on purpose")
-        return handle(event, now)
+        return step(event, now)
 
-    core.handle = broken
+    core.step = broken
     return journal
 
 
@@ -102,7 +102,7 @@ async def test_g8_productions_go_on_when_their_consumer_has_been_away(server: De
         def fail(event: Any, now: int) -> Any:
             raise AssertionError("broken on purpose")
 
-        broken.handle = fail
+        broken.step = fail
         for number in range(1, 50):
             await injector.send(Word("w"), timestamp=number, position=number)
         await injector.flush()
