@@ -14,6 +14,7 @@ from unittest.mock import patch
 
 from millwheel.worker.shell.worker import Worker
 from simulation.blocks import DIVIDED, FAILED, SEEN
+from simulation.blocks.plain import FLAKINESS
 from simulation.calls import channel_of
 from simulation.checks import Checks
 from simulation.clients import Progress, operator, reader, subscriber
@@ -192,6 +193,10 @@ def _limit(world: World, faults: Faults) -> float:
         # may have become several, through chaff and through two paths.
         slow = [node["arguments"][0] / 1000 for node in plan.nodes if node["kind"] == "slow" and node["arguments"]]
         limit += _COPIES * max(slow, default=0.0) * sum(len(reader.inputs) for reader in plan.readers)
+    if plan.tended and any(node["kind"] == "flaky" for node in plan.nodes):
+        # The policy stops the computation at a failure. Its owner first runs the records of a key one by one, so each
+        # life commits few of them, and the tender resumes it up to a second later.
+        limit += _COPIES * FLAKINESS * sum(len(reader.inputs) for reader in plan.readers)
     return limit + _late_timers(world, faults)
 
 

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import random
+from typing import Final
 
 import millwheel as mw
 from simulation.blocks.base import Block, number, numbered, turns
 from simulation.blocks.records import DIVIDED, FAILED, Item, Numbered, Tallied
 
-__all__ = ["Count", "Flaky", "Loop", "Pass", "Poison", "Recount", "Scatter", "Slow", "Tally"]
+__all__ = ["FLAKINESS", "Count", "Flaky", "Loop", "Pass", "Poison", "Recount", "Scatter", "Slow", "Tally"]
+
+
+FLAKINESS: Final = 0.2
+"""The share of its hooks that :class:`Flaky` fails."""
 
 
 class Pass(Block, mw.Computation[Item, int]):
@@ -98,7 +103,7 @@ class Flaky(Block, mw.Computation[Item, int]):
     def process_record(self, ctx: mw.Context[int], record: mw.Record[Item]) -> None:
         """Number the record and forward it, and sometimes fail."""
         number(self, ctx, record)
-        if random.random() < 0.2:
+        if random.random() < FLAKINESS:
             raise ValueError("this went wrong")
 
 
