@@ -41,8 +41,7 @@ from millwheel.worker.messages import (
     StatesFlushed,
     WriteParts,
 )
-from millwheel.worker.shell.host import CoreHost
-from millwheel.worker.shell.runloop import RunQueue, steady_now
+from millwheel.worker.shell.host import CoreHost, RunQueue, steady_now
 
 RECORDS = 1_000_000
 VALUE = b"x" * 100

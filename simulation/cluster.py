@@ -29,9 +29,9 @@ from millwheel.worker.dedup import Dedup
 from millwheel.worker.interval import IntervalSettings as CoreSettings
 from millwheel.worker.log import LogConfig, LogSettings
 from millwheel.worker.messages import SendDelivery, SenderWatermarks
+from millwheel.worker.shell.destinations import CatalogRouting, DeliverySender
 from millwheel.worker.shell.host import CoreHost
-from millwheel.worker.shell.routing import CatalogRouting
-from millwheel.worker.shell.sending import DeliverySender
+from millwheel.worker.shell.hosts import Hosts
 from millwheel.worker.shell.worker import Worker
 from simulation.process import PROCESS, Clock, Process
 from simulation.serving import SimulatedServer
@@ -85,10 +85,14 @@ def tuned(world: World) -> Iterator[None]:
             world.workers[process.name] = self
             await super().start()
 
-        def _tell(self, watermarks: SenderWatermarks) -> None:
+    class Broadcast(Hosts):
+        """Hosts that show checkers what is broadcast to them."""
+
+        def post_to_all(self, watermarks: SenderWatermarks) -> None:
+            """See :class:`Hosts`."""
             for hear in world.broadcasts:
                 hear(watermarks.values)
-            super()._tell(watermarks)
+            super().post_to_all(watermarks)
 
     class Tapped(DeliverySender):
         """A sender that shows checkers what it sends."""
@@ -102,6 +106,7 @@ def tuned(world: World) -> Iterator[None]:
     with (
         patch("millwheel.server.worker.CoreSettings", lambda **_: core),
         patch("millwheel.server.worker.Worker", Known),
+        patch("millwheel.worker.shell.worker.Hosts", Broadcast),
         patch("millwheel.worker.shell.worker.DeliverySender", Tapped),
         patch("millwheel.worker.shell.worker.CatalogRouting", Routed),
         patch("millwheel.worker.shell.building.LogConfig", partial(LogConfig, settings=logs)),

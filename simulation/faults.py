@@ -142,7 +142,7 @@ class Faults:
     def _owner(self, chance: Random) -> str:
         """A running worker that owns intervals; empty if there is none."""
         world = self._world
-        names = [name for name in WORKER_NAMES if name in world.workers and world.workers[name].hosted]
+        names = [name for name in WORKER_NAMES if name in world.workers and world.workers[name].hosts.hosted]
         fit = [name for name in names if world.processes[name].alive and not world.processes[name].paused]
         return chance.choice(fit) if fit else ""
 

@@ -16,7 +16,7 @@ __all__ = ["OwnerChecks", "serving"]
 def serving(world: World) -> Iterator[tuple[str, IntervalCore]]:
     """Serving cores that are the newest owners of their journals in the store, each with its worker's name."""
     for name, worker in world.workers.items():
-        for hosted in worker.hosted.values():
+        for hosted in worker.hosts.hosted.values():
             core = hosted.built.core
             if isinstance(core, IntervalCore) and core.phase is IntervalPhase.SERVING:
                 head = world.store.inner._head(core.state.config.journal)

@@ -175,7 +175,7 @@ def tender(progress: Progress) -> Main:
 def _stopped(world: World) -> list[tuple[str, str]]:
     """The stopped intervals, each with its worker, as their metrics show."""
     alive = [(name, one) for name, one in world.workers.items() if world.processes[name].alive]
-    cores = [(name, journal, hosted.built.core) for name, one in alive for journal, hosted in one.hosted.items()]
+    cores = [(name, journal, hosted.built.core) for name, one in alive for journal, hosted in one.hosts.hosted.items()]
     return [(name, journal) for name, journal, core in cores if isinstance(core, IntervalCore) and core.stopped]
 
 

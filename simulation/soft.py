@@ -50,7 +50,7 @@ def check_soft_state(world: World) -> int:
 
 def _check_holds(world: World, worker: Worker, process: str) -> None:
     """Check that each hold of the output watermark has its owner, also while commits are in flight."""
-    for hosted in worker.hosted.values():
+    for hosted in worker.hosts.hosted.values():
         core = hosted.built.core
         if isinstance(core, IntervalCore):
             try:
@@ -61,7 +61,7 @@ def _check_holds(world: World, worker: Worker, process: str) -> None:
 
 def _at_rest(worker: Worker, store: MemoryStore) -> Iterator[Core]:
     """Serving cores without appends in flight that no newer owner has replaced."""
-    for hosted in worker.hosted.values():
+    for hosted in worker.hosts.hosted.values():
         core = hosted.built.core
         if not isinstance(core, Core) or core.phase not in (IntervalPhase.SERVING, LogPhase.SERVING):
             continue

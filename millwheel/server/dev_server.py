@@ -42,8 +42,8 @@ from millwheel.server.startup import (
     settle_memory,
 )
 from millwheel.worker.interval import IntervalSettings
-from millwheel.worker.shell.authority import AuthorityLink
 from millwheel.worker.shell.metrics import WorkerCollector
+from millwheel.worker.shell.watermarks import AuthorityLink
 from millwheel.worker.shell.worker import Worker, WorkerSettings
 
 __all__ = ["DevServer", "DevSettings", "running"]
@@ -118,7 +118,9 @@ async def running(settings: DevSettings) -> AsyncIterator[DevServer]:
         master = await _start_master(stack, database, server, address, settings, failed)
         worker = await _start_worker(stack, database, server, address, settings, path)
         registry.register(
-            WorkerCollector(worker.tallies, worker.quarantined_places, worker.hooks.running, worker.key_failures.totals)
+            WorkerCollector(
+                worker.tallies, worker.ownership.quarantined_places, worker.hooks.running, worker.key_failures.totals
+            )
         )
         registry.register(MasterCollector(master))
         await add_health(server, _SERVICES)

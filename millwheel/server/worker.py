@@ -19,9 +19,9 @@ from millwheel.rpc.failures import FailureCode, RequestError, authority_is_away
 from millwheel.server.daemon import Daemon, Role
 from millwheel.server.startup import retried
 from millwheel.worker.interval import IntervalSettings as CoreSettings
-from millwheel.worker.shell.authority import AuthorityLink
 from millwheel.worker.shell.follower import read_topologies
 from millwheel.worker.shell.metrics import WorkerCollector
+from millwheel.worker.shell.watermarks import AuthorityLink
 from millwheel.worker.shell.worker import Worker, WorkerSettings
 
 __all__ = ["WORKER", "worker_name"]
@@ -69,7 +69,9 @@ async def _worker(daemon: Daemon) -> AsyncIterator[None]:
     places.catalog = worker.catalog
     worker.add_services(daemon.server)
     daemon.registry.register(
-        WorkerCollector(worker.tallies, worker.quarantined_places, worker.hooks.running, worker.key_failures.totals)
+        WorkerCollector(
+            worker.tallies, worker.ownership.quarantined_places, worker.hooks.running, worker.key_failures.totals
+        )
     )
     try:
         await retried("reading the topologies", lambda: read_topologies(coordinator))

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from millwheel.model.outbound import OutboundSending
+from millwheel.worker.shell.calls import HostCalls
 from millwheel.worker.shell.delivery_service import _StreamChannel
 from millwheel.worker.shell.host import CoreHost
+from millwheel.worker.shell.hosts import Hosts
 from millwheel.worker.shell.opening import Opener
 from millwheel.worker.shell.peers import PeerConnection
-from millwheel.worker.shell.registration import Registration
-from millwheel.worker.shell.worker import Worker
+from millwheel.worker.shell.registration import Assignments, Registration
 from simulation.mutations.base import rewriting
 
 __all__: list[str] = []
@@ -54,7 +55,7 @@ rewriting(
     "G3",
     "what was posted before an interval was let go is not done after",
     CoreHost._handle,
-    "if self._closed:\n        return\n    began",
+    "if self.closed:\n        return\n    began",
     "if False:\n        return\n    began",
     seeds=0,
     test="tests/worker/test_host.py::test_g1_every_delivery_is_answered_when_the_host_closes",
@@ -74,7 +75,7 @@ rewriting(
     "own-parts-deleted",
     "G12",
     "an owner deletes parts of earlier owners alone",
-    CoreHost._delete_leftovers,
+    HostCalls._delete_leftovers,
     "part.sequencer < sequencer",
     "part.sequencer <= sequencer",
 )
@@ -83,7 +84,7 @@ rewriting(
     "named-leftovers-deleted",
     "G12",
     "parts of earlier owners that the head names stay",
-    CoreHost._delete_leftovers,
+    HostCalls._delete_leftovers,
     "older.difference((await store.read_head(journal)).parts)",
     "older",
     seeds=0,
@@ -95,9 +96,9 @@ rewriting(
     "parts-reported-first",
     "G12",
     "a base is named when its parts are written",
-    CoreHost._write_parts,
+    HostCalls._write_parts,
     "    for part, blob",
-    "    self.post(PartsWritten(write.number))\n    for part, blob",
+    "    self._host.post(PartsWritten(write.number))\n    for part, blob",
     seeds=0,
     test="tests/worker/test_host.py::test_g12_a_write_is_reported_when_the_store_has_acknowledged_it_6_1_2",
     why="seeds were not tried: the test shows it by itself, in seconds",
@@ -107,9 +108,9 @@ rewriting(
     "rows-reported-first",
     "G12",
     "rows are taken for written when the store has acknowledged them",
-    CoreHost._flush,
-    "    await self._until_certain(",
-    "    self.post(StatesFlushed(flush.number))\n    await self._until_certain(",
+    HostCalls._flush,
+    "    await self._host.until_certain(",
+    "    self._host.post(StatesFlushed(flush.number))\n    await self._host.until_certain(",
     seeds=0,
     test="tests/worker/test_host.py::test_g12_a_write_is_reported_when_the_store_has_acknowledged_it_6_1_2",
     why="seeds were not tried: the test shows it by itself, in seconds",
@@ -119,9 +120,9 @@ rewriting(
     "copies-reported-first",
     "G11",
     "copied segments are named when they are written",
-    CoreHost._copy_parts,
+    HostCalls._copy_parts,
     "    for journal, part, copy",
-    "    self.post(PartsWritten(effect.number))\n    for journal, part, copy",
+    "    self._host.post(PartsWritten(effect.number))\n    for journal, part, copy",
     seeds=0,
     test="tests/worker/test_host.py::test_g12_a_write_is_reported_when_the_store_has_acknowledged_it_6_1_2",
     why="seeds were not tried: the test shows it by itself, in seconds",
@@ -191,7 +192,7 @@ rewriting(
     "namesakes-run",
     "G3",
     "a worker runs nothing that is assigned to another of its name",
-    Worker._owned,
+    Assignments.owned,
     "[] if self._duplicate_id() else ",
     "",
     seeds=0,
@@ -203,7 +204,7 @@ rewriting(
     "refused-for-successors",
     "G3",
     "a refused report ends the owner with that very sequencer",
-    Worker._report_refused,
+    Hosts._report_refused,
     "same and hosted.sequencer == sequencer",
     "same",
     seeds=0,

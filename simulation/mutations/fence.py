@@ -88,7 +88,7 @@ def refusal_taken_for_success() -> None:
 
     async def append(self: CoreHost, effect: AppendEntry) -> None:
         with suppress(SequencerRefusedError):
-            await self._until_certain(lambda: self._store.append(effect.journal, effect.append))
+            await self.until_certain(lambda: self._store.append(effect.journal, effect.append))
         self.post(Appended(effect.append.commit))
 
     replace(CoreHost, "_append", lambda _: append)

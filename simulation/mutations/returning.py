@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from millwheel.client.log_link import LogLink
 from millwheel.master.plans import Planner
-from millwheel.worker.shell.worker import Worker
+from millwheel.worker.shell.hosts import Hosts
 from simulation.mutations.base import mutation, replace, rewriting
 
 __all__: list[str] = []
@@ -40,7 +40,7 @@ rewriting(
     "former-log-found",
     "G7",
     "a worker takes no former log of a stream for the one that is asked for",
-    Worker._find_log,
+    Hosts.find_log,
     ' if incarnation in ("", one.owned.incarnation)',
     "",
     seeds=0,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from millwheel.master.plans import Planner
 from millwheel.sdk import migration
-from millwheel.worker.shell.routing import CatalogRouting
+from millwheel.worker.shell.destinations import CatalogRouting
 from simulation.mutations.base import mutation, replace, rewrite, rewriting
 
 __all__: list[str] = []

@@ -54,7 +54,7 @@ async def made_database(place: Path) -> None:
             for number in range(70):
                 await injector.send(Word(f"w{number % 9}"), timestamp=number + 1, position=number)
                 await injector.flush()
-        for hosted in list(server.worker.hosted.values()):
+        for hosted in list(server.worker.hosts.hosted.values()):
             if not hosted.built.log_of:
                 await hosted.host.prepare_release()
         await target.still_serves()

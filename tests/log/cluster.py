@@ -23,9 +23,8 @@ from millwheel.store.memory import MemoryStore
 from millwheel.worker.dedup import PositionIds, Sender
 from millwheel.worker.log import LogConfig, LogCore, LogSettings
 from millwheel.worker.messages import AcceptSequencer, Delivery, Report, SendDelivery, SenderWatermarks
-from millwheel.worker.shell.host import CoreHost
+from millwheel.worker.shell.host import CoreHost, RunQueue, steady_now
 from millwheel.worker.shell.log_service import LogService
-from millwheel.worker.shell.runloop import RunQueue, steady_now
 
 __all__ = ["Cluster", "cluster_of"]
 

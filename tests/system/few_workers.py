@@ -24,7 +24,7 @@ from millwheel.rpc.v1.common_pb2 import Endpoint
 from millwheel.rpc.v1.watermark_pb2_grpc import add_WatermarkServiceServicer_to_server
 from millwheel.server.startup import cancel, draw_sequencer, ensure_journal
 from millwheel.worker.interval import IntervalSettings
-from millwheel.worker.shell.authority import AuthorityLink
+from millwheel.worker.shell.watermarks import AuthorityLink
 from millwheel.worker.shell.worker import Worker, WorkerSettings
 
 __all__ = ["FewWorkers", "few_workers"]

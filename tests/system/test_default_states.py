@@ -23,7 +23,7 @@ QUERIES = 200
 
 def _counter(cluster: FewWorkers) -> IntervalCore:
     (worker,) = cluster.workers
-    cores: list[Any] = [one.built.core for one in worker.hosted.values()]
+    cores: list[Any] = [one.built.core for one in worker.hosts.hosted.values()]
     (core,) = [one for one in cores if isinstance(one, IntervalCore)]
     return core
 

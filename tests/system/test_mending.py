@@ -35,8 +35,8 @@ async def server(tmp_path: Path) -> AsyncIterator[DevServer]:
 
 def break_after(server: DevServer, steps: int, kinds: Sequence[type]) -> str:
     """Have the core of the words' interval raise at the ``steps``-th event of these kinds; its journal."""
-    journal = next(name for name in server.worker.hosted if name.startswith("count."))
-    core: Any = server.worker.hosted[journal].host.core
+    journal = next(name for name in server.worker.hosts.hosted if name.startswith("count."))
+    core: Any = server.worker.hosts.hosted[journal].host.core
     step, left = core.step, steps
 
     def broken(event: Any, now: int) -> Any:
@@ -54,7 +54,7 @@ async def taken_up(server: DevServer, prefix: str, above: int = 0) -> None:
     """Wait until an interval whose journal begins with ``prefix`` runs here under a sequencer above ``above``."""
     async with asyncio.timeout(patience(15)):
         while True:
-            hosted = (one for name, one in server.worker.hosted.items() if name.startswith(prefix))
+            hosted = (one for name, one in server.worker.hosts.hosted.items() if name.startswith(prefix))
             if any(one.sequencer > above for one in hosted):
                 return
             await asyncio.sleep(0.02)
@@ -73,7 +73,7 @@ async def test_g1_an_interval_with_an_internal_error_comes_back_and_loses_nothin
         await injector.send(Word("w"), timestamp=0, position=0)
         await injector.flush()
         journal = break_after(server, 5, kinds)
-        before = server.worker.hosted[journal].sequencer
+        before = server.worker.hosts.hosted[journal].sequencer
         for number in range(1, 200):
             await injector.send(Word("w"), timestamp=number, position=number)
             await asyncio.sleep(0.001)
@@ -89,15 +89,15 @@ async def test_g1_an_interval_with_an_internal_error_comes_back_and_loses_nothin
 async def test_g8_productions_go_on_when_their_consumer_has_been_away(server: DevServer) -> None:
     """The log's interval breaks: its senders, in this process, hear of it and send again to its successor."""
     seen: list[Seen] = []
-    log = next(name for name, hosted in server.worker.hosted.items() if hosted.built.log_of == "seen")
-    before = server.worker.hosted[log].sequencer
+    log = next(name for name, hosted in server.worker.hosts.hosted.items() if hosted.built.log_of == "seen")
+    before = server.worker.hosts.hosted[log].sequencer
     async with (
         asyncio.timeout(patience(40)),
         Injector(server.address, "spoken", process="p", topology=program.words) as injector,
     ):
         await injector.send(Word("w"), timestamp=0, position=0)
         await injector.flush()
-        broken: Any = server.worker.hosted[log].host.core
+        broken: Any = server.worker.hosts.hosted[log].host.core
 
         def fail(event: Any, now: int) -> Any:
             raise AssertionError("broken on purpose")

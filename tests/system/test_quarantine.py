@@ -129,7 +129,7 @@ def database(tmp_path_factory: pytest.TempPathFactory) -> Path:
                 assert await speak(server, name, 0, "a", "b")
                 await read(server, name, 2)
                 await speak_slowly(server, name)
-            for hosted in list(server.worker.hosted.values()):
+            for hosted in list(server.worker.hosts.hosted.values()):
                 if not hosted.built.log_of:
                     await hosted.host.prepare_release()
 
@@ -195,7 +195,7 @@ async def test_g1_a_damaged_row_holds_its_key_alone_until_it_is_restored_6_1(
 
 
 def figures(server: DevServer) -> list[tuple[str, float]]:
-    collector = WorkerCollector(server.worker.tallies, server.worker.quarantined_places)
+    collector = WorkerCollector(server.worker.tallies, server.worker.ownership.quarantined_places)
     return [
         (metric.name, sample.value)
         for metric in collector.collect()
@@ -270,7 +270,7 @@ async def test_g1_a_damaged_topology_is_named_and_nothing_of_it_is_dropped_7_1(p
             with pytest.raises(RequestError, match="topologies/words is damaged") as refused:
                 await client.get_topology("words")
             assert refused.value.code is FailureCode.DATA_LOSS
-        assert server.worker.hosted == {}, "who reads what is not known: nothing is begun"
+        assert server.worker.hosts.hosted == {}, "who reads what is not known: nothing is begun"
     with Stored(path) as stored:
         stored.put(place, whole)
     async with running(DevSettings(path, port=0)) as server:

@@ -11,9 +11,8 @@ import pytest
 from millwheel.model.backoff import Backoff
 from millwheel.rpc.v1.delivery_pb2 import DeliveryOutcome
 from millwheel.worker.messages import Acknowledged, Deposed, GiveUp, Halted, Refused, Resend
-from millwheel.worker.shell.channels import LocalChannel
-from millwheel.worker.shell.host import CoreHost
-from millwheel.worker.shell.runloop import RunQueue
+from millwheel.worker.shell.destinations import LocalChannel
+from millwheel.worker.shell.host import CoreHost, RunQueue
 from tests.worker.doubles import FlakyStore, ScriptedCore, World, until
 
 ACKED = DeliveryOutcome.DELIVERY_OUTCOME_ACKED
@@ -44,7 +43,7 @@ async def test_acks_come_at_once_and_name_what_is_left() -> None:
 async def test_refusals_are_sent_again_together_and_less_and_less_often(monkeypatch: pytest.MonkeyPatch) -> None:
     core, channel, _ = sender()
     loop, delays = asyncio.get_running_loop(), list[float]()
-    monkeypatch.setattr("millwheel.worker.shell.channels.random.random", lambda: 1.0)
+    monkeypatch.setattr("millwheel.worker.shell.destinations.random.random", lambda: 1.0)
 
     def call_later(delay: float, call: Callable[[], None]) -> asyncio.TimerHandle:
         delays.append(delay)
@@ -123,7 +122,7 @@ async def test_g13_refusals_that_go_on_are_reported_with_their_reason_and_not_ea
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A log over its cap names the cursor that keeps it full: nobody got to read that."""
-    monkeypatch.setattr("millwheel.worker.shell.channels._BACKOFF", Backoff(0.02, 0.04))
+    monkeypatch.setattr("millwheel.worker.shell.destinations._BACKOFF", Backoff(0.02, 0.04))
     core, channel, _ = sender()
     for round_number in range(6):
         channel.reply(7, FULL, [0], "the slowest cursor is 'c'")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from typing import Any
 
 from millwheel.rpc.channel import open_channel
@@ -13,11 +14,10 @@ from millwheel.rpc.server import bind, create_server
 from millwheel.rpc.v1 import delivery_pb2 as wire
 from millwheel.rpc.v1 import delivery_pb2_grpc
 from millwheel.worker.messages import Acknowledge, Acknowledged, Delivery, Resend
-from millwheel.worker.shell.channels import LocalChannel
 from millwheel.worker.shell.delivery_service import DeliveryService
-from millwheel.worker.shell.host import CoreHost
+from millwheel.worker.shell.destinations import LocalChannel
+from millwheel.worker.shell.host import CoreHost, RunQueue
 from millwheel.worker.shell.peers import PeerConnection
-from millwheel.worker.shell.runloop import RunQueue
 from tests.patience import patience
 from tests.worker.doubles import FlakyStore, ScriptedCore, World, delivery, until
 
@@ -39,11 +39,20 @@ async def unprepared(request: wire.PrepareRecordsRequest) -> wire.PrepareRecords
     raise AssertionError(request)
 
 
+@dataclass
+class Here:
+    """An interval that runs here."""
+
+    host: CoreHost
+
+
 @asynccontextmanager
 async def serving(hosts: dict[str, CoreHost], port: int = 0) -> AsyncIterator[str]:
     """A worker's delivery service."""
     server = create_server()
-    delivery_pb2_grpc.add_DeliveryServiceServicer_to_server(DeliveryService(hosts.get, unprepared), server)
+    delivery_pb2_grpc.add_DeliveryServiceServicer_to_server(
+        DeliveryService({name: Here(host) for name, host in hosts.items()}, unprepared), server
+    )
     address = bind(server, port)
     await server.start()
     try:

@@ -11,16 +11,16 @@ async def test_an_empty_stream_finds_no_interval_of_a_computation(tmp_path: Path
     """It found the first that runs here, which broke over the question: anybody could end an interval."""
     made = worker(tmp_path)
     hosted(made, "c.1.j2", 3)
-    assert made._find_log("", "") is None
+    assert made.hosts.find_log("", "") is None
     await made.close()
 
 
 async def test_g7_of_a_stream_that_came_back_the_former_log_is_not_found_for_the_new_one_7_1(tmp_path: Path) -> None:
     made = worker(tmp_path)
     hosted(made, "x.log.1.j2", 3)
-    one = made.hosted["x.log.1.j2"]
+    one = made.hosts.hosted["x.log.1.j2"]
     one.built.log_of = "x"
     assert one.owned.incarnation == "c.1"
-    assert made._find_log("x", "") is made._find_log("x", "c.1") is one.host
-    assert made._find_log("x", "c.7") is None
+    assert made.hosts.find_log("x", "") is made.hosts.find_log("x", "c.1") is one.host
+    assert made.hosts.find_log("x", "c.7") is None
     await made.close()

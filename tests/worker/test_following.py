@@ -17,7 +17,7 @@ from millwheel.model.time import MAX_TIMESTAMP
 from millwheel.rpc.v1 import catalog_pb2 as catalog
 from millwheel.worker.messages import SenderWatermarks
 from millwheel.worker.shell.follower import follow
-from millwheel.worker.shell.watching import SenderWatch, Watermarks
+from millwheel.worker.shell.watermarks import SenderWatch, Watermarks
 from tests.patience import patience
 from tests.worker.doubles import until
 

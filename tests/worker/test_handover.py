@@ -22,9 +22,8 @@ from millwheel.worker.interval.divided import divide, joined
 from millwheel.worker.messages import Deposed, FenceJournal, Opened, Parent, PrepareRelease, ReleasePrepared
 from millwheel.worker.shell import handover
 from millwheel.worker.shell.handover import HandoverService
-from millwheel.worker.shell.host import CoreHost
+from millwheel.worker.shell.host import CoreHost, RunQueue
 from millwheel.worker.shell.opening import Opener, ReadAhead
-from millwheel.worker.shell.runloop import RunQueue
 from tests.interval.stepping import certain
 from tests.patience import patience
 from tests.worker.doubles import ScriptedCore, World, until

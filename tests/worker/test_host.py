@@ -41,8 +41,7 @@ from millwheel.worker.messages import (
     WriteParts,
 )
 from millwheel.worker.shell import host as host_module
-from millwheel.worker.shell.host import CoreHost
-from millwheel.worker.shell.runloop import RunQueue
+from millwheel.worker.shell.host import CoreHost, RunQueue
 from tests.patience import patience
 from tests.worker.doubles import Answers, FlakyStore, ScriptedCore, World, delivery, until
 

@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from millwheel.worker.shell.runloop import RunQueue
+from millwheel.worker.shell.host import RunQueue
 
 
 async def test_calls_run_in_the_order_of_posting_and_never_inside_each_other() -> None:

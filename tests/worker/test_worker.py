@@ -26,12 +26,12 @@ from millwheel.sdk.errors import PackageError, UsageError
 from millwheel.sdk.loading import unload_package
 from millwheel.sdk.package import build_package
 from millwheel.worker.messages import AsyncHook, Deposed, PrepareRelease, ReleasePrepared, Report, SequenceChecked, Tick
-from millwheel.worker.shell import worker as worker_module
+from millwheel.worker.shell import notices
 from millwheel.worker.shell.building import Built
-from millwheel.worker.shell.channels import LocalChannel
+from millwheel.worker.shell.destinations import LocalChannel
 from millwheel.worker.shell.host import CoreHost
 from millwheel.worker.shell.hosted import Hosted
-from millwheel.worker.shell.watching import Watermarks
+from millwheel.worker.shell.watermarks import Watermarks
 from millwheel.worker.shell.worker import Worker, WorkerSettings
 from tests.patience import patience
 from tests.worker.doubles import FlakyStore, ScriptedCore, until
@@ -61,8 +61,9 @@ async def nothing(digest: str) -> bytes:
     raise PackageError("there are no packages here")
 
 
-def worker(directory: Path) -> Worker:
-    return Worker(WorkerSettings("w1", "here:1", directory), FlakyStore(), MemoryCoordinator(), Quiet(), nothing)
+def worker(directory: Path, authority: Quiet | None = None) -> Worker:
+    settings = WorkerSettings("w1", "here:1", directory)
+    return Worker(settings, FlakyStore(), MemoryCoordinator(), authority or Quiet(), nothing)
 
 
 def owned(journal: str, sequencer: int) -> OwnedInterval:
@@ -71,9 +72,9 @@ def owned(journal: str, sequencer: int) -> OwnedInterval:
 
 def hosted(of: Worker, journal: str, sequencer: int) -> ScriptedCore:
     core = ScriptedCore()
-    host = CoreHost(journal, core, of.store, of, of.queue)
+    host = CoreHost(journal, core, FlakyStore(), of.ownership, of.hosts.queue)
     built = Built(core, ())  # type: ignore[arg-type]
-    of.hosted[journal] = Hosted(host, owned(journal, sequencer), built, LocalChannel(host))
+    of.hosts.hosted[journal] = Hosted(host, owned(journal, sequencer), built, LocalChannel(host))
     return core
 
 
@@ -90,14 +91,14 @@ async def test_g8_an_interval_that_is_lost_while_others_are_let_go_of_is_let_go_
             await asyncio.sleep(0.02)
 
     first.react = lambda event: [AsyncHook(1, slow())] if type(event) is Tick else ()
-    one.hosted["c.1.j1"].host.post(Tick())
+    one.hosts.hosted["c.1.j1"].host.post(Tick())
     await asyncio.sleep(0.01)
-    second = one.hosted["c.1.j2"].host
-    dropping = asyncio.create_task(one._drop_all())
+    second = one.hosts.hosted["c.1.j2"].host
+    dropping = asyncio.create_task(one.ownership.drop_all())
     await asyncio.sleep(0)
     second.post(Deposed("a successor holds the journal"))
     await asyncio.wait_for(dropping, patience(5))
-    assert one.hosted == {}
+    assert one.hosts.hosted == {}
 
 
 async def test_7_1_a_worker_whose_lease_has_ended_lets_go_of_all_at_once_although_a_hook_goes_on(
@@ -114,12 +115,12 @@ async def test_7_1_a_worker_whose_lease_has_ended_lets_go_of_all_at_once_althoug
                 await end.wait()
 
     first.react = lambda event: [AsyncHook(1, stubborn())] if type(event) is Tick else ()
-    one.hosted["c.1.j1"].host.post(Tick())
+    one.hosts.hosted["c.1.j1"].host.post(Tick())
     await asyncio.sleep(0.01)
-    dropping = asyncio.create_task(one._drop_all())
+    dropping = asyncio.create_task(one.ownership.drop_all())
     try:
         await asyncio.sleep(0.01)
-        assert one.hosted == {}
+        assert one.hosts.hosted == {}
         assert not dropping.done()
     finally:
         end.set()
@@ -129,13 +130,14 @@ async def test_7_1_a_worker_whose_lease_has_ended_lets_go_of_all_at_once_althoug
 async def test_g4_a_refusal_of_an_earlier_owners_report_does_not_end_its_successor_here_6_2(tmp_path: Path) -> None:
     """An announcement for the former sequencer can be refused when the next owner serves already, in the same process:
     it was deposed, and nobody else had the interval."""
-    one = worker(tmp_path)
+    authority = Quiet()
+    one = worker(tmp_path, authority)
     hosted(one, "c.1.j1", 6)
-    one.authority.on_refused("c.1", ALL_KEYS, 5)
+    authority.on_refused("c.1", ALL_KEYS, 5)
     await asyncio.sleep(0.01)
-    assert "c.1.j1" in one.hosted
-    one.authority.on_refused("c.1", ALL_KEYS, 6)
-    await until(lambda: not one.hosted)
+    assert "c.1.j1" in one.hosts.hosted
+    authority.on_refused("c.1", ALL_KEYS, 6)
+    await until(lambda: not one.hosts.hosted)
 
 
 async def test_g8_an_interval_that_cannot_be_built_does_not_keep_others_waiting(
@@ -150,53 +152,54 @@ async def test_g8_an_interval_that_cannot_be_built_does_not_keep_others_waiting(
         return Built(ScriptedCore(), ())  # type: ignore[arg-type]
 
     monkeypatch.setattr(one.catalog, "owned_by", lambda *_: [owned("c.1.j1", 4), owned("c.1.j2", 5)])
-    monkeypatch.setattr(one._builder, "build", build)
+    monkeypatch.setattr(one.hosts.builder, "build", build)
     for _ in range(3):
         assert not await one._reconcile(), "it is to be tried again"
-    assert list(one.hosted) == ["c.1.j2"]
+    assert list(one.hosts.hosted) == ["c.1.j2"]
     assert "has no computation 'c'" in one._absence("c.1.j1")
     assert caplog.text.count("it cannot be built") == 1
-    await one._drop_all()
+    await one.ownership.drop_all()
 
 
 async def test_g13_journals_that_are_no_more_are_forgotten_after_a_takeover_6_1_1(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What was retired while an interval was being opened stayed in its memory and its base for good."""
-    monkeypatch.setattr(worker_module, "_SETTLED_AFTER_SECONDS", 0.01)
+    monkeypatch.setattr(notices, "_SETTLED_AFTER_SECONDS", 0.01)
     one = worker(tmp_path)
     core = ScriptedCore()
     core.state = SimpleNamespace(dedup=SimpleNamespace(journals=lambda: ["u.1.j1", "u.1.j2"]))  # type: ignore[attr-defined]
     lives = catalog.IntervalMapRecord(intervals=[catalog.IntervalRecord(journal="u.1.j2", sequencer=1)])
-    await one.coordinator.transact((), [Put(chunk_key("u.1", 0), lives.SerializeToString())])
-    monkeypatch.setattr(one._builder, "build", lambda interval: Built(core, ()))  # type: ignore[arg-type]
-    one._start(owned("c.1.j1", 4))
+    await one._follower._coordinator.transact((), [Put(chunk_key("u.1", 0), lives.SerializeToString())])
+    monkeypatch.setattr(one.hosts.builder, "build", lambda interval: Built(core, ()))  # type: ignore[arg-type]
+    started, _ = one.ownership.start([owned("c.1.j1", 4)])
+    one._notices.started(*started)
     await until(lambda: core.of(SequenceChecked))
     assert core.of(SequenceChecked) == [SequenceChecked("u.1.j1", False)]
-    await one._drop_all()
+    await one.ownership.drop_all()
 
 
 async def test_g13_what_removed_computations_had_sent_is_forgotten_7_1(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(worker_module, "_SETTLED_AFTER_SECONDS", 0.01)
+    monkeypatch.setattr(notices, "_SETTLED_AFTER_SECONDS", 0.01)
     one = worker(tmp_path)
     core = hosted(one, "c.1.j1", 4)
     core.state = SimpleNamespace(dedup=SimpleNamespace(journals=lambda: ["u.1.j2"]))  # type: ignore[attr-defined]
     key = chunk_key("u.1", 0)
     lives = catalog.IntervalMapRecord(intervals=[catalog.IntervalRecord(journal="u.1.j2", sequencer=1)])
-    await one.coordinator.transact((), [Put(key, lives.SerializeToString())])
+    await one._follower._coordinator.transact((), [Put(key, lives.SerializeToString())])
     for _ in range(2):
-        one.catalog.load(await one.coordinator.list(""))
-        one._notify_hosts()
+        one.catalog.load(await one._follower._coordinator.list(""))
+        one._notices.notify()
     await asyncio.sleep(0.05)
     assert not core.of(SequenceChecked)
-    await one.coordinator.transact((), [], [key])
-    one.catalog.load(await one.coordinator.list(""))
-    one._notify_hosts()
+    await one._follower._coordinator.transact((), [], [key])
+    one.catalog.load(await one._follower._coordinator.list(""))
+    one._notices.notify()
     await until(lambda: core.of(SequenceChecked))
     assert core.of(SequenceChecked) == [SequenceChecked("u.1.j2", False)]
-    await one._drop_all()
+    await one.ownership.drop_all()
 
 
 async def test_g3_what_was_given_up_with_the_registration_is_not_opened_again_under_its_sequencer_6_2(
@@ -208,14 +211,14 @@ async def test_g3_what_was_given_up_with_the_registration_is_not_opened_again_un
     hosted(one, "c.1.j1", 4)
     given = [owned("c.1.j1", 4)]
     monkeypatch.setattr(one.catalog, "owned_by", lambda *_: given)
-    monkeypatch.setattr(one._builder, "build", lambda interval: Built(ScriptedCore(), ()))  # type: ignore[arg-type]
-    await one._drop_all()
+    monkeypatch.setattr(one.hosts.builder, "build", lambda interval: Built(ScriptedCore(), ()))  # type: ignore[arg-type]
+    await one.ownership.drop_all()
     assert await one._reconcile()
-    assert one.hosted == {}
+    assert one.hosts.hosted == {}
     given[:] = [owned("c.1.j1", 5)]
     assert await one._reconcile()
-    assert list(one.hosted) == ["c.1.j1"]
-    await one._drop_all()
+    assert list(one.hosts.hosted) == ["c.1.j1"]
+    await one.ownership.drop_all()
 
 
 async def test_g3_of_two_processes_of_one_name_one_opens_what_is_assigned_to_it_7_1(
@@ -223,8 +226,8 @@ async def test_g3_of_two_processes_of_one_name_one_opens_what_is_assigned_to_it_
 ) -> None:
     """Both did, under one sequencer. Whose journal it was neither knew for certain, and records went to the other."""
     one = worker(tmp_path)
-    coordinator, key = one.coordinator, worker_key("w1")
-    monkeypatch.setattr(one._builder, "build", lambda interval: Built(ScriptedCore(), ()))  # type: ignore[arg-type]
+    coordinator, key = one._follower._coordinator, worker_key("w1")
+    monkeypatch.setattr(one.hosts.builder, "build", lambda interval: Built(ScriptedCore(), ()))  # type: ignore[arg-type]
     await one.start()
     before = await coordinator.get(key)
     assert before is not None
@@ -237,7 +240,7 @@ async def test_g3_of_two_processes_of_one_name_one_opens_what_is_assigned_to_it_
     await coordinator.transact((), [Put(chunk_key("c.1", 0), chunk.SerializeToString())])
     await until(lambda: "c.1" in one.catalog.tables)
     await asyncio.sleep(0.01)
-    assert one.hosted == {}
+    assert one.hosts.hosted == {}
     assert "this worker owns nothing" in caplog.text
     assert "worker.id" in caplog.text
     await coordinator.transact((), (), [key])
@@ -255,16 +258,16 @@ async def test_g8_what_waits_for_code_begins_when_that_is_there_7_1(tmp_path: Pa
         return made.data
 
     one = Worker(WorkerSettings("w1", "here:1", tmp_path), FlakyStore(), MemoryCoordinator(), Quiet(), fetch)
-    one._failures = 1_000
+    one._follower._failures = 1_000
     code = topology_pb2.CodeReference(digest=made.digest, entry_point=made.entry_point)
     spec = topology_pb2.TopologySpec(name="late", code=code, computations=[topology_pb2.ComputationSpec(name="c")])
     record = catalog.TopologyRecord(spec=spec, state=catalog.TOPOLOGY_STATE_RUNNING)
-    await one.coordinator.transact((), [Put(topology_key("late"), record.SerializeToString())])
+    await one._follower._coordinator.transact((), [Put(topology_key("late"), record.SerializeToString())])
     await one.start()
     try:
-        await until(lambda: one._again is not None)
+        await until(lambda: one._follower._again is not None)
         comes.set()
-        await until(lambda: one._again is None)
+        await until(lambda: one._follower._again is None)
         assert one.programs.has(code)
     finally:
         await one.close()
@@ -281,18 +284,18 @@ async def test_a_worker_that_ends_makes_its_intervals_ready_for_others_first_7_1
     await one.close()
     assert len(ready.of(PrepareRelease)) == len(hangs.of(PrepareRelease)) == 1
     assert 0.2 < asyncio.get_running_loop().time() - began < 3, "one that is never ready is not waited for for ever"
-    assert one.hosted == {}
+    assert one.hosts.hosted == {}
 
 
 async def test_an_interval_that_is_let_go_of_leaves_memory_at_once(tmp_path: Path) -> None:
     one = worker(tmp_path)
     core: Any = hosted(one, "c.1.j1", 4)
     core.part = core
-    one._forget_dead_later(*one.hosted.values())
+    one._notices.forget_dead_later(*one.hosts.hosted.values())
     left = weakref.ref(core)
     del core
-    await one._catch_up()
-    assert one.hosted == {}
+    await one._follower.catch_up()
+    assert one.hosts.hosted == {}
     gc.collect()  # the parts of a core refer to each other
     assert left() is None, "a timer of it is set still"
     await one.close()

@@ -18,9 +18,9 @@ from millwheel.sdk.options import ComputationOptions
 from millwheel.worker.interval import DrainingCore, HookMeter, IntervalConfig, IntervalCore, IntervalSettings
 from millwheel.worker.log import DEFAULT_RETENTION, LogConfig, LogCore, LogRetention
 from millwheel.worker.messages import Parent
+from millwheel.worker.shell.destinations import CatalogRouting
+from millwheel.worker.shell.host import steady_now
 from millwheel.worker.shell.programs import Programs
-from millwheel.worker.shell.routing import CatalogRouting
-from millwheel.worker.shell.runloop import steady_now
 
 __all__ = ["Builder", "Built"]
 

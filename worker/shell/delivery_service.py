@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from typing import Any, Final
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from typing import Any, Final, Protocol
 
 from millwheel.model.outbound import OutstandingSendings, answer_kind
 from millwheel.rpc.deliveries import decode_delivery
@@ -74,16 +74,22 @@ def _whole(outcome: wire.DeliveryOutcome.ValueType, remaining: Sequence[int]) ->
     return outcome == wire.DELIVERY_OUTCOME_ACKED and not remaining
 
 
+class ReceivingInterval(Protocol):
+    """An interval that runs here."""
+
+    host: CoreHost
+
+
 class DeliveryService(DeliveryServiceServicer):
     """Passes batches to hosts. The senders' windows and each interval's admission bound it (G13)."""
 
     def __init__(
         self,
-        find: Callable[[str], CoreHost | None],
+        hosted: Mapping[str, ReceivingInterval],
         prepare: Callable[[wire.PrepareRecordsRequest], Awaitable[wire.PrepareRecordsResponse]],
     ) -> None:
-        """``find``: the host of a journal. ``prepare``: answers ``PrepareRecords``, or raises ``RequestError``."""
-        self._find = find
+        """``hosted``: the intervals here, by journal. ``prepare``: answers ``PrepareRecords``."""
+        self._hosted = hosted
         self._prepare = prepare
 
     async def PrepareRecords(self, request: wire.PrepareRecordsRequest, context: Any) -> wire.PrepareRecordsResponse:
@@ -113,8 +119,8 @@ class DeliveryService(DeliveryServiceServicer):
 
     def _take(self, request: wire.DeliverRequest, channel: _StreamChannel) -> None:
         channel.taken(request.token, len(request.keys))
-        host = self._find(request.journal)
-        if host is None:
+        hosted = self._hosted.get(request.journal)
+        if hosted is None:
             message = f"this worker does not own journal {request.journal!r}"
             channel.reply(request.token, wire.DELIVERY_OUTCOME_NOT_OWNER, (), message)
             return
@@ -123,4 +129,4 @@ class DeliveryService(DeliveryServiceServicer):
         except ValueError as error:
             channel.reply(request.token, wire.DELIVERY_OUTCOME_INVALID, (), str(error))
             return
-        host.post(delivery)
+        hosted.host.post(delivery)

@@ -5,20 +5,24 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import aclosing
 from typing import Final
 
-from millwheel.coordination.contract import CompactedError, Coordinator, CoordinatorUnavailableError
+from millwheel.coordination.contract import CompactedError, Coordinator, CoordinatorUnavailableError, DamagedValueError
 from millwheel.model.backoff import Backoff
 from millwheel.model.catalog import Catalog
 from millwheel.model.catalog_keys import LOGS, TOPOLOGIES
+from millwheel.worker.shell.tasks import BackgroundTasks
 
-__all__ = ["follow", "read_topologies"]
+__all__ = ["CatalogFollower", "follow", "read_topologies"]
 
 log = logging.getLogger("millwheel.worker")
 
 _BACKOFF: Final = Backoff(0.5, 0.5)
+
+_STEP_BACKOFF: Final = Backoff(0.25, 30.0)
+"""Seconds until the catalog is processed again after a step has failed."""
 
 
 async def read_topologies(coordinator: Coordinator) -> Catalog:
@@ -63,3 +67,63 @@ async def follow(coordinator: Coordinator, catalog: Catalog) -> AsyncIterator[No
             # Without this the caller would stop for ever without notice. Read everything again instead.
             log.exception("the catalog cannot be followed, trying again")
         await asyncio.sleep(_BACKOFF.delay(1, random.random()))
+
+
+class CatalogFollower:
+    """Processes the catalog after each change, and again later if a step was not complete."""
+
+    def __init__(
+        self,
+        coordinator: Coordinator,
+        catalog: Catalog,
+        step: Callable[[], Awaitable[bool]],
+        background: BackgroundTasks,
+    ) -> None:
+        """``step`` processes the whole catalog. It returns False if something must be tried again."""
+        self._coordinator = coordinator
+        self._catalog = catalog
+        self._step = step
+        self._background = background
+        self._lock = asyncio.Lock()
+        self._again: asyncio.TimerHandle | None = None
+        self._failures = 0
+        """Incomplete steps in succession."""
+
+    def start(self) -> None:
+        """Follow the catalog."""
+        self._background.run(self._run())
+
+    def catch_up_soon(self) -> None:
+        """Something besides the catalog has changed: process the catalog again."""
+        self._background.run(self.catch_up())
+
+    async def _run(self) -> None:
+        async with aclosing(follow(self._coordinator, self._catalog)) as changes:  # type: ignore[type-var]
+            async for _ in changes:
+                await self.catch_up()
+
+    async def catch_up(self) -> None:
+        """Process the catalog. If a step fails, repeat it after a delay, or at the next change."""
+        async with self._lock:
+            try:
+                done = await self._step()
+            except DamagedValueError as error:
+                log.error("what runs here goes on as it is, and nothing else is begun: %s", error)
+                done = False
+            except Exception:
+                log.exception("the catalog could not be followed; trying again")
+                done = False
+        if self._again is not None:
+            self._again.cancel()
+            self._again = None
+        if done:
+            self._failures = 0
+            return
+        self._failures += 1
+        delay = _STEP_BACKOFF.delay(self._failures, random.random())
+        self._again = asyncio.get_running_loop().call_later(delay, self.catch_up_soon)
+
+    def close(self) -> None:
+        """Start no further attempt."""
+        if self._again is not None:
+            self._again.cancel()

@@ -1,21 +1,20 @@
-"""Drives one core: performs its effects, and posts the events that report their results.
+"""Drives the cores of one process: brings events to them, and performs their effects.
 
-The host makes no decisions. If the store reports an uncertain outcome, the host repeats the call with the identical
+A host makes no decisions. If the store reports an uncertain outcome, the host repeats the call with the identical
 bytes until the outcome is certain. A refusal that names this owner's sequencer and commit means: the append was
-applied.
+applied. Calls that few events need are in :mod:`millwheel.worker.shell.calls`.
 """
 
 from __future__ import annotations
 
 import asyncio
-import gc
 import logging
 import random
-from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
-from contextlib import contextmanager
-from functools import partial
+import time
+from collections import deque
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from time import perf_counter
-from typing import Any, Final, Protocol, assert_never
+from typing import Any, Final, Protocol
 from weakref import WeakKeyDictionary
 
 from millwheel.coordination.contract import CoordinatorUnavailableError
@@ -27,63 +26,44 @@ from millwheel.sdk.error_texts import error_message
 from millwheel.store.contract import (
     Append,
     CorruptValueError,
-    JournalMissingError,
-    PartId,
     SequencerRefusedError,
     StateStore,
     StoreError,
     StoreUnavailableError,
 )
-from millwheel.worker.interval.failures import refuse_result
 from millwheel.worker.log.messages import CursorsAnswer, EndSubscription, LogEffect, LogEvent, Publish, SubscriberEffect
 from millwheel.worker.messages import (
-    Accepted,
     AcceptSequencer,
     Acknowledge,
     Appended,
     AppendEntry,
     AsyncHook,
-    CheckSequence,
-    CopyParts,
-    DeleteEntries,
-    DeleteParts,
     Delivery,
     Deposed,
-    FenceJournal,
-    FlushStates,
     GiveUp,
     HookFailed,
-    HookFinished,
     HookReport,
     HooksSlow,
     IntervalEffect,
     IntervalEvent,
     Opened,
     OpenFailed,
-    PartsMissing,
-    PartsRead,
-    PartsWritten,
     PrepareRelease,
-    ReadSegments,
-    ReadStates,
     ReleasePrepared,
     Report,
     SendDelivery,
-    SequenceChecked,
     Started,
-    StatesFlushed,
-    StatesRead,
-    StoreEffect,
     Tick,
-    WriteParts,
 )
-from millwheel.worker.shell.opening import Opener, ReadAhead
-from millwheel.worker.shell.rows import read_rows
-from millwheel.worker.shell.runloop import RunQueue
+from millwheel.worker.shell.calls import HostCalls
+from millwheel.worker.shell.opening import ReadAhead, uncollected
 
-__all__ = ["CoreHost", "HostPeers", "ServedCore"]
+__all__ = ["CoreHost", "HostPeers", "RunQueue", "ServedCore", "steady_now"]
 
 log = logging.getLogger("millwheel.worker")
+
+_TURN_SECONDS: Final = 0.005
+"""How long the run queue runs before sockets and timers get their turn."""
 
 _BACKOFF: Final = Backoff(0.02, 2.0)
 """Seconds between repetitions of a call with an unknown outcome. The delay doubles each time, with jitter."""
@@ -104,13 +84,58 @@ ServedCore = Core[Any, ServedEffect]
 """What a host drives: an interval core, or a stream log's core. It passes on only events of that core."""
 
 
+def steady_now() -> int:
+    """Microseconds since an arbitrary moment before this process began. This clock is never set."""
+    return time.monotonic_ns() // 1_000
+
+
+class RunQueue:
+    """A first-in, first-out queue of calls on the event loop. A call that raises is logged, and the next one runs.
+
+    Cores of one process send to each other without a network. Posting instead of calling keeps the stack flat, and
+    gives every core its turn. Exceptions that end the process (SystemExit, KeyboardInterrupt) propagate to the loop.
+    The rest runs if the loop continues.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._calls: deque[tuple[Callable[[Any], None], Any]] = deque()
+        self._scheduled = False
+
+    def post(self, call: Callable[[Any], None], argument: Any) -> None:
+        """Run ``call(argument)`` soon, after everything posted before."""
+        self._calls.append((call, argument))
+        if not self._scheduled:
+            self._scheduled = True
+            self._loop.call_soon(self._run)
+
+    def _run(self) -> None:
+        calls = self._calls
+        deadline = time.monotonic() + _TURN_SECONDS
+        try:
+            while calls:
+                call, argument = calls.popleft()
+                try:
+                    call(argument)
+                except (Exception, asyncio.CancelledError):
+                    # This callback is not a task, so ``CancelledError`` has no owner and would stop the queue.
+                    log.exception("a call of the run queue failed")
+                if time.monotonic() > deadline:
+                    break
+        finally:
+            if calls:
+                self._loop.call_soon(self._run)
+            else:
+                self._scheduled = False
+
+
 class HostPeers(Protocol):
     """What a host needs besides the store."""
 
-    def send(self, host: CoreHost, send: SendDelivery) -> None:
+    def send(self, host: CoreHost, send: SendDelivery, /) -> None:
         """Send a batch to its owner, in this process or another. The answer is posted to ``host``."""
 
-    def report(self, report: Report) -> None:
+    def report(self, report: Report, /) -> None:
         """Report to the authority."""
 
     async def accept(self, request: AcceptSequencer) -> int:
@@ -162,48 +187,207 @@ class CoreHost:
             clock: The clock of the core, in microseconds.
         """
         self.journal = journal
-        self._ahead: ReadAhead = {} if ahead is None else ahead
-        self._releases: set[asyncio.Future[ReleasePrepared]] = set()
-        """Requests that wait until the journal is short."""
         self.core = core
         self._now = clock
         self._store = store
         self._peers = peers
         self._queue = queue
-        self._loop = asyncio.get_running_loop()
+        self._calls = HostCalls(self, store, peers, {} if ahead is None else ahead)
         self._tasks: set[asyncio.Task[None]] = set()
         self._alarm: asyncio.TimerHandle | None = None
         self._alarm_at: int | None = None
-        self._closed = False
+        self.closed = False
         self._deliveries: WeakKeyDictionary[Delivery, None] = WeakKeyDictionary()
         """Deliveries that are still referenced in this process: all unanswered ones, and perhaps others."""
+        self._releases: set[asyncio.Future[ReleasePrepared]] = set()
+        """Requests that wait until the journal is short."""
         self.fault = ""
         self.damage = ""
         """The missing or damaged stored value, if it is the reason why the interval was given up."""
         self.busy = 0.0
         """Seconds spent in the core, including the performance of its effects."""
-        self._hooks = self._log_hook if hooks is None else hooks
+        self._hooks = _log_hook if hooks is None else hooks
         self._subscribers = subscribers
 
     def start(self) -> None:
         """Start the core."""
         self._step(Started())
 
+    # Events.
+
     def post(self, event: ServedEvent) -> None:
         """Let the core process ``event`` after all events posted before."""
         if type(event) is Delivery:
-            if self._closed:
+            if self.closed:
                 _refuse(event)
                 return
             self._deliveries[event] = None
-        if not self._closed:
+        if not self.closed:
             self._queue.post(self._handle, event)
+
+    def _handle(self, event: ServedEvent) -> None:
+        if self.closed:
+            return
+        began = perf_counter()
+        if type(event) is Opened:
+            with uncollected():
+                self._step(event)
+        else:
+            self._step(event)
+        self.busy += perf_counter() - began
+        if isinstance(event, Deposed | OpenFailed) and not self.closed:
+            if isinstance(event, OpenFailed) and event.damaged:
+                self.damage = event.reason
+            self._give_up(event.reason)
+
+    def _step(self, event: ServedEvent) -> None:
+        """Perform a step. A core with an internal error must stop: its successor starts from the journal.
+
+        If stored data is damaged, a successor would fail in the same way. So the interval is quarantined.
+        """
+        try:
+            self._perform(self.core.step(event, self._now()))
+        except CorruptValueError as error:
+            self._quarantined(error)
+        except Exception as error:
+            self._failed(error)
+
+    # Effects.
+
+    def _perform(self, effects: Sequence[ServedEffect]) -> None:
+        for effect in effects:
+            match effect:
+                case Acknowledge():
+                    self._acknowledge(effect)
+                case SendDelivery():
+                    self._peers.send(self, effect)
+                case Report():
+                    self._peers.report(effect)
+                case AppendEntry():
+                    self._spawn(self._append(effect))
+                case Publish() | EndSubscription() | CursorsAnswer():
+                    self._perform_for_subscribers(effect)
+                case AsyncHook():
+                    # Close the coroutine: Python would warn the user if a task is cancelled before its first step.
+                    running = self._spawn(self._calls.run_hook(effect))
+                    running.add_done_callback(lambda _, hook=effect: hook.coroutine.close())  # type: ignore[misc]
+                case HookFailed() | HooksSlow():
+                    self._hooks(effect)
+                case GiveUp():
+                    self.post(Deposed(effect.reason))
+                case ReleasePrepared():
+                    if not effect.request.done():
+                        effect.request.set_result(effect)
+                case _:
+                    self._spawn(self._calls.perform(effect))
+        self._set_alarm()
+
+    def _acknowledge(self, answer: Acknowledge) -> None:
+        delivery = answer.delivery
+        delivery.channel.reply(delivery.token, answer.outcome, answer.remaining, answer.message)
+
+    def _perform_for_subscribers(self, effect: SubscriberEffect) -> None:
+        if self._subscribers is None:
+            raise TypeError(f"{type(effect).__name__} is an effect of a stream log, and this host has no subscribers")
+        self._subscribers(effect)
+
+    async def _append(self, effect: AppendEntry) -> None:
+        append: Append = effect.append
+        uncertain = False
+
+        async def attempt() -> None:
+            nonlocal uncertain
+            try:
+                await self._store.append(effect.journal, append)
+            except StoreUnavailableError:
+                uncertain = True
+                raise
+
+        try:
+            await self.until_certain(attempt)
+        except SequencerRefusedError as error:
+            applied = uncertain and (error.sequencer, error.commit) == (append.sequencer, append.commit)
+            if not applied:
+                self.post(Deposed(str(error)))
+                return
+        self.post(Appended(append.commit))
+
+    async def until_certain(self, call: Callable[[], Awaitable[Any]]) -> Any:
+        """Repeat a call until its outcome is known."""
+        failures = 0
+        while True:
+            try:
+                return await call()
+            except (StoreUnavailableError, CoordinatorUnavailableError) as error:
+                log.warning("journal %s: trying again: %s", self.journal, error)
+                failures += 1
+                await asyncio.sleep(_BACKOFF.delay(failures, random.random()))
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._finished)
+        return task
+
+    # The alarm.
+
+    def _set_alarm(self) -> None:
+        at = self.core.next_deadline()
+        if at == self._alarm_at and self._alarm is not None:
+            return
+        if self._alarm is not None:
+            self._alarm.cancel()
+            self._alarm = None
+        self._alarm_at = at
+        if at is not None and not self.closed:
+            delay = max(0.0, (at - self._now()) / 1e6)
+            self._alarm = asyncio.get_running_loop().call_later(min(delay, _MAX_SLEEP_SECONDS), self._ring)
+
+    def _ring(self) -> None:
+        at, self._alarm, self._alarm_at = self._alarm_at, None, None
+        if at is not None and self._now() < at:
+            self._set_alarm()
+        else:
+            self.post(Tick())
+
+    # Errors.
+
+    def _finished(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if task.cancelled() or (error := task.exception()) is None:
+            return
+        if isinstance(error, CorruptValueError):
+            self._quarantined(error)
+        elif isinstance(error, StoreError):
+            # Another owner would get the same error.
+            log.error("journal %s: the interval is given up: %s", self.journal, error)
+            self.post(Deposed(str(error)))
+        else:
+            self._failed(error)
+
+    def _quarantined(self, error: StoreError) -> None:
+        if not self.closed:
+            log.error("journal %s: the interval stops: its stored data is damaged: %s", self.journal, error)
+            self.damage = str(error)
+            self._give_up(self.damage)
+
+    def _failed(self, error: BaseException) -> None:
+        if not self.closed:
+            log.error("journal %s: the interval is given up after an internal error", self.journal, exc_info=error)
+            self.fault = f"internal error: {error_message(error)}"
+            self._give_up(self.fault)
+
+    def _give_up(self, reason: str) -> None:
+        self._shut()
+        self._peers.lost(self, reason)
+
+    # The end.
 
     async def prepare_release(self) -> ReleasePrepared | None:
         """Reduce what a successor must read, while work continues. Returns None if the interval is lost meanwhile."""
-        if self._closed:
+        if self.closed:
             return None
-        request: asyncio.Future[ReleasePrepared] = self._loop.create_future()
+        request: asyncio.Future[ReleasePrepared] = asyncio.get_running_loop().create_future()
         self._releases.add(request)
         self.post(PrepareRelease(request))
         try:
@@ -229,7 +413,7 @@ class CoreHost:
 
     def _shut(self) -> None:
         """Process no more events. Senders receive NOT_OWNER, so they send again to the next owner."""
-        self._closed = True
+        self.closed = True
         if self._alarm is not None:
             self._alarm.cancel()
             self._alarm = None
@@ -239,310 +423,11 @@ class CoreHost:
         for request in self._releases:
             request.cancel()
 
-    def _handle(self, event: ServedEvent) -> None:
-        if self._closed:
-            return
-        began = perf_counter()
-        if type(event) is Opened:
-            with _uncollected():
-                self._step(event)
-        else:
-            self._step(event)
-        self.busy += perf_counter() - began
-        if isinstance(event, Deposed | OpenFailed) and not self._closed:
-            self._shut()
-            if isinstance(event, OpenFailed) and event.damaged:
-                self.damage = event.reason
-            self._peers.lost(self, event.reason)
-
-    def _step(self, event: ServedEvent) -> None:
-        """Perform a step. A core with an internal error must stop: its successor starts from the journal.
-
-        If stored data is damaged, a successor would fail in the same way. So the interval is quarantined.
-        """
-        try:
-            self._perform(self.core.step(event, self._now()))
-        except CorruptValueError as error:
-            self._quarantined(error)
-        except Exception as error:
-            self._failed(error)
-
-    def _quarantined(self, error: StoreError) -> None:
-        if self._closed:
-            return
-        log.error("journal %s: the interval stands still, for what is stored of it is damaged: %s", self.journal, error)
-        self.damage = str(error)
-        self._shut()
-        self._peers.lost(self, self.damage)
-
-    def _failed(self, error: BaseException) -> None:
-        if self._closed:
-            return
-        log.error("journal %s: the interval is given up after an internal error", self.journal, exc_info=error)
-        self.fault = f"internal error: {error_message(error)}"
-        self._shut()
-        self._peers.lost(self, self.fault)
-
-    def _perform(self, effects: Sequence[ServedEffect]) -> None:
-        for effect in effects:
-            match effect:
-                case Acknowledge():
-                    self._acknowledge(effect)
-                case SendDelivery():
-                    self._peers.send(self, effect)
-                case Report():
-                    self._peers.report(effect)
-                case AcceptSequencer():
-                    self._spawn(self._accept(effect))
-                case CheckSequence():
-                    self._spawn(self._check_sequence(effect))
-                case AsyncHook():
-                    self._begin_hook(effect)
-                case GiveUp():
-                    self.post(Deposed(effect.reason))
-                case HookFailed() | HooksSlow():
-                    self._hooks(effect)
-                case ReleasePrepared():
-                    self._release_prepared(effect)
-                case Publish() | EndSubscription() | CursorsAnswer():
-                    self._perform_for_subscribers(effect)
-                case _:
-                    self._spawn(self._perform_at_store(effect))
-        self._set_alarm()
-
-    def _perform_at_store(self, effect: StoreEffect) -> Coroutine[Any, Any, None]:
-        match effect:
-            case AppendEntry():
-                return self._append(effect)
-            case FlushStates():
-                return self._flush(effect)
-            case ReadStates():
-                return self._read_states(effect)
-            case WriteParts():
-                return self._write_parts(effect)
-            case ReadSegments():
-                return self._read_segments(effect)
-            case CopyParts():
-                return self._copy_parts(effect)
-            case DeleteEntries():
-                return self._tidy(partial(self._store.delete_entries, effect.journal, effect.below))
-            case DeleteParts():
-                return self._tidy(partial(self._store.delete_parts, effect.journal, effect.parts))
-            case FenceJournal():
-                return self._open(effect)
-            case _:
-                assert_never(effect)
-
-    def _perform_for_subscribers(self, effect: SubscriberEffect) -> None:
-        if self._subscribers is None:
-            raise TypeError(f"{type(effect).__name__} is an effect of a stream log, and this host has no subscribers")
-        self._subscribers(effect)
-
-    def _log_hook(self, report: HookReport) -> None:
-        match report:
-            case HookFailed():
-                log.warning("%s", report.message, exc_info=report.error)
-            case HooksSlow():
-                log.warning("journal %s: %s", self.journal, report.batch)
-            case _:
-                assert_never(report)
-
-    def _set_alarm(self) -> None:
-        at = self.core.next_deadline()
-        if at == self._alarm_at and self._alarm is not None:
-            return
-        if self._alarm is not None:
-            self._alarm.cancel()
-            self._alarm = None
-        self._alarm_at = at
-        if at is not None and not self._closed:
-            delay = max(0.0, (at - self._now()) / 1e6)
-            self._alarm = self._loop.call_later(min(delay, _MAX_SLEEP_SECONDS), self._ring)
-
-    def _ring(self) -> None:
-        at, self._alarm, self._alarm_at = self._alarm_at, None, None
-        if at is not None and self._now() < at:
-            self._set_alarm()
-        else:
-            self.post(Tick())
-
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        task = self._loop.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._finished)
-        return task
-
-    def _finished(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
-        if task.cancelled() or (error := task.exception()) is None:
-            return
-        if isinstance(error, CorruptValueError):
-            self._quarantined(error)
-        elif isinstance(error, StoreError):
-            # Another owner would get the same error.
-            log.error("journal %s: the interval is given up: %s", self.journal, error)
-            self.post(Deposed(str(error)))
-        else:
-            self._failed(error)
-
-    def _acknowledge(self, answer: Acknowledge) -> None:
-        delivery = answer.delivery
-        delivery.channel.reply(delivery.token, answer.outcome, answer.remaining, answer.message)
-
-    def _release_prepared(self, effect: ReleasePrepared) -> None:
-        if not effect.request.done():
-            effect.request.set_result(effect)
-
-    # The store.
-
-    async def _until_certain(self, call: Callable[[], Awaitable[Any]]) -> Any:
-        """Repeat a call until its outcome is known."""
-        failures = 0
-        while True:
-            try:
-                return await call()
-            except (StoreUnavailableError, CoordinatorUnavailableError) as error:
-                log.warning("journal %s: trying again: %s", self.journal, error)
-                failures += 1
-                await asyncio.sleep(_BACKOFF.delay(failures, random.random()))
-
-    async def _open(self, fence: FenceJournal) -> None:
-        try:
-            opened = await Opener(self._store, fence, self._until_certain, self._ahead).open()
-        except (SequencerRefusedError, JournalMissingError, CorruptValueError) as error:
-            log.error("journal %s cannot be opened: %s", fence.journal, error)
-            self.post(OpenFailed(str(error), damaged=isinstance(error, (JournalMissingError, CorruptValueError))))
-            return
-        self.post(opened)
-
-    async def _accept(self, request: AcceptSequencer) -> None:
-        try:
-            watermark = await self._peers.accept(request)
-            log.info("interval %s: serves, sequencer %d", self.journal, request.sequencer)
-            self.post(Accepted(watermark))
-        except SequencerRefusedError as error:
-            self.post(Deposed(str(error)))
-            return
-        await self._tidy(partial(self._delete_leftovers, request.sequencer))
-
-    async def _append(self, effect: AppendEntry) -> None:
-        append: Append = effect.append
-        uncertain = False
-
-        async def attempt() -> None:
-            nonlocal uncertain
-            try:
-                await self._store.append(effect.journal, append)
-            except StoreUnavailableError:
-                uncertain = True
-                raise
-
-        try:
-            await self._until_certain(attempt)
-        except SequencerRefusedError as error:
-            applied = uncertain and (error.sequencer, error.commit) == (append.sequencer, append.commit)
-            if not applied:
-                self.post(Deposed(str(error)))
-                return
-        except CorruptValueError as error:
-            self._quarantined(error)
-            return
-        except StoreError as error:
-            self.post(Deposed(str(error)))
-            return
-        self.post(Appended(append.commit))
-
-    async def _read_states(self, read: ReadStates) -> None:
-        damaged: dict[bytes, str] = {}
-        rows = await self._until_certain(lambda: read_rows(self._store, read.computation, read.keys, damaged))
-        self.post(StatesRead(read.keys, rows, damaged))
-
-    async def _flush(self, flush: FlushStates) -> None:
-        await self._until_certain(
-            lambda: self._store.write_states(flush.computation, flush.journal, flush.sequencer, flush.rows)
-        )
-        self.post(StatesFlushed(flush.number))
-
-    async def _write_parts(self, write: WriteParts) -> None:
-        for part, blob in write.parts.items():
-            await self._until_certain(lambda part=part, blob=blob: self._store.write_part(write.journal, part, blob))  # type: ignore[misc]
-        self.post(PartsWritten(write.number))
-
-    async def _read_segments(self, read: ReadSegments) -> None:
-        by_journal: dict[str, list[PartId]] = {}
-        for part in read.parts:
-            by_journal.setdefault(read.elsewhere.get(part, read.journal), []).append(part)
-        found: dict[PartId, bytes] = {}
-        try:
-            for journal, parts in by_journal.items():
-                blobs = await self._until_certain(partial(self._store.read_parts, journal, parts))
-                found.update(zip(parts, blobs, strict=True))
-        except CorruptValueError as error:
-            self.post(PartsMissing(read.parts, error.where, error.why))
-            return
-        self.post(PartsRead(found))
-
-    async def _copy_parts(self, effect: CopyParts) -> None:
-        """Copy one part after the other, because each may have a megabyte."""
-        for journal, part, copy in effect.copies:
-            (blob,) = await self._until_certain(partial(self._store.read_parts, journal, [part]))
-            await self._until_certain(partial(self._store.write_part, effect.journal, copy, blob))
-        self.post(PartsWritten(effect.number))
-
-    async def _delete_leftovers(self, sequencer: int) -> None:
-        """Delete parts that earlier owners wrote and no head names: late bases, and failed deletions.
-
-        A head names parts of earlier owners only if the previous head named them. So no later head can name the others.
-        """
-        store, journal = self._store, self.journal
-        older = {part for part in await store.list_parts(journal) if part.sequencer < sequencer}
-        if leftovers := older.difference((await store.read_head(journal)).parts):
-            await store.delete_parts(journal, sorted(leftovers))
-
-    async def _tidy(self, work: Callable[[], Awaitable[None]]) -> None:
-        """Deletions may fail. A later deletion, the next takeover, or the deletion of the journal removes the rest."""
-        try:
-            await work()
-        except StoreError as error:
-            log.info("journal %s: a deletion failed and is left for later: %s", self.journal, error)
-
-    # Other owners and hooks.
-
-    async def _check_sequence(self, check: CheckSequence) -> None:
-        lives = await self._until_certain(lambda: self._peers.sequence_lives(check.sequence))
-        self.post(SequenceChecked(check.sequence, lives))
-
-    def _begin_hook(self, hook: AsyncHook) -> None:
-        # Close the coroutine: Python would warn the user if a task is cancelled before its first step.
-        self._spawn(self._run_hook(hook)).add_done_callback(lambda _: hook.coroutine.close())
-
-    async def _run_hook(self, hook: AsyncHook) -> None:
-        error: BaseException | None = None
-        try:
-            result = await hook.coroutine
-            if result is not None:
-                refuse_result(getattr(hook.coroutine, "__qualname__", "a hook"), result)
-        except asyncio.CancelledError:
-            if self._closed:
-                raise
-            error = RuntimeError("the hook was cancelled")
-        except (Exception, SystemExit) as raised:
-            error = raised
-        self.post(HookFinished(hook.hook, error))
-
-
-@contextmanager
-def _uncollected() -> Iterator[None]:
-    """Disable garbage collection. A takeover creates hundreds of thousands of objects, and almost no garbage."""
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if enabled:
-            gc.enable()
-
 
 def _refuse(delivery: Delivery) -> None:
     if delivery.channel is not None:
         delivery.channel.reply(delivery.token, _NOT_OWNER, (), f"{delivery.journal} was released here")
+
+
+def _log_hook(report: HookReport) -> None:
+    log.warning("%s", report.message if isinstance(report, HookFailed) else report.batch)

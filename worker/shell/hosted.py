@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from millwheel.model.catalog import OwnedInterval
 from millwheel.worker.shell.building import Built
-from millwheel.worker.shell.channels import LocalChannel
+from millwheel.worker.shell.destinations import LocalChannel
 from millwheel.worker.shell.host import CoreHost
 
 __all__ = ["Hosted", "Quarantined"]

@@ -7,8 +7,9 @@ repeat any step, in any order. So a split or merge only ever moves forward (docs
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
-from contextlib import suppress
+import gc
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from typing import Any, Final
 
 from millwheel.store.contract import (
@@ -26,7 +27,7 @@ from millwheel.worker.interval.divided import names_base
 from millwheel.worker.interval.spilled_timers import is_spilled
 from millwheel.worker.messages import FenceJournal, Opened, OpenedParent, Parent
 
-__all__ = ["Opener", "ReadAhead", "needed_parts"]
+__all__ = ["Opener", "ReadAhead", "needed_parts", "uncollected"]
 
 _UNREAD: Final = f"{SEGMENT_PART}/ids/"
 """Id segments are read when a filter hits. A takeover reads only the filters."""
@@ -41,6 +42,18 @@ ReadAhead = dict[tuple[str, PartId], bytes]
 def needed_parts(parts: Sequence[PartId]) -> list[PartId]:
     """The parts of a head that a takeover reads: neither id segments nor spilled timers."""
     return [part for part in parts if not part.name.startswith(_UNREAD) and not is_spilled([part])]
+
+
+@contextmanager
+def uncollected() -> Iterator[None]:
+    """Disable garbage collection. A takeover creates hundreds of thousands of objects, and almost no garbage."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
 
 
 class Opener:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Final
+from collections.abc import Callable, Sequence
+from typing import Final, Protocol
 
 import grpc
 
@@ -12,7 +12,7 @@ from millwheel.model.outbound import OutstandingSendings, answer_kind
 from millwheel.rpc.deliveries import answered_tokens, encode_delivery
 from millwheel.rpc.delivery_connection import DeliveryConnection
 from millwheel.rpc.v1 import delivery_pb2 as wire
-from millwheel.worker.shell.channels import LocalChannel
+from millwheel.rpc.v1.delivery_pb2 import DeliveryOutcome
 
 __all__ = ["PeerConnection"]
 
@@ -20,15 +20,25 @@ _MAX_QUEUED_BATCHES: Final = 1_000
 """Maximum number of batches that wait for one connection. Further ones are sent again later."""
 
 
+class AnswerChannel(Protocol):
+    """The destination of answers to one interval's batches."""
+
+    def reply(self, token: int, outcome: DeliveryOutcome.ValueType, remaining: Sequence[int], message: str) -> None:
+        """The receiver's answer for the batch ``token``."""
+
+    def later(self, token: int, why: str = "", indexes: Sequence[int] = (), *, full: bool = False) -> None:
+        """Send the batch again later. ``full``: it was refused only for lack of room."""
+
+
 class PeerConnection:
     """Batches for the intervals of one worker. Each batch has a number in this connection, which its answer names."""
 
     def __init__(self, address: str, open_channel: Callable[[str], grpc.aio.Channel]) -> None:
-        self._outstanding = OutstandingSendings[tuple[LocalChannel, int]]()
+        self._outstanding = OutstandingSendings[tuple[AnswerChannel, int]]()
         self._next = 1
         self._connection = DeliveryConnection[wire.DeliverRequest](address, lambda made: made, self, open_channel)
 
-    def send(self, delivery: Delivery, channel: LocalChannel) -> None:
+    def send(self, delivery: Delivery, channel: AnswerChannel) -> None:
         """Queue a batch. ``channel`` receives the answer, or a request to send the batch again."""
         if self._connection.queued >= _MAX_QUEUED_BATCHES:
             channel.later(delivery.token, full=True)

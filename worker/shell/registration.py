@@ -8,13 +8,14 @@ from collections.abc import Awaitable, Callable
 from typing import Final
 
 from millwheel.coordination.contract import Compare, Coordinator, CoordinatorError, LeaseExpiredError, Put
+from millwheel.model.catalog import Catalog, OwnedInterval
 from millwheel.model.catalog_keys import worker_key
 from millwheel.rpc.clock import wall_now
 from millwheel.rpc.failures import FailureCode, RequestError
-from millwheel.rpc.v1 import catalog_pb2 as catalog
+from millwheel.rpc.v1 import catalog_pb2
 from millwheel.rpc.v1.common_pb2 import Endpoint
 
-__all__ = ["Registration", "WorkerIdTakenError"]
+__all__ = ["Assignments", "Registration", "WorkerIdTakenError"]
 
 log = logging.getLogger("millwheel.worker")
 
@@ -74,7 +75,7 @@ class Registration:
         self._renewed_at = 0.0
         """The start of the last renewal that succeeded, by the loop's clock."""
         self._lease = 0
-        self._record = catalog.WorkerRecord(
+        self._record = catalog_pb2.WorkerRecord(
             endpoint=Endpoint(worker_id=worker_id, address=address), started_at_us=wall_now()
         )
         self._task: asyncio.Task[None] | None = None
@@ -103,7 +104,7 @@ class Registration:
         """Release all intervals and register again for fresh sequencers. Only a takeover repairs some errors."""
         self._wanted.set()
 
-    def is_own(self, record: catalog.WorkerRecord) -> bool:
+    def is_own(self, record: catalog_pb2.WorkerRecord) -> bool:
         """Whether this process wrote ``record``."""
         return record == self._record
 
@@ -141,7 +142,7 @@ class Registration:
             entry = next((one for one in entries if one.key == key), None)
             if entry is None:
                 return
-            record = None if entry.damage else catalog.WorkerRecord.FromString(entry.value)
+            record = None if entry.damage else catalog_pb2.WorkerRecord.FromString(entry.value)
             if record is None or record.endpoint.address == mine.address:
                 if record is not None and self.is_own(record):
                     # An earlier attempt succeeded without an answer. It may already have intervals assigned to it.
@@ -203,3 +204,37 @@ class Registration:
             except CoordinatorError as error:
                 log.warning("registering failed, trying again: %s", error)
             await asyncio.sleep(self._ttl / _RENEWALS)
+
+
+class Assignments:
+    """The intervals that the catalog assigns to exactly this process, not to another one with the same worker id.
+
+    Two processes must not open an interval under one sequencer. Neither could decide whose append of unknown outcome
+    was applied (G3).
+    """
+
+    def __init__(self, catalog: Catalog, registration: Registration, worker_id: str) -> None:
+        self._catalog = catalog
+        self._registration = registration
+        self._worker_id = worker_id
+        self._displaced = ""
+        """The address of another process with the same worker id, at the last check."""
+
+    def owned(self) -> list[OwnedInterval]:
+        """The assigned intervals. None while another process is registered under this worker id."""
+        worker_id = self._worker_id
+        return [] if self._duplicate_id() else self._catalog.owned_by(worker_id, self._catalog.registration(worker_id))
+
+    def check_worker_id(self) -> None:
+        """Log a duplicate worker id. Register again when the other process has ended."""
+        before, self._displaced = self._displaced, self._duplicate_id()
+        if self._displaced and self._displaced != before:
+            error = WorkerIdTakenError(self._worker_id, self._displaced)
+            log.error("this worker owns nothing from now on: %s", error)
+        elif before and self._worker_id not in self._catalog.workers:
+            self._registration.renew_from_scratch()
+
+    def _duplicate_id(self) -> str:
+        """The address of another process that is registered under this worker id. Empty if there is none."""
+        record = self._catalog.workers.get(self._worker_id)
+        return "" if record is None or self._registration.is_own(record) else record.endpoint.address

@@ -28,17 +28,14 @@ class RemovedConsumers:
     def __init__(self, coordinator: Coordinator, catalog: Catalog) -> None:
         self._coordinator = coordinator
         self._catalog = catalog
-        self._known: frozenset[Edge] = frozenset()
+        self.known: frozenset[Edge] = frozenset()
+        """Records of a stream must be sent to these consumers."""
         self._gone: set[Edge] = set()
 
     def refresh(self) -> None:
         """The catalog has changed."""
-        self._known = self._catalog.edges()
-        self._gone -= self._known
-
-    def has(self, consumer: str, stream: str) -> bool:
-        """Whether records of ``stream`` must be sent to ``consumer``."""
-        return (consumer, stream) in self._known
+        self.known = self._catalog.edges()
+        self._gone -= self.known
 
     async def is_gone(self, consumer: str, stream: str) -> bool:
         """Whether ``consumer`` no longer consumes ``stream``, by a linearizable read.
@@ -53,7 +50,7 @@ class RemovedConsumers:
             now = await read_topologies(self._coordinator)
             if edge in now.edges():
                 return False
-            if edge in self._known:
+            if edge in self.known:
                 return False
             if len(self._gone) >= _MAX_GONE:
                 self._gone.clear()

@@ -1,0 +1,259 @@
+"""Where productions go: to which consumers and journals, to which process, and what the receiver answers (4.2, 6.1.1).
+
+The consumer names the key extractor, which runs here, at the sender. So the consumer's code is loaded here, like the
+producer's code.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from typing import Any, Final, Protocol
+
+from millwheel.coordination.contract import Coordinator, CoordinatorError
+from millwheel.model.backoff import Backoff
+from millwheel.model.catalog import Catalog, Consumer
+from millwheel.model.outbound import AnswerKind, answer_kind
+from millwheel.rpc.channel import open_channel
+from millwheel.rpc.v1.delivery_pb2 import DeliveryOutcome
+from millwheel.sdk.context import OutputBinding
+from millwheel.sdk.error_texts import error_message
+from millwheel.sdk.errors import KeyExtractionError
+from millwheel.worker.messages import Acknowledged, Delivery, Halted, Refused, Resend, SendDelivery
+from millwheel.worker.shell.host import CoreHost
+from millwheel.worker.shell.peers import PeerConnection
+from millwheel.worker.shell.removed_consumers import RemovedConsumers
+
+__all__ = ["CatalogRouting", "DeliverySender", "LocalChannel"]
+
+log = logging.getLogger("millwheel.worker")
+
+_BACKOFF: Final = Backoff(0.02, 1.0)
+"""Seconds until refused batches are sent again."""
+
+_LOG_SECONDS: Final = 60.0
+"""Minimum seconds between two log lines about continuing refusals."""
+
+Route = Callable[[Any], tuple[tuple[str, bytes], ...]]
+Extractor = Callable[[Any], bytes]
+
+
+class CatalogRouting:
+    """Routes by the present catalog. Call ``refresh`` after each change."""
+
+    def __init__(self, catalog: Catalog, extractor_of: Callable[[Consumer, str], Extractor]) -> None:
+        self._catalog = catalog
+        self._extractor_of = extractor_of
+        self._bindings: list[tuple[str, OutputBinding]] = []
+
+    def bind(self, stream: str, encode: Callable[[Any], bytes]) -> OutputBinding:
+        """A binding for one producer of ``stream``. It is kept up to date until ``release``."""
+        binding = OutputBinding(encode, self._route(stream))
+        self._bindings.append((stream, binding))
+        return binding
+
+    def release(self, bindings: list[OutputBinding]) -> None:
+        """These bindings are not used any more."""
+        gone = {id(binding) for binding in bindings}
+        self._bindings = [(stream, one) for stream, one in self._bindings if id(one) not in gone]
+
+    def refresh(self) -> None:
+        """The catalog has changed: update the consumers."""
+        routes: dict[str, Route] = {}
+        for stream, binding in self._bindings:
+            if stream not in routes:
+                routes[stream] = self._route(stream)
+            binding.route = routes[stream]
+
+    def locate(self, consumer: str, key: bytes) -> str:
+        """The journal of the interval of ``consumer`` with ``key``. Empty while there is none."""
+        interval = self._catalog.locate(consumer, key)
+        return "" if interval is None else interval.journal
+
+    def _route(self, stream: str) -> Route:
+        """A function from a value to its (consumer, key) pairs."""
+        consumers = self._catalog.consumers(stream)
+        keyed = [(one.incarnation, self._named(stream, one)) for one in consumers if not one.log]
+        fixed = tuple((one.incarnation, b"") for one in consumers if one.log)
+        if not keyed:
+            return lambda value: fixed
+        if len(keyed) == 1 and not fixed:
+            incarnation, extract = keyed[0]
+            return lambda value: ((incarnation, extract(value)),)
+        return lambda value: (*((incarnation, extract(value)) for incarnation, extract in keyed), *fixed)
+
+    def _named(self, stream: str, consumer: Consumer) -> Extractor:
+        """The consumer's extractor. Its exceptions are converted so that they name the consumer."""
+        extract = self._extractor_of(consumer, stream)
+
+        def extract_key(value: Any) -> bytes:
+            try:
+                return extract(value)
+            except KeyExtractionError:
+                raise
+            except Exception as error:
+                raise KeyExtractionError(
+                    f"the key extractor of computation {consumer.computation!r} for stream {stream!r} raised "
+                    f"{error_message(error)}",
+                    computation=consumer.computation,
+                ) from error
+
+        return extract_key
+
+
+class SendingInterval(Protocol):
+    """An interval that runs here."""
+
+    host: CoreHost
+    channel: LocalChannel
+
+
+class DeliverySender:
+    """Sends the batches of one process's intervals to the owners that the catalog names."""
+
+    def __init__(
+        self,
+        coordinator: Coordinator,
+        catalog: Catalog,
+        hosted: Mapping[str, SendingInterval],
+        address: str,
+        background: Callable[[Coroutine[Any, Any, None]], None],
+    ) -> None:
+        """
+        Args:
+            coordinator: For linearizable reads of removed consumers.
+            catalog: The present owners.
+            hosted: The intervals in this process, by journal.
+            address: This process's address.
+            background: Runs a coroutine in the background.
+        """
+        self._catalog = catalog
+        self._hosted = hosted
+        self._address = address
+        self._background = background
+        self._removed = RemovedConsumers(coordinator, catalog)
+        self._peers: dict[str, PeerConnection] = {}
+
+    def refresh(self) -> None:
+        """The catalog has changed."""
+        self._removed.refresh()
+
+    def send(self, host: CoreHost, send: SendDelivery) -> None:
+        """Send a batch to its owner, in this process or another. A batch that cannot be sent now is sent later."""
+        delivery = send.delivery
+        sender = self._hosted.get(host.journal)
+        if sender is None or sender.host is not host:
+            return
+        if (delivery.consumer, delivery.stream) not in self._removed.known:
+            self._background(self._discard(host, sender.channel, delivery))
+            return
+        local = self._hosted.get(delivery.journal)
+        if local is not None:
+            delivery.channel = sender.channel
+            local.host.post(delivery)
+            return
+        address = self._address_of(delivery.consumer, delivery.journal)
+        if not address:
+            sender.channel.later(delivery.token)
+            return
+        peer = self._peers.get(address)
+        if peer is None:
+            peer = self._peers[address] = PeerConnection(address, open_channel)
+        peer.send(delivery, sender.channel)
+
+    async def _discard(self, host: CoreHost, channel: LocalChannel, delivery: Delivery) -> None:
+        """Discard a batch for a removed consumer. If the removal is not certain, try again later."""
+        try:
+            gone = await self._removed.is_gone(delivery.consumer, delivery.stream)
+        except CoordinatorError:
+            gone = False
+        if gone:
+            host.post(Acknowledged(delivery.token))
+        else:
+            channel.later(delivery.token)
+
+    def _address_of(self, consumer: str, journal: str) -> str:
+        table = self._catalog.tables.get(consumer)
+        interval = table.of_journal(journal) if table is not None else None
+        address = interval.owner.address if interval is not None else ""
+        return "" if address == self._address else address
+
+    async def close_connection(self) -> None:
+        """Close the connections to workers that own nothing any more."""
+        owners = {address for table in self._catalog.tables.values() for address in table.addresses()}
+        for address in self._peers.keys() - owners:
+            await self._peers.pop(address).close()
+
+    async def close(self) -> None:
+        """Close all connections."""
+        await asyncio.gather(*(peer.close() for peer in self._peers.values()))
+
+
+class LocalChannel:
+    """Answers to one host's batches. ACKs are posted at once. Refusals are posted as ``Resend`` after a delay."""
+
+    def __init__(self, host: CoreHost) -> None:
+        self._host = host
+        self._loop = asyncio.get_running_loop()
+        self._refused: dict[int, set[int] | None] = {}
+        """The records to send again, for each batch: the indexes, or None for all."""
+        self._full: set[int] = set()
+        """Those of the batches that were refused for lack of room."""
+        self._failures = 0
+        """Resends in succession without an ACK between them."""
+        self._timer: asyncio.TimerHandle | None = None
+        self._log_at = 0.0
+
+    def reply(self, token: int, outcome: DeliveryOutcome.ValueType, remaining: Sequence[int], message: str) -> None:
+        """The receiver's answer for the batch ``token``."""
+        kind = answer_kind(outcome)
+        if kind is AnswerKind.ACKED:
+            self._failures = 0
+            self._host.post(Acknowledged(token, remaining))
+        elif kind is AnswerKind.SUPERSEDED:
+            self._host.post(Refused(token, f"a receiver refused the sequencer: {message}"))
+        else:
+            if kind is AnswerKind.INVALID:
+                log.warning(
+                    "journal %s: a batch was refused as invalid, and is sent again: %s", self._host.journal, message
+                )
+            full = kind is AnswerKind.FULL
+            self.later(token, message, remaining if full else (), full=full and not remaining)
+
+    def later(self, token: int, why: str = "", indexes: Sequence[int] = (), *, full: bool = False) -> None:
+        """Send the batch, or the records ``indexes`` of it, again later. Other batches refused meanwhile are sent with
+        it.
+
+        ``why``: the receiver's message, which is logged at intervals if the refusals continue. ``full``: the batch was
+        refused only for lack of room.
+        """
+        if not indexes:
+            self._host.post(Halted(token))
+        if not self._refused:
+            self._failures += 1
+            self._timer = self._loop.call_later(_BACKOFF.delay(self._failures, random.random()), self._resend)
+            if why and _BACKOFF.step(self._failures) >= _BACKOFF.largest and self._loop.time() >= self._log_at:
+                self._log_at = self._loop.time() + _LOG_SECONDS
+                log.warning("journal %s: its deliveries are refused, and sent again: %s", self._host.journal, why)
+        if full and token not in self._refused:
+            self._full.add(token)
+        elif not full:
+            self._full.discard(token)
+        before = self._refused.get(token, set())
+        self._refused[token] = None if not indexes or before is None else before.union(indexes)
+
+    def resend_now(self) -> None:
+        """Resend now: intervals have moved, so refused batches are sent at once to the present owners of their keys."""
+        self._failures = 0
+        if self._timer is not None and self._refused:
+            self._timer.cancel()
+            self._resend()
+
+    def _resend(self) -> None:
+        self._timer = None
+        refused, self._refused = self._refused, {}
+        parts = {token: indexes for token, indexes in refused.items() if indexes is not None}
+        full, self._full = self._full, set()
+        self._host.post(Resend(sorted(refused), parts, full))

@@ -1,0 +1,154 @@
+"""The intervals that this process runs: each one's core, its host and what must be released with it."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from functools import partial
+
+from millwheel.model.catalog import Catalog, OwnedInterval
+from millwheel.model.keys import KeyInterval
+from millwheel.rpc.watermarks import Member, PendingWork
+from millwheel.sdk.context import Scope
+from millwheel.store.contract import StateStore
+from millwheel.worker.interval import IntervalCore
+from millwheel.worker.interval.pending import pending_work
+from millwheel.worker.messages import Deposed, SenderWatermarks
+from millwheel.worker.shell.building import Builder
+from millwheel.worker.shell.destinations import CatalogRouting, LocalChannel
+from millwheel.worker.shell.hook_reports import HookReports
+from millwheel.worker.shell.host import CoreHost, HostPeers, RunQueue
+from millwheel.worker.shell.hosted import Hosted
+from millwheel.worker.shell.load import Metered
+from millwheel.worker.shell.log_service import LogService
+from millwheel.worker.shell.opening import ReadAhead
+from millwheel.worker.shell.tallies import Place, Tallies
+from millwheel.worker.shell.watermarks import Authority
+
+__all__ = ["Hosts"]
+
+log = logging.getLogger("millwheel.worker")
+
+
+class Hosts:
+    """Starts, finds and ends hosts. Which intervals have one is decided by ``Ownership``."""
+
+    def __init__(
+        self,
+        catalog: Catalog,
+        store: StateStore,
+        authority: Authority,
+        routing: CatalogRouting,
+        builder: Builder,
+        queue: RunQueue,
+        tallies: Tallies,
+    ) -> None:
+        self.hosted: dict[str, Hosted] = {}
+        """By journal."""
+        self.logs = LogService(self.find_log)
+        self.ahead: ReadAhead = {}
+        self.builder = builder
+        self.queue = queue
+        self._catalog = catalog
+        self._store = store
+        self._authority = authority
+        self._routing = routing
+        self._tallies = tallies
+        authority.on_refused = self._report_refused
+        authority.pending_of = self._pending_of
+
+    # Start and end.
+
+    def start(self, owned: OwnedInterval, peers: HostPeers, hooks: HookReports) -> Hosted | None:
+        """Run an interval. Returns None while its code is not loaded, or if the catalog does not have it any more."""
+        built = self.builder.build(owned)
+        if built is None:
+            return None
+        interval = owned.interval
+        place = self.place_of(owned.incarnation)
+        host = CoreHost(
+            interval.journal, built.core, self._store, peers, self.queue, partial(hooks.take, place),
+            self.logs.perform if built.log_of else None, self.ahead, built.clock,
+        )  # fmt: skip
+        hosted = self.hosted[interval.journal] = Hosted(host, owned, built, LocalChannel(host))
+        if isinstance(built.core, IntervalCore):
+            self._tallies.enter(interval.journal, place, built.core)
+        log.info("interval %s: opening with sequencer %d", interval.journal, interval.sequencer)
+        host.start()
+        return hosted
+
+    async def stop(self, journal: str) -> None:
+        """Release an interval. No effect if it was lost meanwhile."""
+        hosted = self.remove(journal)
+        if hosted is not None:
+            log.info("interval %s: released, sequencer %d", journal, hosted.sequencer)
+            await hosted.host.close()
+
+    def remove(self, journal: str) -> Hosted | None:
+        """Remove everything that must be gone before a successor is opened here. The caller closes the host."""
+        hosted = self.hosted.pop(journal, None)
+        if hosted is not None:
+            self._routing.release(hosted.built.bindings)
+            self._authority.forget(hosted.owned.incarnation, hosted.built.core.keys)
+            self._tallies.leave(hosted.host.journal)
+            if hosted.built.log_of:
+                self.logs.dropped(hosted.built.log_of)
+        return hosted
+
+    # Finding.
+
+    def find_owned(self, journal: str, sequencer: int) -> CoreHost | None:
+        """The host of a journal under a sequencer."""
+        hosted = self.hosted.get(journal)
+        return hosted.host if hosted is not None and hosted.sequencer == sequencer else None
+
+    def find_log(self, stream: str, incarnation: str) -> CoreHost | None:
+        """The host of a stream's log: of the one with ``incarnation``, or of any if that is empty.
+
+        If a stream was created again, this process may still have the former log until the catalog change arrives.
+        """
+        # An interval that is no log has an empty stream, and a request may also have one.
+        found = (hosted for hosted in self.hosted.values() if stream and hosted.built.log_of == stream)
+        return next((one.host for one in found if incarnation in ("", one.owned.incarnation)), None)
+
+    def core_of(self, journal: str) -> IntervalCore | None:
+        """The interval core of ``journal``, if this process runs it."""
+        hosted = self.hosted.get(journal)
+        core = None if hosted is None else hosted.built.core
+        return core if isinstance(core, IntervalCore) else None
+
+    def metered(self) -> Iterator[Metered]:
+        """The work of each interval."""
+        for journal, one in self.hosted.items():
+            yield Metered(one.owned.incarnation, journal, one.sequencer, one.built.core, one.host.busy)
+
+    def place_of(self, incarnation: str) -> Place:
+        """The topology and the computation of an incarnation. Empty names if the catalog does not have it."""
+        table = self._catalog.tables.get(incarnation)
+        computation, topology = table.origin if table is not None else ("", "")
+        return topology, computation
+
+    def place_of_scope(self, scope: Scope) -> Place | None:
+        """The computation whose hook runs in ``scope``. The watchdog's thread calls this, so the hosts are copied."""
+        for hosted in list(self.hosted.values()):
+            core = hosted.built.core
+            if isinstance(core, IntervalCore) and core.state.scope is scope:
+                return self.place_of(hosted.owned.incarnation)
+        return None
+
+    # News for hosts.
+
+    def post_to_all(self, watermarks: SenderWatermarks) -> None:
+        """Bring broadcast watermarks to all cores."""
+        for hosted in self.hosted.values():
+            hosted.host.post(watermarks)
+
+    def _report_refused(self, computation: str, keys: KeyInterval, sequencer: int) -> None:
+        for hosted in list(self.hosted.values()):
+            same = hosted.owned.incarnation == computation and hosted.built.core.keys == keys
+            if same and hosted.sequencer == sequencer:
+                hosted.host.post(Deposed("the authority refused a report: a larger sequencer holds the keys"))
+
+    def _pending_of(self, computation: str) -> dict[Member, PendingWork]:
+        mine = [one.built.core for one in self.hosted.values() if one.owned.incarnation == computation]
+        return {core.keys: pending_work(core.state) for core in mine if isinstance(core, IntervalCore)}

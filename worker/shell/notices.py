@@ -1,0 +1,100 @@
+"""Brings changes of the catalog and broadcast watermarks to the hosts of this process (sections 4.5, 6.1.1, 7.2)."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from typing import Final
+
+from millwheel.coordination.contract import Coordinator, CoordinatorError
+from millwheel.model.backoff import jittered
+from millwheel.model.catalog import Catalog
+from millwheel.worker.messages import CatalogChanged, SequenceChecked
+from millwheel.worker.shell.hosted import Hosted
+from millwheel.worker.shell.hosts import Hosts
+from millwheel.worker.shell.lineage import dead_journals
+from millwheel.worker.shell.tasks import BackgroundTasks
+from millwheel.worker.shell.watermarks import Authority, SenderWatch
+
+__all__ = ["HostNotices"]
+
+log = logging.getLogger("millwheel.worker")
+
+_SETTLED_AFTER_SECONDS: Final = 90.0
+"""Maximum seconds after the opening of an interval until its state of journals retired meanwhile is dropped."""
+
+
+class HostNotices:
+    """What hosts receive without a request of their cores."""
+
+    def __init__(
+        self,
+        hosts: Hosts,
+        catalog: Catalog,
+        coordinator: Coordinator,
+        authority: Authority,
+        background: BackgroundTasks,
+    ) -> None:
+        self.watch = SenderWatch(authority.watch, hosts.post_to_all)
+        self._hosts = hosts
+        self._catalog = catalog
+        self._coordinator = coordinator
+        self._background = background
+        self._reported_retired: frozenset[str] = frozenset()
+        self._computations: frozenset[str] = frozenset()
+        """The incarnations in the catalog when the hosts last received it."""
+
+    def started(self, hosted: Hosted) -> None:
+        """A host was started: it receives all broadcasts so far."""
+        hosted.host.post(self.watch.known())
+        self.forget_dead_later(hosted)
+
+    def notify(self) -> None:
+        """The catalog has changed."""
+        hosted, builder = self._hosts.hosted.values(), self._hosts.builder
+        retired = frozenset(self._catalog.retired) - self._reported_retired
+        self._reported_retired = frozenset(self._catalog.retired)
+        gone, self._computations = self._computations - self._catalog.tables.keys(), frozenset(self._catalog.tables)
+        if gone:
+            # A removed sender never advances its ACK mark again, so its duplicate-check state is dropped here.
+            self.forget_dead_later(*hosted)
+        ended, queries = self._catalog.retired_injectors(), frozenset(self._catalog.retired_queries)
+        followed: set[str] = set()
+        for one in hosted:
+            inputs = one.built.inputs
+            senders, slack = builder.senders(inputs), builder.slack(inputs)
+            mine = frozenset().union(*(ended.get(stream, frozenset()) for stream in inputs))
+            changed = CatalogChanged(senders, slack=slack, retired=retired, ended_injectors=mine, ended_queries=queries)
+            one.host.post(changed)
+            # Intervals have moved: refused batches are sent to the present owners of their keys.
+            one.channel.resend_now()
+            followed |= senders
+        self.watch.follow(frozenset(followed), self._catalog.injector_lives())
+
+    def forget_dead_later(self, *hosted: Hosted) -> None:
+        """Drop duplicate-check state of senders that no longer exist, after some time."""
+        for one in hosted:
+            delay = jittered(_SETTLED_AFTER_SECONDS, random.random())
+            # Pass the names, not ``one``: the timer would keep a released interval in memory.
+            place = (one.host.journal, one.sequencer)
+            asyncio.get_running_loop().call_later(delay, self._forget_dead_now, *place)
+
+    def _forget_dead_now(self, journal: str, sequencer: int) -> None:
+        hosted = self._hosts.hosted.get(journal)
+        if hosted is not None and hosted.sequencer == sequencer:
+            self._background.run(self._forget_dead(hosted))
+
+    async def _forget_dead(self, hosted: Hosted) -> None:
+        """Drop an interval's duplicate-check state for senders' journals that no longer exist.
+
+        Intervals are notified when parents are retired. But a notification is lost if the previous owner received it
+        without a commit, or if it arrives during opening. The removal of computations is not notified at all.
+        """
+        try:
+            dead = await dead_journals(self._coordinator, self._catalog, hosted.built.core.state.dedup.journals())
+        except CoordinatorError as error:
+            log.info("journal %s: it is unknown which senders have ended: %s", hosted.host.journal, error)
+            return
+        for sequence in dead:
+            hosted.host.post(SequenceChecked(sequence, False))

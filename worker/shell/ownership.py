@@ -1,0 +1,194 @@
+"""Which of the assigned intervals run here: those lost, given up, quarantined or not to be built do not (6.2, 7.1)."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import Callable, Sequence
+
+from millwheel.coordination.contract import Coordinator
+from millwheel.model.catalog import Catalog, OwnedInterval, code_of
+from millwheel.sdk.error_texts import error_message
+from millwheel.worker.messages import AcceptSequencer
+from millwheel.worker.shell.destinations import DeliverySender
+from millwheel.worker.shell.hook_reports import HookReports
+from millwheel.worker.shell.host import CoreHost
+from millwheel.worker.shell.hosted import Hosted, Quarantined
+from millwheel.worker.shell.hosts import Hosts
+from millwheel.worker.shell.internal_errors import RESTART_BACKOFF, InternalErrors
+from millwheel.worker.shell.lineage import journal_lives
+from millwheel.worker.shell.programs import Programs
+from millwheel.worker.shell.tallies import Place
+from millwheel.worker.shell.tasks import BackgroundTasks
+from millwheel.worker.shell.watermarks import Authority
+
+__all__ = ["Ownership"]
+
+log = logging.getLogger("millwheel.worker")
+
+IntervalPlace = tuple[str, int]
+"""(journal, sequencer)."""
+
+
+class Ownership:
+    """Decides which hosts there are. It is also what its hosts need besides the store (``HostPeers``)."""
+
+    def __init__(
+        self,
+        hosts: Hosts,
+        catalog: Catalog,
+        programs: Programs,
+        coordinator: Coordinator,
+        authority: Authority,
+        sending: DeliverySender,
+        hooks: HookReports,
+        background: BackgroundTasks,
+    ) -> None:
+        self.hosts = hosts
+        self.send = sending.send
+        self.report = authority.report
+        self.renew: Callable[[], None] = lambda: None
+        """Registers this worker again, so that it gets fresh sequencers."""
+        self.quarantined: dict[IntervalPlace, Quarantined] = {}
+        """The intervals among those given up that have a damaged stored value."""
+        self._given_up: dict[IntervalPlace, str] = {}
+        """The reason. Under that sequencer the interval is not opened again."""
+        self._unbuilt: dict[str, str] = {}
+        """Why an interval cannot be run, by journal."""
+        self._errors = InternalErrors()
+        self._catalog = catalog
+        self._programs = programs
+        self._coordinator = coordinator
+        self._authority = authority
+        self._hooks = hooks
+        self._background = background
+
+    # Following the assignments.
+
+    def release(self, owned: Sequence[OwnedInterval]) -> list[asyncio.Future[None]]:
+        """Stop what is not assigned to this worker any more. Returns what must be awaited."""
+        assigned = {one.interval.journal: one for one in owned}
+        gone = [
+            journal
+            for journal, hosted in self.hosts.hosted.items()
+            if journal not in assigned
+            or (assigned[journal].interval.sequencer != hosted.sequencer and not self._awaits_code(assigned[journal]))
+        ]
+        return [asyncio.ensure_future(self.hosts.stop(journal)) for journal in gone]
+
+    def start(self, owned: Sequence[OwnedInterval]) -> tuple[list[Hosted], bool]:
+        """Run what is assigned to this worker and may be opened. Returns the new hosts, and whether all were built."""
+        assigned = {(one.interval.journal, one.interval.sequencer) for one in owned}
+        journals = {journal for journal, _ in assigned}
+        self._given_up = {place: why for place, why in self._given_up.items() if place in assigned}
+        self.quarantined = {place: one for place, one in self.quarantined.items() if place in self._given_up}
+        self._unbuilt = {journal: why for journal, why in self._unbuilt.items() if journal in journals}
+        started: list[Hosted] = []
+        complete = True
+        for one in owned:
+            journal = one.interval.journal
+            if journal in self.hosts.hosted or (journal, one.interval.sequencer) in self._given_up:
+                continue
+            try:
+                hosted = self.hosts.start(one, self, self._hooks)
+            except Exception as error:
+                # Other intervals are not delayed.
+                self._not_built(journal, f"it cannot be built: {error_message(error)}")
+                complete = False
+                continue
+            self._unbuilt.pop(journal, None)
+            if hosted is not None:
+                started.append(hosted)
+        return started, complete
+
+    def _not_built(self, journal: str, why: str) -> None:
+        if self._unbuilt.get(journal) != why:
+            log.exception("interval %s: %s", journal, why)
+        self._unbuilt[journal] = why
+
+    def _awaits_code(self, owned: OwnedInterval) -> bool:
+        """Whether the code that the interval will run next is still being loaded. Until then the old code continues."""
+        found = self._catalog.computation(owned.incarnation)
+        return found is not None and self._programs.is_loading(code_of(found[0].spec, found[1]))
+
+    def absence(self, owned: OwnedInterval) -> str:
+        """Why an interval that is assigned to this worker does not run here."""
+        interval = owned.interval
+        found = self._catalog.computation(owned.incarnation)
+        failure = self._programs.failure(code_of(found[0].spec, found[1])) if found is not None else ""
+        failure = failure or self._unbuilt.get(interval.journal, "")
+        return failure or self._given_up.get((interval.journal, interval.sequencer), "it is being opened")
+
+    def quarantined_places(self) -> list[Place]:
+        """The topology and computation of each quarantined interval, for metrics."""
+        return [(one.topology, one.computation) for one in list(self.quarantined.values())]
+
+    # The end of ownership.
+
+    async def prepare_releases(self, seconds: float) -> None:
+        """For up to ``seconds``, reduce what the next owners of the intervals have to read."""
+        hosts = [one.host for one in self.hosts.hosted.values() if not one.built.log_of]
+        if not hosts or seconds <= 0:
+            return
+        log.info("%d intervals are made ready for other workers", len(hosts))
+        tasks = [asyncio.ensure_future(host.prepare_release()) for host in hosts]
+        _, late = await asyncio.wait(tasks, timeout=seconds)
+        for task in late:
+            task.cancel()
+        if late:
+            log.warning("%d intervals were not ready in time; their next owners have more to read", len(late))
+
+    async def drop_all(self) -> None:
+        """Release every interval: the lease has ended, or this worker ends."""
+        hosted = self.hosts.hosted
+        # The catalog may still assign them to this worker. Invariant: a sequencer opens a journal only once.
+        self._given_up.update(((journal, one.sequencer), "it was given up") for journal, one in hosted.items())
+        # Stop all at once. Otherwise slow hooks of one interval would let the others continue to serve.
+        await asyncio.gather(*(self.hosts.stop(journal) for journal in list(hosted)))
+
+    def lost(self, host: CoreHost, reason: str) -> None:
+        """The core has lost its interval to a successor, or this worker must get a fresh sequencer for it."""
+        hosted = self.hosts.hosted.get(host.journal)
+        log.log(logging.ERROR if host.fault else logging.WARNING, "interval %s: lost: %s", host.journal, reason)
+        if hosted is None or hosted.host is not host:
+            return
+        self._given_up[host.journal, hosted.sequencer] = reason
+        if host.damage:
+            self._quarantine(hosted, host.damage)
+        self.hosts.remove(host.journal)
+        self._background.run(host.close())
+        if host.fault:
+            self._restart_later(host.journal)
+
+    def _quarantine(self, hosted: Hosted, why: str) -> None:
+        """Stop the interval: it is not served, and its stored data is not overwritten, until it is assigned again."""
+        incarnation, journal = hosted.owned.incarnation, hosted.host.journal
+        self.quarantined[journal, hosted.sequencer] = Quarantined(incarnation, *self.hosts.place_of(incarnation), why)
+        log.error(
+            "interval %s is quarantined: restore what is damaged from a snapshot or a replica, then have it opened "
+            "again by `millwheel interval move %s` or by starting this worker anew",
+            journal,
+            journal,
+        )
+
+    def _restart_later(self, journal: str) -> None:
+        """Only a takeover under a fresh sequencer starts the interval again."""
+        loop = asyncio.get_running_loop()
+        errors = self._errors.fault(journal, loop.time())
+        if errors is None:
+            log.error("interval %s: too many errors in succession: it stays down until this worker restarts", journal)
+        else:
+            delay = RESTART_BACKOFF.delay(errors, random.random())
+            log.warning("interval %s: is opened again in %.1f s", journal, delay)
+            loop.call_later(delay, self.renew)
+
+    # What hosts need.
+
+    async def accept(self, request: AcceptSequencer) -> int:
+        """Let the authority accept a sequencer (G4)."""
+        return await self._authority.accept(request.computation, request.keys, request.sequencer)
+
+    async def sequence_lives(self, sequence: str) -> bool:
+        """Whether ``sequence`` is the journal of a live interval, or of a parent of one, by a linearizable read."""
+        return await journal_lives(self._coordinator, self._catalog, sequence)

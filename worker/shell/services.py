@@ -1,0 +1,79 @@
+"""The services of a worker: deliveries, subscriptions, inspection and handover (sections 4.2, 4.3, 7.1)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import grpc
+
+from millwheel.model.catalog import Catalog, Consumer, code_of
+from millwheel.rpc.clock import wall_now
+from millwheel.rpc.v1 import common_pb2
+from millwheel.rpc.v1.delivery_pb2_grpc import add_DeliveryServiceServicer_to_server
+from millwheel.rpc.v1.handover_pb2_grpc import add_HandoverServiceServicer_to_server
+from millwheel.rpc.v1.inspection_pb2_grpc import add_InspectionServiceServicer_to_server
+from millwheel.rpc.v1.subscription_pb2_grpc import add_SubscriptionServiceServicer_to_server
+from millwheel.store.contract import StateStore
+from millwheel.worker.shell.delivery_service import DeliveryService
+from millwheel.worker.shell.handover import HandoverService
+from millwheel.worker.shell.hook_reports import HookReports
+from millwheel.worker.shell.hosted import Quarantined
+from millwheel.worker.shell.hosts import Hosts
+from millwheel.worker.shell.inspection import InspectionService
+from millwheel.worker.shell.key_failures import KeyFailures
+from millwheel.worker.shell.load import LoadMeter
+from millwheel.worker.shell.preparing import RecordPreparer
+from millwheel.worker.shell.programs import Programs
+from millwheel.worker.shell.tallies import Tallies
+
+__all__ = ["WorkerServices"]
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerServices:
+    """What the services of one worker work on."""
+
+    catalog: Catalog
+    programs: Programs
+    hosts: Hosts
+    store: StateStore
+    tallies: Tallies
+    hooks: HookReports
+    key_failures: KeyFailures
+    absence: Callable[[str], str]
+    """Why an interval does not run here, by journal."""
+    quarantined: Callable[[], Mapping[tuple[str, int], Quarantined]]
+
+    def add_to(self, server: grpc.aio.Server) -> None:
+        """Serve on ``server``."""
+        hosts = self.hosts
+        preparer = RecordPreparer(self.catalog, self.programs, self._key_failed, self.key_failures.got_keys)
+        add_DeliveryServiceServicer_to_server(DeliveryService(hosts.hosted, preparer.prepare), server)
+        add_SubscriptionServiceServicer_to_server(hosts.logs, server)
+        load = LoadMeter(
+            hosts.metered,
+            damaged=self.quarantined,
+            hooks=self.tallies.hooks,
+            key_functions=lambda: self.key_failures.shown(self.catalog.consumers, wall_now()),
+        ).load
+        inspection = InspectionService(self._journal_of_key, hosts.core_of, self.absence, self.store, load)
+        add_InspectionServiceServicer_to_server(inspection, server)
+        handover = HandoverService(hosts.find_owned, self.store, hosts.ahead, self._load_code)
+        add_HandoverServiceServicer_to_server(handover, server)
+
+    def _key_failed(
+        self, consumer: Consumer, stream: str, error: BaseException, waiting: common_pb2.WaitingRecords | None
+    ) -> None:
+        failure = self.key_failures.failed(consumer, stream, error, waiting, wall_now())
+        self.hooks.failed((consumer.topology, consumer.computation), failure)
+
+    def _journal_of_key(self, incarnation: str, key: bytes) -> str:
+        interval = self.catalog.locate(incarnation, key)
+        return "" if interval is None else interval.journal
+
+    async def _load_code(self, incarnation: str) -> None:
+        """Load the code of a computation that this process will run soon."""
+        found = self.catalog.computation(incarnation)
+        if found is not None:
+            await self.programs.load(code_of(found[0].spec, found[1]))

@@ -1,0 +1,195 @@
+"""A worker's low watermarks: its reports to the authority, and the broadcast values of all senders (section 7.2)."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from contextlib import aclosing
+from types import MappingProxyType
+from typing import Final, Protocol
+
+from millwheel.client.report_stream import PendingOf, nothing_reported
+from millwheel.client.shards import OnePlace, ShardedWatermarks, ShardPlaces
+from millwheel.model.backoff import Backoff
+from millwheel.model.keys import KeyInterval
+from millwheel.rpc.channel import PASSING
+from millwheel.rpc.failures import RequestError
+from millwheel.rpc.watermarks import INJECTOR_PREFIX, AcceptRefusedError, WatermarkReport, is_injector
+from millwheel.store.contract import SequencerRefusedError
+from millwheel.worker.latest_watermarks import LatestWatermarks
+from millwheel.worker.messages import Report, SenderWatermarks
+
+__all__ = ["Authority", "AuthorityLink", "SenderWatch", "Watermarks"]
+
+log = logging.getLogger("millwheel.worker")
+
+_BACKOFF: Final = Backoff(2.0, 2.0)
+"""Seconds until an ended watch begins again."""
+
+Watermarks = Mapping[str, tuple[int, Sequence[tuple[KeyInterval | str, int]]]]
+"""The broadcast value of each sender, and the new sequencers behind it."""
+
+
+class Authority(Protocol):
+    """The low watermark authority's interface for a worker (7.2)."""
+
+    on_refused: Callable[[str, KeyInterval, int], None]
+    """Called with a computation, keys and a sequencer whose report was refused (G4)."""
+    pending_of: PendingOf
+    """Called with a computation when the authority requests the pending work of its intervals here (7.2)."""
+
+    def forget(self, computation: str, keys: KeyInterval) -> None:
+        """Report nothing more for an interval."""
+
+    async def accept(self, computation: str, keys: KeyInterval, sequencer: int) -> int:
+        """Let the authority accept a sequencer.
+
+        Returns:
+            The watermark last broadcast for the keys, in microseconds.
+
+        Raises:
+            SequencerRefusedError: A larger sequencer is known.
+        """
+
+    def report(self, report: Report) -> None:
+        """Report an interval's watermark. Only the newest report of an interval counts."""
+
+    def watch(self, computations: Iterable[str]) -> AsyncIterator[Watermarks]:
+        """Broadcast values: first all of them, then changes."""
+
+
+class AuthorityLink:
+    """The worker's connection to the authority, over gRPC."""
+
+    def __init__(self, places: ShardPlaces | str) -> None:
+        """``places``: the addresses of the shards, or of the one server with all shards."""
+        places = OnePlace(places) if isinstance(places, str) else places
+        self._client = ShardedWatermarks(
+            places, on_refused=self._refused, pending_of=lambda name: self.pending_of(name)
+        )
+        self.on_refused: Callable[[str, KeyInterval, int], None] = lambda computation, keys, sequencer: None
+        """Called with a computation, keys and a sequencer whose report was refused: another owner has the keys."""
+        self.pending_of: PendingOf = nothing_reported
+        """The pending work of a computation's intervals (7.2)."""
+
+    async def start(self) -> None:
+        """Start sending reports."""
+        await self._client.__aenter__()
+
+    async def close(self) -> None:
+        """Stop sending."""
+        await self._client.close()
+
+    def forget(self, computation: str, keys: KeyInterval) -> None:
+        """Report nothing more for a released interval."""
+        self._client.forget(computation, keys)
+
+    def _refused(self, report: WatermarkReport) -> None:
+        if isinstance(report.member, KeyInterval):
+            self.on_refused(report.computation, report.member, report.sequencer)
+
+    async def accept(self, computation: str, keys: KeyInterval, sequencer: int) -> int:
+        """Let the authority accept a sequencer (G4). Waits while the authority is unreachable.
+
+        Raises:
+            SequencerRefusedError: A larger sequencer owns the keys, or the computation was removed.
+        """
+        while True:
+            try:
+                return await self._client.accept(computation, keys, sequencer)
+            except AcceptRefusedError as error:
+                raise SequencerRefusedError(computation, sequencer, 0) from error
+            except RequestError as error:
+                if error.code not in PASSING:
+                    raise
+                log.warning("%s %s waits for the authority: %s", computation, keys, error)
+
+    def report(self, report: Report) -> None:
+        """Report an interval's watermark."""
+        self._client.report(
+            WatermarkReport(
+                report.computation,
+                report.keys,
+                report.sequencer,
+                report.output,
+                report.input,
+                report.hold,
+                report.subject,
+            )
+        )
+
+    async def watch(self, computations: Iterable[str]) -> AsyncIterator[Watermarks]:
+        """Broadcast values. Injector processes have the same names as in their deliveries."""
+        async with aclosing(self._client.watch(computations)) as updates:
+            async for update in updates:
+                yield {
+                    name: (value.watermark, [_origin(name, member, number) for member, number in value.sequencers])
+                    for name, value in update.items()
+                }
+
+
+def _origin(computation: str, member: KeyInterval | str, sequencer: int) -> tuple[KeyInterval | str, int]:
+    if isinstance(member, str) and is_injector(computation):
+        return f"{INJECTOR_PREFIX}{computation.removeprefix(INJECTOR_PREFIX)}/{member}", sequencer
+    return member, sequencer
+
+
+class SenderWatch:
+    """One watch for all senders of the intervals here. ``tell`` receives every update."""
+
+    def __init__(
+        self,
+        watch: Callable[[Iterable[str]], AsyncIterator[Watermarks]],
+        tell: Callable[[SenderWatermarks], None],
+    ) -> None:
+        self._watch = watch
+        self._tell = tell
+        self._senders: frozenset[str] = frozenset()
+        self._lives: dict[str, object] = {}
+        self._latest = LatestWatermarks()
+        self._task: asyncio.Task[None] | None = None
+
+    def known(self) -> SenderWatermarks:
+        """All broadcasts so far, for a new host. Later updates name only new sequencers, so they are not enough."""
+        return self._latest.update()
+
+    def follow(self, senders: frozenset[str], lives: Mapping[str, object] = MappingProxyType({})) -> None:
+        """Watch exactly these senders from now on.
+
+        ``lives``: for a sender whose name may be used again, a value that identifies its life. Broadcasts of one life
+        do not apply to the next one (G7). This holds even if this process has not seen the time between them.
+        """
+        before, self._lives = self._lives, {sender: lives[sender] for sender in senders & lives.keys()}
+        same = {sender for sender in senders if before.get(sender) == self._lives.get(sender)}
+        if senders == self._senders and same == senders:
+            return
+        self._senders = senders
+        self._latest.keep(same)
+        if self._task is not None:
+            self._task.cancel()
+        self._task = asyncio.get_running_loop().create_task(self._run(senders)) if senders else None
+
+    async def close(self) -> None:
+        """Stop watching."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    async def _run(self, senders: frozenset[str]) -> None:
+        while True:
+            try:
+                await self._follow(senders)
+            except Exception:
+                log.exception("low watermarks cannot be followed; trying again")
+            await asyncio.sleep(_BACKOFF.delay(1, random.random()))
+
+    async def _follow(self, senders: frozenset[str]) -> None:
+        async with aclosing(self._watch(sorted(senders))) as updates:  # type: ignore[type-var]
+            async for update in updates:
+                values = {name: watermark for name, (watermark, _) in update.items()}
+                sequencers = {name: members for name, (_, members) in update.items()}
+                news = SenderWatermarks(values, sequencers)
+                self._latest.add(news)
+                self._tell(news)
