@@ -28,10 +28,9 @@ from millwheel.server.worker import WORKER
 from millwheel.worker.dedup import Dedup
 from millwheel.worker.interval import IntervalSettings as CoreSettings
 from millwheel.worker.log import LogConfig, LogSettings
-from millwheel.worker.messages import SendDelivery, SenderWatermarks
-from millwheel.worker.shell.host import CoreHost
+from millwheel.worker.messages import SenderWatermarks
 from millwheel.worker.shell.routing import CatalogRouting
-from millwheel.worker.shell.sending import DeliverySender
+from millwheel.worker.shell.watching import SenderWatch
 from millwheel.worker.shell.worker import Worker
 from simulation.process import PROCESS, Clock, Process
 from simulation.serving import SimulatedServer
@@ -85,24 +84,21 @@ def tuned(world: World) -> Iterator[None]:
             world.workers[process.name] = self
             await super().start()
 
-        def _tell(self, watermarks: SenderWatermarks) -> None:
-            for hear in world.broadcasts:
-                hear(watermarks.values)
-            super()._tell(watermarks)
+    class Watched(SenderWatch):
+        """A watch that shows checkers what its worker receives."""
 
-    class Tapped(DeliverySender):
-        """A sender that shows checkers what it sends."""
+        def __init__(self, watch: Any, tell: Callable[[SenderWatermarks], None]) -> None:
+            def show(watermarks: SenderWatermarks) -> None:
+                for see in world.broadcasts:
+                    see(watermarks.values)
+                tell(watermarks)
 
-        def send(self, host: CoreHost, send: SendDelivery) -> None:
-            """See :class:`DeliverySender`."""
-            for see in world.deliveries:
-                see(send.delivery)
-            super().send(host, send)
+            super().__init__(watch, show)
 
     with (
         patch("millwheel.server.worker.CoreSettings", lambda **_: core),
         patch("millwheel.server.worker.Worker", Known),
-        patch("millwheel.worker.shell.worker.DeliverySender", Tapped),
+        patch("millwheel.worker.shell.worker.SenderWatch", Watched),
         patch("millwheel.worker.shell.worker.CatalogRouting", Routed),
         patch("millwheel.worker.shell.building.LogConfig", partial(LogConfig, settings=logs)),
         patch("millwheel.worker.shell.programs.beside", _at_once),
