@@ -63,8 +63,7 @@ class Checks(StoreWatch):
         self._order = JournalOrder()
         world.changes.append(self._changed)
         world.broadcasts.append(self._on_broadcast)
-        world.deliveries.append(self._order.sent)
-        world.taps.productions.append(self._order.produced)
+        world.taps.deliveries.append(self._order.sent)
 
     # Checks during the run.
 
@@ -158,7 +157,7 @@ class Checks(StoreWatch):
         for computation, value in watermarks.items():
             known = self._largest.get(computation, int(MIN_TIMESTAMP))
             if value > known:
-                self._world.violated(f"{computation} is heard to be at {value}, and {known} is journaled (G7)")
+                self._world.violated(f"a broadcast of {computation} is at {value}, and {known} is journaled (G7)")
 
     def _changed(self, changes: tuple[Change, ...]) -> None:
         self._catalog.apply(changes)

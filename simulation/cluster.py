@@ -28,9 +28,8 @@ from millwheel.server.worker import WORKER
 from millwheel.worker.dedup import Dedup
 from millwheel.worker.interval import IntervalSettings as CoreSettings
 from millwheel.worker.log import LogConfig, LogSettings
-from millwheel.worker.messages import SendDelivery, SenderWatermarks
-from millwheel.worker.shell.destinations import CatalogRouting, DeliverySender
-from millwheel.worker.shell.host import CoreHost
+from millwheel.worker.messages import SenderWatermarks
+from millwheel.worker.shell.destinations import CatalogRouting
 from millwheel.worker.shell.hosts import Hosts
 from millwheel.worker.shell.worker import Worker
 from simulation.process import PROCESS, Clock, Process
@@ -90,24 +89,14 @@ def tuned(world: World) -> Iterator[None]:
 
         def post_to_all(self, watermarks: SenderWatermarks) -> None:
             """See :class:`Hosts`."""
-            for hear in world.broadcasts:
-                hear(watermarks.values)
+            for see in world.broadcasts:
+                see(watermarks.values)
             super().post_to_all(watermarks)
-
-    class Tapped(DeliverySender):
-        """A sender that shows checkers what it sends."""
-
-        def send(self, host: CoreHost, send: SendDelivery) -> None:
-            """See :class:`DeliverySender`."""
-            for see in world.deliveries:
-                see(send.delivery)
-            super().send(host, send)
 
     with (
         patch("millwheel.server.worker.CoreSettings", lambda **_: core),
         patch("millwheel.server.worker.Worker", Known),
         patch("millwheel.worker.shell.worker.Hosts", Broadcast),
-        patch("millwheel.worker.shell.worker.DeliverySender", Tapped),
         patch("millwheel.worker.shell.worker.CatalogRouting", Routed),
         patch("millwheel.worker.shell.building.LogConfig", partial(LogConfig, settings=logs)),
         patch("millwheel.worker.shell.programs.beside", _at_once),

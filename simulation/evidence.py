@@ -12,6 +12,7 @@ from typing import Any
 
 from millwheel.authority.core import AuthorityCore
 from millwheel.authority.journal import decode_entry, decode_part
+from millwheel.authority.messages import SequencerOffered
 from millwheel.coordination.contract import Change
 from millwheel.model import catalog_keys as keys
 from millwheel.model.catalog import Catalog, injector_sender
@@ -26,7 +27,7 @@ from millwheel.worker.log import LogCore
 from millwheel.worker.log.entry import LogEntry
 from millwheel.worker.log.messages import Publish
 from millwheel.worker.log.state import LogState
-from millwheel.worker.messages import Acknowledge, Delivery
+from millwheel.worker.messages import Acknowledge, SendDelivery
 from simulation.authority_book import ShardBook
 from simulation.forms import BEHIND, MIDDLE
 from simulation.ledger import Ledger
@@ -64,7 +65,7 @@ class Evidence:
         kinds = ("append", "takeover", "ACK", "delivery", "acceptance", "restart", "advance", "rise", "publication")
         self._seen = dict.fromkeys(kinds, 0)
         world.changes.append(self._changed)
-        world.deliveries.append(self._sent)
+        world.taps.deliveries.append(self._sent)
         world.taps.appends.append(self._appended)
         world.taps.recoveries.append(self._recovered)
         world.taps.acks.append(self._acked)
@@ -80,7 +81,7 @@ class Evidence:
         for kind in [kind for kind, count in self._seen.items() if not count]:
             if kind in ("advance", "rise") and self._world.plan.ending:
                 continue  # the run may end before any watermark advances
-            self._world.violated(f"no {kind} was seen by those who compare it with the journals")
+            self._world.violated(f"no {kind} was compared with the journals")
         if not self._world.plan.ending and not self._world.plan.wide:
             self._check_due()
 
@@ -221,13 +222,13 @@ class Evidence:
 
     # Deliveries.
 
-    def _sent(self, delivery: Delivery) -> None:
+    def _sent(self, core: IntervalCore, send: SendDelivery) -> None:
         """All records below an ACK mark are committed at the consumer.
 
         A position identifies the record in the journal.
         """
         self._seen["delivery"] += 1
-        ids = delivery.ids
+        delivery, ids = send.delivery, send.delivery.ids
         if not isinstance(ids, PositionIds) or self._is_void(delivery.consumer):
             return
         where = f"a delivery of {ids.sequence} to {delivery.consumer}"
@@ -295,12 +296,14 @@ class Evidence:
             for difference in self._books.get(core.journal, ShardBook()).differences(core):
                 self._world.violated(f"{core.journal}, restarted with {core.sequencer}: {difference}")
 
-    def _accepted(self, journal: str, computation: str, member: Any, sequencer: int, number: int) -> None:
+    def _accepted(self, journal: str, offered: SequencerOffered) -> None:
         """An acceptance that the authority answers is in its journal, and so is the report that was sent with it."""
         self._seen["acceptance"] += 1
+        computation, member, sequencer = offered.computation, offered.member, offered.sequencer
         book = self._books.get(journal, ShardBook())
         name = member if isinstance(member, str) else (member.start, member.end)
         if (computation, name, sequencer) not in book.accepted:
             self._world.violated(f"{journal} answers {sequencer} for {name} of {computation}, unjournaled (G4)")
-        if number and book.last_report.get((computation, member, sequencer), 0) < number:
+        number = offered.report_number
+        if number and book.last_report.get((computation, str(member), sequencer), 0) < number:
             self._world.violated(f"{journal} answers report {number} of {member} of {computation}, unjournaled (G7)")

@@ -21,11 +21,13 @@ from millwheel.model.catalog import Catalog
 from millwheel.store.contract import Append
 from millwheel.store.memory import MemoryStore
 from millwheel.worker.dedup import IdDelta, OpaqueIds
+from millwheel.worker.interval import IntervalCore
 from millwheel.worker.interval.entry import IntervalEntry, ProductionRow
 from millwheel.worker.interval.entry import decode_entry as decode_interval
+from millwheel.worker.interval.outbox import Outbox
 from millwheel.worker.log.entry import LogEntry
 from millwheel.worker.log.entry import decode as decode_log
-from millwheel.worker.messages import Delivery
+from millwheel.worker.messages import Delivery, SendDelivery
 from simulation.blocks import LIBRARY, Item
 from simulation.plan import Plan
 from simulation.store import whole_entry
@@ -53,13 +55,9 @@ class JournalOrder:
         self.weak_seen = 0
         """How many of them were weak."""
 
-    def produced(self, rows: Iterable[ProductionRow]) -> None:
-        """An owner has made these productions and will send them soon."""
-        self._weak.produced(rows)
-
-    def sent(self, delivery: Delivery) -> None:
+    def sent(self, core: IntervalCore, send: SendDelivery) -> None:
         """An owner sends productions, for the first time or again."""
-        self._weak.sent(delivery)
+        self._weak.sent(core.state.outbox, send.delivery)
 
     def appended(self, journal: str, append: Append, catalog: Catalog, store: MemoryStore) -> Iterator[str]:
         """Process an entry of an interval or of a log; yields violations of the order."""
@@ -122,17 +120,14 @@ class WeakSendings:
         """Productions that have been consumed."""
         self._sendings = 0
 
-    def produced(self, rows: Iterable[ProductionRow]) -> None:
-        """Record the producing key of each production with an opaque id."""
-        for _, producer, _, _, _, _, opaque in rows:
-            if opaque:
-                self._producers[opaque] = producer
-
-    def sent(self, delivery: Delivery) -> None:
+    def sent(self, outbox: Outbox, delivery: Delivery) -> None:
         """Record the first sending of each record."""
         sender, ids = delivery.sender, delivery.ids
         if not isinstance(ids, OpaqueIds) or sender.keys is None:
             return
+        if not self._producers.keys() >= set(ids.ids):
+            for batch in outbox:
+                self._producers.update(zip(batch.opaque, batch.producers, strict=False))
         owner = sender.name, sender.sequencer
         for one, key in zip(ids.ids, delivery.keys, strict=True):
             self._sendings += 1

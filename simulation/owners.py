@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from millwheel.worker.dedup import PositionIds
 from millwheel.worker.interval import IntervalCore, IntervalPhase
 from millwheel.worker.interval.state import INDEX_BITS
-from millwheel.worker.messages import Delivery
+from millwheel.worker.messages import Delivery, SendDelivery
 from simulation.world import World
 
 __all__ = ["OwnerChecks", "serving"]
@@ -34,7 +34,7 @@ class OwnerChecks:
         self._broadcasts = 0
         """How many broadcasts workers received."""
         world.broadcasts.append(self._on_broadcast)
-        world.deliveries.append(self._sent)
+        world.taps.deliveries.append(self._sent)
 
     def _on_broadcast(self, watermarks: Mapping[str, int]) -> None:
         """A broadcast value is at most what each interval's current owner has reported.
@@ -46,19 +46,19 @@ class OwnerChecks:
             state = core.state
             value = watermarks.get(state.config.computation)
             if value is not None and value > state.holds.output:
-                text = f"{state.config.computation} is heard to be at {value}"
+                text = f"a broadcast of {state.config.computation} is at {value}"
                 self._world.violated(f"{text}, and the owner of {state.config.journal} is at {state.holds.output} (G4)")
 
     def conclude(self) -> None:
         """A checker without any observation has checked nothing: its hook no longer fits the product."""
         if not self._broadcasts:
-            self._world.violated("no broadcast was heard by anybody who checks them")
+            self._world.violated("no broadcast was checked")
         if not self._said:
-            self._world.violated("no delivery was seen by anybody who checks them")
+            self._world.violated("no delivery was checked")
 
-    def _sent(self, delivery: Delivery) -> None:
+    def _sent(self, core: IntervalCore, send: SendDelivery) -> None:
         """A strong production that is sent is in the journal that its positions refer to."""
-        ids = delivery.ids
+        delivery, ids = send.delivery, send.delivery.ids
         self._repeated(delivery)
         if isinstance(ids, PositionIds) and ids.positions:
             head = self._world.store.inner._head(ids.sequence)

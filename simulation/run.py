@@ -25,7 +25,6 @@ from simulation.evidence import Evidence
 from simulation.faults import Faults
 from simulation.files import file_reader, file_writer, files_within
 from simulation.history import EXPECTED
-from simulation.invariants import invariants_checked
 from simulation.leftovers import check_leftovers
 from simulation.loop import SimulatedLoop, StuckError
 from simulation.neighbour import NEIGHBOUR, neighbour
@@ -92,8 +91,7 @@ def simulated(world: World, seed: int) -> Iterator[None]:
         tuned(world),
         files_within(world),
         world.store.patched(),
-        world.taps.listening(),
-        invariants_checked(world),
+        world.taps.listening(world.violated),
     ):
         yield
 

@@ -40,23 +40,11 @@ def check_soft_state(world: World) -> int:
         process = world.processes[name]
         if not process.alive or process.paused:
             continue
-        _check_holds(world, worker, f"{process}")
         for core in _at_rest(worker, world.store.inner):
             compared += 1
             for difference in differences(core.state, world.store.inner, recovered=False):
                 world.violated(f"{process}, {core.state.config.journal}: {difference} (G12)")
     return compared
-
-
-def _check_holds(world: World, worker: Worker, process: str) -> None:
-    """Check that each hold of the output watermark has its owner, also while commits are in flight."""
-    for hosted in worker.hosts.hosted.values():
-        core = hosted.built.core
-        if isinstance(core, IntervalCore):
-            try:
-                core.check_invariants()
-            except RuntimeError as error:
-                world.violated(f"{process}, {core.state.config.journal}: {error} (G7)")
 
 
 def _at_rest(worker: Worker, store: MemoryStore) -> Iterator[Core]:

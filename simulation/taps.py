@@ -1,166 +1,169 @@
-"""Hooks in the product for checkers. They publish what the product decides, at the moment of the decision."""
+"""What checkers observe of the product, at the moment at which a core decides it.
+
+Every core has one protocol, so there is one place to look: around ``step``. The event and the effects are observed, and
+a few public values before and after. Only the recovery of a journal is observed within a step, because the same step
+goes on from there. So compiled cores are observed as well: their methods call each other past any replacement.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
 from typing import Any
 from unittest.mock import patch
 
 from millwheel.authority.core import AuthorityCore
-from millwheel.authority.shell import AuthorityShell
+from millwheel.authority.messages import AnswerCall, AppendChanges, AppendJournaled, SequencerOffered
+from millwheel.client.injector.core import InjectorCore
+from millwheel.master.core import MasterCore
+from millwheel.model.core_protocol import InvariantError
 from millwheel.model.watermarks import InputWatermark
 from millwheel.rpc.v1.delivery_pb2 import DeliveryOutcome
 from millwheel.store.contract import Append
 from millwheel.worker.interval import IntervalCore
 from millwheel.worker.interval import core as interval_core
-from millwheel.worker.interval.entry import ProductionRow
-from millwheel.worker.interval.outbox import Outbox
 from millwheel.worker.interval.state import IntervalState
 from millwheel.worker.log import LogCore
 from millwheel.worker.log import core as log_core
-from millwheel.worker.log.messages import Publish
+from millwheel.worker.log.messages import Publish, Subscribe
 from millwheel.worker.log.state import LogState
-from millwheel.worker.log.subscribers import Subscribers
-from millwheel.worker.messages import Acknowledge, Appended
-from millwheel.worker.shell.host import CoreHost
+from millwheel.worker.messages import Accepted, Acknowledge, Appended, Opened, SendDelivery
 
 __all__ = ["Taps"]
 
 _ACKED = DeliveryOutcome.DELIVERY_OUTCOME_ACKED
 
+Step = Callable[[Any, Any, int], Any]
 
+
+@dataclass
 class Taps:
     """Lists of listeners. Invariant: listeners only observe the product and change nothing in it."""
 
-    def __init__(self) -> None:
-        self.appends: list[Callable[[str, Append], None]] = []
-        """A journal, and an append to it."""
-        self.recoveries: list[Callable[[IntervalState | LogState], None]] = []
-        """The state of an interval or a log that was just recovered from the store."""
-        self.acks: list[Callable[[IntervalCore | LogCore, Acknowledge], None]] = []
-        """A receiver's ACK, in flight to the sender."""
-        self.productions: list[Callable[[Iterable[ProductionRow]], None]] = []
-        """Productions of an owner that it will send soon."""
-        self.confirmations: list[Callable[[str, int, int], None]] = []
-        """An owner that considers its append journaled: journal, sequencer, commit."""
-        self.publications: list[Callable[[LogState, str, Publish], None]] = []
-        """What a log publishes to a subscriber, with the name of the subscriber's cursor (empty: it has none)."""
-        self.restores: list[Callable[[AuthorityCore], None]] = []
-        """A shard of the authority that was just recovered from the store."""
-        self.acceptances: list[Callable[[str, str, Any, int, int], None]] = []
-        """An answer of the authority: journal, computation, member, sequencer, number of the report."""
-        self.advances: list[Callable[[IntervalCore | LogCore], None]] = []
-        """An interval or a log whose input watermark has advanced."""
-        self.rises: list[Callable[[InputWatermark], None]] = []
-        """An input watermark whose bound from the senders has risen."""
+    appends: list[Callable[[str, Append], None]] = field(default_factory=list)
+    """A journal, and an append to it."""
+    recoveries: list[Callable[[IntervalState | LogState], None]] = field(default_factory=list)
+    """The state of an interval or a log that was just recovered from the store."""
+    acks: list[Callable[[IntervalCore | LogCore, Acknowledge], None]] = field(default_factory=list)
+    """A receiver's ACK, in flight to the sender."""
+    deliveries: list[Callable[[IntervalCore, SendDelivery], None]] = field(default_factory=list)
+    """A delivery that an interval sends."""
+    confirmations: list[Callable[[str, int, int], None]] = field(default_factory=list)
+    """An owner that considers its append journaled: journal, sequencer, commit."""
+    publications: list[Callable[[LogState, str, Publish], None]] = field(default_factory=list)
+    """What a log publishes to a subscriber, with the name of the subscriber's cursor (empty: it has none)."""
+    restores: list[Callable[[AuthorityCore], None]] = field(default_factory=list)
+    """A shard of the authority that was just recovered from the store."""
+    acceptances: list[Callable[[str, SequencerOffered], None]] = field(default_factory=list)
+    """An acceptance that the authority answers, with the shard's journal."""
+    advances: list[Callable[[IntervalCore | LogCore], None]] = field(default_factory=list)
+    """An interval or a log whose input watermark has advanced."""
+    rises: list[Callable[[InputWatermark], None]] = field(default_factory=list)
+    """An input watermark whose bound from the senders has risen."""
 
     @contextmanager
-    def listening(self) -> Iterator[None]:
-        """Inside this context, the listeners are called."""
-        with (
-            patch.object(interval_core, "recover", self._reading(vars(interval_core)["recover"])),
-            patch.object(log_core, "recover", self._reading(vars(log_core)["recover"])),
-            patch.object(Outbox, "add", self._producing(Outbox.add)),
-            patch.object(CoreHost, "_acknowledge", self._acknowledging(CoreHost._acknowledge)),
-            patch.object(IntervalCore, "_on_appended", self._confirming(IntervalCore._on_appended)),
-            patch.object(LogCore, "_on_appended", self._confirming(LogCore._on_appended)),
-            patch.object(AuthorityCore, "_on_journaled", self._journaling(AuthorityCore._on_journaled)),
-            patch.object(Subscribers, "_response", self._publishing(Subscribers._response)),
-            patch.object(AuthorityCore, "restore", self._restoring(AuthorityCore.restore)),
-            patch.object(AuthorityShell, "accept", self._accepting(AuthorityShell.accept)),
-            patch.object(IntervalCore, "_advance_watermark", self._advancing(IntervalCore._advance_watermark)),
-            patch.object(LogCore, "_advance_watermark", self._advancing(LogCore._advance_watermark)),
-            patch.object(InputWatermark, "_raise", self._rising(InputWatermark._raise)),
-        ):
+    def listening(self, violated: Callable[[str], None]) -> Iterator[None]:
+        """Inside this context, the listeners are called, and ``violated`` for each invariant that a core breaks."""
+        owner, shard = self._around_owner, self._around_shard
+        with ExitStack() as stack:
+            for core, around in (
+                (IntervalCore, owner),
+                (LogCore, owner),
+                (AuthorityCore, shard),
+                (InjectorCore, None),
+                (MasterCore, None),
+            ):
+                step: Step = vars(core)["step"]
+                checked = _checked(step if around is None else around(step), violated)
+                stack.enter_context(patch.object(core, "step", checked))
+            for module in (interval_core, log_core):
+                stack.enter_context(patch.object(module, "recover", self._recovering(vars(module)["recover"])))
             yield
 
-    def _reading(self, read: Callable[..., None]) -> Callable[..., None]:
-        def recover(state: Any, opened: Any) -> None:
-            read(state, opened)
+    def _recovering(self, recover: Callable[..., None]) -> Callable[..., None]:
+        def recovered(state: Any, opened: Any) -> None:
+            recover(state, opened)
             for hear in self.recoveries:
                 hear(state)
 
-        return recover
+        return recovered
 
-    def _producing(self, add: Callable[..., Any]) -> Callable[..., Any]:
-        def added(outbox: Any, rows: Iterable[ProductionRow], *arguments: Any, **more: Any) -> Any:
-            rows = list(rows)
-            for hear in self.productions:
-                hear(rows)
-            return add(outbox, rows, *arguments, **more)
+    def _around_owner(self, step: Step) -> Step:
+        cursors: dict[int, Subscribe] = {}
+        """By the subscriber's ``id()``. The request keeps the subscriber alive, so ids are unique."""
 
-        return added
+        def stepped(core: IntervalCore | LogCore, event: Any, now: int) -> Any:
+            state, kind = core.state, type(event)
+            watermark, bound = state.watermark, state.inputs.value
+            if kind is Appended:
+                for confirm in self.confirmations:
+                    confirm(state.config.journal, state.config.sequencer, event.commit)
+            elif kind is Subscribe:
+                cursors[id(event.subscriber)] = event
+            effects = step(core, event, now)
+            if kind is Accepted and isinstance(core, LogCore):
+                watermark = max(watermark, event.watermark)  # a log starts from the authority's value
+            if state.watermark > watermark and kind is not Opened:
+                for advance in self.advances:
+                    advance(core)
+            if state.inputs.value > bound:
+                for rise in self.rises:
+                    rise(state.inputs)
+            for effect in effects:
+                self._on_effect(core, effect, cursors)
+            return effects
 
-    def _acknowledging(self, acknowledge: Callable[..., None]) -> Callable[..., None]:
-        def acknowledged(host: Any, answer: Acknowledge) -> None:
-            if answer.outcome == _ACKED and isinstance(host.core, IntervalCore | LogCore):
-                for hear in self.acks:
-                    hear(host.core, answer)
-            acknowledge(host, answer)
+        return stepped
 
-        return acknowledged
+    def _on_effect(self, core: Any, effect: Any, cursors: dict[int, Subscribe]) -> None:
+        kind = type(effect)
+        if kind is Acknowledge and effect.outcome == _ACKED:
+            for acked in self.acks:
+                acked(core, effect)
+        elif kind is SendDelivery:
+            for send in self.deliveries:
+                send(core, effect)
+        elif kind is Publish:
+            for publish in self.publications:
+                publish(core.state, cursors[id(effect.subscriber)].cursor, effect)
 
-    def _confirming(self, appended: Callable[..., Any]) -> Callable[..., Any]:
-        def confirmed(core: Any, event: Appended) -> Any:
-            for hear in self.confirmations:
-                hear(core.state.config.journal, core.state.config.sequencer, event.commit)
-            return appended(core, event)
+    def _around_shard(self, step: Step) -> Step:
+        appends: dict[AuthorityCore, Append | None] = {}
+        """The last append of each shard."""
+        offers: dict[tuple[AuthorityCore, int], SequencerOffered] = {}
 
-        return confirmed
+        def stepped(core: AuthorityCore, event: Any, now: int) -> Any:
+            if core not in appends:
+                appends[core] = None
+                for restore in self.restores:
+                    restore(core)
+            if isinstance(event, SequencerOffered):
+                offers[core, event.token] = event
+            elif isinstance(event, AppendJournaled) and (append := appends[core]) is not None:
+                for confirm in self.confirmations:
+                    confirm(core.journal, append.sequencer, append.commit)
+            effects = step(core, event, now)
+            for effect in effects:
+                if isinstance(effect, AppendChanges):
+                    appends[core] = effect.append
+                elif isinstance(effect, AnswerCall) and (offered := offers.get((core, effect.token))) is not None:
+                    for accept in self.acceptances:
+                        accept(core.journal, offered)
+            return effects
 
-    def _journaling(self, appended: Callable[..., Any]) -> Callable[..., Any]:
-        def journaled(core: AuthorityCore, now: int) -> Any:
-            if core._in_flight is not None:
-                append = core._in_flight.append
-                for hear in self.confirmations:
-                    hear(core.journal, append.sequencer, append.commit)
-            return appended(core, now)
+        return stepped
 
-        return journaled
 
-    def _publishing(self, respond: Callable[..., Publish]) -> Callable[..., Publish]:
-        def published(subscribers: Subscribers, session: Any, *columns: Any) -> Publish:
-            response = respond(subscribers, session, *columns)
-            for hear in self.publications:
-                hear(subscribers.state, "" if session.cursor is None else session.cursor.name, response)
-            return response
+def _checked(step: Step, violated: Callable[[str], None]) -> Step:
+    def stepped(core: Any, event: Any, now: int) -> Any:
+        effects = step(core, event, now)
+        try:
+            core.check_invariants()
+        except InvariantError as error:
+            violated(f"{type(core).__name__} after {type(event).__name__}: {error}")
+        except RuntimeError as error:  # a hold of the output watermark without its owner
+            violated(f"{type(core).__name__} after {type(event).__name__}: {error} (G7)")
+        return effects
 
-        return published
-
-    def _restoring(self, restore: Callable[..., None]) -> Callable[..., None]:
-        def restored(core: AuthorityCore, parts: Any, entries: Any) -> None:
-            restore(core, parts, entries)
-            for hear in self.restores:
-                hear(core)
-
-        return restored
-
-    def _accepting(self, accept: Callable[..., Any]) -> Callable[..., Any]:
-        async def accepted(shell: Any, computation: str, member: Any, sequencer: int, number: int = 0) -> int:
-            answer: int = await accept(shell, computation, member, sequencer, number)
-            for hear in self.acceptances:
-                hear(shell.journal, computation, member, sequencer, number)
-            return answer
-
-        return accepted
-
-    def _advancing(self, advance: Callable[..., None]) -> Callable[..., None]:
-        def advanced(core: Any) -> None:
-            before = core.state.watermark
-            advance(core)
-            if core.state.watermark != before:
-                for hear in self.advances:
-                    hear(core)
-
-        return advanced
-
-    def _rising(self, rise: Callable[..., bool]) -> Callable[..., bool]:
-        def rose(inputs: InputWatermark) -> bool:
-            risen = rise(inputs)
-            if risen:
-                for hear in self.rises:
-                    hear(inputs)
-            return risen
-
-        return rose
+    return stepped

@@ -9,7 +9,6 @@ from random import Random
 from typing import Any
 
 from millwheel.coordination.contract import Change
-from millwheel.worker.messages import Delivery
 from millwheel.worker.shell.worker import Worker
 from simulation.cassandra import SimulatedCassandra
 from simulation.coordinator import SimulatedCoordinator
@@ -54,10 +53,8 @@ class World:
         self.changes: list[Callable[[tuple[Change, ...]], None]] = []
         self.broadcasts: list[Callable[[Mapping[str, int]], None]] = []
         """Called with the watermarks that a worker receives, by sending computation."""
-        self.deliveries: list[Callable[[Delivery], None]] = []
-        """Called with each delivery that an interval sends."""
         self.taps = Taps()
-        """Further hooks for checkers inside the product."""
+        """Further hooks for checkers, at the cores."""
         self.store = _store(plan, self.network, self.watch)
         self.coordinator = SimulatedCoordinator(
             self.network, Random(f"coordinator {plan.seed}"), self._changed, plan.revisions_kept

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from millwheel.model.core_protocol import InvariantError, Tick
 from millwheel.model.keys import ALL_KEYS
-from simulation.invariants import invariants_checked
+from simulation.taps import Taps
 from tests.authority.shard import COMPUTATION, Shard
 from tests.injectors.test_core import add, opened
 from tests.interval.solo import Solo
@@ -86,7 +85,7 @@ def test_a_contradiction_is_found(made: Callable[[], tuple[Any, Callable[[], Non
 def test_the_simulation_reports_it_after_the_next_event(made: Callable[[], tuple[Any, Callable[[], None]]]) -> None:
     core, spoil = made()
     violations: list[str] = []
-    with invariants_checked(SimpleNamespace(violated=violations.append)):  # type: ignore[arg-type]
+    with Taps().listening(violations.append):
         core.step(Tick(), 2_000_000)
         assert violations == []
         spoil()
