@@ -69,7 +69,7 @@ class Taps:
             patch.object(Subscribers, "_response", self._publishing(Subscribers._response)),
             patch.object(AuthorityCore, "restore", self._restoring(AuthorityCore.restore)),
             patch.object(AuthorityShell, "accept", self._accepting(AuthorityShell.accept)),
-            patch.object(IntervalCore, "_advance_watermark", self._advancing(IntervalCore._advance_watermark)),
+            patch.object(IntervalCore, "_pump", self._advancing(IntervalCore._pump)),
             patch.object(LogCore, "_advance_watermark", self._advancing(LogCore._advance_watermark)),
             patch.object(InputWatermark, "_raise", self._rising(InputWatermark._raise)),
         ):
@@ -146,9 +146,9 @@ class Taps:
         return accepted
 
     def _advancing(self, advance: Callable[..., None]) -> Callable[..., None]:
-        def advanced(core: Any) -> None:
+        def advanced(core: Any, *arguments: Any) -> None:
             before = core.state.watermark
-            advance(core)
+            advance(core, *arguments)
             if core.state.watermark != before:
                 for hear in self.advances:
                     hear(core)
