@@ -146,7 +146,7 @@ _BOUNDS: Final = {
     "sifted": "interval.outbox._MAX_SIFTED_BATCHES",
     "flows": "interval.outbox._MAX_FLOWS",
     "batch": "interval.flows._MAX_BATCH_RECORDS",
-    "early": "interval.receiving._MAX_EARLY_DELIVERIES",
+    "early": "interval.intake._MAX_EARLY_DELIVERIES",
     "outbox_rows": "interval.checkpoint._MAX_OUTBOX_ROWS",
     "arrivals": "arrivals._MAX_WAITING_PER_SENDER",
 }

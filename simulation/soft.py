@@ -61,7 +61,7 @@ def _at_rest(worker: Worker, store: MemoryStore) -> Iterator[Core]:
         if isinstance(core, LogCore):
             idle = log_rests(core)
         else:
-            idle = core.state.sealed == core.state.committed and not core.state.intake.records
+            idle = core.state.journal.still and not core.state.intake.records
         if idle and state.committed == head.commit and head.sequencer == state.config.sequencer:
             yield core
 
@@ -88,8 +88,9 @@ def differences(state: IntervalState | LogState, store: MemoryStore, *, recovere
 
 def _stored_ids(state: IntervalState | LogState, store: MemoryStore, name: str) -> set[bytes]:
     """The ids of a segment. A child's segment may still be in a parent's journal."""
-    foreign = state.foreign if isinstance(state, IntervalState) else {}
-    (blob,) = finished(store.read_parts(foreign.get(name, state.config.journal), state.segments[name][:1]))
+    own = state if isinstance(state, LogState) else state.journal
+    journal = state.config.journal if isinstance(own, LogState) else own.foreign.get(name, state.config.journal)
+    (blob,) = finished(store.read_parts(journal, own.segments[name][:1]))
     return {blob[at : at + 16] for at in range(0, len(blob), 16)}
 
 
@@ -98,12 +99,12 @@ def _whole_differences(state: IntervalState, twin: IntervalTwin, recovered: bool
     mine, its = (state.watermark, state.holds.output), (twin.watermark, twin.output)
     if (recovered and mine != its) or min(state.watermark - twin.watermark, state.holds.output - twin.output) < 0:
         yield f"watermarks {mine} in memory, {its} in the journal"
-    if recovered and twin.wall - state._clock <= MAX_CLOCK_SKEW_US and state.wall < twin.wall:
-        yield f"the wall time is {state.wall} in memory, {twin.wall} in the journal (G6)"
+    if recovered and twin.wall - state.clocks._now <= MAX_CLOCK_SKEW_US and state.clocks.wall < twin.wall:
+        yield f"the wall time is {state.clocks.wall} in memory, {twin.wall} in the journal (G6)"
     if recovered and state.counts.row != twin.counts:
         yield f"counts {state.counts.row} in memory, {twin.counts} in the journal"
-    for start in {row[0] for row in (*state.floors.rows(), *twin.floors)}:
-        mark = max(state.watermark, state.floors.of(start))
+    for start in {row[0] for row in (*state.clocks.key_bounds.rows(), *twin.floors)}:
+        mark = max(state.watermark, state.clocks.key_bounds.of(start))
         if start in state.config.keys and mark != max(state.watermark, twin.floor_of(start)):
             yield f"key {start!r} has been shown {twin.floor_of(start)} by the journal, {mark} by memory (G7)"
 
@@ -137,11 +138,11 @@ def _row(state: IntervalState, store: MemoryStore, key: bytes) -> bytes:
 def _timers(state: IntervalState, store: MemoryStore) -> Mapping[TimerName, tuple[int, int | None, int, int]]:
     """All timers, including spilled ones."""
     found: dict[TimerName, tuple[int, int | None, int, int]] = {}
-    for part in state.spilled.parts.values():
+    for part in state.timers.spilled.parts.values():
         (blob,) = finished(store.read_parts(state.config.journal, [part.rows]))
         rows = decode_part(blob, list[TimerRow], str(part.rows))
-        found.update((row[:3], row[3:]) for row in state.spilled.standing(rows))
-    for wall, table in state.timers.items():
+        found.update((row[:3], row[3:]) for row in state.timers.spilled.standing(rows))
+    for wall, table in state.timers.tables.items():
         for key, tag, one in table.items():
             found[key, wall, tag] = one.at, one.hold, one.cause, one.origin
     return found

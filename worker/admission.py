@@ -60,14 +60,16 @@ class AdmissionState(Protocol):
     """The cached state that the duplicate check works on."""
 
     dedup: Dedup
-    committed: int
-    segments: dict[str, tuple[PartId, ...]]
-    """Stored id segments of ``dedup``, by name."""
     slack: Mapping[str, int]
     """How far behind an injector's watermark the ids of its late records are kept, in microseconds (6.1.1)."""
 
     @property
     def config(self) -> AdmissionConfig: ...
+    @property
+    def committed(self) -> int: ...
+    @property
+    def segments(self) -> dict[str, tuple[PartId, ...]]:
+        """Stored id segments of ``dedup``, by name."""
 
 
 def refusal(delivery: Delivery, why: str, indexes: Sequence[int] | None = None) -> Acknowledge:

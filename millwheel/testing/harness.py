@@ -322,7 +322,7 @@ class TopologyHarness:
             UsageError: There is no such computation.
         """
         data = encode_key(key)
-        tables = self._cluster.core_of(self._known(computation), data).state.timers
+        tables = self._cluster.core_of(self._known(computation), data).state.timers.tables
         return {
             (tag, wall): Timestamp(setting.at)
             for wall, table in tables.items()

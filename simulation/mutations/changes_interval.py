@@ -5,17 +5,19 @@ from __future__ import annotations
 from millwheel.model.outbound import UnackedBatches
 from millwheel.sdk import error_texts
 from millwheel.worker.admission import DeliveryAdmission
-from millwheel.worker.interval import key_watermark_bounds
+from millwheel.worker.interval import clocks
+from millwheel.worker.interval.blocked_key_table import BlockedKeyTable
 from millwheel.worker.interval.blocked_keys import BlockedKeys
 from millwheel.worker.interval.checkpoint import Checkpointer
-from millwheel.worker.interval.commits import Commits
+from millwheel.worker.interval.clocks import KeyWatermarkBounds
+from millwheel.worker.interval.commits import CommitPipeline
 from millwheel.worker.interval.core import IntervalCore
 from millwheel.worker.interval.firing import Firing
 from millwheel.worker.interval.intake import IntervalIntake
-from millwheel.worker.interval.key_watermark_bounds import KeyWatermarkBounds
 from millwheel.worker.interval.outbox import Outbox
 from millwheel.worker.interval.runner import Runner
-from millwheel.worker.interval.state import IntervalState
+from millwheel.worker.interval.scheduler import KeyScheduler
+from millwheel.worker.interval.timers import IntervalTimers
 from simulation.mutations.base import rewriting
 
 __all__: list[str] = []
@@ -36,7 +38,7 @@ rewriting(
     "entries-of-any-size",
     "G13",
     "a batch joins a waiting weak commit only where one entry holds both",
-    Commits._line_up,
+    CommitPipeline._line_up,
     "sealed.size + size > MAX_ENTRY_BYTES",
     "sealed.size + size < 0",
     seeds=0,
@@ -48,7 +50,7 @@ rewriting(
     "holds-passed-over",
     "G7",
     "a weak commit that only sets holds is journaled",
-    Commits._passes,
+    CommitPipeline._passes,
     "entry.holds or ",
     "",
     seeds=0,
@@ -60,7 +62,7 @@ rewriting(
     "cleared-passed-over",
     "G6",
     "a weak commit that only clears timers is journaled",
-    Commits._passes,
+    CommitPipeline._passes,
     " or entry.timers_cleared",
     "",
     seeds=0,
@@ -72,7 +74,7 @@ rewriting(
     "captured-unstill",
     "G12",
     "a base is captured only while no sealed commit waits",
-    Commits.appended,
+    CommitPipeline.appended,
     "if not self._line:",
     "if True:",
     seeds=0,
@@ -111,7 +113,7 @@ rewriting(
     "an acknowledged flush speaks for the commit that it was captured at",
     Checkpointer.flushed,
     "max(self._rows_upto, commit)",
-    "self.state.committed",
+    "self._journal.committed",
     seeds=0,
     test="tests/interval/test_rows.py::test_rows_that_change_while_others_are_written_are_written_next_where_a_base_waits_for_them",
     why="seeds were not tried: the test shows it by itself, in seconds",
@@ -146,7 +148,7 @@ rewriting(
     "floors-cut-short",
     "G14",
     "neighbouring watermark bounds are joined up to the larger end",
-    key_watermark_bounds._joined,
+    clocks._joined,
     "max(last, end)",
     "min(last, end)",
     seeds=0,
@@ -158,9 +160,9 @@ rewriting(
     "unparked-in-reverse",
     "G15",
     "records that waited return to the queue in their order",
-    IntervalIntake._to_line,
-    "self.line.extendleft(reversed(chunks))",
-    "self.line.extendleft(chunks)",
+    IntervalIntake.requeue,
+    "self.queue.extendleft(reversed(chunks))",
+    "self.queue.extendleft(chunks)",
     seeds=0,
     test="tests/interval/test_keys_that_wait.py::test_g5_records_behind_a_failed_one_wait_although_its_retry_shares_a_batch_with_newer_ones_4_1",
     why="seeds were not tried: the test shows it by itself, in seconds",
@@ -170,7 +172,7 @@ rewriting(
     "put-back-in-reverse",
     "G15",
     "records of an undone batch keep their order",
-    IntervalIntake.put_back,
+    BlockedKeyTable.put_back,
     "reversed(items)",
     "items",
     seeds=0,
@@ -218,7 +220,7 @@ rewriting(
     "far-limit-ignored",
     "G5",
     "no timer fires past the first one that is in the store",
-    IntervalState.due_until,
+    IntervalTimers.due_until,
     "limit = min(first, limit)",
     "limit = max(first, limit)",
     seeds=0,
@@ -230,7 +232,7 @@ rewriting(
     "one-delivery-an-event",
     "G8",
     "a delivery of which nothing could be run does not use up its event",
-    Runner.run_line,
+    Runner.run_queue,
     "if led_on and not ahead_allowed",
     "if not ahead_allowed",
     seeds=0,
@@ -242,7 +244,7 @@ rewriting(
     "timers-into-a-full-outbox",
     "G13",
     "while the outbox is full, timers that do not hold the watermark wait for its ACKs",
-    IntervalCore._fire_due,
+    KeyScheduler._fire_due,
     "if crowded and",
     "if False and",
     seeds=0,
@@ -255,7 +257,7 @@ rewriting(
     "holding-timers-wait",
     "G8",
     "a timer that holds the watermark fires into a full outbox",
-    IntervalCore._fire_due,
+    KeyScheduler._fire_due,
     "min(upto, pending - 1)",
     "-(1 << 62)",
     seeds=0,
@@ -267,7 +269,7 @@ rewriting(
     "records-before-waiting-timers",
     "G5",
     "a record that holds the watermark runs behind the due timers of its key, though timers wait",
-    IntervalCore._run,
+    KeyScheduler.run,
     "self._firing.run_due_of if crowded else None",
     "None",
     seeds=0,
@@ -280,8 +282,8 @@ rewriting(
     "holds-wait-for-acks",
     "G8",
     "a timer that may end a hold below all productions fires into a full outbox",
-    IntervalCore._fire_due,
-    "waits = pending <= state.holds.min_stated()",
+    KeyScheduler._fire_due,
+    "waits = pending <= self._holds.min_stated()",
     "waits = True",
     seeds=0,
     test="tests/interval/test_full_outbox.py"
@@ -293,9 +295,9 @@ rewriting(
     "passing-holds-counted",
     "G13",
     "holds that no hook can end have no timer fire into a full outbox",
-    IntervalCore._fire_due,
-    "state.holds.min_stated()",
-    "state.holds.min()",
+    KeyScheduler._fire_due,
+    "self._holds.min_stated()",
+    "self._holds.min()",
     seeds=0,
     test="tests/interval/test_full_outbox.py"
     "::test_g13_a_timer_that_fails_does_not_let_the_others_fire_into_a_full_outbox_4_6",

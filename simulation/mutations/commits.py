@@ -7,9 +7,9 @@ from typing import Any
 import msgspec
 
 from millwheel.rpc.v1.delivery_pb2 import DeliveryOutcome
+from millwheel.worker.interval.blocked_key_table import Wait
 from millwheel.worker.interval.blocked_keys import BlockedKeys
-from millwheel.worker.interval.commits import Commits
-from millwheel.worker.interval.intake import Wait
+from millwheel.worker.interval.commits import CommitPipeline
 from millwheel.worker.interval.sealing import Sealer
 from millwheel.worker.messages import Acknowledge
 from simulation.mutations.base import mutation, replace
@@ -24,7 +24,7 @@ def acked_uncommitted() -> None:
     """Senders are ACKed as soon as their records' append is in flight."""
 
     def make(append: Any) -> Any:
-        def early(self: Commits, sealed: Any, out: list[Any]) -> None:
+        def early(self: CommitPipeline, sealed: Any, out: list[Any]) -> None:
             append(self, sealed, out)
             out.extend(
                 Acknowledge(receipt.delivery, _ACKED, receipt.excluded)
@@ -34,7 +34,7 @@ def acked_uncommitted() -> None:
 
         return early
 
-    replace(Commits, "_append", make)
+    replace(CommitPipeline, "_append", make)
 
 
 @mutation("G9", "a strong production is delivered when it is in the journal")
@@ -42,15 +42,15 @@ def sent_uncommitted() -> None:
     """Strong productions are delivered as soon as their append is in flight."""
 
     def make(append: Any) -> Any:
-        def early(self: Commits, sealed: Any, out: list[Any]) -> None:
+        def early(self: CommitPipeline, sealed: Any, out: list[Any]) -> None:
             append(self, sealed, out)
             if not self._weak:
-                self.state.outbox.release()
+                self._outbox.release()
                 out.extend(self._send_ready())
 
         return early
 
-    replace(Commits, "_append", make)
+    replace(CommitPipeline, "_append", make)
 
 
 def _unwritten(**fields: Any) -> None:
@@ -122,7 +122,7 @@ def hooks_at_once() -> None:
     def make(start: Any) -> Any:
         def careless(self: BlockedKeys, key: bytes, *arguments: Any) -> None:
             start(self, key, *arguments)
-            self.state.intake.block(key, Wait.READY)
+            self._blocked.block(key, Wait.READY)
 
         return careless
 

@@ -36,7 +36,7 @@ def earlier_parts_unnamed() -> None:
 
     def make(append: Any) -> Any:
         def short(self: EntryWriter, commit: int, entry: bytes) -> Any:
-            named = self._state.entry_parts
+            named = self._journal.entry_parts
             for number in [number for number in named if number != commit]:
                 del named[number]
             return append(self, commit, entry)
@@ -50,17 +50,17 @@ def earlier_parts_unnamed() -> None:
 def parts_collected_early() -> None:
     """The parts of an entry are deleted, and no longer named, when the next entry is appended."""
 
-    def make(floor_committed: Any) -> Any:
+    def make(truncated: Any) -> Any:
         def early(self: Checkpointer) -> list[Any]:
-            state, out = self.state, floor_committed(self)
+            journal, out = self._journal, truncated(self)
             older: list[PartId] = []
-            for commit in [commit for commit in state.entry_parts if commit < state.committed - 1]:
-                older += state.entry_parts.pop(commit)
-            return [*out, DeleteParts(state.config.journal, older)] if older else list(out)
+            for commit in [commit for commit in journal.entry_parts if commit < journal.committed - 1]:
+                older += journal.entry_parts.pop(commit)
+            return [*out, DeleteParts(self._setup.config.journal, older)] if older else list(out)
 
         return early
 
-    replace(Checkpointer, "floor_committed", make)
+    replace(Checkpointer, "truncation_committed", make)
     # The head names them until the next append, so the store's own check would refuse the deletion.
     replace(journal_rules, "check_unnamed", lambda _: lambda journal, head, parts: None)
 
@@ -87,16 +87,16 @@ def children_without_parents() -> None:
 def parts_kept_for_ever() -> None:
     """The parts of entries are never deleted, and stay named."""
 
-    def make(floor_committed: Any) -> Any:
+    def make(truncated: Any) -> Any:
         def keeping(self: Checkpointer) -> list[Any]:
-            kept = dict(self.state.entry_parts)
-            out = [one for one in floor_committed(self) if not _deletes_entry_parts(one)]
-            self.state.entry_parts = kept
+            kept = dict(self._journal.entry_parts)
+            out = [one for one in truncated(self) if not _deletes_entry_parts(one)]
+            self._journal.entry_parts = kept
             return out
 
         return keeping
 
-    replace(Checkpointer, "floor_committed", make)
+    replace(Checkpointer, "truncation_committed", make)
 
 
 def _deletes_entry_parts(effect: Any) -> bool:

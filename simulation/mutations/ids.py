@@ -11,8 +11,8 @@ from millwheel.worker.dedup.batches import BatchQuery
 from millwheel.worker.dedup.opaque import OpaqueSource
 from millwheel.worker.dedup.positions import PositionSource
 from millwheel.worker.dedup.verdict import CheckOutcome
+from millwheel.worker.interval.intake import IntervalInput
 from millwheel.worker.interval.outbox import Outbox
-from millwheel.worker.interval.receiving import Receiving
 from simulation.mutations.base import mutation, replace
 
 __all__: list[str] = []
@@ -51,7 +51,7 @@ def copies_acked() -> None:
     def make(admit: Any) -> Any:
         return lambda self, delivery, verdict, fresh, waiting, out: admit(self, delivery, verdict, fresh, (), out)
 
-    replace(Receiving, "_admit", make)
+    replace(IntervalInput, "_admit", make)
 
 
 @mutation(

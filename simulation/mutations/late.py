@@ -6,7 +6,7 @@ import dataclasses
 from typing import Any
 
 from millwheel.worker.interval import runner
-from millwheel.worker.interval.receiving import Receiving
+from millwheel.worker.interval.intake import IntervalInput
 from simulation.mutations.base import mutation, replace
 
 __all__: list[str] = []
@@ -29,15 +29,15 @@ def boundless_intake() -> None:
     """An interval admits every delivery, whatever its queue holds."""
 
     def make(admit: Any) -> Any:
-        def boundless(self: Receiving, *arguments: Any) -> Any:
-            state = self.state
-            bounds, most = state.settings, 1 << 60
-            state.settings = dataclasses.replace(bounds, queue_records=most, queue_bytes=most)
+        def boundless(self: IntervalInput, *arguments: Any) -> Any:
+            setup = self._setup
+            bounds, most = setup.settings, 1 << 60
+            setup.settings = dataclasses.replace(bounds, queue_records=most, queue_bytes=most)
             try:
                 return admit(self, *arguments)
             finally:
-                state.settings = bounds
+                setup.settings = bounds
 
         return boundless
 
-    replace(Receiving, "_admit", make)
+    replace(IntervalInput, "_admit", make)

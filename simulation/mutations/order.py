@@ -7,7 +7,8 @@ from typing import Any
 
 from millwheel.worker.arrivals import ArrivalOrder, WaitingBytes
 from millwheel.worker.interval import outbox
-from millwheel.worker.interval.commits import Commits
+from millwheel.worker.interval.blocked_key_table import BlockedKeyTable
+from millwheel.worker.interval.commits import CommitPipeline
 from millwheel.worker.interval.flows import Flow
 from millwheel.worker.interval.intake import IntervalIntake
 from millwheel.worker.interval.outbox import Outbox
@@ -44,7 +45,7 @@ def weak_ones_unordered() -> None:
     """A weak production does not contain its place in its sender's sequence."""
 
     def make(send: Any) -> Any:
-        def sending(self: Commits, batch: Any, order: Any) -> Any:
+        def sending(self: CommitPipeline, batch: Any, order: Any) -> Any:
             made = send(self, batch, order)
             if batch.opaque:
                 made.delivery.order = None
@@ -52,7 +53,7 @@ def weak_ones_unordered() -> None:
 
         return sending
 
-    replace(Commits, "_send", make)
+    replace(CommitPipeline, "_send", make)
 
 
 @mutation(
@@ -132,8 +133,8 @@ def holding_ones_overtake() -> None:
 
     def make(_: Any) -> Any:
         def forward(self: IntervalIntake, chunk: Any) -> None:
-            self.line.remove(chunk)
-            self.line.appendleft(chunk)
+            self.queue.remove(chunk)
+            self.queue.appendleft(chunk)
 
         return forward
 
@@ -325,7 +326,7 @@ rewriting(
     "turns-until-room",
     "G8",
     "a turn ends with the record that holds the watermark, though the rest of its delivery waits for room",
-    IntervalIntake.is_done,
+    BlockedKeyTable.is_done,
     "receipt.held > until",
     "False",
     seeds=0,

@@ -18,15 +18,15 @@ __all__: list[str] = []
 def floor_first() -> None:
     """The truncation point follows the base, even if rows are not acknowledged."""
 
-    def make(floor_and_parts: Any) -> Any:
+    def make(truncation_and_parts: Any) -> Any:
         def hasty(self: Checkpointer) -> Any:
             if self._base is not None:
                 self._rows_upto = max(self._rows_upto, self._base[0])
-            return floor_and_parts(self)
+            return truncation_and_parts(self)
 
         return hasty
 
-    replace(Checkpointer, "floor_and_parts", make)
+    replace(Checkpointer, "truncation_and_parts", make)
 
 
 @mutation("G13", "the journal beyond the floor is kept short")

@@ -32,7 +32,7 @@ def lost_timers() -> None:
     """A takeover reads no timers."""
 
     def forget(state: IntervalState) -> None:
-        for table in state.timers.values():
+        for table in state.timers.tables.values():
             table._by_key.clear()
 
     _settling(forget)
@@ -43,7 +43,7 @@ def lost_watermark() -> None:
     """A new owner starts at minus infinity."""
 
     def forget(state: IntervalState) -> None:
-        state.watermark = state.scope.watermark = state.holds.output = MIN_TIMESTAMP
+        state.clocks.watermark = state.scope.watermark = state.holds.output = MIN_TIMESTAMP
 
     _settling(forget)
 

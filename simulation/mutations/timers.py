@@ -5,10 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from millwheel.model.time import MAX_TIMESTAMP, seconds
-from millwheel.worker.interval.core import IntervalCore
+from millwheel.worker.interval.scheduler import KeyScheduler
 from millwheel.worker.interval.spilled_timers import SpilledTimers
-from millwheel.worker.interval.state import IntervalState
-from millwheel.worker.interval.timers import TimerTable
+from millwheel.worker.interval.timers import IntervalTimers, TimerTable
 from simulation.mutations.base import mutation, replace
 
 __all__: list[str] = []
@@ -19,13 +18,13 @@ def early_timers() -> None:
     """Timers are due before their time."""
 
     def make(due_until: Any) -> Any:
-        def early(self: IntervalState, wall: bool, *arguments: Any) -> int:
+        def early(self: IntervalTimers, wall: bool, *arguments: Any) -> int:
             limit: int = due_until(self, wall, *arguments)
             return min(MAX_TIMESTAMP, limit + seconds(5))
 
         return early
 
-    replace(IntervalState, "due_until", make)
+    replace(IntervalTimers, "due_until", make)
 
 
 @mutation("G5", "due timers fire in the order of their times")
@@ -42,11 +41,12 @@ def unsorted_timers() -> None:
 def far_timers_overtaken() -> None:
     """Timers in memory fire without regard to spilled ones."""
 
-    def due_until(self: IntervalState, wall: bool, key: bytes | None = None) -> int:
-        limit = self.wall if wall else self.watermark
-        return max(limit, self.floors.of(key)) if key is not None and self.floors and not wall else limit
+    def due_until(self: IntervalTimers, wall: bool, key: bytes | None = None) -> int:
+        clocks = self._clocks
+        limit = clocks.wall if wall else clocks.watermark
+        return max(limit, clocks.key_bounds.of(key)) if key is not None and clocks.key_bounds and not wall else limit
 
-    replace(IntervalState, "due_until", lambda _: due_until)
+    replace(IntervalTimers, "due_until", lambda _: due_until)
 
 
 @mutation("G6", "a timer that is set anew or cancelled is void where it is stored")
@@ -65,12 +65,11 @@ def records_first() -> None:
     """Records run before the timers that are due."""
 
     def make(run: Any) -> Any:
-        def turned(self: IntervalCore) -> None:
-            state = self.state
-            if state.intake.line and not self._runner.full():
-                self._runner.run_line(True)
-            run(self)
+        def turned(self: KeyScheduler, *arguments: bool) -> None:
+            if self._intake.queue and not self.runner.full():
+                self.runner.run_queue(True)
+            run(self, *arguments)
 
         return turned
 
-    replace(IntervalCore, "_run", make)
+    replace(KeyScheduler, "run", make)

@@ -74,7 +74,7 @@ def released_uncommitted() -> None:
         def early(self: Sealer, *arguments: Any, stored_first: bool) -> Any:
             sealed = seal(self, *arguments, stored_first=stored_first)
             sealed.hold.release()
-            sealed.hold = self.state.holds.open()
+            sealed.hold = self._holds.open()
             return sealed
 
         return early

@@ -6,7 +6,7 @@ import random
 from typing import Any
 
 from millwheel.worker.interval import sealing
-from millwheel.worker.interval.commits import Commits
+from millwheel.worker.interval.commits import CommitPipeline
 from millwheel.worker.interval.outbox import Outbox
 from simulation.mutations.base import mutation, replace, rewriting
 
@@ -25,23 +25,23 @@ def weak_ones_unwaited() -> None:
     """A commit waits for no ACKs of its weak productions, and stores none of them."""
 
     def make(settle: Any) -> Any:
-        def at_once(self: Commits, out: list[Any]) -> Any:
+        def at_once(self: CommitPipeline, out: list[Any]) -> Any:
             for sealed, _ in self._line:
                 for token in sealed.unacked:
-                    self.state.outbox.unawaited(token)
+                    self._outbox.unawaited(token)
                 sealed.unacked = set()
             return settle(self, out)
 
         return at_once
 
-    replace(Commits, "settle_weak", make)
+    replace(CommitPipeline, "settle_weak", make)
 
 
 rewriting(
     "timers-sent-first",
     "G10",
     "what a timer produces is stored before it is sent, by weak computations, too",
-    Commits.try_commit,
+    CommitPipeline.try_commit,
     "if not self._weak or batch.fired:",
     "if not self._weak:",
     seeds=20,
@@ -61,7 +61,7 @@ rewriting(
 )
 def stragglers_unwritten() -> None:
     """A commit waits for the ACKs of its weak productions, and stores none of its stragglers."""
-    replace(Commits, "_outbox_rows", lambda _: lambda self, token: [])
+    replace(CommitPipeline, "_outbox_rows", lambda _: lambda self, token: [])
 
 
 @mutation(

@@ -38,14 +38,14 @@ def check_quiet(world: World) -> None:
         assert (state.holds.output, state.watermark) == (MAX_TIMESTAMP, MAX_TIMESTAMP), owner.journal
         intake, outbox = state.intake, state.outbox
         assert (intake.records, intake.bytes, len(intake.pending)) == (0, 0, 0), owner.journal
-        assert not intake.line
-        assert not intake.blocked
-        assert not intake.ready
+        assert not intake.queue
+        assert not state.blocked.keys
+        assert not state.blocked.ready
         unacked = outbox.unacked
         assert (unacked.records, unacked.bytes, len(outbox), len(unacked.held)) == (0, 0, 0, 0), owner.journal
         assert state.dedup.pending_ids == 0
-        assert state.sealed == state.committed
-        assert len(state.timers[False]) == len(state.timers[True]) == 0
+        assert state.journal.sealed == state.committed
+        assert len(state.timers.tables[False]) == len(state.timers.tables[True]) == 0
         assert len(state.holds) == 0, owner.journal
         assert state.cells.bytes_held == sum(
             len(key) + len(cell.encoded) * 3 + 400 for key, cell in state.cells.items()
@@ -69,7 +69,7 @@ def check_soft_state(world: World) -> None:
         if owner.dead or owner.core.phase.name != "SERVING":
             continue
         head: JournalHead = now_of(world.store.read_head(journal))
-        if head.commit != owner.core.state.sealed:
+        if head.commit != owner.core.state.journal.sealed:
             continue
         fresh = world.core(config.computation, config.keys, journal, 1 << 40)
         recover(fresh.state, _opened(world, journal))
@@ -78,7 +78,7 @@ def check_soft_state(world: World) -> None:
         for wall in (False, True):
             assert all_timers(world, mine, wall) == all_timers(world, theirs, wall), journal
         assert mine.holds.of_keys == theirs.holds.of_keys
-        assert mine.floors.rows() == theirs.floors.above(mine.watermark).rows()
+        assert mine.clocks.key_bounds.rows() == theirs.clocks.key_bounds.above(mine.watermark).rows()
         assert theirs.watermark <= mine.watermark
         assert all(key in config.keys for key in _producers(theirs)), "productions are sent by who has their key"
         stored = Counter(_productions(theirs))
@@ -88,7 +88,7 @@ def check_soft_state(world: World) -> None:
         expected = min((hold for hold in held if hold is not None), default=MAX_TIMESTAMP)
         assert theirs.holds.min() <= expected
         assert mine.holds.min() <= expected
-        if not theirs.spilled:
+        if not theirs.timers.spilled:
             assert theirs.holds.min() == expected
         counts, stored_counts = mine.counts, theirs.counts
         if mine.committed == head.commit:
@@ -97,10 +97,10 @@ def check_soft_state(world: World) -> None:
 
 def all_timers(world: World, state: IntervalState, wall: bool) -> list[tuple[bytes, str, TimerSetting]]:
     """What counts of one domain, in memory and in the store."""
-    found = list(state.timers[wall].items())
-    for part in state.spilled.of_domain(wall):
+    found = list(state.timers.tables[wall].items())
+    for part in state.timers.spilled.of_domain(wall):
         (blob,) = now_of(world.store.read_parts(state.config.journal, [part.rows]))
-        rows = state.spilled.standing(decode_part(blob, list[TimerRow], "far part"))
+        rows = state.timers.spilled.standing(decode_part(blob, list[TimerRow], "far part"))
         found += [(row[0], row[2], TimerSetting._make(row[3:])) for row in rows]
     assert len({(key, tag) for key, tag, _ in found}) == len(found), "one copy counts of each timer"
     return sorted(found)

@@ -122,7 +122,7 @@ def test_g13_no_entry_is_larger_than_the_store_takes_where_keys_and_tags_are_lon
     assert solo.commit_all() > 0 or work == "produce 900"
     assert max(map(len, solo.entries)) <= MAX_ENTRY_BYTES
     assert solo.state.counts.records == len(keys)
-    assert solo.state.timer_count == 0
+    assert solo.state.timers.count == 0
 
 
 def test_g13_names_count_in_what_a_commit_may_come_to() -> None:
@@ -192,7 +192,7 @@ def test_g13_timers_that_end_together_are_spread_over_commits_4_6() -> None:
     commits = solo.commit_all()
     assert commits >= 10
     assert len(solo.sent()) == 95
-    assert len(solo.state.timers[False]) == 0
+    assert len(solo.state.timers.tables[False]) == 0
 
 
 def test_g13_a_timer_that_moves_with_each_record_leaves_no_trail() -> None:

@@ -154,7 +154,7 @@ def test_g2_a_timer_of_a_damaged_row_ends_with_its_dead_letter() -> None:
     read(solo)
     solo.commit_all()
     assert [stamp for _, stamp in delivered(solo)] == [5]
-    assert solo.state.timer_count == 0
+    assert solo.state.timers.count == 0
     solo.watermark(20)
     solo.commit_all()
     assert solo.output == 20

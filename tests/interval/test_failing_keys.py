@@ -60,7 +60,7 @@ def test_a_failing_key_shows_error_place_since_attempts_and_next() -> None:
     assert failure.kind.place.endswith(" in process_record")
     assert (failure.attempts, failure.since, failure.last) == (2, began, solo.now)
     assert failure.retry_at is not None
-    assert solo.state.wall_at(failure.retry_at) == solo.now + seconds(4)
+    assert solo.state.clocks.wall_at(failure.retry_at) == solo.now + seconds(4)
     assert (solo.core.failing.blocked, solo.core.failing.total, solo.core.meter.records.failures) == (1, 2, 2)
 
 
@@ -202,7 +202,7 @@ def test_of_many_failing_keys_some_keep_text_and_all_are_counted() -> None:
     solo.deliver(*[(key, "x", 1) for key in keys])
     failing = solo.core.failing
     assert (failing.blocked, len(failing.oldest(count))) == (count, MAX_DETAILED)
-    assert sum(bool(one.failure and one.failure.text) for one in solo.state.intake.blocked.values()) == MAX_DETAILED
+    assert sum(bool(one.failure and one.failure.text) for one in solo.state.blocked.keys.values()) == MAX_DETAILED
     picky.broken.clear()
     wait(solo, seconds(2))
     assert (failing.blocked, failing.oldest(count)) == (0, [])
@@ -220,7 +220,7 @@ def test_the_count_of_failing_keys_is_exact_in_any_history(steps: list[Any]) -> 
         solo.deliver((key, what, number))
         solo.watermark(number)
         wait(solo, seconds(pause))
-        blocked = [one for one in solo.state.intake.blocked.values() if one.failure is not None]
+        blocked = [one for one in solo.state.blocked.keys.values() if one.failure is not None]
         assert solo.core.failing.blocked == len(blocked) == len(solo.core.failing.oldest(100))
         assert all(one.attempts == one.failure.attempts for one in blocked if one.failure is not None)
 

@@ -46,8 +46,8 @@ def with_far_timers(part: int = 1, **options: Any) -> tuple[Solo, dict[PartId, b
     for number, at in [*((number, 1_000 + number) for number in range(8)), (0, 5_000), (1, 5_001)]:
         solo.deliver((f"k{number}", str(at), 0))
         settle(solo, stored)
-    assert sorted(setting.at for _, _, setting in solo.state.timers[False].items()) == [5_000, 5_001]
-    assert solo.state.spilled.first(False) == 1_002
+    assert sorted(setting.at for _, _, setting in solo.state.timers.tables[False].items()) == [5_000, 5_001]
+    assert solo.state.timers.spilled.first(False) == 1_002
     return solo, stored
 
 

@@ -73,16 +73,16 @@ def test_g13_wall_timers_too_wait_for_a_full_outbox_4_6() -> None:
     solo.deliver(*((f"k{number:02}", "wall 1000100", 50) for number in range(20)))
     solo.watermark(50)
     solo.commit_all()
-    timers = solo.state.timer_count
+    timers = solo.state.timers.count
     assert timers == 20
     solo.now = 1_000_200
     solo.handle(Tick())
     solo.commit_all()
-    assert solo.state.timer_count == timers
+    assert solo.state.timers.count == timers
     while acked(solo):
         assert solo.state.outbox.unacked.records <= 3 + 2 * 2
         solo.commit_all()
-    assert solo.state.timer_count == 0
+    assert solo.state.timers.count == 0
 
 
 def test_g8_a_timer_that_holds_the_watermark_fires_into_a_full_outbox_4_5() -> None:
@@ -93,7 +93,7 @@ def test_g8_a_timer_that_holds_the_watermark_fires_into_a_full_outbox_4_5() -> N
     solo.watermark(100)
     solo.commit_all()
     assert ("k00 1", 100) in solo.sent()
-    assert solo.state.timer_count == 0
+    assert solo.state.timers.count == 0
 
 
 def test_g5_a_record_that_holds_the_watermark_runs_behind_due_timers_of_its_key_4_1() -> None:
@@ -101,11 +101,11 @@ def test_g5_a_record_that_holds_the_watermark_runs_behind_due_timers_of_its_key_
     solo = windows(10)
     solo.watermark(1_000)
     solo.commit_all()
-    waiting = solo.state.timer_count
+    waiting = solo.state.timers.count
     assert waiting > 5
     solo.deliver(("k09", "late", 20))
     solo.commit_all()
-    assert solo.state.timer_count == waiting - 1
+    assert solo.state.timers.count == waiting - 1
     assert solo.sent()[-1] == ("k09 1", 109), "its timer has not seen the record"
     assert solo.state.intake.records == 0
 
@@ -129,7 +129,7 @@ def test_g8_a_timer_with_a_hold_below_all_productions_fires_into_a_full_outbox_4
     solo.commit_all()
     solo.watermark(1_000)
     solo.commit_all()
-    assert solo.state.timer_count == 0
+    assert solo.state.timers.count == 0
     assert solo.output == 100
 
 
@@ -147,7 +147,7 @@ def test_g13_a_timer_that_fails_does_not_let_the_others_fire_into_a_full_outbox_
     solo.commit_all()
     solo.watermark(1_000)
     solo.commit_all()
-    assert len(solo.state.failing.oldest(9)) == 1
+    assert len(solo.state.blocked.failing.oldest(9)) == 1
     assert solo.state.outbox.unacked.records <= 3 + 2 * 2
 
 
@@ -163,7 +163,7 @@ def test_g13_acks_that_are_to_be_journaled_do_not_let_timers_fire_into_a_full_ou
         solo.handle(Acknowledged(sends.pop(0).delivery.token))
         solo.commit_all()
         most = max(most, solo.state.outbox.unacked.records)
-    assert solo.state.timer_count == 0
+    assert solo.state.timers.count == 0
     assert most <= 4 + 2 * 4
 
 
@@ -202,7 +202,7 @@ def test_g13_with_a_full_outbox_each_hook_looks_for_due_timers_of_its_own_keys_a
     solo.watermark(50)
     solo.deliver(("s", "say", 50))
     ended(solo)
-    assert solo.state.outbox_full
+    assert solo.core._scheduler.outbox_full
     monkeypatch.setattr(TimerTable, "due_of_key", counted)
     solo.deliver(*((f"k{number}", "", 50) for number in range(2_000)))
     ended(solo)
@@ -226,5 +226,5 @@ def test_g8_a_timer_that_clears_a_keys_hold_fires_into_a_full_outbox_4_5() -> No
     solo.commit_all()
     solo.watermark(1_000)
     solo.commit_all()
-    assert solo.state.timer_count == 0
+    assert solo.state.timers.count == 0
     assert solo.output == 100

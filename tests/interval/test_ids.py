@@ -85,7 +85,7 @@ def sealing(**options: Any) -> Solo:
     solo.state.dedup._segment_ids = 4
     deliver(solo, OpaqueIds([id_of(number) for number in range(4)]), "abcd", 10)
     tidy(solo)
-    assert len(solo.state.segments) == 1
+    assert len(solo.state.journal.segments) == 1
     return solo
 
 
@@ -199,7 +199,7 @@ def test_g1_the_slack_of_a_source_that_is_declared_later_counts_from_then_on_6_1
     deliver(solo, OpaqueIds([id_of(1)]), "x", 10)
     assert solo.state.dedup.counts.duplicates == 1
     solo.handle(CatalogChanged(frozenset({INJECTOR})))
-    assert solo.state.slack == {INJECTOR: 500}
+    assert solo.state.ids.slack == {INJECTOR: 500}
 
 
 def test_g1_the_same_id_in_two_batches_makes_two_weak_productions_6_1_3() -> None:

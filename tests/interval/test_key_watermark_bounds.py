@@ -16,7 +16,7 @@ import millwheel as mw
 from millwheel.model.keys import KeyInterval
 from millwheel.model.time import MIN_TIMESTAMP, Timestamp
 from millwheel.store.contract import JournalHead
-from millwheel.worker.interval.key_watermark_bounds import KeyWatermarkBounds
+from millwheel.worker.interval.clocks import KeyWatermarkBounds
 from millwheel.worker.messages import OpenedParent, Parent
 from tests.interval.solo import Solo
 
@@ -106,7 +106,7 @@ def test_g7_a_merged_key_is_shown_what_its_parent_would_have_shown_it_4_5(
     merged.commit_all()
     assert shown(merged) == {**shown(first), **shown(second)}
     assert merged.state.counts.late == first.state.counts.late + second.state.counts.late
-    assert bool(merged.state.floors) == (max(low, high) > max(min(low, high), reached))
+    assert bool(merged.state.clocks.key_bounds) == (max(low, high) > max(min(low, high), reached))
 
 
 def test_floors_are_cut_with_their_keys_and_go_when_they_are_passed() -> None:

@@ -74,7 +74,7 @@ def test_g2_one_hook_call_produces_20_mib_in_one_commit_6_1_2() -> None:
     assert max(map(len, solo.parts.values())) <= 4 << 20
     after = successor(solo)
     assert after.sent() == values("k", count=40, size=500_000)
-    assert after.state.timer_count == 40
+    assert after.state.timers.count == 40
 
 
 def test_g9_a_divided_entry_shows_nothing_before_its_append_6_1_2() -> None:
@@ -105,7 +105,7 @@ def test_g2_parts_without_their_append_have_no_effect_6_1_2() -> None:
     solo.handle(PartsWritten(write.number))
     assert solo.take(AppendEntry) == []
     after = successor(solo, settings=SMALL)
-    assert (after.state.counts.records, after.state.timer_count, after.sent()) == (0, 0, [])
+    assert (after.state.counts.records, after.state.timers.count, after.sent()) == (0, 0, [])
 
 
 def test_the_parts_of_an_entry_go_when_the_floor_has_passed_it() -> None:
@@ -130,11 +130,13 @@ def test_the_parts_of_an_entry_go_when_the_floor_has_passed_it() -> None:
             solo.now += 20
             solo.handle(Tick())
         deleted += [part for delete in solo.take(DeleteParts) for part in delete.parts]
-    assert solo.state.floor > 2
+    assert solo.state.journal.truncation_point > 2
     gone = {part for part in deleted if is_entry_part(part)}
-    assert {part.commit for part in gone} == set(range(1, solo.state.floor + 1))
+    assert {part.commit for part in gone} == set(range(1, solo.state.journal.truncation_point + 1))
     assert not gone & named
-    assert set(solo.state.entry_parts) == set(range(solo.state.floor + 1, solo.state.committed + 1))
+    assert set(solo.state.journal.entry_parts) == set(
+        range(solo.state.journal.truncation_point + 1, solo.state.committed + 1)
+    )
 
 
 def test_g12_a_base_follows_a_divided_entry_and_a_takeover_reads_either() -> None:
@@ -162,7 +164,7 @@ def test_g11_children_of_a_split_read_their_parents_divided_entries_7_1(cut: str
     ]
     sent = [one for child in children for one in child.sent()]
     assert Counter(sent) == Counter(values("a", "m", "z", count=9, size=50))
-    assert sum(child.state.timer_count for child in children) == 27
+    assert sum(child.state.timers.count for child in children) == 27
 
 
 def test_g11_a_child_with_divided_entries_and_no_base_needs_its_parents_7_1() -> None:

@@ -99,10 +99,10 @@ def sealed(*, segments: bool = False) -> tuple[OpenedParent, Disk]:
         disk.serve(solo)
         solo.now += 1
     state = solo.state
-    head = JournalHead(7, state.committed, state.floor, state.parts)
+    head = JournalHead(7, state.committed, state.journal.truncation_point, state.journal.parts)
     assert any(part.name.startswith("segment/") for part in head.parts) == segments
-    named = {part: b"" if part.name.startswith("segment/ids/") else disk.parts[part] for part in state.parts}
-    entries = solo.entries[state.floor :]
+    named = {part: b"" if part.name.startswith("segment/ids/") else disk.parts[part] for part in state.journal.parts}
+    entries = solo.entries[state.journal.truncation_point :]
     return OpenedParent(Parent(PARENT, ALL_KEYS), head, named, entries), disk
 
 
@@ -131,16 +131,16 @@ def test_g11_a_child_without_any_work_lets_go_7_1() -> None:
     assert ack_all(solo) == {PARENT}
     disk.serve(solo)
     assert independent(solo)
-    assert solo.state.floor >= parent.head.commit
-    assert {part.name for part in solo.state.parts} == {"meta", "dedup/0"}
-    assert {part.sequencer for part in solo.state.parts} == {7}
+    assert solo.state.journal.truncation_point >= parent.head.commit
+    assert {part.name for part in solo.state.journal.parts} == {"meta", "dedup/0"}
+    assert {part.sequencer for part in solo.state.journal.parts} == {7}
 
 
 def test_g9_a_child_that_sends_for_its_parent_needs_its_sequence_until_a_base_says_otherwise_5_1() -> None:
     parent, disk = sealed()
     solo = child(parent)
     disk.serve(solo)
-    assert any(part.name.startswith("inherited/") for part in solo.state.parts)
+    assert any(part.name.startswith("inherited/") for part in solo.state.journal.parts)
     assert not independent(solo), "a successor would send on under the parent's sequence"
     assert ack_all(solo) == {PARENT}
     assert not independent(solo), "the committed head does not know of the ACKs"
@@ -154,7 +154,7 @@ def test_g1_id_segments_are_read_at_the_parents_until_they_are_copied_6_1_1() ->
     (copies,) = solo.take(CopyParts)
     ack_all(solo)
     disk.serve(solo)
-    assert not solo.state.parts, "no base relies on parts of another journal"
+    assert not solo.state.journal.parts, "no base relies on parts of another journal"
     assert {journal for journal, _, _ in copies.copies} == {PARENT}
     again = opaque(solo, range(3))
     (read,) = solo.take(ReadSegments)
@@ -164,7 +164,7 @@ def test_g1_id_segments_are_read_at_the_parents_until_they_are_copied_6_1_1() ->
         disk.parts[copy] = disk.parts[part]
     solo.handle(PartsWritten(copies.number))
     disk.serve(solo)
-    assert solo.state.parts
+    assert solo.state.journal.parts
     assert not independent(solo), "the parent's segment is being read"
     solo.handle(PartsRead({part: disk.parts[part] for part in read.parts}))
     assert independent(solo)
@@ -174,10 +174,10 @@ def test_g1_id_segments_are_read_at_the_parents_until_they_are_copied_6_1_1() ->
         [],
     )
     copied = {copy for _, _, copy in copies.copies}
-    assert {part for part in solo.state.parts if part.name.startswith("segment/")} == copied
-    assert not solo.state.foreign
-    taken = {part: disk.parts[part] for part in solo.state.parts}
-    assert len(Solo(Echo(), parts=taken).state.segments) == len(solo.state.segments)
+    assert {part for part in solo.state.journal.parts if part.name.startswith("segment/")} == copied
+    assert not solo.state.journal.foreign
+    taken = {part: disk.parts[part] for part in solo.state.journal.parts}
+    assert len(Solo(Echo(), parts=taken).state.journal.segments) == len(solo.state.journal.segments)
 
 
 def test_g1_much_work_while_id_segments_are_copied_names_no_base_without_them_6_1_1() -> None:
@@ -187,11 +187,11 @@ def test_g1_much_work_while_id_segments_are_copied_names_no_base_without_them_6_
     for number in range(RECORDS, RECORDS + 8):
         opaque(solo, range(number, number + 1))
         disk.serve(solo)
-    assert not solo.state.parts, "a takeover would look for the parents' parts in this journal"
+    assert not solo.state.journal.parts, "a takeover would look for the parents' parts in this journal"
     disk.parts.update((copy, disk.parts[part]) for _, part, copy in copies.copies)
     solo.handle(PartsWritten(copies.number))
     disk.serve(solo)
-    assert {copy for _, _, copy in copies.copies} <= set(solo.state.parts)
+    assert {copy for _, _, copy in copies.copies} <= set(solo.state.journal.parts)
 
 
 def test_letting_go_comes_before_new_work_when_somebody_waits_for_it_7_1() -> None:
@@ -215,15 +215,15 @@ def test_a_journal_is_made_short_while_work_goes_on_7_1() -> None:
         solo.deliver((f"k{number}", "v", 5))
         solo.commit_all()
         ack_all(solo)
-    assert solo.state.floor == 0
+    assert solo.state.journal.truncation_point == 0
     solo.handle(PrepareRelease("who asks"))
     solo.deliver(("k", "v", 5))
     disk.serve(solo)
     (reported,) = solo.take(ReleasePrepared)
     assert reported.entries < 10
     assert reported.commit == solo.state.committed
-    entries = solo.entries[solo.state.floor :]
-    assert len(entries) == solo.state.committed - solo.state.floor
+    entries = solo.entries[solo.state.journal.truncation_point :]
+    assert len(entries) == solo.state.committed - solo.state.journal.truncation_point
     solo.handle(PrepareRelease("again"))
     assert [one.request for one in solo.take(ReleasePrepared)] == ["again"], "it is short already"
 

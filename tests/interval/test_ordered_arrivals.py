@@ -267,7 +267,7 @@ def test_g8_a_sender_hears_at_once_of_what_was_committed_before_4_5() -> None:
     solo = Solo(Keeps(), settings=settings, entries=list(before.entries))
     solo.watermark(17)
     solo.commit_all()
-    assert solo.state.outbox_full
+    assert solo.core._scheduler.outbox_full
     again = replace(made(2, *both, after=0), ids=PositionIds("u.1.j1", 0, [100, 101]))
     solo.handle(again)
     known(solo)

@@ -251,7 +251,7 @@ def test_g8_a_wall_clock_that_is_set_back_keeps_no_delay_waiting_6_1_3() -> None
     solo.now += 40
     solo.handle(Tick())
     solo.commit()
-    assert solo.state.wall == 1_000_000, "no wall timer goes back"
+    assert solo.state.clocks.wall == 1_000_000, "no wall timer goes back"
 
 
 def test_g8_a_successor_goes_on_by_its_own_clock_where_an_owner_was_far_ahead_7_1() -> None:
@@ -261,9 +261,9 @@ def test_g8_a_successor_goes_on_by_its_own_clock_where_an_owner_was_far_ahead_7_
         before.now += ahead
         before.deliver(("k", "x", 1))
         before.commit_all()
-        assert before.state.wall == 1_000_000 + ahead
+        assert before.state.clocks.wall == 1_000_000 + ahead
         after = Solo(Echo(), entries=before.entries)
-        assert after.state.wall == shown
+        assert after.state.clocks.wall == shown
         assert after.state.scope.now == shown
 
 
@@ -280,7 +280,7 @@ def test_g8_a_wall_clock_that_had_been_far_ahead_is_followed_back_4_6() -> None:
     solo.now -= 3_600_000_000
     solo.deliver(("k", "x", 1))
     solo.commit_all()
-    assert solo.state.wall == solo.now
+    assert solo.state.clocks.wall == solo.now
     solo.now += 999_999
     solo.handle(Tick())
     assert not solo.take(AppendEntry)

@@ -52,13 +52,13 @@ def test_rows_are_written_once_for_all_commits_that_a_base_takes_in() -> None:
     (parts,) = solo.take(WriteParts)
     (flush,) = solo.take(FlushStates)
     assert sorted(row.key for row in flush.rows) == [b"k0", b"k1", b"k2"]
-    assert solo.state.floor == 0
+    assert solo.state.journal.truncation_point == 0
     solo.handle(PartsWritten(parts.number))
     _commit(solo, 20)
-    assert solo.state.floor == 0, "the floor waits for the rows"
+    assert solo.state.journal.truncation_point == 0, "the floor waits for the rows"
     solo.handle(StatesFlushed(flush.number))
     _commit(solo, 21)
-    assert solo.state.floor == 20
+    assert solo.state.journal.truncation_point == 20
     assert solo.take(DeleteEntries)
 
 
@@ -78,7 +78,7 @@ def test_rows_that_change_while_others_are_written_are_written_next_where_a_base
     assert len(late.rows) == 3
     solo.handle(StatesFlushed(late.number))
     _commit(solo, 5)
-    assert solo.state.floor == 4
+    assert solo.state.journal.truncation_point == 4
 
 
 def test_many_rows_are_written_sooner_so_that_a_successor_does_not_wait_for_all_of_a_minute() -> None:

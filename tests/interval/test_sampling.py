@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-from millwheel.worker.interval.sampling import KeySample
+from millwheel.worker.interval.intake import KeySample
 
 
 def _feed(sample: KeySample, keys: list[bytes], batch: int) -> None:

@@ -100,9 +100,11 @@ class History(SeededHistory):
     def look(self) -> None:
         for owner in self.world.current.values():
             state = owner.core.state
-            self.reached["keys with floors"] += bool(state.floors)
+            self.reached["keys with floors"] += bool(state.clocks.key_bounds)
             self.reached["inherited productions"] += bool(state.outbox.inherited)
-            self.reached["entries above parents"] += not state.parts and state.committed > state.floor > 0
+            self.reached["entries above parents"] += (
+                not state.journal.parts and state.committed > state.journal.truncation_point > 0
+            )
 
     def finish(self) -> None:
         world = self.world

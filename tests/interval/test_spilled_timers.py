@@ -104,12 +104,12 @@ class FarWorld(ShiftingWorld):
         self.look(owner.core)
 
     def look(self, core: IntervalCore) -> None:
-        spilled = core.state.spilled
+        spilled = core.state.timers.spilled
         self.reached["spilled"] += bool(spilled)
         self.reached["both domains"] += spilled.first(False) is not None and spilled.first(True) is not None
         self.reached["void"] += spilled.void_count > 0
         self.reached["holds"] += any(True for _ in spilled.holding())
-        self.reached["behind"] += core.state.behind
+        self.reached["behind"] += core.state.timers.behind
 
 
 class History(SeededHistory):
@@ -177,7 +177,7 @@ class History(SeededHistory):
             total += sum(done.what != "fire" for done in log.done)
         assert total == self.orders
         assert Counter(tuple(value) for stream, value, _ in self.world.out if stream == "fired") == fired
-        assert not any(owner.core.state.spilled for owner in self.world.current.values())
+        assert not any(owner.core.state.timers.spilled for owner in self.world.current.values())
 
 
 def check_inspection(world: World) -> None:

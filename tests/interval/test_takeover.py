@@ -59,7 +59,7 @@ def calls_to_open(head: JournalHead, parts: dict[PartId, bytes], entries: list[b
         successor.step(Opened(head, parts, entries), 1)
     finally:
         sys.setprofile(None)
-    assert len(successor.state.timers[False]) == KEYS
+    assert len(successor.state.timers.tables[False]) == KEYS
     return calls
 
 

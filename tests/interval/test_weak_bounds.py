@@ -152,6 +152,6 @@ def test_g13_the_journal_is_kept_short_though_there_is_always_something_in_line_
         waiting[-1] += [StatesFlushed(flush.number) for flush in solo.take(FlushStates)]
         for event in waiting.pop(0):
             solo.handle(event)
-        longest = max(longest, solo.state.committed - solo.state.floor)
+        longest = max(longest, solo.state.committed - solo.state.journal.truncation_point)
     assert solo.state.committed > 50
     assert longest < 16

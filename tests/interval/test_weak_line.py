@@ -137,9 +137,12 @@ def test_g12_what_joins_a_commit_supersedes_what_it_said_of_the_key() -> None:
     assert solo.commit_all() == 2
     successor = Solo(Changing(), strong=False, entries=solo.entries)
     for wall in (False, True):
-        assert sorted(successor.state.timers[wall].items()) == sorted(solo.state.timers[wall].items())
+        assert sorted(successor.state.timers.tables[wall].items()) == sorted(solo.state.timers.tables[wall].items())
     assert successor.state.holds.of_keys == solo.state.holds.of_keys
-    assert {key: setting.at for key, _, setting in solo.state.timers[False].items()} == {b"k": 100, b"moved": 200}
+    assert {key: setting.at for key, _, setting in solo.state.timers.tables[False].items()} == {
+        b"k": 100,
+        b"moved": 200,
+    }
     assert {key: cell.encoded for key, cell in successor.state.cells.items()} == {
         key: cell.encoded for key, cell in solo.state.cells.items()
     }
@@ -302,7 +305,7 @@ def test_g10_all_in_line_is_sent_again_under_the_same_ids_6_1_3() -> None:
         solo.handle(Acknowledged(token))
     assert solo.commit_all() == 2
     assert len(solo.take(Acknowledge)) == 2
-    assert solo.state.sealed == solo.state.committed == 2
+    assert solo.state.journal.sealed == solo.state.committed == 2
 
 
 class Stateless(mw.Computation[tuple[str, str], None]):
@@ -334,7 +337,7 @@ def test_g6_a_firing_that_is_all_of_a_weak_commit_is_not_repeated_4_6() -> None:
     solo.watermark(200)
     solo.commit_all()
     successor = Solo(Stateless(), strong=False, exactly_once=False, entries=solo.entries)
-    assert successor.state.timer_count == 0
+    assert successor.state.timers.count == 0
 
 
 def test_g7_an_owner_reports_no_less_than_was_broadcast_before_it_7_2() -> None:

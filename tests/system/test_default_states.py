@@ -64,4 +64,4 @@ async def test_g13_the_windows_of_the_readme_leave_no_row_and_no_cell_8_3(tmp_pa
             await _until(lambda: _rows(cluster, core), 0)
             await _until(lambda: _cells(core), 0)
         assert core.state.counts.records == QUERIES
-        assert core.state.timer_count == 0
+        assert core.state.timers.count == 0

@@ -16,6 +16,7 @@ from typing import Any, Final
 from millwheel.sdk.context import UNSET, Context, Production, StateCell
 from millwheel.sdk.error_texts import error_message
 from millwheel.sdk.errors import StateDamagedError
+from millwheel.worker.interval.blocked_key_table import BlockedKey, Item, RecordItem, TimerItem, Wait
 from millwheel.worker.interval.failures import (
     HOOK_ERRORS,
     Decision,
@@ -27,8 +28,9 @@ from millwheel.worker.interval.failures import (
 from millwheel.worker.interval.firing import Firing
 from millwheel.worker.interval.holds import Hold
 from millwheel.worker.interval.hook_times import AwaitedHook
-from millwheel.worker.interval.intake import BlockedKey, Item, RecordItem, TimerItem, Wait
 from millwheel.worker.interval.runner import Runner
+from millwheel.worker.interval.setup import IntervalSetup
+from millwheel.worker.interval.state import IntervalState
 from millwheel.worker.messages import AsyncHook, HookFailed
 
 __all__ = ["BlockedKeys"]
@@ -40,11 +42,16 @@ _DAMAGED_ROWS: Final = 1_000
 class BlockedKeys:
     """Blocks keys and resumes them."""
 
-    def __init__(self, runner: Runner, firing: Firing, failures: Failures) -> None:
+    def __init__(self, state: IntervalState, runner: Runner, firing: Firing) -> None:
         self.runner = runner
         self.firing = firing
-        self.failures = failures
-        self.state = runner.state
+        self.failures = Failures(state)
+        self._setup: IntervalSetup = state
+        self._clocks = state.clocks
+        self._timers = state.timers
+        self._blocked = state.blocked
+        self._cells = state.cells
+        self._holds = state.holds
         self.stopped = ""
         """Why the failure policy has stopped the computation. Empty while it runs."""
         self.again = False
@@ -59,7 +66,7 @@ class BlockedKeys:
         meter's clock and by the wall clock, and the hold of an event-time timer."""
         self._finished: deque[tuple[int, BaseException | None]] = deque()
         """Asynchronous hooks that have ended and wait for room in a batch."""
-        program = self.state.program
+        program = self._setup.program
         self._one_by_one = program.record_is_async or program.timer_is_async
         runner.failed = lambda key, receipt, index, error: self.failed(key, (receipt, index), error)
         runner.returned = lambda key, context, receipt, index, result: self._returned(
@@ -88,7 +95,7 @@ class BlockedKeys:
         batch.dead.discard(key)
         if context is not None:
             context._cell.value = UNSET
-            self.state.scope.produced_bytes -= context._produced
+            self._setup.scope.produced_bytes -= context._produced
         records: list[RecordItem] = []
         for receipt, consumed in batch.consumed:
             keys = receipt.delivery.keys
@@ -100,11 +107,10 @@ class BlockedKeys:
 
     def _put_back(self, key: bytes, timers: list[TimerItem], records: list[RecordItem]) -> BlockedKey:
         """Block the key with its undone work, which then runs alone."""
-        intake = self.state.intake
-        blocked = intake.block(key, Wait.READY)
+        blocked = self._blocked.block(key, Wait.READY)
         for timer in timers:
             self.firing.postpone(key, timer)
-        intake.put_back(blocked, records)
+        self._blocked.put_back(blocked, records)
         blocked.alone += len(timers) + len(records)
         return blocked
 
@@ -114,7 +120,7 @@ class BlockedKeys:
             self.failures.clear(blocked)
             blocked.failing = item
         blocked.attempts += 1
-        decision, retry_at = self.failures.decide(blocked.attempts, self.state.elapsed)
+        decision, retry_at = self.failures.decide(blocked.attempts, self._clocks.elapsed)
         letter: Production | None = None
         unkeyed = ""
         if decision is Decision.DEAD_LETTER:
@@ -123,19 +129,19 @@ class BlockedKeys:
             except UnkeyedLetterError as refused:
                 # Retry, so that the work is neither lost nor given up.
                 unkeyed, decision = str(refused), Decision.RETRY
-                retry_at = self.failures.retry_at(blocked.attempts, self.state.elapsed)
+                retry_at = self.failures.retry_at(blocked.attempts, self._clocks.elapsed)
         self.reports.append(self.failures.note(key, blocked, item, error, decision, retry_at, unkeyed))
         if letter is not None:
             self._bury(key, blocked, item, letter)
         elif decision is Decision.RETRY:
-            self.state.intake.retry(key, retry_at)
+            self._blocked.retry(key, retry_at)
         else:
             self.stopped = self.reports[-1].message
 
     def _bury(self, key: bytes, blocked: BlockedKey, item: Item, letter: Production) -> None:
         """Commit the dead letter together with the record's id or the end of the timer."""
         blocked.alone = max(0, blocked.alone - 1)
-        context = self.runner.open(key) if key in self.state.cells else self.runner.open_apart(key)
+        context = self.runner.open(key) if key in self._cells else self.runner.open_apart(key)
         assert context is not None, "a key whose hook has run is in the cache"
         context._origin = letter.origin
         context._add(letter)
@@ -153,17 +159,17 @@ class BlockedKeys:
         """Resume every blocked key that can run, as long as the batch has room."""
         while self._finished and not self.runner.batch_full():
             self._adopt(*self._finished.popleft())
-        for key in self.state.intake.ready_keys(self.state.elapsed):
+        for key in self._blocked.ready_keys(self._clocks.elapsed):
             if self.stopped or self.runner.full():
                 return
             if key not in self.runner.batch.contexts:
-                self._resume(key, self.state.intake.blocked[key])
+                self._resume(key, self._blocked.keys[key])
 
     def _resume(self, key: bytes, blocked: BlockedKey) -> None:
         item: Item | None = None
         if blocked.alone or (self._one_by_one and blocked.items):
             item = self.firing.next_due(key) or (blocked.items[0] if blocked.items else None)
-        if item is not None and len(item) == 2 and self.state.behind:
+        if item is not None and len(item) == 2 and self._timers.behind:
             return
         if item is None:
             self._let_go(key, blocked)
@@ -184,7 +190,7 @@ class BlockedKeys:
         """Unblock the key."""
         self.failures.clear(blocked)
         self.firing.return_postponed(key)
-        self.state.intake.unblock(key)
+        self._blocked.unblock(key)
 
     def _consume(self, key: bytes, item: Item) -> None:
         batch = self.runner.batch
@@ -198,8 +204,8 @@ class BlockedKeys:
     def row_read(self, key: bytes, encoded: bytes) -> None:
         """The key's row has been read, so the key may run."""
         self.damaged.pop(key, None)
-        self.state.cells.insert(key, encoded)
-        self.state.intake.block(key, Wait.READY)
+        self._cells.insert(key, encoded)
+        self._blocked.block(key, Wait.READY)
 
     def row_damaged(self, key: bytes, why: str) -> None:
         """The key's row cannot be read. Its next work fails by the failure policy, as if its hook had raised.
@@ -208,7 +214,7 @@ class BlockedKeys:
         """
         if len(self.damaged) < _DAMAGED_ROWS:
             self.damaged[key] = why
-        blocked = self.state.intake.block(key, Wait.READY)
+        blocked = self._blocked.block(key, Wait.READY)
         item = self.firing.next_due(key) or (blocked.items[0] if blocked.items else None)
         if item is None:
             self._let_go(key, blocked)
@@ -219,7 +225,7 @@ class BlockedKeys:
 
     def _returned(self, key: bytes, context: Context[Any], item: Item, result: Any) -> None:
         """A hook returned a value. If the hook is ``async def``, await the value. Otherwise the hook fails."""
-        program, is_record = self.state.program, len(item) == 2
+        program, is_record = self._setup.program, len(item) == 2
         if program.record_is_async if is_record else program.timer_is_async:
             self._start_hook(key, context, item, result)
             return
@@ -232,15 +238,15 @@ class BlockedKeys:
     def _start_hook(self, key: bytes, context: Context[Any], item: Item, coroutine: Any) -> None:
         """Start an asynchronous hook. Its key is blocked and its context is outside the batch until it ends."""
         self.runner.batch.contexts.pop(key, None)
-        self.state.intake.block(key, Wait.HOOK)
+        self._blocked.block(key, Wait.HOOK)
         hold: Hold | None = None
         if len(item) == 2:
             item[0].blocked.add(item[1])
         elif not item[1]:
-            hold = self.state.holds.open(item[0])
+            hold = self._holds.open(item[0])
         number = self._next_hook
         self._next_hook += 1
-        self._hooks[number] = (key, context, item, self.state.meter.clock(), self.state.wall, hold)
+        self._hooks[number] = (key, context, item, self._setup.meter.clock(), self._clocks.wall, hold)
         self.runner.hooks += 1
         self.to_await.append(AsyncHook(number, coroutine))
 
@@ -258,7 +264,7 @@ class BlockedKeys:
 
     def holds(self) -> Iterator[Hold]:
         """The holds of due timers that wait with their blocked key, and of those in an asynchronous hook."""
-        for blocked in self.state.intake.blocked.values():
+        for blocked in self._blocked.keys.values():
             if blocked.hold is not None:
                 yield blocked.hold
         for *_, hold in self._hooks.values():
@@ -269,12 +275,12 @@ class BlockedKeys:
         """An asynchronous hook has ended. Its context joins a later batch or is dropped."""
         self.runner.hooks -= 1
         _, _, item, began, _, _ = self._hooks[number]
-        self.state.meter.awaited(len(item) == 2, began)
+        self._setup.meter.awaited(len(item) == 2, began)
         self._finished.append((number, error))
 
     def _adopt(self, number: int, error: BaseException | None) -> None:
         key, context, item, _, _, hold = self._hooks.pop(number)
-        self.state.intake.block(key, Wait.READY)
+        self._blocked.block(key, Wait.READY)
         batch = self.runner.batch
         if len(item) == 2:
             item[0].blocked.discard(item[1])

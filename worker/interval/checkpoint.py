@@ -23,6 +23,7 @@ from millwheel.store.contract import PartId, StateRow
 from millwheel.worker.admission import SEGMENT_PART
 from millwheel.worker.interval.entry import FORMAT, BaseMeta, ProductionRow, TimerRow, encode_part
 from millwheel.worker.interval.parts import numbered
+from millwheel.worker.interval.setup import IntervalSetup
 from millwheel.worker.interval.spilling import Spilling
 from millwheel.worker.interval.state import IntervalState
 from millwheel.worker.messages import (
@@ -88,7 +89,14 @@ class Checkpointer:
     """Decides when rows and base parts are written, and how far the truncation point moves."""
 
     def __init__(self, state: IntervalState) -> None:
-        self.state = state
+        self._setup: IntervalSetup = state
+        self._clocks = state.clocks
+        self._timers = state.timers
+        self._cells = state.cells
+        self._outbox = state.outbox
+        self._holds = state.holds
+        self._journal = state.journal
+        self._ids = state.ids
         self.spilling = Spilling(state)
         self._number = 0
         self._flush: tuple[int, int, list[tuple[bytes, int, bytes]]] | None = None
@@ -122,12 +130,12 @@ class Checkpointer:
 
     def wants_stillness(self, now: int) -> bool:
         """Whether a capture or a load of timers is due that requires that no commit is in flight."""
-        rows_due = self._flush is None and bool(self.state.cells.dirty_count) and self._rows_due(now)
+        rows_due = self._flush is None and bool(self._cells.dirty_count) and self._rows_due(now)
         return rows_due or self._base_due() or self.pressing or self.spilling.wants_stillness
 
     def next_alarm(self, now: int) -> int | None:
         """When rows must be flushed if no commit comes before."""
-        if self._flush is not None or not self.state.cells.dirty_count:
+        if self._flush is not None or not self._cells.dirty_count:
             return None
         return now if self._rows_due(now) else self._flush_at
 
@@ -136,17 +144,16 @@ class Checkpointer:
         return self._capture_rows(now)
 
     def _capture_rows(self, now: int) -> list[IntervalEffect]:
-        state = self.state
         if self._flush is not None or not self._rows_due(now):
             return []
         self._flushed_at = now
-        rows = state.cells.dirty_rows()
+        rows = self._cells.dirty_rows()
         if not rows:
-            self._rows_upto = state.committed
+            self._rows_upto = self._journal.committed
             return []
         self._number += 1
-        self._flush = (self._number, state.committed, rows)
-        config = state.config
+        self._flush = (self._number, self._journal.committed, rows)
+        config = self._setup.config
         states = [StateRow(key, commit, encoded) for key, commit, encoded in rows]
         return [FlushStates(config.computation, config.journal, config.sequencer, self._number, states)]
 
@@ -156,7 +163,7 @@ class Checkpointer:
         The truncation point needs them, together with a base, and so does memory. Otherwise they wait, because a later
         write covers more commits.
         """
-        return now >= self._flush_at or self._base_waits or self.state.cells.crowded
+        return now >= self._flush_at or self._base_waits or self._cells.crowded
 
     @property
     def _flush_at(self) -> int:
@@ -164,9 +171,9 @@ class Checkpointer:
 
         Many rows are written sooner. A move to a successor must write all of them first.
         """
-        settings = self.state.settings
+        settings = self._setup.settings
         behind = settings.flush_interval
-        if self.state.cells.dirty_count >= settings.flush_rows:
+        if self._cells.dirty_count >= settings.flush_rows:
             behind = min(behind, settings.flush_apart)
         return self._flushed_at + behind
 
@@ -182,7 +189,7 @@ class Checkpointer:
             return
         _, commit, rows = self._flush
         self._flush = None
-        self.state.cells.flushed(rows, busy)
+        self._cells.flushed(rows, busy)
         self._rows_upto = max(self._rows_upto, commit)
 
     def _capture_base(self) -> list[IntervalEffect]:
@@ -191,91 +198,84 @@ class Checkpointer:
     def _base_due(self) -> bool:
         if not self._may_write_base():
             return False
-        state = self.state
-        settings = state.settings
+        settings, journal = self._setup.settings, self._journal
+        above = journal.committed - journal.truncation_point
         return (
-            state.committed - state.floor >= settings.checkpoint_entries
+            above >= settings.checkpoint_entries
             or self.journal_bytes >= settings.checkpoint_bytes
-            or (state.committed - state.floor >= settings.checkpoint_entries // 16 and self.spilling.overflowing)
+            or (above >= settings.checkpoint_entries // 16 and self.spilling.overflowing)
         )
 
     def _may_write_base(self) -> bool:
         """Whether a base can be captured: none is in progress, and it would name parts of its own journal only."""
         on_its_way = self._parts is not None or self._base is not None or self._named is not None
-        return not on_its_way and not self.state.foreign
+        return not on_its_way and not self._journal.foreign
 
     def _write_base(self) -> list[IntervalEffect]:
-        state = self.state
         near, spilled, kept_far = self.spilling.capture()
         blobs, kept = self._base_blobs(near)
-        config = state.config
-        parts = {PartId(name, config.sequencer, state.committed): blob for name, blob in blobs.items()} | spilled
+        config, commit = self._setup.config, self._journal.committed
+        parts = {PartId(name, config.sequencer, commit): blob for name, blob in blobs.items()} | spilled
         kept += kept_far
         self._number += 1
-        self._parts = (self._number, state.committed, tuple(sorted([*parts, *kept])))
+        self._parts = (self._number, commit, tuple(sorted([*parts, *kept])))
         self.journal_bytes = 0
         return [WriteParts(config.journal, self._number, parts)]
 
     def _base_blobs(self, timers: list[TimerRow]) -> tuple[dict[str, bytes], list[PartId]]:
         """The base parts as of the last commit, and the older parts that stay valid (sealed id segments)."""
-        state = self.state
-        floors = state.floors.above(state.watermark).rows()
-        meta = BaseMeta(FORMAT, state.watermark, state.wall, state.holds.output, state.counts.row, floors)
+        clocks, counts = self._clocks, self._journal.counts
+        bounds = clocks.key_bounds.above(clocks.watermark).rows()
+        meta = BaseMeta(FORMAT, clocks.watermark, clocks.wall, self._holds.output, counts.row, bounds)
         blobs = {META_PART: encode_part(meta)}
-        blobs |= numbered(HOLDS_PART, list(state.holds.of_keys.items()), _MAX_SMALL_ROWS)
-        blobs |= numbered(TIMERS_PART, timers, state.settings.timer_part)
-        blobs |= numbered(VOIDS_PART, state.spilled.void_rows(), _MAX_SMALL_ROWS)
-        blobs |= numbered(OUTBOX_PART, state.outbox.snapshot(), _MAX_OUTBOX_ROWS, _row_bytes)
+        blobs |= numbered(HOLDS_PART, list(self._holds.of_keys.items()), _MAX_SMALL_ROWS)
+        blobs |= numbered(TIMERS_PART, timers, self._setup.settings.timer_part)
+        blobs |= numbered(VOIDS_PART, self._timers.spilled.void_rows(), _MAX_SMALL_ROWS)
+        blobs |= numbered(OUTBOX_PART, self._outbox.snapshot(), _MAX_OUTBOX_ROWS, _row_bytes)
         blobs |= numbered(
-            INHERITED_PART, state.outbox.inherited_snapshot(), _MAX_OUTBOX_ROWS, lambda row: _row_bytes(row[1])
+            INHERITED_PART, self._outbox.inherited_snapshot(), _MAX_OUTBOX_ROWS, lambda row: _row_bytes(row[1])
         )
-        snapshot = state.dedup.snapshot()
+        snapshot = self._ids.dedup.snapshot()
         for number, blob in enumerate(snapshot.blobs):
             blobs[f"{DEDUP_PART}/{number}"] = blob
-        kept = [part for name in snapshot.segments for part in state.segments[name]]
+        kept = [part for name in snapshot.segments for part in self._journal.segments[name]]
         # From now on nothing names collected segments. Some were never named.
-        relied = set(snapshot.segments)
-        for name in [name for name in state.segments if name not in relied]:
-            self._collected.extend(state.segments.pop(name))
+        self._collected += self._journal.drop_segments(set(snapshot.segments))
         return blobs, kept
 
     def parts_written(self, number: int) -> None:
         """Parts are acknowledged. If they are base parts, an append may name them."""
         if number in self._copies:
-            self._copied(self._copies.pop(number))
+            self._collected += self._journal.segments_copied(self._copies.pop(number))
         if self._parts is None or self._parts[0] != number:
             return
         _, commit, parts = self._parts
         self._parts = None
         self._base = (commit, parts)
 
-    def floor_and_parts(self) -> tuple[int, tuple[PartId, ...]]:
+    def truncation_and_parts(self) -> tuple[int, tuple[PartId, ...]]:
         """The truncation point and the base parts that the next append names."""
-        if not self.state.cells.dirty_count:
+        if not self._cells.dirty_count:
             # No row is behind, although no flush was needed. If no state changes, no capture ever updates this.
-            self._rows_upto = max(self._rows_upto, self.state.committed)
+            self._rows_upto = max(self._rows_upto, self._journal.committed)
         if self._base is not None and self._base[0] <= self._rows_upto:
             self._named, self._base = self._base, None
         if self._named is not None:
             return self._named
-        return self.state.floor, self.state.parts
+        return self._journal.truncation_point, self._journal.parts
 
-    def floor_committed(self) -> list[IntervalEffect]:
+    def truncation_committed(self) -> list[IntervalEffect]:
         """The append that named a base is committed. Returns the deletions of what is below the truncation point."""
         if self._named is None:
             return []
-        state = self.state
-        gone = sorted({*state.parts, *self._collected}.difference(self._named[1]))
+        gone = self._journal.truncate(*self._named, self._collected)
         self._collected = []
-        state.floor, state.parts = self._named
-        for commit in [commit for commit in state.entry_parts if commit <= state.floor]:
-            gone += state.entry_parts.pop(commit)
         self._named = None
         self.spilling.named()
         if self.needs is not Needs.NOTHING:
             self.needs = self._needed()
-        journal = state.config.journal
-        effects: list[IntervalEffect] = [DeleteEntries(journal, state.floor + 1)]
+        journal = self._setup.config.journal
+        effects: list[IntervalEffect] = [DeleteEntries(journal, self._journal.truncation_point + 1)]
         if gone:
             effects.append(DeleteParts(journal, gone))
         return effects
@@ -286,42 +286,32 @@ class Checkpointer:
         self._flushed_at = now
         self.needs = self._needed()
         # The parents' rows are behind too, and are older than the truncation point.
-        self._rows_upto = -1 if self.needs is Needs.DATA else self.state.floor
+        self._rows_upto = -1 if self.needs is Needs.DATA else self._journal.truncation_point
 
     # Becoming independent of parents, and releasing the interval.
 
     def _needed(self) -> Needs:
         """Derive the needs from the committed head, because a successor finds that head."""
-        state = self.state
-        if not state.config.parents:
+        if not self._setup.config.parents:
             return Needs.NOTHING
-        if not state.parts:
+        if not self._journal.parts:
             return Needs.DATA
-        kinds = {part.name.partition("/")[0] for part in state.parts}
+        kinds = {part.name.partition("/")[0] for part in self._journal.parts}
         return Needs.SEQUENCES if INHERITED_PART in kinds else Needs.NOTHING
 
     def copy_segments(self) -> list[IntervalEffect]:
         """Copy id segments from parents' journals into this one. A base may name parts of its own journal only."""
-        state, config = self.state, self.state.config
+        config = self._setup.config
         copies: list[tuple[str, PartId, PartId]] = []
         copied: dict[str, tuple[PartId, ...]] = {}
-        for name, journal in state.foreign.items():
-            parts = state.segments[name]
-            copied[name] = tuple(PartId(part.name, config.sequencer, state.committed) for part in parts)
+        for name, journal in self._journal.foreign.items():
+            parts = self._journal.segments[name]
+            copied[name] = tuple(PartId(part.name, config.sequencer, self._journal.committed) for part in parts)
             copies.extend((journal, part, copy) for part, copy in zip(parts, copied[name], strict=True))
         if not copies:
             return []
         self._copies[_FIRST_COPY_NUMBER] = copied
         return [CopyParts(config.journal, _FIRST_COPY_NUMBER, copies)]
-
-    def _copied(self, copied: dict[str, tuple[PartId, ...]]) -> None:
-        state = self.state
-        state.foreign.clear()
-        for name, parts in copied.items():
-            if name in state.segments:
-                state.segments[name] = parts
-            else:
-                self._collected.extend(parts)
 
     def ask(self, request: Any) -> None:
         """Register a request to make the journal short. ``ReleasePrepared`` answers it."""
@@ -355,8 +345,7 @@ class Checkpointer:
         return out
 
     def _base_pressing(self) -> bool:
-        state = self.state
-        if self.needs is Needs.DATA or (self.needs is Needs.SEQUENCES and not state.outbox.inherited):
+        if self.needs is Needs.DATA or (self.needs is Needs.SEQUENCES and not self._outbox.inherited):
             return True
         if self._requests and self._rounds:
             self._rounds -= 1
@@ -366,14 +355,13 @@ class Checkpointer:
     def _answers(self) -> list[IntervalEffect]:
         if not self._requests:
             return []
-        state = self.state
-        above = state.committed - state.floor
+        above = self._journal.committed - self._journal.truncation_point
         short = above <= _SHORT_ENTRIES and self.journal_bytes <= _SHORT_BYTES and self.needs is not Needs.DATA
         written = self._parts is None and self._base is None and self._named is None
         if not short and (self._rounds or not written):
             return []
         requests, self._requests = self._requests, []
-        return [ReleasePrepared(request, above, state.committed) for request in requests]
+        return [ReleasePrepared(request, above, self._journal.committed) for request in requests]
 
 
 def _row_bytes(row: ProductionRow) -> int:

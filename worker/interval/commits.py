@@ -22,7 +22,7 @@ is captured only while nothing is queued or in flight.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
 from msgspec.structs import replace
@@ -36,11 +36,11 @@ from millwheel.worker.interval.divided import divide
 from millwheel.worker.interval.entry import ProductionRow, encode
 from millwheel.worker.interval.flows import ProductionBatch
 from millwheel.worker.interval.holds import Hold
-from millwheel.worker.interval.intake import DeliveryReceipt
+from millwheel.worker.interval.intake import DeliveryReceipt, IntervalInput
 from millwheel.worker.interval.parts import PART_BYTES
-from millwheel.worker.interval.receiving import Receiving
 from millwheel.worker.interval.runner import OpenCommit, Runner
 from millwheel.worker.interval.sealing import Sealed, Sealer
+from millwheel.worker.interval.setup import IntervalSetup
 from millwheel.worker.interval.state import INDEX_BITS, IntervalCounts, IntervalState
 from millwheel.worker.messages import (
     Acknowledge,
@@ -53,7 +53,7 @@ from millwheel.worker.messages import (
     WriteParts,
 )
 
-__all__ = ["Commits", "EntryWriter"]
+__all__ = ["CommitPipeline", "EntryWriter"]
 
 _STUCK_AFTER_COMMITS: Final = 1_000
 """Number of commits after which a production without an ACK counts as stuck."""
@@ -63,24 +63,36 @@ _FIRST_ENTRY_NUMBER: Final = 1 << 42
 """PartsWritten numbers of entries start here, to be distinct from those of checkpoints, id segments and copies."""
 
 
-class Commits:
+class CommitPipeline:
     """Brings batches into the journal and productions out of the outbox."""
 
     def __init__(
         self,
         state: IntervalState,
         runner: Runner,
-        sealer: Sealer,
-        checkpoints: Checkpointer,
-        receiving: Receiving,
+        received: IntervalInput,
+        failed: Callable[[bytes, Exception], None],
     ) -> None:
-        self.state = state
+        """
+        Args:
+            state: The interval's data.
+            runner: Has the batch.
+            received: Admits deliveries.
+            failed: Takes a key whose state cannot be encoded.
+        """
+        self._setup: IntervalSetup = state
+        self._clocks = state.clocks
+        self._intake = state.intake
+        self._outbox = state.outbox
+        self._holds = state.holds
+        self._journal = state.journal
+        self._ids = state.ids
         self._runner = runner
-        self._sealer = sealer
-        self._checkpoints = checkpoints
-        self._receiving = receiving
+        self._sealer = Sealer(state, failed)
+        self.checkpoints = checkpoints = Checkpointer(state)
+        self._input = received
         self._writer = EntryWriter(state, checkpoints)
-        self._weak = not state.program.options.strong
+        self._weak = not self._setup.program.options.strong
         self._in_flight: Sealed | None = None
         """The commit whose append is in flight, or whose entry's parts are being written before the append."""
         self._entry_bytes = 0
@@ -92,53 +104,53 @@ class Commits:
         """Whether the open commit has no room for the current batch. The batch waits until the queue moves."""
         self._acked: deque[tuple[list[tuple[str, int, str]], Hold]] = deque()
         """ACKs of stored weak productions that no commit has journaled, grouped by answer, each group with its hold."""
-        keys = state.config.keys
-        self._sender = (state.config.journal, state.config.sequencer, keys, state.config.computation)
+        keys = self._setup.config.keys
+        self._sender = (self._setup.config.journal, self._setup.config.sequencer, keys, self._setup.config.computation)
 
     # Sealing and appending.
 
     def try_commit(self, out: list[IntervalEffect]) -> bool:
         """Seal the batch and start its commit, if possible. Returns whether the next batch may run at once."""
-        checkpoints = self._checkpoints
+        checkpoints = self.checkpoints
         still = self._in_flight is None and not self._line
         if not still and (self.crowded or not self._may_line_up()):
             return False
         if still and checkpoints.pressing:
-            out.extend(checkpoints.press(self.state.elapsed))
+            out.extend(checkpoints.press(self._clocks.elapsed))
         naming = checkpoints.wants_append
-        duplicates = self._receiving.take_duplicates()
+        duplicates = self._input.take_duplicates()
         batch = self._runner.batch
         if not batch:
             self._let_go(batch)
         if not (batch or self._acked or naming):
             # No commit is due that could carry the number of duplicates. The next checkpoint stores it.
-            self.state.counts.duplicates += duplicates
+            self._journal.counts.duplicates += duplicates
             return False
         changed = self._sealer.encode_states(batch)
         if not (batch or self._acked or naming):
             # No work of the batch can be stored now: it waits alone for its next attempt, or was given up.
             self._let_go(batch)
-            self.state.counts.duplicates += duplicates
+            self._journal.counts.duplicates += duplicates
             return False
         if not self._weak or batch.fired:
             sealed = self._sealer.seal(self._runner.take_batch(), changed, duplicates, stored_first=True)
             self._append(sealed, out)
         elif not self._line_up(changed, duplicates, out):
             self.crowded = True
-            self.state.counts.duplicates += duplicates
+            self._journal.counts.duplicates += duplicates
             return False
         return True
 
     def _may_line_up(self) -> bool:
         """Whether a batch may be sealed behind other commits, so that its weak productions are sent."""
-        state, batch, line = self.state, self._runner.batch, self._line
-        if not self._weak or not state.scope.produced_bytes or batch.fired:
+        batch, line = self._runner.batch, self._line
+        if not self._weak or not self._setup.scope.produced_bytes or batch.fired:
             return False
-        if state.outbox.has_uncommitted:
+        if self._outbox.has_uncommitted:
             return False  # earlier productions are sent first (G15)
-        if self._line_records + batch.records > state.settings.batch_records:
+        if self._line_records + batch.records > self._setup.settings.batch_records:
             return False
-        if self._checkpoints.wants_stillness(state.elapsed):
+        if self.checkpoints.wants_stillness(self._clocks.elapsed):
             return False
         last = line[-1][0] if line else self._in_flight
         # A commit without lasting effects is never appended and gives its number back. So no commit may follow it.
@@ -157,11 +169,11 @@ class Commits:
         """
         batch, sealer, sealed = self._runner.batch, self._sealer, self._open()
         records = sum(len(indexes) for _, indexes in batch.consumed)
-        size = batch.size + self.state.scope.produced_bytes + sum(len(encoded) for _, encoded in changed)
+        size = batch.size + self._setup.scope.produced_bytes + sum(len(encoded) for _, encoded in changed)
         if sealed is None:
             sealed = sealer.seal(self._runner.take_batch(), changed, duplicates, stored_first=False)
             outbound = sealed.outbound
-            self._line.append((sealed, self.state.elapsed + self.state.program.options.straggler_delay))
+            self._line.append((sealed, self._clocks.elapsed + self._setup.program.options.straggler_delay))
         elif sealed.size + size > MAX_ENTRY_BYTES:
             return False
         else:
@@ -178,18 +190,17 @@ class Commits:
         """Whether the commit has no effects to keep besides productions and ACKs."""
         entry = sealed.entry
         assert entry is not None
-        ids = sealed.consumed and self.state.program.options.exactly_once
+        ids = sealed.consumed and self._setup.program.options.exactly_once
         return not (ids or entry.states or entry.holds or sealed.timers or entry.timers_cleared)
 
     def _let_go(self, batch: OpenCommit) -> None:
         """Release the watermark holds of a batch without work. Its blocked timers have holds of their own."""
         if batch.hold.count:
             batch.hold.release()
-            batch.hold = self.state.holds.open()
+            batch.hold = self._holds.open()
 
     def _append(self, sealed: Sealed, out: list[IntervalEffect]) -> None:
         """Append the entry of a commit. A commit without lasting effects needs no append."""
-        state = self.state
         self.crowded = False
         assert sealed.entry is not None
         entry = sealed.entry
@@ -197,7 +208,7 @@ class Commits:
             stragglers = [row for token in sealed.unacked for row in self._outbox_rows(token)]
             # From here on the journal tracks their ACKs, because a takeover would send them again.
             for token in sealed.unacked:
-                state.outbox.unawaited(token)
+                self._outbox.unawaited(token)
             sealed.unacked = set()
             acked, holds = self._take_acked()
             entry = replace(
@@ -213,9 +224,9 @@ class Commits:
                 sealed.hold.take(hold)
             sealed.entry = entry
             kept = entry.productions or entry.acked or entry.acked_inherited
-            if self._passes(sealed) and not kept and not self._checkpoints.wants_append:
-                assert sealed.commit == state.sealed, "nothing is sealed behind what passes"
-                state.sealed -= 1
+            if self._passes(sealed) and not kept and not self.checkpoints.wants_append:
+                assert sealed.commit == self._journal.sealed, "nothing is sealed behind what passes"
+                self._journal.sealed -= 1
                 self._done(sealed, out)
                 return
         self._in_flight = sealed
@@ -238,8 +249,8 @@ class Commits:
         return rows, holds
 
     def _outbox_rows(self, token: int) -> list[ProductionRow]:
-        outbound = self.state.outbox.get(token)
-        return [] if outbound is None else list(self.state.outbox.rows_of(outbound))
+        outbound = self._outbox.get(token)
+        return [] if outbound is None else list(self._outbox.rows_of(outbound))
 
     def appended(self, commit: int) -> list[IntervalEffect]:
         """The entry is in the journal: ACK the senders, send productions and release holds."""
@@ -247,37 +258,33 @@ class Commits:
         sealed = self._in_flight
         if sealed is None or sealed.commit != commit:
             return out
-        state = self.state
-        state.committed = commit
+        self._journal.committed = commit
         self.crowded = False
-        out.extend(self._checkpoints.floor_committed())
+        out.extend(self.checkpoints.truncation_committed())
         self._in_flight = None
         self._done(sealed, out)
-        self._checkpoints.journal_bytes += self._entry_bytes
+        self.checkpoints.journal_bytes += self._entry_bytes
         # Sealed id segments hold committed ids only, so queued commits do not matter.
-        out.extend(self._receiving.seal_segments())
+        out.extend(self._input.seal_segments())
         if not self._line:
-            out.extend(self._checkpoints.after_commit(state.elapsed))
+            out.extend(self.checkpoints.after_commit(self._clocks.elapsed))
         return out
 
     def _done(self, sealed: Sealed, out: list[IntervalEffect]) -> None:
-        state = self.state
         if sealed.ids is not None:
-            state.dedup.committed(sealed.ids)
+            self._ids.dedup.committed(sealed.ids)
         sealed.hold.release()
         if sealed.entry is not None:
-            state.counts.add(IntervalCounts(*sealed.entry.counts))
+            self._journal.counts.add(IntervalCounts(*sealed.entry.counts))
         self._acknowledge(sealed, out)
         if sealed.stored_first:
-            state.outbox.release()
+            self._outbox.release()
             out.extend(self._send_ready())
 
     def _acknowledge(self, sealed: Sealed, out: list[IntervalEffect]) -> None:
-        settle = self.state.intake.settle
+        settle = self._intake.settle
         touched: dict[int, DeliveryReceipt] = {}
-        note = self.state.sample.note
         for receipt, indexes in sealed.consumed:
-            note(receipt.delivery.keys, indexes)
             if settle(receipt, indexes):
                 out.append(Acknowledge(receipt.delivery, DeliveryOutcome.DELIVERY_OUTCOME_ACKED, receipt.excluded))
             touched[id(receipt)] = receipt
@@ -292,13 +299,12 @@ class Commits:
 
     def _send_ready(self) -> list[IntervalEffect]:
         """Send all outbound batches that may be sent now."""
-        return [self._send(outbound, order) for outbound, order in self.state.outbox.take_ready()]
+        return [self._send(outbound, order) for outbound, order in self._outbox.take_ready()]
 
     def _send(self, outbound: ProductionBatch, order: DeliveryOrder) -> SendDelivery:
         """Build the delivery of an outbound batch, with this sender's current ACK mark."""
-        state = self.state
         name, sequencer, keys, computation = self._sender
-        sender = Sender(name, sequencer, keys, computation, state.holds.output, state.heard)
+        sender = Sender(name, sequencer, keys, computation, self._holds.output, self._clocks.highest_stated)
         ids: PositionIds | OpaqueIds
         if outbound.opaque:
             ids = OpaqueIds(outbound.opaque)
@@ -306,8 +312,9 @@ class Commits:
             # Siblings send under the same sequence. So this sender cannot state which positions of it are ACKed.
             ids = PositionIds(outbound.sequence, 0, outbound.positions)
         else:
-            otherwise, old = (state.committed + 1) << INDEX_BITS, (state.committed - _STUCK_AFTER_COMMITS) << INDEX_BITS
-            mark, unacked = state.outbox.statement(outbound.consumer, otherwise, old)
+            committed = self._journal.committed
+            otherwise, old = (committed + 1) << INDEX_BITS, (committed - _STUCK_AFTER_COMMITS) << INDEX_BITS
+            mark, unacked = self._outbox.statement(outbound.consumer, otherwise, old)
             ids = PositionIds(name, mark, outbound.positions, unacked)
         return SendDelivery(
             Delivery(
@@ -327,16 +334,15 @@ class Commits:
 
     def acknowledged(self, token: int, remaining: Sequence[int]) -> list[IntervalEffect]:
         """A receiver has ACKed an outbound batch, except for the indexes ``remaining``."""
-        state = self.state
-        outbound = state.outbox.get(token)
+        outbound = self._outbox.get(token)
         if outbound is None:
             return []
         if outbound.opaque and outbound.awaited is None:
             name, consumer = outbound.sequence, outbound.consumer
             leaving = [(name, outbound.positions[i], consumer) for i in self._leaving(outbound, remaining)]
             if leaving:
-                self._acked.append((leaving, state.holds.open(outbound.held)))
-        state.outbox.acknowledged(token, remaining)
+                self._acked.append((leaving, self._holds.open(outbound.held)))
+        self._outbox.acknowledged(token, remaining)
         return self._send_ready()
 
     @staticmethod
@@ -346,7 +352,7 @@ class Commits:
 
     def resend(self, event: Resend) -> list[IntervalEffect]:
         """Send what was not ACKed again, to the current owners of its keys."""
-        outbox = self.state.outbox
+        outbox = self._outbox
         if event.tokens is None:
             outbox.begin_all()
             return self._send_ready()
@@ -364,7 +370,7 @@ class Commits:
 
     def begin(self) -> list[IntervalEffect]:
         """The interval starts to serve: send productions that an earlier owner committed and that are not ACKed."""
-        self.state.outbox.begin_all()
+        self._outbox.begin_all()
         return self._send_ready()
 
     def holds(self) -> Iterator[Hold]:
@@ -382,12 +388,12 @@ class Commits:
             return None
         if self._line:
             return self._line[0][1]
-        return self._checkpoints.next_alarm(self.state.elapsed)
+        return self.checkpoints.next_alarm(self._clocks.elapsed)
 
     def idle(self) -> list[IntervalEffect]:
         """Time has passed: flush rows if nothing is in flight."""
         still = self._in_flight is None and not self._line
-        return self._checkpoints.idle(self.state.elapsed) if still else []
+        return self.checkpoints.idle(self._clocks.elapsed) if still else []
 
     def settle_weak(self, out: list[IntervalEffect]) -> bool:
         """Append the first queued weak commit if its productions are all ACKed or its straggler delay is over.
@@ -399,7 +405,7 @@ class Commits:
         over = False
         while self._line and not self._appends():
             sealed, deadline = self._line[0]
-            if sealed.unacked and self.state.elapsed < deadline:
+            if sealed.unacked and self._clocks.elapsed < deadline:
                 break
             self._line.popleft()
             self._line_records -= _records(sealed)
@@ -420,17 +426,18 @@ class EntryWriter:
     """
 
     def __init__(self, state: IntervalState, checkpoints: Checkpointer) -> None:
-        self._state = state
+        self._setup: IntervalSetup = state
+        self._journal = state.journal
         self._checkpoints = checkpoints
         self._waiting: tuple[int, int, bytes, tuple[PartId, ...]] | None = None
         """The entry whose parts are being written: their number, its commit, the small entry to append, their ids."""
 
     def write(self, commit: int, entry: bytes) -> list[IntervalEffect]:
         """Append ``entry`` to the journal, or first write its parts if it is too large for one append."""
-        state, config = self._state, self._state.config
-        if len(entry) <= state.settings.entry_bytes:
+        config = self._setup.config
+        if len(entry) <= self._setup.settings.entry_bytes:
             return [self._append(commit, entry)]
-        most = min(state.settings.entry_bytes, PART_BYTES)
+        most = min(self._setup.settings.entry_bytes, PART_BYTES)
         small, parts = divide(entry, config.sequencer, commit, most)
         number = _FIRST_ENTRY_NUMBER + commit
         self._waiting = number, commit, small, tuple(parts)
@@ -442,17 +449,17 @@ class EntryWriter:
             return []
         _, commit, small, parts = self._waiting
         self._waiting = None
-        self._state.entry_parts[commit] = parts
+        self._journal.entry_parts[commit] = parts
         return [self._append(commit, small)]
 
     def _append(self, commit: int, entry: bytes) -> AppendEntry:
-        state, config, options = self._state, self._state.config, self._state.program.options
-        floor, parts = self._checkpoints.floor_and_parts()
-        if state.entry_parts:
-            needed = (each for number, each in state.entry_parts.items() if number > floor)
+        config, options = self._setup.config, self._setup.program.options
+        point, parts = self._checkpoints.truncation_and_parts()
+        if self._journal.entry_parts:
+            needed = (each for number, each in self._journal.entry_parts.items() if number > point)
             parts = sum(needed, parts)
         sync = options.exactly_once or options.strong
-        return AppendEntry(config.journal, Append(config.sequencer, commit, floor, parts, entry, sync))
+        return AppendEntry(config.journal, Append(config.sequencer, commit, point, parts, entry, sync))
 
 
 def _by_position(rows: list[ProductionRow]) -> list[ProductionRow]:

@@ -28,23 +28,18 @@ from millwheel.model.keys import KeyInterval
 from millwheel.rpc.v1.watermark_pb2 import HoldKind
 from millwheel.sdk.compiled import CompiledComputation
 from millwheel.sdk.context import OutputBinding
-from millwheel.worker.interval.blocked_keys import BlockedKeys
-from millwheel.worker.interval.checkpoint import Checkpointer, Needs
-from millwheel.worker.interval.commits import Commits
+from millwheel.worker.interval.checkpoint import Needs
+from millwheel.worker.interval.commits import CommitPipeline
 from millwheel.worker.interval.divided import is_entry_part
 from millwheel.worker.interval.failing_keys import FailingKeys
-from millwheel.worker.interval.failures import Failures
-from millwheel.worker.interval.firing import Firing
 from millwheel.worker.interval.hook_times import AwaitedHook, HookMeter
+from millwheel.worker.interval.intake import IntervalInput
 from millwheel.worker.interval.invariants import IntervalInvariants
-from millwheel.worker.interval.receiving import Receiving
 from millwheel.worker.interval.recovery import recover
-from millwheel.worker.interval.runner import Runner
-from millwheel.worker.interval.sealing import Sealer
+from millwheel.worker.interval.scheduler import KeyScheduler
 from millwheel.worker.interval.spilled_timers import is_spilled
 from millwheel.worker.interval.state import IntervalConfig, IntervalState
 from millwheel.worker.interval.subjects import BLOCKED, hold_subject, hold_witness
-from millwheel.worker.interval.timers import effective_hold
 from millwheel.worker.messages import (
     Accepted,
     AcceptSequencer,
@@ -66,7 +61,6 @@ from millwheel.worker.messages import (
     PartsRead,
     PartsWritten,
     PrepareRelease,
-    ReadStates,
     Refused,
     Report,
     Resend,
@@ -108,16 +102,13 @@ class IntervalCore:
         self.state = state = IntervalState(config, program, outputs, locate, meter)
         self.phase = IntervalPhase.OPENING
         self.lost_because = ""
-        runner = Runner(state)
-        firing = Firing(runner)
-        self._runner = runner
-        self._firing = firing
-        self._blocked_keys = BlockedKeys(runner, firing, Failures(state))
-        self._receiving = Receiving(state)
-        checkpoints = Checkpointer(state)
-        sealer = Sealer(state, lambda key, error: self._blocked_keys.failed(key, None, error))
-        self._commits = Commits(state, runner, sealer, checkpoints, self._receiving)
-        self._checkpoints = checkpoints
+        self._input = IntervalInput(state, state.clocks, state.intake, state.ids, state.blocked.is_done)
+        self._scheduler = scheduler = KeyScheduler(state)
+        self._blocked_keys = blocked_keys = scheduler.blocked_keys
+        self._commits = CommitPipeline(
+            state, scheduler.runner, self._input, lambda key, error: blocked_keys.failed(key, None, error)
+        )
+        self._checkpoints = self._commits.checkpoints
         self._reported: tuple[int, int, int, bytes | None] | None = None
         self._reported_failures = 0
         self._reported_at = 0
@@ -152,7 +143,7 @@ class IntervalCore:
         if self.phase is IntervalPhase.LOST:
             return []
         state = self.state
-        state.look_at_clock(now)
+        state.clocks.set_now(now)
         out = [*self._handlers[type(event)](event)]
         if self.phase is IntervalPhase.SERVING:
             self._pump(out)
@@ -162,14 +153,9 @@ class IntervalCore:
         """The wall-clock time at which a Tick is due if no other event comes before. None: no Tick is needed."""
         if self.phase is not IntervalPhase.SERVING:
             return None
-        state = self.state
-        # A timer that is due already needs no deadline. It waits for another event: its key is unblocked, the commit is
-        # appended, or its spilled part is read.
-        rings = (state.timers[True].next_time(), state.spilled.first(True))
-        ring = min((at for at in rings if at is not None and at > state.wall), default=None)
-        # A stopped interval retries nothing.
-        retry = None if self._blocked_keys.stopped else state.intake.next_retry()
-        delays = [state.wall_at(delay) for delay in (retry, self._commits.next_alarm()) if delay is not None]
+        ring, wall_at = self._scheduler.next_ring(), self.state.clocks.wall_at
+        retry, alarm = self._scheduler.next_retry(), self._commits.next_alarm()
+        delays = [wall_at(delay) for delay in (retry, alarm) if delay is not None]
         return min(delays if ring is None else [ring, *delays], default=None)
 
     def check_invariants(self) -> None:
@@ -179,19 +165,14 @@ class IntervalCore:
             InvariantError: Something that must not fall has fallen, or a count is not balanced.
             RuntimeError: A hold was lost, or ended too early.
         """
-        self._invariants.check()
-        state = self.state
-        effective = (effective_hold(one, wall) for wall, table in state.timers.items() for _, _, one in table.items())
-        stated = [*state.holds.of_keys.values(), *effective, *(part.hold for part in state.spilled.parts.values())]
-        passing = [self._runner.batch.hold, *self._blocked_keys.holds(), *self._commits.holds()]
-        state.holds.check((at for at in stated if at is not None), passing)
+        self._invariants.check([*self._scheduler.holds(), *self._commits.holds()])
 
     @property
     def independent(self) -> bool:
         """Whether neither this owner nor a successor needs the parents' journals. True if there are no parents."""
         if self.phase is not IntervalPhase.SERVING:
             return not self.state.config.parents
-        return self._checkpoints.needs is Needs.NOTHING and not self._receiving.reads_elsewhere
+        return self._checkpoints.needs is Needs.NOTHING and not self._input.reads_elsewhere
 
     @property
     def stopped(self) -> str:
@@ -209,7 +190,7 @@ class IntervalCore:
     @property
     def failing(self) -> FailingKeys:
         """The keys that are blocked because a hook raises."""
-        return self.state.failing
+        return self.state.blocked.failing
 
     def awaited_hooks(self, before: int, count: int) -> list[AwaitedHook]:
         """Up to ``count`` running asynchronous hooks that started by wall-clock time ``before``, oldest first."""
@@ -229,8 +210,8 @@ class IntervalCore:
     def _on_opened(self, event: Opened) -> Sequence[IntervalEffect]:
         recover(self.state, event)
         in_parts = sum(len(blob) for part, blob in event.parts.items() if is_entry_part(part))
-        self._checkpoints.recovered(self.state.elapsed, in_parts + sum(map(len, event.entries)))
-        self._receiving.collect_early()
+        self._checkpoints.recovered(self.state.clocks.elapsed, in_parts + sum(map(len, event.entries)))
+        self._input.collect_early()
         self.phase = IntervalPhase.ACCEPTING
         config = self.state.config
         return [AcceptSequencer(config.computation, config.keys, config.sequencer)]
@@ -238,7 +219,7 @@ class IntervalCore:
     def _on_accepted(self, event: Accepted) -> Sequence[IntervalEffect]:
         self.state.holds.raise_output(event.watermark)
         self.phase = IntervalPhase.SERVING
-        return [*self._checkpoints.copy_segments(), *self._commits.begin(), *self._receiving.opened()]
+        return [*self._checkpoints.copy_segments(), *self._commits.begin(), *self._input.opened()]
 
     def _on_lost(self, event: Deposed | OpenFailed) -> Sequence[IntervalEffect]:
         self.phase = IntervalPhase.LOST
@@ -248,7 +229,7 @@ class IntervalCore:
     # Events while serving.
 
     def _on_delivery(self, event: Delivery) -> Sequence[IntervalEffect]:
-        return self._receiving.deliver(event, self.phase is IntervalPhase.SERVING)
+        return self._input.deliver(event, self.phase is IntervalPhase.SERVING)
 
     def _on_appended(self, event: Appended) -> Sequence[IntervalEffect]:
         return self._commits.appended(event.commit)
@@ -267,19 +248,19 @@ class IntervalCore:
         return []
 
     def _on_watermarks(self, event: SenderWatermarks) -> Sequence[IntervalEffect]:
-        self.state.inputs.update(event.values)
+        self.state.clocks.inputs.update(event.values)
         if self.phase is IntervalPhase.OPENING:
-            self._receiving.collect_later(event)
+            self._input.collect_later(event)
         else:
-            self._receiving.collect(event)
+            self._input.collect(event)
         return []
 
     def _on_catalog_changed(self, event: CatalogChanged) -> Sequence[IntervalEffect]:
         if event.slack is not None:
-            self.state.slack = event.slack
-        self._receiving.retire(event.retired)
-        self._receiving.end(event.ended_injectors, event.ended_queries)
-        inputs = self.state.inputs
+            self.state.ids.slack = event.slack
+        self._input.retire(event.retired)
+        self._input.end(event.ended_injectors, event.ended_queries)
+        inputs = self.state.clocks.inputs
         known = inputs.senders.keys()
         for sender in event.senders.difference(known):
             inputs.add(sender)
@@ -291,7 +272,8 @@ class IntervalCore:
         return self._commits.idle()
 
     def _on_states_read(self, event: StatesRead) -> Sequence[IntervalEffect]:
-        if newer := next((row for row in event.rows if row is not None and row.commit > self.state.committed), None):
+        committed = self.state.journal.committed
+        if newer := next((row for row in event.rows if row is not None and row.commit > committed), None):
             # Rows hold committed state only, so a newer row comes from a successor. No hook here may run on a
             # successor's state.
             return [GiveUp(f"another owner has written the row of key {newer.key!r}, as of commit {newer.commit}")]
@@ -303,27 +285,27 @@ class IntervalCore:
         return []
 
     def _on_flushed(self, event: StatesFlushed) -> Sequence[IntervalEffect]:
-        self._checkpoints.flushed(event.number, _Busy(self._runner, self.state))
+        self._checkpoints.flushed(event.number, self._scheduler.busy())
         return []
 
     def _on_parts_written(self, event: PartsWritten) -> Sequence[IntervalEffect]:
         self._checkpoints.parts_written(event.number)
-        self._receiving.parts_written(event.number)
+        self._input.parts_written(event.number)
         return self._commits.parts_written(event.number)
 
     def _on_parts_missing(self, event: PartsMissing) -> Sequence[IntervalEffect]:
         if is_spilled(event.parts):
             self._checkpoints.spilling.missing(event)
-        return self._receiving.segments_missing(event)
+        return self._input.segments_missing(event)
 
     def _on_parts_read(self, event: PartsRead) -> Sequence[IntervalEffect]:
         if is_spilled(event.blobs):
             self._checkpoints.spilling.read(event)
             return []
-        return self._receiving.segments_read(event)
+        return self._input.segments_read(event)
 
     def _on_sequence_checked(self, event: SequenceChecked) -> Sequence[IntervalEffect]:
-        return self._receiving.sequence_checked(event)
+        return self._input.sequence_checked(event)
 
     def _on_prepare_release(self, event: PrepareRelease) -> Sequence[IntervalEffect]:
         self._checkpoints.ask(event.request)
@@ -353,98 +335,48 @@ class IntervalCore:
         - Several pieces of work of one key were undone (``again``). Each runs alone from then on. If it fails alone,
           the failure policy decides, and a retry waits for its time.
         """
-        state, runner, commits = self.state, self._runner, self._commits
+        state, scheduler, commits, checkpoints = self.state, self._scheduler, self._commits, self._checkpoints
+        blocked_keys, clocks, spilled = self._blocked_keys, state.clocks, state.timers.spilled
         if state.cells.bytes_held > state.cells.limit_bytes:
-            state.cells.evict(_Busy(runner, state), state.next_timer)
+            state.cells.evict(scheduler.busy(), state.timers.next_of_key)
         while True:
-            self._advance_watermark()
-            if state.spilled:
-                out.extend(self._checkpoints.spilling.pump())
-            held, crowded = self._checkpoints.releasing, commits.crowded
-            self._blocked_keys.again = False
-            if not self._blocked_keys.stopped:
+            clocks.advance(state.intake.pending.min())
+            if spilled:
+                out.extend(checkpoints.spilling.pump())
+            held, crowded = checkpoints.releasing, commits.crowded
+            blocked_keys.again = False
+            if not blocked_keys.stopped:
                 self._run()
-            if commits.settle_weak(out) or (state.spilled and self._checkpoints.spilling.may_take_in):
+            if commits.settle_weak(out) or (spilled and checkpoints.spilling.may_take_in):
                 # The queue is empty and no append is in flight, so the watermark can advance and timers read from the
                 # store can be loaded now.
                 continue
-            more = commits.try_commit(out) or self._checkpoints.releasing != held
+            more = commits.try_commit(out) or checkpoints.releasing != held
             more = more or (crowded and not commits.crowded)
-            if not more and (commits.crowded or not self._blocked_keys.again):
+            if not more and (commits.crowded or not blocked_keys.again):
                 # The current batch has no room in the open commit, or nothing is left to run. The ACK or append that
                 # makes room is an event of its own.
                 break
-        if state.spilled:
+        if spilled:
             # The watermark may have reached spilled timers, or memory may have few timers left. Request the spilled
             # part now, because no other event may come.
-            out.extend(self._checkpoints.spilling.ask())
-        if runner.to_read:
-            out.append(ReadStates(state.config.computation, runner.to_read))
-            runner.to_read = []
-        if self._blocked_keys.to_await:
-            out.extend(self._blocked_keys.to_await)
-            self._blocked_keys.to_await = []
-        if self._blocked_keys.reports:
-            out.extend(self._blocked_keys.reports)
-            self._blocked_keys.reports = []
+            out.extend(checkpoints.spilling.ask())
+        scheduler.take_effects(out)
         if state.meter.slow is not None:
             out.append(HooksSlow(state.meter.slow))
             state.meter.slow = None
         self._report(out)
 
     def _run(self) -> None:
-        state, runner = self.state, self._runner
-        if not self._commits.crowded:
-            self._blocked_keys.resume_ready()
-        crowded = state.outbox_full
-        self._fire_due(crowded)
-        if state.intake.line and not runner.full() and not state.behind:
-            ahead_allowed = not (crowded or state.cells.overfull or self._checkpoints.releasing)
-            runner.run_line(ahead_allowed, self._firing.run_due_of if crowded else None)
-
-    def _fire_due(self, crowded: bool) -> None:
-        """Fire the timers that are due. If ``crowded``, fire only those that may hold the watermark (G13).
-
-        While the outbox is full, due timers wait if a production without an ACK holds the watermark at least as low as
-        every stated hold. The consumers admit that production even when they are full, so the timers run later (G8).
-
-        A record that holds the watermark runs after the due timers of its key (``run_due_of``). While due timers are
-        still in the store, it is unknown which keys have one. Then no timer waits.
-        """
-        state, firing = self.state, self._firing
-        upto, waits = state.due_until(False), False
-        if crowded and not (state.behind and state.has_holder):
-            pending = state.outbox.unacked.held.min()
-            waits = pending <= state.holds.min_stated()
-            if waits:
-                upto = min(upto, pending - 1)
-        firing.run_due(False, upto)
-        if waits:
-            return
-        if state.ahead:
-            firing.run_ahead()
-        firing.run_due(True, state.due_until(True))
-
-    def _advance_watermark(self) -> None:
-        """Input watermark = min(senders' broadcast values, records received here and not committed).
-
-        It is monotone (G7).
-        """
-        state = self.state
-        bound = state.inputs.value
-        pending = state.intake.pending.min()
-        bound = min(bound, pending)
-        if bound > state.watermark:
-            state.watermark = state.scope.watermark = bound
-            if state.floors and bound >= state.floors.lowest:
-                state.set_floors(state.floors.above(bound))
+        self._scheduler.run(not self._commits.crowded, not self._checkpoints.releasing)
 
     # Reports.
 
     def _held(self) -> tuple[int, HoldKind.ValueType]:
         """The output watermark that the unfinished work allows, and the kind of work that is lowest."""
-        state = self.state
-        return state.holds.lowest(state.watermark, state.timers[False].next_time(), state.spilled.first(False))
+        timers = self.state.timers
+        times = timers.tables[False].next_time(), timers.spilled.first(False)
+        return self.state.holds.lowest(self.state.clocks.watermark, *times)
 
     def explain_hold(self) -> tuple[HoldKind.ValueType, str]:
         """What holds the output watermark now: the kind, and the record, timer, production or key."""
@@ -457,30 +389,19 @@ class IntervalCore:
         output, hold = self._held()
         output = state.holds.raise_output(output)
         witness, failures = hold_witness(state, hold)
-        reported = (output, state.watermark, hold, witness)
+        reported = (output, state.clocks.watermark, hold, witness)
         at_once = self._reported_failures == 0 or failures == BLOCKED
-        rested = at_once or state.elapsed - self._reported_at >= _REPEAT_REPORT_US
+        rested = at_once or state.clocks.elapsed - self._reported_at >= _REPEAT_REPORT_US
         again = failures != self._reported_failures and rested
         if reported != self._reported or again:
-            self._reported, self._reported_failures, self._reported_at = reported, failures, state.elapsed
+            self._reported, self._reported_failures, self._reported_at = reported, failures, state.clocks.elapsed
             config = state.config
             subject = hold_subject(state, hold, output)
             out.append(
-                Report(config.computation, config.keys, config.sequencer, output, state.watermark, hold, subject)
+                Report(config.computation, config.keys, config.sequencer, output, state.clocks.watermark, hold, subject)
             )
 
     @property
     def keys(self) -> KeyInterval:
         """The interval's keys."""
         return self.state.config.keys
-
-
-class _Busy:
-    """The keys whose cells are in use and must stay in the cache."""
-
-    def __init__(self, runner: Runner, state: IntervalState) -> None:
-        self._contexts = runner.batch.contexts
-        self._blocked = state.intake.blocked
-
-    def __contains__(self, key: object) -> bool:
-        return key in self._contexts or key in self._blocked

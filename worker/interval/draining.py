@@ -79,7 +79,7 @@ class DrainingCore(IntervalCore):
     def next_deadline(self) -> int | None:
         """The next alarm of the commits. Timers are void and need none."""
         delay = self._commits.next_alarm() if self.phase is IntervalPhase.SERVING else None
-        return None if delay is None else self.state.wall_at(delay)
+        return None if delay is None else self.state.clocks.wall_at(delay)
 
     def _held(self) -> tuple[int, HoldKind.ValueType]:
         """Output watermark = the oldest pending production. Plus infinity after the last one."""

@@ -15,8 +15,9 @@ from millwheel.sdk.error_texts import bare_message, error_message, error_traceba
 from millwheel.sdk.errors import KeyExtractionError, UsageError
 from millwheel.sdk.options import FailureAction, FailurePolicy
 from millwheel.sdk.typeinfo import type_name
+from millwheel.worker.interval.blocked_key_table import BlockedKey, Item
 from millwheel.worker.interval.failing_keys import ErrorKinds, KeyFailure
-from millwheel.worker.interval.intake import BlockedKey, Item
+from millwheel.worker.interval.setup import IntervalSetup
 from millwheel.worker.interval.state import IntervalState
 from millwheel.worker.messages import HookFailed
 
@@ -77,8 +78,11 @@ class Failures:
     """Applies a computation's failure policy. The back-off doubles from the initial to the largest delay."""
 
     def __init__(self, state: IntervalState) -> None:
-        self.state = state
-        self.policy: FailurePolicy = state.program.options.on_failure
+        self._setup: IntervalSetup = state
+        self._clocks = state.clocks
+        self._timers = state.timers
+        self._blocked = state.blocked
+        self.policy: FailurePolicy = self._setup.program.options.on_failure
         self._kinds = ErrorKinds()
 
     def decide(self, attempts: int, now: int) -> tuple[Decision, int]:
@@ -113,20 +117,20 @@ class Failures:
             item: The record or timer.
             error: The exception of its hook.
             decision: The policy's decision.
-            retry_at: When the next attempt is due, a time of ``IntervalState.elapsed``. Used for a retry only.
+            retry_at: When the next attempt is due, a time of ``IntervalClocks.elapsed``. Used for a retry only.
             letter: Why the work was not given up although the policy says so. Empty in all other cases.
         """
-        state = self.state
         is_record = len(item) == 2
-        hook, times = ("process_record", state.meter.records) if is_record else ("process_timer", state.meter.timers)
+        meter, wall = self._setup.meter, self._clocks.wall
+        hook, times = ("process_record", meter.records) if is_record else ("process_timer", meter.timers)
         times.failures += 1
         kind, work, before = self._kinds.kind_of(error), work_text(item), blocked.failure
         due = retry_at if decision is Decision.RETRY else None
-        since = state.wall if before is None else before.since
+        since = wall if before is None else before.since
         text = bare_message(error)
-        blocked.failure = KeyFailure(key, hook, work, kind, text, blocked.attempts, since, state.wall, due, letter)
-        state.failing.failed(before, blocked.failure)
-        name, shown = state.program.name, key.decode("utf-8", "backslashreplace")
+        blocked.failure = KeyFailure(key, hook, work, kind, text, blocked.attempts, since, wall, due, letter)
+        self._blocked.failing.failed(before, blocked.failure)
+        name, shown = self._setup.program.name, key.decode("utf-8", "backslashreplace")
         message = (
             f"computation {name!r}, key {shown!r}, {work}: {error_message(error)}{f'; {letter}' if letter else ''} "
             f"(attempt {blocked.attempts}; {decision.value})"
@@ -138,7 +142,7 @@ class Failures:
         """Clear the key's failure: its work has succeeded or was given up."""
         blocked.failing, blocked.attempts = None, 0
         if blocked.failure is not None:
-            self.state.failing.cleared(blocked.failure)
+            self._blocked.failing.cleared(blocked.failure)
             blocked.failure = None
 
     def dead_letter(self, key: bytes, item: Item, error: BaseException, attempts: int) -> Production:
@@ -154,11 +158,11 @@ class Failures:
             stream, stamp, value, tag = delivery.stream, delivery.timestamps[index], delivery.values[index], ""
             origin = (delivery.ids, index)
         else:
-            stream, stamp, value, tag = "", item[0] if not item[1] else self.state.watermark_of(key), b"", item[2]
-            setting = self.state.timers[item[1]].get(key, item[2])
+            stream, stamp, value, tag = "", item[0] if not item[1] else self._clocks.watermark_of(key), b"", item[2]
+            setting = self._timers.tables[item[1]].get(key, item[2])
             origin = setting.origin if setting else 0
         letter = DeadLetter(
-            self.state.program.name,
+            self._setup.program.name,
             key.decode("utf-8", "backslashreplace"),
             stream,
             stamp,
@@ -168,8 +172,8 @@ class Failures:
             error_message(error)[:_ERROR_CHARACTERS],
             error_traceback(error)[-_TRACEBACK_CHARACTERS:],
         )
-        name = self.state.config.dead_letters
-        binding = self.state.scope.outputs[name]
+        name = self._setup.config.dead_letters
+        binding = self._setup.scope.outputs[name]
         encoded = binding.encode(letter)
         try:
             targets = binding.route(letter)

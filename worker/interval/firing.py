@@ -8,9 +8,11 @@ from typing import Any
 from millwheel.model.time import LAST_TIMESTAMP, MAX_TIMESTAMP
 from millwheel.sdk.context import Context, TimerSetting
 from millwheel.sdk.model import Timer
+from millwheel.worker.interval.blocked_key_table import TimerItem, Wait
 from millwheel.worker.interval.failures import HOOK_ERRORS
-from millwheel.worker.interval.intake import TimerItem, Wait
 from millwheel.worker.interval.runner import Runner
+from millwheel.worker.interval.setup import IntervalSetup
+from millwheel.worker.interval.state import IntervalState
 from millwheel.worker.interval.timers import effective_hold
 
 __all__ = ["Firing"]
@@ -19,9 +21,13 @@ __all__ = ["Firing"]
 class Firing:
     """Fires due timers into the runner's batch."""
 
-    def __init__(self, runner: Runner) -> None:
+    def __init__(self, state: IntervalState, runner: Runner) -> None:
         self.runner = runner
-        self.state = runner.state
+        self._setup: IntervalSetup = state
+        self._clocks = state.clocks
+        self._timers = state.timers
+        self._blocked = state.blocked
+        self._holds = state.holds
         self.failed: Callable[[bytes, TimerItem, BaseException], None]
         self.returned: Callable[[bytes, Context[Any], TimerItem, Any], None]
 
@@ -35,27 +41,27 @@ class Firing:
         A timer waits with its blocked key for the next batch in two cases. A hook of this batch set or cancelled it, or
         such a hook set an earlier timer. Settings take effect when their batch is sealed.
         """
-        state, runner = self.state, self.runner
-        table = state.timers[wall]
+        runner = self.runner
+        table = self._timers.tables[wall]
         while (first := table.next_time()) is not None and first <= upto and not runner.full():
-            due = table.pop_due(upto, state.settings.batch_records - runner.batch.records)
+            due = table.pop_due(upto, self._setup.settings.batch_records - runner.batch.records)
             if due and not wall:
                 # Popped timers are in no bucket, so their bucket does not hold the watermark. The batch does.
                 runner.batch.hold.cover(due[0][0])
-            fired, began = 0, state.meter.clock()
+            fired, began = 0, self._setup.meter.clock()
             for at, key, tag in due:
                 timer = at, wall, tag
-                if key in state.intake.blocked:
+                if key in self._blocked.keys:
                     self.postpone(key, timer)
                 elif runner.full():
                     table.requeue(key, tag, at)
                 elif self._may_fire(key, timer):
                     fired += self.fire(key, timer)
                 else:
-                    state.intake.block(key, Wait.READY)
+                    self._blocked.block(key, Wait.READY)
                     self.postpone(key, timer)
             if due:
-                state.meter.ran_timers(fired, began, due[0][1] if len(due) == 1 else None)
+                self._setup.meter.ran_timers(fired, began, due[0][1] if len(due) == 1 else None)
 
     def run_due_of(self, keys: Iterable[bytes]) -> bool:
         """Fire the due timers of these keys, because their records are about to run.
@@ -66,24 +72,24 @@ class Firing:
         return all(self._fire_due_of(key, wall) for key in dict.fromkeys(keys) for wall in (False, True))
 
     def _fire_due_of(self, key: bytes, wall: bool) -> bool:
-        all_fired = self._fire_of_key(key, wall, self.state.due_until(wall, key))
-        return all_fired or key in self.state.intake.blocked
+        all_fired = self._fire_of_key(key, wall, self._timers.due_until(wall, key))
+        return all_fired or key in self._blocked.keys
 
     def _fire_of_key(self, key: bytes, wall: bool, upto: int, above: int | None = None) -> bool:
         """Fire the key's timers up to a time. Returns whether none of them is left for later.
 
         ``above``: nothing fires while a timer up to that time is left.
         """
-        state, runner = self.state, self.runner
-        table = state.timers[wall]
+        runner = self.runner
+        table = self._timers.tables[wall]
         fired = {tag for _, domain, tag in runner.batch.fired.get(key, ()) if domain == wall}
         for at, tag in table.due_of_key(key, upto):
             if tag in fired:
                 continue
-            if (above is not None and at <= above) or key in state.intake.blocked or runner.full():
+            if (above is not None and at <= above) or key in self._blocked.keys or runner.full():
                 return False
             if not self._may_fire(key, (at, wall, tag)):
-                state.intake.block(key, Wait.READY)
+                self._blocked.block(key, Wait.READY)
                 return False
             table.hand_out(key, tag, at)
             if not wall:
@@ -93,21 +99,20 @@ class Firing:
 
     def run_ahead(self) -> None:
         """Fire timers that are due by their key's watermark bound, and not yet by the interval's watermark (7.1)."""
-        state = self.state
-        for key in list(state.ahead):
+        for key in list(self._timers.ahead):
             if self.runner.full():
                 return
-            if key in state.intake.blocked:
+            if key in self._blocked.keys:
                 continue
             # Timers that the watermark has reached fire before, by ``run_due``.
-            if self._fire_of_key(key, False, state.floors.of(key), above=state.watermark):
-                del state.ahead[key]
+            if self._fire_of_key(key, False, self._clocks.key_bounds.of(key), above=self._clocks.watermark):
+                del self._timers.ahead[key]
 
     def _may_fire(self, key: bytes, timer: TimerItem) -> bool:
         context = self.runner.batch.contexts.get(key)
         if context is None:
             return True
-        if self.state.program.timer_is_async:
+        if self._setup.program.timer_is_async:
             return False
         at, wall, tag = timer
         return context._timers is None or not any(
@@ -117,28 +122,27 @@ class Firing:
 
     def postpone(self, key: bytes, timer: TimerItem) -> None:
         """Keep the timer with its blocked key. It holds the watermark at its own time."""
-        blocked = self.state.intake.blocked[key]
+        blocked = self._blocked.keys[key]
         blocked.due.append(timer)
         if not timer[1]:
             if blocked.hold is None:
-                blocked.hold = self.state.holds.open()
+                blocked.hold = self._holds.open()
             blocked.hold.cover(timer[0])
 
     def return_postponed(self, key: bytes) -> None:
         """Return the postponed timers of a key that is being unblocked. They are due again."""
-        due, hold = self.state.intake.blocked[key].take_due()
+        due, hold = self._blocked.keys[key].take_due()
         for at, wall, tag in due:
-            self.state.timers[wall].requeue(key, tag, at)
+            self._timers.tables[wall].requeue(key, tag, at)
             if not wall:
-                self.state.note_due(key, at)
+                self._timers.note_due(key, at)
         if hold is not None:
             hold.release()
 
     def next_due(self, key: bytes) -> TimerItem | None:
         """The timer that a blocked key fires next: its earliest in event time, else its earliest in processing time."""
-        state = self.state
         for wall in (False, True):
-            if found := state.timers[wall].due_of_key(key, state.due_until(wall, key)):
+            if found := self._timers.tables[wall].due_of_key(key, self._timers.due_until(wall, key)):
                 return found[0][0], wall, found[0][1]
         return None
 
@@ -149,12 +153,11 @@ class Firing:
 
     def take_over(self, key: bytes, timer: TimerItem) -> None:
         """Move a blocked key's timer into the batch, which holds the watermark at its time from here on."""
-        state = self.state
         if not timer[1]:
             self.runner.batch.hold.cover(timer[0])
-        postponed, hold = state.intake.blocked[key].take_due()
+        postponed, hold = self._blocked.keys[key].take_due()
         for at, wall, tag in postponed:
-            setting = state.timers[wall].get(key, tag)
+            setting = self._timers.tables[wall].get(key, tag)
             if (at, wall, tag) != timer and setting is not None and setting.at == at:
                 self.postpone(key, (at, wall, tag))
         if hold is not None:
@@ -162,13 +165,13 @@ class Firing:
 
     def _fire_alone(self, key: bytes, timer: TimerItem) -> None:
         """Fire one timer and measure its run time."""
-        began = self.state.meter.clock()
-        self.state.meter.ran_timers(int(self.fire(key, timer)), began, key)
+        began = self._setup.meter.clock()
+        self._setup.meter.ran_timers(int(self.fire(key, timer)), began, key)
 
     def fire(self, key: bytes, timer: TimerItem) -> bool:
         """Fire one timer that is in the table. Returns whether its hook was called."""
         at, wall, tag = timer
-        setting = self.state.timers[wall].get(key, tag)
+        setting = self._timers.tables[wall].get(key, tag)
         assert setting is not None, "a timer that is handed out stays until its batch is sealed"
         batch = self.runner.batch
         context = batch.contexts.get(key) or self.runner.open(key)
@@ -179,7 +182,7 @@ class Firing:
         batch.records += 1
         batch.size += len(key) + len(tag)
         try:
-            outcome = self.state.program.computation.process_timer(context, Timer(tag, at, wall))  # type: ignore[arg-type]
+            outcome = self._setup.program.computation.process_timer(context, Timer(tag, at, wall))  # type: ignore[arg-type]
         except HOOK_ERRORS as error:
             self.failed(key, timer, error)
             return True
@@ -197,11 +200,11 @@ class Firing:
         state others.
         """
         hold = effective_hold(setting, wall)
-        at = self.state.watermark_of(key) if wall else setting.at
+        at = self._clocks.watermark_of(key) if wall else setting.at
         if wall and at == MAX_TIMESTAMP and hold is not None:
             at = hold
         at = min(at, LAST_TIMESTAMP)
         earliest = at if hold is None else min(hold, LAST_TIMESTAMP)
         context._stamp = context._cause = max(earliest, at)
-        context._earliest = min(earliest, self.state.holds.of_keys.get(key, earliest))
+        context._earliest = min(earliest, self._holds.of_keys.get(key, earliest))
         context._origin = setting.origin

@@ -1,37 +1,46 @@
-"""Records that an interval has received and not committed: queued, or set aside with a blocked key (section 4.1).
+"""Records that an interval has received and not committed: their admission and their queue (sections 4.1, 6.1.1; G13).
 
-Processing is serial per key. A key is *blocked* while its state is read, while its asynchronous hook runs, or until a
-failed hook is retried. Records that arrive for a blocked key wait with it. The other keys go on.
+An interval admits a delivery within limits, after the duplicate check. Its fresh records are queued, and hold the input
+watermark until they are committed. Records of a blocked key leave the queue (``blocked_key_table.py``).
 """
 
 from __future__ import annotations
 
-import heapq
 from collections import deque
-from collections.abc import Iterable, Sequence
-from enum import Enum
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from millwheel.model.time import MIN_TIMESTAMP
 from millwheel.model.watermarks import MinTracker
-from millwheel.worker.dedup import DeliveryVerdict
-from millwheel.worker.interval.failing_keys import KeyFailure
-from millwheel.worker.interval.holds import Hold
-from millwheel.worker.messages import Delivery, without
+from millwheel.rpc.v1.delivery_pb2 import DeliveryOutcome
+from millwheel.store.contract import PartId
+from millwheel.worker.admission import DeliveryAdmission, column_problem, refusal
+from millwheel.worker.arrivals import Admission
+from millwheel.worker.dedup import Dedup, DeliveryVerdict
+from millwheel.worker.interval.clocks import IntervalClocks
+from millwheel.worker.interval.journal import IntervalJournal
+from millwheel.worker.interval.setup import IntervalConfig, IntervalSetup
+from millwheel.worker.messages import Acknowledge, Delivery, OwnerEffect, SenderWatermarks, without
+from millwheel.worker.turns import HolderTurns
 
-__all__ = [
-    "BlockedKey",
-    "DeliveryReceipt",
-    "IntervalIntake",
-    "Item",
-    "QueuedRecords",
-    "RecordItem",
-    "TimerItem",
-    "Wait",
-]
+__all__ = ["DeliveryReceipt", "IntervalInput", "IntervalIntake", "KeySample", "QueuedRecords", "ReceivedIds"]
 
+_ACKED = DeliveryOutcome.DELIVERY_OUTCOME_ACKED
+_INVALID = DeliveryOutcome.DELIVERY_OUTCOME_INVALID
+_NOT_OWNER = DeliveryOutcome.DELIVERY_OUTCOME_NOT_OWNER
+_MAX_EARLY_DELIVERIES = 1_000
+"""Maximum deliveries that wait for the interval to serve."""
 _FEW: Final = 16
 """With this many blocked records or fewer, each completed record of a delivery is reported to its sender at once."""
+
+_MAX_PICKS: Final = 256
+"""With this many picks, a key that halves the load is found with an error of about three percent of the load."""
+_MANY: Final = 100
+"""Number of records of one delivery for each pick. A delivery with fewer records has one pick."""
+_MAX_PICKS_PER_DELIVERY: Final = 4
+"""Maximum picks of one delivery."""
+
+_MULTIPLIER, _INCREMENT, _MASK = 6364136223846793005, 1442695040888963407, (1 << 64) - 1
 
 
 class DeliveryReceipt:
@@ -78,67 +87,21 @@ class QueuedRecords:
         self.cursor = 0
 
 
-class Wait(Enum):
-    """Why a key is blocked."""
-
-    READY = "for the commit at hand, or for its next attempt"
-    STATE = "for its state to be read"
-    HOOK = "for its asynchronous hook to end"
-
-
-RecordItem = tuple[DeliveryReceipt, int]
-TimerItem = tuple[int, bool, str]
-"""Time, whether it is in processing time, tag."""
-Item = RecordItem | TimerItem
-
-
-class BlockedKey:
-    """A blocked key, with its records in order and its timers that have become due meanwhile.
-
-    The next ``alone`` hooks run one per commit, because a hook of the key failed. The effect of one hook can be undone
-    separately only if the commit has no other work of the key. ``attempts`` counts the failures of ``failing``.
-    ``failure`` describes the last of them for operators. ``hold`` covers the event-time timers in ``due``.
-    """
-
-    __slots__ = ("alone", "attempts", "due", "failing", "failure", "hold", "items", "retry_at", "wait")
-
-    def __init__(self, wait: Wait) -> None:
-        self.wait = wait
-        self.items: deque[RecordItem] = deque()
-        self.due: list[TimerItem] = []
-        self.hold: Hold | None = None
-        self.alone = 0
-        self.attempts = 0
-        self.failing: Item | None = None
-        self.failure: KeyFailure | None = None
-        self.retry_at = 0
-
-    def take_due(self) -> tuple[list[TimerItem], Hold | None]:
-        """Take the due timers and their hold. The caller releases it."""
-        taken = self.due, self.hold
-        self.due, self.hold = [], None
-        return taken
-
-
 class IntervalIntake:
-    """The queue of received records and the blocked keys.
+    """The received records that are not committed: their queue, totals and deliveries.
 
-    ``pending`` is a lower bound of the timestamps of all its records.
-
-    Invariant: ``ready`` has the blocked keys whose wait is READY, except those with a retry time. ``_retries`` has the
-    retry times, and possibly outdated ones.
+    ``pending`` is a lower bound of the timestamps of all its records. ``records`` and ``bytes`` count the queued
+    records, those of blocked keys, and those of commits under way.
     """
 
     def __init__(self) -> None:
-        self.line: deque[QueuedRecords] = deque()
-        self.blocked: dict[bytes, BlockedKey] = {}
-        self.ready: dict[bytes, None] = {}
+        self.queue: deque[QueuedRecords] = deque()
         self.pending = MinTracker()
         self.records = 0
         self.bytes = 0
         self.newest: int = MIN_TIMESTAMP
         """The largest timestamp of any record admitted so far."""
-        self._retries: list[tuple[int, bytes]] = []
+        self.sample = KeySample()
 
     def admit(self, delivery: Delivery, verdict: DeliveryVerdict | None, indexes: Sequence[int]) -> DeliveryReceipt:
         """Queue fresh records of a delivery. They hold the input watermark from now on."""
@@ -157,7 +120,7 @@ class IntervalIntake:
         self.pending.add(held, len(indexes))
         self.records += len(indexes)
         self.bytes += size
-        self.line.append(QueuedRecords(receipt, indexes))
+        self.queue.append(QueuedRecords(receipt, indexes))
         return receipt
 
     def bring_forward(self, chunk: QueuedRecords) -> None:
@@ -167,7 +130,7 @@ class IntervalIntake:
         before: list[QueuedRecords] = []
         rest: deque[QueuedRecords] = deque()
         found = False
-        for one in self.line:
+        for one in self.queue:
             if one is chunk:
                 found = True
                 continue
@@ -183,76 +146,11 @@ class IntervalIntake:
                 if first:
                     one.indexes, one.cursor = [index for index in left if other.keys[index] not in keys], 0
                 rest.append(one)
-        self.line.clear()
-        self.line.extend([*before, chunk, *rest])
+        self.queue.clear()
+        self.queue.extend([*before, chunk, *rest])
 
-    def is_done(self, receipt: DeliveryReceipt, until: int) -> bool:
-        """Whether a delivery's records up to ``until`` are all committed, or blocked by a failed or running hook."""
-        if receipt.held > until:
-            return True  # the rest runs when there is room
-        if receipt.open != len(receipt.blocked):
-            return False
-        keys = receipt.delivery.keys
-        waits = (self.blocked.get(keys[index]) for index in receipt.blocked)
-        return all(one is not None and (one.failing is not None or one.wait is Wait.HOOK) for one in waits)
-
-    # Blocked keys.
-
-    def block(self, key: bytes, wait: Wait) -> BlockedKey:
-        """Block the key, or change why it is blocked."""
-        blocked = self.blocked.get(key)
-        if blocked is None:
-            blocked = self.blocked[key] = BlockedKey(wait)
-        blocked.wait = wait
-        blocked.retry_at = 0
-        if wait is Wait.READY:
-            self.ready[key] = None
-        else:
-            self.ready.pop(key, None)
-        return blocked
-
-    def retry(self, key: bytes, at: int) -> None:
-        """Keep a blocked key blocked until time ``at`` (by ``elapsed``)."""
-        self.blocked[key].retry_at = at
-        self.ready.pop(key, None)
-        heapq.heappush(self._retries, (at, key))
-
-    def next_retry(self) -> int | None:
-        """The earliest retry time of a blocked key. None: no key waits for a time."""
-        while self._retries:
-            at, key = self._retries[0]
-            blocked = self.blocked.get(key)
-            if blocked is not None and blocked.retry_at == at:
-                return at
-            heapq.heappop(self._retries)
-        return None
-
-    def ready_keys(self, now: int) -> list[bytes]:
-        """The blocked keys that can run now, by time ``now``."""
-        while (at := self.next_retry()) is not None and at <= now:
-            _, key = heapq.heappop(self._retries)
-            self.block(key, Wait.READY)
-        return list(self.ready)
-
-    def unblock(self, key: bytes) -> None:
-        """Unblock the key: its records return to the front of the queue, in order."""
-        self.ready.pop(key, None)
-        blocked = self.blocked.pop(key)
-        assert not blocked.due, "its due timers were returned before"
-        self._to_line(blocked.items)
-
-    def set_aside(self, key: bytes, receipt: DeliveryReceipt, index: int) -> None:
-        """Append a record to the work of its blocked key."""
-        self.blocked[key].items.append((receipt, index))
-        receipt.blocked.add(index)
-
-    def put_back(self, blocked: BlockedKey, items: Sequence[RecordItem]) -> None:
-        """Prepend records that ran and were undone to the work of their blocked key."""
-        blocked.items.extendleft(reversed(items))
-        for receipt, index in items:
-            receipt.blocked.add(index)
-
-    def _to_line(self, items: Iterable[RecordItem]) -> None:
+    def requeue(self, items: Iterable[tuple[DeliveryReceipt, int]]) -> None:
+        """Return the records of a key that is not blocked any more to the front of the queue, in order."""
         chunks: list[QueuedRecords] = []
         indexes: list[int] = []
         for receipt, index in items:
@@ -261,12 +159,13 @@ class IntervalIntake:
                 indexes = []
                 chunks.append(QueuedRecords(receipt, indexes))
             indexes.append(index)
-        self.line.extendleft(reversed(chunks))
+        self.queue.extendleft(reversed(chunks))
 
     def settle(self, receipt: DeliveryReceipt, indexes: Sequence[int]) -> bool:
         """Remove committed or given-back records. Returns whether these were the last of their delivery."""
         delivery = receipt.delivery
         values = delivery.values
+        self.sample.note(delivery.keys, indexes)
         count = len(indexes)
         self.records -= count
         self.bytes -= sum(map(len, values)) if count == len(values) else sum(len(values[index]) for index in indexes)
@@ -282,3 +181,199 @@ class IntervalIntake:
                 self.pending.add(held, receipt.open)
                 receipt.held = held
         return False
+
+
+class KeySample:
+    """The keys of the last picked records, each with the number of records that it represents.
+
+    Picks are pseudo-random, and equal for equal histories. A core has no other source of randomness.
+    """
+
+    __slots__ = ("_at", "_chance", "_picked")
+
+    def __init__(self) -> None:
+        self._picked: list[tuple[bytes, float]] = []
+        self._at = 0
+        self._chance = 1
+
+    def note(self, keys: Sequence[bytes], indexes: Sequence[int]) -> None:
+        """Sample the committed records ``indexes`` of a delivery with these ``keys``."""
+        count = len(indexes)
+        if not count:
+            return
+        picks = 1 if count < _MANY else min(count // _MANY, _MAX_PICKS_PER_DELIVERY)
+        for _ in range(picks):
+            self._chance = (self._chance * _MULTIPLIER + _INCREMENT) & _MASK
+            self._pick(keys[indexes[(self._chance >> 33) % count]], count / picks)
+
+    def _pick(self, key: bytes, weight: float) -> None:
+        if len(self._picked) < _MAX_PICKS:
+            self._picked.append((key, weight))
+            return
+        self._picked[self._at] = (key, weight)
+        self._at = (self._at + 1) % _MAX_PICKS
+
+    def shares(self) -> list[tuple[bytes, float]]:
+        """The sampled keys in order, each with its share of the records. The shares add up to 1."""
+        weights: dict[bytes, float] = {}
+        for key, weight in self._picked:
+            weights[key] = weights.get(key, 0.0) + weight
+        total = sum(weights.values())
+        return [(key, weights[key] / total) for key in sorted(weights)]
+
+
+class ReceivedIds:
+    """What the duplicate check of one interval works on.
+
+    It is the sole owner of the ids. The stored segments belong to the journal.
+    """
+
+    def __init__(self, config: IntervalConfig, journal: IntervalJournal) -> None:
+        self.config = config
+        self.journal = journal
+        self.dedup = Dedup(config.keys, config.journal)
+        self.slack: Mapping[str, int] = config.slack
+        """For each sending injector: how far behind its watermark the ids of late records are kept (6.1.1)."""
+
+    @property
+    def committed(self) -> int:
+        """The newest commit in the journal."""
+        return self.journal.committed
+
+    @property
+    def segments(self) -> dict[str, tuple[PartId, ...]]:
+        """The parts of the stored id segments, by name."""
+        return self.journal.segments
+
+
+class IntervalInput(DeliveryAdmission):
+    """Admits deliveries, and queues their fresh records. The only caller of ``IntervalIntake.admit``."""
+
+    def __init__(
+        self,
+        setup: IntervalSetup,
+        clocks: IntervalClocks,
+        intake: IntervalIntake,
+        ids: ReceivedIds,
+        is_done: Callable[[DeliveryReceipt, int], bool],
+    ) -> None:
+        """
+        Args:
+            setup: The interval's settings and program.
+            clocks: Its watermark.
+            intake: Its queue.
+            ids: The ids that it knows.
+            is_done: Whether all records of a delivery up to a timestamp are done, or blocked by a failing hook.
+        """
+        super().__init__(ids, setup.settings.queue_bytes, ids.journal.foreign)
+        self._setup = setup
+        self._clocks = clocks
+        self._intake = intake
+        self._turns: HolderTurns[DeliveryReceipt] = HolderTurns(is_done)
+        self._early_deliveries: list[Delivery] = []
+        self._early_bytes = 0
+
+    def deliver(self, delivery: Delivery, serving: bool) -> list[OwnerEffect]:
+        """Admit a delivery. Every record of it is eventually ACKed or answered with another outcome."""
+        if not serving:
+            return self._keep_waiting(delivery)
+        if delivery.stream not in self._setup.program.inputs:
+            # Sender and receiver follow a changing topology. One of them has an old version, so the sender looks up the
+            # topology again.
+            name = self._setup.program.name
+            return [Acknowledge(delivery, _NOT_OWNER, (), f"{name!r} does not consume stream {delivery.stream!r}")]
+        if (problem := self._problem(delivery)) is not None:
+            return [Acknowledge(delivery, _INVALID, (), problem)]
+        if not delivery.keys:
+            return [Acknowledge(delivery, _ACKED)]
+        for watermark in (delivery.sender.watermark, delivery.sender.heard):
+            if watermark is not None and watermark > self._clocks.highest_stated:
+                self._clocks.highest_stated = watermark
+        out: list[OwnerEffect] = []
+        self._arrivals.arrived(delivery, out)
+        return out
+
+    def _take_in(self, delivery: Delivery, out: list[OwnerEffect]) -> Admission:
+        if not self._setup.program.options.exactly_once:
+            return self._admit(delivery, None, range(len(delivery.keys)), (), out)
+        return self._judge(delivery, out)
+
+    def _keep_waiting(self, delivery: Delivery) -> list[OwnerEffect]:
+        """Keep a delivery while the interval is being opened, if there is room. A resend would take longer."""
+        size = sum(map(len, delivery.values))
+        if (
+            self._early_bytes + size > self._setup.settings.queue_bytes
+            or len(self._early_deliveries) >= _MAX_EARLY_DELIVERIES
+        ):
+            return [refusal(delivery, "the interval is being opened")]
+        self._early_bytes += size
+        self._early_deliveries.append(delivery)
+        return []
+
+    def opened(self) -> list[OwnerEffect]:
+        """Admit the deliveries that waited for the interval to serve."""
+        waiting, self._early_deliveries = self._early_deliveries, []
+        self._early_bytes = 0
+        out: list[OwnerEffect] = []
+        for delivery in waiting:
+            out.extend(self.deliver(delivery, True))
+        return out
+
+    def _problem(self, delivery: Delivery) -> str | None:
+        """Why the records can never be accepted as they are. None: no problem."""
+        keys, config = delivery.keys, self._setup.config
+        if (problem := column_problem(delivery)) is not None:
+            return problem
+        if keys and (min(keys) not in config.keys or max(keys) not in config.keys):
+            return f"keys outside the interval {config.keys}: look up the interval map again"
+        return None
+
+    def _admit(
+        self,
+        delivery: Delivery,
+        verdict: DeliveryVerdict | None,
+        fresh: Sequence[int],
+        waiting: Sequence[int],
+        out: list[OwnerEffect],
+    ) -> Admission:
+        excluded = sorted(waiting)
+        beyond, ahead = self._ahead(delivery, fresh)
+        if ahead:
+            if verdict is not None:
+                self._judged.dedup.abandon(verdict, ahead)
+            if delivery.order is not None:
+                out.append(refusal(delivery, "intake is full"))
+                return Admission.REFUSED
+            refused = set(ahead)
+            fresh = [index for index in fresh if index not in refused]
+            excluded = sorted([*excluded, *ahead])
+        self._answer_taken(delivery, fresh, excluded, "intake is full, or a copy is being processed", out)
+        receipt: DeliveryReceipt | None = None
+        if fresh:
+            receipt = self._intake.admit(delivery, verdict, fresh)
+            receipt.excluded = excluded
+        if beyond:
+            holds = receipt is not None and receipt.held <= self._clocks.inputs.value
+            self._turns.entered(delivery.sender.name, min(delivery.timestamps), receipt if holds else None)
+        return Admission.TAKEN
+
+    def _ahead(self, delivery: Delivery, fresh: Sequence[int]) -> tuple[bool, Sequence[int]]:
+        """Whether the delivery exceeds the bound, and which fresh records have no room.
+
+        Records that hold the watermark are always admitted, from one sender at a time. Their sender's broadcast value
+        waits for them. If the sender keeps an order, the records before them are admitted too. Records on a feedback
+        stream need no turn.
+        """
+        intake, settings, feedback = self._intake, self._setup.settings, self._setup.config.feedback
+        if intake.records < settings.queue_records and intake.bytes < settings.queue_bytes:
+            self._turns.clear()
+            return False, ()
+        order = delivery.order
+        if delivery.stream in feedback or (order is not None and not feedback.isdisjoint(order.streams)):
+            return False, ()
+        return self._turns.choose(delivery, fresh, self._clocks.inputs.value)
+
+    def collect(self, event: SenderWatermarks) -> None:
+        """Delete ids that no sender can send again, by the broadcast watermarks."""
+        if self._setup.program.options.exactly_once:
+            super().collect(event)

@@ -1,9 +1,13 @@
-"""What must hold of an interval between two events, as far as that is cheap to check."""
+"""What must hold of an interval between two events."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from millwheel.model.core_protocol import RisingValues, require
+from millwheel.worker.interval.holds import Hold
 from millwheel.worker.interval.state import IntervalState
+from millwheel.worker.interval.timers import effective_hold
 
 __all__ = ["IntervalInvariants"]
 
@@ -15,20 +19,33 @@ class IntervalInvariants:
         self._state = state
         self._rising = RisingValues()
 
-    def check(self) -> None:
-        """Check them all. Raises InvariantError."""
-        state = self._state
+    def check(self, passing: Iterable[Hold]) -> None:
+        """Check them all. It visits all timers and holds.
+
+        Args:
+            passing: The passing holds of the hooks and commits under way.
+
+        Raises:
+            InvariantError: Something that must not fall has fallen, or a count is not balanced.
+            RuntimeError: A hold was lost, or ended too early.
+        """
+        state, journal = self._state, self._state.journal
+        point = journal.truncation_point
         self._rising.check(
-            watermark=state.watermark,
+            watermark=state.clocks.watermark,
             output=state.holds.output,
-            elapsed=state.elapsed,
-            committed=state.committed,
-            floor=state.floor,
+            elapsed=state.clocks.elapsed,
+            committed=journal.committed,
+            truncation_point=point,
         )
-        require(state.floor <= state.committed <= state.sealed, "truncation point, commit and batch are in this order")
+        require(point <= journal.committed <= journal.sealed, "truncation point, commit and batch are in this order")
         intake, outbox, unacked = state.intake, state.outbox, state.outbox.unacked
         require(intake.records == len(intake.pending), "each received record holds the input watermark, once (G7)")
         require(intake.bytes >= 0 and (intake.records > 0 or intake.bytes == 0), "the queue's bytes are balanced (G13)")
         require(len(unacked.held) == len(outbox), "each outbound batch holds the output watermark, once (G7)")
         require((unacked.records == 0) == (len(outbox) == 0), "the outbox's records are balanced (G13)")
         require(unacked.bytes >= 0 and (unacked.records > 0 or unacked.bytes == 0), "its bytes are balanced, too (G13)")
+        tables, spilled = state.timers.tables, state.timers.spilled
+        effective = (effective_hold(one, wall) for wall, table in tables.items() for _, _, one in table.items())
+        stated = [*state.holds.of_keys.values(), *effective, *(part.hold for part in spilled.parts.values())]
+        state.holds.check((at for at in stated if at is not None), passing)

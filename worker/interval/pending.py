@@ -21,7 +21,7 @@ def pending_work(state: IntervalState) -> PendingWork:
     sketch.add(state.intake.pending.items())
     sketch.add((outbound.held, outbound.count()) for outbound in state.outbox)
     sketch.add(state.holds.items())
-    sketch.add(state.timers[False].times())
+    sketch.add(state.timers.tables[False].times())
     # For a part of spilled timers only the first time is known.
-    sketch.add((part.first, part.count) for part in state.spilled.of_domain(False))
+    sketch.add((part.first, part.count) for part in state.timers.spilled.of_domain(False))
     return PendingWork(sketch, min(state.intake.newest, MAX_TIMESTAMP))

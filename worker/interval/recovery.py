@@ -15,7 +15,6 @@ from millwheel.model.watermarks import MinTracker
 from millwheel.sdk.context import TimerSetting
 from millwheel.store.contract import CorruptValueError, JournalHead, PartId
 from millwheel.worker.dedup import Dedup, IdDelta
-from millwheel.worker.interval.cells import CellCache
 from millwheel.worker.interval.checkpoint import (
     DEDUP_PART,
     HOLDS_PART,
@@ -26,6 +25,7 @@ from millwheel.worker.interval.checkpoint import (
     TIMERS_PART,
     VOIDS_PART,
 )
+from millwheel.worker.interval.clocks import BoundRow, KeyWatermarkBounds
 from millwheel.worker.interval.divided import ENTRY_PART, base_parts, entry_parts, joined, names_base
 from millwheel.worker.interval.entry import (
     BaseMeta,
@@ -38,9 +38,8 @@ from millwheel.worker.interval.entry import (
     decode_part,
 )
 from millwheel.worker.interval.holds import Holds
-from millwheel.worker.interval.key_watermark_bounds import KeyWatermarkBounds
 from millwheel.worker.interval.spilled_timers import FAR_PART, SpilledPart, SpilledTimers, is_spilled
-from millwheel.worker.interval.state import INDEX_BITS, IntervalCounts, IntervalState
+from millwheel.worker.interval.state import INDEX_BITS, IntervalState
 from millwheel.worker.messages import Opened, OpenedParent
 
 __all__ = ["recover"]
@@ -59,7 +58,7 @@ class _IntervalWhole:
     wall: int = 0
     output: int = MIN_TIMESTAMP
     counts: list[int] = field(default_factory=lambda: [0, 0, 0, 0])
-    floors: list[tuple[bytes, bytes | None, int]] = field(default_factory=list)
+    key_bounds: list[BoundRow] = field(default_factory=list)
     segments: dict[str, tuple[PartId, ...]] = field(default_factory=dict)
 
 
@@ -76,10 +75,11 @@ def recover(state: IntervalState, opened: Opened) -> None:
         )
     # If any journal was ever truncated, rows may exist for keys that the entries do not name.
     heads = [parent.head for parent in opened.parents] or [head]
-    state.cells = CellCache(state.settings.cache_bytes, evicted=any(one.floor > 0 for one in heads))
-    state.floor, state.parts = head.floor, base_parts(head.parts)
-    state.entry_parts = entry_parts(head.parts)
-    state.sealed = state.committed = head.commit
+    state.cells.evicted = any(one.floor > 0 for one in heads)
+    journal = state.journal
+    journal.truncation_point, journal.parts = head.floor, base_parts(head.parts)
+    journal.entry_parts = entry_parts(head.parts)
+    journal.sealed = journal.committed = head.commit
     productions: Productions = {}
     whole = _IntervalWhole(config.keys, Dedup(config.keys, config.journal))
     if opened.parents:
@@ -97,7 +97,7 @@ def _inherited(state: IntervalState, parents: Sequence[OpenedParent], production
         parent = opened.parent
         whole = _IntervalWhole(parent.keys, Dedup(parent.keys, parent.journal))
         _Reader(state, parent.journal, whole, productions, keys).read(opened.head, opened.parts, opened.entries)
-        state.foreign.update(dict.fromkeys(whole.segments, parent.journal))
+        state.journal.foreign.update(dict.fromkeys(whole.segments, parent.journal))
         read.append((opened, whole))
     wholes = [whole for _, whole in read]
     child = _IntervalWhole(
@@ -109,9 +109,10 @@ def _inherited(state: IntervalState, parents: Sequence[OpenedParent], production
     )
     for opened, whole in read:
         child.segments.update(whole.segments)
-        shown = KeyWatermarkBounds([*whole.floors, (opened.parent.keys.start, opened.parent.keys.end, whole.watermark)])
-        child.floors += shown.within(keys)
-        if opened.parent.keys.start in keys:
+        start, end = opened.parent.keys.start, opened.parent.keys.end
+        shown = KeyWatermarkBounds([*whole.key_bounds, (start, end, whole.watermark)])
+        child.key_bounds += shown.within(keys)
+        if start in keys:
             # One child takes over the totals completely, so that they count once.
             child.counts = [mine + its for mine, its in zip(child.counts, whole.counts, strict=True)]
     return child
@@ -119,19 +120,16 @@ def _inherited(state: IntervalState, parents: Sequence[OpenedParent], production
 
 def _settle(state: IntervalState, whole: _IntervalWhole, productions: Productions) -> None:
     """Move the recovered values into the soft state."""
-    state.dedup, state.segments = whole.dedup, whole.segments
-    state.watermark = whole.watermark
+    state.ids.dedup, state.journal.segments = whole.dedup, whole.segments
+    state.clocks.restore(whole.watermark, whole.wall, whole.key_bounds)
     state.holds.raise_output(whole.output)
-    state.inherit_wall(whole.wall)
-    state.counts, state.inherited = IntervalCounts(*whole.counts), IntervalCounts(*whole.counts)
-    state.set_floors(KeyWatermarkBounds(whole.floors).above(whole.watermark))
-    state.scope.watermark = state.watermark
+    state.journal.restore_counts(whole.counts)
     ordered = sorted(productions.items(), key=lambda item: item[0][1])
     for sequence in sorted({sequence for sequence, _, _ in productions}):
         state.outbox.add([row for place, row in ordered if place[0] == sequence], sequence)
-    if state.floors:
-        for key, _, setting in state.timers[False].items():
-            state.note_due(key, setting.at)
+    if state.clocks.key_bounds:
+        for key, _, setting in state.timers.tables[False].items():
+            state.timers.note_due(key, setting.at)
 
 
 class _Reader:
@@ -215,7 +213,7 @@ class _Reader:
         whole = self._whole
         whole.watermark, whole.wall, whole.output = meta.watermark, meta.wall, meta.output
         whole.counts = list(meta.counts)
-        whole.floors = meta.floors
+        whole.key_bounds = meta.floors
 
     def _keep(self, sequence: str, row: ProductionRow) -> None:
         position, producer, stream, value, timestamp, targets, opaque = row
@@ -230,7 +228,7 @@ class _Reader:
         keys, make = self._keys, TimerSetting._make
         if keys is not None:
             rows = [row for row in rows if row[0] in keys]
-        for wall, table in self._state.timers.items():
+        for wall, table in self._state.timers.tables.items():
             table.load((row[0], row[2], make(row[3:])) for row in rows if row[1] is wall)
 
     def _spilled_timers(self, parts: dict[PartId, bytes]) -> None:
@@ -239,7 +237,7 @@ class _Reader:
         A parent's are loaded, because the child's base stores them.
         """
         where = f"journal {self._journal}, base part"
-        spilled = self._state.spilled if self._keys is None else SpilledTimers(Holds(MinTracker(), MinTracker()))
+        spilled = self._state.timers.spilled if self._keys is None else SpilledTimers(Holds(MinTracker(), MinTracker()))
         for part, blob in parts.items():
             if part.name.startswith(FAR_PART) and not is_spilled([part]):
                 spilled.add(SpilledPart.decode(part, blob, f"{where} {part.name}"))
@@ -255,14 +253,14 @@ class _Reader:
     def _set_timer(self, row: TimerRow) -> None:
         key, wall, tag, at, hold, cause, origin = row
         if self._keys is None or key in self._keys:
-            previous = self._state.timers[wall].set(key, tag, TimerSetting(at, hold, cause, origin), None)
-            if previous is None and self._keys is None and self._state.spilled:
-                self._state.spilled.void(key, wall, tag, origin)
+            previous = self._state.timers.tables[wall].set(key, tag, TimerSetting(at, hold, cause, origin), None)
+            if previous is None and self._keys is None and self._state.timers.spilled:
+                self._state.timers.spilled.void(key, wall, tag, origin)
 
     def _clear_timer(self, key: bytes, wall: bool, tag: str, commit: int) -> None:
-        previous = self._state.timers[wall].cancel(key, tag, None)
-        if previous is None and self._keys is None and self._state.spilled:
-            self._state.spilled.void(key, wall, tag, commit << INDEX_BITS)
+        previous = self._state.timers.tables[wall].cancel(key, tag, None)
+        if previous is None and self._keys is None and self._state.timers.spilled:
+            self._state.timers.spilled.void(key, wall, tag, commit << INDEX_BITS)
 
     def _apply(self, number: int, entry: IntervalEntry) -> None:
         """Apply one entry: the same changes in the same order as when its owner sealed it."""

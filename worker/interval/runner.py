@@ -14,10 +14,12 @@ from typing import Any, Final
 from millwheel.sdk.context import Context
 from millwheel.sdk.model import Record
 from millwheel.sdk.options import LateAction
+from millwheel.worker.interval.blocked_key_table import TimerItem, Wait
 from millwheel.worker.interval.cells import KeyCell
 from millwheel.worker.interval.failures import HOOK_ERRORS
 from millwheel.worker.interval.holds import Hold
-from millwheel.worker.interval.intake import DeliveryReceipt, QueuedRecords, TimerItem, Wait
+from millwheel.worker.interval.intake import DeliveryReceipt, QueuedRecords
+from millwheel.worker.interval.setup import IntervalSetup
 from millwheel.worker.interval.state import IntervalState
 
 __all__ = ["OpenCommit", "Runner"]
@@ -62,8 +64,13 @@ class Runner:
     """
 
     def __init__(self, state: IntervalState) -> None:
-        self.state = state
-        self.batch = OpenCommit(state.holds.open())
+        self._setup: IntervalSetup = state
+        self._clocks = state.clocks
+        self._intake = state.intake
+        self._blocked = state.blocked
+        self._cells = state.cells
+        self._holds = state.holds
+        self.batch = OpenCommit(self._holds.open())
         self.number = 1
         """The number of the batch. The cache records it as the last use of a cell."""
         self.hooks = 0
@@ -75,29 +82,29 @@ class Runner:
 
     def full(self) -> bool:
         """Whether nothing more may run: the batch is at a limit, or the maximum of asynchronous hooks is running."""
-        return self.hooks >= self.state.settings.async_hooks or self.batch_full()
+        return self.hooks >= self._setup.settings.async_hooks or self.batch_full()
 
     def batch_full(self) -> bool:
         """Whether the batch is at a limit.
 
         A batch without work never is, also after work in it was undone or blocked.
         """
-        batch, settings = self.batch, self.state.settings
+        batch, settings = self.batch, self._setup.settings
         if not batch.contexts:
-            batch.records = batch.size = self.state.scope.produced_bytes = 0
+            batch.records = batch.size = self._setup.scope.produced_bytes = 0
             return False
         return batch.records >= settings.batch_records or (
-            batch.size + self.state.scope.produced_bytes >= settings.batch_bytes
+            batch.size + self._setup.scope.produced_bytes >= settings.batch_bytes
         )
 
     def take_batch(self) -> OpenCommit:
         """Take the current batch and start a new one."""
-        batch, self.batch = self.batch, OpenCommit(self.state.holds.open())
-        self.state.scope.produced_bytes = 0
+        batch, self.batch = self.batch, OpenCommit(self._holds.open())
+        self._setup.scope.produced_bytes = 0
         self.number += 1
         return batch
 
-    def run_line(self, ahead_allowed: bool, fire_due: Callable[[Iterable[bytes]], bool] | None = None) -> None:
+    def run_queue(self, ahead_allowed: bool, fire_due: Callable[[Iterable[bytes]], bool] | None = None) -> None:
         """Run queued records until the queue is empty or the batch is full.
 
         If ``ahead_allowed`` is False, something is over its limit. Then only records that hold the watermark run, after
@@ -109,20 +116,19 @@ class Runner:
             fire_due: Fires the due timers of some keys before their records run (G5). It returns False if the batch is
                 full before. None: no timer is due.
         """
-        intake = self.state.intake
-        line = intake.line
-        while line and not self.full():
-            chunk = line[0] if ahead_allowed else self._holding()
+        queue = self._intake.queue
+        while queue and not self.full():
+            chunk = queue[0] if ahead_allowed else self._holding()
             if chunk is None:
                 return
             if fire_due is not None and (not fire_due(self._next_keys(chunk)) or self.full()):
                 return
             led_on = self._run_chunk(chunk)
             if chunk.cursor >= len(chunk.indexes):
-                if chunk is line[0]:
-                    line.popleft()
+                if chunk is queue[0]:
+                    queue.popleft()
                 else:
-                    line.remove(chunk)
+                    queue.remove(chunk)
             if led_on and not ahead_allowed:
                 return
 
@@ -131,22 +137,21 @@ class Runner:
 
         Records that must run before them come first.
         """
-        state = self.state
-        line = state.intake.line
-        chunk: QueuedRecords | None = min(line, key=lambda one: one.receipt.held)
-        if chunk is not None and chunk.receipt.held > state.inputs.value:
-            feedback = state.config.feedback
-            chunk = next((one for one in line if one.receipt.delivery.stream in feedback), None)
+        queue = self._intake.queue
+        chunk: QueuedRecords | None = min(queue, key=lambda one: one.receipt.held)
+        if chunk is not None and chunk.receipt.held > self._clocks.inputs.value:
+            feedback = self._setup.config.feedback
+            chunk = next((one for one in queue if one.receipt.delivery.stream in feedback), None)
         if chunk is None or chunk.receipt.delivery.order is None:
             return chunk
-        state.intake.bring_forward(chunk)
-        return line[0]
+        self._intake.bring_forward(chunk)
+        return queue[0]
 
     def _room(self, receipt: DeliveryReceipt) -> int:
         """How many records of a delivery may run before the limits are checked again; at least one."""
-        settings, batch = self.state.settings, self.batch
+        settings, batch = self._setup.settings, self.batch
         room = min(settings.batch_records - batch.records, (settings.batch_bytes - batch.size) // (receipt.average + 1))
-        if self.state.program.record_is_async:
+        if self._setup.program.record_is_async:
             room = min(room, settings.async_hooks - self.hooks)
         return max(1, room)
 
@@ -170,18 +175,18 @@ class Runner:
             Whether another event follows: a hook was called, a record was consumed, or a row must be read. False: each
             record was set aside behind its blocked key.
         """
-        state, batch, receipt = self.state, self.batch, chunk.receipt
+        batch, receipt = self.batch, chunk.receipt
         delivery = receipt.delivery
         keys, values, stamps, stream = delivery.keys, delivery.values, delivery.timestamps, delivery.stream
-        contexts, blocked, program, holds = batch.contexts, state.intake.blocked, state.program, state.holds.of_keys
-        cached, scope, number, size = state.cells.cached(), state.scope, self.number, 0
+        contexts, blocked, program, holds = batch.contexts, self._blocked.keys, self._setup.program, self._holds.of_keys
+        cached, scope, number, size = self._cells.cached(), self._setup.scope, self.number, 0
         decode, process = program.inputs[stream], program.computation.process_record
         weak, is_async = not program.options.strong, program.record_is_async
         process_late = program.options.late.action is LateAction.PROCESS
-        watermark, budget = state.watermark, state.settings.batch_bytes - batch.size
-        shown = state.watermark_of if state.floors else None
+        watermark, budget = self._clocks.watermark, self._setup.settings.batch_bytes - batch.size
+        shown = self._clocks.watermark_of if self._clocks.key_bounds else None
         consume = batch.consumed_of(receipt).append
-        meter, aside, waits = state.meter, 0, 0
+        meter, aside, waits = self._setup.meter, 0, 0
         began = meter.clock()
         taken = chunk.indexes[chunk.cursor : chunk.cursor + self._room(receipt)]
         running = iter(taken)
@@ -189,13 +194,13 @@ class Runner:
             key = keys[index]
             context = contexts.get(key)
             if blocked and key in blocked and not alone:
-                state.intake.set_aside(key, receipt, index)
+                self._blocked.set_aside(key, receipt, index)
                 waits += 1
                 continue
             if context is None:
                 cell = cached.get(key)
                 if cell is None and (cell := self._load(key)) is None:
-                    state.intake.set_aside(key, receipt, index)
+                    self._blocked.set_aside(key, receipt, index)
                     aside += 1
                     continue
                 cell.used = number
@@ -204,8 +209,8 @@ class Runner:
             elif is_async and not alone:
                 # A second hook could change the cell while the batch is sealed. So a key runs one asynchronous hook per
                 # commit.
-                state.intake.block(key, Wait.READY)
-                state.intake.set_aside(key, receipt, index)
+                self._blocked.block(key, Wait.READY)
+                self._blocked.set_aside(key, receipt, index)
                 aside += 1
                 continue
             stamp = stamps[index]
@@ -240,9 +245,9 @@ class Runner:
 
     def _load(self, key: bytes) -> KeyCell | None:
         """The cell of a key that has none. None: the key is blocked until its row has been read."""
-        cell = self.state.cells.get(key)
+        cell = self._cells.get(key)
         if cell is None:
-            self.state.intake.block(key, Wait.STATE)
+            self._blocked.block(key, Wait.STATE)
             self.to_read.append(key)
         return cell
 
@@ -251,24 +256,24 @@ class Runner:
 
         None: the key is blocked until its row has been read.
         """
-        cell = self.state.cells.cached().get(key) or self._load(key)
+        cell = self._cells.cached().get(key) or self._load(key)
         if cell is None:
             return None
         cell.used = self.number
         self.batch.size += len(key) + len(cell.encoded) + _CONTEXT_BYTES
-        context: Context[Any] = Context(key, cell, self.state.scope)
+        context: Context[Any] = Context(key, cell, self._setup.scope)
         self.batch.contexts[key] = context
         return context
 
     def open_apart(self, key: bytes) -> Context[Any]:
         """Open a context for a key whose state cannot be read. No hook may run in it, and the state stays unchanged."""
-        context: Context[Any] = Context(key, KeyCell(), self.state.scope)
+        context: Context[Any] = Context(key, KeyCell(), self._setup.scope)
         self.batch.contexts[key] = context
         self.batch.size += len(key) + _CONTEXT_BYTES
         return context
 
     def apply_late_policy(self, context: Context[Any], stream: str, encoded: bytes) -> None:
         """Drop or divert a late record, as the computation's options say (G14)."""
-        late = self.state.program.options.late
+        late = self._setup.program.options.late
         if late.action is LateAction.DIVERT and late.stream is not None:
-            context.produce(late.stream, self.state.program.inputs[stream](encoded))
+            context.produce(late.stream, self._setup.program.inputs[stream](encoded))

@@ -17,6 +17,7 @@ from millwheel.worker.interval.flows import ProductionBatch
 from millwheel.worker.interval.holds import Hold
 from millwheel.worker.interval.intake import DeliveryReceipt
 from millwheel.worker.interval.runner import OpenCommit
+from millwheel.worker.interval.setup import IntervalSetup
 from millwheel.worker.interval.state import INDEX_BITS, IntervalState
 from millwheel.worker.interval.timers import held_at
 
@@ -77,7 +78,14 @@ class Sealer:
     """Seals batches in the order of their commit numbers."""
 
     def __init__(self, state: IntervalState, failed: Callable[[bytes, Exception], None]) -> None:
-        self.state = state
+        self._setup: IntervalSetup = state
+        self._clocks = state.clocks
+        self._timers = state.timers
+        self._cells = state.cells
+        self._outbox = state.outbox
+        self._holds = state.holds
+        self._journal = state.journal
+        self._ids = state.ids
         self._failed = failed
 
     def encode_states(self, batch: OpenCommit) -> list[tuple[bytes, bytes]]:
@@ -85,7 +93,7 @@ class Sealer:
 
         A key whose state cannot be stored fails and is removed from the batch.
         """
-        codec = self.state.program.state
+        codec = self._setup.program.state
         encode, check, default = codec.encode, codec.check, codec.default
         changed: list[tuple[bytes, bytes]] = []
         broken: list[tuple[bytes, Exception]] = []
@@ -121,14 +129,14 @@ class Sealer:
     def seal(
         self, batch: OpenCommit, changed: list[tuple[bytes, bytes]], duplicates: int, *, stored_first: bool
     ) -> Sealed:
-        """Apply the batch to the soft state as commit ``state.sealed + 1``, and build its entry.
+        """Apply the batch to the soft state as the next commit, and build its entry.
 
         ``stored_first`` False: its productions are weak and are sent before the entry is appended.
         """
-        self.state.sealed += 1
-        sealed = Sealed(self.state.sealed, stored_first, self.state.holds.open())
+        self._journal.sealed += 1
+        sealed = Sealed(self._journal.sealed, stored_first, self._holds.open())
         sealed.entry, sealed.outbound = self._apply(sealed, batch, changed, duplicates)
-        if self.state.program.options.strong:
+        if self._setup.program.options.strong:
             sealed.entry = replace(sealed.entry, ids=self.take_ids(sealed))
         return sealed
 
@@ -160,9 +168,9 @@ class Sealer:
 
     def take_ids(self, sealed: Sealed) -> list[Any]:
         """The ids of the consumed records, for the entry. Ids consumed after this call go into a later entry."""
-        if not (self.state.program.options.exactly_once and sealed.consumed):
+        if not (self._setup.program.options.exactly_once and sealed.consumed):
             return []
-        sealed.ids = self.state.dedup.take([(receipt.verdict, indexes) for receipt, indexes in sealed.consumed])
+        sealed.ids = self._ids.dedup.take([(receipt.verdict, indexes) for receipt, indexes in sealed.consumed])
         return sealed.ids.to_wire()
 
     def _apply(
@@ -172,18 +180,17 @@ class Sealer:
 
         Returns its entry without ids, and its outbound batches.
         """
-        state = self.state
         consumed = [one for one in batch.consumed if one[1]]
         sealed.hold.take(batch.hold)
         sealed.consumed += consumed
-        state.cells.changed(changed, sealed.commit)
+        self._cells.changed(changed, sealed.commit)
         cleared = self._clear_fired(batch, sealed)
         timers: list[TimerRow] = []
         holds: list[tuple[bytes, int | None]] = []
         producing: list[tuple[bytes, list[Production]]] = []
         for key, context in batch.contexts.items():
             if not context._cell.encoded:
-                state.cells.forget_empty(key)
+                self._cells.forget_empty(key)
             if context._timers is not None:
                 self._apply_timers(key, context._timers, sealed, timers, cleared)
             if context._productions:
@@ -196,8 +203,8 @@ class Sealer:
         late = sum(self._late(receipt, indexes) for receipt, indexes in consumed)
         entry = IntervalEntry(
             FORMAT,
-            state.watermark,
-            state.wall,
+            self._clocks.watermark,
+            self._clocks.wall,
             changed,
             holds,
             timers,
@@ -207,16 +214,16 @@ class Sealer:
             [],
             (records, duplicates, late, len(batch.dead)),
         )
-        return entry, state.outbox.add(productions, committed=not sealed.stored_first)
+        return entry, self._outbox.add(productions, committed=not sealed.stored_first)
 
     def _late(self, receipt: DeliveryReceipt, indexes: list[int]) -> int:
         """The number of late records.
 
         A record that was on time when it ran is still on time, because it has held the watermark since.
         """
-        watermark, stamps = self.state.watermark, receipt.delivery.timestamps
-        if self.state.floors:
-            shown, keys = self.state.watermark_of, receipt.delivery.keys
+        watermark, stamps = self._clocks.watermark, receipt.delivery.timestamps
+        if self._clocks.key_bounds:
+            shown, keys = self._clocks.watermark_of, receipt.delivery.keys
             return sum(stamps[index] < shown(keys[index]) for index in indexes)
         return sum(stamps[index] < watermark for index in indexes) if receipt.held < watermark else 0
 
@@ -224,7 +231,7 @@ class Sealer:
         cleared = []
         for key, fired in batch.fired.items():
             for _, wall, tag in fired:
-                self.state.timers[wall].cancel(key, tag, sealed.hold)
+                self._timers.tables[wall].cancel(key, tag, sealed.hold)
                 cleared.append((key, wall, tag))
         return cleared
 
@@ -236,16 +243,16 @@ class Sealer:
         timers: list[TimerRow],
         cleared: list[tuple[bytes, bool, str]],
     ) -> None:
-        state = self.state
+        tables, spilled = self._timers.tables, self._timers.spilled
         for (wall, tag), setting in settings.items():
             if setting is None:
-                known = state.timers[wall].cancel(key, tag, sealed.hold) is not None
-                if known or (state.spilled and state.spilled.void(key, wall, tag, sealed.commit << INDEX_BITS)):
+                known = tables[wall].cancel(key, tag, sealed.hold) is not None
+                if known or (spilled and spilled.void(key, wall, tag, sealed.commit << INDEX_BITS)):
                     cleared.append((key, wall, tag))
                 continue
-            previous = state.timers[wall].get(key, tag)
+            previous = tables[wall].get(key, tag)
             hold = setting.hold
-            if held_at(setting, wall) < state.holds.output:
+            if held_at(setting, wall) < self._holds.output:
                 # A hold below the reported watermark has no effect. The hold becomes the cause's timestamp: what a late
                 # record causes is late.
                 hold = setting.cause
@@ -255,27 +262,27 @@ class Sealer:
             origin = sealed.commit << INDEX_BITS | sealed.timers
             sealed.timers += 1
             setting = TimerSetting(setting.at, hold, setting.cause, origin)
-            state.timers[wall].set(key, tag, setting, sealed.hold)
+
+            tables[wall].set(key, tag, setting, sealed.hold)
             if not wall:
-                state.note_due(key, setting.at)
-            if previous is None and state.spilled:
-                state.spilled.void(key, wall, tag, origin)
+                self._timers.note_due(key, setting.at)
+            if previous is None and spilled:
+                spilled.void(key, wall, tag, origin)
             timers.append((key, wall, tag, setting.at, hold, setting.cause, origin))
 
     def _apply_hold(self, key: bytes, context: Context[Any], sealed: Sealed) -> int | None:
-        state = self.state
         hold: int | None = None
         if context._hold is not None:
             hold, cause = context._hold
-            if hold < state.holds.output:
+            if hold < self._holds.output:
                 hold = cause
-        state.holds.set_of_key(key, hold, sealed.hold)
+        self._holds.set_of_key(key, hold, sealed.hold)
         return hold
 
     def _productions(self, producing: list[tuple[bytes, list[Production]]], position: int) -> list[ProductionRow]:
         rows: list[ProductionRow] = []
-        weak = not self.state.program.options.strong
-        computation = self.state.config.computation
+        weak = not self._setup.program.options.strong
+        computation = self._setup.config.computation
         append = rows.append
         for key, produced in producing:
             ordinal, origin = 0, None

@@ -21,6 +21,7 @@ from millwheel.sdk.context import TimerSetting
 from millwheel.store.contract import CorruptValueError, PartId
 from millwheel.worker.interval.entry import TimerRow, decode_part
 from millwheel.worker.interval.parts import in_parts
+from millwheel.worker.interval.setup import IntervalSetup
 from millwheel.worker.interval.spilled_timers import SpilledPart, index_of
 from millwheel.worker.interval.state import IntervalState
 from millwheel.worker.interval.timers import effective_hold
@@ -35,7 +36,11 @@ class Spilling:
     """Spills the timers of one interval and loads them back."""
 
     def __init__(self, state: IntervalState) -> None:
-        self.state = state
+        self._setup: IntervalSetup = state
+        self._clocks = state.clocks
+        self._timers = state.timers
+        self._holds = state.holds
+        self._journal = state.journal
         self._captured: list[_Captured] = []
         """Parts of the base that is being written."""
         self._leaving: list[_Captured] = []
@@ -48,21 +53,20 @@ class Spilling:
     @property
     def overflowing(self) -> bool:
         """Whether memory has so many timers that a base should be written to spill some."""
-        kept = self.state.settings.timers_kept
-        return any(len(table) > 2 * kept for table in self.state.timers.values())
+        kept = self._setup.settings.timers_kept
+        return any(len(table) > 2 * kept for table in self._timers.tables.values())
 
     def capture(self) -> tuple[list[TimerRow], dict[PartId, bytes], list[PartId]]:
         """For a base: the timers that stay in memory, the new spilled parts, and the older ones that stay valid."""
-        state = self.state
-        kept = [part for rows in state.spilled.parts for part in (rows, index_of(rows))]
+        kept = [part for rows in self._timers.spilled.parts for part in (rows, index_of(rows))]
         near: list[TimerRow] = []
         blobs: dict[PartId, bytes] = {}
         self._captured, self._leaving = [], []
         numbers = count()
-        for wall, table in state.timers.items():
+        for wall, table in self._timers.tables.items():
             rows = [(key, wall, tag, *setting) for key, tag, setting in table.items()]
-            most = state.settings.timer_part
-            if (excess := (len(rows) - state.settings.timers_kept) // most * most) > 0:
+            most = self._setup.settings.timer_part
+            if (excess := (len(rows) - self._setup.settings.timers_kept) // most * most) > 0:
                 # Due timers are needed in memory.
                 due = self._due_first(rows, wall)
                 cut = max(len(rows) - excess, due)
@@ -79,19 +83,18 @@ class Spilling:
 
         Returns the number of due ones.
         """
-        state = self.state
-        if not wall and state.floors:
-            shown = state.watermark_of
+        if not wall and self._clocks.key_bounds:
+            shown = self._clocks.watermark_of
             rows.sort(key=lambda row: (row[3] > shown(row[0]), row[3]))
             return sum(row[3] <= shown(row[0]) for row in rows)
-        limit = state.wall if wall else state.watermark
+        limit = self._clocks.wall if wall else self._clocks.watermark
         rows.sort(key=lambda row: row[3])
         return sum(row[3] <= limit for row in rows)
 
     def _part(self, number: int, rows: Sequence[TimerRow]) -> SpilledPart:
         holds = (effective_hold(TimerSetting._make(row[3:]), row[1]) for row in rows)
         hold = min((hold for hold in holds if hold is not None), default=None)
-        return SpilledPart.of(number, self.state.config.sequencer, self.state.committed, rows, hold)
+        return SpilledPart.of(number, self._setup.config.sequencer, self._journal.committed, rows, hold)
 
     def named(self) -> None:
         """The captured base is committed."""
@@ -109,7 +112,7 @@ class Spilling:
     @property
     def may_take_in(self) -> bool:
         """Whether parts have been read and no commit is in flight or queued."""
-        return self._has_read and self.state.sealed == self.state.committed
+        return self._has_read and self._journal.still
 
     def release(self) -> None:
         """Remove one stored part's timers from memory. Call it after a commit, while no other commit is in flight.
@@ -120,11 +123,10 @@ class Spilling:
         if not self._leaving:
             return
         part, rows = self._leaving.pop(0)
-        state = self.state
-        if part.first <= (state.wall if part.wall else state.watermark):
+        if part.first <= (self._clocks.wall if part.wall else self._clocks.watermark):
             # Some timers are about to fire. The part is not used, and the next base no longer names it.
             return
-        table = state.timers[part.wall]
+        table = self._timers.tables[part.wall]
         changed: list[TimerRow] = []
         holds: list[int] = []
         for row in rows:
@@ -134,16 +136,16 @@ class Spilling:
             elif (hold := table.spill(row[0], row[2])) is not None:
                 holds.append(hold)
         part.hold = min(holds, default=None)
-        state.spilled.add(part)
+        self._timers.spilled.add(part)
         for key, wall, tag, _, _, _, origin in changed:
-            state.spilled.void(key, wall, tag, origin + 1)
+            self._timers.spilled.void(key, wall, tag, origin + 1)
 
     # Loading.
 
     def read(self, event: PartsRead) -> None:
         """Keep the rows of parts that have been read."""
         for part, blob in event.blobs.items():
-            where = f"journal {self.state.config.journal}, base part {part.name}"
+            where = f"journal {self._setup.config.journal}, base part {part.name}"
             self._reading[part] = decode_part(blob, list[TimerRow], where)
 
     def missing(self, event: PartsMissing) -> None:
@@ -152,9 +154,8 @@ class Spilling:
 
     def pump(self) -> list[IntervalEffect]:
         """Load the parts that have been read, if no commit is in flight. Returns what to read next."""
-        state = self.state
         if self._reading:
-            if state.sealed != state.committed:
+            if not self._journal.still:
                 return []
             for rows in [rows for rows, read in self._reading.items() if read is not None]:
                 self._take_in(rows)
@@ -168,25 +169,24 @@ class Spilling:
         if wanted is None:
             return []
         self._reading[wanted.rows] = None
-        return [ReadSegments(self.state.config.journal, [wanted.rows])]
+        return [ReadSegments(self._setup.config.journal, [wanted.rows])]
 
     def _take_in(self, name: PartId) -> None:
-        state = self.state
-        read, part = self._reading.pop(name), state.spilled.parts[name]
+        read, part = self._reading.pop(name), self._timers.spilled.parts[name]
         assert read is not None, "it has been read"
-        rows = state.spilled.standing(read)
-        state.spilled.remove(part)
-        state.timers[part.wall].load((row[0], row[2], TimerSetting._make(row[3:])) for row in rows)
+        rows = self._timers.spilled.standing(read)
+        self._timers.spilled.remove(part)
+        self._timers.tables[part.wall].load((row[0], row[2], TimerSetting._make(row[3:])) for row in rows)
 
     def _wanted(self) -> SpilledPart | None:
         """The part to read next, if any."""
-        spilled, kept = self.state.spilled, self.state.settings.timers_kept
+        spilled, kept = self._timers.spilled, self._setup.settings.timers_kept
         for wall in (False, True):
             first = spilled.first(wall)
             if first is not None and self._may_come(wall, first):
                 return spilled.of_domain(wall)[0]
-        binding = self.state.holds.min()
-        if binding < self.state.watermark:
+        binding = self._holds.min()
+        if binding < self._clocks.watermark:
             for part in spilled.holding():
                 if part.hold == binding and part.voids:
                     return part
@@ -195,11 +195,10 @@ class Spilling:
         return None
 
     def _may_come(self, wall: bool, first: int) -> bool:
-        state = self.state
-        settings, table = state.settings, state.timers[wall]
+        settings, table = self._setup.settings, self._timers.tables[wall]
         if len(table) < settings.timers_kept // 2:
             return True
-        acted = state.wall if wall else state.watermark
+        acted = self._clocks.wall if wall else self._clocks.watermark
         if first > acted + settings.timer_lead:
             return False
         if len(table) + settings.timer_part <= settings.timers_kept * 3 // 2:

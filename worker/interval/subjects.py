@@ -9,7 +9,7 @@ from itertools import islice
 from typing import Final
 
 from millwheel.rpc.v1.watermark_pb2 import HoldKind
-from millwheel.worker.interval.intake import BlockedKey, Wait
+from millwheel.worker.interval.blocked_key_table import BlockedKey, Wait
 from millwheel.worker.interval.state import IntervalState
 from millwheel.worker.interval.timers import effective_hold
 
@@ -27,7 +27,7 @@ def hold_witness(state: IntervalState, hold: HoldKind.ValueType) -> tuple[bytes 
     """The changing part of a hold explanation besides its values: a blocked key, and how often its hook has failed."""
     if hold not in (HoldKind.HOLD_KIND_RECORD, HoldKind.HOLD_KIND_STATE):
         return None, 0
-    first = next(iter(state.intake.blocked.items()), None)
+    first = next(iter(state.blocked.keys.items()), None)
     if first is None:
         return None, 0
     key, blocked = first
@@ -37,13 +37,13 @@ def hold_witness(state: IntervalState, hold: HoldKind.ValueType) -> tuple[bytes 
 def hold_subject(state: IntervalState, hold: HoldKind.ValueType, value: int) -> str:
     """What holds the output watermark at ``value``. Empty if only a long search could find it."""
     if hold == HoldKind.HOLD_KIND_INPUT:
-        return ", ".join(state.inputs.holding()[:3])
+        return ", ".join(state.clocks.inputs.holding()[:3])
     if hold == HoldKind.HOLD_KIND_RECORD:
         return _record(state, value)
     if hold == HoldKind.HOLD_KIND_PRODUCTION:
         return _production(state, value)
     if hold == HoldKind.HOLD_KIND_TIMER:
-        first = state.timers[False].first()
+        first = state.timers.tables[False].first()
         return "" if first is None else f"key {_shown(first[0])}, tag {first[1]!r}"
     return _hold(state, value)
 
@@ -66,14 +66,14 @@ def _waits(blocked: BlockedKey) -> str:
 
 
 def _record(state: IntervalState, value: int) -> str:
-    for key, blocked in islice(state.intake.blocked.items(), _LOOK):
+    for key, blocked in islice(state.blocked.keys.items(), _LOOK):
         if any(receipt.held == value for receipt, _ in blocked.items):
             return f"key {_shown(key)} {_waits(blocked)}"
-    for chunk in islice(state.intake.line, _LOOK):
+    for chunk in islice(state.intake.queue, _LOOK):
         if chunk.receipt.held == value:
             delivery = chunk.receipt.delivery
             index = min(chunk.indexes[chunk.cursor :], key=delivery.timestamps.__getitem__)
-            return f"key {_shown(delivery.keys[index])} of stream {delivery.stream!r} in line"
+            return f"key {_shown(delivery.keys[index])} of stream {delivery.stream!r} in the queue"
     return ""
 
 
@@ -90,12 +90,12 @@ def _hold(state: IntervalState, value: int) -> str:
     for key, held in islice(state.holds.of_keys.items(), _LOOK):
         if held == value:
             return f"key {_shown(key)}"
-    for key, blocked in islice(state.intake.blocked.items(), _LOOK):
+    for key, blocked in islice(state.blocked.keys.items(), _LOOK):
         for at, wall, tag in blocked.due:
             if at == value and not wall:
                 return f"timer {tag!r} of key {_shown(key)} is due and {_waits(blocked)}"
     for wall in (False, True):
-        for key, tag, setting in islice(state.timers[wall].items(), _LOOK):
+        for key, tag, setting in islice(state.timers.tables[wall].items(), _LOOK):
             if effective_hold(setting, wall) == value:
                 return f"timer {tag!r} of key {_shown(key)}"
     return ""

@@ -1,4 +1,4 @@
-"""The timers of one interval in one time domain (section 4.6).
+"""The timers of one interval: a table for each time domain, and the spilled timers (section 4.6).
 
 Timers with equal times share a bucket, and a heap orders the buckets' times. Windows end together, so a timer for the
 end of a window that many keys share costs one dict entry. A bucket may hold stale slots of timers that were cancelled
@@ -13,13 +13,60 @@ from itertools import islice
 from typing import Final
 
 from millwheel.sdk.context import TimerSetting
+from millwheel.worker.interval.clocks import IntervalClocks
 from millwheel.worker.interval.holds import Hold, Holds
+from millwheel.worker.interval.spilled_timers import SpilledTimers
 
-__all__ = ["TimerTable", "effective_hold", "held_at"]
+__all__ = ["IntervalTimers", "TimerTable", "effective_hold", "held_at"]
 
 _LOOK: Final = 16
 _MIN_STALE_SLOTS: Final = 64
 """Number of stale slots below which no sweep happens."""
+
+
+class IntervalTimers:
+    """All timers of one interval."""
+
+    def __init__(self, holds: Holds, clocks: IntervalClocks) -> None:
+        self._clocks = clocks
+        self.tables = {wall: TimerTable(holds, wall) for wall in (False, True)}
+        """The timers in memory, by whether they are in processing time."""
+        self.spilled = SpilledTimers(holds)
+        """Spilled timers: those that only the store holds."""
+        self.ahead: dict[bytes, None] = {}
+        """Keys that may have timers that are due by their watermark bounds, and not yet by the interval's watermark."""
+
+    @property
+    def count(self) -> int:
+        """The number of timers, with spilled ones. A spilled timer that was set again counts twice."""
+        return sum(map(len, self.tables.values())) + self.spilled.count
+
+    def due_until(self, wall: bool, key: bytes | None = None) -> int:
+        """The latest time for which timers may fire. No timer fires before an earlier spilled one (G5).
+
+        With ``key``, the time is for this key. A timer that is due by its key's watermark bound is never spilled.
+        """
+        clocks = self._clocks
+        limit = clocks.wall if wall else clocks.watermark
+        if self.spilled and (first := self.spilled.first(wall)) is not None:
+            limit = min(first, limit)
+        return max(limit, clocks.key_bounds.of(key)) if key is not None and clocks.key_bounds and not wall else limit
+
+    def note_due(self, key: bytes, at: int) -> None:
+        """Register that ``key`` has an event-time timer at ``at`` if it may be due by the key's watermark bound."""
+        bounds = self._clocks.key_bounds
+        if bounds and at <= bounds.of(key):
+            self.ahead[key] = None
+
+    @property
+    def behind(self) -> bool:
+        """Whether spilled event-time timers are due. They fire before any more records run."""
+        first = self.spilled.first(False)
+        return first is not None and first <= self._clocks.watermark
+
+    def next_of_key(self, key: bytes) -> int | None:
+        """The time of the key's first event-time timer, for cache eviction."""
+        return self.tables[False].next_of_key(key)
 
 
 class TimerTable:

@@ -9,8 +9,8 @@ from millwheel.rpc.clock import wall_now
 from millwheel.rpc.hook_failures import AWAITED_SHOWN
 from millwheel.rpc.v1 import inspection_pb2 as wire
 from millwheel.worker.interval import HookTime, IntervalCore
+from millwheel.worker.interval.blocked_key_table import Wait
 from millwheel.worker.interval.failing_keys import KeyFailure
-from millwheel.worker.interval.intake import Wait
 
 __all__ = ["failures_of", "hook_time", "hooks_of", "key_failure", "waits_of"]
 
@@ -49,13 +49,13 @@ def key_failure(core: IntervalCore, failure: KeyFailure) -> wire.KeyFailure:
         dead_letter_problem=failure.letter,
     )
     if failure.retry_at is not None and not core.stopped:
-        found.next_attempt_us = core.state.wall_at(failure.retry_at)
+        found.next_attempt_us = core.state.clocks.wall_at(failure.retry_at)
     return found
 
 
 def waits_of(core: IntervalCore, key: bytes) -> str:
     """Why a key is blocked, in words. Empty if it is not."""
-    blocked = core.state.intake.blocked.get(key)
+    blocked = core.state.blocked.keys.get(key)
     if blocked is None:
         return ""
     if core.stopped:

@@ -75,7 +75,7 @@ class InspectionService(InspectionServiceServicer):
                 response.state_text = _as_text(state.program.state.decode(encoded))
             except Exception as error:  # of a codec, or of a migration in user code
                 response.state_error = error_message(error)
-        for wall, table in state.timers.items():
+        for wall, table in state.timers.tables.items():
             stored = {row[2]: TimerSetting._make(row[3:]) for row in spilled if row[1] is wall}
             for tag, setting in sorted((stored | table.of_key(request.key)).items()):
                 timer = response.timers.add(tag=tag, timestamp_us=setting.at, wall_time=wall)
@@ -87,7 +87,7 @@ class InspectionService(InspectionServiceServicer):
         response.pending_productions = sum(
             outbound.producers[index] == request.key for outbound in state.outbox for index in outbound.indexes()
         )
-        blocked = state.intake.blocked.get(request.key)
+        blocked = state.blocked.keys.get(request.key)
         response.pending_records = len(blocked.items) if blocked is not None else 0
         if blocked is not None and blocked.failure is not None:
             response.failure.CopyFrom(key_failure(core, blocked.failure))
@@ -97,17 +97,17 @@ class InspectionService(InspectionServiceServicer):
     async def _spilled_timers(self, state: IntervalState, key: bytes) -> list[TimerRow]:
         """The key's timers that are only in the store, as of the return. Parts may change during the reading."""
         read: dict[PartId, list[TimerRow]] = {}
-        while missing := [part for part in state.spilled.parts_of(key) if part not in read]:
+        while missing := [part for part in state.timers.spilled.parts_of(key) if part not in read]:
             where = f"journal {state.config.journal}, base part {missing[0].name}"
             try:
                 (blob,) = await self._store.read_parts(state.config.journal, missing[:1])
             except CorruptValueError:
-                if missing[0] in state.spilled.parts:
+                if missing[0] in state.timers.spilled.parts:
                     raise
                 continue
             rows = decode_part(blob, list[TimerRow], where)
             read[missing[0]] = [row for row in rows if row[0] == key]
-        return state.spilled.standing(row for part in state.spilled.parts_of(key) for row in read[part])
+        return state.timers.spilled.standing(row for part in state.timers.spilled.parts_of(key) for row in read[part])
 
     async def _encoded_state(self, core: IntervalCore, key: bytes) -> tuple[bytes, str]:
         """The key's state, and why it cannot be read. One of them is empty."""
@@ -143,12 +143,12 @@ def status_of(core: IntervalCore) -> wire.GetIntervalStatusResponse:
         computation=state.config.computation,
         sequencer=state.config.sequencer,
         commit=state.committed,
-        floor=state.floor,
+        floor=state.journal.truncation_point,
         input_watermark_us=state.watermark,
         output_watermark_us=state.holds.output,
         queued_records=state.intake.records,
         pending_productions=state.outbox.unacked.records,
-        timers=state.timer_count,
+        timers=state.timers.count,
         cached_bytes=state.cells.bytes_held,
         stopped=core.stopped,
         records_total=counts.records,

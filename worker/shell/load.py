@@ -120,7 +120,7 @@ class LoadMeter:
         self._rates = rates
         for load, core in heapq.nlargest(_MAX_SAMPLED_INTERVALS, loads, key=lambda pair: pair[0].busy):
             if isinstance(core, IntervalCore):
-                for key, share in core.state.sample.shares():
+                for key, share in core.state.intake.sample.shares():
                     load.sample.add(key=key, share=share)
         response.intervals.extend(load for load, _ in loads)
         for (journal, sequencer), at_rest in self._damaged().items():

@@ -152,9 +152,9 @@ def _figures(core: IntervalCore) -> Iterator[tuple[str, float]]:
     yield "millwheel_owned_records", state.counts.records
     yield "millwheel_queued_records", state.intake.records
     yield "millwheel_pending_productions", state.outbox.unacked.records
-    yield "millwheel_timers", state.timer_count
+    yield "millwheel_timers", state.timers.count
     yield "millwheel_cache_bytes", state.cells.bytes_held
-    yield "millwheel_blocked_keys", len(state.intake.blocked)
+    yield "millwheel_blocked_keys", len(state.blocked.keys)
     yield "millwheel_failing_keys", core.failing.blocked
     yield "millwheel_stopped_intervals", bool(core.stopped)
     yield "millwheel_damaged_rows", len(core.damaged_rows)

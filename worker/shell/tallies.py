@@ -40,7 +40,7 @@ class Tallies:
         with self._lock:
             place, core = self._cores.pop(journal, (None, None))
             if place is not None and core is not None:
-                self._past[place].add(core.state.counted)
+                self._past[place].add(core.state.journal.counted)
                 _add_hooks(self._past_hooks, place, core)
 
     def keep(self, places: Set[Place]) -> None:
@@ -69,7 +69,7 @@ class Tallies:
                 IntervalCounts, {place: IntervalCounts(*counts.row) for place, counts in self._past.items()}
             )
             for place, core in cores:
-                sums[place].add(core.state.counted)
+                sums[place].add(core.state.journal.counted)
         return cores, dict(sums)
 
 

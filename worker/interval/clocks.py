@@ -1,0 +1,159 @@
+"""The input watermark and the clocks of one interval, and the watermark bounds of keys from before a merge.
+
+Watermark bounds (sections 4.5, 7.1; G7, G14): the parents of a merge usually have different watermarks, and the child
+starts from the smallest. Keys of another parent have seen a higher watermark. For these keys three things must hold:
+
+- late records stay late,
+- ``ctx.watermark`` does not go back,
+- timers that were due are due before the records that follow.
+
+So the parent's watermark is a lower bound of what its keys see. The bound ends when the child's watermark has passed
+it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from millwheel.model.keys import KeyInterval
+from millwheel.model.time import MAX_CLOCK_SKEW_US, MIN_TIMESTAMP
+from millwheel.model.watermarks import InputWatermark
+from millwheel.sdk.context import Scope
+
+__all__ = ["BoundRow", "IntervalClocks", "KeyWatermarkBounds"]
+
+BoundRow = tuple[bytes, bytes | None, int]
+"""First key, end of the keys (None: no end), bound."""
+
+
+class IntervalClocks:
+    """The sole owner of the input watermark and of the wall-clock time that the interval uses.
+
+    It also sets what hooks see of them (``Scope``).
+    """
+
+    def __init__(self, scope: Scope, inputs: InputWatermark) -> None:
+        self._scope = scope
+        self.inputs = inputs
+        """The broadcast watermarks of the senders."""
+        self.watermark: int = MIN_TIMESTAMP
+        """The input watermark in use. It is monotone."""
+        self.wall = 0
+        """The wall-clock time in use. It is monotone, also across owners, unless a clock is corrected by much."""
+        self.elapsed = 0
+        """The clock of delays. It advances with the wall clock and never goes back, even if an earlier owner's clock
+        was ahead."""
+        self._now = 0
+        self.highest_stated: int = MIN_TIMESTAMP
+        """The highest watermark stated by any delivery. A sender whose records cause this interval's may have reached
+        it."""
+        self.key_bounds = KeyWatermarkBounds(())
+        """The bounds from before a merge that the watermark has not passed."""
+
+    def set_now(self, now: int) -> None:
+        """Set the wall-clock time to ``now``.
+
+        - If the clock was set back a little, ``wall`` keeps its value until the clock reaches it again. A
+          processing-time timer may have fired by it.
+        - If the clock was set back by more than ``MAX_CLOCK_SKEW_US``, the old value was wrong. ``wall`` follows the
+          clock. Otherwise a delay of one second would last as long as the error.
+
+        ``elapsed`` never goes back.
+        """
+        if now > self.wall or self.wall - now > MAX_CLOCK_SKEW_US:
+            self.wall = self._scope.now = now
+        self.elapsed += max(0, now - self._now)
+        self._now = now
+
+    def wall_at(self, elapsed: int) -> int:
+        """The wall-clock time that corresponds to ``elapsed``, unless the clock is set in between."""
+        return self._now + elapsed - self.elapsed
+
+    def advance(self, pending: int) -> None:
+        """Advance the input watermark = min(senders' broadcast values, ``pending``: records that are not committed).
+
+        It is monotone (G7).
+        """
+        bound = min(self.inputs.value, pending)
+        if bound > self.watermark:
+            self.watermark = self._scope.watermark = bound
+            if self.key_bounds and bound >= self.key_bounds.lowest:
+                self._set_key_bounds(self.key_bounds.above(bound))
+
+    def stated(self, watermark: int | None) -> None:
+        """A delivery stated ``watermark``. None: its sender has none."""
+        if watermark is not None and watermark > self.highest_stated:
+            self.highest_stated = watermark
+
+    def watermark_of(self, key: bytes) -> int:
+        """The input watermark that ``key`` sees: the interval's, or the key's bound from a merge if it is higher."""
+        return max(self.watermark, self.key_bounds.of(key)) if self.key_bounds else self.watermark
+
+    def restore(self, watermark: int, wall: int, bounds: Iterable[BoundRow]) -> None:
+        """Continue from the values of the earlier owner: a takeover.
+
+        A ``wall`` far ahead of this clock is ignored. The earlier owner's clock was wrong, and a delay of one second
+        would last as long as the error.
+        """
+        self.watermark = self._scope.watermark = watermark
+        if wall - self._now <= MAX_CLOCK_SKEW_US:
+            self.wall = self._scope.now = max(self.wall, wall)
+        self._set_key_bounds(KeyWatermarkBounds(bounds).above(watermark))
+
+    def _set_key_bounds(self, bounds: KeyWatermarkBounds) -> None:
+        self.key_bounds = bounds
+        self._scope.floor_of = bounds.of if bounds else None
+
+
+class KeyWatermarkBounds:
+    """Watermark bounds by key range. Ranges may overlap, and the largest bound of a key counts."""
+
+    __slots__ = ("_rows", "lowest")
+
+    def __init__(self, rows: Iterable[BoundRow]) -> None:
+        self._rows = _joined(rows)
+        self.lowest = min((bound for _, _, bound in self._rows), default=MIN_TIMESTAMP)
+        """While the interval's watermark is below it, the watermark has passed no bound."""
+
+    def __bool__(self) -> bool:
+        return bool(self._rows)
+
+    def of(self, key: bytes) -> int:
+        """The bound of ``key``. MIN_TIMESTAMP: it has none."""
+        found: int = MIN_TIMESTAMP
+        for start, end, bound in self._rows:
+            if bound > found and start <= key and (end is None or key < end):
+                found = bound
+        return found
+
+    def above(self, watermark: int) -> KeyWatermarkBounds:
+        """The bounds that ``watermark`` has not passed."""
+        return KeyWatermarkBounds(row for row in self._rows if row[2] > watermark)
+
+    def within(self, keys: KeyInterval) -> list[BoundRow]:
+        """The bounds for ``keys``, with ranges reduced to them."""
+        found: list[BoundRow] = []
+        for start, end, bound in self._rows:
+            common = keys.intersection(KeyInterval(start, end))
+            if common is not None:
+                found.append((common.start, common.end, bound))
+        return found
+
+    def rows(self) -> list[BoundRow]:
+        """All bounds, as a base part stores them."""
+        return list(self._rows)
+
+
+def _joined(rows: Iterable[BoundRow]) -> list[BoundRow]:
+    """Merge adjacent and overlapping ranges with equal bounds, so that repeated splits and merges add no rows."""
+    joined: list[BoundRow] = []
+    for start, end, bound in sorted(rows, key=lambda row: (row[2], row[0])):
+        if joined and joined[-1][2] == bound:
+            first, last, _ = joined[-1]
+            if last is None:
+                continue
+            if start <= last:
+                joined[-1] = (first, None if end is None else max(last, end), bound)
+                continue
+        joined.append((start, end, bound))
+    return joined

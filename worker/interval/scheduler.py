@@ -1,0 +1,130 @@
+"""Which key runs next: blocked keys that can go on, then due timers, then the queue (4.1, 4.6; G5, G8, G13)."""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterator
+
+from millwheel.worker.interval.blocked_key_table import BlockedKeyTable
+from millwheel.worker.interval.blocked_keys import BlockedKeys
+from millwheel.worker.interval.firing import Firing
+from millwheel.worker.interval.holds import Hold
+from millwheel.worker.interval.runner import Runner
+from millwheel.worker.interval.setup import IntervalSetup
+from millwheel.worker.interval.state import IntervalState
+from millwheel.worker.messages import IntervalEffect, ReadStates
+
+__all__ = ["KeyScheduler"]
+
+
+class KeyScheduler:
+    """Runs hooks into the batch, in the order that the guarantees need."""
+
+    def __init__(self, state: IntervalState) -> None:
+        self._setup: IntervalSetup = state
+        self._clocks = state.clocks
+        self._intake = state.intake
+        self._timers = state.timers
+        self._cells = state.cells
+        self._outbox = state.outbox
+        self._holds = state.holds
+        self._table = state.blocked
+        self.runner = Runner(state)
+        self._firing = Firing(state, self.runner)
+        self.blocked_keys = BlockedKeys(state, self.runner, self._firing)
+
+    @property
+    def outbox_full(self) -> bool:
+        """Whether productions without an ACK are at the limit. Then only what holds the watermark may run (G13)."""
+        unacked, settings = self._outbox.unacked, self._setup.settings
+        return unacked.records >= settings.outbox_records or unacked.bytes >= settings.outbox_bytes
+
+    def busy(self) -> Container[bytes]:
+        """The keys whose cells are in use and must stay in the cache."""
+        return _Busy(self.runner, self._table)
+
+    def run(self, room: bool, ahead_allowed: bool) -> None:
+        """Run what can run, up to the limits of the batch.
+
+        Args:
+            room: Whether a blocked key may go on: the open commit has room for it.
+            ahead_allowed: Whether records may run that do not hold the watermark.
+        """
+        if room and self._table.keys:
+            self.blocked_keys.resume_ready()
+        crowded = self.outbox_full
+        self._fire_due(crowded)
+        if self._intake.queue and not self.runner.full() and not self._timers.behind:
+            ahead_allowed = ahead_allowed and not (crowded or self._cells.overfull)
+            self.runner.run_queue(ahead_allowed, self._firing.run_due_of if crowded else None)
+
+    def _fire_due(self, crowded: bool) -> None:
+        """Fire the timers that are due. If ``crowded``, fire only those that may hold the watermark (G13).
+
+        While the outbox is full, due timers wait if a production without an ACK holds the watermark at least as low as
+        every stated hold. The consumers admit that production even when they are full, so the timers run later (G8).
+
+        A record that holds the watermark runs after the due timers of its key (``run_due_of``). While due timers are
+        still in the store, it is unknown which keys have one. Then no timer waits.
+        """
+        timers, firing = self._timers, self._firing
+        upto, waits = timers.due_until(False), False
+        if crowded and not (timers.behind and self._has_holder):
+            pending = self._outbox.unacked.held.min()
+            waits = pending <= self._holds.min_stated()
+            if waits:
+                upto = min(upto, pending - 1)
+        firing.run_due(False, upto)
+        if waits:
+            return
+        if timers.ahead:
+            firing.run_ahead()
+        firing.run_due(True, timers.due_until(True))
+
+    @property
+    def _has_holder(self) -> bool:
+        """Whether a record here holds a sender's watermark, or may close a cycle."""
+        intake = self._intake
+        return intake.pending.min() <= self._clocks.inputs.value or bool(self._setup.config.feedback and intake.records)
+
+    def take_effects(self, out: list[IntervalEffect]) -> None:
+        """Pass on what the hooks left to do: rows to read, hooks to await, and failures to report."""
+        runner, blocked_keys = self.runner, self.blocked_keys
+        if runner.to_read:
+            out.append(ReadStates(self._setup.config.computation, runner.to_read))
+            runner.to_read = []
+        if blocked_keys.to_await:
+            out.extend(blocked_keys.to_await)
+            blocked_keys.to_await = []
+        if blocked_keys.reports:
+            out.extend(blocked_keys.reports)
+            blocked_keys.reports = []
+
+    def next_ring(self) -> int | None:
+        """The wall-clock time of the first timer that is not due. None: there is none.
+
+        A timer that is due already needs no deadline. It waits for another event: its key is unblocked, the commit is
+        appended, or its spilled part is read.
+        """
+        wall = self._clocks.wall
+        rings = (self._timers.tables[True].next_time(), self._timers.spilled.first(True))
+        return min((at for at in rings if at is not None and at > wall), default=None)
+
+    def next_retry(self) -> int | None:
+        """When a blocked key is tried again, a time of ``elapsed``. A stopped interval retries nothing."""
+        return None if self.blocked_keys.stopped else self._table.next_retry()
+
+    def holds(self) -> Iterator[Hold]:
+        """The holds of the batch, of due timers that wait, and of those in an asynchronous hook."""
+        yield self.runner.batch.hold
+        yield from self.blocked_keys.holds()
+
+
+class _Busy:
+    """The keys of the batch and the blocked keys."""
+
+    def __init__(self, runner: Runner, table: BlockedKeyTable) -> None:
+        self._contexts = runner.batch.contexts
+        self._blocked = table.keys
+
+    def __contains__(self, key: object) -> bool:
+        return key in self._contexts or key in self._blocked

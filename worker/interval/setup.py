@@ -1,0 +1,103 @@
+"""The settings, the configuration and the program of one interval core. They do not change while it runs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from millwheel.model.keys import KeyInterval
+from millwheel.model.limits import MAX_ENTRY_BYTES
+from millwheel.model.units import any_timestamp_default
+from millwheel.sdk.compiled import CompiledComputation
+from millwheel.sdk.context import OutputBinding, Scope
+from millwheel.worker.interval.hook_times import HookMeter
+from millwheel.worker.messages import Parent
+
+__all__ = ["IntervalConfig", "IntervalSettings", "IntervalSetup"]
+
+
+@dataclass(frozen=True, slots=True)
+class IntervalSettings:
+    """Limits and delays of an interval core. Times are microseconds, sizes are bytes."""
+
+    batch_records: int = 8_192
+    """Maximum records in one commit: some tens of milliseconds of hooks."""
+    batch_bytes: int = 2 << 20
+    """Approximate maximum of states and productions in one commit, far below what any store accepts in one write."""
+    entry_bytes: int = MAX_ENTRY_BYTES
+    """Maximum size of one append to the journal. A larger entry is written in parts before its append."""
+    queue_records: int = 200_000
+    queue_bytes: int = 64 << 20
+    """Maximum of received, uncommitted records. Beyond it, records ahead of the watermark are refused (G13)."""
+    outbox_records: int = 200_000
+    outbox_bytes: int = 128 << 20
+    """Limit of productions without an ACK. Beyond it, only records and timers that hold the watermark are run (G13)."""
+    cache_bytes: int = 256 << 20
+    flush_interval: int = 1_000_000
+    """Maximum delay of state rows behind the journal while nothing waits for them. Many commits share one row write."""
+    flush_rows: int = 10_000
+    """Number of rows behind the journal from which they are written sooner: half a second of work for Cassandra."""
+    flush_apart: int = 5_000_000
+    """Minimum time between two such earlier writes."""
+    checkpoint_entries: int = 5_000
+    checkpoint_bytes: int = 32 << 20
+    """Journal above the truncation point after which a new base is written: the maximum that a takeover replays."""
+    timer_part: int = 20_000
+    """Maximum timers in one base part."""
+    timers_kept: int = 100_000
+    """Approximate number of timers of one time domain in memory, at about 900 bytes each. At twice as many, the
+    farthest timers are spilled to the store."""
+    timer_lead: int = 10_000_000
+    """How long before their time spilled timers are read from the store, if memory has room for them."""
+    async_hooks: int = 256
+    """Maximum asynchronous hooks that run at once."""
+    any_timestamp: bool = field(default_factory=any_timestamp_default)
+    """Whether hooks may state timestamps that are plausible only in another unit than microseconds."""
+
+
+@dataclass(frozen=True, slots=True)
+class IntervalConfig:
+    """The identity of an interval.
+
+    ``senders`` are the computations and injectors that the input watermark follows.
+    """
+
+    computation: str
+    journal: str
+    keys: KeyInterval
+    sequencer: int
+    senders: frozenset[str]
+    slack: Mapping[str, int] = field(default_factory=dict)
+    """For each sending injector: how far behind its watermark the ids of late records are kept (6.1.1)."""
+    dead_letters: str = ""
+    """The stream that receives dead letters."""
+    feedback: frozenset[str] = frozenset()
+    """Input streams that close a cycle. Their records are always admitted and run."""
+    settings: IntervalSettings = field(default_factory=IntervalSettings)
+    parents: tuple[Parent, ...] = ()
+    """The journals from which a split or merge made this interval, until it no longer needs them."""
+
+
+class IntervalSetup:
+    """What all parts of an interval core read."""
+
+    def __init__(
+        self,
+        config: IntervalConfig,
+        program: CompiledComputation,
+        outputs: dict[str, OutputBinding],
+        meter: HookMeter | None = None,
+    ) -> None:
+        self.config = config
+        self.settings = config.settings
+        self.program = program
+        self.scope = Scope(
+            program.name,
+            outputs,
+            program.state.new,
+            program.state.decode,
+            program.handles_timers,
+            self.settings.any_timestamp,
+            "" if program.state.takes_none else program.state.type_name,
+        )
+        self.meter = HookMeter() if meter is None else meter
