@@ -9,7 +9,7 @@ import uvloop
 
 from bench.load import BATCH, MAX_LATE_US, PER_MILLISECOND, batches
 from bench.topologies import counts
-from millwheel.client.injector.shell import Injector
+from millwheel.client.injector.injector import Injector
 
 __all__ = ["feed"]
 

@@ -36,7 +36,7 @@ from millwheel.client.injector.messages import (
     Tick,
 )
 from millwheel.client.injector.routing import ConsumerRouting, Route, StreamRouting
-from millwheel.client.injector.wire import SenderIdentity
+from millwheel.client.injector.session import SenderIdentity
 from millwheel.model.keys import KeyInterval
 from millwheel.rpc.deliveries import answered_tokens
 from millwheel.rpc.delivery_connection import DeliveryConnection

@@ -13,7 +13,7 @@ import uvloop
 from bench.report import Figure
 from bench.server import server, submit
 from bench.topologies import Ping, stages
-from millwheel.client.injector.shell import Injector
+from millwheel.client.injector.injector import Injector
 from millwheel.client.subscription import Subscription
 from millwheel.model.time import Timestamp
 

@@ -2,7 +2,7 @@
 
 Injectors and intervals both send *batches* to the owners of key intervals, and send them again until each record is
 ACKed. They decide differently what may be sent: an interval keeps an order (``worker/interval/flows.py``), and an
-injector fills a window (``millwheel/client/injector/lanes.py``). The rest is the same, and is here:
+injector fills a window (``millwheel/client/injector/outbound.py``). The rest is the same, and is here:
 
 * :class:`OutboundBatch`: a batch, and which of its records are un-ACKed.
 * :class:`UnackedBatches`: the number, size and least timestamp of a sender's un-ACKed records.

@@ -6,12 +6,13 @@ import random
 from typing import Any
 
 from millwheel.client.injector import Injector
+from millwheel.client.injector.admission import RecordAdmission
 from millwheel.client.injector.checking import DeclaredTypes
-from millwheel.client.injector.core import InjectorCore
+from millwheel.client.injector.core import Publication
 from millwheel.client.injector.ids import IdHasher
 from millwheel.client.injector.keying import RecordKeys
-from millwheel.client.injector.publication import Publication
-from millwheel.client.injector.sending import OutboundBatches
+from millwheel.client.injector.rerouting import Rerouting
+from millwheel.client.injector.resending import OutboundBatches
 from millwheel.client.injector.unkeyed import UnkeyedRecords
 from millwheel.client.watermarks import WatermarkClient
 from millwheel.model.time import MAX_TIMESTAMP
@@ -59,7 +60,7 @@ def injected_ids_anew() -> None:
 )
 def left_reported_in() -> None:
     """Records that ended consumers had not ACKed are dropped, as if they were ACKed."""
-    replace(InjectorCore, "_left", lambda _: lambda self, routing: None)
+    replace(Rerouting, "left_behind", lambda _: lambda self, routing, accepted: None)
 
 
 @mutation(
@@ -71,7 +72,7 @@ def left_reported_in() -> None:
 )
 def types_unchecked() -> None:
     """A record of any type is sent, and holds the watermark at the computation where it fails."""
-    replace(DeclaredTypes, "first_refused", lambda _: lambda self, encoded, routing: None)
+    replace(DeclaredTypes, "decoder", lambda _: lambda self, routing: None)
 
 
 @mutation("G1", "an injector sends again what was on its way when a connection broke")
@@ -133,7 +134,7 @@ def keyless_unreported() -> None:
 )
 def looks_out_of_turn() -> None:
     """A look at the routing keeps no later call from sending."""
-    rewrite(Injector._accept, "if refused is not None and not in_turn:", "if False:")
+    rewrite(RecordAdmission._accept, "if refused is not None and not in_turn:", "if False:")
 
 
 @mutation(

@@ -157,7 +157,7 @@ async def test_what_an_update_allows_is_taken_from_then_on_4_1(
     async with Injector(server.address, "orders") as injector:
         with pytest.raises(ValueEncodeError, match=r"\$.number"):
             await injector.send(WRONG[0], timestamp=1)
-        router = injector._session._router
+        router = injector._session.follower._task
         assert router is not None
         router.cancel()
         await update(server, tmp_path, "number: int", "number: int | str")

@@ -11,9 +11,8 @@ import pytest
 
 from millwheel.client.control import ControlClient
 from millwheel.client.injector import Injector
-from millwheel.client.injector.looks import SharedLooks
-from millwheel.client.injector.routing import routing_from_wire
-from millwheel.client.injector.turns import SendTurns
+from millwheel.client.injector.admission import SendTurns
+from millwheel.client.injector.routing_follower import SharedLooks, routing_from_wire
 from millwheel.sdk.errors import ValueEncodeError
 from millwheel.server.dev_server import DevServer
 from tests.injectors.conftest import Submit
@@ -89,9 +88,9 @@ async def test_turns_are_busy_between_one_call_and_the_next() -> None:
     async def call() -> None:
         async with turns:
             await asyncio.sleep(0)
-        seen.append(turns.busy)
+        seen.append(bool(turns.calls))
 
-    assert not turns.busy
+    assert not bool(turns.calls)
     cut = asyncio.create_task(call())
     others = [asyncio.create_task(call()) for _ in range(2)]
     await asyncio.sleep(0)
@@ -103,12 +102,12 @@ async def test_turns_are_busy_between_one_call_and_the_next() -> None:
         await asyncio.sleep(0)
         waits.cancel()
         await asyncio.gather(waits, return_exceptions=True)
-    assert not turns.busy
+    assert not bool(turns.calls)
 
 
 def alone(injector: Injector) -> None:
     """Its watch of the routing brings nothing any more."""
-    router = injector._session._router
+    router = injector._session.follower._task
     assert router is not None
     router.cancel()
 
@@ -138,7 +137,7 @@ async def test_nothing_overtakes_a_record_that_waits_for_a_look_5_2(
         first = (0, "first", 0, "more") if many else ("first",)
         await asyncio.gather(send(injector, 0, *first), send(injector, 20, 2), send(injector, 30, 3))
         assert accepted == [0, 20, 30, 40]
-        assert injector._session.looks.begun == 1
+        assert injector._session.follower.looks.begun == 1
         await asyncio.wait_for(injector.finish(), patience(20))
 
 
@@ -148,14 +147,14 @@ async def test_a_worker_is_asked_in_turn_also_where_a_call_has_begun_without_it_
     """The keys become code while the call is under way."""
     await submit("shop")
     async with Injector(server.address, "orders") as injector, ControlClient(server.address) as control:
-        session, keying = injector._session, injector._keying
+        session, keying = injector._session, injector._admission.keying
         alone(injector)
         await submit("late_shop")
         response = await control.routing("orders")
         real, turns = keying._ask, []
 
         async def ask(*arguments: Any) -> Any:
-            turns.append(injector._turns.busy)
+            turns.append(bool(injector._admission.turns.calls))
             return await real(*arguments)
 
         keying._ask = ask
@@ -163,7 +162,7 @@ async def test_a_worker_is_asked_in_turn_also_where_a_call_has_begun_without_it_
         sending = asyncio.create_task(injector.send_many(values, [1] * len(values)))
         await asyncio.sleep(0)
         assert 0 < injector.accepted < len(values)
-        session._take_routing(routing_from_wire(response), response)
+        session.take_routing(routing_from_wire(response), response)
         await sending
         assert turns
         assert all(turns)
@@ -176,11 +175,11 @@ async def test_wrong_records_of_many_tasks_share_their_looks(server: DevServer, 
         calls = (injector.send(WRONG[0], timestamp=1) for _ in range(200))
         found = await asyncio.gather(*calls, return_exceptions=True)
         assert all(isinstance(error, ValueEncodeError) for error in found)
-        assert injector._session.looks.begun <= 2
-        begun = injector._session.looks.begun
+        assert injector._session.follower.looks.begun <= 2
+        begun = injector._session.follower.looks.begun
         with pytest.raises(ValueEncodeError):
             await injector.send(WRONG[0], timestamp=1)
-        assert injector._session.looks.begun == begun + 1
+        assert injector._session.follower.looks.begun == begun + 1
 
 
 async def test_an_update_counts_from_its_return_on_whoever_else_has_looked_4_1(

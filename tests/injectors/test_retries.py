@@ -61,7 +61,7 @@ async def test_a_consumer_whose_workers_hang_delays_no_other_4_2(server: DevServ
     async with opened(server, submit, "shop", "fussy", "fussy_hours") as injector:
         hangs = consumer_of(injector, "fussy-hours").incarnation
         others = consumer_of(injector, "fussy").incarnation
-        real, asked, under_way, most = injector._keying._ask, Counter[str](), Counter[str](), 0
+        real, asked, under_way, most = injector._admission.keying._ask, Counter[str](), Counter[str](), 0
 
         async def ask(
             consumer: ConsumerRouting, encoded: Sequence[bytes], waiting: WaitingSummary | None
@@ -80,7 +80,7 @@ async def test_a_consumer_whose_workers_hang_delays_no_other_4_2(server: DevServ
             finally:
                 under_way[name] -= 1
 
-        injector._keying._ask = ask
+        injector._admission.keying._ask = ask
         for partition in "ab":
             await injector.send({"user": "u", "number": 2}, timestamp=1, position=0, partition=partition)
         await until(lambda: asked[hangs] == 1 and asked[others] >= 6)

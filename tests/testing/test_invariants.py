@@ -44,7 +44,7 @@ def injector() -> tuple[Any, Callable[[], None]]:
     add(core, [1])
 
     def spoil() -> None:
-        core._sending._filled_records += 1
+        core.sending._filled_records += 1
 
     return core, spoil
 

@@ -10,9 +10,10 @@ from millwheel.client.injector.errors import (
     RecordsLeftError,
     StreamDrainingError,
 )
+from millwheel.client.injector.ids import BatchOf
+from millwheel.client.injector.injector import Injector
 from millwheel.client.injector.messages import Limits
-from millwheel.client.injector.settings import BatchOf, InjectorSettings
-from millwheel.client.injector.shell import Injector
+from millwheel.client.injector.settings import InjectorSettings
 
 __all__ = [
     "BatchOf",

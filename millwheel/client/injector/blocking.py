@@ -13,9 +13,9 @@ from typing import Any, NoReturn, TypeVar
 from millwheel.client.control import DEFAULT_ADDRESS
 from millwheel.client.injector.encoding import GivenKeys
 from millwheel.client.injector.errors import InjectorClosedError
-from millwheel.client.injector.ids import UserId
-from millwheel.client.injector.settings import BatchOf, InjectorSettings
-from millwheel.client.injector.shell import Injector
+from millwheel.client.injector.ids import BatchOf, UserId
+from millwheel.client.injector.injector import Injector
+from millwheel.client.injector.settings import InjectorSettings
 from millwheel.model.time import Timestamp
 from millwheel.sdk.errors import UsageError
 from millwheel.sdk.topology import Topology

@@ -43,9 +43,7 @@ class DeclaredTypes:
 
     def first_refused(self, encoded: Sequence[bytes], routing: StreamRouting) -> tuple[int, ValueEncodeError] | None:
         """The index of the first record that matches no declared type, and its error. None if there is none."""
-        if routing is not self._routing:
-            self._learn(routing)
-        decode = self._decode
+        decode = self.decoder(routing)
         if decode is None:
             return None
         taken = 0
@@ -60,11 +58,12 @@ class DeclaredTypes:
             )
         return None
 
-    def _learn(self, routing: StreamRouting) -> None:
-        known = self._routing
-        self._routing = routing
-        if self._enabled and (known is None or known.schemas != routing.schemas):
+    def decoder(self, routing: StreamRouting) -> Callable[[bytes], Any] | None:
+        """A decoder that raises ValueError or TypeError for a record of no declared type. None: any record is right."""
+        known, self._routing = self._routing, routing
+        if known is not routing and self._enabled and (known is None or known.schemas != routing.schemas):
             self._decode = _first_of([self._decoder(schema) for schema in routing.schemas])
+        return self._decode
 
     def _decoder(self, schema: topology_pb2.RecordSchema) -> _Decode | None:
         try:

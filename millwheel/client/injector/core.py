@@ -26,7 +26,6 @@ from millwheel.client.injector.errors import (
     StreamDrainingError,
 )
 from millwheel.client.injector.ids import IdKind, IdScope
-from millwheel.client.injector.lanes import Flight, InjectedBatch, Lane
 from millwheel.client.injector.messages import (
     Columns,
     Connect,
@@ -43,6 +42,7 @@ from millwheel.client.injector.messages import (
     Limits,
     ProcessSuperseded,
     PublicationStarted,
+    Published,
     PublishWatermark,
     RoutingArrived,
     SessionFailed,
@@ -51,18 +51,57 @@ from millwheel.client.injector.messages import (
     WatermarkReached,
     WatermarksBroadcast,
 )
-from millwheel.client.injector.publication import Publication, Published
-from millwheel.client.injector.routing import ConsumerRouting, Route, StreamRouting
-from millwheel.client.injector.sending import OutboundBatches
+from millwheel.client.injector.outbound import Flight, Lane
+from millwheel.client.injector.rerouting import Rerouting
+from millwheel.client.injector.resending import OutboundBatches
+from millwheel.client.injector.routing import ConsumerRouting, StreamRouting
 from millwheel.client.injector.unkeyed import UnkeyedRecords, WaitingRecord
 from millwheel.model.core_protocol import RisingValues, require
 from millwheel.model.outbound import AnswerKind, answer_kind
-from millwheel.model.sketch import TimestampSketch
 from millwheel.model.time import MAX_TIMESTAMP, MIN_TIMESTAMP
-from millwheel.rpc.watermarks import PendingWork
 from millwheel.sdk.errors import UsageError
 
-__all__ = ["InjectorCore"]
+__all__ = ["InjectorCore", "Publication"]
+
+
+class Publication:
+    """Computes the published watermark: min(the declared watermark, the oldest un-ACKed record). It never falls (G7).
+
+    While a late record is un-ACKed, the value stays where it is. A falling value would be unsafe: receivers delete the
+    ids of records that the watermark has passed.
+
+    Attributes:
+        value: the published value, in microseconds.
+        declared: the user's promise, in microseconds: later records are not older.
+        idling: whether there is nothing to send for now.
+        finishing: whether no record follows.
+    """
+
+    __slots__ = ("declared", "finishing", "idling", "value")
+
+    def __init__(self, watermark: int = MIN_TIMESTAMP) -> None:
+        """``watermark``: the value that is known to be published already, in microseconds."""
+        self.value: int = watermark
+        self.declared: int = watermark
+        self.idling = False
+        self.finishing = False
+
+    def declare(self, watermark: int) -> None:
+        """Declare that no later record is older than ``watermark``. A lower value than before is ignored.
+
+        Plus infinity does not end the stream. Only ``finishing`` is final.
+        """
+        self.declared = max(self.declared, min(watermark, MAX_TIMESTAMP - 1))
+
+    def raise_to(self, watermark: int) -> None:
+        """Raise the value to ``watermark``: older records are late. Allowed only while no record is un-ACKed."""
+        self.value = max(self.value, watermark)
+
+    def update(self, oldest_unacked: int) -> Published:
+        """Compute what may be published now. ``oldest_unacked`` is MAX_TIMESTAMP if no record is un-ACKed."""
+        declared = MAX_TIMESTAMP if self.finishing else self.declared
+        self.value = max(self.value, min(declared, oldest_unacked))
+        return Published(self.value, self.idling and oldest_unacked == MAX_TIMESTAMP)
 
 
 class InjectorCore:
@@ -105,13 +144,13 @@ class InjectorCore:
         """Records that wait for their keys at a consumer."""
         self.acked = 0
         """ACKs received so far, one for each record and consumer."""
-        self._sending = OutboundBatches(self.limits, self.publication, chance)
+        self.sending = OutboundBatches(self.limits, chance)
+        self.sending.watermark = watermark
+        self._rerouting = Rerouting(self.sending, self.unkeyed)
         self._alarm_at: int | None = None
         self._positions: dict[IdScope, int] = {}
         """The last accepted position of each sequence."""
         self._watermarks: dict[str, int] = {}
-        self._came_at: dict[str, int] = {}
-        """By consumer: the value of ``accepted`` when the consumer joined. Only later records are sent to it."""
         self._published = Published(watermark, False)
         self._reported: Published | None = None
         """The last watermark in an effect."""
@@ -122,38 +161,12 @@ class InjectorCore:
     @property
     def unacked(self) -> int:
         """Un-ACKed records. A record counts once for each consumer that has not ACKed it."""
-        return self._sending.records + self.unkeyed.records
+        return self.sending.records + self.unkeyed.records
 
     @property
     def unacked_bytes(self) -> int:
         """The total size of the values in ``unacked``, in bytes."""
-        return self._sending.size + self.unkeyed.bytes
-
-    def unacked_records(self) -> int:
-        """Records that at least one consumer has not ACKed, each counted once."""
-        found: dict[IdScope, set[Any]] = {}
-        for lane in self._sending.lanes():
-            ids = found.setdefault(lane.scope, set())
-            for batch in lane.all_batches():
-                ids.update(batch.ids[at] for at in batch.indexes())
-        for scope, waiting in self.unkeyed.ids():
-            found.setdefault(scope, set()).update(waiting)
-        return sum(map(len, found.values()))
-
-    def unacked_by_consumer(self) -> dict[str, int]:
-        """The number of un-ACKed records of each consumer. A consumer without any is left out."""
-        found = {name: count for name, (count, _) in self.unkeyed.consumers().items()}
-        for lane in self._sending.lanes():
-            count = sum(batch.count() for batch in lane.all_batches())
-            if count:
-                found[lane.consumer] = found.get(lane.consumer, 0) + count
-        return found
-
-    def oldest_route(self, consumer: str) -> Route | None:
-        """The interval of ``consumer`` that the oldest outbound record goes to. None if no record is outbound."""
-        lanes = [lane for lane in self._sending.lanes() if lane.consumer == consumer and not lane.empty]
-        oldest = min(lanes, key=lambda lane: next(lane.all_batches()).first, default=None)
-        return None if oldest is None else oldest.route
+        return self.sending.size + self.unkeyed.bytes
 
     def room(self) -> int:
         """How many records may be accepted now (G13)."""
@@ -185,21 +198,16 @@ class InjectorCore:
         return self._published
 
     def _update_published(self) -> None:
-        oldest = min(self._sending.oldest_timestamp(), self.unkeyed.oldest_timestamp())
+        oldest = self.sending.oldest_timestamp()
+        if self.unkeyed.records:
+            oldest = min(oldest, self.unkeyed.oldest_timestamp())
         self._published = self.publication.update(oldest)
-
-    def pending_work(self) -> PendingWork:
-        """The timestamps of un-ACKed records, one for each consumer, and the newest accepted timestamp (7.2)."""
-        sketch = TimestampSketch()
-        for lane in self._sending.lanes():
-            for batch in lane.all_batches():
-                sketch.add((batch.timestamps[index], 1) for index in batch.indexes())
-        sketch.add((timestamp, 1) for timestamp in self.unkeyed.timestamps())
-        return PendingWork(sketch, self.newest)
+        self.sending.watermark = self._published.watermark
 
     def oldest_unacked(self) -> int:
         """A lower bound on the numbers of un-ACKed records. MAX_TIMESTAMP if every record is ACKed."""
-        return min(self._sending.oldest_number(), self.unkeyed.oldest_number(MAX_TIMESTAMP))
+        oldest = self.sending.oldest_number()
+        return min(oldest, self.unkeyed.oldest_number()) if self.unkeyed.records else oldest
 
     def flushed(self, accepted: int) -> bool:
         """Whether every consumer has ACKed the first ``accepted`` records."""
@@ -213,7 +221,7 @@ class InjectorCore:
         last = self._positions.get(scope)
         if last is None:
             return None
-        return min(self._sending.oldest_position(scope, last + 1), self.unkeyed.oldest_position(scope, last + 1))
+        return min(self.sending.oldest_position(scope, last + 1), self.unkeyed.oldest_position(scope, last + 1))
 
     def check_open(self) -> None:
         """Raise an InjectorError if this process cannot accept records."""
@@ -243,9 +251,9 @@ class InjectorCore:
             case KeysFound():
                 out = self._on_keys(event, now)
             case ConnectionOpened():
-                out = self._pumped(self._sending.connected(event.address), now)
+                out = self._pumped(self.sending.connected(event.address), now)
             case ConnectionLost():
-                self._sending.disconnected(event.address)
+                self.sending.disconnected(event.address)
                 return []
             case RoutingArrived():
                 out = self._on_routing(event.routing, now)
@@ -271,7 +279,7 @@ class InjectorCore:
 
     def check_invariants(self) -> None:
         """Check the core's invariants. Raises InvariantError."""
-        sending, value = self._sending, self.publication.value
+        sending, value = self.sending, self.publication.value
         self._rising.check(accepted=self.accepted, late=self.late, acked=self.acked, newest=self.newest)
         self._rising.check(published=value, declared=self.publication.declared)
         open_records = sum(batch.count() for lane in sending.lanes() for batch in lane.all_batches())
@@ -287,18 +295,19 @@ class InjectorCore:
     ) -> list[InjectorEffect]:
         publication = self.publication
         match event:
-            case PublicationStarted():
-                publication.start(event.watermark)
             case WatermarkDeclared():
                 publication.declare(event.watermark)
             case IdleDeclared():
-                publication.idle()
+                publication.idling = not publication.finishing
             case IdleEnded():
-                publication.wake()
+                publication.idling = False
+            case EndDeclared():
+                publication.finishing, publication.idling = True, False
+            case PublicationStarted():
+                publication.declare(event.watermark)
+                publication.raise_to(event.watermark)
             case WatermarkReached():
                 publication.raise_to(event.watermark)
-            case EndDeclared():
-                publication.finish()
             case _:
                 assert_never(event)
         self._update_published()
@@ -330,7 +339,7 @@ class InjectorCore:
         lanes: dict[Lane, None] = {}
         for name, consumer in self.routing.consumers.items():
             keys = columns.keys[name]
-            if self.unkeyed and self.unkeyed.blocked(name, columns.scope):
+            if self.unkeyed.records and self.unkeyed.blocked(name, columns.scope):
                 self._hold(name, columns, 0, keys, first)
             elif len(keys) == count:
                 self._distribute(consumer, columns, keys, first, now, lanes)
@@ -391,98 +400,30 @@ class InjectorCore:
     ) -> None:
         """Append records to the outbound queues of their keys' intervals. Adds those queues to ``lanes``."""
         for route, picks in consumer.group(keys):
-            lane = self._sending.lane(consumer.incarnation, columns.scope, route)
+            lane = self.sending.lane(consumer.incarnation, columns.scope, route)
             values, timestamps, ids = columns.values, columns.timestamps, columns.ids
             if picks is None:
-                self._sending.fill(lane, keys, values, timestamps, ids, first, now)
+                self.sending.fill(lane, keys, values, timestamps, ids, first, now)
             else:
                 pick = [[column[index] for index in picks] for column in (keys, values, timestamps, ids)]
-                self._sending.fill(lane, pick[0], pick[1], pick[2], pick[3], first, now)  # type: ignore[arg-type]
+                self.sending.fill(lane, pick[0], pick[1], pick[2], pick[3], first, now)  # type: ignore[arg-type]
             lanes[lane] = None
 
     def _on_routing(self, routing: StreamRouting, now: int) -> list[InjectorEffect]:
-        """Replace the routing. A routing that is older than the current one is ignored.
-
-        Un-ACKed records are sent again to the current owners of their keys. A consumer that joins gets only records
-        that are accepted from now on. A consumer that left gets nothing more, and its un-ACKed records are discarded.
-        Discarding is safe only if a remaining consumer was also sent those records. Otherwise no consumer has
-        processed them, so the process fails.
-        """
+        """Replace the routing. A routing that is older than the current one is ignored."""
         if self.routing is not None and routing.revision < self.routing.revision:
             return []
-        left = self._left(routing)
         self.routing = routing
+        left = self._rerouting.left_behind(routing, self.accepted)
         if left is not None:
             self.failed = self.failed or RecordsLeftError(self.stream, left)
             return []
-        self._came_at = {name: self._came_at.get(name, self.accepted) for name in routing.consumers}
         self._watermarks = {name: mark for name, mark in self._watermarks.items() if name in routing.consumers}
-        for name in self.unkeyed.consumers().keys() - routing.consumers.keys():
-            self.unkeyed.forget(name)
-        out = self._connections(routing)
-        lanes: dict[Lane, None] = {}
-        homeless: dict[tuple[str, IdScope], list[InjectedBatch]] = {}
-        for lane in self._sending.lanes():
-            consumer = routing.consumers.get(lane.consumer)
-            if consumer is None:
-                self._sending.remove(lane)
-                continue
-            route = consumer.by_journal().get(lane.route.journal)
-            if route is None:
-                homeless.setdefault((lane.consumer, lane.scope), []).extend(lane.all_batches())
-                self._sending.remove(lane)
-                continue
-            if (route.address, route.tenure) != (lane.route.address, lane.route.tenure):
-                self._sending.recall(lane)
-            lane.route = route
-            lanes[lane] = None
-        for (name, scope), batches in homeless.items():
-            self._rehouse(routing.consumers[name], scope, batches, now, lanes)
-        return out + self._pumped(lanes, now)
-
-    def _left(self, routing: StreamRouting) -> str | None:
-        """Find a removed consumer whose un-ACKed records no remaining consumer was sent. None if there is none.
-
-        A remaining consumer was sent a record only if it had joined before the record was accepted. Logs do not count
-        as remaining consumers. While the stream drains, no consumer counts. The caller must fail in this case: neither
-        a watermark nor an ACK may claim that such records were processed.
-        """
-        staying = [name for name, one in routing.consumers.items() if name in self._came_at and not one.log]
-        alone = (
-            self.accepted if routing.draining else min((self._came_at[name] for name in staying), default=self.accepted)
-        )
-        for lane in self._sending.lanes():
-            if lane.consumer not in routing.consumers and any(one.first < alone for one in lane.all_batches()):
-                return lane.consumer
-        for name in self.unkeyed.consumers().keys() - routing.consumers.keys():
-            number = self.unkeyed.first_number(name)
-            if number is not None and number < alone:
-                return name
-        return None
-
-    def _connections(self, routing: StreamRouting) -> list[InjectorEffect]:
-        wanted = {route.address for consumer in routing.consumers.values() for route in consumer.routes}
-        wanted.discard("")
-        gone, new = self._sending.link_to(wanted)
-        return [*map(Disconnect, gone), *map(Connect, new)]
-
-    def _rehouse(
-        self, consumer: ConsumerRouting, scope: IdScope, batches: list[InjectedBatch], now: int, lanes: dict[Lane, None]
-    ) -> None:
-        """Move un-ACKed records of intervals that were split or merged to the queues of the new intervals."""
-        rows = [
-            (batch.ids[at], batch.keys[at], batch.values[at], batch.timestamps[at])
-            for batch in batches
-            for at in batch.indexes()
-        ]
-        if not rows:
-            return
-        if scope.kind is IdKind.POSITION:
-            rows.sort(key=lambda row: row[0])
-        ids, keys, values, timestamps = (list(column) for column in zip(*rows, strict=True))
-        first = min(batch.first for batch in batches)
-        columns = Columns(values, timestamps, {}, scope, ids)
-        self._distribute(consumer, columns, keys, first, now, lanes)
+        gone, new = self.sending.link_to(routing.addresses())
+        lanes, moved = self._rerouting.reroute(routing, self.accepted)
+        for consumer, columns, keys, first in moved:
+            self._distribute(consumer, columns, keys, first, now, lanes)
+        return [*map(Disconnect, gone), *map(Connect, new), *self._pumped(lanes, now)]
 
     def _on_answer(self, event: DeliveryAnswered, now: int) -> list[InjectorEffect]:
         out: list[InjectorEffect] = []
@@ -492,17 +433,17 @@ class InjectorCore:
 
     def _on_answered(self, token: int, event: DeliveryAnswered, now: int) -> list[InjectorEffect]:
         outcome, indexes, message = event.outcome, event.indexes, event.message
-        flight = self._sending.flight(token)
+        flight = self.sending.flight(token)
         if flight is None or self.failed is not None:
             return []
         lane = flight.batch.lane
         kind = answer_kind(outcome)
         if kind is AnswerKind.ACKED:
-            before = self._sending.records
-            self._sending.acked(flight, indexes)
-            self.acked += before - self._sending.records
+            before = self.sending.records
+            self.sending.acked(flight, indexes)
+            self.acked += before - self.sending.records
         elif kind is AnswerKind.FULL or kind is AnswerKind.REFUSED:
-            self._sending.refused(flight, kind, indexes, now)
+            self.sending.refused(flight, kind, indexes, now)
         elif kind is AnswerKind.SUPERSEDED:
             self.failed = InjectorSupersededError(self.stream, self.process, message or "a worker knows of it")
         else:
@@ -518,8 +459,8 @@ class InjectorCore:
     def _on_tick(self, now: int) -> list[InjectorEffect]:
         """Do everything that is due by ``now``."""
         self._alarm_at = None
-        self._sending.resend_overdue(now)
-        return self._pumped(self._sending.busy_lanes(), now)
+        self.sending.resend_overdue(now)
+        return self._pumped(self.sending.busy_lanes(), now)
 
     def _pumped(self, lanes: Mapping[Lane, None], now: int) -> list[InjectorEffect]:
         """Send what is due in the queues ``lanes``, and set the next alarm."""
@@ -528,10 +469,10 @@ class InjectorCore:
             return []
         out: list[InjectorEffect] = []
         for lane in lanes:
-            alarm = self._sending.pump(lane, now, out)
+            alarm = self.sending.pump(lane, now, out)
             if alarm is not None:
                 self._alarm(alarm)
-        overdue = self._sending.overdue_at()
+        overdue = self.sending.overdue_at()
         if overdue is not None:
             self._alarm(overdue)
         return out

@@ -82,8 +82,12 @@ class RecordEncoder:
 
     def encode(self, values: Sequence[Any], form: specs.ValueFormat.ValueType) -> list[bytes]:
         """Encode values in the stream's format. ValueEncodeError or TooLargeError names a value that does not fit."""
-        encode = self._encode or self._by_format(form)
+        encode = self.value_encoder(form)
         return self.check([encode(value) for value in values])
+
+    def value_encoder(self, form: specs.ValueFormat.ValueType) -> Callable[[Any], bytes]:
+        """The encoder of single values in the stream's format. It does not check their size."""
+        return self._encode or self._by_format(form)
 
     def check(self, encoded: Sequence[bytes]) -> list[bytes]:
         """Return ``encoded`` as a list. ValueEncodeError or TooLargeError if a value is not bytes or too large."""
@@ -138,14 +142,21 @@ class RecordEncoder:
         if values is None:
             decode = self._decode or self._decoder(consumer, form)
             values = [decode(value) for value in encoded]
-        extract = self._own_extractor(consumer)
-        if extract is not None:
-            return [extract(value) for value in values]
-        kinds = set(map(type, values))
+        kinds = {type(values[0])} if self._own_extractor(consumer) and values else set(map(type, values))
         if len(kinds) == 1:
-            extract = self._extractor(consumer, kinds.pop())
+            extract = self.extractor(consumer, kinds.pop())
             return [extract(value) for value in values]
-        return [self._extractor(consumer, type(value))(value) for value in values]
+        return [self.extractor(consumer, type(value))(value) for value in values]
+
+    def extractor(self, consumer: ConsumerRouting, kind: type) -> Callable[[Any], bytes]:
+        """The function from a value of type ``kind`` to its key at ``consumer``. A log has the empty key only.
+
+        Raises:
+            KeyExtractionError: Only the consumer's code, which is not here, knows the key.
+        """
+        if consumer.log:
+            return _empty_key
+        return self._own_extractor(consumer) or self._extractor(consumer, kind)
 
     def keys_locally(self, consumer: ConsumerRouting) -> bool:
         """Whether keys for ``consumer`` can be extracted here: by its fields, or by the topology object's code."""
@@ -201,6 +212,10 @@ class RecordEncoder:
             return mapping_extractor(consumer.fields, self.stream, consumer.computation)
         paths = tuple(_attribute_path(kind, path) for path in consumer.fields)
         return KeyExtractor(fields=paths).bind(kind, self.stream, consumer.computation)
+
+
+def _empty_key(value: Any) -> bytes:
+    return b""
 
 
 def _attribute_path(kind: Any, path: str) -> str:

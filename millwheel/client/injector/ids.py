@@ -22,7 +22,7 @@ not be delivered. Sent again, they count as new records. So a source that can id
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from hashlib import blake2b
@@ -32,7 +32,18 @@ from typing import Final
 from millwheel.model.deliveries import ID_BYTES
 from millwheel.sdk.errors import UsageError
 
-__all__ = ["ID_BYTES", "IdHasher", "IdKind", "IdScope", "UserId", "checked_position", "drawn_scope", "partition_scope"]
+__all__ = [
+    "ID_BYTES",
+    "BatchOf",
+    "IdHasher",
+    "IdKind",
+    "IdScope",
+    "RecordIds",
+    "UserId",
+    "checked_position",
+    "drawn_scope",
+    "partition_scope",
+]
 
 _MAX_POSITION: Final = (1 << 64) - 1
 
@@ -55,6 +66,17 @@ class IdScope:
     kind: IdKind
     name: str = ""
     batch: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class BatchOf:
+    """Batch number ``batch`` of ``query``. The ids of its records are unique within it (see CommitBatch)."""
+
+    query: str
+    batch: int
+
+
+_OPAQUE: Final = IdScope(IdKind.OPAQUE)
 
 
 def partition_scope(stream: str, source: str, partition: str) -> IdScope:
@@ -112,3 +134,64 @@ def _text(id_: UserId) -> bytes:
     if not text:
         raise UsageError("a record's id is empty: give it one that is its own, or none")
     return text
+
+
+class RecordIds:
+    """The ids of one process's records, and the scopes within which they are unique.
+
+    Attributes:
+        numbered: The scope of records that the process numbers itself. None if it may not, or is not open.
+        next: The number of the next such record.
+    """
+
+    def __init__(self, stream: str, process: str, source: str) -> None:
+        self.numbered: IdScope | None = None
+        self.next = 0
+        self._stream = stream
+        self._process = process
+        self._source = source
+        self._hasher = IdHasher(stream, source)
+
+    def open(self, sequencer: int) -> None:
+        """Allow records without ids. They are numbered under a sequencer that no other process has."""
+        self.numbered = drawn_scope(self._stream, self._process, sequencer)
+
+    def partition(self, name: str) -> IdScope:
+        """The scope of positions in a partition of the source."""
+        return partition_scope(self._stream, self._source, name)
+
+    def scope(
+        self,
+        ids: Sequence[UserId] | None,
+        positions: Sequence[int] | None,
+        partition: str,
+        batch: BatchOf | None,
+    ) -> IdScope:
+        """The scope of records with these ids or positions. UsageError if they do not go together.
+
+        Args:
+            ids: The user's ids.
+            positions: The positions in ``partition``.
+            partition: A partition of the source.
+            batch: The batch in which ``ids`` are unique.
+        """
+        if ids is not None and positions is not None:
+            raise UsageError("give ids or positions, not both")
+        if self.numbered is None and ids is None:
+            raise UsageError("an injector that sends on another's behalf needs ids of the records' own")
+        if ids is not None:
+            return _OPAQUE if batch is None else IdScope(IdKind.BATCH, batch.query, batch.batch)
+        if batch is not None:
+            raise UsageError("a batch needs ids of the records' own")
+        if positions is not None:
+            return self.partition(partition)
+        assert self.numbered is not None
+        return self.numbered
+
+    def known(
+        self, ids: Sequence[UserId] | None, positions: Sequence[int] | None, part: slice
+    ) -> Sequence[int] | Sequence[bytes]:
+        """The ids under which the records ``part`` are delivered."""
+        if ids is not None:
+            return self._hasher.hash_all(ids[part])
+        return range(self.next, self.next + part.stop - part.start) if positions is None else positions[part]

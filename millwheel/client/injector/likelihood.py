@@ -74,7 +74,12 @@ def unlikely(timestamp: int, now: int, advice: Mapping[str, str], meant: str, un
 
 
 class TimeCheck:
-    """Refuses times that a program gives to an injector in a wrong unit."""
+    """Refuses times that a program gives to an injector in a wrong unit.
+
+    Attributes:
+        first: The least time that needs no check, in microseconds.
+        last: The greatest time that needs no check. What is plausible at one time stays plausible later.
+    """
 
     def __init__(self, stream: str, clock: Callable[[], int], *, enabled: bool) -> None:
         """
@@ -83,11 +88,10 @@ class TimeCheck:
             clock: Returns the time, in microseconds. It is called only if a time looks unlikely.
             enabled: False: every time is allowed.
         """
+        self.first: int = OLDEST_USUAL_US if enabled else MIN_TIMESTAMP + 1
+        self.last: int = 0 if enabled else MAX_TIMESTAMP - 1
         self._stream = stream
         self._clock = clock
-        self._enabled = enabled
-        self._now = 0
-        """The last reading of the clock. What is plausible at that time stays plausible later."""
 
     def check(self, times: Sequence[int], what: str) -> None:
         """Check times in microseconds. ``what`` names them in the error.
@@ -95,18 +99,18 @@ class TimeCheck:
         Raises:
             UsageError: A time is probably in another unit than microseconds.
         """
-        if not self._enabled or not times:
+        if not times:
             return
         try:
             unlikely_times = [at for at in (min(times), max(times)) if not self._is_likely(at)]
         except TypeError:
             return  # not a number: the core raises the error
         if unlikely_times:
-            why = unlikely(unlikely_times[0], self._now, _IN_UNITS, _MEANT)
+            why = unlikely(unlikely_times[0], self._clock(), _IN_UNITS, _MEANT)
             raise UsageError(f"{what} of stream {self._stream!r}: {why}")
 
     def _is_likely(self, time_us: int) -> bool:
-        if is_likely(time_us, self._now) or not MIN_TIMESTAMP < time_us < MAX_TIMESTAMP:
+        if self.first <= time_us <= self.last or not MIN_TIMESTAMP < time_us < MAX_TIMESTAMP:
             return True
-        self._now = self._clock()
-        return is_likely(time_us, self._now)
+        self.last = max(self.last, self._clock() + _MAX_AHEAD_US)
+        return self.first <= time_us <= self.last

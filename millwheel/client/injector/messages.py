@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from millwheel.client.injector.errors import InjectorError
 from millwheel.client.injector.ids import IdScope
-from millwheel.client.injector.publication import Published
 from millwheel.client.injector.routing import StreamRouting
 from millwheel.client.injector.unkeyed import UnkeyedHead
 from millwheel.model.core_protocol import Tick
@@ -31,6 +31,7 @@ __all__ = [
     "ProcessSuperseded",
     "PublicationStarted",
     "PublishWatermark",
+    "Published",
     "RoutingArrived",
     "SendBatch",
     "SessionFailed",
@@ -244,6 +245,13 @@ class SendBatch:
     watermark: int
     mark: int = 0
     unacked: Sequence[int] = ()
+
+
+class Published(NamedTuple):
+    """A watermark to report, in microseconds. ``idle``: leave this process out of the minimum."""
+
+    watermark: int
+    idle: bool
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from itertools import takewhile
 from typing import Final
 
 from millwheel.client.injector.keying import RecordKeys
-from millwheel.client.injector.messages import within
+from millwheel.client.injector.messages import KeysFound, within
 from millwheel.client.injector.session import InjectorSession
 from millwheel.client.injector.unkeyed import UnkeyedHead
 from millwheel.model.wording import counted
@@ -114,7 +114,7 @@ class KeyRetries:
             column = await self._keying.of_waiting(consumer, within(values, _MAX_BYTES), waiting, routing)
             keys += column.keys
             why, unanswered = column.why, column.unknown
-        self._session.keyed(head, keys, why)
+        self._session.step(KeysFound(head, keys, why))
         if unanswered:
             return _Outcome.UNANSWERED
         return _Outcome.RELEASED if keys else _Outcome.WAITS

@@ -7,9 +7,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from millwheel.model.keys import KeyInterval
-from millwheel.rpc.v1 import control_pb2, topology_pb2
+from millwheel.rpc.v1 import topology_pb2
 
-__all__ = ["ConsumerRouting", "Route", "StreamRouting", "routing_from_wire"]
+__all__ = ["ConsumerRouting", "Route", "StreamRouting"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,37 +103,7 @@ class StreamRouting:
         """Whether no computation reads the stream, only logs."""
         return all(consumer.log for consumer in self.consumers.values())
 
-
-def routing_from_wire(message: control_pb2.WatchRoutingResponse) -> StreamRouting:
-    """Convert a message. ValueError if the intervals of a consumer do not cover every key once."""
-    consumers = (_consumer(route) for route in message.consumers)
-    return StreamRouting(
-        message.revision,
-        {consumer.incarnation: consumer for consumer in consumers},
-        message.draining,
-        message.stream.allowed_skew_us,
-        message.stream.format,
-        message.stream.record_type,
-        tuple(message.schemas),
-    )
-
-
-def _consumer(message: control_pb2.ConsumerRoute) -> ConsumerRouting:
-    routes = [
-        Route(
-            KeyInterval(interval.keys.start, interval.keys.end if interval.keys.HasField("end") else None),
-            interval.journal,
-            interval.owner.address if interval.HasField("owner") else "",
-            (interval.sequencer, interval.owner_revision),
-        )
-        for interval in message.intervals.intervals
-    ]
-    return ConsumerRouting(
-        message.incarnation,
-        routes,
-        topology=message.topology,
-        computation=message.computation,
-        fields=message.key.fields,
-        function=message.key.function,
-        log=message.log,
-    )
+    def addresses(self) -> set[str]:
+        """The addresses of all owners."""
+        found = {route.address for consumer in self.consumers.values() for route in consumer.routes}
+        return found - {""}

@@ -1,4 +1,4 @@
-"""Settings of an injector, and the identity of a batch (section 5.2)."""
+"""Settings of an injector (section 5.2)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from millwheel.client.injector.likelihood import any_timestamp_default
 from millwheel.client.injector.messages import Limits
 from millwheel.client.injector.stalls import Explain
 
-__all__ = ["BatchOf", "InjectorSettings"]
+__all__ = ["InjectorSettings"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,11 +40,3 @@ class InjectorSettings:
     explain: Explain | None = None
     """Returns why a computation does not ACK. By default the owner of its interval says why."""
     limits: Limits = field(default_factory=Limits)
-
-
-@dataclass(frozen=True, slots=True)
-class BatchOf:
-    """Batch number ``batch`` of ``query``. The ids of its records are unique within it (see CommitBatch)."""
-
-    query: str
-    batch: int

@@ -12,10 +12,12 @@ import grpc
 from millwheel.client.injector.errors import InjectorError
 from millwheel.client.injector.routing import ConsumerRouting, Route
 from millwheel.client.injector.session import InjectorSession
+from millwheel.client.injector.unacked import oldest_route, unacked_by_consumer, unacked_records
 from millwheel.model.wording import counted
 from millwheel.rpc.channel import open_channel
 from millwheel.rpc.errors import from_rpc_error
 from millwheel.rpc.failures import RequestError
+from millwheel.rpc.hook_failures import blocks
 from millwheel.rpc.v1 import inspection_pb2 as inspection
 from millwheel.rpc.v1.inspection_pb2_grpc import InspectionServiceStub
 
@@ -95,7 +97,7 @@ class StallMonitor:
                 self.text = await self.explain()
             except Exception as error:
                 # A less detailed text is better than the end of this task.
-                records = counted(core.unacked_records(), "record")
+                records = counted(unacked_records(core), "record")
                 self.text = f"without ACK: {records} ({type(error).__name__}: {error})"
             if self.text != logged:
                 logged = self.text
@@ -106,7 +108,7 @@ class StallMonitor:
         """Which computations have un-ACKed records, and why. Empty if none has."""
         core = self._session.core
         waiting = core.unkeyed.consumers()
-        counts = sorted(core.unacked_by_consumer().items(), key=lambda item: -item[1])
+        counts = sorted(unacked_by_consumer(core).items(), key=lambda item: -item[1])
         parts = []
         for incarnation, count in counts[:_MAX_CONSUMERS]:
             _, why = waiting.get(incarnation, (0, ""))
@@ -131,22 +133,28 @@ class StallMonitor:
     async def _why(self, incarnation: str) -> str:
         consumer = self._consumer(incarnation)
         if consumer is None or consumer.log:
-            return self._session.unreachable()
+            return self._session.control.unreachable()
         try:
             async with asyncio.timeout(_ASK_SECONDS):
-                raised = await self._session.hook_failures(consumer.topology, consumer.computation)
+                raised = await self._hook_failures(consumer)
                 if raised:
                     return "; ".join(raised)
                 why = "" if self._explain is None else await self._explain(incarnation)
                 return why or await self._ask_owner(incarnation)
         except TimeoutError:
-            return self._session.unreachable() or f"the server does not say why within {_ASK_SECONDS:g} s"
+            return self._session.control.unreachable() or f"the server does not say why within {_ASK_SECONDS:g} s"
         except (RequestError, InjectorError) as error:
-            return self._session.unreachable() or f"the server does not say why: {error}"
+            return self._session.control.unreachable() or f"the server does not say why: {error}"
+
+    async def _hook_failures(self, consumer: ConsumerRouting) -> list[str]:
+        """Failures of a consumer's hooks that keep delivered records from being ACKed, as sentences."""
+        control, stream = self._session.control, self._session.core.stream
+        found = await control.hook_failures(consumer.topology, consumer.computation, stream)
+        return [one.text for one in found if blocks(one.failures, one.stopped)]
 
     async def _ask_owner(self, incarnation: str) -> str:
         """The state of the oldest record's interval, as reported by its owner."""
-        route = self._session.core.oldest_route(incarnation)
+        route = oldest_route(self._session.core, incarnation)
         if route is None:
             return ""
         if not route.address:

@@ -150,9 +150,9 @@ class UnkeyedRecords:
         queues = [queue for (name, _), queue in self._queues.items() if name == consumer]
         return WaitingSummary(min(record.timestamp for queue in queues for record in queue.records), len(queues))
 
-    def oldest_number(self, otherwise: int) -> int:
-        """The least number of a waiting record. ``otherwise`` if no record waits."""
-        return min((queue.records[0].number for queue in self._queues.values()), default=otherwise)
+    def oldest_number(self) -> int:
+        """The least number of a waiting record. At least one must wait."""
+        return min(queue.records[0].number for queue in self._queues.values())
 
     def oldest_position(self, scope: IdScope, otherwise: int) -> int:
         """The least waiting position of ``scope``. ``otherwise`` if none waits."""

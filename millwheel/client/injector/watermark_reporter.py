@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from typing import Final
 
-from millwheel.client.injector.publication import Published
+from millwheel.client.injector.messages import Published
 from millwheel.client.shards import ShardedWatermarks, ShardPlaces
 from millwheel.model.backoff import Backoff
 from millwheel.model.time import MIN_TIMESTAMP

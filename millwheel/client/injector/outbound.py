@@ -1,40 +1,192 @@
-"""The un-ACKed records of an injector: fill batches, send them, and process answers (section 6.1.1). Pure."""
+"""The un-ACKed records of an injector: queues, batches and delivery attempts (section 6.1.1). Pure.
+
+A ``Lane`` is an outbound queue: the un-ACKed batches for one interval of one consumer, with ids of one scope.
+A ``Flight`` is one delivery attempt of a batch. Un-ACKed records are sent again with the same ids and bytes, so a
+batch may have several attempts in flight. An ACK counts for the record, whichever attempt it answers.
+
+:mod:`millwheel.client.injector.resending` decides what is sent again.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
-from typing import Any
+from collections.abc import Collection, Iterator, Sequence
+from typing import Any, Final
 
-from millwheel.client.injector.ids import IdScope
-from millwheel.client.injector.lanes import Flight, InjectedBatch, Lane
+from millwheel.client.injector.ids import IdKind, IdScope
 from millwheel.client.injector.messages import InjectorEffect, Limits, SendBatch
-from millwheel.client.injector.publication import Publication
 from millwheel.client.injector.routing import Route
-from millwheel.model.backoff import Backoff
-from millwheel.model.outbound import AnswerKind, UnackedBatches
+from millwheel.model.outbound import AnswerKind, OutboundBatch, OutboundSending, UnackedBatches
+from millwheel.model.time import MIN_TIMESTAMP
 from millwheel.model.watermarks import MinTracker
 
-__all__ = ["OutboundBatches"]
+__all__ = ["Flight", "InjectedBatch", "Lane", "LaneSender"]
+
+_MAX_HOLES: Final = 64
+"""The most un-ACKed positions that an ACK mark may pass. They are listed in every message."""
 
 
-class OutboundBatches:
-    """All outbound queues (``Lane``) and delivery attempts (``Flight``).
+class InjectedBatch(OutboundBatch):
+    """Records of one outbound queue.
+
+    ``unsent``: the indexes of un-ACKed records that have to be sent, perhaps again; None means all. ``first``: a lower
+    bound on the numbers of the batch's records in the order of acceptance.
+    """
+
+    __slots__ = ("first", "flights", "ids", "lane", "resume_at", "tries", "unsent")
+
+    def __init__(self, lane: Lane, first: int) -> None:
+        super().__init__()
+        self.lane = lane
+        self.first = first
+        self.ids: list[Any] = []
+        self.unsent: set[int] | None = None
+        self.flights: list[Flight] = []
+        self.tries = 0
+        self.resume_at = 0
+
+    def extend(
+        self, keys: Sequence[bytes], values: Sequence[bytes], timestamps: Sequence[int], ids: Sequence[Any], size: int
+    ) -> None:
+        """Append records whose values have ``size`` bytes in total. Allowed only before the batch is sealed."""
+        oldest = min(timestamps)
+        self.held = min(self.held, oldest) if self.keys else oldest
+        self.keys += keys
+        self.values += values
+        self.timestamps += timestamps
+        self.ids += ids
+        self.bytes += size
+
+    def require(self, indexes: set[int]) -> None:
+        """Mark these records as unsent, except those that are ACKed."""
+        if self.waiting is not None:
+            indexes = indexes & self.waiting
+        self.unsent = None if self.unsent is None or len(indexes) == len(self.keys) else self.unsent | indexes
+
+    def take_unsent(self) -> list[int] | None:
+        """Return the indexes of the unsent records, and mark all records as sent. None means the complete batch."""
+        unsent, self.unsent = self.unsent, set()
+        if unsent is None:
+            return None if self.waiting is None else sorted(self.waiting)
+        return sorted(unsent if self.waiting is None else unsent & self.waiting)
+
+
+class Flight(OutboundSending):
+    """One delivery attempt of a batch. ``indexes``: the records that it sends, within the batch; None means all."""
+
+    __slots__ = ("address", "batch", "indexes", "sent_at", "token")
+
+    def __init__(self, token: int, batch: InjectedBatch, address: str, indexes: list[int] | None, sent_at: int) -> None:
+        super().__init__(len(batch.keys) if indexes is None else len(indexes))
+        self.token = token
+        self.batch = batch
+        self.address = address
+        self.indexes = indexes
+        self.sent_at = sent_at
+
+    def resolve(self, answered: Collection[int]) -> Collection[int]:
+        """Convert indexes within the attempt to indexes within the batch."""
+        sent = self.indexes
+        return answered if sent is None else [sent[index] for index in answered]
+
+    def open(self) -> set[int]:
+        """The records without an answer, as indexes within the batch."""
+        return set(self.resolve(self.unanswered()))
+
+
+class Lane:
+    """The un-ACKed batches of one consumer, interval and scope: an outbound queue.
+
+    Invariant: positions rise through ``batches`` and then ``filling``.
+    Invariant: ``queue`` contains exactly the batches that have something to send.
+    Invariant: ``flying`` is the number of attempts in flight.
+    """
+
+    __slots__ = (
+        "batches",
+        "cap",
+        "consumer",
+        "extra_at",
+        "failures",
+        "filling",
+        "flying",
+        "opened_at",
+        "queue",
+        "resume_at",
+        "route",
+        "scope",
+    )
+
+    def __init__(self, consumer: str, scope: IdScope, route: Route, cap: int) -> None:
+        self.consumer = consumer
+        self.scope = scope
+        self.route = route
+        self.batches: dict[InjectedBatch, None] = {}
+        self.filling: InjectedBatch | None = None
+        self.queue: dict[InjectedBatch, None] = {}
+        self.flying = 0
+        self.opened_at = 0
+        self.cap = cap
+        """The most attempts in flight. A refusal halves it. ACKs raise it."""
+        self.failures = 0
+        self.resume_at = 0
+        """No batch is sent for the first time before this time, in microseconds."""
+        self.extra_at = 0
+        """When one attempt more than ``cap`` may start, in microseconds; 0 if unset.
+
+        Without it, unanswered attempts would block the queue."""
+
+    @property
+    def empty(self) -> bool:
+        """Whether every record is ACKed."""
+        return not self.batches and self.filling is None
+
+    def all_batches(self) -> Iterator[InjectedBatch]:
+        """The sealed batches and then the one that is being filled: positions rise."""
+        yield from self.batches
+        if self.filling is not None:
+            yield self.filling
+
+    def first_position(self) -> int:
+        """The least un-ACKed position. The scope must have positions, and the queue must not be empty."""
+        batch = next(self.all_batches())
+        position: int = batch.ids[batch.indexes()[0]]
+        return position
+
+    def mark(self) -> tuple[int, list[int]]:
+        """The ACK mark of this interval and the positions below it that are un-ACKed.
+
+        Every other position below the mark that goes to this interval is ACKed. The mark passes batches that are
+        mostly ACKed, and lists the rest of them. Otherwise one blocked record would make receivers keep the ids of
+        all records after it.
+        """
+        if self.scope.kind is not IdKind.POSITION:
+            return 0, []
+        listed: list[int] = []
+        for batch in self.all_batches():
+            waiting = batch.waiting
+            if waiting is None or len(listed) + len(waiting) > _MAX_HOLES:
+                return batch.ids[batch.indexes()[0]], listed
+            listed += [batch.ids[index] for index in sorted(waiting)]
+        return (listed[-1] + 1 if listed else 0), listed
+
+
+class LaneSender:
+    """All outbound queues (``Lane``) and delivery attempts (``Flight``): it fills batches, sends them and takes ACKs.
 
     Invariant: ``_unacked`` and ``_numbers`` have one entry for each sealed batch that is not completely ACKed.
     Invariant: ``_busy`` contains every queue that has a batch to send or a batch that is being filled.
     Invariant: an attempt is in ``_flights``, in its batch's list and in its address's list, or in none of them.
     """
 
-    def __init__(self, limits: Limits, publication: Publication, chance: Callable[[], float]) -> None:
+    def __init__(self, limits: Limits) -> None:
+        self.watermark: int = MIN_TIMESTAMP
+        """The published watermark, in microseconds. Each delivery carries it."""
         self._unacked = UnackedBatches[InjectedBatch]()
         """The sealed batches."""
         self._filled_records = 0
         self._filled_bytes = 0
         """The content of the batches that are being filled."""
         self._limits = limits
-        self._publication = publication
-        self._backoff = Backoff(limits.retry_first, limits.retry_last)
-        self._chance = chance
         self._lanes: dict[tuple[str, IdScope, str], Lane] = {}
         self._busy: dict[Lane, None] = {}
         self._filling: dict[Lane, None] = {}
@@ -63,10 +215,6 @@ class OutboundBatches:
     def oldest_number(self) -> int:
         """A lower bound on the numbers of un-ACKed records. MAX_TIMESTAMP if every record is ACKed."""
         return min([self._numbers.min(), *(lane.filling.first for lane in self._filling if lane.filling)])
-
-    def oldest_position(self, scope: IdScope, otherwise: int) -> int:
-        """The least position of ``scope`` that some consumer has not ACKed. ``otherwise`` if there is none."""
-        return min((lane.first_position() for lane in self._lanes.values() if lane.scope == scope), default=otherwise)
 
     def lanes(self) -> list[Lane]:
         """A copy of the list of all queues."""
@@ -146,48 +294,6 @@ class OutboundBatches:
         self._numbers.add(batch.first)
 
     # Sending.
-
-    def link_to(self, wanted: set[str]) -> tuple[list[str], list[str]]:
-        """Set the addresses to connect to. Returns the removed addresses and the added ones."""
-        gone = [address for address in self._links if address not in wanted]
-        new = sorted(wanted.difference(self._links))
-        for address in gone:
-            self.disconnected(address)
-            del self._links[address]
-        self._links.update(dict.fromkeys(new))
-        return gone, new
-
-    def connected(self, address: str) -> dict[Lane, None]:
-        """Mark ``address`` as connected. Returns the queues that have something to send to it."""
-        if address not in self._links:
-            return {}
-        if self._links[address] is None:
-            self._links[address] = {}
-        return {lane: None for lane in self._busy if lane.route.address == address}
-
-    def disconnected(self, address: str) -> None:
-        """Mark ``address`` as not connected. Batches in flight to it have to be sent again."""
-        tokens = self._links.get(address)
-        if tokens is None:
-            return
-        for token in list(tokens):
-            self._bring_back(self._flights[token])
-        self._links[address] = None
-
-    def recall(self, lane: Lane) -> None:
-        """Send all batches in flight again at once, because the interval has another owner."""
-        for batch in lane.batches:
-            for flight in list(batch.flights):
-                self._bring_back(flight)
-            batch.resume_at = 0
-        lane.resume_at = lane.failures = lane.extra_at = 0
-        lane.cap = self._limits.max_flights
-
-    def _bring_back(self, flight: Flight) -> None:
-        """End an attempt, and send its unanswered records again at once."""
-        self._end(flight)
-        flight.batch.resume_at = 0
-        self._require(flight.batch, flight.open())
 
     def _require(self, batch: InjectedBatch, indexes: set[int]) -> None:
         """Queue records of a batch to be sent again."""
@@ -278,7 +384,7 @@ class OutboundBatches:
         out.append(
             SendBatch(
                 flight.address, token, lane.consumer, lane.route.journal, lane.scope, keys, values, timestamps, ids,
-                self._publication.value, mark, unacked,
+                self.watermark, mark, unacked,
             )
         )  # fmt: skip
 
@@ -287,22 +393,6 @@ class OutboundBatches:
         for flight in self._flights.values():
             return flight.sent_at + self._limits.resend_after
         return None
-
-    def resend_overdue(self, now: int) -> None:
-        """Send batches without an answer again. An answer to the first copy still counts."""
-        due = now - self._limits.resend_after
-        overdue = []
-        for flight in self._flights.values():
-            if flight.sent_at > due:
-                break
-            overdue.append(flight)
-        for flight in overdue:
-            # The attempt moves to the end, so that ``_flights`` stays ordered by ``sent_at``.
-            self._flights[flight.token] = self._flights.pop(flight.token)
-            flight.sent_at = now
-            if len(flight.batch.flights) > 1:
-                self._end(flight)
-            self._require(flight.batch, flight.open())
 
     # Answers.
 
@@ -327,40 +417,6 @@ class OutboundBatches:
         if batch.unsent is not None and not batch.unsent:
             batch.lane.queue.pop(batch, None)
 
-    def refused(self, flight: Flight, kind: AnswerKind, refused: Sequence[int], now: int) -> None:
-        """A receiver did not accept some records of an attempt. The records are sent again after a back-off.
-
-        A record that is also in another attempt of the same batch is left out: the receiver is processing that copy.
-
-        Args:
-            flight: The attempt.
-            kind: Why. If the receiver had no room, fewer batches are then kept in flight.
-            refused: The refused records, as indexes within the attempt. Without any: the complete attempt.
-            now: The time, in microseconds.
-        """
-        batch, lane = flight.batch, flight.batch.lane
-        indexes = set(flight.resolve(flight.answered(kind, refused)))
-        if flight.over:
-            self._end(flight)
-        for other in batch.flights:
-            if other is not flight:
-                indexes = indexes - other.open()
-        if batch.waiting is not None:
-            indexes = indexes & batch.waiting
-        if not indexes:
-            return
-        if batch.tries == 1:
-            lane.failures += 1
-            lane.resume_at = now + self._delay(lane.failures)
-            if kind is AnswerKind.FULL:
-                lane.cap = max(1, lane.flying // 2)
-        batch.resume_at = now + self._delay(batch.tries)
-        self._require(batch, indexes)
-
-    def _delay(self, failures: int) -> int:
-        """Microseconds to wait after ``failures`` failed attempts."""
-        return int(self._backoff.delay(failures, self._chance()))
-
     def _end(self, flight: Flight) -> None:
         """Remove an attempt. Idempotent."""
         if self._flights.pop(flight.token, None) is None:
@@ -382,15 +438,6 @@ class OutboundBatches:
         self._numbers.remove(batch.first)
         if lane.empty:
             self._drop(lane)
-
-    def remove(self, lane: Lane) -> None:
-        """Remove a queue. Its records go to other queues or are discarded."""
-        if lane.filling is not None:
-            self._seal(lane)
-        batches = list(lane.batches)
-        for batch in batches:
-            self._forget(batch)
-        self._drop(lane)
 
     def _drop(self, lane: Lane) -> None:
         self._lanes.pop((lane.consumer, lane.scope, lane.route.journal), None)

@@ -1,0 +1,272 @@
+"""The way of records that need a wait, a request or an error before they are accepted (section 5.2).
+
+All records of :meth:`Injector.send_many` take it, and those of :meth:`Injector.send` that cannot be accepted at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Final
+
+from millwheel.client.injector.asking import RecordAsker
+from millwheel.client.injector.checking import DeclaredTypes
+from millwheel.client.injector.encoding import GivenKeys, RecordEncoder
+from millwheel.client.injector.ids import BatchOf, IdScope, RecordIds, UserId
+from millwheel.client.injector.keying import KeyColumn, RecordKeys, first_refused
+from millwheel.client.injector.messages import Columns, within
+from millwheel.client.injector.retries import KeyRetries
+from millwheel.client.injector.session import InjectorSession
+from millwheel.client.injector.settings import InjectorSettings
+from millwheel.sdk.topology import Topology
+
+__all__ = ["CHUNK_BYTES", "CHUNK_RECORDS", "RecordAdmission", "SendTurns"]
+
+CHUNK_RECORDS: Final = 1_000
+"""The most records that are passed to the core at a time."""
+CHUNK_BYTES: Final = 1 << 20
+"""The most bytes of values that are passed to the core at a time. A larger record is passed alone."""
+
+
+@dataclass(frozen=True, slots=True)
+class _SendCall:
+    """A call to send records. ``scope``: in which their ids are unique. ``looks``: how many looks had begun."""
+
+    values: Sequence[Any]
+    timestamps: Sequence[int]
+    ids: Sequence[UserId] | None
+    positions: Sequence[int] | None
+    scope: IdScope
+    keys: GivenKeys | None
+    encoded: bool
+    looks: int
+
+
+class SendTurns:
+    """A lock that calls get in the order in which they request it. Use it with ``async with``.
+
+    A call may send without the lock only if ``calls`` is 0. ``asyncio.Lock.locked()`` is not enough for this check. It
+    is False between two holders, so the call could overtake calls that wait.
+    """
+
+    def __init__(self) -> None:
+        self._lock = asyncio.Lock()
+        self.calls = 0
+        """How many calls hold the lock or wait for it."""
+
+    async def __aenter__(self) -> None:
+        self.calls += 1
+        try:
+            await self._lock.acquire()
+        except BaseException:
+            self.calls -= 1
+            raise
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.calls -= 1
+        self._lock.release()
+
+
+class RecordAdmission:
+    """Waits for room, checks records, finds their keys, and passes them to the core in the order of the calls.
+
+    Attributes:
+        encoder: Encodes the records.
+        types: The declared types that records must have.
+        keying: Finds the keys of records at the consumers.
+        ids: The ids of the records.
+        turns: Held during a request to a worker or a master about records, so that later records do not overtake them.
+    """
+
+    def __init__(
+        self,
+        session: InjectorSession,
+        ids: RecordIds,
+        topology: Topology | None,
+        settings: InjectorSettings,
+        named: Callable[[str], str],
+        drain: Callable[[], None],
+    ) -> None:
+        """Create an object.
+
+        Args:
+            session: The session.
+            ids: The ids of the records.
+            topology: A topology that reads the stream.
+            settings: The injector's settings.
+            named: Returns a consumer's name for users.
+            drain: Passes earlier records to the core.
+
+        Raises:
+            UsageError: ``topology`` does not read the stream.
+        """
+        stream = session.core.stream
+        self.encoder = RecordEncoder(stream, topology, verify=settings.check_types)
+        self.types = DeclaredTypes(stream, enabled=settings.check_types)
+        self._asker = RecordAsker(stream, session.core.process)
+        self.keying = RecordKeys(self.encoder, self._asker.ask, check=settings.check_at_worker)
+        self.ids = ids
+        self.turns = SendTurns()
+        self._session = session
+        self._retries = KeyRetries(session, self.keying, named)
+        self._drain = drain
+        self._strict = settings.strict_keys
+
+    async def send(
+        self,
+        values: Sequence[Any],
+        timestamps: Sequence[int],
+        ids: Sequence[UserId] | None = None,
+        positions: Sequence[int] | None = None,
+        partition: str = "",
+        batch: BatchOf | None = None,
+        keys: GivenKeys | None = None,
+        *,
+        encoded: bool = False,
+    ) -> None:
+        """Send records, given as columns of equal length. See :meth:`Injector.send_many`."""
+        scope = self.ids.scope(ids, positions, partition, batch)
+        looks = self._session.follower.looks.begun
+        call = _SendCall(values, timestamps, ids, positions, scope, keys, encoded, looks)
+        self._drain()
+        start = 0
+        if not self.turns.calls and self.keying.local(self._session.routing):
+            start = await self._send_chunks(call, start, in_turn=False)
+        if start < len(values):
+            async with self.turns:
+                self._session.check()
+                await self._send_chunks(call, start, in_turn=True)
+
+    async def stop(self) -> None:
+        """Stop to request the keys of waiting records."""
+        await self._retries.close()
+
+    async def close(self) -> None:
+        """Close the connections to workers."""
+        await self._asker.close()
+
+    async def _send_chunks(self, call: _SendCall, start: int, *, in_turn: bool) -> int:
+        """Pass records from ``start`` on to the core. Returns the index after the last accepted one.
+
+        Invariant: a call without the turn waits only for room. So it returns before the first record that needs a
+        request. No ``await`` may follow before the caller queues for its turn. Otherwise a later call could overtake.
+        """
+        count = len(call.values)
+        while start < count:
+            end = await self._room_for(call, start, min(start + CHUNK_RECORDS, count))
+            if not in_turn and not self.keying.local(self._session.routing):
+                break
+            accepted = await self._accept(call, start, end, in_turn=in_turn)
+            if accepted == start and not in_turn:
+                break
+            start = accepted
+            if start < count:
+                await asyncio.sleep(0)
+        return start
+
+    async def _room_for(self, call: _SendCall, start: int, end: int) -> int:
+        """Wait until some of these records may be accepted. Returns the index after the last of them."""
+        while True:
+            await self._wait_for_room(max(call.timestamps[start:end]))
+            room = self._session.core.room()
+            if end - start <= room:
+                return end
+            end = start + max(1, room)
+
+    async def _wait_for_room(self, newest: int) -> None:
+        """Wait until a record of timestamp ``newest`` may be accepted: not idle, has room, not throttled."""
+        session, core = self._session, self._session.core
+        # During a wait for room, another task may have declared the process idle. So all conditions are checked again.
+        while session.asleep or not core.room() or core.throttled(newest):
+            if session.asleep:
+                await session.membership.wake()
+                continue
+            await session.until(lambda: core.room() > 0 and not core.throttled(newest), newest=newest)
+
+    async def _accept(self, call: _SendCall, start: int, end: int, *, in_turn: bool) -> int:
+        """Pass records to the core, fewer if they are large. Returns the index after the last one that was passed.
+
+        Passes none if one has a wrong type and the caller lacks the turn, or if the first one must be checked again.
+        """
+        # Records that other tasks buffered while this one waited come first.
+        self._drain()
+        data = self._encoded(call, start, end)
+        refused = self.types.first_refused(data, self._session.routing)
+        if refused is not None and not in_turn:
+            return start
+        if refused is not None and refused[0] == 0:
+            await self._check_again(call, start)
+            return start
+        data = data if refused is None else data[: refused[0]]
+        end = start + len(data)
+        found: dict[str, KeyColumn] = {}
+        while missing := self._session.routing.consumers.keys() - found.keys():
+            for name in missing:
+                found[name] = await self._key_column(name, call, start, data)
+            if not self.keying.local(self._session.routing):
+                # The requests to workers took time, so the state may have changed meanwhile.
+                end = await self._room_for(call, start, end)
+                data = data[: end - start]
+        self._drain()
+        columns = self._admit(call, start, data, found)
+        self._session.step(columns)
+        if call.ids is None and call.positions is None:
+            self.ids.next += len(columns.values)
+        self._retries.start()
+        return start + len(columns.values)
+
+    async def _check_again(self, call: _SendCall, start: int) -> None:
+        """Raise if a record is also wrong by a master's current routing. Its topology may have just been updated."""
+        await self._session.follower.looks.after(call.looks)
+        self._session.check()
+        refused = self.types.first_refused(self._encoded(call, start, start + 1), self._session.routing)
+        if refused is not None:
+            raise refused[1]
+
+    def _encoded(self, call: _SendCall, start: int, end: int) -> list[bytes]:
+        values = call.values[start:end]
+        form = self._session.routing.format
+        data = self.encoder.check(values) if call.encoded else self.encoder.encode(values, form)
+        return within(data, CHUNK_BYTES)
+
+    async def _key_column(self, name: str, call: _SendCall, start: int, data: Sequence[bytes]) -> KeyColumn:
+        """One consumer's keys and problems for the records from ``start`` on. ``data``: their encoded values."""
+        part = slice(start, start + len(data))
+        routing = self._session.routing
+        consumer = routing.consumers.get(name)
+        if consumer is None:
+            return KeyColumn([], unknown=True)  # the consumer left during the requests
+        plain = None if call.encoded else call.values[part]
+        return await self.keying.column(consumer, plain, data, _cut(call.keys, part), routing)
+
+    def _admit(self, call: _SendCall, start: int, data: Sequence[bytes], found: Mapping[str, KeyColumn]) -> Columns:
+        """The records before the first one that no consumer takes. If there are none, that record's error is raised."""
+        core, routing = self._session.core, self._session.routing
+        present = {name: column for name, column in found.items() if name in routing.consumers}
+        for column in present.values():
+            column.cut(len(data))
+        voters = [
+            column
+            for name, column in present.items()
+            if (routing.log_only or not routing.consumers[name].log) and not core.unkeyed.blocked(name, call.scope)
+        ]
+        refused = first_refused(voters, strict=self._strict)
+        if refused is not None and refused[0] == 0:
+            raise refused[1]
+        count = len(data) if refused is None else refused[0]
+        for column in present.values():
+            column.cut(count)
+        known = self.ids.known(call.ids, call.positions, slice(start, start + count))
+        keys = {name: column.keys for name, column in present.items()}
+        why = {name: column.why for name, column in present.items() if len(column.keys) < count}
+        return Columns(data[:count], call.timestamps[start : start + count], keys, call.scope, known, why)
+
+
+def _cut(keys: GivenKeys | None, part: slice) -> GivenKeys | None:
+    if keys is None or not isinstance(keys, Mapping):
+        return None if keys is None else keys[part]
+    return {name: column[part] for name, column in keys.items()}

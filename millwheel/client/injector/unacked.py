@@ -1,0 +1,52 @@
+"""Questions about an injector's un-ACKed records, for users, operators and the authority (sections 5.2, 7.2). Pure."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from millwheel.client.injector.core import InjectorCore
+from millwheel.client.injector.ids import IdScope
+from millwheel.client.injector.routing import Route
+from millwheel.model.sketch import TimestampSketch
+from millwheel.rpc.watermarks import PendingWork
+
+__all__ = ["oldest_route", "pending_work", "unacked_by_consumer", "unacked_records"]
+
+
+def unacked_records(core: InjectorCore) -> int:
+    """Records that at least one consumer has not ACKed, each counted once."""
+    found: dict[IdScope, set[Any]] = {}
+    for lane in core.sending.lanes():
+        ids = found.setdefault(lane.scope, set())
+        for batch in lane.all_batches():
+            ids.update(batch.ids[at] for at in batch.indexes())
+    for scope, waiting in core.unkeyed.ids():
+        found.setdefault(scope, set()).update(waiting)
+    return sum(map(len, found.values()))
+
+
+def unacked_by_consumer(core: InjectorCore) -> dict[str, int]:
+    """The number of un-ACKed records of each consumer. A consumer without any is left out."""
+    found = {name: count for name, (count, _) in core.unkeyed.consumers().items()}
+    for lane in core.sending.lanes():
+        count = sum(batch.count() for batch in lane.all_batches())
+        if count:
+            found[lane.consumer] = found.get(lane.consumer, 0) + count
+    return found
+
+
+def oldest_route(core: InjectorCore, consumer: str) -> Route | None:
+    """The interval of ``consumer`` that the oldest outbound record goes to. None if no record is outbound."""
+    lanes = [lane for lane in core.sending.lanes() if lane.consumer == consumer and not lane.empty]
+    oldest = min(lanes, key=lambda lane: next(lane.all_batches()).first, default=None)
+    return None if oldest is None else oldest.route
+
+
+def pending_work(core: InjectorCore) -> PendingWork:
+    """The timestamps of un-ACKed records, one for each consumer, and the newest accepted timestamp (7.2)."""
+    sketch = TimestampSketch()
+    for lane in core.sending.lanes():
+        for batch in lane.all_batches():
+            sketch.add((batch.timestamps[index], 1) for index in batch.indexes())
+    sketch.add((timestamp, 1) for timestamp in core.unkeyed.timestamps())
+    return PendingWork(sketch, core.newest)
