@@ -5,9 +5,9 @@ from __future__ import annotations
 from millwheel.client.injector.core import InjectorCore
 from millwheel.client.injector.lanes import InjectedBatch, Lane
 from millwheel.client.injector.sending import OutboundBatches
-from millwheel.client.log_link import LogLink
 from millwheel.client.report_stream import ReportStream
 from millwheel.client.subscription import Subscription
+from millwheel.client.subscription.log_call import LogCall
 from millwheel.model.outbound import OutboundBatch, OutboundSending
 from millwheel.rpc.delivery_connection import DeliveryConnection
 from simulation.mutations.base import rewriting
@@ -210,8 +210,8 @@ rewriting(
     "silent-owners-kept",
     "G8",
     "a subscriber leaves an owner that is silent and has a successor",
-    LogLink._watch,
-    "await self._moved() and ",
+    LogCall._watch,
+    "await self._moved(self._address) and ",
     "False and ",
     seeds=0,
     test="tests/log/test_log_service.py::test_g8_a_subscriber_leaves_an_owner_that_is_paused_once_another_has_the_log_7_1",
