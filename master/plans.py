@@ -34,6 +34,7 @@ from millwheel.model.catalog import (
 from millwheel.model.interval_table import initial_intervals, interval_to_proto
 from millwheel.model.keys import ALL_KEYS, KeyInterval
 from millwheel.model.time import Timestamp
+from millwheel.model.wording import state_name
 from millwheel.rpc.failures import FailureCode, RequestError
 from millwheel.rpc.v1 import catalog_pb2 as catalog
 from millwheel.rpc.v1 import control_pb2 as control
@@ -43,10 +44,6 @@ __all__ = ["Planner", "refuse_unknown_stream", "refuse_unknown_topology"]
 
 _MAX_CANCELLATIONS: Final = 8
 """How many requests to cancel a topology of one name are remembered."""
-
-
-def _state_name(record: catalog.TopologyRecord) -> str:
-    return catalog.TopologyState.Name(record.state).removeprefix("TOPOLOGY_STATE_").lower()
 
 
 def _refuse_problems(name: str, problems: Sequence[Problem]) -> None:
@@ -203,7 +200,7 @@ class Planner:
         if record.state not in (catalog.TOPOLOGY_STATE_RUNNING, catalog.TOPOLOGY_STATE_PAUSED):
             raise RequestError(
                 FailureCode.FAILED_PRECONDITION,
-                f"topology {name!r} is {_state_name(record)}, and only one that runs or is paused can be updated",
+                f"topology {name!r} is {state_name(record.state)}, and only one that runs or is paused can be updated",
                 "submit it instead, once the name is free (`millwheel topology cancel`)",
                 reason="NOT_RUNNING",
             )
@@ -230,7 +227,7 @@ class Planner:
             )
         if known.state not in LIVE_STATES:
             return False
-        state = _state_name(known)
+        state = state_name(known.state)
         what = "with the same spec and code" if request.spec == known.spec else "with another spec or other code"
         remedy = f"use another name, or give up its state by `millwheel topology cancel {name}` first"
         if known.state in ACTIVE_STATES:
@@ -320,7 +317,7 @@ class Planner:
         if record.state in (catalog.TOPOLOGY_STATE_DRAINING, catalog.TOPOLOGY_STATE_DRAINED):
             return ChangePlan(answer=lambda: self._known.topologies[request.name])
         if record.state != catalog.TOPOLOGY_STATE_RUNNING:
-            state = _state_name(record)
+            state = state_name(record.state)
             remedy = f"resume it first: `millwheel topology resume {request.name}`"
             raise RequestError(
                 FailureCode.FAILED_PRECONDITION,
@@ -356,7 +353,7 @@ class Planner:
             needed = catalog.TopologyState.Name(before).removeprefix("TOPOLOGY_STATE_").lower()
             raise RequestError(
                 FailureCode.FAILED_PRECONDITION,
-                f"topology {name!r} is {_state_name(record)}, and only a {needed} one can be {done}",
+                f"topology {name!r} is {state_name(record.state)}, and only a {needed} one can be {done}",
                 f"`millwheel topology describe {name}` shows what it is doing",
                 reason="NOT_RUNNING" if before == catalog.TOPOLOGY_STATE_RUNNING else "NOT_PAUSED",
             )

@@ -33,6 +33,7 @@ from millwheel.model.catalog import ACTIVE_STATES, Catalog
 from millwheel.model.interval_table import interval_from_proto, interval_to_proto
 from millwheel.model.keys import KeyInterval
 from millwheel.model.limits import MAX_KEY_BYTES
+from millwheel.model.wording import state_name
 from millwheel.rpc.failures import FailureCode, RequestError
 from millwheel.rpc.v1 import catalog_pb2 as catalog
 
@@ -434,10 +435,9 @@ def _check_length(key: bytes) -> None:
 
 
 def _refuse_not_running(record: catalog.TopologyRecord) -> NoReturn:
-    state = catalog.TopologyState.Name(record.state).removeprefix("TOPOLOGY_STATE_").lower()
     raise RequestError(
         FailureCode.FAILED_PRECONDITION,
-        f"topology {record.spec.name!r} is {state}: no worker owns its intervals",
+        f"topology {record.spec.name!r} is {state_name(record.state)}: no worker owns its intervals",
         "intervals change hands only while their topology runs",
         reason="NOT_RUNNING",
     )

@@ -174,8 +174,8 @@ def _incarnations(worker: Worker, topology: str) -> Mapping[str, str]:
 
     They follow its catalog with a delay, because code loads first.
     """
-    assert isinstance(worker.routing, Routed)
-    return worker.routing.routed.get(topology, {})
+    assert isinstance(worker.hosts.routing, Routed)
+    return worker.hosts.routing.routed.get(topology, {})
 
 
 def _limit(world: World, faults: Faults) -> float:

@@ -14,7 +14,7 @@ __all__ = ["log_differences", "log_rests"]
 
 def log_rests(core: LogCore) -> bool:
     """Whether the log has no append in flight and no queued records."""
-    return core._commits._in_flight is None and not core.state.intake.line
+    return core._commits._in_flight is None and not core.state.intake.queue
 
 
 def log_differences(state: LogState, twin: LogTwin, *, recovered: bool) -> Iterator[str]:
@@ -27,8 +27,8 @@ def log_differences(state: LogState, twin: LogTwin, *, recovered: bool) -> Itera
     cursors = {name: (acked, life) for name, acked, life in state.cursors.facts()}
     if cursors != twin.cursors:
         yield f"cursors {cursors} in memory, {twin.cursors} in the journal"
-    if state.journaled_age != twin.age or twin.age > state.age:
-        yield f"age {state.journaled_age}, now {state.age}, in memory, {twin.age} in the journal"
+    if state.clock.journaled_age != twin.age or twin.age > state.clock.age:
+        yield f"age {state.clock.journaled_age}, now {state.clock.age}, in memory, {twin.age} in the journal"
     if twin.watermark > state.watermark or (recovered and twin.watermark != state.watermark):
         yield f"watermark {state.watermark} in memory, {twin.watermark} in the journal"
     if recovered and (state.counts.records, state.counts.duplicates, state.counts.late) != twin.counts:

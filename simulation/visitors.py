@@ -11,10 +11,10 @@ from random import Random
 
 from millwheel.client.authorities import MasterPlaces
 from millwheel.client.control import ControlClient
-from millwheel.client.log_link import delete_cursor, list_cursors
 from millwheel.client.percentiles import read_percentile
 from millwheel.client.shards import ShardedWatermarks
 from millwheel.client.subscription import From, Subscription
+from millwheel.client.subscription.cursors import delete_cursor, list_cursors
 from millwheel.model.time import MIN_TIMESTAMP
 from millwheel.rpc.failures import FailureCode, RequestError
 from simulation.blocks import Item

@@ -15,8 +15,8 @@ from millwheel.cli.asking import Yes, confirm
 from millwheel.cli.options import DEFAULT_ADDRESS, Address, Output, Timeout
 from millwheel.cli.output import OutputFormat, print_plain, print_table, to_yaml
 from millwheel.client.control import ControlClient
-from millwheel.client.log_link import delete_cursor, list_cursors
 from millwheel.client.subscription import Batch, From, Subscription
+from millwheel.client.subscription.cursors import delete_cursor, list_cursors
 from millwheel.model.time import Timestamp, format_timestamp
 from millwheel.rpc.channel import DEFAULT_DEADLINE_SECONDS
 from millwheel.rpc.failures import RequestError

@@ -7,9 +7,9 @@ from millwheel.client.injector.core import InjectorCore
 from millwheel.client.injector.outbound import InjectedBatch, Lane, LaneSender
 from millwheel.client.injector.rerouting import Rerouting
 from millwheel.client.injector.resending import OutboundBatches
-from millwheel.client.log_link import LogLink
 from millwheel.client.report_stream import ReportStream
 from millwheel.client.subscription import Subscription
+from millwheel.client.subscription.log_call import LogCall
 from millwheel.model.outbound import OutboundBatch, OutboundSending
 from millwheel.rpc.delivery_connection import DeliveryConnection
 from simulation.mutations.base import rewriting
@@ -212,8 +212,8 @@ rewriting(
     "silent-owners-kept",
     "G8",
     "a subscriber leaves an owner that is silent and has a successor",
-    LogLink._watch,
-    "await self._moved() and ",
+    LogCall._watch,
+    "await self._moved(self._address) and ",
     "False and ",
     seeds=0,
     test="tests/log/test_log_service.py::test_g8_a_subscriber_leaves_an_owner_that_is_paused_once_another_has_the_log_7_1",

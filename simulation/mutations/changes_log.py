@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from millwheel.worker.log.checkpoint import LogCheckpointer
+from millwheel.worker.log.commits import Retainer
 from millwheel.worker.log.core import LogCore
 from millwheel.worker.log.cursors import Cursors
 from millwheel.worker.log.receiving import LogReceiving
-from millwheel.worker.log.retention import Retainer
+from millwheel.worker.log.sessions import Sessions
+from millwheel.worker.log.state import LogJournal
 from millwheel.worker.log.subscribers import Subscribers
 from millwheel.worker.turns import HolderTurns
 from simulation.mutations.base import rewriting
@@ -137,7 +138,7 @@ rewriting(
     "dropped-cursor-names-taken-back",
     "G8",
     "a subscriber that lost its cursor to another does not take it back",
-    Subscribers._enter,
+    Sessions._enter,
     "if name and name in names[:-1]:",
     "if False:",
     seeds=0,
@@ -149,8 +150,8 @@ rewriting(
     "base-before-its-rows",
     "G12",
     "a log's truncation point waits for the rows before it",
-    LogCheckpointer.floor_and_parts,
-    " and self.state.records.covered(base.commit)",
+    LogJournal.next_head,
+    " and records.covered(base.commit)",
     "",
     seeds=0,
     test="tests/log/test_log_core.py::test_g12_the_floor_waits_for_the_rows_6_1_2",
@@ -161,9 +162,9 @@ rewriting(
     "log-deleted-one-too-far",
     "G12",
     "the entry after a log's truncation point stays",
-    LogCheckpointer.floor_committed,
-    "state.floor + 1",
-    "state.floor + 2",
+    LogJournal.head_appended,
+    "self.truncation_point + 1",
+    "self.truncation_point + 2",
     seeds=0,
     test="tests/log/test_log_core.py::test_the_floor_moves_and_a_takeover_reads_little_6_2",
     why="seeds were not tried: the test shows it by itself, in seconds",

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from millwheel.client.log_link import LogLink
+from millwheel.client.subscription.log_link import LogLink
 from millwheel.rpc.errors import abort
 from millwheel.rpc.failures import FailureCode, RequestError
 from millwheel.rpc.server import bind, create_server
@@ -61,14 +61,14 @@ async def test_a_call_that_ends_while_it_begins_says_why(monkeypatch: pytest.Mon
         def Subscribe(self) -> Late:
             return Late(self.real.Subscribe())
 
-    monkeypatch.setattr("millwheel.client.log_link.SubscriptionServiceStub", Stub)
+    monkeypatch.setattr("millwheel.client.subscription.log_call.SubscriptionServiceStub", Stub)
     server = create_server()
     address = bind(server)
     subscription_pb2_grpc.add_SubscriptionServiceServicer_to_server(Refusing(), server)  # type: ignore[abstract]
     await server.start()
     link = LogLink(Control(address), "s", patience=30.0)  # type: ignore[arg-type]
     with pytest.raises(RequestError, match="no such cursor") as caught:
-        await link.read(lambda: [wire.SubscribeRequest()] * 3)
+        await link.reopen(lambda: [wire.SubscribeRequest()] * 3, None)
     assert caught.value.code is FailureCode.FAILED_PRECONDITION
     await link.close()
     await server.stop(0)

@@ -7,9 +7,8 @@ import logging
 
 import pytest
 
-from millwheel.client import log_link
 from millwheel.client.injector import Injector, InjectorSettings, session
-from millwheel.client.subscription import Subscription
+from millwheel.client.subscription import Subscription, log_link
 from millwheel.rpc.failures import RequestError
 from millwheel.rpc.waiting import wait_notices
 from tests.system.server import free_port

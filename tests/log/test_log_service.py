@@ -13,8 +13,8 @@ from typer.testing import CliRunner
 
 from millwheel.cli.stream import app, show_value
 from millwheel.client.control import ControlClient
-from millwheel.client.log_link import CursorStatus, delete_cursor, list_cursors
 from millwheel.client.subscription import Batch, BlockingSubscription, From, Subscription
+from millwheel.client.subscription.cursors import CursorStatus, delete_cursor, list_cursors
 from millwheel.model.time import MAX_TIMESTAMP
 from millwheel.rpc.channel import open_channel
 from millwheel.rpc.failures import FailureCode, RequestError
@@ -106,7 +106,7 @@ async def test_a_tail_goes_on_where_it_was_when_the_log_moves(cluster: Cluster) 
 async def test_g8_a_subscriber_leaves_an_owner_that_is_paused_once_another_has_the_log_7_1(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("millwheel.client.log_link.MAX_SILENCE_SECONDS", 0.1)
+    monkeypatch.setattr("millwheel.client.subscription.log_call.MAX_SILENCE_SECONDS", 0.1)
     await cluster.produce(named(0, 2))
     async with Subscription(STREAM, cursor="c", address=cluster.address) as subscription:
         batches = await collected(subscription, 2)

@@ -98,7 +98,7 @@ def test_a_subscriber_that_was_taken_over_does_not_take_the_cursor_back() -> Non
     assert second.error is None
     for number in range(200):
         subscribe(f"later {number}")
-    assert len(driver.core._subscribers._names["c"]) <= 64
+    assert len(driver.core._sessions._names["c"]) <= 64
 
 
 def test_an_ack_waits_for_records_and_goes_alone_after_its_delay() -> None:

@@ -15,7 +15,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
 from millwheel.client.control import ControlClient
-from millwheel.client.log_link import delete_cursor, list_cursors
+from millwheel.client.subscription.cursors import delete_cursor, list_cursors
 from millwheel.coordination.contract import Put
 from millwheel.coordination.memory import MemoryCoordinator
 from millwheel.master.messages import SubmitTopology

@@ -30,7 +30,7 @@ from millwheel.worker.shell import notices
 from millwheel.worker.shell.building import Built
 from millwheel.worker.shell.destinations import LocalChannel
 from millwheel.worker.shell.host import CoreHost
-from millwheel.worker.shell.hosted import Hosted
+from millwheel.worker.shell.hosts import Hosted
 from millwheel.worker.shell.watermarks import Watermarks
 from millwheel.worker.shell.worker import Worker, WorkerSettings
 from tests.patience import patience

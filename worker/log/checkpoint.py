@@ -1,9 +1,6 @@
-"""Keeps a log's journal short: segment rows behind the journal, base parts, and the truncation point.
+"""Writes what keeps a log's journal short: segment rows behind the journal, and base parts.
 
-Invariant: the truncation point moves only in an append, and to a commit n for which both conditions hold. (a) The rows
-of all segments closed up to n are acknowledged, and the open segment has no record of a commit up to n. (b) Base parts
-captured at n are acknowledged and named in the same append. For (a), the entry of a commit at which a base is captured
-ends the open segment.
+``LogJournal`` names a base in an append when its parts and the rows before it are acknowledged.
 """
 
 from __future__ import annotations
@@ -13,13 +10,16 @@ from typing import Final
 
 from millwheel.store.contract import PartId, StateRow
 from millwheel.worker.log.entry import LOG_ENTRY_FORMAT, LogMeta, encode, row_key
-from millwheel.worker.log.state import LogState
-from millwheel.worker.messages import DeleteEntries, DeleteParts, FlushStates, OwnerEffect, WriteParts
+from millwheel.worker.log.state import LogBase, LogState
+from millwheel.worker.messages import FlushStates, OwnerEffect, WriteParts
 
 __all__ = ["DEDUP_PART", "META_PART", "LogCheckpointer"]
 
 META_PART: Final = "meta"
 DEDUP_PART: Final = "dedup"
+
+_MIN_EMPTIED_ROWS: Final = 16
+"""Number of rows to be emptied that starts a flush."""
 
 
 @dataclass(slots=True)
@@ -29,49 +29,27 @@ class _Flush:
     emptied: list[tuple[int, int]]
 
 
-@dataclass(slots=True)
-class _Base:
-    commit: int
-    parts: tuple[PartId, ...]
-
-
 class LogCheckpointer:
-    """Decides when rows and base parts are written, and how far the truncation point may move."""
+    """Decides when rows are written, and captures bases."""
 
     def __init__(self, state: LogState) -> None:
         self.state = state
         self._number = 0
+        """The number of the last write."""
+        self._base_number = 0
         self._flush: _Flush | None = None
-        self._writing: tuple[int, _Base] | None = None
-        """The base parts that are being written."""
-        self._base: _Base | None = None
-        """The newest acknowledged base that no append has named yet."""
-        self._named: _Base | None = None
-        """The base that the append in flight names."""
-        self._collected: list[PartId] = []
-        """Parts of collected id segments, to be deleted with the next base."""
 
     # Bases.
 
-    def due(self) -> bool:
-        """Whether to capture a base at the commit that is being sealed."""
-        state, settings = self.state, self.state.settings
-        if self._writing is not None or self._base is not None or self._named is not None:
-            return False
-        return (
-            state.committed - state.floor >= settings.checkpoint_entries
-            or state.journal_bytes >= settings.checkpoint_bytes
-        )
-
     def capture(self) -> list[OwnerEffect]:
-        """Capture the base. Call this between the acknowledgement of the commit with ``due`` and the next seal."""
-        state, config, records = self.state, self.state.config, self.state.records
+        """Capture the base. Call this between the acknowledgement of a commit that ``needs_base`` and the next seal."""
+        state, config, records, journal = self.state, self.state.config, self.state.records, self.state.journal
         assert records.open.first == records.end, "the entry of a base ends the open segment"
         counts = state.counts
         meta = LogMeta(
             LOG_ENTRY_FORMAT,
             state.watermark,
-            state.age,
+            state.clock.age,
             records.end,
             state.cursors.facts(),
             [segment.facts for segment in records.closed],
@@ -86,40 +64,18 @@ class LogCheckpointer:
         # No base refers to collected segments from now on. Some were never in a base.
         relied = set(snapshot.segments)
         for name in [name for name in state.segments if name not in relied]:
-            self._collected.extend(state.segments.pop(name))
+            journal.collected.extend(state.segments.pop(name))
         self._number += 1
-        self._writing = self._number, _Base(state.committed, tuple(sorted([*parts, *kept])))
-        state.journal_bytes = 0
+        self._base_number = self._number
+        journal.writing = LogBase(state.committed, tuple(sorted([*parts, *kept])))
+        journal.bytes = 0
         return [WriteParts(config.journal, self._number, parts)]
 
     def parts_written(self, number: int) -> None:
         """The base parts are acknowledged: an append may name them."""
-        if self._writing is not None and self._writing[0] == number:
-            self._base, self._writing = self._writing[1], None
-
-    def floor_and_parts(self) -> tuple[int, tuple[PartId, ...]]:
-        """The truncation point and base parts for the next append."""
-        base = self._base
-        if base is not None and self.state.records.covered(base.commit):
-            self._named, self._base = base, None
-        if self._named is not None:
-            return self._named.commit, self._named.parts
-        return self.state.floor, self.state.parts
-
-    def floor_committed(self) -> list[OwnerEffect]:
-        """The append that named them is committed: delete everything below."""
-        named, self._named = self._named, None
-        if named is None:
-            return []
-        state = self.state
-        gone = sorted({*state.parts, *self._collected}.difference(named.parts))
-        self._collected = []
-        state.floor, state.parts = named.commit, named.parts
-        journal = state.config.journal
-        out: list[OwnerEffect] = [DeleteEntries(journal, state.floor + 1)]
-        if gone:
-            out.append(DeleteParts(journal, gone))
-        return out
+        journal = self.state.journal
+        if journal.writing is not None and self._base_number == number:
+            journal.written, journal.writing = journal.writing, None
 
     # Rows.
 
@@ -147,7 +103,7 @@ class LogCheckpointer:
 
     def _wanted(self) -> bool:
         records = self.state.records
-        waiting = self._base or (self._writing[1] if self._writing is not None else None)
+        waiting = self.state.journal.written or self.state.journal.writing
         if waiting is not None and not records.covered(waiting.commit):
             return True
         if records.dirty and records.memory > self.state.settings.memory_bytes // 2:
@@ -159,7 +115,3 @@ class LogCheckpointer:
         if self._flush is not None and self._flush.number == number:
             self.state.records.acknowledged(self._flush.segments, self._flush.emptied)
             self._flush = None
-
-
-_MIN_EMPTIED_ROWS: Final = 16
-"""Number of rows to be emptied that starts a flush."""

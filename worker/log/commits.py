@@ -1,4 +1,4 @@
-"""Group commit: sealing entries, and the steps after their append (sections 6.1.1, 6.1.2).
+"""Group commit: sealing entries, retention, and the steps after an append (sections 6.1.1, 6.1.2).
 
 Invariant: at most one entry is between seal and acknowledgement. Senders are ACKed, and subscribers see records, only
 when the entry with these records is in the journal (G1).
@@ -6,7 +6,8 @@ when the entry with these records is in the journal (G1).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Final
 
 from millwheel.rpc.v1.delivery_pb2 import DeliveryOutcome
@@ -17,29 +18,32 @@ from millwheel.worker.log.cursors import CursorChanges
 from millwheel.worker.log.entry import LOG_ENTRY_FORMAT, LogEntry, encode
 from millwheel.worker.log.messages import CursorsAnswer, LogEffect
 from millwheel.worker.log.receiving import LogReceiving
-from millwheel.worker.log.retention import Retainer
+from millwheel.worker.log.segments import LogSegment
 from millwheel.worker.log.state import FreshRecords, LogState
 from millwheel.worker.messages import Acknowledge, AppendEntry
 
-__all__ = ["LogCommits"]
+__all__ = ["LogCommits", "Retainer"]
 
 _ACKED: Final = DeliveryOutcome.DELIVERY_OUTCOME_ACKED
 
+_SEGMENTS_PER_AGE: Final = 8
+"""The open segment ends at the maximum age divided by this, so retention is that precise. The log's age is journaled
+as often, if no other commit does it. So a takeover sets the age back by no more than that."""
+_MIN_SEGMENT_AGE_US: Final = 1_000_000
+"""The minimum for both periods, in microseconds."""
 
+
+@dataclass(slots=True)
 class _Sealed:
     """The commit in flight."""
 
-    __slots__ = ("checkpoint", "commit", "delta", "entry", "pieces", "size")
-
-    def __init__(
-        self, commit: int, pieces: list[FreshRecords], delta: IdDelta, entry: LogEntry, checkpoint: bool
-    ) -> None:
-        self.commit = commit
-        self.pieces = pieces
-        self.delta = delta
-        self.entry = entry
-        self.checkpoint = checkpoint
-        self.size = 0
+    commit: int
+    pieces: list[FreshRecords]
+    delta: IdDelta
+    entry: LogEntry
+    checkpoint: bool
+    """Whether a base is captured at this commit."""
+    size: int = 0
 
 
 class LogCommits:
@@ -52,7 +56,7 @@ class LogCommits:
         Args:
             state: The log's state.
             receiving: The admission of deliveries.
-            checkpoints: Bases and the truncation point.
+            checkpoints: Captures bases.
             listened: Whether any subscriber waits for the watermark.
         """
         self.state = state
@@ -70,16 +74,16 @@ class LogCommits:
         sealed = self._in_flight = self._seal(state.intake.take(state.settings.batch_bytes))
         blob = encode(sealed.entry)
         sealed.size = len(blob)
-        floor, parts = self._checkpoints.floor_and_parts()
+        point, parts = state.journal.next_head(state.records)
         config = state.config
-        out.append(AppendEntry(config.journal, Append(config.sequencer, sealed.commit, floor, parts, blob)))
+        out.append(AppendEntry(config.journal, Append(config.sequencer, sealed.commit, point, parts, blob)))
 
     def _wanted(self) -> bool:
         state = self.state
-        if state.intake.line or state.cursors.urgent():
+        if state.intake.queue or state.cursors.urgent():
             return True
         alarm = self._alarm()
-        return alarm is not None and alarm <= state.clock
+        return alarm is not None and alarm <= state.clock.now
 
     def _alarm(self) -> int | None:
         """When to commit without records: for ACKs, for the watermark, or for records that become too old."""
@@ -88,7 +92,7 @@ class LogCommits:
         waits = state.watermark > state.assured and self._listened()
         alarms = (
             None if since is None else since + state.settings.ack_delay,
-            state.appended_at + state.settings.watermark_delay if waits else None,
+            state.clock.appended_at + state.settings.watermark_delay if waits else None,
             self._retainer.due(),
         )
         return min((alarm for alarm in alarms if alarm is not None), default=None)
@@ -100,7 +104,7 @@ class LogCommits:
     def _seal(self, pieces: list[FreshRecords]) -> _Sealed:
         state, records = self.state, self.state.records
         changes = state.cursors.seal(records.start, records.end)
-        checkpoint = self._checkpoints.due()
+        checkpoint = state.journal.needs_base(state.committed, state.settings)
         cuts = self._cuts(pieces, checkpoint)
         start = self._retainer.start_after(state.cursors.after(changes), cuts)
         delta = state.dedup.take((piece.verdict, piece.indexes) for piece in pieces)
@@ -119,7 +123,7 @@ class LogCommits:
         return LogEntry(
             LOG_ENTRY_FORMAT,
             watermark,
-            state.age,
+            state.clock.age,
             state.records.end,
             values,
             timestamps,
@@ -161,10 +165,10 @@ class LogCommits:
         state = self.state
         state.committed = commit
         state.assured = max(state.assured, sealed.entry.watermark)
-        state.journaled_age = sealed.entry.age
-        state.appended_at = state.clock
-        state.journal_bytes += sealed.size
-        out.extend(self._checkpoints.floor_committed())
+        state.clock.journaled_age = sealed.entry.age
+        state.clock.appended_at = state.clock.now
+        state.journal.bytes += sealed.size
+        out.extend(state.journal.head_appended(state.config.journal))
         state.records.apply(sealed.entry, commit)
         state.counts.add(sealed.entry.counts)
         state.dedup.committed(sealed.delta)
@@ -188,3 +192,61 @@ def _columns(pieces: list[FreshRecords]) -> tuple[list[bytes], list[int]]:
         values += piece.values
         timestamps += piece.timestamps
     return values, timestamps
+
+
+class Retainer:
+    """Decides which records a log drops: those that every cursor has ACKed.
+
+    If a retention is set or there is no cursor, they must also be too old or too many. The decision is made when an
+    entry is sealed, and journaled with it. So every owner drops the same records.
+    """
+
+    def __init__(self, state: LogState) -> None:
+        self.state = state
+        self._age = state.config.retention.max_age
+        self._bytes = state.config.retention.max_bytes
+        self._stated = state.config.retention.stated
+        self._cut_age = max(_MIN_SEGMENT_AGE_US, self._age // _SEGMENTS_PER_AGE)
+
+    def is_old(self, segment: LogSegment) -> bool:
+        """Whether to end the open segment now. Its old records must not wait for new ones to be dropped."""
+        if not self._age or segment.end == segment.first:
+            return False
+        return self.state.clock.age - segment.opened >= min(self._cut_age, self._age)
+
+    def due(self) -> int | None:
+        """When the oldest segment becomes too old, or when the age must be journaled, on the steady clock. None if
+        there is no maximum age, no record, or a cursor that must ACK first."""
+        state = self.state
+        oldest = next(state.records.oldest(), None)
+        if oldest is None or not self._age:
+            return None
+        cursors = state.cursors.durable
+        if cursors and (not self._stated or min(cursors.values()) < oldest.end):
+            return None
+        return state.clock.at(min(oldest.age + self._age, state.clock.journaled_age + self._cut_age))
+
+    def start_after(self, cursors: Mapping[str, int], cuts: Sequence[int]) -> int:
+        """The oldest offset to keep with cursors at ``cursors``. Only closed segments, or those cut now, can go."""
+        records = self.state.records
+        start, kept = records.start, records.kept
+        acked = min(cursors.values(), default=records.end)
+        retains = self._stated or not cursors
+        for segment in self._whole(cuts):
+            if segment.end > acked or (retains and not self._beyond(segment, kept)):
+                break
+            start = segment.end
+            kept -= segment.size
+        return start
+
+    def _beyond(self, segment: LogSegment, kept: int) -> bool:
+        """Whether the retention drops the oldest segment, when ``kept`` bytes are kept in all."""
+        old = self._age and segment.age + self._age <= self.state.clock.age
+        return bool(old or (self._bytes and kept > self._bytes))
+
+    def _whole(self, cuts: Sequence[int]) -> Iterator[LogSegment]:
+        """The committed segments that get no more records."""
+        records = self.state.records
+        yield from records.closed
+        if cuts and cuts[0] == records.open.end:
+            yield records.open

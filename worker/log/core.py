@@ -15,17 +15,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from enum import Enum
-from typing import Final
+from typing import Any, Final
 
-from millwheel.model.core_protocol import RisingValues, require
 from millwheel.model.keys import KeyInterval
 from millwheel.rpc.failures import FailureCode, RequestError
 from millwheel.rpc.v1.watermark_pb2 import HoldKind
 from millwheel.worker.log.checkpoint import LogCheckpointer
 from millwheel.worker.log.commits import LogCommits
+from millwheel.worker.log.invariants import LogInvariants
 from millwheel.worker.log.messages import (
     AckOffset,
-    CursorInfo,
     CursorsAnswer,
     DeleteCursor,
     EndSubscription,
@@ -38,6 +37,7 @@ from millwheel.worker.log.messages import (
 )
 from millwheel.worker.log.receiving import LogReceiving
 from millwheel.worker.log.recovery import recover
+from millwheel.worker.log.sessions import SegmentReader, Sessions
 from millwheel.worker.log.settings import LogConfig
 from millwheel.worker.log.state import LogState
 from millwheel.worker.log.subscribers import Subscribers
@@ -90,29 +90,31 @@ class LogCore:
         self.lost_because = ""
         self._receiving = LogReceiving(state)
         self._checkpoints = LogCheckpointer(state)
-        self._subscribers = Subscribers(state)
-        self._commits = LogCommits(state, self._receiving, self._checkpoints, lambda: len(self._subscribers) > 0)
-        self._reported: tuple[int, int] | None = None
-        self._rising = RisingValues()
-        self._handlers: dict[type, Callable[..., Sequence[LogEffect]]] = {
-            Started: self._on_started,
+        self._sessions = sessions = Sessions(state)
+        self._reader = SegmentReader(state, sessions)
+        self._subscribers = Subscribers(state, sessions, self._reader)
+        self._commits = LogCommits(state, self._receiving, self._checkpoints, lambda: bool(sessions.by_subscriber))
+        self._reported: tuple[int, HoldKind.ValueType] | None = None
+        self._invariants = LogInvariants(state)
+        self._handlers: dict[type, Callable[[Any], Sequence[LogEffect] | None]] = {
             Delivery: self._on_delivery,
             Appended: self._on_appended,
             SenderWatermarks: self._on_watermarks,
+            Fetch: self._subscribers.fetch,
+            AckOffset: self._subscribers.ack,
+            Tick: lambda event: None,
             CatalogChanged: self._on_catalog_changed,
-            Tick: self._on_tick,
-            StatesRead: self._on_states_read,
+            StatesRead: self._reader.rows_read,
             StatesFlushed: self._on_flushed,
             PartsWritten: self._on_parts_written,
-            PartsRead: self._on_parts_read,
-            PartsMissing: self._on_parts_missing,
-            SequenceChecked: self._on_sequence_checked,
+            PartsRead: self._receiving.segments_read,
+            PartsMissing: self._receiving.segments_missing,
+            SequenceChecked: self._receiving.sequence_checked,
             Subscribe: self._on_subscribe,
-            Fetch: self._on_fetch,
-            AckOffset: self._on_ack,
-            Unsubscribe: self._on_unsubscribe,
-            ListCursors: self._on_list,
-            DeleteCursor: self._on_delete,
+            Unsubscribe: sessions.unsubscribe,
+            ListCursors: self._on_cursor_request,
+            DeleteCursor: self._on_cursor_request,
+            Started: self._on_started,
             Opened: self._on_opened,
             Accepted: self._on_accepted,
             OpenFailed: self._on_lost,
@@ -128,14 +130,14 @@ class LogCore:
     @property
     def subscribers(self) -> int:
         """Number of subscribers."""
-        return len(self._subscribers)
+        return len(self._sessions.by_subscriber)
 
     def step(self, event: LogEvent, now: int) -> Sequence[LogEffect]:
         """Process ``event`` at ``now``, in microseconds of the owner's steady clock. No wall clock is used."""
         if self.phase is LogPhase.LOST and type(event) not in _ANSWERED:
             return []
-        self.state.look_at_clock(now)
-        out = [*self._handlers[type(event)](event)]
+        self.state.clock.look(now)
+        out = list(self._handlers[type(event)](event) or ())
         if self.phase is LogPhase.SERVING:
             self._pump(out)
         return out
@@ -146,30 +148,13 @@ class LogCore:
 
     def check_invariants(self) -> None:
         """Check the log's invariants, once its journal is read. Raises InvariantError."""
-        if self.phase is LogPhase.OPENING:
-            return
-        state, cursors = self.state, self.state.cursors.durable
-        end = state.records.end
-        self._rising.check(
-            watermark=state.watermark,
-            assured=state.assured,
-            age=state.age,
-            committed=state.committed,
-            floor=state.floor,
-            start=state.records.start,
-            end=end,
-        )
-        require(state.assured <= state.watermark, "a journaled watermark is not above the log's (G7)")
-        require(state.floor <= state.committed, "the truncation point is not above the last commit")
-        require(state.records.start <= end, "the log's first offset is not above its end")
-        require(all(acked <= end for acked in cursors.values()), "no cursor's ACK is above the log's end")
-        intake = state.intake
-        require(intake.bytes >= 0 and (intake.bytes == 0) == (len(intake.pending) == 0), "the intake is balanced (G13)")
+        if self.phase is not LogPhase.OPENING:
+            self._invariants.check()
 
     def _on_prepare_release(self, event: PrepareRelease) -> Sequence[LogEffect]:
         """No preparation is needed: a log's base is small, and normal operation keeps its journal short."""
         state = self.state
-        return [ReleasePrepared(event.request, state.committed - state.floor, state.committed)]
+        return [ReleasePrepared(event.request, state.committed - state.journal.truncation_point, state.committed)]
 
     # Start and end of ownership.
 
@@ -185,17 +170,16 @@ class LogCore:
         config = self.state.config
         return [AcceptSequencer(config.computation, config.keys, config.sequencer)]
 
-    def _on_accepted(self, event: Accepted) -> Sequence[LogEffect]:
+    def _on_accepted(self, event: Accepted) -> None:
         self.state.watermark = max(self.state.watermark, event.watermark)
         self.phase = LogPhase.SERVING
-        return []
 
     def _on_lost(self, event: Deposed | OpenFailed) -> Sequence[LogEffect]:
         self.phase = LogPhase.LOST
         self.lost_because = event.reason
         error = self._unavailable()
         unanswered: list[LogEffect] = [CursorsAnswer(asker, [], error) for asker in self.state.cursors.askers()]
-        return [*unanswered, *self._subscribers.end_all(error)]
+        return [*unanswered, *self._sessions.end_all(error)]
 
     def _unavailable(self) -> RequestError:
         message = f"the log of stream {self.state.config.stream!r} is not served here now: {self.phase.value}"
@@ -209,15 +193,14 @@ class LogCore:
     def _on_appended(self, event: Appended) -> Sequence[LogEffect]:
         return self._commits.appended(event.commit)
 
-    def _on_watermarks(self, event: SenderWatermarks) -> Sequence[LogEffect]:
+    def _on_watermarks(self, event: SenderWatermarks) -> None:
         self.state.inputs.update(event.values)
         if self.phase is LogPhase.OPENING:
             self._receiving.collect_later(event)
         else:
             self._receiving.collect(event)
-        return []
 
-    def _on_catalog_changed(self, event: CatalogChanged) -> Sequence[LogEffect]:
+    def _on_catalog_changed(self, event: CatalogChanged) -> None:
         if event.slack is not None:
             self.state.slack = event.slack
         self._receiving.retire(event.retired)
@@ -228,66 +211,27 @@ class LogCore:
             inputs.add(sender)
         for sender in known - event.senders:
             inputs.remove(sender)
-        return []
 
-    def _on_tick(self, event: Tick) -> Sequence[LogEffect]:
-        return []
-
-    def _on_states_read(self, event: StatesRead) -> Sequence[LogEffect]:
-        return self._subscribers.rows_read(event.keys, event.rows, event.damaged)
-
-    def _on_flushed(self, event: StatesFlushed) -> Sequence[LogEffect]:
+    def _on_flushed(self, event: StatesFlushed) -> None:
         self._checkpoints.flushed(event.number)
-        return []
 
-    def _on_parts_written(self, event: PartsWritten) -> Sequence[LogEffect]:
+    def _on_parts_written(self, event: PartsWritten) -> None:
         self._checkpoints.parts_written(event.number)
         self._receiving.parts_written(event.number)
-        return []
-
-    def _on_parts_missing(self, event: PartsMissing) -> Sequence[LogEffect]:
-        return self._receiving.segments_missing(event)
-
-    def _on_parts_read(self, event: PartsRead) -> Sequence[LogEffect]:
-        return self._receiving.segments_read(event)
-
-    def _on_sequence_checked(self, event: SequenceChecked) -> Sequence[LogEffect]:
-        return self._receiving.sequence_checked(event)
 
     # Subscribers and cursors.
 
     def _on_subscribe(self, event: Subscribe) -> Sequence[LogEffect]:
         if self.phase is not LogPhase.SERVING:
             return [EndSubscription(event.subscriber, self._unavailable())]
-        return self._subscribers.subscribe(event)
+        return self._sessions.subscribe(event)
 
-    def _on_fetch(self, event: Fetch) -> Sequence[LogEffect]:
-        self._subscribers.fetch(event)
-        return []
-
-    def _on_ack(self, event: AckOffset) -> Sequence[LogEffect]:
-        return self._subscribers.ack(event)
-
-    def _on_unsubscribe(self, event: Unsubscribe) -> Sequence[LogEffect]:
-        self._subscribers.unsubscribe(event.subscriber)
-        return []
-
-    def _on_list(self, event: ListCursors) -> Sequence[LogEffect]:
+    def _on_cursor_request(self, event: ListCursors | DeleteCursor) -> Sequence[LogEffect]:
         if self.phase is not LogPhase.SERVING:
             return [CursorsAnswer(event.asker, [], self._unavailable())]
-        end = self.state.records.end
-        found = [CursorInfo(name, acked, end) for name, acked in sorted(self.state.cursors.durable.items())]
-        return [CursorsAnswer(event.asker, found)]
-
-    def _on_delete(self, event: DeleteCursor) -> Sequence[LogEffect]:
-        if self.phase is not LogPhase.SERVING:
-            return [CursorsAnswer(event.asker, [], self._unavailable())]
-        if self.state.cursors.find(event.cursor) is None:
-            message = f"stream {self.state.config.stream!r} has no cursor {event.cursor!r}"
-            remedy = "list them with `millwheel stream cursors list`"
-            return [CursorsAnswer(event.asker, [], RequestError(FailureCode.NOT_FOUND, message, remedy))]
-        self.state.cursors.delete(event.cursor, event.asker)
-        return self._subscribers.end_cursor(event.cursor)
+        if isinstance(event, ListCursors):
+            return self._sessions.list_cursors(event)
+        return self._sessions.delete_cursor(event)
 
     # After each event: perform every step that is possible now.
 
@@ -296,7 +240,8 @@ class LogCore:
         self._advance_watermark()
         self._commits.try_commit(out)
         self._subscribers.serve(out)
-        out.extend(self._checkpoints.flush())
+        if state.records.dirty or state.records.emptied:
+            out.extend(self._checkpoints.flush())
         state.records.evict(state.settings.memory_bytes)
         self._report(out)
 

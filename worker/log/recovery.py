@@ -24,11 +24,11 @@ def recover(state: LogState, opened: Opened) -> None:
     if len(opened.entries) != head.commit - head.floor:
         needed = f"entries {head.floor + 1} to {head.commit} are needed"
         raise CorruptValueError(where, f"{needed} and {len(opened.entries)} were found")
-    state.floor, state.parts, state.committed = head.floor, head.parts, head.commit
+    state.journal.truncation_point, state.journal.parts, state.committed = head.floor, head.parts, head.commit
     _restore_base(state, opened.parts, where)
     for number, blob in enumerate(opened.entries, head.floor + 1):
         _apply(state, number, decode(blob, LogEntry, f"{where}, entry {number}"), where)
-        state.journal_bytes += len(blob)
+        state.journal.bytes += len(blob)
 
 
 def _restore_base(state: LogState, parts: dict[PartId, bytes], where: str) -> None:
@@ -55,8 +55,8 @@ def _restore_base(state: LogState, parts: dict[PartId, bytes], where: str) -> No
 
 
 def _restore_meta(state: LogState, meta: LogMeta) -> None:
-    state.watermark, state.age = meta.watermark, meta.age
-    state.journaled_age = meta.age
+    state.watermark = meta.watermark
+    state.clock.age = state.clock.journaled_age = meta.age
     state.records.restore(meta.segments, meta.end)
     state.cursors.restore(meta.cursors)
     state.counts.add(meta.counts)
@@ -69,7 +69,7 @@ def _apply(state: LogState, number: int, entry: LogEntry, where: str) -> None:
             f"{where}, entry {number}", f"it begins at offset {entry.first}, and the log ends at {state.records.end}"
         )
     state.watermark = max(state.watermark, entry.watermark)
-    state.age = state.journaled_age = entry.age
+    state.clock.age = state.clock.journaled_age = entry.age
     state.records.apply(entry, number, replayed=True)
     state.cursors.replay(number, entry.deleted, entry.cursors)
     if entry.ids:

@@ -1,4 +1,4 @@
-"""The state of a log's core: the cached state that a takeover would read (G12), and uncommitted records."""
+"""The data of a log's core: the cached state that a takeover would read (G12), and uncommitted records."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from millwheel.store.contract import PartId
 from millwheel.worker.dedup import Dedup, DeliveryVerdict
 from millwheel.worker.log.cursors import Cursors
 from millwheel.worker.log.segments import Records
-from millwheel.worker.log.settings import LogConfig
-from millwheel.worker.messages import Delivery
+from millwheel.worker.log.settings import LogConfig, LogSettings
+from millwheel.worker.messages import DeleteEntries, DeleteParts, Delivery, OwnerEffect
 
-__all__ = ["FreshRecords", "LogCounts", "LogIntake", "LogReceipt", "LogState"]
+__all__ = ["FreshRecords", "LogBase", "LogClock", "LogCounts", "LogIntake", "LogJournal", "LogReceipt", "LogState"]
 
 
 class LogReceipt:
@@ -59,13 +59,13 @@ class LogIntake:
     """Received and uncommitted records: the queue, and those of the commit in flight. ``pending``: their timestamps."""
 
     def __init__(self) -> None:
-        self.line: deque[FreshRecords] = deque()
+        self.queue: deque[FreshRecords] = deque()
         self.pending = MinTracker()
         self.bytes = 0
 
     def put(self, piece: FreshRecords) -> None:
         """Queue a piece. It holds the watermark from now on."""
-        self.line.append(piece)
+        self.queue.append(piece)
         self.pending.add(piece.held)
         self.bytes += piece.size
 
@@ -73,8 +73,8 @@ class LogIntake:
         """Remove the next pieces from the queue, up to ``limit`` bytes but at least one."""
         taken: list[FreshRecords] = []
         size = 0
-        while self.line and (not taken or size + self.line[0].size <= limit):
-            piece = self.line.popleft()
+        while self.queue and (not taken or size + self.queue[0].size <= limit):
+            piece = self.queue.popleft()
             taken.append(piece)
             size += piece.size
         return taken
@@ -85,6 +85,30 @@ class LogIntake:
         self.bytes -= piece.size
         piece.receipt.open -= 1
         return piece.receipt.open == 0
+
+
+@dataclass(slots=True)
+class LogClock:
+    """The owner's steady clock, and the log's age. Times are in microseconds."""
+
+    now: int = 0
+    """The time at the last event. Delays are measured with it."""
+    appended_at: int = 0
+    """When the last entry was committed."""
+    age: int = 0
+    """How long the log has been served by all its owners, from an arbitrary start. Records age by it, not by wall
+    clocks, which can be reset. It is journaled and monotone."""
+    journaled_age: int = 0
+    """The ``age`` in the last committed entry. A successor continues from it."""
+
+    def look(self, now: int) -> None:
+        """The steady clock shows ``now``: add the elapsed time to ``age``."""
+        self.age += now - self.now
+        self.now = now
+
+    def at(self, age: int) -> int:
+        """The time on the steady clock at the given ``age``."""
+        return self.now + age - self.age
 
 
 @dataclass(slots=True)
@@ -102,8 +126,69 @@ class LogCounts:
         self.late += counts[2]
 
 
+@dataclass(frozen=True, slots=True)
+class LogBase:
+    """The parts of a base that was captured at a commit."""
+
+    commit: int
+    parts: tuple[PartId, ...]
+
+
+class LogJournal:
+    """The truncation point and the base parts of the journal. One new base at a time is on its way into the head.
+
+    Invariant: the truncation point moves only in an append, and to a commit n for which both conditions hold. (a) The
+    rows of all segments closed up to n are acknowledged, and the open segment has no record of a commit up to n. (b)
+    Base parts captured at n are acknowledged and named in the same append. For (a), the entry of a commit at which a
+    base is captured ends the open segment.
+    """
+
+    def __init__(self) -> None:
+        self.truncation_point = 0
+        self.parts: tuple[PartId, ...] = ()
+        self.bytes = 0
+        """Approximate bytes of the entries above the newest base."""
+        self.writing: LogBase | None = None
+        """The base whose parts are being written."""
+        self.written: LogBase | None = None
+        """The newest acknowledged base that no append has named yet."""
+        self._named: LogBase | None = None
+        """The base that the append in flight names."""
+        self.collected: list[PartId] = []
+        """Parts of collected id segments, to be deleted with the next base."""
+
+    def needs_base(self, committed: int, settings: LogSettings) -> bool:
+        """Whether to capture a base at the commit that is being sealed."""
+        if self.writing is not None or self.written is not None or self._named is not None:
+            return False
+        long = committed - self.truncation_point >= settings.checkpoint_entries
+        return long or self.bytes >= settings.checkpoint_bytes
+
+    def next_head(self, records: Records) -> tuple[int, tuple[PartId, ...]]:
+        """The truncation point and base parts for the next append."""
+        base = self.written
+        if base is not None and records.covered(base.commit):
+            self._named, self.written = base, None
+        if self._named is not None:
+            return self._named.commit, self._named.parts
+        return self.truncation_point, self.parts
+
+    def head_appended(self, journal: str) -> list[OwnerEffect]:
+        """The append that named them is committed: delete everything below."""
+        named, self._named = self._named, None
+        if named is None:
+            return []
+        gone = sorted({*self.parts, *self.collected}.difference(named.parts))
+        self.collected = []
+        self.truncation_point, self.parts = named.commit, named.parts
+        out: list[OwnerEffect] = [DeleteEntries(journal, self.truncation_point + 1)]
+        if gone:
+            out.append(DeleteParts(journal, gone))
+        return out
+
+
 class LogState:
-    """The data that the parts of a log's core share."""
+    """The owners of a log's data, and the facts that have no other owner."""
 
     def __init__(self, config: LogConfig) -> None:
         self.config = config
@@ -118,30 +203,10 @@ class LogState:
         self.records = Records()
         self.cursors = Cursors()
         self.counts = LogCounts()
+        self.clock = LogClock()
+        self.journal = LogJournal()
+        self.committed = 0
         self.watermark: int = MIN_TIMESTAMP
         """Input and output watermark in one. Uncommitted records hold it. Monotone."""
         self.assured: int = MIN_TIMESTAMP
         """The watermark of the last committed entry. At its acknowledgement, no other owner had the journal."""
-        self.clock = 0
-        """The time on this owner's steady clock, in microseconds. Delays are measured with it."""
-        self.appended_at = 0
-        """When the last entry was committed, on that clock."""
-        self.age = 0
-        """How long the log has been served by all its owners, in microseconds from an arbitrary start. Records age
-        by it, not by wall clocks, which can be reset. It is journaled and monotone."""
-        self.journaled_age = 0
-        """The ``age`` in the last committed entry. A successor continues from it."""
-        self.committed = 0
-        self.floor = 0
-        self.parts: tuple[PartId, ...] = ()
-        self.journal_bytes = 0
-        """Approximate bytes of the entries above the newest base."""
-
-    def look_at_clock(self, now: int) -> None:
-        """The steady clock shows ``now``: add the elapsed time to ``age``."""
-        self.age += now - self.clock
-        self.clock = now
-
-    def clock_at(self, age: int) -> int:
-        """The time on the steady clock at the given ``age``."""
-        return self.clock + age - self.age

@@ -83,7 +83,14 @@ class CallPeers(Protocol):
     """The authority and the coordinator."""
 
     async def accept(self, request: AcceptSequencer) -> int:
-        """Let the authority accept a sequencer."""
+        """Let the authority accept a sequencer.
+
+        Returns:
+            The watermark that the authority last broadcast, in microseconds.
+
+        Raises:
+            SequencerRefusedError: The authority refuses the sequencer.
+        """
 
     async def sequence_lives(self, sequence: str) -> bool:
         """Whether a sender's sequence is alive, by a linearizable read."""

@@ -33,7 +33,6 @@ from millwheel.store.contract import (
 )
 from millwheel.worker.log.messages import CursorsAnswer, EndSubscription, LogEffect, LogEvent, Publish, SubscriberEffect
 from millwheel.worker.messages import (
-    AcceptSequencer,
     Acknowledge,
     Appended,
     AppendEntry,
@@ -55,7 +54,7 @@ from millwheel.worker.messages import (
     Started,
     Tick,
 )
-from millwheel.worker.shell.calls import HostCalls
+from millwheel.worker.shell.calls import CallPeers, HostCalls
 from millwheel.worker.shell.opening import ReadAhead, uncollected
 
 __all__ = ["CoreHost", "HostPeers", "RunQueue", "ServedCore", "steady_now"]
@@ -129,7 +128,7 @@ class RunQueue:
                 self._scheduled = False
 
 
-class HostPeers(Protocol):
+class HostPeers(CallPeers, Protocol):
     """What a host needs besides the store."""
 
     def send(self, host: CoreHost, send: SendDelivery, /) -> None:
@@ -137,19 +136,6 @@ class HostPeers(Protocol):
 
     def report(self, report: Report, /) -> None:
         """Report to the authority."""
-
-    async def accept(self, request: AcceptSequencer) -> int:
-        """Let the authority accept a sequencer.
-
-        Returns:
-            The watermark that the authority last broadcast, in microseconds.
-
-        Raises:
-            SequencerRefusedError: The authority refuses the sequencer.
-        """
-
-    async def sequence_lives(self, sequence: str) -> bool:
-        """Whether a sender's sequence is alive, by a linearizable read."""
 
     def lost(self, host: CoreHost, reason: str) -> None:
         """The host's core has lost the interval: it is not the owner any more."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
+from dataclasses import dataclass
 from functools import partial
 
 from millwheel.model.catalog import Catalog, OwnedInterval
@@ -14,20 +15,44 @@ from millwheel.store.contract import StateStore
 from millwheel.worker.interval import IntervalCore
 from millwheel.worker.interval.pending import pending_work
 from millwheel.worker.messages import Deposed, SenderWatermarks
-from millwheel.worker.shell.building import Builder
+from millwheel.worker.shell.building import Builder, Built
 from millwheel.worker.shell.destinations import CatalogRouting, LocalChannel
 from millwheel.worker.shell.hook_reports import HookReports
 from millwheel.worker.shell.host import CoreHost, HostPeers, RunQueue
-from millwheel.worker.shell.hosted import Hosted
 from millwheel.worker.shell.load import Metered
 from millwheel.worker.shell.log_service import LogService
 from millwheel.worker.shell.opening import ReadAhead
 from millwheel.worker.shell.tallies import Place, Tallies
 from millwheel.worker.shell.watermarks import Authority
 
-__all__ = ["Hosts"]
+__all__ = ["Hosted", "Hosts", "Quarantined"]
 
 log = logging.getLogger("millwheel.worker")
+
+
+@dataclass(slots=True)
+class Hosted:
+    """An interval that this process runs."""
+
+    host: CoreHost
+    owned: OwnedInterval
+    built: Built
+    channel: LocalChannel
+
+    @property
+    def sequencer(self) -> int:
+        """The sequencer that it was opened under."""
+        return self.owned.interval.sequencer
+
+
+@dataclass(frozen=True, slots=True)
+class Quarantined:
+    """An interval that is stopped because a stored value that it needs is missing or damaged: ``why``."""
+
+    incarnation: str
+    topology: str
+    computation: str
+    why: str
 
 
 class Hosts:
@@ -49,10 +74,10 @@ class Hosts:
         self.ahead: ReadAhead = {}
         self.builder = builder
         self.queue = queue
+        self.routing = routing
         self._catalog = catalog
         self._store = store
         self._authority = authority
-        self._routing = routing
         self._tallies = tallies
         authority.on_refused = self._report_refused
         authority.pending_of = self._pending_of
@@ -88,7 +113,7 @@ class Hosts:
         """Remove everything that must be gone before a successor is opened here. The caller closes the host."""
         hosted = self.hosted.pop(journal, None)
         if hosted is not None:
-            self._routing.release(hosted.built.bindings)
+            self.routing.release(hosted.built.bindings)
             self._authority.forget(hosted.owned.incarnation, hosted.built.core.keys)
             self._tallies.leave(hosted.host.journal)
             if hosted.built.log_of:

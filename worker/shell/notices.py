@@ -11,8 +11,7 @@ from millwheel.coordination.contract import Coordinator, CoordinatorError
 from millwheel.model.backoff import jittered
 from millwheel.model.catalog import Catalog
 from millwheel.worker.messages import CatalogChanged, SequenceChecked
-from millwheel.worker.shell.hosted import Hosted
-from millwheel.worker.shell.hosts import Hosts
+from millwheel.worker.shell.hosts import Hosted, Hosts
 from millwheel.worker.shell.lineage import dead_journals
 from millwheel.worker.shell.tasks import BackgroundTasks
 from millwheel.worker.shell.watermarks import Authority, SenderWatch

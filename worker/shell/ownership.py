@@ -14,8 +14,7 @@ from millwheel.worker.messages import AcceptSequencer
 from millwheel.worker.shell.destinations import DeliverySender
 from millwheel.worker.shell.hook_reports import HookReports
 from millwheel.worker.shell.host import CoreHost
-from millwheel.worker.shell.hosted import Hosted, Quarantined
-from millwheel.worker.shell.hosts import Hosts
+from millwheel.worker.shell.hosts import Hosted, Hosts, Quarantined
 from millwheel.worker.shell.internal_errors import RESTART_BACKOFF, InternalErrors
 from millwheel.worker.shell.lineage import journal_lives
 from millwheel.worker.shell.programs import Programs
@@ -167,7 +166,7 @@ class Ownership:
         self.quarantined[journal, hosted.sequencer] = Quarantined(incarnation, *self.hosts.place_of(incarnation), why)
         log.error(
             "interval %s is quarantined: restore what is damaged from a snapshot or a replica, then have it opened "
-            "again by `millwheel interval move %s` or by starting this worker anew",
+            "again by `millwheel interval move %s` or by a restart of this worker",
             journal,
             journal,
         )

@@ -40,7 +40,7 @@ async def beside(call: Callable[[], Loaded]) -> Loaded:
     loop = asyncio.get_running_loop()
     done: asyncio.Future[Loaded] = loop.create_future()
 
-    def tell(result: Loaded | None, error: BaseException | None) -> None:
+    def settle(result: Loaded | None, error: BaseException | None) -> None:
         if done.done():
             return
         if error is None:
@@ -55,7 +55,7 @@ async def beside(call: Callable[[], Loaded]) -> Loaded:
         except BaseException as error:
             failure = error
         with suppress(RuntimeError):  # the loop may have ended
-            loop.call_soon_threadsafe(tell, result, failure)
+            loop.call_soon_threadsafe(settle, result, failure)
 
     threading.Thread(target=run, name="user code", daemon=True).start()
     return await done

@@ -18,8 +18,7 @@ from millwheel.store.contract import StateStore
 from millwheel.worker.shell.delivery_service import DeliveryService
 from millwheel.worker.shell.handover import HandoverService
 from millwheel.worker.shell.hook_reports import HookReports
-from millwheel.worker.shell.hosted import Quarantined
-from millwheel.worker.shell.hosts import Hosts
+from millwheel.worker.shell.hosts import Hosts, Quarantined
 from millwheel.worker.shell.inspection import InspectionService
 from millwheel.worker.shell.key_failures import KeyFailures
 from millwheel.worker.shell.load import LoadMeter

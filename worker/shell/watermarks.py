@@ -137,15 +137,15 @@ def _origin(computation: str, member: KeyInterval | str, sequencer: int) -> tupl
 
 
 class SenderWatch:
-    """One watch for all senders of the intervals here. ``tell`` receives every update."""
+    """One watch for all senders of the intervals here. ``notify`` receives every update."""
 
     def __init__(
         self,
         watch: Callable[[Iterable[str]], AsyncIterator[Watermarks]],
-        tell: Callable[[SenderWatermarks], None],
+        notify: Callable[[SenderWatermarks], None],
     ) -> None:
         self._watch = watch
-        self._tell = tell
+        self._notify = notify
         self._senders: frozenset[str] = frozenset()
         self._lives: dict[str, object] = {}
         self._latest = LatestWatermarks()
@@ -192,4 +192,4 @@ class SenderWatch:
                 sequencers = {name: members for name, (_, members) in update.items()}
                 news = SenderWatermarks(values, sequencers)
                 self._latest.add(news)
-                self._tell(news)
+                self._notify(news)

@@ -66,10 +66,10 @@ class Worker:
         self.tallies = Tallies()
         self.key_failures = KeyFailures()
         self.programs = Programs(settings.packages, fetch_package, verify=settings.check_values)
-        self.routing = CatalogRouting(catalog, self.programs.extractor)
-        builder = Builder(catalog, self.programs, self.routing, settings.core, settings.slow_hook)
+        routing = CatalogRouting(catalog, self.programs.extractor)
+        builder = Builder(catalog, self.programs, routing, settings.core, settings.slow_hook)
         queue = RunQueue(asyncio.get_running_loop())
-        self.hosts = hosts = Hosts(catalog, store, authority, self.routing, builder, queue, self.tallies)
+        self.hosts = hosts = Hosts(catalog, store, authority, routing, builder, queue, self.tallies)
         self.hooks = HookReports(settings.slow_hook, hosts.place_of_scope)
         self._sending = DeliverySender(coordinator, catalog, hosts.hosted, settings.address, background.run)
         self.ownership = Ownership(
@@ -131,7 +131,7 @@ class Worker:
         stopping = self.ownership.release(owned)
         # Each interval is released at the first step of its stopping. Slow hooks of these intervals delay nothing.
         await asyncio.sleep(0)
-        self.routing.refresh()
+        self.hosts.routing.refresh()
         self._sending.refresh()
         started, built = self.ownership.start(owned)
         for hosted in started:

@@ -1,39 +1,25 @@
-"""Reads a stream from outside: with a durable cursor, or as a tail (section 4.3).
-
-::
-
-    async with Subscription("dips", cursor="alerts") as subscription:
-        async for batch in subscription:
-            for offset, timestamp, value in batch:
-                ...
-            await subscription.ack(batch.next_offset)
-
-Records that are ACKed and flushed under a cursor are not delivered again to any subscriber of that cursor. If the log
-moves or its worker restarts, the subscription finds it and continues where it was: the program gets every offset once.
-"""
+"""A subscriber of one stream: its position, its ACKs, and the batches that it has received (section 4.3)."""
 
 from __future__ import annotations
 
 import asyncio
-import threading
 from collections import deque
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from enum import Enum
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import Any
 from uuid import uuid4
 
 from millwheel.client.control import DEFAULT_ADDRESS, ControlClient
-from millwheel.client.log_link import LogLink
+from millwheel.client.subscription.log_link import LogLink
 from millwheel.model.time import MAX_TIMESTAMP, MIN_TIMESTAMP
+from millwheel.rpc.failures import RequestError
 from millwheel.rpc.v1 import subscription_pb2 as wire
 from millwheel.rpc.v1 import topology_pb2 as specs
 from millwheel.sdk.codecs import codec_for
 
-__all__ = ["Batch", "BlockingSubscription", "From", "Subscription"]
-
-Result = TypeVar("Result")
+__all__ = ["Batch", "From", "Subscription"]
 
 
 class From(Enum):
@@ -179,8 +165,17 @@ class Subscription:
     async def _receive(self) -> None:
         """Receive one response, and append its records to ``_ahead``."""
         async with self._reading:
-            response = await self._link.read(self._request)
-            self._take(response)
+            self._take(await self._read())
+
+    async def _read(self) -> wire.SubscribeResponse:
+        """The next response of the present call, or the first one of a new call."""
+        call, failure = self._link.call, None
+        if call is not None and not call.ended:
+            try:
+                return await call.read()
+            except RequestError as error:
+                failure = error
+        return await self._link.reopen(self._request, failure)
 
     def _request(self) -> list[wire.SubscribeRequest]:
         """The first requests of a new call: the position, and the last ACK, which the previous call may have lost."""
@@ -238,7 +233,8 @@ class Subscription:
         """
         if below_offset > self._acked:
             self._acked = below_offset
-            await self._link.write(_ack(below_offset))
+            if self._link.call is not None:
+                await self._link.call.write(_ack(below_offset))
 
     @property
     def durable(self) -> int:
@@ -253,84 +249,3 @@ class Subscription:
 
 def _ack(below: int) -> wire.SubscribeRequest:
     return wire.SubscribeRequest(ack=wire.SubscribeAck(below_offset=below))
-
-
-class BlockingSubscription:
-    """A :class:`Subscription` for programs without an event loop. Use it with ``with``, and iterate over it.
-
-    The arguments are those of :class:`Subscription`. The subscription runs in a background thread.
-    """
-
-    def __init__(self, stream: str, **options: Any) -> None:
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(
-            target=self._loop.run_forever, name=f"millwheel-subscription-{stream}", daemon=True
-        )
-        self._thread.start()
-        self._open = True
-        try:
-            self._inner = self._run(_entered(stream, options))
-        except BaseException:
-            self._stop()
-            raise
-
-    def _run(self, work: Coroutine[Any, Any, Result]) -> Result:
-        future = asyncio.run_coroutine_threadsafe(work, self._loop)
-        try:
-            return future.result()
-        except BaseException:
-            future.cancel()
-            raise
-
-    def __enter__(self) -> BlockingSubscription:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
-    def __iter__(self) -> BlockingSubscription:
-        return self
-
-    def __next__(self) -> Batch:
-        batch = self._run(_next_or_none(self._inner))
-        if batch is None:
-            raise StopIteration
-        return batch
-
-    @property
-    def watermark(self) -> int:
-        """The largest watermark of a batch received so far, in microseconds."""
-        return self._inner.watermark
-
-    def ack(self, below_offset: int) -> None:
-        """ACK every record below ``below_offset``. See :meth:`Subscription.ack`."""
-        self._run(self._inner.ack(below_offset))
-
-    def flush(self) -> None:
-        """Wait until the last ACK is on disk."""
-        self._run(self._inner.flush())
-
-    def close(self) -> None:
-        """End the subscription and its thread."""
-        if self._open:
-            self._open = False
-            try:
-                self._run(self._inner.close())
-            finally:
-                self._stop()
-
-    def _stop(self) -> None:
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join()
-        self._loop.close()
-
-
-async def _entered(stream: str, options: dict[str, Any]) -> Subscription:
-    return await Subscription(stream, **options).__aenter__()
-
-
-async def _next_or_none(subscription: Subscription) -> Batch | None:
-    """The next batch, or None at the end: a task cannot raise StopAsyncIteration."""
-    return await anext(subscription, None)
