@@ -10,7 +10,7 @@ from millwheel.model.catalog import ACTIVE_STATES, Catalog
 from millwheel.model.catalog import code_of as spec_code_of
 from millwheel.model.catalog_keys import worker_key
 from millwheel.model.interval_chunks import IntervalChunk
-from millwheel.model.interval_table import NOBODY
+from millwheel.model.interval_table import NO_OWNER
 from millwheel.rpc.v1 import catalog_pb2 as catalog
 
 __all__ = [
@@ -168,7 +168,7 @@ def draft_assignments(known: Catalog, draft: Draft, most: int, loads: Mapping[st
         lost = [owner for owner in table.owned if not assigner.lives(*owner)]
         if assigner.choose(code) is None:
             # No worker may run this code: skip intervals without an owner instead of checking each again.
-            lost = [owner for owner in lost if owner != NOBODY]
+            lost = [owner for owner in lost if owner != NO_OWNER]
         chunks = table.chunks if switching else table.chunks_of(lost)
         changed = [_assign_chunk(draft, assigner, incarnation, chunk, code, switching) for chunk in chunks]
         most -= any(changed)
@@ -205,7 +205,7 @@ def draft_releases(known: Catalog, draft: Draft, most: int) -> None:
         if (
             incarnation not in active
             and not known.is_damaged(incarnation)
-            and any(owner != NOBODY for owner in table.owned)
+            and any(owner != NO_OWNER for owner in table.owned)
         ):
             release(known, incarnation, draft)
             most -= 1
@@ -219,7 +219,7 @@ def release(known: Catalog, incarnation: str, draft: Draft) -> None:
     table = known.tables.get(incarnation)
     if table is None or known.is_damaged(incarnation):
         return
-    for chunk in table.chunks_of(owner for owner in table.owned if owner != NOBODY):
+    for chunk in table.chunks_of(owner for owner in table.owned if owner != NO_OWNER):
         if draft.is_full:
             return
         intervals = []

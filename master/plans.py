@@ -208,7 +208,7 @@ class Planner:
             raise RequestError(
                 FailureCode.ABORTED,
                 f"topology {name!r} has version {record.version} by now, not {expected}",
-                "somebody else has updated it: look at what it is now, and try again",
+                "another update came first: look at the present version, and try again",
                 reason="VERSION_CHANGED",
             )
 

@@ -1,7 +1,7 @@
 """No sequencer is drawn twice, even after the coordinator was set back: etcd restored from an older snapshot (6.2).
 
 The coordinator holds the counter. The store also remembers the largest drawn number, as the fence of a journal
-without entries. A fence only rises, whichever process sets it. A starting master that finds the counter below the
+without entries. A fence only rises. A starting master that finds the counter below the
 fence raises the counter.
 
 Without this, three faults follow. Owners receive sequencers that journals have seen already, and are refused for as
@@ -54,7 +54,7 @@ async def raise_counter(coordinator: Coordinator, store: StateStore) -> None:
             break
     _log.error(
         "the coordinator was set back: its counter of sequencers stood at %d, and %d had been drawn. It goes on above "
-        '%d; whatever topologies and intervals became since is not known there: see "Restoring" in docs/operations.md',
+        '%d. Later changes of topologies and intervals are lost: see "Restoring" in docs/operations.md',
         drawn,
         remembered,
         remembered + _MAX_UNRECORDED_DRAWS,

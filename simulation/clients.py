@@ -143,11 +143,11 @@ def reader(progress: Progress, which: Reader) -> Main:
                     await injector.finish()
                     progress.finished.add(name)
             except RequestError as error:
-                world.history.note(f"begins anew: {error}")
+                world.history.note(f"starts again: {error}")
                 if error.reason == "INJECTOR_FINISHED" and progress.read.get(name, 0) == len(which.inputs):
                     progress.finished.add(name)
             except (InjectorError, TimeoutError) as error:
-                world.history.note(f"begins anew: {type(error).__name__} {error}")
+                world.history.note(f"starts again: {type(error).__name__} {error}")
             await asyncio.sleep(3.0 if world.plan.ending else 0.5)
 
     return main

@@ -128,7 +128,7 @@ def _streams(plan: Plan, acked: Set[int], without: str = "", joined: bool = Fals
     for node in (*plan.nodes, *([plan.added] if plan.added else ())):  # in the order of the streams
         taken = _taken(at, node["inputs"])
         if plan.added and node is plan.added and set(node["inputs"]) <= plan.circling:
-            # Copies on the cycle count as well, and pass here wherever they are made.
+            # Copies on the cycle count as well, and all of them pass here.
             exact = all(one["exactly_once"] for one in plan.nodes)
             taken.update({number: (0, most * turns(number) if exact else _ANY) for number, (_, most) in taken.items()})
         if (plan.ending and node["kind"] in _WAITING) or (node is plan.added and not joined):
@@ -201,7 +201,7 @@ def _late(plan: Plan, sinks: Mapping[str, Arrivals], found: Found, counted: Mapp
         elif diverted:
             whole = False
         if not whole:
-            yield f"late record {number} arrived {arrived} times, and {diverted} times at {aside or 'nobody'} (G14)"
+            yield f"late record {number} arrived {arrived} times, and {diverted} times at {aside or 'no stream'} (G14)"
     least = len(gone) + len(torn)
     if not least <= counted[node["name"]] <= least + len(either):
         text = f"{node['name']} counted {counted[node['name']]} late records, and {len(gone)} are gone: {gone}"

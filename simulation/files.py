@@ -148,13 +148,13 @@ def file_reader(progress: Progress, which: Reader) -> Main:
                 if last:
                     _done(progress, which)
             except RequestError as error:
-                world.history.note(f"begins anew: {error}")
+                world.history.note(f"starts again: {error}")
                 if error.reason == "INJECTOR_FINISHED":
                     _done(progress, which)
             except SourceError as error:
                 world.violated(f"{which.stream}/{which.process} refuses its own file: {error} (G1)")
             except (InjectorError, TimeoutError) as error:
-                world.history.note(f"begins anew: {type(error).__name__} {error}")
+                world.history.note(f"starts again: {type(error).__name__} {error}")
             await asyncio.sleep(3.0 if world.plan.ending else 0.5)
 
     return main

@@ -50,10 +50,6 @@ class JournalOrder:
         self._last_of: dict[tuple[Place, str], tuple[int, int]] = {}
         """The same by stream: append and position. Weak productions use the stream "" and have no position."""
         self._weak = WeakSendings()
-        self.seen = 0
-        """How many consumed productions were compared."""
-        self.weak_seen = 0
-        """How many of them were weak."""
 
     def sent(self, core: IntervalCore, send: SendDelivery) -> None:
         """An owner sends productions, for the first time or again."""
@@ -83,7 +79,6 @@ class JournalOrder:
             for one in ids:
                 if (first := self._weak.first(one, incarnation)) is not None:
                     taken.setdefault(first[0], {}).setdefault("", []).append(first[1])
-                    self.weak_seen += 1
         for place, streams in taken.items():
             for disorder in self._took(place, streams):
                 yield f"{journal}, commit {append.commit}: {disorder} (G15)"
@@ -92,7 +87,6 @@ class JournalOrder:
         """Process what one commit consumes of one producing key, by stream; yields productions that come too late."""
         before = self._last.get(place, 0)
         for stream, found in streams.items():
-            self.seen += len(found)
             oldest, last = min(found), self._last_of.get((place, stream), (0, 0))
             if oldest[0] < before or oldest <= last:
                 text = f"key {place[3]!r} takes {oldest} of key {place[1]!r} of {place[0]}"

@@ -68,7 +68,7 @@ class OwnerChecks:
                 self._world.violated(f"{text}, and {head.commit} is the journal's last (G9)")
 
     def _repeated(self, delivery: Delivery) -> None:
-        """A production that is sent again under an id equals the first one, whichever owner sends it."""
+        """A production that is sent again under an id equals the first one, also if another owner sends it."""
         ids = delivery.ids
         sequence = ids.sequence if isinstance(ids, PositionIds) else ""
         guarantee = "G9" if sequence else "G10"

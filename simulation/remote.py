@@ -46,7 +46,7 @@ class Remote:
         self.cut_off: list[Callable[[], object]] = []
         """Requests that a partition holds back.
 
-        They arrive some time after it has healed, whatever has happened by then.
+        They arrive some time after it has healed.
         """
         self._network = network
         self._chance = chance

@@ -22,7 +22,7 @@ def with_fixed_hashes(module: str) -> None:
 
 
 def run_module(module: str, *arguments: str, seconds: float | None = None) -> subprocess.CompletedProcess[str]:
-    """Run ``python -m module`` as from a shell, whatever hashes this process has.
+    """Run ``python -m module`` as from a shell: with hashes of its own.
 
     Raises:
         subprocess.TimeoutExpired: the program takes longer than ``seconds``.

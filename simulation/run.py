@@ -262,7 +262,7 @@ def _unhandled(world: World, context: dict[str, object]) -> None:
     error, where = context.get("exception"), context.get("task") or context.get("future") or context.get("handle")
     if isinstance(error, StuckError):
         raise error
-    text = f"nobody took {type(error).__name__}: {error} ({context.get('message')}: {where})"
+    text = f"unhandled {type(error).__name__}: {error} ({context.get('message')}: {where})"
     if isinstance(error, EXPECTED):
         world.history.note(text)
     else:

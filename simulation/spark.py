@@ -1,7 +1,7 @@
 """Spark as an injector: the sink's own protocol (:mod:`millwheel.injectors.batches`) in simulated time (5.2).
 
-Invariant: each row of each batch is in the stream once (G1), whatever dies meanwhile, and all rows of a committed batch
-are ACKed (G2). Who could break it: a task that ends before its rows are ACKed; ids that depend on the task, the
+Invariant: each row of each batch is in the stream once (G1), also if processes die. All rows of a committed batch are
+ACKed (G2). Who could break it: a task that ends before its rows are ACKed; ids that depend on the task, the
 partition or the driver; a driver that commits before it publishes, or lets an older driver's tasks continue.
 
 This module imitates Spark. A checkpoint has the rows of each batch that was begun, and the last batch that Spark has

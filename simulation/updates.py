@@ -4,7 +4,7 @@ This module checks these invariants:
 
 - A production has the consumers and keys of one version of the topology. An owner whose sequencer was drawn after an
   update knows that update: its productions have the consumers of that version or of a later one.
-- Each of those consumers commits the production once, under whichever key it has by then, unless the consumer was
+- Each of those consumers commits the production once, under the key that it has by then, unless the consumer was
   removed.
 - A removed computation's incarnation ends: the next one has no state and no ids of it. What it had committed arrives.
 - No key's steps return to an earlier version of the code, and state stays with its keys through every migration.

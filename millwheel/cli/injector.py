@@ -180,7 +180,7 @@ def retire_query(
 ) -> None:
     """Free the space that a batch source's query takes. Use it only if the query never resumes from its checkpoint."""
     if not yes:
-        question = f"Forget query {query}? Whatever of it came again would be taken for new records."
+        question = f"Forget query {query}? If its records come again, they are taken for new records."
         confirm(question)
 
     async def work() -> None:

@@ -182,7 +182,7 @@ def _print(made: Sequence[catalog.IntervalRecord], output: OutputFormat) -> None
         print_plain(rows, output)
         return
     columns = ["keys", "owner", "sequencer", "journal"]
-    print_table(columns, [[one["keys"], one["owner"] or "nobody", one["sequencer"], one["journal"]] for one in rows])
+    print_table(columns, [[one["keys"], one["owner"] or "none", one["sequencer"], one["journal"]] for one in rows])
 
 
 def _plain(status: wire.IntervalStatus) -> dict[str, Plain]:
@@ -238,4 +238,4 @@ def _row(one: dict[str, Any], owners: inspection.IntervalLoad) -> list[object]:
         notes.append(f"{word}: {computation_text(whose, owners.failures, owners.stopped, now)}")
     if one["parents"]:
         notes.append("starts from " + ", ".join(one["parents"]))
-    return [whose, one["keys"], one["owner"] or "nobody", one["journal"], *figures, "; ".join(notes)]
+    return [whose, one["keys"], one["owner"] or "none", one["journal"], *figures, "; ".join(notes)]

@@ -373,7 +373,7 @@ def _print_described(
     for text in failing:
         print(text)
     rows = [
-        (one["name"], interval["keys"], interval["owner"] or "nobody", interval["sequencer"], interval["journal"])
+        (one["name"], interval["keys"], interval["owner"] or "none", interval["sequencer"], interval["journal"])
         for one in described["computations"]
         for interval in one["intervals"]
     ]

@@ -133,7 +133,8 @@ class RisingValues:
         Raises:
             InvariantError: A value has fallen.
         """
+        last = self._last
         for name, value in values.items():
-            last = self._last.get(name, value)
-            require(value >= last, f"{name} never falls: it was {last} and is {value}")
-            self._last[name] = value
+            if value < last.get(name, value):
+                raise InvariantError(f"{name} never falls: it was {last[name]} and is {value}")
+        last.update(values)

@@ -18,7 +18,7 @@ from millwheel.model.keys import KeyInterval
 from millwheel.rpc.v1 import catalog_pb2 as catalog
 
 __all__ = [
-    "NOBODY",
+    "NO_OWNER",
     "CoverageError",
     "IntervalTable",
     "Owner",
@@ -31,10 +31,10 @@ __all__ = [
 Owner: TypeAlias = tuple[str, int]
 """A worker's id, and the revision that created the registration under which it got an interval.
 
-NOBODY stands for an interval without an owner.
+NO_OWNER stands for an interval without an owner.
 """
 
-NOBODY: Final[Owner] = ("", 0)
+NO_OWNER: Final[Owner] = ("", 0)
 
 _FIRST_PRINTABLE, _LAST_PRINTABLE = 0x20, 0x7E
 

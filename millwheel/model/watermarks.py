@@ -106,11 +106,6 @@ class MinTracker:
                 counts[timestamp] = held + 1
             self._size += 1
 
-    def remove_all(self, timestamps: Iterable[int]) -> None:
-        """Remove each of ``timestamps`` once; KeyError at the first one that is not present."""
-        for timestamp in timestamps:
-            self.remove(timestamp)
-
     def clear(self) -> None:
         """Remove all timestamps."""
         self._counts.clear()

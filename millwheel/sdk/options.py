@@ -95,16 +95,6 @@ class FailurePolicy:
             max_backoff_us=self.max_backoff,
         )
 
-    @classmethod
-    def from_proto(cls, spec: topology_pb2.FailurePolicy) -> FailurePolicy:
-        """The policy in a spec; ValueError for an action that this version does not have."""
-        return cls(
-            FailureAction(spec.action),
-            spec.max_attempts,
-            Duration(spec.initial_backoff_us),
-            Duration(spec.max_backoff_us),
-        )
-
 
 _INITIAL: Final = milliseconds(100)
 _MAXIMUM: Final = seconds(30)

@@ -5,7 +5,7 @@ sequencer and commit number. If two processes both act as the owner of an interv
 sequencer can write (section 6.2).
 
 State rows are written later, and only from committed entries. Each row carries the commit number of its entry. Of two
-writes of one row, the one with the larger commit number stays, in whatever order they arrive.
+writes of one row, the one with the larger commit number stays, in any order of arrival.
 
 Every implementation passes the same test suite, ``tests/contracts/test_store_contract.py``.
 """

@@ -57,7 +57,7 @@ def _timed(trials: Trials, mutation: Mutation) -> tuple[Caught | str, float]:
     """The outcome of a trial, and its seconds."""
     began = time.monotonic()
     try:
-        outcome: Caught | str = trials.run(mutation) or "NOBODY"
+        outcome: Caught | str = trials.run(mutation) or "not caught"
     except UnsoundError as error:
         outcome = f"NOT COUNTED: {error}"
     return outcome, time.monotonic() - began

@@ -40,10 +40,10 @@ def served_unaccepted() -> None:
 
 @mutation(
     "G4",
-    "the authority hears only the owner that it accepted",
+    "the authority takes reports only of the owner that it accepted",
     seeds=20,
     test="tests/authority/test_intervals.py::test_g4_a_zombies_report_is_refused_once_its_successor_is_accepted_6_2",
-    why="an owner hears of its successor by the coordinator, too: it is heard beside it for moments only",
+    why="the coordinator notifies an owner of its successor, too: both report for moments only",
 )
 def hearsay_of_predecessors() -> None:
     """The authority also accepts reports of an older owner."""
@@ -70,7 +70,7 @@ def hearsay_of_predecessors() -> None:
     why="an older owner that asks so late is refused by the fence at its first append",
 )
 def older_owners_accepted() -> None:
-    """The authority accepts every request, whatever its sequencer."""
+    """The authority accepts every request, with any sequencer."""
 
     def accept(self: KeyedComputation, keys: KeyInterval, sequencer: int) -> Acceptance[KeyInterval]:
         over = [share for _, share in self._map.overlapping(keys)]

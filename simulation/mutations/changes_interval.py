@@ -98,7 +98,7 @@ rewriting(
 rewriting(
     "late-answers-restore",
     "G1",
-    "what was ACKed once stays ACKed, whatever a later answer leaves out",
+    "what was ACKed once stays ACKed, also if a later answer leaves it out",
     UnackedBatches.acknowledge,
     "waiting.intersection(left)",
     "set(left)",
@@ -320,7 +320,7 @@ rewriting(
 rewriting(
     "committed-ones-reported-late",
     "G8",
-    "a sender hears at once which records of a delivery were committed before",
+    "a sender learns at once which records of a delivery were committed before",
     DeliveryAdmission._answer_taken,
     "if left and committed:",
     "if left and committed < 0:",

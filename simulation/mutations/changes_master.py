@@ -14,7 +14,7 @@ __all__: list[str] = []
 rewriting(
     "restarted-workers-own",
     "G3",
-    "an interval of a worker that registered anew is given out again",
+    "an interval of a worker that registered again is given out again",
     IntervalAssigner.lives,
     " and registration == self._known.registration(worker)",
     "",

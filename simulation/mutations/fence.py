@@ -40,13 +40,13 @@ def any_fence() -> None:
     """The last fence always wins, even if it comes from an older owner whose request was delayed."""
 
     def make(fenced: Any) -> Any:
-        def anybody(journal: str, held: JournalHead | None, sequencer: int) -> JournalHead:
+        def unfenced(journal: str, held: JournalHead | None, sequencer: int) -> JournalHead:
             if held is not None and held.sequencer != TERMINAL_SEQUENCER:
                 held = dataclasses.replace(held, sequencer=sequencer - 1)
             head: JournalHead = fenced(journal, held, sequencer)
             return head
 
-        return anybody
+        return unfenced
 
     replace(journal_rules, "fenced", make)
 
@@ -81,7 +81,7 @@ def zombie_floor() -> None:
     "an append that is refused deposes its owner",
     seeds=20,
     test="tests/worker/test_host.py::test_g3_an_append_that_a_successor_refuses_ends_the_owner_6_2",
-    why="an owner hears of its successor by the coordinator, too, mostly before it appends anything",
+    why="the coordinator notifies an owner of its successor, too, mostly before its next append",
 )
 def refusal_taken_for_success() -> None:
     """A refused append counts as successful: its records are ACKed, and its productions are sent."""

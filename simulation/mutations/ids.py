@@ -62,7 +62,7 @@ def copies_acked() -> None:
     why="what a deposed sender has in its buffers is known as long as marks and ids are",
 )
 def deposed_senders_accepted() -> None:
-    """Deliveries are admitted by their ids alone, whatever their sender's sequencer."""
+    """Deliveries are admitted by their ids alone, with any sequencer of their sender."""
     replace(Dedup, "_accept", lambda _: lambda self, sender: True)
 
 

@@ -26,7 +26,7 @@ def unflagged() -> None:
     why="memory has no bound there",
 )
 def boundless_intake() -> None:
-    """An interval admits every delivery, whatever its queue holds."""
+    """An interval admits every delivery, also if its queue is full."""
 
     def make(admit: Any) -> Any:
         def boundless(self: IntervalInput, *arguments: Any) -> Any:

@@ -120,7 +120,7 @@ def cursors_unjournaled() -> None:
 
 @mutation(
     "G1",
-    "a cursor that is created again is another one, whatever is in flight for the old",
+    "a cursor that is created again is another one, also while a request for the old one is in flight",
     seeds=10,
     test="tests/log/test_log_subscribers.py::test_g1_a_cursor_created_again_while_an_append_is_in_flight_is_another_4_3",
     why="a cursor must be deleted and created again while one append is in flight",
@@ -142,11 +142,11 @@ def cursors_by_name() -> None:
 
 @mutation(
     "G1",
-    "what a log keeps grows old by a clock that nobody sets",
+    "what a log keeps grows old by a clock that cannot be set",
     seeds=10,
     test="tests/simulation/test_clock_set_wrong.py"
     "::test_g1_what_nobody_has_read_yet_is_kept_though_a_clock_is_set_ahead_4_3",
-    why="a clock must go an hour ahead before anybody reads",
+    why="a clock must go an hour ahead before the first read",
 )
 def aged_by_the_wall() -> None:
     """Logs use the wall clock, as intervals do."""

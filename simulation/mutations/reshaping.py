@@ -45,7 +45,7 @@ def sealed_by_a_sequencer() -> None:
     "a parent is sealed before its children read it",
     seeds=10,
     test="tests/contracts/test_store_contract.py::test_g11_a_sealed_journal_takes_no_owner_and_no_entry[memory]",
-    why="a parent's owner hears of the split by the coordinator, too",
+    why="the coordinator notifies a parent's owner of the split, too",
 )
 def unsealed_parents() -> None:
     """Children read a journal to which its owner still appends."""

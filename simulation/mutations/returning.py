@@ -16,7 +16,7 @@ __all__: list[str] = []
     seeds=10,
     test="tests/master/test_endings.py"
     "::test_g7_a_stream_comes_back_only_after_the_authority_has_forgotten_its_injectors_5_2",
-    why="an injector that has finished must be waited for again before its former end is heard of",
+    why="an injector that has finished must be waited for again before its former end is published",
 )
 def injectors_outlive_their_stream() -> None:
     """An injector that finished in a former incarnation of its stream counts as finished in the next one."""

@@ -76,7 +76,7 @@ def hasty_forgetting() -> None:
     why="a flush must be held up until its successor's has been acknowledged",
 )
 def last_row_wins() -> None:
-    """A row replaces the earlier one, whichever was committed first.
+    """A later write replaces a row, also with a smaller commit number.
 
     The fence ends flushes of deposed owners, so this mutation removes that check, too.
     """

@@ -49,7 +49,7 @@ def far_timers_overtaken() -> None:
     replace(IntervalTimers, "due_until", lambda _: due_until)
 
 
-@mutation("G6", "a timer that is set anew or cancelled is void where it is stored")
+@mutation("G6", "a timer that is set again or cancelled is void where it is stored")
 def unvoided_timers() -> None:
     """Changes of a timer after it was spilled have no effect on its stored copy."""
     replace(SpilledTimers, "standing", lambda _: lambda self, rows: list(rows))

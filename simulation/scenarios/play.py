@@ -71,4 +71,4 @@ async def _perform(scenario: Scenario, stage: Stage, world: World) -> None:
 def _unhandled(world: World, context: dict[str, object]) -> None:
     error = context.get("exception")
     if not isinstance(error, EXPECTED):
-        world.violated(f"nobody took {type(error).__name__}: {error} ({context.get('message')})")
+        world.violated(f"unhandled {type(error).__name__}: {error} ({context.get('message')})")

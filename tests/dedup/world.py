@@ -185,7 +185,7 @@ class Receiver:
             self.dedup.abandon(verdict, [index])
 
     def crash(self, applied: bool) -> None:
-        """Lose the memory; the entry in flight is in the journal if ``applied``, and nobody was notified."""
+        """Lose the memory; the entry in flight is in the journal if ``applied``, and no sender was notified."""
         if self.flight is not None and applied:
             self.deltas.append(self.flight[1])
             for verdict, index in self.flight[2]:

@@ -206,7 +206,7 @@ class _Cursor:
         self._anew = False
 
     def again(self, durable: int) -> None:
-        """A subscriber begins anew: at its last lasting ACK, which it may not have heard of."""
+        """A subscriber starts again at its last durable ACK. It may not know that ACK."""
         self._position, self._anew = durable, True
 
     def take(self, offset: int, value: Any) -> str | None:

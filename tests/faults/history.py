@@ -31,7 +31,7 @@ class Advanced(msgspec.Struct, tag="advanced", tag_field="what", frozen=True):
 
 
 class Subscribed(msgspec.Struct, tag="subscribed", tag_field="what", frozen=True):
-    """A subscriber begins anew; below offset ``durable`` all is ACKed for good, and the rest may come again."""
+    """A subscriber starts again. Below offset ``durable`` all is ACKed for good. The rest may come again."""
 
     at: int
     stream: str

@@ -182,10 +182,10 @@ def test_a_subscriber_that_begins_anew_may_see_again_what_it_had_not_acked_and_o
     events = clean()
     at = Place("totals", 5).find(events)
     again = events[at - 2 : at]
-    anew: list[Event] = [Subscribed(LATER, "totals", 3)]
-    assert check([*events[:at], *anew, *again, *events[at:]]) == []
-    anew = [Subscribed(LATER, "totals", 4)]
-    shown = check([*events[:at], *anew, *again, *events[at:]])
+    restart: list[Event] = [Subscribed(LATER, "totals", 3)]
+    assert check([*events[:at], *restart, *again, *events[at:]]) == []
+    restart = [Subscribed(LATER, "totals", 4)]
+    shown = check([*events[:at], *restart, *again, *events[at:]])
     assert {one.kind for one in shown} == {"repeated"}
 
 

@@ -45,7 +45,7 @@ _UNHEARD: Final = "Internal error from Core"
 _ABSENT: Final = "UNIMPLEMENTED"
 
 _STAYS: Final = frozenset({"WatchRouting", "WatchWatermarks", "Subscribe", "Watch"})
-"""Methods that answer for as long as somebody listens."""
+"""Methods that answer until the caller ends the call."""
 _SLOW: Final = frozenset({"MoveInterval", "SplitInterval", "MergeIntervals", "GetClusterHealth", "PrepareRelease"})
 """Methods that ask others, and are called less often."""
 _OWN: Final = frozenset(
@@ -55,11 +55,11 @@ _OWN: Final = frozenset(
         "MergeIntervals", "DeleteCursor",
     }
 )  # fmt: skip
-"""Methods by which whoever may call them ends or takes over what is named: they get no name of what is to stay."""
+"""Methods that end or take over what a call names. They get no name of what is to stay."""
 
 
 class Faults(logging.Handler):
-    """Faults of the server's own that were logged, for nobody sees them otherwise."""
+    """Internal faults of the server, which only its log shows."""
 
     _SIGNS: Final = ("a fault", "internal error", "never retrieved", "Unexpected exception", "Exception in callback")
 

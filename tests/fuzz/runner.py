@@ -105,7 +105,7 @@ async def _case(tally: Tally, surface: Surface, seed: int, case: int) -> None:
     except Exception as error:
         status = "UNCLEAR"
         tally.unclear.append(f"case {case}: {type(error).__name__}: {error}")
-    tally.note(case, status, time.perf_counter() - began)
+    tally.note(status, time.perf_counter() - began)
 
 
 def _progress(tally: Tally, cases: int, show: bool) -> Generator[None, None, None]:

@@ -30,19 +30,17 @@ class Tally:
     cases: int = 0
     statuses: Counter[str] = field(default_factory=Counter)
     slowest: float = 0.0
-    slowest_case: int = -1
     seconds: float = 0.0
     memory_at_start: int = 0
     memory_at_end: int = 0
     unclear: list[str] = field(default_factory=list)
 
-    def note(self, case: int, status: str, seconds: float) -> None:
+    def note(self, status: str, seconds: float) -> None:
         """A case has ended."""
         self.cases += 1
         self.statuses[status] += 1
         self.seconds += seconds
-        if seconds > self.slowest:
-            self.slowest, self.slowest_case = seconds, case
+        self.slowest = max(self.slowest, seconds)
 
 
 def table(tallies: Sequence[Tally]) -> str:

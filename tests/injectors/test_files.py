@@ -51,7 +51,7 @@ def numbers(rows: list[dict[str, Any]]) -> Counter[int]:
 
 
 async def until(done: Callable[[], bool]) -> None:
-    while not done():  # noqa: ASYNC110  # what it looks at tells nobody
+    while not done():  # noqa: ASYNC110  # a file sends no event
         await asyncio.sleep(0.001)
 
 

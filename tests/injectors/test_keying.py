@@ -109,8 +109,8 @@ async def test_g8_a_worker_is_notified_of_a_record_that_has_no_key_here_and_may_
     assert column.why == (
         "topology 't': KeyError: 'user': mend the computation's code, then `millwheel topology update`"
     )
-    newer = Workers(wire.PrepareRecordsResponse(keys=[b"nobody"]))
-    assert (await of_waiting(newer, "", "bob")).keys == [b"nobody"]
+    newer = Workers(wire.PrepareRecordsResponse(keys=[b"other"]))
+    assert (await of_waiting(newer, "", "bob")).keys == [b"other"]
     gone = await of_waiting(Workers("no worker"), "", "bob")
     assert "no key in a value of dict: KeyError: 'user'" in gone.why
     assert gone.unknown

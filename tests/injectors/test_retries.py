@@ -26,7 +26,7 @@ WITHOUT_KEY = "MILLWHEEL_TEST_WITHOUT_KEY"
 
 async def until(done: Callable[[], bool]) -> None:
     async with asyncio.timeout(patience(20)):
-        while not done():  # noqa: ASYNC110 what is waited for is the cluster's, and tells nobody
+        while not done():  # noqa: ASYNC110 the cluster sends no event for it
             await asyncio.sleep(0.01)
 
 

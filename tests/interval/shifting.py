@@ -24,7 +24,6 @@ class ShiftingWorld(World):
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         self._journals = 10  # what a name ends in is larger than what its parents' names end in
-        self.split_count = self.merge_count = 0
         super().__init__(*arguments, **options)
 
     def split(self, name: str, at: bytes, *, zombie: bool) -> bool:
@@ -35,7 +34,6 @@ class ShiftingWorld(World):
         if at == keys.start or journal in self.parents:
             return False
         parents = [Parent(journal, keys)]
-        self.split_count += 1
         self._replace(name, index, 1, list(keys.split(at)), parents, zombie=zombie)
         return True
 
@@ -48,7 +46,6 @@ class ShiftingWorld(World):
         (low, first), (high, second) = slots[index : index + 2]
         if first in self.parents or second in self.parents:
             return False
-        self.merge_count += 1
         parents = [Parent(first, low), Parent(second, high)]
         self._replace(name, index, 2, [KeyInterval(low.start, high.end)], parents, zombie=zombie)
         return True

@@ -1,4 +1,4 @@
-"""A small hostile world around real interval cores: whatever may be delayed, lost, repeated or overtaken, is.
+"""A small hostile world around real interval cores. It delays, loses, repeats and reorders all that may be.
 
 Everything that a core asks for is a task that the test performs when it likes, in any order that it likes.
 Owners die at any instant, with their appends applied or not, or live on as zombies beside their
@@ -102,7 +102,7 @@ def now_of(coroutine: Any) -> Any:
 
 @dataclass(eq=False)
 class Owner:
-    """One owner of one interval; dead, its tasks may still be performed, and nobody is notified."""
+    """One owner of one interval; dead, its tasks may still be performed, without notice."""
 
     journal: str
     core: IntervalCore
@@ -221,7 +221,7 @@ class World:
         self.tasks = [task for task in self.tasks if task.owner is not owner or _outlives(task.what)]
 
     def disconnected(self, journal: str) -> None:
-        """Senders notice that a connection broke, and send again whatever was not answered."""
+        """Senders notice that a connection broke, and send again what was not answered."""
         fresh = self.current.get(journal)
         for other in [*self.current.values(), *self.zombies]:
             if other is not fresh:
@@ -325,7 +325,7 @@ class World:
             case GiveUp():
                 self.tasks.append(Task(owner, Deposed(effect.reason)))
             case HookFailed() | HooksSlow() | ReleasePrepared():
-                """Nobody listens."""
+                """No part of this world uses these."""
             case _:
                 self._perform_at_store(owner, effect)
 
@@ -408,7 +408,7 @@ class World:
             self.tasks.append(Task(None, SendDelivery(part)))
 
     def _reaches_zombie(self, task: Task) -> bool:
-        """A copy goes to an owner that has a successor, if there is one; nobody will hear of it."""
+        """A copy goes to an owner that has a successor, if there is one. No answer of it arrives."""
         for zombie in self.zombies:
             if zombie.journal == task.what.delivery.journal:
                 self.handle(zombie, replace(task.what.delivery, channel=task.owner or task.what.delivery.channel))
@@ -553,7 +553,7 @@ class World:
     # Time, and the end.
 
     def ring(self) -> None:
-        """Whoever's alarm is due gets its tick, and what was refused is sent again."""
+        """Owners whose alarm is due get a tick. Refused batches are sent again."""
         self.tasks += [task for at, task in self.later if at <= self.now]
         self.later = [(at, task) for at, task in self.later if at > self.now]
         for owner in [*self.current.values(), *self.zombies]:

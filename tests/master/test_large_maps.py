@@ -17,7 +17,7 @@ from millwheel.master.messages import (
 )
 from millwheel.master.settings import MasterSettings
 from millwheel.model import interval_chunks
-from millwheel.model.interval_table import NOBODY, check_coverage
+from millwheel.model.interval_table import NO_OWNER, check_coverage
 from millwheel.rpc.failures import FailureCode, RequestError
 
 from .harness import Master, World, computation, source, topology
@@ -105,7 +105,7 @@ def test_no_interval_of_a_cancelled_topology_has_an_owner_when_its_journals_are_
             table = world.catalog().tables.get(incarnations[1])
             if isinstance(master.waiting[0], Drop) and table is not None:
                 dropped = True
-                assert set(table.owned) == {NOBODY}
+                assert set(table.owned) == {NO_OWNER}
             master.step()
     assert dropped
 

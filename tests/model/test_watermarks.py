@@ -39,9 +39,9 @@ def test_min_tracker_batches_survive_compaction_7_2(timestamps: list[int], chanc
     chance.shuffle(timestamps)  # type: ignore[attr-defined]
     while timestamps:
         gone, timestamps = timestamps[:7], timestamps[7:]
-        tracker.remove_all(gone)
         tracker.add_all(gone[:2])
-        tracker.remove_all(gone[:2])
+        for timestamp in (*gone, *gone[:2]):
+            tracker.remove(timestamp)
         for timestamp in gone:
             model.remove(timestamp)
         assert tracker.min() == min(model, default=MAX_TIMESTAMP)

@@ -37,7 +37,7 @@ from tests.log.driver import LogDriver
 from tests.master.harness import Master
 from tests.worker.test_host import Rig
 
-NOBODY: Any = None
+UNUSED: Any = None
 
 
 class Unknown:
@@ -79,11 +79,11 @@ def test_a_driver_names_every_effect(performer: Any, effects: Any) -> None:
 
 
 def _harness() -> None:
-    CoreDriver(MemoryStore(), 0, NOBODY).perform("j", UNKNOWN)
+    CoreDriver(MemoryStore(), 0, UNUSED).perform("j", UNKNOWN)
 
 
 def _interval_model() -> None:
-    World.__new__(World)._perform(Owner("j", NOBODY), UNKNOWN)
+    World.__new__(World)._perform(Owner("j", UNUSED), UNKNOWN)
 
 
 def _log_driver() -> None:

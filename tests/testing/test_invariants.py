@@ -90,5 +90,5 @@ def test_the_simulation_reports_it_after_the_next_event(made: Callable[[], tuple
         assert violations == []
         spoil()
         core.step(Tick(), 2_000_000)
-    (told,) = violations
-    assert told.startswith(f"{type(core).__name__} after Tick: ")
+    (violation,) = violations
+    assert violation.startswith(f"{type(core).__name__} after Tick: ")

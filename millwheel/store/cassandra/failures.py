@@ -36,7 +36,7 @@ def failure_of(error: BaseException, contact_points: tuple[str, ...], username: 
     where = ", ".join(contact_points)
     causes = list(_causes(error))
     if any(isinstance(cause, AuthenticationFailed) for cause in causes):
-        user = f"user {username!r}" if username else "nobody, as no user is set"
+        user = f"user {username!r}" if username else "the login, as no user is set"
         return StoreSettingsError(
             f"Cassandra at {where} refuses {user}: set store.username and store.password to a role that may log in"
         )

@@ -36,7 +36,7 @@ MAX_VALUE_BYTES: Final = 15 << 20
 """The largest entry or state row. Cassandra accepts mutations of up to half a commit log segment, 16 MiB by default."""
 
 FOR_EVER: Final = 1 << 62
-"""A write time above any other. A deletion with this time is final, whatever the clocks show. This is safe because ids
+"""A write time above any other. A deletion with this time is final, also if clocks are wrong. This is safe because ids
 and commit numbers of a journal are never used again."""
 
 _MAX_CONCURRENT_READS: Final = 64

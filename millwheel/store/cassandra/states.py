@@ -2,7 +2,7 @@
 
 Within a bucket the rows are in key order.
 
-Invariant (G3): of two writes of a row, the one with the larger commit number stays, whatever their order and senders.
+Invariant (G3): of two writes of a row, the one with the larger commit number stays, in any order, from any senders.
 Cassandra guarantees this: it keeps the cell with the larger write time.
 """
 
