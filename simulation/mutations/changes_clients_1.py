@@ -20,7 +20,7 @@ rewriting(
     "unkeyed-hold-nothing",
     "G7",
     "records that wait for their keys hold the injector's watermark",
-    InjectorCore._update_published,
+    InjectorCore._find_oldest,
     "if self.unkeyed.records:",
     "if False:",
     seeds=0,
