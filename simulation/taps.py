@@ -8,7 +8,7 @@ from typing import Any
 from unittest.mock import patch
 
 from millwheel.authority.core import AuthorityCore
-from millwheel.authority.shell import AuthorityShell
+from millwheel.authority.shard import AuthorityShard
 from millwheel.model.watermarks import InputWatermark
 from millwheel.rpc.v1.delivery_pb2 import DeliveryOutcome
 from millwheel.store.contract import Append
@@ -68,7 +68,7 @@ class Taps:
             patch.object(AuthorityCore, "_on_journaled", self._journaling(AuthorityCore._on_journaled)),
             patch.object(Subscribers, "_response", self._publishing(Subscribers._response)),
             patch.object(AuthorityCore, "restore", self._restoring(AuthorityCore.restore)),
-            patch.object(AuthorityShell, "accept", self._accepting(AuthorityShell.accept)),
+            patch.object(AuthorityShard, "accept", self._accepting(AuthorityShard.accept)),
             patch.object(IntervalCore, "_advance_watermark", self._advancing(IntervalCore._advance_watermark)),
             patch.object(LogCore, "_advance_watermark", self._advancing(LogCore._advance_watermark)),
             patch.object(InputWatermark, "_raise", self._rising(InputWatermark._raise)),

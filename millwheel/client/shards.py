@@ -7,7 +7,7 @@ from collections.abc import AsyncGenerator, Callable, Hashable, Iterable
 from contextlib import aclosing, suppress
 from typing import Final, Protocol
 
-from millwheel.client.report_stream import PendingOf, nothing_reported
+from millwheel.client.watermark_streams import PendingOf, nothing_reported
 from millwheel.client.watermarks import WatermarkClient, client_is_closed
 from millwheel.rpc.failures import RequestError
 from millwheel.rpc.merging import merged
@@ -152,12 +152,12 @@ class ShardedWatermarks:
 
     def report(self, report: WatermarkReport) -> int:
         """See :meth:`WatermarkClient.report`. Returns 0 if this object is closed."""
-        return 0 if self._closed else self.of(report.computation).report(report)
+        return 0 if self._closed else self.of(report.computation).reports.report(report)
 
     def forget(self, computation: str, member: Member) -> None:
-        """See :meth:`WatermarkClient.forget`."""
+        """Stop reports about a member that was released."""
         if not self._closed:
-            self.of(computation).forget(computation, member)
+            self.of(computation).reports.forget(computation, member)
 
     async def explain(self, computation: str, limit: int = 0) -> pb.ExplainWatermarkResponse:
         """See :meth:`WatermarkClient.explain`."""

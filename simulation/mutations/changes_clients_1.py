@@ -8,8 +8,8 @@ from millwheel.client.injector.outbound import InjectedBatch, Lane, LaneSender
 from millwheel.client.injector.rerouting import Rerouting
 from millwheel.client.injector.resending import OutboundBatches
 from millwheel.client.log_link import LogLink
-from millwheel.client.report_stream import ReportStream
 from millwheel.client.subscription import Subscription
+from millwheel.client.watermark_streams import ReportStream
 from millwheel.model.outbound import OutboundBatch, OutboundSending
 from millwheel.rpc.delivery_connection import DeliveryConnection
 from simulation.mutations.base import rewriting

@@ -6,8 +6,8 @@ import logging
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import aclosing
 
-from millwheel.client.report_stream import PendingOf, nothing_reported
 from millwheel.client.shards import OnePlace, ShardedWatermarks, ShardPlaces
+from millwheel.client.watermark_streams import PendingOf, nothing_reported
 from millwheel.model.keys import KeyInterval
 from millwheel.rpc.channel import PASSING
 from millwheel.rpc.failures import RequestError

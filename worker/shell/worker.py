@@ -14,7 +14,7 @@ from typing import Any, Final, Protocol
 
 import grpc
 
-from millwheel.client.report_stream import PendingOf
+from millwheel.client.watermark_streams import PendingOf
 from millwheel.coordination.contract import Coordinator, CoordinatorError, DamagedValueError
 from millwheel.model.backoff import Backoff, jittered
 from millwheel.model.catalog import Catalog, Consumer, OwnedInterval, code_of, codes_of
