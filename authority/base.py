@@ -16,26 +16,11 @@ from dataclasses import dataclass, field
 from millwheel.authority.injected import InjectorComputation
 from millwheel.authority.journal import REMOVED_PART, KeysRow, Part, ProcessRow, encode
 from millwheel.authority.registry import Registry
-from millwheel.authority.shares import AnyShare
-from millwheel.model.keys import KeyInterval
+from millwheel.authority.shares import AnyShare, keys_row, process_row
 from millwheel.model.time import MIN_TIMESTAMP
 from millwheel.store.contract import PartId
 
-__all__ = ["BaseSnapshot", "freeze", "keys_row", "process_row"]
-
-
-def keys_row(share: AnyShare) -> KeysRow:
-    """Return the journal row of an interval's share."""
-    keys = share.member
-    assert isinstance(keys, KeyInterval)
-    return KeysRow(keys.start, keys.end, share.sequencer, share.watermark)
-
-
-def process_row(share: AnyShare) -> ProcessRow:
-    """Return the journal row of an injector process's share."""
-    process = share.member
-    assert isinstance(process, str)
-    return ProcessRow(process, share.sequencer, share.watermark, share.idle, share.last_report)
+__all__ = ["BaseSnapshot", "freeze"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,7 @@ from typing import Final
 from millwheel.authority.metrics import ShardMetrics
 from millwheel.authority.placement import ElectionView, PlacementDelays, PlacementPolicy
 from millwheel.authority.presence import Presence
-from millwheel.authority.shell import AuthorityShell, ShellSettings
+from millwheel.authority.shard import AuthorityShard, ShardSettings
 from millwheel.coordination.contract import Coordinator, CoordinatorError, Put
 from millwheel.coordination.election import Election, Leadership
 from millwheel.coordination.sequencers import draw_sequencer
@@ -55,7 +55,7 @@ class CandidateSettings:
     lease: float = 3.0
     look: float = 0.25
     delays: PlacementDelays = field(default_factory=PlacementDelays)
-    shell: ShellSettings = field(default_factory=ShellSettings)
+    shard: ShardSettings = field(default_factory=ShardSettings)
 
 
 class ShardElsewhereError(RequestError):
@@ -98,7 +98,7 @@ class Candidate:
         self._standing = PlacementPolicy(address, shards, self._settings.delays)
         self._presence = Presence(coordinator, address, self._settings.lease)
         self._terms: dict[int, _Term] = {}
-        self._shells: dict[int, AuthorityShell] = {}
+        self._shells: dict[int, AuthorityShard] = {}
         self._elsewhere: dict[int, str] = {}
 
     @property
@@ -106,7 +106,7 @@ class Candidate:
         """The shards that this process serves."""
         return tuple(sorted(self._shells))
 
-    def of(self, computation: str) -> AuthorityShell:
+    def of(self, computation: str) -> AuthorityShard:
         """Return the shard that keeps ``computation``; raises ShardElsewhereError if it is not served here."""
         shard = shard_of(computation, self._shards)
         shell = self._shells.get(shard)
@@ -193,20 +193,20 @@ class Candidate:
             log.info("authority shard %d is served here", shard)
             log.warning("authority shard %d is released: %s", shard, await self._end_of(shard, shell, leadership))
 
-    async def _open(self, stack: AsyncExitStack, shard: int) -> AuthorityShell:
+    async def _open(self, stack: AsyncExitStack, shard: int) -> AuthorityShard:
         """Fence the shard's journal with a freshly drawn sequencer, and open the shard."""
         with suppress(JournalExistsError):
             await self._store.create_journal(journal_of(shard))
         sequencer = await draw_sequencer(self._coordinator)
         registry = self.metrics.add(shard)
         stack.callback(self.metrics.drop, shard)
-        shell = await AuthorityShell.open(
-            self._store, journal_of(shard), sequencer, registry=registry, settings=self._settings.shell
+        shell = await AuthorityShard.open(
+            self._store, journal_of(shard), sequencer, registry=registry, settings=self._settings.shard
         )
         stack.push_async_callback(shell.close)
         return shell
 
-    async def _end_of(self, shard: int, shell: AuthorityShell, leadership: Leadership) -> str:
+    async def _end_of(self, shard: int, shell: AuthorityShard, leadership: Leadership) -> str:
         """Wait until the shard ends here, and return the reason."""
         stopped = asyncio.ensure_future(shell.wait_stopped())
         lost = asyncio.ensure_future(leadership.lost())
@@ -232,7 +232,7 @@ class _Term:
     given_up: asyncio.Event = field(default_factory=asyncio.Event)
 
 
-async def _first(work: asyncio.Task[AuthorityShell], end: Awaitable[None]) -> bool:
+async def _first(work: asyncio.Task[AuthorityShard], end: Awaitable[None]) -> bool:
     """Return whether ``work`` finishes before ``end``. Otherwise ``work`` is cancelled."""
     ending = asyncio.ensure_future(end)
     try:

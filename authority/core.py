@@ -16,11 +16,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Final, assert_never
+from typing import Final
 
 from millwheel.authority.base import BaseSnapshot, freeze
-from millwheel.authority.injected import InjectorComputation
-from millwheel.authority.journal import Expect, Percentile, Remove, decode_entry, decode_part, encode
+from millwheel.authority.calls import AuthorityCall, AuthorityCalls
+from millwheel.authority.journal import decode_entry, decode_part, encode
 from millwheel.authority.messages import (
     AnswerCall,
     AppendChanges,
@@ -30,25 +30,22 @@ from millwheel.authority.messages import (
     BroadcastValues,
     DeleteJournaled,
     ForgetComputation,
-    InjectorsExpected,
     PercentileRequested,
     RefuseCall,
     RefuseReport,
-    RemovalRequested,
     ReportsReceived,
-    SequencerOffered,
     SnapshotWritten,
     Tick,
     WriteSnapshot,
 )
 from millwheel.authority.pace import AppendPace, PaceSettings
 from millwheel.authority.pending import Pending, Taken
-from millwheel.authority.percentiles import Work, percentile_value
+from millwheel.authority.percentiles import Work
 from millwheel.authority.registry import AnyComputation, Registry
 from millwheel.authority.shares import Explanation, Refusal
 from millwheel.model.core_protocol import RisingValues, require
 from millwheel.model.time import MIN_TIMESTAMP, seconds
-from millwheel.rpc.watermarks import AcceptRefusedError, Member, ReportNotReceivedError, injector_computation
+from millwheel.rpc.watermarks import AcceptRefusedError, Member, ReportNotReceivedError
 from millwheel.store.contract import Append, JournalHead
 
 __all__ = ["AuthorityCore", "CoreSettings"]
@@ -99,6 +96,7 @@ class AuthorityCore:
         self._registry = Registry()
         self._pending = Pending()
         self._broadcast: dict[str, int] = {}
+        self._calls = AuthorityCalls(self._registry, self._pending, self.broadcast)
         self._in_flight: _InFlight | None = None
         self._pace = AppendPace(self._settings.pace)
         self._rising = RisingValues()
@@ -141,10 +139,8 @@ class AuthorityCore:
                 effects += self._on_tick(now)
             case SnapshotWritten():
                 self._named = event.snapshot
-            case SequencerOffered() | InjectorsExpected() | RemovalRequested() | PercentileRequested():
-                effects += self._on_call(event)
             case _:
-                assert_never(event)
+                effects += self._on_call(event)
         self._pace.want(now, urgent=self._pending.urgent, dirty=self._pending.dirty or self._named is not None)
         return effects
 
@@ -162,38 +158,17 @@ class AuthorityCore:
 
     # -- events ----------------------------------------------------------------------------------
 
-    def _on_call(
-        self, event: SequencerOffered | InjectorsExpected | RemovalRequested | PercentileRequested
-    ) -> list[AuthorityEffect]:
+    def _on_call(self, call: AuthorityCall) -> list[AuthorityEffect]:
+        if isinstance(call, PercentileRequested) and self._registry.get(call.computation) is None:
+            return [RefuseCall(call.token, KeyError(call.computation))]
         try:
-            match event:
-                case SequencerOffered():
-                    self._accept_sequencer(event)
-                case InjectorsExpected():
-                    self._expect_injectors(event)
-                case RemovalRequested():
-                    self._remove(event)
-                case PercentileRequested():
-                    if self._registry.get(event.computation) is None:
-                        return [RefuseCall(event.token, KeyError(event.computation))]
-                    self._decide_percentile(event)
-                case _:
-                    assert_never(event)
+            risen = self._calls.apply(call)
         except (AcceptRefusedError, ReportNotReceivedError) as error:
-            return [RefuseCall(event.token, error)]
+            return [RefuseCall(call.token, error)]
+        if risen is not None:
+            self._raise(risen)
         self._pace.ask()
         return []
-
-    def _accept_sequencer(self, event: SequencerOffered) -> None:
-        token, computation, member, sequencer = event.token, event.computation, event.member, event.sequencer
-        if self._registry.is_over(computation, sequencer):
-            raise AcceptRefusedError(f"sequencer {sequencer}: {computation} was removed since it was drawn")
-        if isinstance(member, str):
-            accepted = self._registry.injector(computation).accept(member, sequencer, event.report_number)
-            self._pending.accepted(token, computation, accepted)
-        else:
-            self._pending.accepted(token, computation, self._registry.keyed(computation).accept(member, sequencer))
-        # Replacing shares never raises the minimum, because a share starts from the values that it replaces.
 
     def _on_reports(self, event: ReportsReceived, now: int) -> list[AuthorityEffect]:
         refused: list[Refusal] = []
@@ -214,35 +189,9 @@ class AuthorityCore:
                 self._raise(computation)
         return [RefuseReport(refusal) for refusal in refused]
 
-    def _expect_injectors(self, event: InjectorsExpected) -> None:
-        name, names = injector_computation(event.stream), sorted(set(event.processes))
-        injector = self._registry.injector(name)
-        dropped = injector.expect(names, event.as_of)
-        self._pending.change(event.token, Expect(name, names, event.as_of), name, dropped)
-        self._raise(injector)
-
     def outlives(self, computation: str, sequencer: int) -> bool:
         """Return whether ``computation`` was re-created since ``sequencer`` was drawn: it accepted a larger one."""
         return any(accepted > sequencer for _, accepted in self.sequencers(computation))
-
-    def _remove(self, event: RemovalRequested) -> None:
-        token, computation, up_to = event.token, event.computation, event.up_to
-        found = self._registry.get(computation)
-        if isinstance(found, InjectorComputation) and 0 < up_to <= self._registry.ended.get(computation, 0):
-            # This change alters nothing. It delays the answer until everything before it is journaled.
-            self._pending.change(token, Expect(computation, sorted(found.expected), found.expected_as_of), computation)
-            return
-        self._registry.remove(computation, up_to)
-        self._pending.change(token, Remove(computation, up_to), computation, found.shares() if found else ())
-        self._pending.forget_value(computation)
-
-    def _decide_percentile(self, event: PercentileRequested) -> None:
-        computation, basis_points = event.computation, event.basis_points
-        found = self._registry.get(computation)
-        assert found is not None
-        value = percentile_value(found.work(event.since), basis_points, self.broadcast(computation), found.percentiles)
-        found.percentiles[basis_points] = value
-        self._pending.change(event.token, Percentile(computation, basis_points, value), computation)
 
     # -- appends ---------------------------------------------------------------------------------
 

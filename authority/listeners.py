@@ -67,16 +67,14 @@ class Listener:
             watermark, members = self._current(computation)
             news[computation] = BroadcastUpdate(watermark, tuple(members))
         for computation in (self._values.keys() | self._sequencers.keys()) - self._whole:
-            watermark = self._values.get(computation, self._current_value(computation))
+            # Only if no value waits: to list all of a computation's members takes long.
+            watermark = self._values[computation] if computation in self._values else self._current(computation)[0]
             members_since = tuple(self._sequencers.get(computation, {}).items())
             news[computation] = BroadcastUpdate(watermark, members_since)
         self._whole.clear()
         self._values.clear()
         self._sequencers.clear()
         return news
-
-    def _current_value(self, computation: str) -> int:
-        return self._current(computation)[0]
 
 
 class Listeners:

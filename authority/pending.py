@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
-from millwheel.authority.base import keys_row, process_row
 from millwheel.authority.journal import (
     ROW_BYTES,
     AcceptKeys,
@@ -18,7 +17,7 @@ from millwheel.authority.journal import (
     ProcessRow,
     Remove,
 )
-from millwheel.authority.shares import Acceptance, AnyShare, M, Share
+from millwheel.authority.shares import Acceptance, AnyShare, M, Share, keys_row, process_row
 from millwheel.rpc.watermarks import Member
 
 __all__ = ["Pending", "Taken"]

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Generic, NamedTuple, Protocol, TypeVar
 
-from millwheel.authority.journal import ProcessRow
+from millwheel.authority.journal import KeysRow, ProcessRow
 from millwheel.model.keys import KeyInterval
 from millwheel.model.time import MIN_TIMESTAMP
 from millwheel.rpc.v1.watermark_pb2 import HoldKind
@@ -21,6 +21,8 @@ __all__ = [
     "Share",
     "ShareView",
     "TrackedComputation",
+    "keys_row",
+    "process_row",
     "process_share",
 ]
 
@@ -105,6 +107,20 @@ def process_share(row: ProcessRow) -> Share[str]:
 
 
 AnyShare = Share[KeyInterval] | Share[str]
+
+
+def keys_row(share: AnyShare) -> KeysRow:
+    """Return the journal row of an interval's share."""
+    keys = share.member
+    assert isinstance(keys, KeyInterval)
+    return KeysRow(keys.start, keys.end, share.sequencer, share.watermark)
+
+
+def process_row(share: AnyShare) -> ProcessRow:
+    """Return the journal row of an injector process's share."""
+    process = share.member
+    assert isinstance(process, str)
+    return ProcessRow(process, share.sequencer, share.watermark, share.idle, share.last_report)
 
 
 class Acceptance(NamedTuple, Generic[M]):

@@ -17,7 +17,7 @@ from time import perf_counter
 import uvloop
 
 from millwheel.authority.service import WatermarkServicer
-from millwheel.authority.shell import AuthorityShell
+from millwheel.authority.shard import AuthorityShard
 from millwheel.client.watermarks import WatermarkClient
 from millwheel.model.keys import KeyInterval
 from millwheel.rpc.server import bind, create_server
@@ -69,7 +69,7 @@ async def measure(count: int) -> None:
     """Start a shard, and print one line for each figure."""
     store = MemoryStore()
     await store.create_journal(JOURNAL)
-    shell = await AuthorityShell.open(store, JOURNAL, 1)
+    shell = await AuthorityShard.open(store, JOURNAL, 1)
     server = create_server()
     add_WatermarkServiceServicer_to_server(WatermarkServicer(shell), server)
     address = bind(server)

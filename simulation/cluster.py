@@ -13,8 +13,8 @@ from unittest.mock import patch
 
 from prometheus_client import CollectorRegistry
 
-from millwheel.authority.core import CoreSettings as ShardSettings
-from millwheel.authority.shell import ShellSettings
+from millwheel.authority.core import CoreSettings as AuthoritySettings
+from millwheel.authority.shard import ShardSettings
 from millwheel.config import AuthoritySection, ClusterSection, MasterSection, Settings, WorkerSection
 from millwheel.master.balancing import Balancer, BalanceSettings
 from millwheel.master.settings import MasterSettings
@@ -72,7 +72,7 @@ def tuned(world: World) -> Iterator[None]:
     tuning = world.plan.tuning
     core = CoreSettings(**cast("dict[str, Any]", tuning["core"]))
     logs = LogSettings(**tuning["log"])
-    shards = ShardSettings(**cast("dict[str, Any]", tuning["authority"]))
+    shards = AuthoritySettings(**cast("dict[str, Any]", tuning["authority"]))
 
     class Known(Worker):
         """A worker that checkers can inspect."""
@@ -100,7 +100,7 @@ def tuned(world: World) -> Iterator[None]:
         patch("millwheel.worker.shell.worker.CatalogRouting", Routed),
         patch("millwheel.worker.shell.building.LogConfig", partial(LogConfig, settings=logs)),
         patch("millwheel.worker.shell.programs.beside", _at_once),
-        patch("millwheel.server.authority.ShellSettings", partial(ShellSettings, core=shards)),
+        patch("millwheel.server.authority.ShardSettings", partial(ShardSettings, core=shards)),
         _ids_tuned(tuning["ids"]),
         _bounded(tuning["bounds"]),
         _balanced(world),

@@ -7,14 +7,15 @@ from collections.abc import AsyncGenerator, Callable, Hashable, Iterable
 from contextlib import aclosing, suppress
 from typing import Final, Protocol
 
-from millwheel.client.report_stream import PendingOf, nothing_reported
+from millwheel.client.watermark_streams import PendingOf, nothing_reported
 from millwheel.client.watermarks import WatermarkClient, client_is_closed
 from millwheel.rpc.failures import RequestError
 from millwheel.rpc.merging import merged
+from millwheel.rpc.v1 import control_pb2 as control
 from millwheel.rpc.v1 import watermark_pb2 as pb
 from millwheel.rpc.watermarks import BroadcastUpdate, Member, WatermarkReport
 
-__all__ = ["OnePlace", "ShardPlaces", "ShardedWatermarks"]
+__all__ = ["OnePlace", "RoutedShards", "ShardPlaces", "ShardedWatermarks"]
 
 _POLL_SECONDS: Final = 0.5
 """Seconds between two checks whether a shard has moved."""
@@ -43,6 +44,28 @@ class OnePlace:
     async def address_of(self, shard: Hashable) -> str:
         """The fixed address."""
         return self._address
+
+
+class RoutedShards:
+    """The addresses of the authority's shards, from the master's routing. Without a new address the old one stays."""
+
+    def __init__(self, injector: str, address: str) -> None:
+        self._injector = injector
+        self._addresses = {injector: address}
+
+    def learn(self, routing: control.WatchRoutingResponse) -> None:
+        """Take the addresses in a routing."""
+        addresses = {self._injector: routing.authority.address}
+        addresses.update((consumer.incarnation, consumer.authority.address) for consumer in routing.consumers)
+        self._addresses.update((name, address) for name, address in addresses.items() if address)
+
+    def shard_of(self, computation: str) -> Hashable:
+        """Each computation counts as a shard here. The cluster may map several computations to one shard."""
+        return computation
+
+    async def address_of(self, shard: Hashable) -> str:
+        """The address of the authority that keeps the computation's watermark."""
+        return self._addresses.get(str(shard)) or self._addresses[self._injector]
 
 
 class ShardedWatermarks:
@@ -129,12 +152,12 @@ class ShardedWatermarks:
 
     def report(self, report: WatermarkReport) -> int:
         """See :meth:`WatermarkClient.report`. Returns 0 if this object is closed."""
-        return 0 if self._closed else self.of(report.computation).report(report)
+        return 0 if self._closed else self.of(report.computation).reports.report(report)
 
     def forget(self, computation: str, member: Member) -> None:
-        """See :meth:`WatermarkClient.forget`."""
+        """Stop reports about a member that was released."""
         if not self._closed:
-            self.of(computation).forget(computation, member)
+            self.of(computation).reports.forget(computation, member)
 
     async def explain(self, computation: str, limit: int = 0) -> pb.ExplainWatermarkResponse:
         """See :meth:`WatermarkClient.explain`."""

@@ -6,17 +6,14 @@ report after a change, and again after a reconnect. A watch survives reconnects,
 
 from __future__ import annotations
 
-import asyncio
-import random
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
 from typing import TYPE_CHECKING, TypeAlias
 
 import grpc
 
-from millwheel.client.report_stream import PendingOf, ReportStream, connected, nothing_reported
+from millwheel.client.watermark_streams import PendingOf, ReportStream, connected, nothing_reported, watch_watermarks
 from millwheel.model.backoff import Backoff
-from millwheel.model.time import MIN_TIMESTAMP
-from millwheel.rpc.channel import DEFAULT_DEADLINE_SECONDS, PASSING, RETRYABLE, open_channel, retrying
+from millwheel.rpc.channel import DEFAULT_DEADLINE_SECONDS, PASSING, open_channel, retrying
 from millwheel.rpc.failures import FailureCode, RequestError
 from millwheel.rpc.v1 import watermark_pb2 as pb
 from millwheel.rpc.v1.watermark_pb2_grpc import WatermarkServiceStub
@@ -29,7 +26,6 @@ from millwheel.rpc.watermarks import (
     ReportNotReceivedError,
     WatermarkReport,
     interval_to_wire,
-    sequencers_from_wire,
 )
 
 if TYPE_CHECKING:
@@ -66,7 +62,7 @@ class WatermarkClient:
         self._backoff = backoff or Backoff()
         self._channels: dict[str, tuple[grpc.aio.Channel, WatermarkServiceAsyncStub]] = {}
         self._closed = False
-        self._stream = ReportStream(
+        self.reports = ReportStream(
             self._stub,
             self._accept_again,
             on_refused,
@@ -82,7 +78,7 @@ class WatermarkClient:
 
     def start(self) -> None:
         """Start to send reports, until :meth:`close`."""
-        self._stream.start()
+        self.reports.start()
 
     async def __aexit__(self, *_: object) -> None:
         await self.close()
@@ -90,7 +86,7 @@ class WatermarkClient:
     async def close(self) -> None:
         """Stop reports and close the connection."""
         self._closed = True
-        await self._stream.close()
+        await self.reports.close()
         for channel, _ in self._channels.values():
             await channel.close(None)
         self._channels.clear()
@@ -152,41 +148,17 @@ class WatermarkClient:
 
     def report(self, report: WatermarkReport) -> int:
         """Queue a report. It is sent until it has arrived. Its sequencer must be accepted. Returns its number."""
-        return self._stream.report(report)
-
-    def forget(self, computation: str, member: Member) -> None:
-        """Stop reports about a member that was released."""
-        self._stream.forget(computation, member)
+        return self.reports.report(report)
 
     # -- listeners -------------------------------------------------------------------------------
 
-    async def watch(self, computations: Iterable[str]) -> AsyncGenerator[dict[str, BroadcastUpdate], None]:
+    def watch(self, computations: Iterable[str]) -> AsyncGenerator[dict[str, BroadcastUpdate], None]:
         """Broadcast values of ``computations``: first the current values, then every change.
 
         Each update has the newest value, never below an earlier one, and the new sequencers. After a reconnect it has
         all sequencers again. Failures that may pass do not end the watch. Other RequestErrors do.
         """
-        known: dict[str, int] = {}
-        request = pb.WatchWatermarksRequest(computations=sorted(set(computations)))
-        failures = 0
-        while True:
-            call = None
-            try:
-                stub, address = await self._stub()
-                call = stub.WatchWatermarks(request)
-                while (response := await _read(call, address)) is not None:
-                    failures = 0
-                    news = _news(response, known)
-                    if news:
-                        yield news
-            except RequestError as error:
-                if error.code not in RETRYABLE:
-                    raise
-            finally:
-                if call is not None:
-                    call.cancel()
-            failures += 1
-            await asyncio.sleep(self._backoff.delay(failures, random.random()))
+        return watch_watermarks(self._stub, computations, self._backoff)
 
     # -- operators -------------------------------------------------------------------------------
 
@@ -260,24 +232,3 @@ class WatermarkClient:
 def client_is_closed() -> RequestError:
     """The error for a call to a client that is closed, or closes during the call. A retry does not help."""
     return RequestError(FailureCode.FAILED_PRECONDITION, "the client of the low watermark authority was closed")
-
-
-async def _read(
-    call: grpc.aio.UnaryStreamCall[pb.WatchWatermarksRequest, pb.WatchWatermarksResponse], address: str
-) -> pb.WatchWatermarksResponse | None:
-    """The next message, or None at the end of the call."""
-    async with connected(address):
-        response = await call.read()
-    return response if isinstance(response, pb.WatchWatermarksResponse) else None
-
-
-def _news(response: pb.WatchWatermarksResponse, known: dict[str, int]) -> dict[str, BroadcastUpdate]:
-    """The updates in ``response`` that change ``known``. ``known`` is updated."""
-    news = {}
-    for message in response.watermarks:
-        name, before = message.computation, known.get(message.computation)
-        watermark = max(message.watermark_us, MIN_TIMESTAMP if before is None else before)
-        if watermark != before or message.sequencers:
-            known[name] = watermark
-            news[name] = BroadcastUpdate(watermark, sequencers_from_wire(message.sequencers))
-    return news

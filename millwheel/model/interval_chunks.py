@@ -104,10 +104,6 @@ class IntervalChunk:
                     raise CoverageError(f"interval map {name}: {left} and {right} overlap or leave a gap")
             interval_from_proto(self.intervals[-1].keys)
 
-    def locate(self, key: bytes) -> catalog.IntervalRecord:
-        """The interval that contains ``key``. The chunk must contain the key."""
-        return self.intervals[bisect_right(self.starts, key) - 1]
-
 
 class MapEdit:
     """An edit of one map. The chunks that it starts from are not changed."""

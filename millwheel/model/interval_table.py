@@ -188,7 +188,7 @@ class IntervalTable:
     def locate(self, key: bytes) -> catalog.IntervalRecord | None:
         """The interval that contains ``key``. There is exactly one while any topology or log refers to the map."""
         chunk = self.chunk_of(key)
-        return None if chunk is None else chunk.locate(key)
+        return None if chunk is None else chunk.intervals[bisect_right(chunk.starts, key) - 1]
 
     def of_journal(self, journal: str) -> catalog.IntervalRecord | None:
         """The interval that writes to ``journal``, or None."""

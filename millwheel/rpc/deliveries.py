@@ -1,8 +1,11 @@
-"""Deliveries and their answers as messages of delivery.proto, for every sender and receiver."""
+"""Deliveries and their answers as messages of delivery.proto, and the two sides of an open Deliver stream."""
 
 from __future__ import annotations
 
-from typing import Any
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from typing import Any, Generic, TypeVar
 
 from millwheel.model.deliveries import (
     BatchIds,
@@ -17,7 +20,55 @@ from millwheel.model.deliveries import (
 from millwheel.model.keys import KeyInterval
 from millwheel.rpc.v1 import delivery_pb2 as wire
 
-__all__ = ["answered_tokens", "decode_delivery", "encode_delivery"]
+__all__ = ["DeliveryQueue", "answered_tokens", "decode_delivery", "encode_delivery"]
+
+ItemT = TypeVar("ItemT")
+
+
+class DeliveryQueue(Generic[ItemT]):
+    """Items that wait to be written to a Deliver stream, with the stream's writer and reader."""
+
+    def __init__(
+        self,
+        encode: Callable[[ItemT], wire.DeliverRequest],
+        answered: Callable[[wire.DeliverResponse], None],
+    ) -> None:
+        """
+        Args:
+            encode: Makes the message for an item, when it is sent.
+            answered: Called with each answer.
+        """
+        self._encode = encode
+        self._answered = answered
+        self._queue: deque[ItemT] = deque()
+        self._ready = asyncio.Event()
+
+    @property
+    def queued(self) -> int:
+        """The number of items that wait to be written to the stream."""
+        return len(self._queue)
+
+    def send(self, item: ItemT) -> None:
+        """Queue an item. If the stream ends before it is written, it is dropped."""
+        self._queue.append(item)
+        self._ready.set()
+
+    def clear(self) -> None:
+        """Drop all items."""
+        self._queue.clear()
+
+    async def write(self, call: Any) -> None:
+        """Write the items to an open stream, until cancelled."""
+        while True:
+            while self._queue:
+                await call.write(self._encode(self._queue.popleft()))
+            self._ready.clear()
+            await self._ready.wait()
+
+    async def read(self, call: Any) -> None:
+        """Pass on the answers of an open stream, until it ends."""
+        while isinstance(response := await call.read(), wire.DeliverResponse):
+            self._answered(response)
 
 
 def answered_tokens(response: wire.DeliverResponse) -> tuple[int, ...]:

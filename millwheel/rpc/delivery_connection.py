@@ -6,14 +6,14 @@ import asyncio
 import logging
 import math
 import random
-from collections import deque
 from collections.abc import Callable
-from typing import Any, Final, Generic, Protocol, TypeVar
+from typing import Any, Final, Protocol, TypeVar
 
 import grpc
 
 from millwheel.model.backoff import Backoff
 from millwheel.rpc.channel import open_channel
+from millwheel.rpc.deliveries import DeliveryQueue
 from millwheel.rpc.errors import raise_if_cancelled
 from millwheel.rpc.v1 import delivery_pb2 as wire
 from millwheel.rpc.v1.delivery_pb2_grpc import DeliveryServiceStub
@@ -46,8 +46,8 @@ class DeliveryEvents(Protocol):
         """The worker has answered one or more deliveries."""
 
 
-class DeliveryConnection(Generic[ItemT]):
-    """Sends items to one worker, and reports its answers. It repeats nothing: that is the task of its owner."""
+class DeliveryConnection(DeliveryQueue[ItemT]):
+    """Keeps a stream to one worker open, and reports its answers. It repeats nothing: that is the task of its owner."""
 
     def __init__(
         self,
@@ -64,26 +64,14 @@ class DeliveryConnection(Generic[ItemT]):
             events: Receives what happens.
             connect: Opens a channel to an address.
         """
+        super().__init__(encode, events.answered)
         self.address = address
-        self._encode = encode
         self._events = events
         self._connect = connect
-        self._queue: deque[ItemT] = deque()
-        self._ready = asyncio.Event()
         self._opened_at = math.inf
         """When the current stream was opened, by the loop's clock. Infinite before that."""
         self._closed = False
         self._task = asyncio.create_task(self._run(), name=f"deliveries to {address}")
-
-    @property
-    def queued(self) -> int:
-        """The number of items that wait to be written to the stream."""
-        return len(self._queue)
-
-    def send(self, item: ItemT) -> None:
-        """Queue an item. If the stream ends before it is written, it is dropped."""
-        self._queue.append(item)
-        self._ready.set()
 
     async def close(self) -> None:
         """Close the connection. From this call on it reports nothing: a new connection may have its address."""
@@ -128,14 +116,14 @@ class DeliveryConnection(Generic[ItemT]):
                 stub: Any = DeliveryServiceStub(channel)
                 await self._converse(stub.Deliver())
         finally:
-            self._queue.clear()
+            self.clear()
             if not self._closed:
                 self._events.disconnected(self.address)
 
     async def _converse(self, call: Any) -> None:
         """Run one stream until its reader or its writer ends."""
         self._events.connected(self.address)
-        tasks = [asyncio.create_task(self._read(call)), asyncio.create_task(self._write(call))]
+        tasks = [asyncio.create_task(self.read(call)), asyncio.create_task(self.write(call))]
         try:
             ended, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
             for task in ended:
@@ -147,17 +135,6 @@ class DeliveryConnection(Generic[ItemT]):
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
-
-    async def _read(self, call: Any) -> None:
-        while isinstance(response := await call.read(), wire.DeliverResponse):
-            self._events.answered(response)
-
-    async def _write(self, call: Any) -> None:
-        while True:
-            while self._queue:
-                await call.write(self._encode(self._queue.popleft()))
-            self._ready.clear()
-            await self._ready.wait()
 
 
 async def _until_ready(channel: grpc.aio.Channel) -> None:

@@ -27,7 +27,8 @@ from millwheel.sdk.defaults import default_of, makes_the_same
 from millwheel.sdk.error_texts import bare_message, error_message
 from millwheel.sdk.errors import UnsupportedTypeError, ValueDecodeError, ValueEncodeError
 from millwheel.sdk.exact_types import exact_test
-from millwheel.sdk.round_trip import ADVICE, Check, quick_check, round_trip_check, verified
+from millwheel.sdk.per_value import described_decoder, exact_check, typed_encoder, verifying_encoder
+from millwheel.sdk.round_trip import ADVICE, Check, round_trip_check
 from millwheel.sdk.typeinfo import (
     accepts,
     describe_type,
@@ -141,7 +142,7 @@ def codec_for(record_type: Any, where: str, codec: Codec[Any] | None = None) -> 
         check = round_trip_check(decode, where, name, equal=equal)
         exact = exact_test(record_type) if value_format is ValueFormat.MSGPACK else None
         slow = _checking(checked, check)
-        verify = verified(encode, decode, slow, exact) if equal else slow
+        verify = verifying_encoder(encode, decode, slow, exact) if equal else slow
     return ValueCodec(value_format, name, encode, checked, verify, _wrapped_decode(decode, where, name, value_format))
 
 
@@ -163,7 +164,8 @@ def state_codec_for(state_type: Any, where: str, codec: Codec[Any] | None = None
     equal = value_format is not ValueFormat.CUSTOM
     check = None if value_format is ValueFormat.RAW else round_trip_check(decode, f"{where}, state", name, equal=equal)
     if check is not None and codec is None:
-        check = quick_check(exact_test(state_type), check)
+        exact = exact_test(state_type)
+        check = check if exact is None else exact_check(exact, check)
     try:
         first = new()
         encoded = _as_bytes(encode(first))
@@ -310,33 +312,24 @@ def _checked_encode(annotation: Any, encode: Encode, where: str, name: str) -> E
     only = classes[0] if classes is not None and len(classes) == 1 else None
     no_bool = classes is not None and int in classes and bool not in classes
 
-    def checked(value: Any) -> bytes:
-        # The common case needs only the first test.
-        if (
-            value.__class__ is not only
-            and classes is not None
-            and (not isinstance(value, classes) or (no_bool and value.__class__ is bool))
-        ):
-            raise ValueEncodeError(f"{where} carries {name}, not {type_name(type(value))}: {value!r:.200}{ADVICE}")
-        try:
-            return encode(value)
-        except Exception as error:
-            raise ValueEncodeError(
-                f"{where}: a value of {name} cannot be encoded: {bare_message(error)}: {value!r:.200}"
-            ) from error
+    def accepts_value(value: Any) -> bool:
+        assert classes is not None
+        return isinstance(value, classes) and not (no_bool and value.__class__ is bool)
 
-    return checked
+    def fault(value: Any, error: Exception | None) -> ValueEncodeError:
+        if error is None:
+            return ValueEncodeError(f"{where} carries {name}, not {type_name(type(value))}: {value!r:.200}{ADVICE}")
+        return ValueEncodeError(f"{where}: a value of {name} cannot be encoded: {bare_message(error)}: {value!r:.200}")
+
+    return typed_encoder(encode, only, None if classes is None else accepts_value, fault)
 
 
 def _wrapped_decode(decode: Decode, where: str, name: str, value_format: ValueFormat) -> Decode:
-    def wrapped(data: bytes) -> Any:
-        try:
-            return decode(data)
-        except Exception as error:
-            shown = _plain(data) if value_format is ValueFormat.MSGPACK else data
-            raise ValueDecodeError(f"{where}: {shown!r:.200} is no {name}: {bare_message(error)}") from error
+    def fault(data: bytes, error: Exception) -> ValueDecodeError:
+        shown = _plain(data) if value_format is ValueFormat.MSGPACK else data
+        return ValueDecodeError(f"{where}: {shown!r:.200} is no {name}: {bare_message(error)}")
 
-    return wrapped
+    return described_decoder(decode, fault)
 
 
 def _plain(data: bytes) -> Any:

@@ -22,6 +22,7 @@ from millwheel.rpc.v1 import topology_pb2
 from millwheel.sdk.apart import own_name
 from millwheel.sdk.error_texts import error_message
 from millwheel.sdk.errors import KeyExtractionError, TooLargeError, UsageError
+from millwheel.sdk.per_value import key_extractor
 from millwheel.sdk.typeinfo import Field, field_of, is_key_type, type_name
 
 __all__ = ["KeyExtractor", "encode_key", "join_key", "key", "mapping_extractor", "split_key"]
@@ -222,17 +223,9 @@ def _text(part: Any) -> str:
 
 
 def _one_part(get: Callable[[Any], Any], describe: _KeyDescription) -> Extract:
-    def extract(value: Any) -> bytes:
-        try:
-            part = get(value)
-            encoded: bytes = part.encode() if part.__class__ is str else _text(part).encode()
-        except Exception as error:
-            raise describe.failed(value, error) from error
-        if len(encoded) > MAX_KEY_BYTES:
-            raise TooLargeError(f"a key of {describe}", len(encoded), MAX_KEY_BYTES)
-        return encoded
-
-    return extract
+    return key_extractor(
+        get, _text, describe.failed, lambda size: TooLargeError(f"a key of {describe}", size, MAX_KEY_BYTES)
+    )
 
 
 def _read_all(getters: list[Callable[[Any], Any]]) -> Callable[[Any], tuple[Any, ...]]:

@@ -16,10 +16,9 @@ import msgspec
 
 from millwheel.sdk.error_texts import bare_message
 from millwheel.sdk.errors import ValueEncodeError
-from millwheel.sdk.exact_types import Exact
 from millwheel.sdk.typeinfo import type_name
 
-__all__ = ["ADVICE", "Check", "difference", "quick_check", "round_trip_check", "verified"]
+__all__ = ["ADVICE", "Check", "difference", "round_trip_check"]
 
 Check = Callable[[Any, bytes], None]
 """Takes a value and its encoding. Raises ValueEncodeError if the encoding does not decode to that value."""
@@ -57,69 +56,6 @@ def round_trip_check(decode: Callable[[bytes], Any], where: str, name: str, *, e
             raise ValueEncodeError(_message(where, name, value, found))
 
     return comes_back if equal else decodes
-
-
-def quick_check(exact: Exact | None, check: Check) -> Check:
-    """``check``, but without decoding if ``exact`` proves that the value passes."""
-    if exact is None:
-        return check
-
-    def check_unless_exact(value: Any, encoded: bytes) -> None:
-        if not exact(value):
-            check(value, encoded)
-
-    return check_unless_exact
-
-
-def verified(
-    encode: Callable[[Any], bytes],
-    decode: Callable[[bytes], Any],
-    slow: Callable[[Any], bytes],
-    exact: Exact | None,
-) -> Callable[[Any], bytes]:
-    """An encoder of values that decode to equal ones. It does the same as ``slow`` with fewer calls.
-
-    Args:
-        encode: The encoder without checks.
-        decode: The decoder without checks.
-        slow: The encoder that rejects a value of another class, or one that does not decode to an equal value. Its
-            ValueEncodeError says why.
-        exact: The type's exact test. None if the type has none: its values are then decoded.
-
-    Returns:
-        The encoder. It raises the errors of ``slow``.
-    """
-    if exact is None:
-        return _verified_by_decoding(encode, decode, slow)
-    return _verified_by_classes(encode, exact, slow)
-
-
-def _verified_by_decoding(
-    encode: Callable[[Any], bytes], decode: Callable[[bytes], Any], slow: Callable[[Any], bytes]
-) -> Callable[[Any], bytes]:
-    def verify(value: Any) -> bytes:
-        try:
-            encoded = encode(value)
-            if decode(encoded) == value:
-                return encoded
-        except Exception:
-            pass  # the encoder, the decoder or a user's __eq__ raised: slow() finds the reason
-        return slow(value)
-
-    return verify
-
-
-def _verified_by_classes(
-    encode: Callable[[Any], bytes], exact: Exact, slow: Callable[[Any], bytes]
-) -> Callable[[Any], bytes]:
-    def verify(value: Any) -> bytes:
-        try:
-            encoded = encode(value)
-        except Exception:
-            return slow(value)
-        return encoded if exact(value) else slow(value)
-
-    return verify
 
 
 def _back(decode: Callable[[bytes], Any], where: str, name: str, value: Any, encoded: bytes) -> Any:

@@ -9,7 +9,7 @@ from typing import Final
 
 from millwheel.authority.candidate import Candidate, CandidateSettings
 from millwheel.authority.service import WatermarkServicer
-from millwheel.authority.shell import ShellSettings
+from millwheel.authority.shard import ShardSettings
 from millwheel.rpc.v1.watermark_pb2_grpc import add_WatermarkServiceServicer_to_server
 from millwheel.server.daemon import Daemon, Role
 from millwheel.server.startup import cancel, keep
@@ -35,7 +35,7 @@ async def _authority(daemon: Daemon) -> AsyncIterator[None]:
         daemon.shards,
         CandidateSettings(
             lease=settings.authority.lease_seconds,
-            shell=ShellSettings(coalesce=_APPEND_INTERVAL_SECONDS, rest=_REST_PER_APPEND),
+            shard=ShardSettings(coalesce=_APPEND_INTERVAL_SECONDS, rest=_REST_PER_APPEND),
         ),
     )
     daemon.registry.register(candidate.metrics)

@@ -15,7 +15,7 @@ import grpc
 from prometheus_client import CollectorRegistry
 
 from millwheel.authority.service import WatermarkServicer
-from millwheel.authority.shell import AuthorityShell
+from millwheel.authority.shard import AuthorityShard
 from millwheel.client.control import ControlClient
 from millwheel.config.addresses import is_loopback
 from millwheel.coordination.contract import Put
@@ -145,10 +145,10 @@ async def _start_authority(
     server: grpc.aio.Server,
     address: str,
     registry: CollectorRegistry,
-) -> AuthorityShell:
+) -> AuthorityShard:
     sequencer = await draw_sequencer(database.coordinator)
     await ensure_journal(database.store, _AUTHORITY_JOURNAL)
-    shell = await AuthorityShell.open(database.store, _AUTHORITY_JOURNAL, sequencer, registry=registry)
+    shell = await AuthorityShard.open(database.store, _AUTHORITY_JOURNAL, sequencer, registry=registry)
     stack.push_async_callback(shell.close)
     add_WatermarkServiceServicer_to_server(WatermarkServicer(shell), server)
     record = catalog.AuthorityRecord(shard=0, endpoint=Endpoint(worker_id=_WORKER_ID, address=address))
@@ -209,7 +209,7 @@ async def _start_worker(
     return worker
 
 
-async def _watch_authority(shell: AuthorityShell, failed: asyncio.Future[None]) -> None:
+async def _watch_authority(shell: AuthorityShard, failed: asyncio.Future[None]) -> None:
     why = await shell.wait_stopped()
     if not failed.done():
         failed.set_exception(RequestError(FailureCode.UNAVAILABLE, f"the authority has stopped: {why}", "restart"))

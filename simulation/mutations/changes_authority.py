@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from millwheel.authority.calls import AuthorityCalls
 from millwheel.authority.core import AuthorityCore
 from millwheel.authority.injected import InjectorComputation
 from millwheel.authority.keyed import KeyedComputation
@@ -148,7 +149,7 @@ rewriting(
     "removed-twice",
     "G7",
     "a removal that is repeated leaves the next life alone",
-    AuthorityCore._remove,
+    AuthorityCalls._remove,
     "0 < up_to <= self._registry.ended.get(computation, 0)",
     "False",
     seeds=0,

@@ -7,9 +7,9 @@ from millwheel.client.injector.core import InjectorCore
 from millwheel.client.injector.outbound import InjectedBatch, Lane, LaneSender
 from millwheel.client.injector.rerouting import Rerouting
 from millwheel.client.injector.resending import OutboundBatches
-from millwheel.client.report_stream import ReportStream
-from millwheel.client.subscription import Subscription
 from millwheel.client.subscription.log_call import LogCall
+from millwheel.client.subscription import Subscription
+from millwheel.client.watermark_streams import ReportStream
 from millwheel.model.outbound import OutboundBatch, OutboundSending
 from millwheel.rpc.delivery_connection import DeliveryConnection
 from simulation.mutations.base import rewriting
@@ -20,7 +20,7 @@ rewriting(
     "unkeyed-hold-nothing",
     "G7",
     "records that wait for their keys hold the injector's watermark",
-    InjectorCore._update_published,
+    InjectorCore._find_oldest,
     "if self.unkeyed.records:",
     "if False:",
     seeds=0,

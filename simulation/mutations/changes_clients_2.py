@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from millwheel.client.report_stream import ReportStream
+from millwheel.client.watermark_streams import ReportStream
 from simulation.mutations.base import rewriting
 
 __all__: list[str] = []

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from millwheel.authority import writer
-from millwheel.authority.shell import AuthorityShell
+from millwheel.authority.shard import AuthorityShard
 from millwheel.authority.writer import JournalWriter
 from millwheel.coordination.loop_clock import LoopClock
 from millwheel.master.term import Term
@@ -63,7 +63,7 @@ rewriting(
     "removed-though-alive",
     "G7",
     "a delayed removal leaves a life that began since alone",
-    AuthorityShell.remove,
+    AuthorityShard.remove,
     "if up_to and self._core.outlives(computation, up_to):",
     "if False:",
     seeds=0,
@@ -75,7 +75,7 @@ rewriting(
     "stopped-yet-accepting",
     "G3",
     "a shard that has stopped takes no reports",
-    AuthorityShell.report,
+    AuthorityShard.report,
     "    self._check()\n    self._metrics",
     "    self._metrics",
     seeds=0,

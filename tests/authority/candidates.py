@@ -12,7 +12,7 @@ import grpc
 from millwheel.authority.candidate import Candidate, CandidateSettings
 from millwheel.authority.placement import PlacementDelays
 from millwheel.authority.service import WatermarkServicer
-from millwheel.authority.shell import ShellSettings
+from millwheel.authority.shard import ShardSettings
 from millwheel.client.shards import ShardedWatermarks
 from millwheel.coordination.contract import (
     Change,
@@ -37,7 +37,7 @@ from tests.patience import patience
 __all__ = ["QUICK", "Group", "Line", "Process", "group"]
 
 QUICK = CandidateSettings(
-    lease=0.6, look=0.05, delays=PlacementDelays(0.15, 0.5, 0.1, 1.0), shell=ShellSettings(verify=0.3)
+    lease=0.6, look=0.05, delays=PlacementDelays(0.15, 0.5, 0.1, 1.0), shard=ShardSettings(verify=0.3)
 )
 
 

@@ -10,7 +10,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from millwheel.authority.service import WatermarkServicer
-from millwheel.authority.shell import AuthorityShell, ShellSettings
+from millwheel.authority.shard import AuthorityShard, ShardSettings
 from millwheel.rpc.server import bind, create_server
 from millwheel.rpc.v1.watermark_pb2_grpc import add_WatermarkServiceServicer_to_server
 from millwheel.store.contract import StateStore
@@ -23,18 +23,18 @@ class Served:
     """A shard that processes come and go for. ``address`` is where the newest is."""
 
     store: StateStore
-    shell: AuthorityShell = field(init=False)
+    shell: AuthorityShard = field(init=False)
     registry: CollectorRegistry = field(init=False)
     address: str = ""
     sequencer: int = 0
     servers: list[grpc.aio.Server] = field(default_factory=list)
-    shells: list[AuthorityShell] = field(default_factory=list)
+    shells: list[AuthorityShard] = field(default_factory=list)
 
-    async def start(self, settings: ShellSettings | None = None) -> AuthorityShell:
+    async def start(self, settings: ShardSettings | None = None) -> AuthorityShard:
         """A new process takes the shard, on a port of its own; older ones are left running."""
         self.sequencer += 1
         self.registry = CollectorRegistry()
-        self.shell = await AuthorityShell.open(
+        self.shell = await AuthorityShard.open(
             self.store, JOURNAL, self.sequencer, registry=self.registry, settings=settings
         )
         self.shells.append(self.shell)
@@ -69,7 +69,7 @@ async def serve() -> AsyncIterator[Serve]:
     """Start a shard on a store, by default an empty memory store."""
     made: list[Served] = []
 
-    async def start(store: StateStore | None = None, settings: ShellSettings | None = None) -> Served:
+    async def start(store: StateStore | None = None, settings: ShardSettings | None = None) -> Served:
         if store is None:
             store = MemoryStore()
             await store.create_journal(JOURNAL)

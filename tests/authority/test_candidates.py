@@ -11,7 +11,7 @@ import pytest
 
 from millwheel.authority.candidate import SHARD_ELSEWHERE, CandidateSettings
 from millwheel.authority.placement import PlacementDelays
-from millwheel.authority.shell import ShellSettings
+from millwheel.authority.shard import ShardSettings
 from millwheel.client.watermarks import WatermarkClient
 from millwheel.model.keys import ALL_KEYS
 from millwheel.model.time import MIN_TIMESTAMP
@@ -86,7 +86,7 @@ async def test_g7_a_watch_goes_on_through_kills_and_late_data_take_nothing_back_
 
 
 async def test_g4_g7_a_zombie_woken_after_its_lease_lets_nothing_out_and_its_reporters_find_the_successor_6_2() -> None:
-    unaware = replace(QUICK, shell=ShellSettings(verify=60.0))
+    unaware = replace(QUICK, shard=ShardSettings(verify=60.0))
     async with group(1, 1, unaware) as them, them.client() as client:
         await them.until(lambda served: len(served) == 1)
         (zombie,) = them.processes
@@ -122,7 +122,7 @@ async def test_g4_g7_a_zombie_woken_after_its_lease_lets_nothing_out_and_its_rep
 
 
 async def test_g8_who_only_listens_to_a_paused_process_hears_of_its_successor_7_2() -> None:
-    unaware = replace(QUICK, shell=ShellSettings(verify=60.0))
+    unaware = replace(QUICK, shard=ShardSettings(verify=60.0))
     async with group(1, 1, unaware) as them, them.client() as listener:
         await them.until(lambda served: len(served) == 1)
         (paused,) = them.processes

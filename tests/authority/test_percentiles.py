@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from millwheel.authority.core import CoreSettings
 from millwheel.authority.messages import InjectorsExpected, PercentileRequested
-from millwheel.authority.shell import ShellSettings
+from millwheel.authority.shard import ShardSettings
 from millwheel.client.watermarks import WatermarkClient
 from millwheel.model.keys import ALL_KEYS
 from millwheel.model.sketch import TimestampSketch
@@ -182,7 +182,7 @@ async def test_owners_are_asked_when_somebody_asks_7_2(serve: Serve) -> None:
 async def test_nobody_waits_for_long_for_who_says_nothing_7_2(serve: Serve) -> None:
     served = await serve(None)
     await served.kill()
-    await served.start(ShellSettings(ask=0.05))
+    await served.start(ShardSettings(ask=0.05))
     async with WatermarkClient(served.where, on_refused=print) as silent:
         await silent.accept(COMPUTATION, ALL_KEYS, 1)
         silent.report(WatermarkReport(COMPUTATION, ALL_KEYS, 1, 7))

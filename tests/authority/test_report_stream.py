@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, cast
 
 import pytest
 
-from millwheel.client.report_stream import ReportStream
+from millwheel.client.watermark_streams import ReportStream
 from millwheel.model.backoff import Backoff
 from millwheel.model.keys import ALL_KEYS
 from millwheel.rpc.channel import open_channel

@@ -89,7 +89,7 @@ async def test_g4_a_zombie_hears_that_it_is_refused_and_reports_no_more_6_2(serv
         zombie.report(said(1_000))
         await until(lambda: len(refused) == 1)
         assert (refused[0].computation, refused[0].member, refused[0].sequencer) == (COMPUTATION, ALL_KEYS, 1)
-        assert zombie._stream._newest == {}
+        assert zombie.reports._newest == {}
         successor.report(said(6, 2))
         await reaches(updates, 6)
     assert served.registry.get_sample_value("millwheel_authority_refused_total", {"reason": "superseded"}) == 1
@@ -139,7 +139,7 @@ async def test_g7_a_watch_that_falls_back_on_a_deposed_shard_does_not_go_back_4_
         owner.report(said(20))
         updates = owner.watch([COMPUTATION])
         await reaches(updates, 20)
-        owner.forget(COMPUTATION, ALL_KEYS)
+        owner.reports.forget(COMPUTATION, ALL_KEYS)
         served.address = zombie
         await served.kill()
         received = await asyncio.wait_for(anext(updates), patience(5))
@@ -151,9 +151,9 @@ async def test_g4_a_refusal_of_an_earlier_sequencer_does_not_touch_the_present_o
     refused: list[WatermarkReport] = []
     owner = WatermarkClient("127.0.0.1:1", on_refused=refused.append)
     owner.report(said(10, 3))
-    owner._stream._heed(pb.ReportResponse(refused=[report_to_wire(said(5, 1))]))
+    owner.reports._heed(pb.ReportResponse(refused=[report_to_wire(said(5, 1))]))
     assert refused == []
-    owner._stream._heed(pb.ReportResponse(refused=[report_to_wire(said(10, 3))]))
+    owner.reports._heed(pb.ReportResponse(refused=[report_to_wire(said(10, 3))]))
     assert [report.sequencer for report in refused] == [3]
     await owner.close()
 
@@ -208,7 +208,7 @@ async def test_g8_a_report_that_was_never_accepted_is_accepted_and_sent_again(se
         await owner.accept(COMPUTATION, ALL_KEYS, 5)
         owner.report(said(20, 3))
         await until(lambda: len(refused) == 1)
-        await until(lambda: owner._stream._accepting == {})
+        await until(lambda: owner.reports._accepting == {})
 
 
 async def test_g8_still_values_are_sent_again_so_that_silence_means_something(serve: Serve) -> None:
@@ -245,7 +245,7 @@ async def test_g8_explain_over_the_wire(serve: Serve) -> None:
         assert (row.keys, row.sequencer) == (common_pb2.KeyInterval(start=b"", end=b"m"), 1)
         assert (row.hold.kind, row.hold.subject, row.input_watermark_us) == (pb.HOLD_KIND_TIMER, "britney", 99)
         assert row.HasField("silence_us")
-        owner.forget(COMPUTATION, LEFT)
+        owner.reports.forget(COMPUTATION, LEFT)
         await owner.accept(COMPUTATION, LEFT, 3)
         (row,) = (await owner.explain(COMPUTATION)).holding
         assert (row.hold.kind, row.HasField("silence_us")) == (pb.HOLD_KIND_SILENT, False)

@@ -9,7 +9,8 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from millwheel.authority.core import CoreSettings
-from millwheel.authority.shell import AuthorityShell, AuthorityStoppedError, ShellSettings
+from millwheel.authority.driver import AuthorityStoppedError
+from millwheel.authority.shard import AuthorityShard, ShardSettings
 from millwheel.authority.writer import JournalWriter
 from millwheel.model.keys import ALL_KEYS, KeyInterval
 from millwheel.model.time import MAX_TIMESTAMP, MIN_TIMESTAMP
@@ -21,10 +22,10 @@ from tests.authority.shard import COMPUTATION, INJECTOR, JOURNAL, STREAM, cut
 from tests.patience import patience
 
 
-async def opened(store: StateStore, sequencer: int = 1, **more: object) -> AuthorityShell:
+async def opened(store: StateStore, sequencer: int = 1, **more: object) -> AuthorityShard:
     if sequencer == 1:
         await store.create_journal(JOURNAL)
-    return await AuthorityShell.open(store, JOURNAL, sequencer, **more)  # type: ignore[arg-type]
+    return await AuthorityShard.open(store, JOURNAL, sequencer, **more)  # type: ignore[arg-type]
 
 
 def said(watermark: int, sequencer: int = 1, keys: KeyInterval = ALL_KEYS) -> list[WatermarkReport]:
@@ -94,7 +95,7 @@ async def test_one_append_is_in_flight_and_what_comes_meanwhile_goes_together_7_
 
 async def test_changes_that_come_close_together_share_an_append_and_a_lone_one_does_not_wait_7_2() -> None:
     store, pause = FaultyStore(), patience(0.3)
-    shell = await opened(store, settings=ShellSettings(coalesce=pause))
+    shell = await opened(store, settings=ShardSettings(coalesce=pause))
     await shell.accept(COMPUTATION, ALL_KEYS, 1)
     updates = shell.watch([COMPUTATION])
     await asyncio.sleep(pause * 1.1)
@@ -110,10 +111,10 @@ async def test_changes_that_come_close_together_share_an_append_and_a_lone_one_d
     await shell.close()
 
 
-async def after_a_slow_append(longest_rest: float) -> tuple[FaultyStore, AuthorityShell]:
+async def after_a_slow_append(longest_rest: float) -> tuple[FaultyStore, AuthorityShard]:
     """A shard that has just waited 50 ms for its store, and rests for 1,000 times as long if it may."""
     store = FaultyStore()
-    shell = await opened(store, settings=ShellSettings(coalesce=0.0, rest=1_000.0, longest_rest=longest_rest))
+    shell = await opened(store, settings=ShardSettings(coalesce=0.0, rest=1_000.0, longest_rest=longest_rest))
     store.gate.clear()
     asyncio.get_running_loop().call_later(0.05, store.gate.set)
     await shell.accept(COMPUTATION, ALL_KEYS, 1)
@@ -188,7 +189,7 @@ async def test_g3_a_deposed_shard_stops_and_never_broadcasts_7_2() -> None:
 
 async def test_g8_a_deposed_shard_that_has_nothing_to_say_finds_out_by_itself() -> None:
     store = MemoryStore()
-    zombie = await opened(store, settings=ShellSettings(verify=0.05))
+    zombie = await opened(store, settings=ShardSettings(verify=0.05))
     updates = zombie.watch([COMPUTATION])
     await anext(updates)
     successor = await opened(store, 2)
@@ -242,7 +243,7 @@ async def test_g7_a_successor_starts_from_what_was_broadcast_7_2() -> None:
 
 async def test_g8_what_nobody_waits_for_is_journaled_by_and_by() -> None:
     store = MemoryStore()
-    shell = await opened(store, settings=ShellSettings(idle=0.03))
+    shell = await opened(store, settings=ShardSettings(idle=0.03))
     left, right = cut(b"m")
     await shell.accept(COMPUTATION, left, 1)
     await shell.accept(COMPUTATION, right, 2)
@@ -256,7 +257,7 @@ async def test_g8_what_nobody_waits_for_is_journaled_by_and_by() -> None:
 
 async def test_a_base_is_written_while_it_runs_and_leftovers_of_a_crash_are_deleted() -> None:
     store = FaultyStore()
-    settings = ShellSettings(coalesce=0.0, core=CoreSettings(snapshot_bytes=2_000))
+    settings = ShardSettings(coalesce=0.0, core=CoreSettings(snapshot_bytes=2_000))
     shell = await opened(store, settings=settings)
     await shell.accept(COMPUTATION, ALL_KEYS, 1)
     store.lost_parts = 1
@@ -298,7 +299,7 @@ async def test_g3_an_owner_deposed_while_it_opens_deletes_nothing_of_its_success
 
 
 async def test_g13_a_slow_listener_hears_only_the_newest_value_7_2() -> None:
-    shell = await opened(MemoryStore(), settings=ShellSettings(coalesce=0.0))
+    shell = await opened(MemoryStore(), settings=ShardSettings(coalesce=0.0))
     await shell.accept(COMPUTATION, ALL_KEYS, 1)
     slow, fast = shell.watch([COMPUTATION]), shell.watch([COMPUTATION])
     await anext(slow)
@@ -316,7 +317,7 @@ async def test_g13_a_listener_that_missed_very_many_sequencers_is_sent_all_of_th
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("millwheel.authority.listeners._MAX_WAITING_SEQUENCERS", 3)
-    shell = await opened(MemoryStore(), settings=ShellSettings(coalesce=0.0))
+    shell = await opened(MemoryStore(), settings=ShardSettings(coalesce=0.0))
     updates = shell.watch([COMPUTATION])
     await anext(updates)
     pieces = cut(b"a", b"b", b"c", b"d", b"e")
@@ -368,10 +369,10 @@ async def test_g7_a_removal_that_was_held_up_spares_an_injector_that_has_come_ba
 async def test_a_shard_is_opened_only_on_a_journal_that_exists_and_with_a_newer_sequencer() -> None:
     store = MemoryStore()
     with pytest.raises(JournalMissingError):
-        await AuthorityShell.open(store, JOURNAL, 1)
+        await AuthorityShard.open(store, JOURNAL, 1)
     shell = await opened(store)
     with pytest.raises(SequencerRefusedError):
-        await AuthorityShell.open(store, JOURNAL, 1)
+        await AuthorityShard.open(store, JOURNAL, 1)
     await shell.close()
 
 

@@ -11,7 +11,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from millwheel.authority.service import WatermarkServicer
-from millwheel.authority.shell import AuthorityShell
+from millwheel.authority.shard import AuthorityShard
 from millwheel.client import watermarks
 from millwheel.client.shards import ShardedWatermarks
 from millwheel.model.keys import KeyInterval
@@ -32,7 +32,7 @@ class Shards:
         self._store = MemoryStore()
         self._sequencer = 0
         self._addresses: dict[Hashable, str] = {}
-        self._ends: dict[Hashable, tuple[AuthorityShell, object]] = {}
+        self._ends: dict[Hashable, tuple[AuthorityShard, object]] = {}
 
     def shard_of(self, computation: str) -> Hashable:
         return computation[-1]
@@ -47,7 +47,7 @@ class Shards:
         if not anew:
             await self._store.create_journal(shard)
         self._sequencer += 1
-        shell = await AuthorityShell.open(self._store, shard, self._sequencer, registry=CollectorRegistry())
+        shell = await AuthorityShard.open(self._store, shard, self._sequencer, registry=CollectorRegistry())
         server = create_server()
         add_WatermarkServiceServicer_to_server(WatermarkServicer(shell), server)
         self._addresses[shard] = bind(server)

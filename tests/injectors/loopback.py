@@ -14,7 +14,7 @@ from typing import Any
 import grpc
 
 from millwheel.authority.service import WatermarkServicer
-from millwheel.authority.shell import AuthorityShell
+from millwheel.authority.shard import AuthorityShard
 from millwheel.client.injector.ids import IdKind, IdScope
 from millwheel.client.injector.messages import SendBatch
 from millwheel.rpc.server import bind, create_server
@@ -62,7 +62,7 @@ def _as_send(request: delivery_pb2.DeliverRequest, address: str, token: int) -> 
 class Authority(WatermarkServicer):
     """The real one, which may be made to wait before it hears, accepts or broadcasts anything, or to start again."""
 
-    def __init__(self, store: FaultyStore, shell: AuthorityShell) -> None:
+    def __init__(self, store: FaultyStore, shell: AuthorityShard) -> None:
         super().__init__(shell)
         self.shell = shell
         self.store = store
@@ -84,7 +84,7 @@ class Authority(WatermarkServicer):
         """Die, and be there again with what is in the journal."""
         await self.shell.close()
         self._sequencer += 1
-        self.shell = self._shards = await AuthorityShell.open(self.store, "authority.0", self._sequencer)
+        self.shell = self._shards = await AuthorityShard.open(self.store, "authority.0", self._sequencer)
 
     async def close(self) -> None:
         """The end."""
@@ -295,7 +295,7 @@ async def cluster(seed: int, workers: int = 2) -> AsyncIterator[Cluster]:
     consumers["y"] = Consumer.new("y", started[-1].address)
     store = FaultyStore()
     await store.create_journal("authority.0")
-    authority = await AuthorityShell.open(store, "authority.0", 1)
+    authority = await AuthorityShard.open(store, "authority.0", 1)
     made = Cluster(consumers, started)  # type: ignore[abstract]  # the calls that injectors do not make
     made.watermarks = Authority(store, authority)
     await made.start()

@@ -13,7 +13,7 @@ from unittest.mock import MagicMock
 import grpc
 import pytest
 
-from millwheel.authority.shell import AuthorityShell
+from millwheel.authority.shard import AuthorityShard
 from millwheel.client.injector import (
     BatchOf,
     BlockingInjector,
@@ -208,7 +208,7 @@ async def test_an_injector_that_is_closed_while_its_end_is_on_its_way_leaves_no_
         made.watermarks.hearing.set()
 
 
-async def reaches(shell: AuthorityShell, watermark: int) -> None:
+async def reaches(shell: AuthorityShard, watermark: int) -> None:
     async with asyncio.timeout(patience(5)), aclosing(shell.watch(["injector/s"])) as updates:
         async for news in updates:
             if news["injector/s"].watermark >= watermark:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from millwheel.authority.service import WatermarkServicer
-from millwheel.authority.shell import AuthorityShell
+from millwheel.authority.shard import AuthorityShard
 from millwheel.client.control import ControlClient
 from millwheel.coordination.contract import Put
 from millwheel.embedded.database import EmbeddedDatabase
@@ -48,7 +48,7 @@ async def few_workers(path: Path, count: int, settings: IntervalSettings | None 
         address = bind(server, 0)
         sequencer = await draw_sequencer(database.coordinator)
         await ensure_journal(database.store, "authority.0")
-        authority = await AuthorityShell.open(database.store, "authority.0", sequencer)
+        authority = await AuthorityShard.open(database.store, "authority.0", sequencer)
         stack.push_async_callback(authority.close)
         add_WatermarkServiceServicer_to_server(WatermarkServicer(authority), server)
         record = catalog.AuthorityRecord(shard=0, endpoint=Endpoint(worker_id="authority", address=address))

@@ -15,7 +15,7 @@ from typing import Any, get_args
 import pytest
 
 from millwheel.authority.messages import AuthorityEffect
-from millwheel.authority.shell import AuthorityShell
+from millwheel.authority.shard import AuthorityShard
 from millwheel.client.injector.messages import InjectorEffect
 from millwheel.client.injector.session import InjectorSession
 from millwheel.master.messages import MasterEffect
@@ -66,7 +66,7 @@ def test_a_log_core_knows_every_event_of_a_log() -> None:
 @pytest.mark.parametrize(
     ("performer", "effects"),
     [
-        (AuthorityShell._perform, AuthorityEffect),
+        (AuthorityShard._perform, AuthorityEffect),
         (Shard.perform, AuthorityEffect),
         (Term._perform, MasterEffect),
         (Master.step, MasterEffect),
@@ -124,7 +124,7 @@ async def test_a_host_without_subscribers_gives_its_core_up_for_an_effect_on_one
     )
 
 
-@pytest.mark.parametrize("performer", [AuthorityShell._perform, Term._perform, InjectorSession._perform])
+@pytest.mark.parametrize("performer", [AuthorityShard._perform, Term._perform, InjectorSession._perform])
 def test_drivers_of_the_other_cores_refuse_an_effect_that_they_do_not_know(performer: Any) -> None:
     with pytest.raises(AssertionError, match="Unknown object"):
         performer(SimpleNamespace(is_open=True), [UNKNOWN])

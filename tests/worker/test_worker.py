@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from millwheel.client.report_stream import PendingOf
+from millwheel.client.watermark_streams import PendingOf
 from millwheel.coordination.contract import Put
 from millwheel.coordination.memory import MemoryCoordinator
 from millwheel.model.catalog import OwnedInterval

@@ -151,6 +151,8 @@ class InjectorCore:
         self._positions: dict[IdScope, int] = {}
         """The last accepted position of each sequence."""
         self._watermarks: dict[str, int] = {}
+        self._oldest: int = MAX_TIMESTAMP
+        """The oldest un-ACKed timestamp. MAX_TIMESTAMP if every record is ACKed."""
         self._published = Published(watermark, False)
         self._reported: Published | None = None
         """The last watermark in an effect."""
@@ -197,11 +199,14 @@ class InjectorCore:
         """The watermark that this process may publish now. The value never falls."""
         return self._published
 
-    def _update_published(self) -> None:
-        oldest = self.sending.oldest_timestamp()
+    def _find_oldest(self) -> None:
+        """Find the oldest un-ACKed timestamp, after records were accepted, ACKed or discarded."""
+        self._oldest = self.sending.oldest_timestamp()
         if self.unkeyed.records:
-            oldest = min(oldest, self.unkeyed.oldest_timestamp())
-        self._published = self.publication.update(oldest)
+            self._oldest = min(self._oldest, self.unkeyed.oldest_timestamp())
+
+    def _update_published(self) -> None:
+        self._published = self.publication.update(self._oldest)
         self.sending.watermark = self._published.watermark
 
     def oldest_unacked(self) -> int:
@@ -286,6 +291,7 @@ class InjectorCore:
         require(sending.records == open_records, "each un-ACKed record is in an outbound batch, once (G1)")
         require(sending.size >= 0 and (sending.size == 0 or open_records > 0), "its bytes are balanced (G13)")
         oldest = min(sending.oldest_timestamp(), self.unkeyed.oldest_timestamp())
+        require(self._oldest == oldest, "the oldest un-ACKed timestamp is known (G7)")
         require(value <= oldest or self.late > 0, "only a late record is below the published watermark (G7)")
         require(self.unacked > 0 or self.oldest_unacked() == MAX_TIMESTAMP, "the oldest un-ACKed record is one (G1)")
 
@@ -464,6 +470,7 @@ class InjectorCore:
 
     def _pumped(self, lanes: Mapping[Lane, None], now: int) -> list[InjectorEffect]:
         """Send what is due in the queues ``lanes``, and set the next alarm."""
+        self._find_oldest()
         self._update_published()
         if self.failed is not None:
             return []

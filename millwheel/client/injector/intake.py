@@ -33,10 +33,12 @@ class SendBuffer:
     The buffer makes the checks that the core would make, so that the error reaches the call that sent the record.
     """
 
-    __slots__ = ("_data", "_ids", "_keys", "_timestamps", "scope", "size")
+    __slots__ = ("_data", "_ids", "_keys", "_timestamps", "count", "scope", "size")
 
     def __init__(self) -> None:
         self.scope: IdScope | None = None
+        self.count = 0
+        """The number of records."""
         self.size = 0
         """The total size of the values, in bytes."""
         self._data: list[bytes] = []
@@ -44,16 +46,13 @@ class SendBuffer:
         self._ids: list[Any] = []
         self._keys: dict[str, list[bytes]] = {}
 
-    def __len__(self) -> int:
-        return len(self._data)
-
     def add(self, scope: IdScope, id_: int | bytes, data: bytes, timestamp: int, keys: dict[str, bytes]) -> None:
         """Append a record. Buffered records have the same scope and were keyed by the same routing.
 
         Raises:
             UsageError: A position does not rise.
         """
-        if self._data:
+        if self.count:
             if scope.kind is IdKind.POSITION and id_ <= self._ids[-1]:
                 raise UsageError(
                     f"positions of {scope.name!r} must rise from record to record: {id_!r} came after {self._ids[-1]}"
@@ -63,6 +62,7 @@ class SendBuffer:
         else:
             self.scope = scope
             self._keys = {name: [key] for name, key in keys.items()}
+        self.count += 1
         self.size += len(data)
         self._data.append(data)
         self._timestamps.append(timestamp)
@@ -72,7 +72,8 @@ class SendBuffer:
         """Remove and return all records. The buffer must not be empty."""
         assert self.scope is not None
         columns = Columns(self._data, self._timestamps, self._keys, self.scope, self._ids)
-        self._data, self._timestamps, self._ids, self._keys, self.size = [], [], [], {}, 0
+        self._data, self._timestamps, self._ids, self._keys = [], [], [], {}
+        self.count = self.size = 0
         return columns
 
 
@@ -116,7 +117,7 @@ class RecordIntake:
         self._admission = admission
         self._ids = admission.ids
         self._times = times
-        self._buffer = SendBuffer()
+        self.buffer = SendBuffer()
         self._encoding: _RoutedEncoding | None = None
 
     def put(self, value: Any, timestamp: int, id_: UserId | None, position: int | None, partition: str) -> bool:
@@ -126,7 +127,7 @@ class RecordIntake:
             UsageError: The id, the position or the timestamp is no valid one.
             ValueEncodeError: The value is not of the stream's type.
         """
-        ids, session, buffer = self._ids, self._session, self._buffer
+        ids, session, buffer = self._ids, self._session, self.buffer
         if timestamp.__class__ is not int or not self._times.first <= timestamp <= self._times.last:
             timestamp = self._checked_time(timestamp)
         numbered = id_ is None and position is None and ids.numbered is not None
@@ -135,7 +136,8 @@ class RecordIntake:
         if not numbered:
             scope, known = self._identify(id_, position, partition)
         assert scope is not None
-        if buffer.scope != scope or buffer.size >= CHUNK_BYTES or len(buffer) >= CHUNK_RECORDS:
+        same = buffer.scope is scope or buffer.scope == scope
+        if not same or buffer.size >= CHUNK_BYTES or buffer.count >= CHUNK_RECORDS:
             self.drain()
         encoding = self._encoding
         if encoding is None or encoding.routing is not session.core.routing:
@@ -151,18 +153,18 @@ class RecordIntake:
             keys = encoding.keys(value)
         except (ValueError, TypeError, KeyExtractionError, TooLargeError):
             return False
-        if position is not None and not len(buffer):
+        if position is not None and not buffer.count:
             session.core.check_positions(scope, (known,))
         buffer.add(scope, known, data, timestamp, keys)
         ids.next += numbered
-        if len(buffer) == 1:
+        if buffer.count == 1:
             asyncio.get_running_loop().call_soon(self.drain)
         return True
 
     def _has_room(self, timestamp: int) -> bool:
         """Whether the core may accept a record now, and no earlier call waits. So the buffer fits into the window."""
         session, core = self._session, self._session.core
-        if self._admission.turns.calls or core.room() <= len(self._buffer):
+        if self._admission.turns.calls or core.room() <= self.buffer.count:
             return False
         return not session.asleep and not core.throttled(timestamp)
 
@@ -184,7 +186,7 @@ class RecordIntake:
 
     def drain(self) -> None:
         """Pass the buffered records to the core. A failed core drops them, and every later call raises the failure."""
-        if len(self._buffer):
-            columns = self._buffer.take()
+        if self.buffer.count:
+            columns = self.buffer.take()
             if self._session.is_open and self._session.core.failed is None:
                 self._session.step(columns)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, suppress
 from typing import Final, Protocol
 
@@ -22,6 +22,7 @@ from millwheel.client.injector.messages import (
 from millwheel.client.injector.routing import StreamRouting
 from millwheel.client.injector.unacked import pending_work
 from millwheel.client.injector.watermark_reporter import WatermarkReporter
+from millwheel.client.shards import RoutedShards
 from millwheel.rpc.failures import RequestError
 from millwheel.rpc.v1 import control_pb2 as control
 from millwheel.rpc.watermarks import AcceptRefusedError, injector_computation
@@ -64,7 +65,7 @@ class Membership:
         self._control = control
         self._patience = patience
         self._session = session
-        self._shards: _RoutedShards | None = None
+        self._shards: RoutedShards | None = None
         self._lock = asyncio.Lock()
 
     async def announce(self) -> int:
@@ -78,7 +79,7 @@ class Membership:
         opened = await self._control.open_injector(stream, process)
         if not opened.authority.address:
             raise InjectorError(f"no low watermark authority serves stream {stream!r} yet: try again")
-        self._shards = _RoutedShards(injector_computation(stream), opened.authority.address)
+        self._shards = RoutedShards(injector_computation(stream), opened.authority.address)
         self.reporter = WatermarkReporter(
             self._shards,
             stream,
@@ -104,7 +105,7 @@ class Membership:
         self._session.step(PublicationStarted(max(reached, opened.watermark_us)))
         return opened.sequencer
 
-    async def _look_for_authority(self, shards: _RoutedShards) -> None:
+    async def _look_for_authority(self, shards: RoutedShards) -> None:
         """Update the authority's address until cancelled.
 
         The authority may move before it answers the announcement, and the routing is followed only after the answer.
@@ -174,25 +175,3 @@ class Membership:
         """Stop reports and updates."""
         if self.reporter is not None:
             await self.reporter.close()
-
-
-class _RoutedShards:
-    """The addresses of the authority's shards, from the master's routing. Without a new address the old one stays."""
-
-    def __init__(self, injector: str, address: str) -> None:
-        self._injector = injector
-        self._addresses = {injector: address}
-
-    def learn(self, routing: control.WatchRoutingResponse) -> None:
-        """Take the addresses in a routing."""
-        addresses = {self._injector: routing.authority.address}
-        addresses.update((consumer.incarnation, consumer.authority.address) for consumer in routing.consumers)
-        self._addresses.update((name, address) for name, address in addresses.items() if address)
-
-    def shard_of(self, computation: str) -> Hashable:
-        """Each computation counts as a shard here. The cluster may map several computations to one shard."""
-        return computation
-
-    async def address_of(self, shard: Hashable) -> str:
-        """The address of the authority that keeps the computation's watermark."""
-        return self._addresses.get(str(shard)) or self._addresses[self._injector]

@@ -1,4 +1,7 @@
-"""One Report stream that stays open. It sends the newest report of every interval until that has arrived (7.2)."""
+"""The two streams to one shard of the low watermark authority, which are reopened after failures (7.2).
+
+One sends the newest report of every interval until it has arrived. The other receives broadcast watermarks.
+"""
 
 from __future__ import annotations
 
@@ -6,28 +9,33 @@ import asyncio
 import contextlib
 import logging
 import random
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
+import grpc
+
 from millwheel.model.backoff import Backoff
+from millwheel.model.time import MIN_TIMESTAMP
 from millwheel.rpc.channel import RETRYABLE
-from millwheel.rpc.errors import calling, raise_if_cancelled
+from millwheel.rpc.errors import from_rpc_error, raise_if_cancelled
 from millwheel.rpc.failures import FailureCode, RequestError
 from millwheel.rpc.v1 import watermark_pb2 as pb
 from millwheel.rpc.watermarks import (
     AcceptRefusedError,
+    BroadcastUpdate,
     Member,
     PendingWork,
     WatermarkReport,
     report_from_wire,
     report_to_wire,
+    sequencers_from_wire,
 )
 from millwheel.rpc.writing import writing
 
 if TYPE_CHECKING:
     from millwheel.rpc.v1.watermark_pb2_grpc import WatermarkServiceAsyncStub
 
-__all__ = ["PendingOf", "ReportStream", "connected", "nothing_reported"]
+__all__ = ["PendingOf", "ReportStream", "Stub", "connected", "nothing_reported", "watch_watermarks"]
 
 log = logging.getLogger("millwheel.client")
 
@@ -38,6 +46,9 @@ _HEALTHY_SECONDS: Final = 1.0
 """If a stream ends after more seconds than this, the failure count starts at 1 again."""
 
 Key: TypeAlias = tuple[str, Member]
+
+Stub: TypeAlias = "Callable[[], Awaitable[tuple[WatermarkServiceAsyncStub, str]]]"
+"""Returns a stub for the shard's current server, and the server's address."""
 
 PendingOf: TypeAlias = Callable[[str], Mapping[Member, PendingWork]]
 """Returns the pending work of those members of a computation that report here."""
@@ -62,11 +73,16 @@ async def connected(address: str) -> AsyncIterator[None]:
     gRPC shows that closing as a cancellation. It is a real cancellation only if this task was cancelled.
     """
     try:
-        async with calling(address):
-            yield
-    except asyncio.CancelledError:
-        raise_if_cancelled()
-        raise RequestError(FailureCode.UNAVAILABLE, f"the connection to {address} was closed") from None
+        yield
+    except (grpc.aio.AioRpcError, asyncio.CancelledError) as error:
+        raise _failure(error, address) from error
+
+
+def _failure(error: BaseException, address: str) -> RequestError:
+    raise_if_cancelled()
+    if isinstance(error, grpc.aio.AioRpcError):
+        return from_rpc_error(error, address)
+    return RequestError(FailureCode.UNAVAILABLE, f"the connection to {address} was closed")
 
 
 class ReportStream:
@@ -74,7 +90,7 @@ class ReportStream:
 
     def __init__(
         self,
-        stub: Callable[[], Awaitable[tuple[WatermarkServiceAsyncStub, str]]],
+        stub: Stub,
         accept: Callable[[WatermarkReport], Awaitable[None]],
         on_refused: Callable[[WatermarkReport], None],
         *,
@@ -258,3 +274,54 @@ class ReportStream:
             del self._accepting[key]
         if key in self._newest:
             self.report(self._newest[key])
+
+
+async def watch_watermarks(
+    stub_of: Stub, computations: Iterable[str], backoff: Backoff
+) -> AsyncGenerator[dict[str, BroadcastUpdate], None]:
+    """Broadcast values of ``computations``. See :meth:`millwheel.client.watermarks.WatermarkClient.watch`."""
+    known: dict[str, int] = {}
+    request = pb.WatchWatermarksRequest(computations=sorted(set(computations)))
+    failures = 0
+    while True:
+        call = None
+        try:
+            stub, address = await stub_of()
+            call = stub.WatchWatermarks(request)
+            while (response := await _read(call, address)) is not None:
+                failures = 0
+                news = _news(response, known)
+                if news:
+                    yield news
+        except RequestError as error:
+            if error.code not in RETRYABLE:
+                raise
+        finally:
+            if call is not None:
+                call.cancel()
+        failures += 1
+        await asyncio.sleep(backoff.delay(failures, random.random()))
+
+
+async def _read(
+    call: grpc.aio.UnaryStreamCall[pb.WatchWatermarksRequest, pb.WatchWatermarksResponse], address: str
+) -> pb.WatchWatermarksResponse | None:
+    """The next message, or None at the end of the call."""
+    try:
+        response = await call.read()
+    except (grpc.aio.AioRpcError, asyncio.CancelledError) as error:
+        raise _failure(error, address) from error
+    return response if isinstance(response, pb.WatchWatermarksResponse) else None
+
+
+def _news(response: pb.WatchWatermarksResponse, known: dict[str, int]) -> dict[str, BroadcastUpdate]:
+    """The updates in ``response`` that change ``known``. ``known`` is updated."""
+    news = {}
+    for message in response.watermarks:
+        name, before = message.computation, known.get(message.computation)
+        watermark = max(message.watermark_us, MIN_TIMESTAMP if before is None else before)
+        if watermark != before or message.sequencers:
+            known[name] = watermark
+            sequencers = sequencers_from_wire(message.sequencers) if message.sequencers else ()
+            news[name] = BroadcastUpdate(watermark, sequencers)
+    return news

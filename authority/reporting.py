@@ -1,0 +1,208 @@
+"""The part of WatermarkService that each report and each broadcast runs (7.2)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Iterator
+from contextlib import aclosing
+from typing import Any, Final, Protocol, TypeAlias
+
+import grpc
+
+from millwheel.authority.driver import AuthorityStoppedError
+from millwheel.authority.shard import AuthorityShard
+from millwheel.authority.shares import Refusal
+from millwheel.errors import Problem
+from millwheel.model.time import MIN_TIMESTAMP
+from millwheel.rpc.errors import abort
+from millwheel.rpc.failures import FailureCode, RequestError
+from millwheel.rpc.merging import merged
+from millwheel.rpc.v1 import watermark_pb2 as pb
+from millwheel.rpc.v1 import watermark_pb2_grpc
+from millwheel.rpc.watermarks import (
+    BroadcastUpdate,
+    WatermarkReport,
+    report_from_wire,
+    report_to_wire,
+    sequencers_to_wire,
+)
+
+__all__ = ["MAX_NAME_BYTES", "Context", "ReportingServicer", "Shards", "check_names", "invalid"]
+
+MAX_NAME_BYTES: Final = 1024
+"""The maximum length of a computation, stream or process name, in bytes."""
+
+_MAX_SEQUENCERS_PER_MESSAGE: Final = 5_000
+Context: TypeAlias = grpc.aio.ServicerContext[Any, Any]
+
+
+class Shards(Protocol):
+    """The shards that a process serves."""
+
+    def of(self, computation: str) -> AuthorityShard:
+        """Return the shard that keeps ``computation``; RequestError (UNAVAILABLE) if it is not served here."""
+
+
+class ReportingServicer(watermark_pb2_grpc.WatermarkServiceServicer):
+    """The two streaming calls of the service."""
+
+    def __init__(self, shards: Shards) -> None:
+        self._shards = shards
+
+    async def Report(
+        self, request_iterator: AsyncIterator[pb.ReportRequest], context: Context
+    ) -> AsyncIterator[pb.ReportResponse]:
+        """Receive reports, and return the refused ones.
+
+        A malformed report ends the call; the reports before it count.
+        """
+        events = _ShardEvents()
+
+        async def coming() -> AsyncGenerator[pb.ReportRequest, None]:
+            try:
+                async for request in request_iterator:
+                    yield request
+            finally:
+                events.end()
+
+        try:
+            sources: list[AsyncGenerator[pb.ReportRequest | list[str], None]] = [coming(), events.news()]
+            async with aclosing(merged(sources)) as news:
+                async for one in news:
+                    if isinstance(one, list):
+                        yield pb.ReportResponse(wanted=one)
+                    elif (response := await self._take(one, events)) is not None:
+                        yield response
+        except RequestError as error:
+            await abort(context, error)
+        finally:
+            events.leave()
+
+    async def WatchWatermarks(
+        self, request: pb.WatchWatermarksRequest, context: Context
+    ) -> AsyncIterator[pb.WatchWatermarksResponse]:
+        """Send all current values at once, then changes. A slow listener gets only the newest of each computation."""
+        try:
+            if not request.computations:
+                raise invalid("computations", "is empty: name the computations to watch")
+            for number, computation in enumerate(request.computations):
+                check_names(**{f"computations[{number}]": computation})
+                if not computation:
+                    raise invalid(f"computations[{number}]", 'is empty: name an incarnation, or "injector/{stream}"')
+            shards: dict[AuthorityShard, list[str]] = {}
+            for computation in request.computations:
+                shards.setdefault(self._shards.of(computation), []).append(computation)
+            watches = [shard.watch(computations) for shard, computations in shards.items()]
+            async with aclosing(merged(watches)) as updates:
+                async for news in updates:
+                    for response in _responses(news):
+                        yield response
+        except RequestError as error:
+            await abort(context, error)
+
+    async def _take(self, request: pb.ReportRequest, events: _ShardEvents) -> pb.ReportResponse | None:
+        """Check a whole batch, then apply it and follow its shards. Return the refused reports, if any.
+
+        A malformed batch changes nothing.
+        """
+        batches: dict[AuthorityShard, list[WatermarkReport]] = {}
+        for number, message in enumerate(request.intervals):
+            where = f"intervals[{number}]."
+            check_names(**{f"{where}computation": message.computation, f"{where}process": message.process})
+            report = report_from_wire(message, where)
+            batches.setdefault(self._shards.of(report.computation), []).append(report)
+        refused: list[Refusal] = []
+        for shard, reports in batches.items():
+            events.follow(shard)
+            refused += await shard.report(reports)
+        if not refused:
+            return None
+        return pb.ReportResponse(
+            refused=_wire(refusal.report for refusal in refused if refusal.superseded),
+            unaccepted=_wire(refusal.report for refusal in refused if not refusal.superseded),
+        )
+
+
+class _ShardEvents:
+    """What a Report call receives from its shards: pending-work requests, and the news that a shard has stopped."""
+
+    def __init__(self) -> None:
+        self._wanted: dict[str, None] = {}
+        self._failure: AuthorityStoppedError | None = None
+        self._ended = False
+        self._news = asyncio.Event()
+        self._followed: dict[AuthorityShard, asyncio.Task[None]] = {}
+
+    def follow(self, shard: AuthorityShard) -> None:
+        """Receive news of ``shard`` from now on."""
+        if shard not in self._followed:
+            shard.work_requests.listen(self._want)
+            self._followed[shard] = asyncio.create_task(self._hear_end(shard))
+
+    async def news(self) -> AsyncGenerator[list[str], None]:
+        """Yield requested computations until :meth:`end`.
+
+        Raises AuthorityStoppedError when a shard stops, so that every reporter looks for its successor.
+        """
+        while not self._ended:
+            await self._news.wait()
+            self._news.clear()
+            if self._failure is not None:
+                raise self._failure
+            if self._wanted:
+                wanted, self._wanted = sorted(self._wanted), {}
+                yield wanted
+
+    def end(self) -> None:
+        """End :meth:`news`, because the reporter has closed its side of the call."""
+        self._ended = True
+        self._news.set()
+
+    def leave(self) -> None:
+        """Stop receiving news of any shard."""
+        for shard, task in self._followed.items():
+            shard.work_requests.leave(self._want)
+            task.cancel()
+
+    def _want(self, computation: str) -> None:
+        self._wanted[computation] = None
+        self._news.set()
+
+    async def _hear_end(self, shard: AuthorityShard) -> None:
+        why = await shard.wait_stopped()
+        self._failure = self._failure or AuthorityStoppedError(shard.journal, why)
+        self._news.set()
+
+
+def _wire(reports: Iterable[WatermarkReport]) -> list[pb.IntervalWatermark]:
+    return [report_to_wire(report) for report in reports]
+
+
+def _responses(news: dict[str, BroadcastUpdate]) -> Iterator[pb.WatchWatermarksResponse]:
+    """Split the updates into messages of bounded size.
+
+    A computation's value comes with the last of its sequencers, or after them.
+    """
+    response = pb.WatchWatermarksResponse()
+    room = _MAX_SEQUENCERS_PER_MESSAGE
+    for computation, update in news.items():
+        sequencers = sequencers_to_wire(update.sequencers) if update.sequencers else []
+        while len(sequencers) > room:
+            response.watermarks.add(computation=computation, watermark_us=MIN_TIMESTAMP, sequencers=sequencers[:room])
+            yield response
+            sequencers, response, room = sequencers[room:], pb.WatchWatermarksResponse(), _MAX_SEQUENCERS_PER_MESSAGE
+        response.watermarks.add(computation=computation, watermark_us=update.watermark, sequencers=sequencers)
+        room -= len(sequencers)
+    yield response
+
+
+def check_names(**names: str) -> None:
+    for where, name in names.items():
+        if len(name.encode()) > MAX_NAME_BYTES:
+            raise invalid(where, f"has {len(name.encode())} bytes: {MAX_NAME_BYTES} are the most")
+
+
+def invalid(where: str, why: str) -> RequestError:
+    return RequestError(
+        FailureCode.INVALID_ARGUMENT, f"{where} {why}", reason="INVALID_FIELD", problems=[Problem(where, why)]
+    )

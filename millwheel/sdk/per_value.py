@@ -1,0 +1,131 @@
+"""What runs for each value: encode it, check it, decode it, extract its key (sections 4.2 to 4.4).
+
+The functions here are compiled once for each stream, state or input, by :mod:`millwheel.sdk.codecs`,
+:mod:`millwheel.sdk.round_trip` and :mod:`millwheel.sdk.keys`. In the common case each makes as few calls as it can. For
+a fault, the caller gives a function that describes it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from millwheel.model.limits import MAX_KEY_BYTES
+
+__all__ = ["described_decoder", "exact_check", "key_extractor", "typed_encoder", "verifying_encoder"]
+
+Encode = Callable[[Any], bytes]
+Decode = Callable[[bytes], Any]
+Exact = Callable[[Any], bool]
+
+
+def typed_encoder(
+    encode: Encode,
+    only: type | None,
+    accepts: Callable[[Any], bool] | None,
+    fault: Callable[[Any, Exception | None], Exception],
+) -> Encode:
+    """An encoder of values of one type.
+
+    Args:
+        encode: The encoder without checks.
+        only: A class whose values need no further test.
+        accepts: Whether a value of another class is of the type. None: every value is.
+        fault: The error for a value that is not of the type (None), or whose encoding raised.
+    """
+
+    def checked(value: Any) -> bytes:
+        if value.__class__ is not only and accepts is not None and not accepts(value):
+            raise fault(value, None)
+        try:
+            return encode(value)
+        except Exception as error:
+            raise fault(value, error) from error
+
+    return checked
+
+
+def verifying_encoder(encode: Encode, decode: Decode, slow: Encode, exact: Exact | None) -> Encode:
+    """An encoder of values that decode to equal ones. It does the same as ``slow`` with fewer calls.
+
+    Args:
+        encode: The encoder without checks.
+        decode: The decoder without checks.
+        slow: The encoder that rejects a value of another class, or one that does not decode to an equal value. Its
+            ValueEncodeError says why.
+        exact: The type's exact test. None if the type has none: its values are then decoded.
+
+    Returns:
+        The encoder. It raises the errors of ``slow``.
+    """
+
+    def verify_by_decoding(value: Any) -> bytes:
+        try:
+            encoded = encode(value)
+            if decode(encoded) == value:
+                return encoded
+        except Exception:
+            pass  # the encoder, the decoder or a user's __eq__ raised: slow() finds the reason
+        return slow(value)
+
+    if exact is None:
+        return verify_by_decoding
+
+    def verify_by_classes(value: Any) -> bytes:
+        try:
+            encoded = encode(value)
+        except Exception:
+            return slow(value)
+        return encoded if exact(value) else slow(value)
+
+    return verify_by_classes
+
+
+def exact_check(exact: Exact, check: Callable[[Any, bytes], None]) -> Callable[[Any, bytes], None]:
+    """``check``, but without decoding if ``exact`` proves that the value passes."""
+
+    def check_unless_exact(value: Any, encoded: bytes) -> None:
+        if not exact(value):
+            check(value, encoded)
+
+    return check_unless_exact
+
+
+def described_decoder(decode: Decode, fault: Callable[[bytes, Exception], Exception]) -> Decode:
+    """A decoder whose errors are those of ``fault``."""
+
+    def decode_value(data: bytes) -> Any:
+        try:
+            return decode(data)
+        except Exception as error:
+            raise fault(data, error) from error
+
+    return decode_value
+
+
+def key_extractor(
+    get: Callable[[Any], Any],
+    text: Callable[[Any], str],
+    fault: Callable[[Any, Exception], Exception],
+    too_large: Callable[[int], Exception],
+) -> Callable[[Any], bytes]:
+    """A function from a value to its key.
+
+    Args:
+        get: Returns the text or the number in the value that is its key.
+        text: Converts what ``get`` returned, if it is no plain str.
+        fault: The error for a value whose key could not be read.
+        too_large: The error for a key of so many bytes.
+    """
+
+    def extract(value: Any) -> bytes:
+        try:
+            part = get(value)
+            encoded: bytes = part.encode() if part.__class__ is str else text(part).encode()
+        except Exception as error:
+            raise fault(value, error) from error
+        if len(encoded) > MAX_KEY_BYTES:
+            raise too_large(len(encoded))
+        return encoded
+
+    return extract
