@@ -148,7 +148,7 @@ _BOUNDS: Final = {
     "batch": "interval.flows._MAX_BATCH_RECORDS",
     "early": "interval.intake._MAX_EARLY_DELIVERIES",
     "outbox_rows": "interval.checkpoint._MAX_OUTBOX_ROWS",
-    "arrivals": "arrivals._MAX_WAITING_PER_SENDER",
+    "arrivals": "admission._MAX_WAITING_PER_SENDER",
 }
 """The worker's bounds that have no setting, and the constants that hold them."""
 

@@ -1,22 +1,31 @@
-"""Admission of deliveries: the duplicate check (section 6.1.1) that an interval and a stream log share.
+"""Admission of deliveries: the order of each sender, and the duplicate check (6.1.1; G15). Intervals and logs share it.
 
-The check may have to look up whether a sequence is alive, or to read id segments. Such a delivery waits here for the
-answer. Later deliveries of the same sending interval wait behind it (G15). The subclass receives the result in
+Invariant: of the productions from one sending key to one key here, the accepted or committed ones are a prefix. A
+delivery is accepted only right after the delivery that it names as predecessor. A delivery without a predecessor is the
+sender's oldest one that is not ACKed. So everything before it is committed. docs/decisions/0020-order.md lists who
+could break this.
+
+The state of the order is only cached. A receiver that has forgotten a sender refuses every delivery that names a
+predecessor. The sender then starts again from its oldest delivery that is not ACKed.
+
+The duplicate check may have to look up whether a sequence is alive, or to read id segments. Such a delivery waits here
+for the answer. Later deliveries of the same sending interval wait behind it. The subclass receives the result in
 ``_admit``.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections import Counter
+from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Final, Protocol
+from enum import Enum
+from typing import Final
 
 from millwheel.model.limits import MAX_DELIVERED_BYTES, MAX_KEY_BYTES
 from millwheel.rpc.v1.delivery_pb2 import DeliveryOutcome
-from millwheel.store.contract import CorruptValueError, PartId
-from millwheel.worker.arrivals import Admission, ArrivalOrder, WaitingBytes
-from millwheel.worker.dedup import CheckOutcome, Dedup, DeliveryVerdict
+from millwheel.store.contract import CorruptValueError
+from millwheel.worker.dedup import CheckOutcome, DeliveryVerdict
+from millwheel.worker.id_segments import SEGMENT_PART, AdmissionState, IdSegments
 from millwheel.worker.latest_watermarks import LatestWatermarks
 from millwheel.worker.messages import (
     Acknowledge,
@@ -25,51 +34,39 @@ from millwheel.worker.messages import (
     OwnerEffect,
     PartsMissing,
     PartsRead,
-    ReadSegments,
     SenderWatermarks,
     SequenceChecked,
-    WriteParts,
 )
+from millwheel.worker.waiting_bytes import WaitingBytes
 
-__all__ = ["SEGMENT_PART", "AdmissionConfig", "AdmissionState", "DeliveryAdmission", "column_problem", "refusal"]
-
-SEGMENT_PART: Final = "segment"
-"""The kind of base part that holds a stored id segment, or its filter."""
+__all__ = ["Admission", "ArrivalOrder", "DeliveryAdmission", "column_problem", "refusal"]
 
 _ACKED: Final = DeliveryOutcome.DELIVERY_OUTCOME_ACKED
 _FULL: Final = DeliveryOutcome.DELIVERY_OUTCOME_REFUSED_FULL
 _REFUSED: Final = DeliveryOutcome.DELIVERY_OUTCOME_REFUSED_SEQUENCER
+_OUT_OF_ORDER: Final = DeliveryOutcome.DELIVERY_OUTCOME_OUT_OF_ORDER
 
 _MAX_UNCHECKED: Final = 64
 """Maximum number of deliveries that wait for one sequence's look-up. Senders may repeat them meanwhile (G13)."""
 
-_FIRST_SEGMENT_NUMBER: Final = 1 << 40
-"""``WriteParts`` numbers of id segments start here, so that they differ from those of checkpoints."""
+_MAX_WAITING_PER_SENDER: Final = 64
+"""Maximum number of deliveries of one sender that wait behind a delivery with a pending look-up (G13)."""
+
+_MAX_SENDERS: Final = 10_000
+"""Maximum number of senders that are remembered. A forgotten sender has to start again (G13)."""
 
 
-class AdmissionConfig(Protocol):
-    """What the duplicate check needs to know about its owner."""
+class Admission(Enum):
+    """The result for one delivery."""
 
-    @property
-    def journal(self) -> str: ...
-    @property
-    def sequencer(self) -> int: ...
-
-
-class AdmissionState(Protocol):
-    """The cached state that the duplicate check works on."""
-
-    dedup: Dedup
-    slack: Mapping[str, int]
-    """How far behind an injector's watermark the ids of its late records are kept, in microseconds (6.1.1)."""
-
-    @property
-    def config(self) -> AdmissionConfig: ...
-    @property
-    def committed(self) -> int: ...
-    @property
-    def segments(self) -> dict[str, tuple[PartId, ...]]:
-        """Stored id segments of ``dedup``, by name."""
+    TAKEN = 1
+    """Each of its records is queued, committed, or a copy of such a record."""
+    REFUSED = 2
+    """None of its records was accepted: the sender has to send it again."""
+    WAITS = 3
+    """A look-up is in progress, and its answer decides."""
+    NO_ROOM = 4
+    """Refused: the delivery needs a look-up, and there is no room in which it can wait."""
 
 
 def refusal(delivery: Delivery, why: str, indexes: Sequence[int] | None = None) -> Acknowledge:
@@ -94,6 +91,174 @@ def column_problem(delivery: Delivery) -> str | None:
     return None
 
 
+class _Sender:
+    """The state of one sending interval. ``last`` is the number that the next delivery must name as predecessor.
+
+    Invariant: ``last`` is the number of the last delivery in ``waiting``, or ``taken`` if none waits. Exception: it is
+    0 after the sender started again and was refused, while deliveries of its earlier attempt still wait.
+    """
+
+    __slots__ = ("last", "retired", "sequencer", "taken", "waiting")
+
+    def __init__(self) -> None:
+        self.sequencer = 0
+        self.retired = False
+        """Whether the sender is retired. A retired sender is dropped when none of its deliveries waits."""
+        self.last = 0
+        self.taken = 0
+        """The newest number that was accepted. The deliveries in ``waiting`` follow it."""
+        self.waiting: deque[Delivery] = deque()
+        """The first delivery has a pending look-up. The others wait behind it."""
+
+
+class ArrivalOrder:
+    """Passes deliveries on in their senders' order. ``admit`` performs the admission of one delivery.
+
+    A sender is dropped if none of its deliveries was accepted and none waits. So a late, refused delivery of a retired
+    sender leaves no state behind.
+    """
+
+    def __init__(
+        self, admit: Callable[[Delivery, list[OwnerEffect]], Admission], room: WaitingBytes | None = None
+    ) -> None:
+        """
+        Args:
+            admit: Performs the admission of the delivery that is next in order.
+            room: Counts the bytes of the waiting deliveries. None: there is no limit.
+        """
+        self._admit = admit
+        self._room = WaitingBytes() if room is None else room
+        self._senders: OrderedDict[str, _Sender] = OrderedDict()
+        """In order of the last delivery received, the most recent last."""
+
+    def __len__(self) -> int:
+        return len(self._senders)
+
+    def arrived(self, delivery: Delivery, out: list[OwnerEffect]) -> None:
+        """Accept a delivery, let it wait, or refuse it."""
+        order = delivery.order
+        if order is None:
+            self._admit(delivery, out)
+            return
+        origin = delivery.sender.name
+        sender = self._senders.get(origin)
+        if sender is not None and delivery.sender.sequencer < sender.sequencer:
+            why = f"sequencer {delivery.sender.sequencer} has a successor"
+            out.append(Acknowledge(delivery, _REFUSED, (), why))
+            return
+        if sender is None or order.after == 0 or not self._follows(sender, delivery):
+            sender = self._begun(sender, delivery)
+            if sender is None:
+                out.append(_out_of_order(delivery))
+                return
+            self._refuse_behind(sender, out)
+        self._senders.move_to_end(origin)
+        if sender.waiting:
+            if len(sender.waiting) > _MAX_WAITING_PER_SENDER or not self._room.enter(delivery):
+                out.append(Acknowledge(delivery, _FULL, (), "an earlier delivery of the sender waits for a look-up"))
+                return
+            sender.waiting.append(delivery)
+            sender.last = order.number
+            return
+        admission = self._admit(delivery, out)
+        if self._room.refused and admission is not Admission.NO_ROOM:
+            # An earlier attempt may have reserved room. This one does not need it.
+            self._room.forget(origin)
+        if admission is Admission.WAITS:
+            sender.waiting.append(delivery)
+            sender.last = order.number
+        elif admission is Admission.TAKEN:
+            sender.taken = sender.last = order.number
+        else:
+            self._drop_if_idle(origin, sender)
+
+    @staticmethod
+    def _follows(sender: _Sender, delivery: Delivery) -> bool:
+        order = delivery.order
+        return order is not None and order.after == sender.last and delivery.sender.sequencer == sender.sequencer
+
+    def _begun(self, sender: _Sender | None, delivery: Delivery) -> _Sender | None:
+        """The sender's state, reset to start with this delivery. None if the delivery starts nothing or is outdated."""
+        order = delivery.order
+        assert order is not None
+        number = delivery.sender.sequencer, order.number
+        if order.after or (sender is not None and number <= (sender.sequencer, sender.last)):
+            return None
+        if sender is None:
+            self._make_room()
+            sender = self._senders[delivery.sender.name] = _Sender()
+        sender.sequencer = delivery.sender.sequencer
+        sender.last = sender.taken = 0
+        return sender
+
+    def _make_room(self) -> None:
+        """Forget the sender that was silent for the longest time, if there are too many."""
+        if len(self._senders) >= _MAX_SENDERS:
+            oldest = next((origin for origin, one in self._senders.items() if not one.waiting), None)
+            if oldest is not None:
+                del self._senders[oldest]
+
+    def _refuse_behind(self, sender: _Sender, out: list[OwnerEffect]) -> None:
+        """Refuse the deliveries that wait behind the first one. The sender starts again, so it repeats them."""
+        while len(sender.waiting) > 1:
+            refused = sender.waiting.pop()
+            self._room.leave(refused)
+            out.append(_out_of_order(refused))
+
+    def settled(self, delivery: Delivery, admission: Admission, out: list[OwnerEffect]) -> None:
+        """The look-up for a delivery has ended with ``admission``: continue with the deliveries behind it."""
+        if delivery.order is None or admission is Admission.WAITS:
+            return
+        origin = delivery.sender.name
+        sender = self._senders.get(origin)
+        if sender is None or not sender.waiting or sender.waiting[0] is not delivery:
+            return
+        self._room.leave(sender.waiting.popleft())
+        if admission is Admission.TAKEN and delivery.sender.sequencer == sender.sequencer:
+            sender.taken = delivery.order.number
+        if self._take_waiting(sender, out):
+            sender.last = sender.taken
+            self._drop_if_idle(origin, sender)
+
+    def _take_waiting(self, sender: _Sender, out: list[OwnerEffect]) -> bool:
+        """Process the deliveries that waited behind another. Returns whether none waits any more.
+
+        ``sender.last`` stays the number of the last waiting delivery.
+        """
+        while sender.waiting:
+            following = sender.waiting[0]
+            assert following.order is not None
+            if following.order.after not in (0, sender.taken):
+                out.append(_out_of_order(following))
+            else:
+                admission = self._admit(following, out)
+                if admission is Admission.WAITS:
+                    return False
+                if admission is Admission.TAKEN:
+                    sender.taken = following.order.number
+            self._room.leave(sender.waiting.popleft())
+        return True
+
+    def _drop_if_idle(self, origin: str, sender: _Sender) -> None:
+        """Forget a sender without waiting deliveries, if it is retired or none of its deliveries was accepted."""
+        if not sender.waiting and (sender.retired or not sender.taken):
+            del self._senders[origin]
+
+    def forget(self, origins: Iterable[str]) -> None:
+        """These senders are retired: drop their state (G13)."""
+        for origin in origins:
+            self._room.forget(origin)
+            sender = self._senders.get(origin)
+            if sender is not None:
+                sender.retired = True
+                if not sender.waiting:
+                    del self._senders[origin]
+
+
+def _out_of_order(delivery: Delivery) -> Acknowledge:
+    return Acknowledge(delivery, _OUT_OF_ORDER, (), "what comes before it was not taken here: begin again")
+
+
 class DeliveryAdmission(ABC):
     """Checks deliveries for duplicates, and keeps those that wait for a look-up. One object per owner."""
 
@@ -107,16 +272,12 @@ class DeliveryAdmission(ABC):
         self._judged = judged
         self._waiting = WaitingBytes(waiting_bytes)
         self._arrivals = ArrivalOrder(self._take_in, self._waiting)
-        self._foreign: Mapping[str, str] = {} if foreign is None else foreign
-        self._elsewhere: Counter[PartId] = Counter()
-        """Parts of other journals that are being read."""
+        self._segments = IdSegments(judged, {} if foreign is None else foreign)
         self._duplicates = 0
         self._unchecked: dict[str, list[Delivery]] = {}
         """Deliveries whose sequence is being looked up, by sequence."""
         self._unsure: list[tuple[Delivery, DeliveryVerdict]] = []
         """Deliveries with filter hits, whose id segments are being read."""
-        self._segment_writes: dict[int, tuple[str, tuple[PartId, ...]]] = {}
-        self._next_write = _FIRST_SEGMENT_NUMBER
         self._early = LatestWatermarks()
         """Watermarks received before the committed ids are known."""
         self._ended: tuple[frozenset[str], frozenset[str]] = frozenset(), frozenset()
@@ -178,7 +339,7 @@ class DeliveryAdmission(ABC):
                     out.append(refusal(delivery, "too much waits for stored ids to be read"))
                     return Admission.NO_ROOM
                 self._unsure.append((delivery, verdict))
-                out.extend(self._read_segments(verdict))
+                out.append(self._segments.read(verdict))
                 return Admission.WAITS
             self._duplicates += len(verdict.duplicates)
             return self._admit(delivery, verdict, verdict.fresh, verdict.waiting, out)
@@ -243,27 +404,9 @@ class DeliveryAdmission(ABC):
 
     # Opaque ids: segments and their garbage collection.
 
-    def _read_segments(self, verdict: DeliveryVerdict) -> list[OwnerEffect]:
-        names = sorted(verdict.segments)
-        parts = [self._judged.segments[name][0] for name in names]
-        elsewhere = {
-            part: self._foreign[name] for name, part in zip(names, parts, strict=True) if name in self._foreign
-        }
-        self._elsewhere.update(elsewhere.keys())
-        return [ReadSegments(self._judged.config.journal, parts, elsewhere)]
-
-    @property
-    def reads_elsewhere(self) -> bool:
-        """Whether parts of another journal are being read."""
-        return bool(self._elsewhere)
-
-    def _have_read(self, parts: Iterable[PartId]) -> None:
-        if self._elsewhere:
-            self._elsewhere -= Counter(part for part in parts if part in self._elsewhere)
-
     def segments_read(self, event: PartsRead) -> list[OwnerEffect]:
         """Segments have been read: check the records that hit their filters."""
-        self._have_read(event.blobs)
+        self._segments.have_read(event.blobs)
         blobs = {part.name.removeprefix(f"{SEGMENT_PART}/ids/"): blob for part, blob in event.blobs.items()}
         return self._resolve(blobs, lambda verdict: verdict.segments <= blobs.keys())
 
@@ -274,7 +417,7 @@ class DeliveryAdmission(ABC):
         Raises:
             CorruptValueError: The store has lost a segment that is still in use.
         """
-        self._have_read(event.parts)
+        self._segments.have_read(event.parts)
         names = {part.name.removeprefix(f"{SEGMENT_PART}/ids/") for part in event.parts}
         if names <= self._judged.segments.keys():
             raise CorruptValueError(event.where, event.why)
@@ -322,23 +465,16 @@ class DeliveryAdmission(ABC):
             slack = self._judged.slack.get(computation, 0)
             self._judged.dedup.advance(computation, watermark, slack, event.sequencers.get(computation, ()))
 
+    @property
+    def reads_elsewhere(self) -> bool:
+        """Whether parts of another journal are being read."""
+        return self._segments.reads_elsewhere
+
     def seal_segments(self) -> list[OwnerEffect]:
         """Write full id segments to the store. Call this method after each acknowledged commit."""
-        out: list[OwnerEffect] = []
-        config = self._judged.config
-        for segment in self._judged.dedup.seal():
-            commit = self._judged.committed
-            ids = PartId(f"{SEGMENT_PART}/ids/{segment.name}", config.sequencer, commit)
-            bloom = PartId(f"{SEGMENT_PART}/filter/{segment.name}", config.sequencer, commit)
-            number = self._next_write
-            self._next_write += 1
-            self._segment_writes[number] = (segment.name, (ids, bloom))
-            out.append(WriteParts(config.journal, number, {ids: segment.ids, bloom: segment.filter}))
-        return out
+        sealed = self._judged.dedup.seal()
+        return self._segments.write(sealed) if sealed else []
 
     def parts_written(self, number: int) -> None:
-        """A segment is stored: its ids leave memory, and its filter stays."""
-        if number in self._segment_writes:
-            name, parts = self._segment_writes.pop(number)
-            self._judged.segments[name] = parts
-            self._judged.dedup.segment_stored(name)
+        """Parts are stored. If they are a segment, its ids leave memory, and its filter stays."""
+        self._segments.written(number)

@@ -50,7 +50,7 @@ class HolderTurns(Generic[ReceiptT]):
             is_done: Whether all records of a delivery up to a timestamp are done, or blocked by a failing hook.
         """
         self._is_done = is_done
-        self._origin = ""
+        self.origin = ""
         """The sender whose turn it is. Empty: no turn."""
         self._until: int = MIN_TIMESTAMP
         """The turn is for records up to this timestamp."""
@@ -100,11 +100,11 @@ class HolderTurns(Generic[ReceiptT]):
         """
         if self._holding is not None and self._is_done(self._holding, self._until):
             self._pass_on()
-        if self._origin != origin:
+        if self.origin != origin:
             self._refused += 1
             again = self._waiting.get(origin) == self._events or self._refused > 2 * MAX_WAITING
             stands_still = self._holding is None and again
-            if self._origin and not stands_still:
+            if self.origin and not stands_still:
                 self._note(origin)
                 return False
             self._begin(origin)
@@ -121,7 +121,7 @@ class HolderTurns(Generic[ReceiptT]):
             receipt: Identifies its records that hold the watermark until they are done. None: they were all copies.
         """
         self._happened()
-        if self._origin != origin or self._holding is not None or least > self._until:
+        if self.origin != origin or self._holding is not None or least > self._until:
             return
         self._holding = receipt
         if receipt is None:
@@ -130,13 +130,13 @@ class HolderTurns(Generic[ReceiptT]):
     def leave(self, origin: str) -> None:
         """The sender has no record that holds the watermark, or sends nothing any more: end its turn."""
         self._waiting.pop(origin, None)
-        if self._origin == origin and self._holding is None:
+        if self.origin == origin and self._holding is None:
             self._pass_on()
 
     def clear(self) -> None:
         """There is room: no sender needs a turn."""
-        if self._origin:
-            self._origin, self._holding = "", None
+        if self.origin:
+            self.origin, self._holding = "", None
             self._waiting.clear()
 
     def _note(self, origin: str) -> None:
@@ -153,4 +153,4 @@ class HolderTurns(Generic[ReceiptT]):
     def _begin(self, origin: str) -> None:
         self._waiting.pop(origin, None)
         self._happened()
-        self._origin, self._until, self._holding = origin, MIN_TIMESTAMP, None
+        self.origin, self._until, self._holding = origin, MIN_TIMESTAMP, None

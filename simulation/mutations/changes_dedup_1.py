@@ -228,7 +228,7 @@ rewriting(
     "G3",
     "a higher sequencer ends what was found to be current",
     SequencerMap.learn,
-    "    self._current.clear()\n",
+    "    self.current.clear()\n",
     "",
     seeds=0,
     test="tests/dedup/test_scenarios.py::test_g1_collection_learns_the_broadcasts_sequencers_first_8",

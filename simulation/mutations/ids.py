@@ -10,7 +10,7 @@ from millwheel.worker.dedup import Dedup
 from millwheel.worker.dedup.batches import BatchQuery
 from millwheel.worker.dedup.opaque import OpaqueSource
 from millwheel.worker.dedup.positions import PositionSource
-from millwheel.worker.dedup.verdict import CheckOutcome
+from millwheel.worker.dedup.results import CheckOutcome
 from millwheel.worker.interval.intake import IntervalInput
 from millwheel.worker.interval.outbox import Outbox
 from simulation.mutations.base import mutation, replace

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from typing import Any
 
-from millwheel.worker.arrivals import ArrivalOrder, WaitingBytes
+from millwheel.worker.admission import ArrivalOrder
 from millwheel.worker.interval import outbox
 from millwheel.worker.interval.blocked_key_table import BlockedKeyTable
 from millwheel.worker.interval.commits import CommitPipeline
@@ -13,6 +13,7 @@ from millwheel.worker.interval.flows import Flow
 from millwheel.worker.interval.intake import IntervalIntake
 from millwheel.worker.interval.outbox import Outbox
 from millwheel.worker.turns import HolderTurns
+from millwheel.worker.waiting_bytes import WaitingBytes
 from simulation.mutations.base import mutation, replace, rewriting
 
 __all__: list[str] = []
@@ -290,7 +291,7 @@ rewriting(
     "G13",
     "what holds the watermark comes in beyond the bound from one sender at a time",
     HolderTurns.may_enter,
-    "if self._origin and not stands_still:",
+    "if self.origin and not stands_still:",
     "if False:",
     seeds=0,
     test="tests/interval/test_ordered_arrivals.py"

@@ -44,7 +44,7 @@ def far_timers_overtaken() -> None:
     def due_until(self: IntervalTimers, wall: bool, key: bytes | None = None) -> int:
         clocks = self._clocks
         limit = clocks.wall if wall else clocks.watermark
-        return max(limit, clocks.key_bounds.of(key)) if key is not None and clocks.key_bounds and not wall else limit
+        return max(limit, clocks.key_bounds.of(key)) if key is not None and clocks.bounded and not wall else limit
 
     replace(IntervalTimers, "due_until", lambda _: due_until)
 

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from millwheel.model.keys import ALL_KEYS
 from millwheel.rpc.v1.delivery_pb2 import DeliveryOutcome
-from millwheel.worker.arrivals import Admission, ArrivalOrder
+from millwheel.worker.admission import Admission, ArrivalOrder
 from millwheel.worker.dedup import PositionIds, Sender
 from millwheel.worker.interval.flows import INDEX_BITS
 from millwheel.worker.interval.outbox import Outbox

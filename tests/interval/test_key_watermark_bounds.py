@@ -106,7 +106,7 @@ def test_g7_a_merged_key_is_shown_what_its_parent_would_have_shown_it_4_5(
     merged.commit_all()
     assert shown(merged) == {**shown(first), **shown(second)}
     assert merged.state.counts.late == first.state.counts.late + second.state.counts.late
-    assert bool(merged.state.clocks.key_bounds) == (max(low, high) > max(min(low, high), reached))
+    assert merged.state.clocks.bounded == (max(low, high) > max(min(low, high), reached))
 
 
 def test_floors_are_cut_with_their_keys_and_go_when_they_are_passed() -> None:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from millwheel.model.keys import ALL_KEYS
 from millwheel.rpc.v1.delivery_pb2 import DeliveryOutcome
-from millwheel.worker.arrivals import Admission, ArrivalOrder
+from millwheel.worker.admission import Admission, ArrivalOrder
 from millwheel.worker.dedup import PositionIds, Sender
 from millwheel.worker.interval.flows import INDEX_BITS, ProductionBatch
 from millwheel.worker.interval.outbox import Outbox

@@ -100,7 +100,7 @@ class History(SeededHistory):
     def look(self) -> None:
         for owner in self.world.current.values():
             state = owner.core.state
-            self.reached["keys with floors"] += bool(state.clocks.key_bounds)
+            self.reached["keys with floors"] += state.clocks.bounded
             self.reached["inherited productions"] += bool(state.outbox.inherited)
             self.reached["entries above parents"] += (
                 not state.journal.parts and state.committed > state.journal.truncation_point > 0

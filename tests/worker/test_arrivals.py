@@ -13,9 +13,10 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from millwheel.model.keys import ALL_KEYS
 from millwheel.rpc.v1.delivery_pb2 import DeliveryOutcome
-from millwheel.worker.arrivals import Admission, ArrivalOrder, WaitingBytes
+from millwheel.worker.admission import Admission, ArrivalOrder
 from millwheel.worker.dedup import PositionIds, Sender
 from millwheel.worker.messages import Delivery, DeliveryOrder
+from millwheel.worker.waiting_bytes import WaitingBytes
 
 FULL = DeliveryOutcome.DELIVERY_OUTCOME_REFUSED_FULL
 OUT_OF_ORDER = DeliveryOutcome.DELIVERY_OUTCOME_OUT_OF_ORDER
@@ -82,7 +83,7 @@ def test_g15_what_follows_the_last_that_waits_is_taken_after_a_second_look_up_6_
 
 def test_g13_the_sender_that_was_silent_longest_is_forgotten_4_1() -> None:
     receiver = Receiver()
-    with patch("millwheel.worker.arrivals._MAX_SENDERS", 2):
+    with patch("millwheel.worker.admission._MAX_SENDERS", 2):
         receiver.arrives(made("busy", 1, 0))
         receiver.arrives(made("silent", 1, 0))
         receiver.arrives(made("busy", 2, 1))
@@ -212,7 +213,7 @@ def test_g8_room_is_kept_for_a_sender_that_comes_as_often_as_others_6_1_1() -> N
 def test_g8_more_senders_than_are_remembered_do_not_keep_room_when_they_are_gone_6_1_1() -> None:
     receiver = Receiver(SIZE)
     receiver.arrives(made("first", 1, 0), Admission.WAITS)
-    with patch("millwheel.worker.arrivals._MAX_REFUSED_SENDERS", 2):
+    with patch("millwheel.worker.waiting_bytes._MAX_REFUSED_SENDERS", 2):
         for origin in ("gone", "gone too"):
             receiver.arrives(made(origin, 1, 0), Admission.WAITS)
         receiver.answers(Admission.TAKEN)

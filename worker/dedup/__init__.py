@@ -29,10 +29,9 @@ docs/decisions/0002-duplicates.md states the contract with the caller. If exactl
 
 from millwheel.model.deliveries import ID_BYTES, BatchIds, DeliveryIds, OpaqueIds, PositionIds, Sender, split_ids
 from millwheel.worker.dedup.dedup import Dedup, DedupCounts
-from millwheel.worker.dedup.delta import IdDelta
+from millwheel.worker.dedup.results import CheckOutcome, DedupError, DeliveryVerdict, IdDelta, Resolution
 from millwheel.worker.dedup.segments import SegmentSealed
 from millwheel.worker.dedup.snapshot import DedupSnapshot
-from millwheel.worker.dedup.verdict import CheckOutcome, DedupError, DeliveryVerdict, Resolution
 
 __all__ = [
     "ID_BYTES",

@@ -10,8 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from millwheel.worker.dedup.pending import PendingIds
-from millwheel.worker.dedup.verdict import DeliveryVerdict
+from millwheel.worker.dedup.results import DeliveryVerdict, PendingIds
 
 __all__ = ["BatchQuery", "BatchSource"]
 

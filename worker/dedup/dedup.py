@@ -12,14 +12,13 @@ from millwheel.model.time import MAX_TIMESTAMP, MIN_TIMESTAMP
 from millwheel.rpc.watermarks import INJECTOR_PREFIX
 from millwheel.store.contract import TERMINAL_SEQUENCER
 from millwheel.worker.dedup.batches import BatchSource
-from millwheel.worker.dedup.delta import IdDelta
 from millwheel.worker.dedup.opaque import OpaqueSource
 from millwheel.worker.dedup.positions import PositionSource
+from millwheel.worker.dedup.results import CheckOutcome, DedupError, DeliveryVerdict, IdDelta, Resolution
 from millwheel.worker.dedup.segments import SegmentSealed
 from millwheel.worker.dedup.sequencers import Span
 from millwheel.worker.dedup.snapshot import DedupSnapshot, dump, inherit, load
 from millwheel.worker.dedup.tables import Tables
-from millwheel.worker.dedup.verdict import CheckOutcome, DedupError, DeliveryVerdict, Resolution
 
 __all__ = ["Dedup", "DedupCounts"]
 
@@ -100,7 +99,7 @@ class Dedup:
 
         ``keys`` and ``timestamps`` are the records' columns. Nothing becomes pending if the outcome is not JUDGED.
         """
-        if not self._tables.sequencers.is_current(sender.name, sender.sequencer) and not self._accept(sender):
+        if self._tables.sequencers.current.get(sender.name) != sender.sequencer and not self._accept(sender):
             return self._refuse(CheckOutcome.REFUSED_SEQUENCER, len(keys))
         if isinstance(ids, PositionIds):
             verdict = self._check_positions(ids, keys, sender)
@@ -119,7 +118,7 @@ class Dedup:
         if known.highest(sender.computation, span) > sender.sequencer:
             return False
         self._learn("" if keys is None else sender.computation, span, sender.sequencer)
-        known.remember_current(sender.name, sender.sequencer)
+        known.current[sender.name] = sender.sequencer
         return True
 
     def _learn(self, computation: str, span: Span, sequencer: int) -> None:

@@ -14,7 +14,7 @@ from itertools import chain
 from typing import Final
 
 from millwheel.model.time import MIN_TIMESTAMP
-from millwheel.worker.dedup.pending import PendingIds
+from millwheel.worker.dedup.results import DeliveryVerdict, PendingIds, Resolution
 from millwheel.worker.dedup.segments import (
     Front,
     IdSegment,
@@ -24,7 +24,6 @@ from millwheel.worker.dedup.segments import (
     halves,
     load_halves,
 )
-from millwheel.worker.dedup.verdict import DeliveryVerdict, Resolution
 
 __all__ = ["OpaqueSource"]
 

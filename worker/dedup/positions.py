@@ -17,8 +17,7 @@ from collections.abc import Iterable, Sequence
 
 from millwheel.model.deliveries import PositionIds
 from millwheel.model.keys import KeyInterval
-from millwheel.worker.dedup.pending import PendingIds
-from millwheel.worker.dedup.verdict import DeliveryVerdict
+from millwheel.worker.dedup.results import DeliveryVerdict, PendingIds
 
 __all__ = ["PositionRange", "PositionSource"]
 

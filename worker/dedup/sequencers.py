@@ -61,21 +61,14 @@ class _Steps:
 class SequencerMap:
     """Sequencers by sending computation and key, and by injector process. Values never fall."""
 
-    __slots__ = ("_current", "_injectors", "_keys")
+    __slots__ = ("_injectors", "_keys", "current")
 
     def __init__(self) -> None:
         self._keys: dict[str, _Steps] = {}
         self._injectors: dict[str, int] = {}
-        self._current: dict[str, int] = {}
-        """Senders whose sequencer is known to be the highest, so that the usual delivery needs one look-up."""
-
-    def is_current(self, origin: str, sequencer: int) -> bool:
-        """Whether ``sequencer`` is the remembered highest sequencer of the sender ``origin``."""
-        return self._current.get(origin) == sequencer
-
-    def remember_current(self, origin: str, sequencer: int) -> None:
-        """Remember that ``sequencer`` is the highest for the sender ``origin``. Any higher sequencer clears it."""
-        self._current[origin] = sequencer
+        self.current: dict[str, int] = {}
+        """Senders with a sequencer that the caller has found to be the highest, so that the usual delivery needs one
+        look-up. Any higher sequencer clears it."""
 
     def highest(self, computation: str, span: Span) -> int:
         """The highest sequencer known for any key in ``span``."""
@@ -96,7 +89,7 @@ class SequencerMap:
             steps.raise_to(*span, sequencer)
             if before == (steps.starts, steps.values):
                 return False
-        self._current.clear()
+        self.current.clear()
         return True
 
     def rows(self) -> list[SequencerRow]:

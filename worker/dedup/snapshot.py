@@ -10,11 +10,10 @@ import msgspec
 
 from millwheel.model.deliveries import split_ids
 from millwheel.model.keys import KeyInterval
-from millwheel.worker.dedup.delta import FORMAT, decode_positions, decode_sequencer, encode_positions
 from millwheel.worker.dedup.opaque import OpaqueSource
 from millwheel.worker.dedup.positions import PositionRange, PositionSource
+from millwheel.worker.dedup.results import FORMAT, DedupError, decode_positions, decode_sequencer, encode_positions
 from millwheel.worker.dedup.tables import Tables
-from millwheel.worker.dedup.verdict import DedupError
 
 __all__ = ["DedupSnapshot", "dump", "inherit", "load"]
 

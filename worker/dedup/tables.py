@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from millwheel.model.keys import KeyInterval
 from millwheel.worker.dedup.batches import BatchQuery
-from millwheel.worker.dedup.delta import IdDelta
 from millwheel.worker.dedup.opaque import OpaqueSource
 from millwheel.worker.dedup.positions import PositionRange, PositionSource
+from millwheel.worker.dedup.results import IdDelta
 from millwheel.worker.dedup.segments import SegmentCache
 from millwheel.worker.dedup.sequencers import SequencerMap
 

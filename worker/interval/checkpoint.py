@@ -20,7 +20,7 @@ from enum import Enum
 from typing import Any, Final
 
 from millwheel.store.contract import PartId, StateRow
-from millwheel.worker.admission import SEGMENT_PART
+from millwheel.worker.id_segments import SEGMENT_PART
 from millwheel.worker.interval.entry import FORMAT, BaseMeta, ProductionRow, TimerRow, encode_part
 from millwheel.worker.interval.parts import numbered
 from millwheel.worker.interval.setup import IntervalSetup

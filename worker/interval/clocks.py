@@ -49,6 +49,8 @@ class IntervalClocks:
         it."""
         self.key_bounds = KeyWatermarkBounds(())
         """The bounds from before a merge that the watermark has not passed."""
+        self.bounded = False
+        """Whether there are such bounds."""
 
     def set_now(self, now: int) -> None:
         """Set the wall-clock time to ``now``.
@@ -77,7 +79,7 @@ class IntervalClocks:
         bound = min(self.inputs.value, pending)
         if bound > self.watermark:
             self.watermark = self._scope.watermark = bound
-            if self.key_bounds and bound >= self.key_bounds.lowest:
+            if self.bounded and bound >= self.key_bounds.lowest:
                 self._set_key_bounds(self.key_bounds.above(bound))
 
     def stated(self, watermark: int | None) -> None:
@@ -87,7 +89,7 @@ class IntervalClocks:
 
     def watermark_of(self, key: bytes) -> int:
         """The input watermark that ``key`` sees: the interval's, or the key's bound from a merge if it is higher."""
-        return max(self.watermark, self.key_bounds.of(key)) if self.key_bounds else self.watermark
+        return max(self.watermark, self.key_bounds.of(key)) if self.bounded else self.watermark
 
     def restore(self, watermark: int, wall: int, bounds: Iterable[BoundRow]) -> None:
         """Continue from the values of the earlier owner: a takeover.
@@ -101,8 +103,8 @@ class IntervalClocks:
         self._set_key_bounds(KeyWatermarkBounds(bounds).above(watermark))
 
     def _set_key_bounds(self, bounds: KeyWatermarkBounds) -> None:
-        self.key_bounds = bounds
-        self._scope.floor_of = bounds.of if bounds else None
+        self.key_bounds, self.bounded = bounds, bool(bounds.rows())
+        self._scope.floor_of = bounds.of if self.bounded else None
 
 
 class KeyWatermarkBounds:
@@ -114,9 +116,6 @@ class KeyWatermarkBounds:
         self._rows = _joined(rows)
         self.lowest = min((bound for _, _, bound in self._rows), default=MIN_TIMESTAMP)
         """While the interval's watermark is below it, the watermark has passed no bound."""
-
-    def __bool__(self) -> bool:
-        return bool(self._rows)
 
     def of(self, key: bytes) -> int:
         """The bound of ``key``. MIN_TIMESTAMP: it has none."""

@@ -14,8 +14,7 @@ from millwheel.model.time import MIN_TIMESTAMP
 from millwheel.model.watermarks import MinTracker
 from millwheel.rpc.v1.delivery_pb2 import DeliveryOutcome
 from millwheel.store.contract import PartId
-from millwheel.worker.admission import DeliveryAdmission, column_problem, refusal
-from millwheel.worker.arrivals import Admission
+from millwheel.worker.admission import Admission, DeliveryAdmission, column_problem, refusal
 from millwheel.worker.dedup import Dedup, DeliveryVerdict
 from millwheel.worker.interval.clocks import IntervalClocks
 from millwheel.worker.interval.journal import IntervalJournal
@@ -366,7 +365,8 @@ class IntervalInput(DeliveryAdmission):
         """
         intake, settings, feedback = self._intake, self._setup.settings, self._setup.config.feedback
         if intake.records < settings.queue_records and intake.bytes < settings.queue_bytes:
-            self._turns.clear()
+            if self._turns.origin:
+                self._turns.clear()
             return False, ()
         order = delivery.order
         if delivery.stream in feedback or (order is not None and not feedback.isdisjoint(order.streams)):

@@ -127,7 +127,7 @@ def _settle(state: IntervalState, whole: _IntervalWhole, productions: Production
     ordered = sorted(productions.items(), key=lambda item: item[0][1])
     for sequence in sorted({sequence for sequence, _, _ in productions}):
         state.outbox.add([row for place, row in ordered if place[0] == sequence], sequence)
-    if state.clocks.key_bounds:
+    if state.clocks.bounded:
         for key, _, setting in state.timers.tables[False].items():
             state.timers.note_due(key, setting.at)
 

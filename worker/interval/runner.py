@@ -184,7 +184,7 @@ class Runner:
         weak, is_async = not program.options.strong, program.record_is_async
         process_late = program.options.late.action is LateAction.PROCESS
         watermark, budget = self._clocks.watermark, self._setup.settings.batch_bytes - batch.size
-        shown = self._clocks.watermark_of if self._clocks.key_bounds else None
+        shown = self._clocks.watermark_of if self._clocks.bounded else None
         consume = batch.consumed_of(receipt).append
         meter, aside, waits = self._setup.meter, 0, 0
         began = meter.clock()

@@ -53,7 +53,7 @@ class KeyScheduler:
             self.blocked_keys.resume_ready()
         crowded = self.outbox_full
         self._fire_due(crowded)
-        if self._intake.queue and not self.runner.full() and not self._timers.behind:
+        if self._intake.queue and not self.runner.full() and not (self._timers.spilled and self._timers.behind):
             ahead_allowed = ahead_allowed and not (crowded or self._cells.overfull)
             self.runner.run_queue(ahead_allowed, self._firing.run_due_of if crowded else None)
 
@@ -77,7 +77,11 @@ class KeyScheduler:
         if waits:
             return
         if timers.ahead:
-            firing.run_ahead()
+            if self._clocks.bounded:
+                firing.run_ahead()
+            else:
+                # The watermark has reached every timer that was due by a bound.
+                timers.ahead.clear()
         firing.run_due(True, timers.due_until(True))
 
     @property

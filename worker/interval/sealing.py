@@ -222,7 +222,7 @@ class Sealer:
         A record that was on time when it ran is still on time, because it has held the watermark since.
         """
         watermark, stamps = self._clocks.watermark, receipt.delivery.timestamps
-        if self._clocks.key_bounds:
+        if self._clocks.bounded:
             shown, keys = self._clocks.watermark_of, receipt.delivery.keys
             return sum(stamps[index] < shown(keys[index]) for index in indexes)
         return sum(stamps[index] < watermark for index in indexes) if receipt.held < watermark else 0

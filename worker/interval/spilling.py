@@ -83,7 +83,7 @@ class Spilling:
 
         Returns the number of due ones.
         """
-        if not wall and self._clocks.key_bounds:
+        if not wall and self._clocks.bounded:
             shown = self._clocks.watermark_of
             rows.sort(key=lambda row: (row[3] > shown(row[0]), row[3]))
             return sum(row[3] <= shown(row[0]) for row in rows)

@@ -50,12 +50,12 @@ class IntervalTimers:
         limit = clocks.wall if wall else clocks.watermark
         if self.spilled and (first := self.spilled.first(wall)) is not None:
             limit = min(first, limit)
-        return max(limit, clocks.key_bounds.of(key)) if key is not None and clocks.key_bounds and not wall else limit
+        return max(limit, clocks.key_bounds.of(key)) if key is not None and clocks.bounded and not wall else limit
 
     def note_due(self, key: bytes, at: int) -> None:
         """Register that ``key`` has an event-time timer at ``at`` if it may be due by the key's watermark bound."""
-        bounds = self._clocks.key_bounds
-        if bounds and at <= bounds.of(key):
+        clocks = self._clocks
+        if clocks.bounded and at <= clocks.key_bounds.of(key):
             self.ahead[key] = None
 
     @property

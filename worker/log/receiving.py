@@ -7,8 +7,7 @@ from typing import Final
 
 from millwheel.model.time import MIN_TIMESTAMP
 from millwheel.rpc.v1.delivery_pb2 import DeliveryOutcome
-from millwheel.worker.admission import DeliveryAdmission, column_problem, refusal
-from millwheel.worker.arrivals import Admission
+from millwheel.worker.admission import Admission, DeliveryAdmission, column_problem, refusal
 from millwheel.worker.dedup import DeliveryVerdict
 from millwheel.worker.log.segments import RECORD_OVERHEAD_BYTES, records_size
 from millwheel.worker.log.state import FreshRecords, LogReceipt, LogState

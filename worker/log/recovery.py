@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from millwheel.model.keys import ALL_KEYS
 from millwheel.store.contract import CorruptValueError, PartId
-from millwheel.worker.admission import SEGMENT_PART
 from millwheel.worker.dedup import Dedup, IdDelta
+from millwheel.worker.id_segments import SEGMENT_PART
 from millwheel.worker.log.checkpoint import DEDUP_PART, META_PART
 from millwheel.worker.log.entry import LogEntry, LogMeta, decode
 from millwheel.worker.log.state import LogState

@@ -22,7 +22,7 @@ from millwheel.store.contract import (
     StateStore,
     StoreUnavailableError,
 )
-from millwheel.worker.admission import SEGMENT_PART
+from millwheel.worker.id_segments import SEGMENT_PART
 from millwheel.worker.interval.divided import names_base
 from millwheel.worker.interval.spilled_timers import is_spilled
 from millwheel.worker.messages import FenceJournal, Opened, OpenedParent, Parent

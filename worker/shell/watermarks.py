@@ -10,8 +10,8 @@ from contextlib import aclosing
 from types import MappingProxyType
 from typing import Final, Protocol
 
-from millwheel.client.report_stream import PendingOf, nothing_reported
 from millwheel.client.shards import OnePlace, ShardedWatermarks, ShardPlaces
+from millwheel.client.watermark_streams import PendingOf, nothing_reported
 from millwheel.model.backoff import Backoff
 from millwheel.model.keys import KeyInterval
 from millwheel.rpc.channel import PASSING

@@ -1,0 +1,101 @@
+"""The stored id segments of one owner's duplicate check: they are written, and read again for filter hits (6.1.1)."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final, Protocol
+
+from millwheel.store.contract import PartId
+from millwheel.worker.dedup import Dedup, DeliveryVerdict, SegmentSealed
+from millwheel.worker.messages import OwnerEffect, ReadSegments, WriteParts
+
+__all__ = ["SEGMENT_PART", "AdmissionConfig", "AdmissionState", "IdSegments"]
+
+SEGMENT_PART: Final = "segment"
+"""The kind of base part that holds a stored id segment, or its filter."""
+
+_FIRST_SEGMENT_NUMBER: Final = 1 << 40
+"""``WriteParts`` numbers of id segments start here, so that they differ from those of checkpoints."""
+
+
+class AdmissionConfig(Protocol):
+    """What the duplicate check needs to know about its owner."""
+
+    @property
+    def journal(self) -> str: ...
+    @property
+    def sequencer(self) -> int: ...
+
+
+class AdmissionState(Protocol):
+    """The cached state that the duplicate check works on."""
+
+    dedup: Dedup
+    slack: Mapping[str, int]
+    """How far behind an injector's watermark the ids of its late records are kept, in microseconds (6.1.1)."""
+
+    @property
+    def config(self) -> AdmissionConfig: ...
+    @property
+    def committed(self) -> int: ...
+    @property
+    def segments(self) -> dict[str, tuple[PartId, ...]]:
+        """Stored id segments of ``dedup``, by name."""
+
+
+class IdSegments:
+    """Writes and reads the id segments of one owner."""
+
+    def __init__(self, judged: AdmissionState, foreign: Mapping[str, str]) -> None:
+        """
+        Args:
+            judged: The cached state that the duplicate check works on.
+            foreign: Stored id segments whose parts are in another journal, with the name of that journal.
+        """
+        self._judged = judged
+        self._foreign = foreign
+        self._elsewhere: Counter[PartId] = Counter()
+        """Parts of other journals that are being read."""
+        self._writes: dict[int, tuple[str, tuple[PartId, ...]]] = {}
+        self._next_write = _FIRST_SEGMENT_NUMBER
+
+    def read(self, verdict: DeliveryVerdict) -> ReadSegments:
+        """Read the segments that decide about the unsure records of ``verdict``."""
+        names = sorted(verdict.segments)
+        parts = [self._judged.segments[name][0] for name in names]
+        elsewhere = {
+            part: self._foreign[name] for name, part in zip(names, parts, strict=True) if name in self._foreign
+        }
+        self._elsewhere.update(elsewhere.keys())
+        return ReadSegments(self._judged.config.journal, parts, elsewhere)
+
+    @property
+    def reads_elsewhere(self) -> bool:
+        """Whether parts of another journal are being read."""
+        return bool(self._elsewhere)
+
+    def have_read(self, parts: Iterable[PartId]) -> None:
+        """The parts have been read, or could not be read."""
+        if self._elsewhere:
+            self._elsewhere -= Counter(part for part in parts if part in self._elsewhere)
+
+    def write(self, sealed: Sequence[SegmentSealed]) -> list[OwnerEffect]:
+        """Write sealed segments to the store."""
+        out: list[OwnerEffect] = []
+        config, commit = self._judged.config, self._judged.committed
+        for segment in sealed:
+            ids = PartId(f"{SEGMENT_PART}/ids/{segment.name}", config.sequencer, commit)
+            bloom = PartId(f"{SEGMENT_PART}/filter/{segment.name}", config.sequencer, commit)
+            number = self._next_write
+            self._next_write += 1
+            self._writes[number] = (segment.name, (ids, bloom))
+            out.append(WriteParts(config.journal, number, {ids: segment.ids, bloom: segment.filter}))
+        return out
+
+    def written(self, number: int) -> None:
+        """A segment is stored: its ids leave memory, and its filter stays."""
+        if number in self._writes:
+            name, parts = self._writes.pop(number)
+            self._judged.segments[name] = parts
+            self._judged.dedup.segment_stored(name)
