@@ -34,6 +34,7 @@ _MODULES: Final = [
     "millwheel/worker/interval/setup.py",
     "millwheel/worker/interval/state.py",
     "millwheel/worker/interval/timers.py",
+    "millwheel/worker/interval/weak_commits.py",
 ]
 
 # The links to the role folders, where mypyc finds the modules above. A source distribution has no links.

@@ -141,13 +141,13 @@ def _ids_tuned(bounds: Mapping[str, int]) -> Iterator[None]:
 
 _BOUNDS: Final = {
     "old": "interval.commits._STUCK_AFTER_COMMITS",
-    "acks": "interval.commits._MAX_ACKS_PER_ENTRY",
+    "acks": "interval.weak_commits._MAX_ACKS_PER_ENTRY",
     "stuck": "interval.outbox._MAX_STUCK_RECORDS",
     "sifted": "interval.outbox._MAX_SIFTED_BATCHES",
     "flows": "interval.outbox._MAX_FLOWS",
     "batch": "interval.flows._MAX_BATCH_RECORDS",
     "early": "interval.intake._MAX_EARLY_DELIVERIES",
-    "outbox_rows": "interval.checkpoint._MAX_OUTBOX_ROWS",
+    "outbox_rows": "interval.base_parts._MAX_OUTBOX_ROWS",
     "arrivals": "admission._MAX_WAITING_PER_SENDER",
 }
 """The worker's bounds that have no setting, and the constants that hold them."""

@@ -8,7 +8,6 @@ from millwheel.worker.admission import DeliveryAdmission
 from millwheel.worker.interval import clocks
 from millwheel.worker.interval.blocked_key_table import BlockedKeyTable
 from millwheel.worker.interval.blocked_keys import BlockedKeys
-from millwheel.worker.interval.checkpoint import Checkpointer
 from millwheel.worker.interval.clocks import KeyWatermarkBounds
 from millwheel.worker.interval.commits import CommitPipeline
 from millwheel.worker.interval.core import IntervalCore
@@ -17,7 +16,9 @@ from millwheel.worker.interval.intake import IntervalIntake
 from millwheel.worker.interval.outbox import Outbox
 from millwheel.worker.interval.runner import Runner
 from millwheel.worker.interval.scheduler import KeyScheduler
+from millwheel.worker.interval.state_rows import StateRows
 from millwheel.worker.interval.timers import IntervalTimers
+from millwheel.worker.interval.weak_commits import WeakCommits
 from simulation.mutations.base import rewriting
 
 __all__: list[str] = []
@@ -38,7 +39,7 @@ rewriting(
     "entries-of-any-size",
     "G13",
     "a batch joins a waiting weak commit only where one entry holds both",
-    CommitPipeline._line_up,
+    WeakCommits.join,
     "sealed.size + size > MAX_ENTRY_BYTES",
     "sealed.size + size < 0",
     seeds=0,
@@ -50,7 +51,7 @@ rewriting(
     "holds-passed-over",
     "G7",
     "a weak commit that only sets holds is journaled",
-    CommitPipeline._passes,
+    WeakCommits.passes,
     "entry.holds or ",
     "",
     seeds=0,
@@ -62,7 +63,7 @@ rewriting(
     "cleared-passed-over",
     "G6",
     "a weak commit that only clears timers is journaled",
-    CommitPipeline._passes,
+    WeakCommits.passes,
     " or entry.timers_cleared",
     "",
     seeds=0,
@@ -75,7 +76,7 @@ rewriting(
     "G12",
     "a base is captured only while no sealed commit waits",
     CommitPipeline.appended,
-    "if not self._line:",
+    "if not self._waiting.queue:",
     "if True:",
     seeds=0,
     test="tests/interval/test_weak_line.py::test_g12_rows_are_captured_when_nothing_is_in_line_or_in_flight",
@@ -111,8 +112,8 @@ rewriting(
     "flush-taken-for-newest",
     "G12",
     "an acknowledged flush speaks for the commit that it was captured at",
-    Checkpointer.flushed,
-    "max(self._rows_upto, commit)",
+    StateRows.flushed,
+    "max(self.upto, commit)",
     "self._journal.committed",
     seeds=0,
     test="tests/interval/test_rows.py::test_rows_that_change_while_others_are_written_are_written_next_where_a_base_waits_for_them",

@@ -21,7 +21,7 @@ def floor_first() -> None:
     def make(truncation_and_parts: Any) -> Any:
         def hasty(self: Checkpointer) -> Any:
             if self._base is not None:
-                self._rows_upto = max(self._rows_upto, self._base[0])
+                self.rows.upto = max(self.rows.upto, self._base[0])
             return truncation_and_parts(self)
 
         return hasty

@@ -8,6 +8,7 @@ from typing import Any
 from millwheel.worker.interval import sealing
 from millwheel.worker.interval.commits import CommitPipeline
 from millwheel.worker.interval.outbox import Outbox
+from millwheel.worker.interval.weak_commits import WeakCommits
 from simulation.mutations.base import mutation, replace, rewriting
 
 __all__: list[str] = []
@@ -26,7 +27,7 @@ def weak_ones_unwaited() -> None:
 
     def make(settle: Any) -> Any:
         def at_once(self: CommitPipeline, out: list[Any]) -> Any:
-            for sealed, _ in self._line:
+            for sealed, _ in self._waiting.queue:
                 for token in sealed.unacked:
                     self._outbox.unawaited(token)
                 sealed.unacked = set()
@@ -61,7 +62,7 @@ rewriting(
 )
 def stragglers_unwritten() -> None:
     """A commit waits for the ACKs of its weak productions, and stores none of its stragglers."""
-    replace(CommitPipeline, "_outbox_rows", lambda _: lambda self, token: [])
+    replace(WeakCommits, "_outbox_rows", lambda _: lambda self, token: [])
 
 
 @mutation(

@@ -114,7 +114,7 @@ def test_floors_are_cut_with_their_keys_and_go_when_they_are_passed() -> None:
     assert [floors.of(key) for key in (b"a", b"h", b"z", b"A")] == [50, 50, 30, MIN_TIMESTAMP]
     assert floors.lowest == 30
     assert floors.above(30).rows() == [(b"a", b"m", 50)]
-    assert not floors.above(50)
+    assert not floors.above(50).rows()
     assert floors.within(KeyInterval(b"b", b"h")) == [(b"g", b"h", 30), (b"b", b"h", 50)]
     assert floors.within(KeyInterval(b"A", b"a")) == []
 

@@ -45,7 +45,10 @@ class DedupCounts:
 
 
 class Dedup:
-    """The ids that one receiving interval knows. The package's documentation shows how to use it."""
+    """The ids that one receiving interval knows. The package's documentation shows how to use it.
+
+    It has many methods: each is a step of the contract in docs/decisions/0002-duplicates.md, or a figure for metrics.
+    """
 
     def __init__(
         self, interval: KeyInterval, journal: str, *, segment_ids: int = SEGMENT_IDS,

@@ -9,7 +9,6 @@ increasing time, and hold the output watermark until then (G5, G6).
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterator
 from typing import Any, Final
 
@@ -23,15 +22,14 @@ from millwheel.worker.interval.failures import (
     Failures,
     UnkeyedLetterError,
     refuse_result,
-    work_text,
 )
 from millwheel.worker.interval.firing import Firing
 from millwheel.worker.interval.holds import Hold
-from millwheel.worker.interval.hook_times import AwaitedHook
 from millwheel.worker.interval.runner import Runner
+from millwheel.worker.interval.running_hooks import RunningHooks, StartedHook
 from millwheel.worker.interval.setup import IntervalSetup
 from millwheel.worker.interval.state import IntervalState
-from millwheel.worker.messages import AsyncHook, HookFailed
+from millwheel.worker.messages import HookFailed
 
 __all__ = ["BlockedKeys"]
 
@@ -51,23 +49,14 @@ class BlockedKeys:
         self._timers = state.timers
         self._blocked = state.blocked
         self._cells = state.cells
-        self._holds = state.holds
         self.stopped = ""
         """Why the failure policy has stopped the computation. Empty while it runs."""
         self.again = False
         """Whether undone work can run at once, one hook per commit. No other event may come to trigger it."""
         self.damaged: dict[bytes, str] = {}
         """Keys whose rows are damaged, each with the reason, up to a maximum."""
-        self.to_await: list[AsyncHook] = []
+        self.running = RunningHooks(state)
         self.reports: list[HookFailed] = []
-        self._next_hook = 1
-        self._hooks: dict[int, tuple[bytes, Context[Any], Item, float, int, Hold | None]] = {}
-        """Asynchronous hooks that run or have ended, in the order of their starts. Each has its start time by the
-        meter's clock and by the wall clock, and the hold of an event-time timer."""
-        self._finished: deque[tuple[int, BaseException | None]] = deque()
-        """Asynchronous hooks that have ended and wait for room in a batch."""
-        program = self._setup.program
-        self._one_by_one = program.record_is_async or program.timer_is_async
         runner.failed = lambda key, receipt, index, error: self.failed(key, (receipt, index), error)
         runner.returned = lambda key, context, receipt, index, result: self._returned(
             key, context, (receipt, index), result
@@ -157,8 +146,8 @@ class BlockedKeys:
 
     def resume_ready(self) -> None:
         """Resume every blocked key that can run, as long as the batch has room."""
-        while self._finished and not self.runner.batch_full():
-            self._adopt(*self._finished.popleft())
+        while self.running.ended and not self.runner.batch_full():
+            self._adopt(*self.running.take_ended())
         for key in self._blocked.ready_keys(self._clocks.elapsed):
             if self.stopped or self.runner.full():
                 return
@@ -167,7 +156,8 @@ class BlockedKeys:
 
     def _resume(self, key: bytes, blocked: BlockedKey) -> None:
         item: Item | None = None
-        if blocked.alone or (self._one_by_one and blocked.items):
+        program = self._setup.program
+        if blocked.alone or ((program.record_is_async or program.timer_is_async) and blocked.items):
             item = self.firing.next_due(key) or (blocked.items[0] if blocked.items else None)
         if item is not None and len(item) == 2 and self._timers.behind:
             return
@@ -239,47 +229,25 @@ class BlockedKeys:
         """Start an asynchronous hook. Its key is blocked and its context is outside the batch until it ends."""
         self.runner.batch.contexts.pop(key, None)
         self._blocked.block(key, Wait.HOOK)
-        hold: Hold | None = None
         if len(item) == 2:
             item[0].blocked.add(item[1])
-        elif not item[1]:
-            hold = self._holds.open(item[0])
-        number = self._next_hook
-        self._next_hook += 1
-        self._hooks[number] = (key, context, item, self._setup.meter.clock(), self._clocks.wall, hold)
+        self.running.start(key, context, item, coroutine)
         self.runner.hooks += 1
-        self.to_await.append(AsyncHook(number, coroutine))
-
-    def awaited(self, before: int, count: int) -> list[AwaitedHook]:
-        """Up to ``count`` running asynchronous hooks that started by wall-clock time ``before``, oldest first."""
-        ended = {number for number, _ in self._finished}
-        found: list[AwaitedHook] = []
-        for number, (key, _, item, _, since, _) in self._hooks.items():
-            if since > before or len(found) == count:
-                break
-            if number not in ended:
-                hook = "process_record" if len(item) == 2 else "process_timer"
-                found.append(AwaitedHook(key, hook, work_text(item), since))
-        return found
 
     def holds(self) -> Iterator[Hold]:
         """The holds of due timers that wait with their blocked key, and of those in an asynchronous hook."""
         for blocked in self._blocked.keys.values():
             if blocked.hold is not None:
                 yield blocked.hold
-        for *_, hold in self._hooks.values():
-            if hold is not None:
-                yield hold
+        yield from self.running.holds()
 
     def hook_finished(self, number: int, error: BaseException | None) -> None:
         """An asynchronous hook has ended. Its context joins a later batch or is dropped."""
         self.runner.hooks -= 1
-        _, _, item, began, _, _ = self._hooks[number]
-        self._setup.meter.awaited(len(item) == 2, began)
-        self._finished.append((number, error))
+        self.running.end(number, error)
 
-    def _adopt(self, number: int, error: BaseException | None) -> None:
-        key, context, item, _, _, hold = self._hooks.pop(number)
+    def _adopt(self, hook: StartedHook, error: BaseException | None) -> None:
+        key, context, item, hold = hook.key, hook.context, hook.item, hook.hold
         self._blocked.block(key, Wait.READY)
         batch = self.runner.batch
         if len(item) == 2:

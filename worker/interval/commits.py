@@ -10,30 +10,21 @@ append waits until each of them is ACKed. After the straggler delay, those witho
 Productions of timers are always stored before they are sent. They depend on state, and a deposed owner may have old
 state while it still receives watermarks. Only a successful append proves ownership.
 
-Weak commits wait in a queue, so that new productions need not wait for the ACKs of earlier ones. The last queued commit
-is *open* while another is ahead of it: batches join it and their productions are sent at once. When the commit becomes
-the first, it waits for its ACKs and the next commit is open.
-
-Queued commits contain only productions caused by records. The record's id identifies these, also after a takeover. The
-commit that sets a timer identifies the timer's productions, so that commit must be in the journal first. The soft state
-is captured only while nothing is queued or in flight.
+Weak commits wait in a queue (``weak_commits.py``). The soft state is captured only while nothing is queued or in
+flight.
 """
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
-from msgspec.structs import replace
-
-from millwheel.model.limits import MAX_ENTRY_BYTES
 from millwheel.rpc.v1.delivery_pb2 import DeliveryOutcome
 from millwheel.store.contract import Append, PartId
 from millwheel.worker.dedup import OpaqueIds, PositionIds, Sender
 from millwheel.worker.interval.checkpoint import Checkpointer
 from millwheel.worker.interval.divided import divide
-from millwheel.worker.interval.entry import ProductionRow, encode
+from millwheel.worker.interval.entry import encode
 from millwheel.worker.interval.flows import ProductionBatch
 from millwheel.worker.interval.holds import Hold
 from millwheel.worker.interval.intake import DeliveryReceipt, IntervalInput
@@ -41,7 +32,8 @@ from millwheel.worker.interval.parts import PART_BYTES
 from millwheel.worker.interval.runner import OpenCommit, Runner
 from millwheel.worker.interval.sealing import Sealed, Sealer
 from millwheel.worker.interval.setup import IntervalSetup
-from millwheel.worker.interval.state import INDEX_BITS, IntervalCounts, IntervalState
+from millwheel.worker.interval.state import INDEX_BITS, IntervalState
+from millwheel.worker.interval.weak_commits import WeakCommits
 from millwheel.worker.messages import (
     Acknowledge,
     AppendEntry,
@@ -57,14 +49,15 @@ __all__ = ["CommitPipeline", "EntryWriter"]
 
 _STUCK_AFTER_COMMITS: Final = 1_000
 """Number of commits after which a production without an ACK counts as stuck."""
-_MAX_ACKS_PER_ENTRY: Final = 10_000
-"""Maximum ACKs of stored productions in one entry: some MiB with the longest names, in addition to the batch."""
 _FIRST_ENTRY_NUMBER: Final = 1 << 42
 """PartsWritten numbers of entries start here, to be distinct from those of checkpoints, id segments and copies."""
 
 
 class CommitPipeline:
-    """Brings batches into the journal and productions out of the outbox."""
+    """Brings batches into the journal and productions out of the outbox.
+
+    It has many attributes, because a commit ends the work of almost all owners of data.
+    """
 
     def __init__(
         self,
@@ -96,14 +89,9 @@ class CommitPipeline:
         self._in_flight: Sealed | None = None
         """The commit whose append is in flight, or whose entry's parts are being written before the append."""
         self._entry_bytes = 0
-        self._line: deque[tuple[Sealed, int]] = deque()
-        """Weak commits that wait for the ACKs of their productions, each with its deadline by ``elapsed``: one, and an
-        open commit behind it. Together they have no more records than one batch may have."""
-        self._line_records = 0
+        self._waiting = WeakCommits(state, runner, self._sealer, checkpoints)
         self.crowded = False
         """Whether the open commit has no room for the current batch. The batch waits until the queue moves."""
-        self._acked: deque[tuple[list[tuple[str, int, str]], Hold]] = deque()
-        """ACKs of stored weak productions that no commit has journaled, grouped by answer, each group with its hold."""
         keys = self._setup.config.keys
         self._sender = (self._setup.config.journal, self._setup.config.sequencer, keys, self._setup.config.computation)
 
@@ -111,9 +99,9 @@ class CommitPipeline:
 
     def try_commit(self, out: list[IntervalEffect]) -> bool:
         """Seal the batch and start its commit, if possible. Returns whether the next batch may run at once."""
-        checkpoints = self.checkpoints
-        still = self._in_flight is None and not self._line
-        if not still and (self.crowded or not self._may_line_up()):
+        checkpoints, waiting = self.checkpoints, self._waiting
+        still = self._in_flight is None and not waiting.queue
+        if not still and (not self._weak or self.crowded or not waiting.may_join(self._in_flight)):
             return False
         if still and checkpoints.pressing:
             out.extend(checkpoints.press(self._clocks.elapsed))
@@ -122,12 +110,12 @@ class CommitPipeline:
         batch = self._runner.batch
         if not batch:
             self._let_go(batch)
-        if not (batch or self._acked or naming):
+        if not (batch or waiting.acked or naming):
             # No commit is due that could carry the number of duplicates. The next checkpoint stores it.
             self._journal.counts.duplicates += duplicates
             return False
         changed = self._sealer.encode_states(batch)
-        if not (batch or self._acked or naming):
+        if not (batch or waiting.acked or naming):
             # No work of the batch can be stored now: it waits alone for its next attempt, or was given up.
             self._let_go(batch)
             self._journal.counts.duplicates += duplicates
@@ -135,63 +123,13 @@ class CommitPipeline:
         if not self._weak or batch.fired:
             sealed = self._sealer.seal(self._runner.take_batch(), changed, duplicates, stored_first=True)
             self._append(sealed, out)
-        elif not self._line_up(changed, duplicates, out):
+        elif waiting.join(self._in_flight, changed, duplicates):
+            out.extend(self._send_ready())
+        else:
             self.crowded = True
             self._journal.counts.duplicates += duplicates
             return False
         return True
-
-    def _may_line_up(self) -> bool:
-        """Whether a batch may be sealed behind other commits, so that its weak productions are sent."""
-        batch, line = self._runner.batch, self._line
-        if not self._weak or not self._setup.scope.produced_bytes or batch.fired:
-            return False
-        if self._outbox.has_uncommitted:
-            return False  # earlier productions are sent first (G15)
-        if self._line_records + batch.records > self._setup.settings.batch_records:
-            return False
-        if self.checkpoints.wants_stillness(self._clocks.elapsed):
-            return False
-        last = line[-1][0] if line else self._in_flight
-        # A commit without lasting effects is never appended and gives its number back. So no commit may follow it.
-        return self._open() is not None or (last is not None and not self._passes(last))
-
-    def _open(self) -> Sealed | None:
-        """The queued commit that batches may join: the last, unless it is the next to be appended."""
-        behind = len(self._line) > 1 or (self._line and self._in_flight is not None)
-        return self._line[-1][0] if behind else None
-
-    def _line_up(self, changed: list[tuple[bytes, bytes]], duplicates: int, out: list[IntervalEffect]) -> bool:
-        """Send the batch's weak productions and queue its commit, which waits for their ACKs.
-
-        Returns:
-            False if the batch does not fit into the open commit.
-        """
-        batch, sealer, sealed = self._runner.batch, self._sealer, self._open()
-        records = sum(len(indexes) for _, indexes in batch.consumed)
-        size = batch.size + self._setup.scope.produced_bytes + sum(len(encoded) for _, encoded in changed)
-        if sealed is None:
-            sealed = sealer.seal(self._runner.take_batch(), changed, duplicates, stored_first=False)
-            outbound = sealed.outbound
-            self._line.append((sealed, self._clocks.elapsed + self._setup.program.options.straggler_delay))
-        elif sealed.size + size > MAX_ENTRY_BYTES:
-            return False
-        else:
-            outbound = sealer.join(sealed, self._runner.take_batch(), changed, duplicates)
-        sealed.size += size
-        self._line_records += records
-        for one in outbound:
-            sealed.unacked.add(one.token)
-            one.awaited = sealed.unacked
-        out.extend(self._send_ready())
-        return True
-
-    def _passes(self, sealed: Sealed) -> bool:
-        """Whether the commit has no effects to keep besides productions and ACKs."""
-        entry = sealed.entry
-        assert entry is not None
-        ids = sealed.consumed and self._setup.program.options.exactly_once
-        return not (ids or entry.states or entry.holds or sealed.timers or entry.timers_cleared)
 
     def _let_go(self, batch: OpenCommit) -> None:
         """Release the watermark holds of a batch without work. Its blocked timers have holds of their own."""
@@ -205,26 +143,9 @@ class CommitPipeline:
         assert sealed.entry is not None
         entry = sealed.entry
         if self._weak:
-            stragglers = [row for token in sealed.unacked for row in self._outbox_rows(token)]
-            # From here on the journal tracks their ACKs, because a takeover would send them again.
-            for token in sealed.unacked:
-                self._outbox.unawaited(token)
-            sealed.unacked = set()
-            acked, holds = self._take_acked()
-            entry = replace(
-                entry,
-                states=list(dict(entry.states).items()),
-                timers_set=sealed.timers_set,
-                productions=entry.productions if sealed.stored_first else _by_position(stragglers),
-                ids=self._sealer.take_ids(sealed),
-                acked=[(position, consumer) for sequence, position, consumer in acked if not sequence],
-                acked_inherited=[one for one in acked if one[0]],
-            )
-            for hold in holds:
-                sealed.hold.take(hold)
-            sealed.entry = entry
+            entry = self._waiting.complete(sealed)
             kept = entry.productions or entry.acked or entry.acked_inherited
-            if self._passes(sealed) and not kept and not self.checkpoints.wants_append:
+            if self._waiting.passes(sealed) and not kept and not self.checkpoints.wants_append:
                 assert sealed.commit == self._journal.sealed, "nothing is sealed behind what passes"
                 self._journal.sealed -= 1
                 self._done(sealed, out)
@@ -237,20 +158,6 @@ class CommitPipeline:
     def parts_written(self, number: int) -> list[IntervalEffect]:
         """Parts are acknowledged. If they belong to the entry in flight, append the entry."""
         return self._writer.parts_written(number)
-
-    def _take_acked(self) -> tuple[list[tuple[str, int, str]], list[Hold]]:
-        """The ACKs that fit into one entry, with their holds. The others wait for the next entry."""
-        rows: list[tuple[str, int, str]] = []
-        holds: list[Hold] = []
-        while self._acked and (not rows or len(rows) + len(self._acked[0][0]) <= _MAX_ACKS_PER_ENTRY):
-            taken, hold = self._acked.popleft()
-            rows += taken
-            holds.append(hold)
-        return rows, holds
-
-    def _outbox_rows(self, token: int) -> list[ProductionRow]:
-        outbound = self._outbox.get(token)
-        return [] if outbound is None else list(self._outbox.rows_of(outbound))
 
     def appended(self, commit: int) -> list[IntervalEffect]:
         """The entry is in the journal: ACK the senders, send productions and release holds."""
@@ -266,7 +173,7 @@ class CommitPipeline:
         self.checkpoints.journal_bytes += self._entry_bytes
         # Sealed id segments hold committed ids only, so queued commits do not matter.
         out.extend(self._input.seal_segments())
-        if not self._line:
+        if not self._waiting.queue:
             out.extend(self.checkpoints.after_commit(self._clocks.elapsed))
         return out
 
@@ -275,7 +182,12 @@ class CommitPipeline:
             self._ids.dedup.committed(sealed.ids)
         sealed.hold.release()
         if sealed.entry is not None:
-            self._journal.counts.add(IntervalCounts(*sealed.entry.counts))
+            records, duplicates, late, dead_letters = sealed.entry.counts
+            counts = self._journal.counts
+            counts.records += records
+            counts.duplicates += duplicates
+            counts.late += late
+            counts.dead_letters += dead_letters
         self._acknowledge(sealed, out)
         if sealed.stored_first:
             self._outbox.release()
@@ -338,17 +250,9 @@ class CommitPipeline:
         if outbound is None:
             return []
         if outbound.opaque and outbound.awaited is None:
-            name, consumer = outbound.sequence, outbound.consumer
-            leaving = [(name, outbound.positions[i], consumer) for i in self._leaving(outbound, remaining)]
-            if leaving:
-                self._acked.append((leaving, self._holds.open(outbound.held)))
+            self._waiting.acknowledged(outbound, remaining)
         self._outbox.acknowledged(token, remaining)
         return self._send_ready()
-
-    @staticmethod
-    def _leaving(outbound: ProductionBatch, remaining: Sequence[int]) -> list[int]:
-        keep = set(remaining)
-        return [index for index in outbound.indexes() if index not in keep]
 
     def resend(self, event: Resend) -> list[IntervalEffect]:
         """Send what was not ACKed again, to the current owners of its keys."""
@@ -377,8 +281,7 @@ class CommitPipeline:
         """The holds of the commits that are not in the journal yet, and of ACKs that no commit has taken."""
         if self._in_flight is not None:
             yield self._in_flight.hold
-        yield from (sealed.hold for sealed, _ in self._line)
-        yield from (hold for _, hold in self._acked)
+        yield from self._waiting.holds()
 
     # Time.
 
@@ -386,13 +289,13 @@ class CommitPipeline:
         """When stragglers are stored or, if nothing is in flight, rows are flushed; a time of ``elapsed``."""
         if self._in_flight is not None:
             return None
-        if self._line:
-            return self._line[0][1]
+        if self._waiting.queue:
+            return self._waiting.queue[0][1]
         return self.checkpoints.next_alarm(self._clocks.elapsed)
 
     def idle(self) -> list[IntervalEffect]:
         """Time has passed: flush rows if nothing is in flight."""
-        still = self._in_flight is None and not self._line
+        still = self._in_flight is None and not self._waiting.queue
         return self.checkpoints.idle(self._clocks.elapsed) if still else []
 
     def settle_weak(self, out: list[IntervalEffect]) -> bool:
@@ -403,12 +306,10 @@ class CommitPipeline:
             as the input watermark, must continue now. No other event may come to trigger that (G8).
         """
         over = False
-        while self._line and not self._appends():
-            sealed, deadline = self._line[0]
-            if sealed.unacked and self._clocks.elapsed < deadline:
+        while self._waiting.queue and not self._appends():
+            sealed = self._waiting.pop()
+            if sealed is None:
                 break
-            self._line.popleft()
-            self._line_records -= _records(sealed)
             self._append(sealed, out)
             over = over or not self._appends()
         return over
@@ -460,19 +361,3 @@ class EntryWriter:
             parts = sum(needed, parts)
         sync = options.exactly_once or options.strong
         return AppendEntry(config.journal, Append(config.sequencer, commit, point, parts, entry, sync))
-
-
-def _by_position(rows: list[ProductionRow]) -> list[ProductionRow]:
-    """Rows as a journal stores them. Rows of several consumers for one position become one row with one value."""
-    merged: list[ProductionRow] = []
-    for row in sorted(rows):
-        if merged and merged[-1][0] == row[0]:
-            position, producer, stream, value, timestamp, targets, opaque = merged[-1]
-            merged[-1] = position, producer, stream, value, timestamp, (*targets, *row[5]), opaque
-        else:
-            merged.append(row)
-    return merged
-
-
-def _records(sealed: Sealed) -> int:
-    return sum(len(indexes) for _, indexes in sealed.consumed)

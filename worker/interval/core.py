@@ -28,13 +28,13 @@ from millwheel.model.keys import KeyInterval
 from millwheel.rpc.v1.watermark_pb2 import HoldKind
 from millwheel.sdk.compiled import CompiledComputation
 from millwheel.sdk.context import OutputBinding
-from millwheel.worker.interval.checkpoint import Needs
 from millwheel.worker.interval.commits import CommitPipeline
 from millwheel.worker.interval.divided import is_entry_part
 from millwheel.worker.interval.failing_keys import FailingKeys
 from millwheel.worker.interval.hook_times import AwaitedHook, HookMeter
 from millwheel.worker.interval.intake import IntervalInput
 from millwheel.worker.interval.invariants import IntervalInvariants
+from millwheel.worker.interval.parents import Needs
 from millwheel.worker.interval.recovery import recover
 from millwheel.worker.interval.scheduler import KeyScheduler
 from millwheel.worker.interval.spilled_timers import is_spilled
@@ -172,7 +172,7 @@ class IntervalCore:
         """Whether neither this owner nor a successor needs the parents' journals. True if there are no parents."""
         if self.phase is not IntervalPhase.SERVING:
             return not self.state.config.parents
-        return self._checkpoints.needs is Needs.NOTHING and not self._input.reads_elsewhere
+        return self._checkpoints.parents.needs is Needs.NOTHING and not self._input.reads_elsewhere
 
     @property
     def stopped(self) -> str:
@@ -194,7 +194,7 @@ class IntervalCore:
 
     def awaited_hooks(self, before: int, count: int) -> list[AwaitedHook]:
         """Up to ``count`` running asynchronous hooks that started by wall-clock time ``before``, oldest first."""
-        return self._blocked_keys.awaited(before, count)
+        return self._blocked_keys.running.awaited(before, count)
 
     @property
     def meter(self) -> HookMeter:
@@ -219,7 +219,7 @@ class IntervalCore:
     def _on_accepted(self, event: Accepted) -> Sequence[IntervalEffect]:
         self.state.holds.raise_output(event.watermark)
         self.phase = IntervalPhase.SERVING
-        return [*self._checkpoints.copy_segments(), *self._commits.begin(), *self._input.opened()]
+        return [*self._checkpoints.parents.copy_segments(), *self._commits.begin(), *self._input.opened()]
 
     def _on_lost(self, event: Deposed | OpenFailed) -> Sequence[IntervalEffect]:
         self.phase = IntervalPhase.LOST
@@ -285,7 +285,7 @@ class IntervalCore:
         return []
 
     def _on_flushed(self, event: StatesFlushed) -> Sequence[IntervalEffect]:
-        self._checkpoints.flushed(event.number, self._scheduler.busy())
+        self._checkpoints.rows.flushed(event.number, self._scheduler.busy())
         return []
 
     def _on_parts_written(self, event: PartsWritten) -> Sequence[IntervalEffect]:

@@ -36,7 +36,10 @@ _MAX_BATCH_BYTES: Final = 1 << 20
 
 
 class ProductionBatch(OutboundBatch):
-    """An outbound batch of one stream. ``token`` is the number of the current sending. Each resend gets a new one."""
+    """An outbound batch of one stream. ``token`` is the number of the current sending. Each resend gets a new one.
+
+    It has many attributes: the columns of its records, and the state of its sending.
+    """
 
     __slots__ = (
         "after",

@@ -41,6 +41,8 @@ _NO_FLOWS: Final[dict[str, Flow]] = {}
 class Outbox:
     """All outbound batches that are not completely ACKed.
 
+    It has many methods: a batch is added, sent, refused, regrouped, ACKed and stored, and each of these has its caller.
+
     Invariants:
 
     - Positions rise within an outbound batch.

@@ -15,13 +15,13 @@ from millwheel.model.watermarks import MinTracker
 from millwheel.sdk.context import TimerSetting
 from millwheel.store.contract import CorruptValueError, JournalHead, PartId
 from millwheel.worker.dedup import Dedup, IdDelta
-from millwheel.worker.interval.checkpoint import (
+from millwheel.worker.id_segments import SEGMENT_PART
+from millwheel.worker.interval.base_parts import (
     DEDUP_PART,
     HOLDS_PART,
     INHERITED_PART,
     META_PART,
     OUTBOX_PART,
-    SEGMENT_PART,
     TIMERS_PART,
     VOIDS_PART,
 )

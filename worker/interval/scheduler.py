@@ -96,9 +96,9 @@ class KeyScheduler:
         if runner.to_read:
             out.append(ReadStates(self._setup.config.computation, runner.to_read))
             runner.to_read = []
-        if blocked_keys.to_await:
-            out.extend(blocked_keys.to_await)
-            blocked_keys.to_await = []
+        if blocked_keys.running.to_await:
+            out.extend(blocked_keys.running.to_await)
+            blocked_keys.running.to_await = []
         if blocked_keys.reports:
             out.extend(blocked_keys.reports)
             blocked_keys.reports = []

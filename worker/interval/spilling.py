@@ -43,7 +43,7 @@ class Spilling:
         self._journal = state.journal
         self._captured: list[_Captured] = []
         """Parts of the base that is being written."""
-        self._leaving: list[_Captured] = []
+        self.leaving: list[_Captured] = []
         """Parts of the committed base whose timers must still leave memory."""
         self._reading: dict[PartId, list[TimerRow] | None] = {}
         """Parts that are being read (None), or that wait with their rows until no commit is in flight."""
@@ -61,7 +61,7 @@ class Spilling:
         kept = [part for rows in self._timers.spilled.parts for part in (rows, index_of(rows))]
         near: list[TimerRow] = []
         blobs: dict[PartId, bytes] = {}
-        self._captured, self._leaving = [], []
+        self._captured, self.leaving = [], []
         numbers = count()
         for wall, table in self._timers.tables.items():
             rows = [(key, wall, tag, *setting) for key, tag, setting in table.items()]
@@ -98,12 +98,12 @@ class Spilling:
 
     def named(self) -> None:
         """The captured base is committed."""
-        self._leaving, self._captured = self._captured, []
+        self.leaving, self._captured = self._captured, []
 
     @property
     def wants_stillness(self) -> bool:
         """Whether timers must leave memory or be loaded, once no commit is in flight."""
-        return bool(self._leaving) or self._has_read
+        return bool(self.leaving) or self._has_read
 
     @property
     def _has_read(self) -> bool:
@@ -120,9 +120,7 @@ class Spilling:
         It removes one part at a time, because each takes some milliseconds. Timers that changed since the capture get a
         tombstone for their copy in the part.
         """
-        if not self._leaving:
-            return
-        part, rows = self._leaving.pop(0)
+        part, rows = self.leaving.pop(0)
         if part.first <= (self._clocks.wall if part.wall else self._clocks.watermark):
             # Some timers are about to fire. The part is not used, and the next base no longer names it.
             return
