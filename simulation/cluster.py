@@ -31,7 +31,7 @@ from millwheel.worker.log import LogConfig, LogSettings
 from millwheel.worker.messages import SendDelivery, SenderWatermarks
 from millwheel.worker.shell.destinations import CatalogRouting, DeliverySender
 from millwheel.worker.shell.host import CoreHost
-from millwheel.worker.shell.hosts import Hosts
+from millwheel.worker.shell.watermarks import SenderWatch
 from millwheel.worker.shell.worker import Worker
 from simulation.process import PROCESS, Clock, Process
 from simulation.serving import SimulatedServer
@@ -85,14 +85,14 @@ def tuned(world: World) -> Iterator[None]:
             world.workers[process.name] = self
             await super().start()
 
-    class Broadcast(Hosts):
-        """Hosts that show checkers what is broadcast to them."""
+    class Broadcast(SenderWatch):
+        """A watch that shows checkers what is broadcast."""
 
-        def post_to_all(self, watermarks: SenderWatermarks) -> None:
-            """See :class:`Hosts`."""
+        def publish(self, news: SenderWatermarks) -> None:
+            """See :class:`SenderWatch`."""
             for hear in world.broadcasts:
-                hear(watermarks.values)
-            super().post_to_all(watermarks)
+                hear(news.values)
+            super().publish(news)
 
     class Tapped(DeliverySender):
         """A sender that shows checkers what it sends."""
@@ -106,7 +106,7 @@ def tuned(world: World) -> Iterator[None]:
     with (
         patch("millwheel.server.worker.CoreSettings", lambda **_: core),
         patch("millwheel.server.worker.Worker", Known),
-        patch("millwheel.worker.shell.worker.Hosts", Broadcast),
+        patch("millwheel.worker.shell.notices.SenderWatch", Broadcast),
         patch("millwheel.worker.shell.worker.DeliverySender", Tapped),
         patch("millwheel.worker.shell.worker.CatalogRouting", Routed),
         patch("millwheel.worker.shell.building.LogConfig", partial(LogConfig, settings=logs)),
