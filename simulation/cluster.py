@@ -30,7 +30,7 @@ from millwheel.worker.interval import IntervalSettings as CoreSettings
 from millwheel.worker.log import LogConfig, LogSettings
 from millwheel.worker.messages import SenderWatermarks
 from millwheel.worker.shell.destinations import CatalogRouting
-from millwheel.worker.shell.hosts import Hosts
+from millwheel.worker.shell.watermarks import SenderWatch
 from millwheel.worker.shell.worker import Worker
 from simulation.process import PROCESS, Clock, Process
 from simulation.serving import SimulatedServer
@@ -84,19 +84,19 @@ def tuned(world: World) -> Iterator[None]:
             world.workers[process.name] = self
             await super().start()
 
-    class Broadcast(Hosts):
-        """Hosts that show checkers what is broadcast to them."""
+    class Broadcast(SenderWatch):
+        """A watch that shows checkers what is broadcast."""
 
-        def post_to_all(self, watermarks: SenderWatermarks) -> None:
-            """See :class:`Hosts`."""
+        def publish(self, news: SenderWatermarks) -> None:
+            """See :class:`SenderWatch`."""
             for see in world.broadcasts:
-                see(watermarks.values)
-            super().post_to_all(watermarks)
+                see(news.values)
+            super().publish(news)
 
     with (
         patch("millwheel.server.worker.CoreSettings", lambda **_: core),
         patch("millwheel.server.worker.Worker", Known),
-        patch("millwheel.worker.shell.worker.Hosts", Broadcast),
+        patch("millwheel.worker.shell.notices.SenderWatch", Broadcast),
         patch("millwheel.worker.shell.worker.CatalogRouting", Routed),
         patch("millwheel.worker.shell.building.LogConfig", partial(LogConfig, settings=logs)),
         patch("millwheel.worker.shell.programs.beside", _at_once),

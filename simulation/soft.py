@@ -77,7 +77,7 @@ def differences(state: IntervalState | LogState, store: MemoryStore, *, recovere
         twin = read_log(store, config.computation, config.journal)
         yield from log_differences(state, twin, recovered=recovered)
     else:
-        twin = read_interval(store, config.journal, config.keys, state.config.parents)
+        twin = read_interval(store, config.journal, state.config.keys, state.config.parents)
         yield from twin.faults
         yield from _whole_differences(state, twin, recovered)
         yield from _key_differences(state, twin, store)

@@ -17,9 +17,18 @@ from millwheel.model.time import MAX_TIMESTAMP
 from millwheel.rpc.v1 import catalog_pb2 as catalog
 from millwheel.worker.messages import SenderWatermarks
 from millwheel.worker.shell.follower import follow
+from millwheel.worker.shell.host import CoreHost, RunQueue
 from millwheel.worker.shell.watermarks import SenderWatch, Watermarks
 from tests.patience import patience
-from tests.worker.doubles import until
+from tests.worker.doubles import FlakyStore, ScriptedCore, World, until
+
+
+class Here:
+    """An interval that runs here."""
+
+    def __init__(self, core: ScriptedCore) -> None:
+        queue = RunQueue(asyncio.get_running_loop())
+        self.host = CoreHost("c.1.j1", core, FlakyStore(), World(), queue)
 
 
 async def test_g8_an_error_does_not_end_the_following_of_the_catalog(
@@ -52,7 +61,7 @@ async def test_g1_who_comes_later_receives_the_sequencers_behind_the_values_it_c
     """Only values were: an owner that had been succeeded was told from its successor by nothing then."""
     left, right = ALL_KEYS.split(b"m")
     updates: asyncio.Queue[Watermarks] = asyncio.Queue()
-    reported: list[SenderWatermarks] = []
+    core = ScriptedCore()
 
     async def watch(senders: Iterable[str]) -> AsyncIterator[Watermarks]:
         while True:
@@ -63,11 +72,11 @@ async def test_g1_who_comes_later_receives_the_sequencers_behind_the_values_it_c
         {"weak.1": (9, [(left, 4)])},
         {"weak.1": (9, [])},
     ]
-    following = SenderWatch(watch, reported.append)
+    following = SenderWatch(watch, {"c.1.j1": Here(core)})
     following.follow(frozenset({"weak.1", "gone.1"}))
     for update in sent:
         updates.put_nowait(update)
-    await until(lambda: len(reported) == len(sent))
+    await until(lambda: len(core.of(SenderWatermarks)) == len(sent))
     following.follow(frozenset({"weak.1"}))
     known = following.known()
     assert known.values == {"weak.1": 9}
@@ -78,18 +87,18 @@ async def test_g1_who_comes_later_receives_the_sequencers_behind_the_values_it_c
 async def test_g7_what_was_received_of_a_streams_injectors_is_nothing_to_its_next_life_5_2() -> None:
     """Cancelled and submitted again in one jump of the catalog: the same sender, and plus infinity was kept of it."""
     updates: asyncio.Queue[Watermarks] = asyncio.Queue()
-    reported: list[SenderWatermarks] = []
+    core = ScriptedCore()
 
     async def watch(senders: Iterable[str]) -> AsyncIterator[Watermarks]:
         while True:
             yield await updates.get()
 
-    following = SenderWatch(watch, reported.append)
+    following = SenderWatch(watch, {"c.1.j1": Here(core)})
     senders = frozenset({"injector/s", "count.1"})
     first, second = {"injector/s": (("t", 5),)}, {"injector/s": (("t", 9),)}
     following.follow(senders, first)
     updates.put_nowait({"injector/s": (MAX_TIMESTAMP, [("p", 3)]), "count.1": (7, [(ALL_KEYS, 4)])})
-    await until(lambda: reported)
+    await until(lambda: core.of(SenderWatermarks))
     following.follow(senders, dict(first))
     assert following.known().values == {"injector/s": MAX_TIMESTAMP, "count.1": 7}
     following.follow(senders, second)

@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from enum import Enum
 from typing import Any, Final
 
-from millwheel.model.keys import KeyInterval
+from millwheel.model.keys import ALL_KEYS, KeyInterval
 from millwheel.rpc.failures import FailureCode, RequestError
 from millwheel.rpc.v1.watermark_pb2 import HoldKind
 from millwheel.worker.log.checkpoint import LogCheckpointer
@@ -125,7 +125,7 @@ class LogCore:
     @property
     def keys(self) -> KeyInterval:
         """All keys: a log has one interval."""
-        return self.state.config.keys
+        return ALL_KEYS
 
     @property
     def subscribers(self) -> int:
@@ -168,7 +168,7 @@ class LogCore:
         self._receiving.collect_early()
         self.phase = LogPhase.ACCEPTING
         config = self.state.config
-        return [AcceptSequencer(config.computation, config.keys, config.sequencer)]
+        return [AcceptSequencer(config.computation, ALL_KEYS, config.sequencer)]
 
     def _on_accepted(self, event: Accepted) -> None:
         self.state.watermark = max(self.state.watermark, event.watermark)
@@ -260,4 +260,4 @@ class LogCore:
         self._reported = reported
         subject = "" if pending else ", ".join(state.inputs.holding()[:3])
         at = state.watermark
-        out.append(Report(config.computation, config.keys, config.sequencer, at, at, hold, subject))
+        out.append(Report(config.computation, ALL_KEYS, config.sequencer, at, at, hold, subject))

@@ -6,8 +6,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from millwheel.model.keys import ALL_KEYS, KeyInterval
-
 __all__ = ["DEFAULT_RETENTION", "LogConfig", "LogRetention", "LogSettings"]
 
 
@@ -81,8 +79,3 @@ class LogConfig:
     """How far behind an injector's watermark the ids of its late records are kept, in microseconds (6.1.1)."""
     retention: LogRetention = DEFAULT_RETENTION
     settings: LogSettings = field(default_factory=LogSettings)
-
-    @property
-    def keys(self) -> KeyInterval:
-        """A log has one interval, with every key."""
-        return ALL_KEYS

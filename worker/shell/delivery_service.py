@@ -5,14 +5,14 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from millwheel.model.outbound import OutstandingSendings, answer_kind
 from millwheel.rpc.deliveries import decode_delivery
 from millwheel.rpc.errors import answering
 from millwheel.rpc.v1 import delivery_pb2 as wire
 from millwheel.rpc.v1.delivery_pb2_grpc import DeliveryServiceServicer
-from millwheel.worker.shell.host import CoreHost
+from millwheel.worker.shell.host import RunningInterval
 
 __all__ = ["DeliveryService"]
 
@@ -74,18 +74,12 @@ def _whole(outcome: wire.DeliveryOutcome.ValueType, remaining: Sequence[int]) ->
     return outcome == wire.DELIVERY_OUTCOME_ACKED and not remaining
 
 
-class ReceivingInterval(Protocol):
-    """An interval that runs here."""
-
-    host: CoreHost
-
-
 class DeliveryService(DeliveryServiceServicer):
     """Passes batches to hosts. The senders' windows and each interval's admission bound it (G13)."""
 
     def __init__(
         self,
-        hosted: Mapping[str, ReceivingInterval],
+        hosted: Mapping[str, RunningInterval],
         prepare: Callable[[wire.PrepareRecordsRequest], Awaitable[wire.PrepareRecordsResponse]],
     ) -> None:
         """``hosted``: the intervals here, by journal. ``prepare``: answers ``PrepareRecords``."""

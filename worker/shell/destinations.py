@@ -22,7 +22,7 @@ from millwheel.sdk.context import OutputBinding
 from millwheel.sdk.error_texts import error_message
 from millwheel.sdk.errors import KeyExtractionError
 from millwheel.worker.messages import Acknowledged, Delivery, Halted, Refused, Resend, SendDelivery
-from millwheel.worker.shell.host import CoreHost
+from millwheel.worker.shell.host import CoreHost, RunningInterval
 from millwheel.worker.shell.peers import PeerConnection
 from millwheel.worker.shell.removed_consumers import RemovedConsumers
 
@@ -103,10 +103,9 @@ class CatalogRouting:
         return extract_key
 
 
-class SendingInterval(Protocol):
-    """An interval that runs here."""
+class SendingInterval(RunningInterval, Protocol):
+    """An interval with a channel for the answers to its batches."""
 
-    host: CoreHost
     channel: LocalChannel
 
 

@@ -57,7 +57,7 @@ from millwheel.worker.messages import (
 from millwheel.worker.shell.calls import CallPeers, HostCalls
 from millwheel.worker.shell.opening import ReadAhead, uncollected
 
-__all__ = ["CoreHost", "HostPeers", "RunQueue", "ServedCore", "steady_now"]
+__all__ = ["CoreHost", "HostPeers", "RunQueue", "RunningInterval", "ServedCore", "steady_now"]
 
 log = logging.getLogger("millwheel.worker")
 
@@ -126,6 +126,12 @@ class RunQueue:
                 self._loop.call_soon(self._run)
             else:
                 self._scheduled = False
+
+
+class RunningInterval(Protocol):
+    """An interval that runs in this process."""
+
+    host: CoreHost
 
 
 class HostPeers(CallPeers, Protocol):

@@ -14,7 +14,7 @@ from millwheel.sdk.context import Scope
 from millwheel.store.contract import StateStore
 from millwheel.worker.interval import IntervalCore
 from millwheel.worker.interval.pending import pending_work
-from millwheel.worker.messages import Deposed, SenderWatermarks
+from millwheel.worker.messages import Deposed
 from millwheel.worker.shell.building import Builder, Built
 from millwheel.worker.shell.destinations import CatalogRouting, LocalChannel
 from millwheel.worker.shell.hook_reports import HookReports
@@ -161,12 +161,7 @@ class Hosts:
                 return self.place_of(hosted.owned.incarnation)
         return None
 
-    # News for hosts.
-
-    def post_to_all(self, watermarks: SenderWatermarks) -> None:
-        """Bring broadcast watermarks to all cores."""
-        for hosted in self.hosted.values():
-            hosted.host.post(watermarks)
+    # Requests of the authority.
 
     def _report_refused(self, computation: str, keys: KeyInterval, sequencer: int) -> None:
         for hosted in list(self.hosted.values()):

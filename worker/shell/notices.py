@@ -35,7 +35,7 @@ class HostNotices:
         authority: Authority,
         background: BackgroundTasks,
     ) -> None:
-        self.watch = SenderWatch(authority.watch, hosts.post_to_all)
+        self.watch = SenderWatch(authority.watch, hosts.hosted)
         self._hosts = hosts
         self._catalog = catalog
         self._coordinator = coordinator

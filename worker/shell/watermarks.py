@@ -20,6 +20,7 @@ from millwheel.rpc.watermarks import INJECTOR_PREFIX, AcceptRefusedError, Waterm
 from millwheel.store.contract import SequencerRefusedError
 from millwheel.worker.latest_watermarks import LatestWatermarks
 from millwheel.worker.messages import Report, SenderWatermarks
+from millwheel.worker.shell.host import RunningInterval
 
 __all__ = ["Authority", "AuthorityLink", "SenderWatch", "Watermarks"]
 
@@ -137,15 +138,15 @@ def _origin(computation: str, member: KeyInterval | str, sequencer: int) -> tupl
 
 
 class SenderWatch:
-    """One watch for all senders of the intervals here. ``notify`` receives every update."""
+    """One watch for all senders of the intervals here. Each interval receives every update."""
 
     def __init__(
         self,
         watch: Callable[[Iterable[str]], AsyncIterator[Watermarks]],
-        notify: Callable[[SenderWatermarks], None],
+        hosted: Mapping[str, RunningInterval],
     ) -> None:
         self._watch = watch
-        self._notify = notify
+        self._hosted = hosted
         self._senders: frozenset[str] = frozenset()
         self._lives: dict[str, object] = {}
         self._latest = LatestWatermarks()
@@ -192,4 +193,9 @@ class SenderWatch:
                 sequencers = {name: members for name, (_, members) in update.items()}
                 news = SenderWatermarks(values, sequencers)
                 self._latest.add(news)
-                self._notify(news)
+                self.publish(news)
+
+    def publish(self, news: SenderWatermarks) -> None:
+        """Bring broadcast values to all intervals here."""
+        for one in self._hosted.values():
+            one.host.post(news)
