@@ -70,7 +70,7 @@ async def follow() -> tuple[list[str], list[str]]:
     async with running(DevSettings(port=0)) as server:
         await asyncio.to_thread(submit, server.address, "stages")
         async with (
-            Injector(server.address, "pings", process="ways", topology=stages) as injector,
+            Injector("pings", address=server.address, process="ways", topology=stages) as injector,
             Subscription(
                 "by-page", cursor="ways", record_type=Ping, address=server.address, watermarks=True
             ) as received,
