@@ -18,7 +18,7 @@ async def feed(address: str, records: int) -> float:
     """Inject all records and the low watermark. Return the time at which the first record was sent."""
     prepared = list(batches(records))
     step = BATCH * 1_000 // PER_MILLISECOND
-    async with Injector(address, "events", process="bench", topology=counts) as injector:
+    async with Injector("events", address=address, process="bench", topology=counts) as injector:
         began = time.time()
         for number, (_, values, stamps) in enumerate(prepared):
             first = number * BATCH

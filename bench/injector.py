@@ -59,7 +59,7 @@ def routing(address: str) -> StreamRouting:
         for number, (start, end) in enumerate(pairwise(bounds))
     ]
     computation = next(iter(counts.plan().computations))
-    consumer = ConsumerRouting(_CONSUMER, routes, topology=counts.name, computation=computation)
+    consumer = ConsumerRouting(_CONSUMER, routes, topology=counts.name, computation=computation, fields=["key"])
     return StreamRouting(1, {_CONSUMER: consumer})
 
 

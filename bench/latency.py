@@ -46,7 +46,7 @@ async def pings(address: str, rate: int, seconds: int) -> list[float]:
     """Send at ``rate`` for ``seconds`` after a warm-up, and receive. Return all latencies, sorted, in milliseconds."""
     latencies: list[float] = []
     receiver = asyncio.create_task(_receive(address, latencies, rate * (seconds + _WARM_SECONDS)))
-    async with Injector(address, "pings", process="bench", topology=stages) as injector:
+    async with Injector("pings", address=address, process="bench", topology=stages) as injector:
         await _send(injector, rate, seconds + _WARM_SECONDS)
         await injector.flush()
     await asyncio.wait_for(receiver, _GRACE_SECONDS + seconds)

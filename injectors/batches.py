@@ -70,8 +70,8 @@ async def last_batch(target: Target, query: str) -> int:
 async def open_task(target: Target, sequencer: int) -> Injector:
     """Open an injector for one task, which sends on behalf of its driver."""
     injector = Injector(
-        target.address,
         target.stream,
+        address=target.address,
         process=target.process,
         source=BATCH_SOURCE,
         sequencer=sequencer,
@@ -90,7 +90,9 @@ async def finish_task(injector: Injector) -> None:
 def open_publisher(target: Target) -> Injector:
     """An injector for the driver that publishes watermarks. Use it with ``async with``."""
     settings = InjectorSettings(patience=target.patience, any_timestamp=True)  # the tasks check timestamps
-    return Injector(target.address, target.stream, process=target.process, source=BATCH_SOURCE, settings=settings)
+    return Injector(
+        target.stream, address=target.address, process=target.process, source=BATCH_SOURCE, settings=settings
+    )
 
 
 async def commit_batch(target: Target, batch: BatchOf, watermark: int | None) -> None:

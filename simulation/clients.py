@@ -136,7 +136,7 @@ def reader(progress: Progress, which: Reader) -> Main:
         topology = assemble(world.plan.text())
         while name not in progress.finished and progress.over is None:
             try:
-                injector = Injector(ADDRESS, which.stream, process=which.process, topology=topology)
+                injector = Injector(which.stream, address=ADDRESS, process=which.process, topology=topology)
                 async with injector:
                     inject = _inject_batches if which.batched else _inject
                     await inject(world, progress, which, injector)

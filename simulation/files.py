@@ -179,7 +179,7 @@ async def _run(world: World, progress: Progress, which: Reader, *, last: bool) -
         checkpoint=directory / "checkpoint" if which.checkpoint else None,
     )
     injector = _NotedInjector(
-        ADDRESS, which.stream, process=which.process, settings=InjectorSettings(check_at_worker=True)
+        which.stream, address=ADDRESS, process=which.process, settings=InjectorSettings(check_at_worker=True)
     )
     injector.world, injector.progress = world, progress
     async with injector:

@@ -16,11 +16,11 @@ from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any
 
-import millwheel as mw
 from bench.server import submit
 from bench.topologies import Ping, stages
 from millwheel.client.injector import Injector
 from millwheel.client.subscription import Subscription
+from millwheel.model.time import Timestamp
 from millwheel.server.dev_server import DevSettings, running
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -30,7 +30,11 @@ IDLE_SECONDS = 12.0
 """How long functions are noted while nothing is sent. Invariant: it exceeds the period of every periodic task of the
 server that may run during a way of some milliseconds, lease renewal included."""
 _WARM_UP = 20
-_BEGIN = 1_700_000_000
+_BEGIN_US = 1_700_000_000_000_000
+
+
+def _at(number: int) -> Timestamp:
+    return Timestamp(_BEGIN_US + number * 1_000_000)
 
 
 class Trace:
@@ -70,7 +74,7 @@ async def follow() -> tuple[list[str], list[str]]:
     async with running(DevSettings(port=0)) as server:
         await asyncio.to_thread(submit, server.address, "stages")
         async with (
-            Injector(server.address, "pings", process="ways", topology=stages) as injector,
+            Injector("pings", address=server.address, process="ways", topology=stages) as injector,
             Subscription(
                 "by-page", cursor="ways", record_type=Ping, address=server.address, watermarks=True
             ) as received,
@@ -78,7 +82,7 @@ async def follow() -> tuple[list[str], list[str]]:
             batches = aiter(received)
 
             async def record(number: int) -> None:
-                await injector.send(Ping("user", "page", number), timestamp=mw.from_seconds(_BEGIN + number))
+                await injector.send(Ping("user", "page", number), timestamp=_at(number))
                 await injector.flush()
                 async for batch in batches:
                     await received.ack(batch.next_offset)
@@ -86,7 +90,7 @@ async def follow() -> tuple[list[str], list[str]]:
                         return
 
             async def watermark(number: int) -> None:
-                at = mw.from_seconds(_BEGIN + number)
+                at = _at(number)
                 await injector.advance(at)
                 async for batch in batches:
                     if batch.watermark >= at:

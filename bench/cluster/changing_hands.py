@@ -135,7 +135,7 @@ async def held_interval(
     await system.settled("held", "holder")
     await system.log_on("answers", system.workers[0])
     injector = await stack.enter_async_context(
-        Injector(system.address, "beats", process="bench", topology=topologies.held)
+        Injector("beats", address=system.address, process="bench", topology=topologies.held)
     )
     await _fill(injector, say, keys, state)
     subscription = await stack.enter_async_context(

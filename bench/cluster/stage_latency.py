@@ -74,7 +74,7 @@ async def _pings(address: str, topology: Topology, warm: float, seconds: float) 
         asyncio.timeout(warm + seconds + _GRACE),
     ):
         receiving = asyncio.create_task(_receive(subscription, received, count - PINGS_PER_RECORD))
-        async with Injector(address, "pings", process="bench", topology=topology) as injector:
+        async with Injector("pings", address=address, process="bench", topology=topology) as injector:
             draw = random.Random(1)
             async for number in beats(RATE, warm + seconds):
                 ping = Ping(name_of(draw.randrange(_KEYS)), name_of(draw.randrange(_KEYS)), time.perf_counter_ns())

@@ -35,7 +35,7 @@ async def measure(system: System, say: Callable[[str], None], keys: int, kills: 
     await system.submit("bench.cluster.topologies:timers")
     await system.settled("timers", "timer-holder")
     waits, takeovers = [], []
-    async with Injector(system.address, "settings", process="bench", topology=topologies.timers) as injector:
+    async with Injector("settings", address=system.address, process="bench", topology=topologies.timers) as injector:
         for first in range(0, keys, _FILLING):
             await _set(injector, range(first, min(first + _FILLING, keys)))
         await injector.flush()

@@ -56,7 +56,7 @@ async def _samples(system: System, senders: list[str], warm: float, seconds: flo
     places = _Places(await system.components.catalog())
     async with (
         ShardedWatermarks(places, on_refused=lambda report: None) as authority,
-        Injector(system.address, "ticks", process="bench", topology=topologies.chain) as injector,
+        Injector("ticks", address=system.address, process="bench", topology=topologies.chain) as injector,
         asyncio.TaskGroup() as group,
     ):
         watching = group.create_task(_watch(authority, senders, known))

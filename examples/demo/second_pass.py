@@ -49,7 +49,7 @@ async def second_pass(server: DemoServer, flights: pd.DataFrame) -> Outcome:
     outcome = Outcome(len(on_time), len(late), len(again))
     async with (
         Watch(server.address) as watch,
-        Injector(server.address, "departures", process="second-pass") as injector,
+        Injector("departures", address=server.address, process="second-pass") as injector,
     ):
         probes = on_time.tail(PROBES)
         await _send_on_time(injector, on_time.head(-PROBES), set(again["id"]))

@@ -178,8 +178,8 @@ def _how_to_mend(stream: str, skipped_to: Path | None) -> str:
 async def _inject(address: str, stream: str, process: str, settings: FileSettings) -> tuple[FileInjector, int]:
     """Inject the files. Returns the finished file injector and the number of late records."""
     injector = Injector(
-        address,
         stream,
+        address=address,
         process=process,
         # ``FileInjector`` checks each line's timestamp when it reads the line. The injector repeats the check, and
         # checks the watermark, too.

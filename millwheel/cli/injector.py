@@ -98,7 +98,7 @@ def finish(
         confirm(f"End injector process {process} of stream {stream}, for good?")
 
     async def work() -> None:
-        async with Injector(address, stream, process=process) as injector:
+        async with Injector(stream, address=address, process=process) as injector:
             await injector.finish()
 
     asyncio.run(work())

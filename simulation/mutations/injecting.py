@@ -25,7 +25,18 @@ __all__: list[str] = []
 @mutation("G7", "an injector's watermark waits for the ACKs of its records")
 def promised_unacked() -> None:
     """An injector publishes its declared watermark, whether or not its records have arrived."""
-    replace(Publication, "update", lambda update: lambda self, oldest: update(self, MAX_TIMESTAMP))
+
+    def make(update: Any) -> Any:
+        def without(self: Publication) -> Any:
+            oldest, self.oldest_unacked = self.oldest_unacked, MAX_TIMESTAMP
+            try:
+                return update(self)
+            finally:
+                self.oldest_unacked = oldest
+
+        return without
+
+    replace(Publication, "update", make)
 
 
 @mutation("G8", "an injector says when its stream has ended")

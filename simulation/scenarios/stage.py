@@ -287,7 +287,7 @@ class Reader:
         """Open the injector, for the first time or after the process was killed."""
         stage, injector = (
             self._stage,
-            Injector(ADDRESS, self._stream, process=self._name, topology=self._stage.topology()),
+            Injector(self._stream, address=ADDRESS, process=self._name, topology=self._stage.topology()),
         )
         self._injector = injector
         await stage._as(self._name, injector.open())

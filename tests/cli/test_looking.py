@@ -50,7 +50,7 @@ async def test_g8_explain_names_whatever_holds_a_watermark_back(server: Server) 
     answer = await explained(server, "no injector process has announced itself")
     assert "low watermark of words/count: -inf" in answer.out
     assert "words/count waits for source spoken  (-inf)" in answer.out
-    async with Injector(server.address, "spoken", process="reader", topology=program.words) as injector:
+    async with Injector("spoken", address=server.address, process="reader", topology=program.words) as injector:
         await injector.send(Word("plain"), timestamp=1_000_000)
         await injector.advance(2_000_000)
         await injector.flush()
@@ -77,9 +77,9 @@ async def test_g8_explain_names_whatever_holds_a_watermark_back(server: Server) 
 
 
 async def test_g8_a_process_that_is_gone_for_good_is_finished_by_an_operator_5_2(server: Server) -> None:
-    async with Injector(server.address, "spoken", process="gone", topology=program.words) as gone:
+    async with Injector("spoken", address=server.address, process="gone", topology=program.words) as gone:
         await gone.advance(1_000_000)
-    async with Injector(server.address, "spoken", process="reader", topology=program.words) as injector:
+    async with Injector("spoken", address=server.address, process="reader", topology=program.words) as injector:
         await injector.idle()
         answer = await explained(server, "injector process 'gone'")
         await injector.advance(5_000_000)
@@ -120,7 +120,7 @@ async def test_a_query_is_retired(server: Server) -> None:
 
 
 async def test_show_has_a_row_for_each_source_and_computation(server: Server) -> None:
-    async with Injector(server.address, "spoken", process="reader", topology=program.words) as injector:
+    async with Injector("spoken", address=server.address, process="reader", topology=program.words) as injector:
         await injector.send(Word("plain"), timestamp=1_000_000)
         await injector.advance(2_000_000)
         await injector.flush()
@@ -164,7 +164,7 @@ async def test_explain_of_what_was_cancelled_says_so(server: Server) -> None:
 
 
 async def test_key_inspect_shows_state_timers_and_holds(server: Server) -> None:
-    async with Injector(server.address, "spoken", process="reader", topology=program.words) as injector:
+    async with Injector("spoken", address=server.address, process="reader", topology=program.words) as injector:
         await injector.send_many([Word("hold")] * 3, [3_000_000] * 3)
     answer = await run_cli(server.address, "key", "inspect", "words/count", "hold", "-o", "json")
     found = json.loads(answer.out)

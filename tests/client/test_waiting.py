@@ -31,7 +31,7 @@ async def test_clients_without_a_server_say_what_they_wait_for(caplog: pytest.Lo
 
     async def inject() -> None:
         with pytest.raises(RequestError, match="cannot reach a MillWheel server"):
-            async with Injector(address, "queries", process="p", settings=InjectorSettings(patience=1.0)):
+            async with Injector("queries", address=address, process="p", settings=InjectorSettings(patience=1.0)):
                 pass
 
     async def subscribe() -> None:

@@ -45,7 +45,7 @@ async def feed(address: str, load: Load, enough: asyncio.Event) -> int:
     sent = 0
     records = load.records()
     settings = InjectorSettings(patience=120.0)
-    async with Injector(address, "events", process="feeder", topology=counting, settings=settings) as injector:
+    async with Injector("events", address=address, process="feeder", topology=counting, settings=settings) as injector:
         while not enough.is_set():
             chunk = list(islice(records, CHUNK))
             await injector.send_many([event for event, _ in chunk], [timestamp for _, timestamp in chunk])

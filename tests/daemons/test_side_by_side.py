@@ -57,7 +57,7 @@ async def submit(cluster: Together, path: Path, *, update: bool = False) -> None
 
 
 async def say(cluster: Together, name: str, words: list[str], first: int) -> None:
-    async with asyncio.timeout(patience(30)), Injector(cluster.address, name, process="p") as injector:
+    async with asyncio.timeout(patience(30)), Injector(name, address=cluster.address, process="p") as injector:
         for position, word in enumerate(words, first):
             await injector.send({"text": word}, timestamp=mw.Timestamp(1 + position), position=position)
 

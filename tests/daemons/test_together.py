@@ -41,7 +41,7 @@ async def submit(cluster: Together, place: Path) -> None:
 
 async def feed(cluster: Together, load: Load, accidents: dict[int, str]) -> None:
     """Send everything, with an accident after some chunks."""
-    async with Injector(cluster.address, "events", process="feeder", topology=counting) as injector:
+    async with Injector("events", address=cluster.address, process="feeder", topology=counting) as injector:
         records = list(islice(load.records(), RECORDS))
         for start in range(0, RECORDS, CHUNK):
             chunk = records[start : start + CHUNK]

@@ -116,7 +116,9 @@ class Load:
     async def _send(self, source: str, chance: random.Random) -> None:
         settings = InjectorSettings(patience=_PATIENCE)
         position = 0
-        async with Injector(self._address, "events", process=source, topology=faults, settings=settings) as injector:
+        async with Injector(
+            "events", address=self._address, process=source, topology=faults, settings=settings
+        ) as injector:
             while not self._enough.is_set():
                 now = wall_micros()
                 events = [_event(source, at, chance) for at in range(position, position + _CHUNK)]

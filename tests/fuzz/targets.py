@@ -50,7 +50,7 @@ async def made_database(place: Path) -> None:
     async with running(DevSettings(place / "db", port=0)) as server:
         target = await _prepared(place, server.address, (server.address,))
         # So many commits that a journal is worth being made short.
-        async with Injector(server.address, "spoken", process="slow", topology=program.words) as injector:
+        async with Injector("spoken", address=server.address, process="slow", topology=program.words) as injector:
             for number in range(70):
                 await injector.send(Word(f"w{number % 9}"), timestamp=number + 1, position=number)
                 await injector.flush()
@@ -82,7 +82,7 @@ async def _prepared(place: Path, master: str, addresses: tuple[str, ...]) -> Tar
         number = next(said)
         async with (
             asyncio.timeout(20),
-            Injector(master, "spoken", process="speaker", topology=program.words) as injector,
+            Injector("spoken", address=master, process="speaker", topology=program.words) as injector,
         ):
             await injector.send(Word(f"w{number}"), timestamp=number, position=number)
             await injector.flush()

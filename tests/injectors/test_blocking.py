@@ -23,7 +23,7 @@ from tests.patience import patience
 
 
 def work(address: str) -> None:
-    with BlockingInjector(address, "orders", topology=sample.shop) as injector:
+    with BlockingInjector("orders", address=address, topology=sample.shop) as injector:
         injector.send_many(ORDERS[:2_000], TIMES[:2_000], positions=range(2_000), partition="p")
         for number in range(2_000, 2_500):
             injector.send(ORDERS[number], timestamp=TIMES[number], position=number, partition="p")
@@ -50,7 +50,7 @@ async def test_g1_a_program_without_a_loop_injects_5_2(server: DevServer, submit
 async def test_an_injector_that_cannot_open_leaves_no_thread_behind(server: DevServer) -> None:
     def attempt() -> None:
         with pytest.raises(RequestError, match="nothing"):
-            BlockingInjector(server.address, "nothing").open()
+            BlockingInjector("nothing", address=server.address).open()
 
     await asyncio.to_thread(attempt)
     assert not [thread for thread in threading.enumerate() if thread.name == "millwheel-injector"]
@@ -66,7 +66,7 @@ def use_after_fork(injector: BlockingInjector, reported: Path) -> None:
 
 @pytest.mark.filterwarnings("ignore:.*use of fork:DeprecationWarning")
 def test_an_injector_is_refused_after_a_fork(tmp_path: Path) -> None:
-    injector = BlockingInjector("127.0.0.1:1", "orders")
+    injector = BlockingInjector("orders", address="127.0.0.1:1")
     process = multiprocessing.get_context("fork").Process(target=use_after_fork, args=(injector, tmp_path / "reported"))
     process.start()
     process.join(patience(20))

@@ -90,7 +90,7 @@ def test_bytes_that_are_no_messagepack_are_refused() -> None:
 
 async def test_a_record_that_no_worker_could_decode_is_an_error_of_send_4_2(server: DevServer, submit: Submit) -> None:
     await submit("shop")
-    async with Injector(server.address, "orders") as injector:
+    async with Injector("orders", address=server.address) as injector:
         for wrong in WRONG:
             with pytest.raises(ValueEncodeError, match=r"is no Order: .*(`number`|`\$.number`)"):
                 await injector.send(wrong, timestamp=1)
@@ -107,7 +107,7 @@ async def test_send_many_accepts_what_comes_before_a_wrong_record_4_2(
     await submit("shop")
     values: list[Any] = [{"user": "u", "number": number} for number in range(7)]
     values[5] = WRONG[0]
-    async with Injector(server.address, "orders") as injector:
+    async with Injector("orders", address=server.address) as injector:
         with pytest.raises(ValueEncodeError, match=r"\$.number"):
             await injector.send_many(encoded(*values) if ready else values, range(1, 8), encoded=ready)
         assert injector.accepted == 5
@@ -119,7 +119,7 @@ async def test_a_blocking_injector_checks_too_4_2(server: DevServer, submit: Sub
     await submit("shop")
 
     def inject() -> None:
-        with BlockingInjector(server.address, "orders") as injector:
+        with BlockingInjector("orders", address=server.address) as injector:
             with pytest.raises(ValueEncodeError, match=r"\$.number"):
                 injector.send(WRONG[0], timestamp=1)
             injector.send({"user": "u", "number": 1}, timestamp=1)
@@ -135,14 +135,14 @@ async def test_with_the_topology_object_the_clusters_type_counts_too_4_1(
     """The program was started before the update that gave orders a price."""
     await submit("shop")
     await update(server, tmp_path, "number: int", "number: int\n    price: float")
-    async with Injector(server.address, "orders", topology=shop) as injector:
+    async with Injector("orders", address=server.address, topology=shop) as injector:
         with pytest.raises(ValueEncodeError, match="missing required field `price`"):
             await injector.send(Order("u", 1), timestamp=1)
 
 
 async def test_without_the_check_a_wrong_record_blocks_its_key(server: DevServer, submit: Submit) -> None:
     await submit("shop")
-    injector = Injector(server.address, "orders", settings=InjectorSettings(check_types=False))
+    injector = Injector("orders", address=server.address, settings=InjectorSettings(check_types=False))
     await injector.open()
     await injector.send(WRONG[0], timestamp=1)
     await injector._session.until(lambda: injector.unacked > 0, patience(10))
@@ -154,7 +154,7 @@ async def test_what_an_update_allows_is_taken_from_then_on_4_1(
 ) -> None:
     """An injector looks at the routing again before it refuses: here its watch of it brings nothing any more."""
     await submit("shop")
-    async with Injector(server.address, "orders") as injector:
+    async with Injector("orders", address=server.address) as injector:
         with pytest.raises(ValueEncodeError, match=r"\$.number"):
             await injector.send(WRONG[0], timestamp=1)
         router = injector._session.follower._task
@@ -172,7 +172,7 @@ async def test_a_topology_that_takes_anything_ends_the_check_until_it_goes_4_2(
     server: DevServer, submit: Submit
 ) -> None:
     await submit("unread")
-    async with Injector(server.address, "orders") as injector, ControlClient(server.address) as control:
+    async with Injector("orders", address=server.address) as injector, ControlClient(server.address) as control:
         with pytest.raises(ValueEncodeError):
             await injector.send("a text", timestamp=1)
         await submit("anything")

@@ -46,8 +46,8 @@ async def test_g7_a_wake_that_is_cancelled_is_made_good_before_anything_is_sent_
     async with cluster(1, workers=1) as made:
         made.workers[0].calm = True
         async with (
-            Injector(made.address, "s", process="a") as sleeper,
-            Injector(made.address, "s", process="b") as other,
+            Injector("s", address=made.address, process="a") as sleeper,
+            Injector("s", address=made.address, process="b") as other,
         ):
             await other.advance(1_000)
             await sleeper.idle()
@@ -72,7 +72,7 @@ async def test_g7_who_waits_for_room_while_the_process_goes_idle_has_it_woken_fi
         made.consumers.pop("y")
         consumer = made.consumers["x"]
         consumer.hold = True
-        async with Injector(made.address, "s", settings=settings) as injector:
+        async with Injector("s", address=made.address, settings=settings) as injector:
             await injector.send_many(values(0, 10), [5] * 10)
             idling = asyncio.create_task(injector.idle())
             await asyncio.sleep(0)
@@ -94,8 +94,8 @@ async def test_g7_who_waits_for_room_while_the_process_goes_idle_has_it_woken_fi
 async def test_g7_a_process_wakes_where_the_others_are_not_where_it_knew_them_to_be_5_2() -> None:
     async with (
         cluster(1) as made,
-        Injector(made.address, "s", process="a") as sleeper,
-        Injector(made.address, "s", process="b") as other,
+        Injector("s", address=made.address, process="a") as sleeper,
+        Injector("s", address=made.address, process="b") as other,
     ):
         await other.advance(1_000)
         await sleeper.idle()
@@ -112,8 +112,8 @@ async def test_g7_a_process_that_wakes_while_its_idleness_is_on_its_way_sends_wh
     """The authority knew it for one that takes part, as it wanted to be, and heard a moment later that it was idle."""
     async with (
         cluster(1, workers=1) as made,
-        Injector(made.address, "s", process="a") as sleeper,
-        Injector(made.address, "s", process="b") as other,
+        Injector("s", address=made.address, process="a") as sleeper,
+        Injector("s", address=made.address, process="b") as other,
     ):
         await other.advance(1_000)
         made.watermarks.hearing.clear()
@@ -131,8 +131,8 @@ async def test_g7_a_waking_that_died_with_the_authority_that_noticed_it_is_repor
     """One shard's process had heard it, and its successor, which had not, was taken to confirm that it is journaled."""
     async with (
         cluster(1, workers=1) as made,
-        Injector(made.address, "s", process="a") as sleeper,
-        Injector(made.address, "s", process="b") as other,
+        Injector("s", address=made.address, process="a") as sleeper,
+        Injector("s", address=made.address, process="b") as other,
     ):
         authority = made.watermarks
         await other.advance(1_000)
@@ -158,8 +158,8 @@ async def test_g8_a_process_that_could_not_be_woken_leaves_the_minimum_again_5_2
     """The authority had heard that it wakes, and not that nothing came of it."""
     async with (
         cluster(1, workers=1) as made,
-        Injector(made.address, "s", process="a", settings=InjectorSettings(patience=0.3)) as sleeper,
-        Injector(made.address, "s", process="b") as other,
+        Injector("s", address=made.address, process="a", settings=InjectorSettings(patience=0.3)) as sleeper,
+        Injector("s", address=made.address, process="b") as other,
     ):
         await other.advance(1_000)
         await sleeper.idle()
@@ -176,7 +176,7 @@ async def test_g8_an_authority_that_answers_too_late_once_is_asked_again_within_
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("millwheel.client.watermarks.DEFAULT_DEADLINE_SECONDS", 0.2)
-    async with cluster(1, workers=1) as made, Injector(made.address, "s", process="a") as injector:
+    async with cluster(1, workers=1) as made, Injector("s", address=made.address, process="a") as injector:
         made.watermarks.accepting.clear()
         finishing = asyncio.create_task(injector.finish())
         await asyncio.sleep(0.5)
@@ -196,7 +196,7 @@ async def test_an_injector_that_is_closed_while_its_end_is_on_its_way_leaves_no_
 
     monkeypatch.setattr("millwheel.client.watermarks.open_channel", seen)
     async with cluster(1, workers=1) as made:
-        injector = Injector(made.address, "s", process="a")
+        injector = Injector("s", address=made.address, process="a")
         await injector.open()
         made.watermarks.hearing.clear()
         finishing = asyncio.create_task(injector.finish())
@@ -217,16 +217,16 @@ async def reaches(shell: AuthorityShard, watermark: int) -> None:
 
 async def test_g8_a_watermark_that_is_settled_outlives_the_authority_4_5() -> None:
     """Spark commits a batch when its watermark is out: nobody would say it again."""
-    async with cluster(1) as made, Injector(made.address, "s", process="slow"):
-        async with Injector(made.address, "s", process="a") as first:
+    async with cluster(1) as made, Injector("s", address=made.address, process="slow"):
+        async with Injector("s", address=made.address, process="a") as first:
             await first.advance(5_000)
         await made.watermarks.start_again()
-        async with Injector(made.address, "s", process="a") as again:
+        async with Injector("s", address=made.address, process="a") as again:
             assert again.watermark == 5_000
 
 
 async def test_g8_finishing_that_was_cut_short_is_done_again_5_2() -> None:
-    async with cluster(1) as made, Injector(made.address, "s") as injector:
+    async with cluster(1) as made, Injector("s", address=made.address) as injector:
         made.watermarks.accepting.clear()
         with pytest.raises(TimeoutError):
             await asyncio.wait_for(injector.finish(), 0.1)
@@ -237,7 +237,7 @@ async def test_g8_finishing_that_was_cut_short_is_done_again_5_2() -> None:
 
 
 async def test_what_no_message_can_hold_is_refused_when_it_is_sent() -> None:
-    async with cluster(1) as made, Injector(made.address, "s") as injector:
+    async with cluster(1) as made, Injector("s", address=made.address) as injector:
         value = values(0, 1)[0]
         for _ in range(2):  # the second time others have been gathered
             with pytest.raises(UsageError, match="a whole number of microseconds"):
@@ -259,7 +259,7 @@ async def test_what_no_message_can_hold_is_refused_when_it_is_sent() -> None:
 
 async def test_what_breaks_a_link_is_said_and_not_waited_for() -> None:
     async with cluster(1) as made:
-        injector = Injector(made.address, "s")
+        injector = Injector("s", address=made.address)
         await injector.open()
         await injector.send_many(values(0, 1), [5], ids=["a"], batch=BatchOf("\udcff", 0))
         with pytest.raises(InjectorError, match=r"deliveries to .* have stopped by an internal error"):
@@ -361,7 +361,7 @@ async def test_g13_records_sent_one_by_one_are_bounded_in_bytes_too() -> None:
     settings = InjectorSettings(limits=Limits(window_bytes=1 << 20))
     async with cluster(1) as made:
         nobody_takes(made)
-        injector = Injector(made.address, "s", settings=settings)
+        injector = Injector("s", address=made.address, settings=settings)
         await injector.open()
         with pytest.raises(TimeoutError):
             await asyncio.wait_for(send_large(injector), 0.5)
@@ -385,7 +385,7 @@ def test_a_call_in_another_thread_ends_when_the_injector_is_closed() -> None:
     try:
         loop.call_soon_threadsafe(nobody_takes, made)
         for _ in range(20):
-            injector = BlockingInjector(made.address, "s")
+            injector = BlockingInjector("s", address=made.address)
             injector.open()
             injector.send_many(values(0, 10), [5] * 10)
             with ThreadPoolExecutor(2) as others:
@@ -405,7 +405,7 @@ async def test_g1_records_go_on_while_no_master_answers_however_long_7_1(
     seconds: float, caplog: pytest.LogCaptureFixture
 ) -> None:
     settings = InjectorSettings(patience=seconds, limits=QUICK)
-    async with cluster(1) as made, Injector(made.address, "s", settings=settings) as injector:
+    async with cluster(1) as made, Injector("s", address=made.address, settings=settings) as injector:
         await injector.send_many(values(0, 500), [5] * 500)
         await made.leave()
         await injector.send_many(values(500, 1_000), [5] * 500)
@@ -424,7 +424,10 @@ async def test_g1_records_go_on_while_no_master_answers_however_long_7_1(
 
 
 async def test_g1_an_injector_that_cannot_finish_without_an_authority_says_so_and_finishes_later_7_1() -> None:
-    async with cluster(1) as made, Injector(made.address, "s", settings=InjectorSettings(patience=0.5)) as injector:
+    async with (
+        cluster(1) as made,
+        Injector("s", address=made.address, settings=InjectorSettings(patience=0.5)) as injector,
+    ):
         await injector.send_many(values(0, 100), [5] * 100, positions=range(100))
         await injector.flush()
         await made.leave()
@@ -454,7 +457,7 @@ async def test_g1_a_partition_that_moves_between_processes_keeps_its_records_6_1
         async with trouble(made, chance):
             for life in range(8):
                 name = "ab"[life % 2]
-                injector = Injector(made.address, "s", process=name, source="group", settings=SETTINGS)
+                injector = Injector("s", address=made.address, process=name, source="group", settings=SETTINGS)
                 await injector.open()
                 sent = max(sent, checkpoint + 400)
                 positions = range(checkpoint, sent)
@@ -464,7 +467,7 @@ async def test_g1_a_partition_that_moves_between_processes_keeps_its_records_6_1
                 await asyncio.sleep(chance.uniform(0, 0.04))
                 checkpoint = injector.acknowledged("7") or checkpoint
                 zombies.append(injector)
-        async with Injector(made.address, "s", process="c", source="group", settings=SETTINGS) as last:
+        async with Injector("s", address=made.address, process="c", source="group", settings=SETTINGS) as last:
             await last.send_many(
                 values(checkpoint, sent), [5] * (sent - checkpoint), positions=range(checkpoint, sent), partition="7"
             )

@@ -64,7 +64,7 @@ async def test_g1_g7_files_are_injected_once_and_none_is_late_fig_10(
     (logs / "c.jsonl").write_text(line(9_001) + "\n" + line(9_002).rstrip())
     (logs / "empty.jsonl").touch()
     (logs / "other.txt").write_text("not ours")
-    async with Injector(server.address, "orders") as injector:
+    async with Injector("orders", address=server.address) as injector:
         files = FileInjector(injector, FileSettings(logs, "*.jsonl", timestamp=FIELD, finish=True))
         await files.run()
     assert (files.records, files.skipped, injector.late) == (12_002, 0, 0)
@@ -82,7 +82,7 @@ async def test_g1_a_restarted_reader_injects_nothing_twice_5_2(
     write(logs / "b.jsonl", 20_000, 25_000)
     checkpoint = tmp_path / "checkpoint.json" if kept else None
     settings = FileSettings(logs, timestamp=FIELD, checkpoint=checkpoint, finish=True)
-    first = Injector(server.address, "orders")
+    first = Injector("orders", address=server.address)
     await first.open()
     reading = FileInjector(first, settings)
     reader = asyncio.create_task(reading.run())
@@ -93,7 +93,7 @@ async def test_g1_a_restarted_reader_injects_nothing_twice_5_2(
     await first.close()
     if checkpoint is not None:
         assert json.loads(checkpoint.read_text())[partition]["offset"] > 0
-    async with Injector(server.address, "orders") as second:
+    async with Injector("orders", address=server.address) as second:
         files = FileInjector(second, settings)
         await files.run()
     assert (files.records < 25_000) is kept
@@ -111,7 +111,7 @@ async def test_g1_a_copy_of_a_file_injects_nothing_twice_by_its_ids_5_2(
         for name in files:
             write(logs / name, 0, 2_000 if name == "a.jsonl" else 2_500)
         settings = FileSettings(logs, timestamp=FIELD, id_field="number", checkpoint=checkpoint, finish=len(files) == 2)
-        async with Injector(server.address, "orders") as injector:
+        async with Injector("orders", address=server.address) as injector:
             reading = FileInjector(injector, settings)
             await reading.run()
     assert reading.records == (2_500 if kept else 4_500)
@@ -125,8 +125,8 @@ async def test_g8_a_tail_follows_growing_and_new_files_and_leaves_the_minimum_wh
     write(logs / "a.jsonl", 0, 100)
     settings = FileSettings(logs, timestamp=FIELD, tail=True, poll=0.01, quiet=Duration(100_000))
     async with (
-        Injector(server.address, "orders", process="tail") as injector,
-        Injector(server.address, "orders", process="other") as other,
+        Injector("orders", address=server.address, process="tail") as injector,
+        Injector("orders", address=server.address, process="other") as other,
         Subscription("echo", start=From.OLDEST, address=server.address, record_type=dict, watermarks=True) as reader,
     ):
         await other.advance(10_000)
@@ -160,7 +160,7 @@ async def test_g8_a_tail_follows_growing_and_new_files_and_leaves_the_minimum_wh
 async def test_csv_and_files_that_cannot_be_read(server: DevServer, submit: Submit, logs: Path, tmp_path: Path) -> None:
     await submit("shop")
     settings = FileSettings(logs, "*.jsonl", timestamp=FIELD)
-    async with Injector(server.address, "orders") as injector:
+    async with Injector("orders", address=server.address) as injector:
         (logs / "a.jsonl").write_text(line(1) + "nonsense\n" + line(2))
         with pytest.raises(SourceError, match=r"a.jsonl, line 2 \(byte 36\): no JSON"):
             await FileInjector(injector, settings).run()
@@ -188,10 +188,12 @@ async def test_a_checkpoint_that_cannot_be_written_stops_nothing_5_2(
     await submit("shop")
     write(logs / "a.jsonl", 0, 100)
     with pytest.raises(SourceError, match="there is no directory"):
-        FileInjector(Injector(server.address, "orders"), FileSettings(logs, checkpoint=tmp_path / "no" / "where"))
+        FileInjector(
+            Injector("orders", address=server.address), FileSettings(logs, checkpoint=tmp_path / "no" / "where")
+        )
     # In the way, as a full disk would be.
     (tmp_path / "checkpoint.json.new").mkdir()
-    async with Injector(server.address, "orders") as injector:
+    async with Injector("orders", address=server.address) as injector:
         settings = FileSettings(logs, timestamp=FIELD, checkpoint=tmp_path / "checkpoint.json", finish=True)
         await FileInjector(injector, settings).run()
     assert "checkpoint.json is not written" in caplog.text
@@ -302,7 +304,7 @@ async def test_finishing_names_the_processes_that_have_not_finished(
 ) -> None:
     await submit("shop")
     write(logs / "a.jsonl", 0, 3)
-    async with Injector(server.address, "orders", process="other") as other:
+    async with Injector("orders", address=server.address, process="other") as other:
         await other.idle()
     options = ["--timestamp", "t", "--unit", "us", "--id", "number", "--finish"]
     code, _, errors = await command(server, "inject", "file", "orders", str(logs), *options)
@@ -315,7 +317,7 @@ async def test_finishing_names_the_processes_that_have_not_finished(
 async def test_a_line_without_a_usable_id_is_refused(server: DevServer, submit: Submit, logs: Path, value: str) -> None:
     await submit("shop")
     (logs / "a.jsonl").write_text(f'{{"user": "u", "number": 1, "t": 1, "name": {value}}}')
-    async with Injector(server.address, "orders") as injector:
+    async with Injector("orders", address=server.address) as injector:
         files = FileInjector(injector, FileSettings(logs, timestamp=FIELD, id_field="name"))
         with pytest.raises(SourceError, match=r"a\.jsonl, line 1 .*the field 'name' is no id"):
             await files.run()
@@ -388,7 +390,9 @@ async def test_a_checkpoint_begins_no_reading_within_quotes(
             logs, form=FileFormat.CSV, timestamp=FIELD, types=number, checkpoint=tmp_path / "checkpoint.json",
             skip_bad=True, finish=bool(more),
         )  # fmt: skip
-        async with Injector(server.address, "orders", settings=InjectorSettings(check_at_worker=True)) as injector:
+        async with Injector(
+            "orders", address=server.address, settings=InjectorSettings(check_at_worker=True)
+        ) as injector:
             await FileInjector(injector, settings).run()
     assert numbers(await everything(server.address, "echo")) == Counter([1, 3])
 
@@ -422,10 +426,10 @@ async def test_a_run_with_a_successor_does_not_name_it_as_its_own(
 ) -> None:
     await submit("shop")
     write(logs / "a.jsonl", 0, 10)
-    first = Injector(server.address, "orders", process="cli")
+    first = Injector("orders", address=server.address, process="cli")
     await first.open()
     running = asyncio.create_task(FileInjector(first, FileSettings(logs, timestamp=FIELD, tail=True)).run())
-    async with Injector(server.address, "orders", process="cli"):
+    async with Injector("orders", address=server.address, process="cli"):
         with pytest.raises(InjectorSupersededError):
             await asyncio.wait_for(running, patience(20))
     await first.close()
@@ -438,7 +442,7 @@ async def test_a_run_that_ends_with_unacked_records_leaves_an_active_process(
     monkeypatch.setattr("millwheel.injectors.files._LEAVE_SECONDS", 0.2)
     await submit("poisoned")
     write(logs / "a.jsonl", 0, 1)
-    injector = Injector(server.address, "orders", process="cli")
+    injector = Injector("orders", address=server.address, process="cli")
     await injector.open()
     reading = FileInjector(injector, FileSettings(logs, timestamp=FIELD, tail=True))
     running = asyncio.create_task(reading.run())
@@ -494,7 +498,7 @@ async def test_g7_a_refused_time_is_no_watermark_5_2(
     code, _, errors = await command(server, *run, MILLWHEEL_ANY_TIMESTAMP="")
     assert code == (0 if options else 5), errors
     assert ("no record before it was injected" in " ".join(errors.split())) is not bool(options)
-    async with Injector(server.address, "orders", process="cli") as injector:
+    async with Injector("orders", address=server.address, process="cli") as injector:
         assert injector.watermark <= now * 1_000_000
 
 
@@ -513,7 +517,7 @@ async def test_g1_other_files_under_one_name_are_taken_5_2(server: DevServer, su
         file.parent.mkdir(exist_ok=True)
         write(file, number * 10, number * 10 + 10)
         settings = FileSettings(file.parent, file.name, timestamp=FIELD, finish=number == 2)
-        async with Injector(server.address, "orders") as injector:
+        async with Injector("orders", address=server.address) as injector:
             await FileInjector(injector, settings).run()
     assert numbers(await everything(server.address, "echo")) == Counter(range(30))
 
@@ -525,10 +529,10 @@ async def test_g1_a_checkpoint_refuses_a_file_that_was_edited_5_2(
     settings = FileSettings(logs, timestamp=FIELD, checkpoint=tmp_path / "checkpoint.json")
     for text in (line(1) + line(2), line(1) + line(2) + line(3)):
         (logs / "a.jsonl").write_text(text)
-        async with Injector(server.address, "orders") as injector:
+        async with Injector("orders", address=server.address) as injector:
             await FileInjector(injector, settings).run()
     (logs / "a.jsonl").write_text(line(1) + line(7) + line(3) + line(4))
-    async with Injector(server.address, "orders") as injector:
+    async with Injector("orders", address=server.address) as injector:
         with pytest.raises(SourceError, match=r"a.jsonl: its first .* bytes are not those that were injected before"):
             await FileInjector(injector, settings).run()
     assert [row["number"] for row in await tail_of(server, 3)] == [1, 2, 3]

@@ -49,7 +49,7 @@ def test_a_time_that_is_likely_in_no_unit_is_called_what_it_is() -> None:
 async def test_an_injector_refuses_times_in_other_units(server: DevServer, submit: Submit) -> None:
     await submit("shop")
     order = {"user": "u", "number": 1}
-    async with Injector(server.address, "orders", settings=STRICT) as injector:
+    async with Injector("orders", address=server.address, settings=STRICT) as injector:
         for wrong in (1_700_000_000, 1_700_000_000_000, 1_700_000_000_000_000_000):
             with pytest.raises(
                 UsageError, match=r"a record's timestamp of stream 'orders': .*did you mean millwheel\.from_"

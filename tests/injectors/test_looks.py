@@ -131,7 +131,7 @@ async def test_nothing_overtakes_a_record_that_waits_for_a_look_5_2(
         if at == 0:
             await send(injector, 40, 4)  # others wait for their turn already
 
-    async with Injector(server.address, "orders") as injector:
+    async with Injector("orders", address=server.address) as injector:
         alone(injector)
         await update(server, tmp_path, "number: int", "number: int | str")
         first = (0, "first", 0, "more") if many else ("first",)
@@ -146,7 +146,7 @@ async def test_a_worker_is_asked_in_turn_also_where_a_call_has_begun_without_it_
 ) -> None:
     """The keys become code while the call is under way."""
     await submit("shop")
-    async with Injector(server.address, "orders") as injector, ControlClient(server.address) as control:
+    async with Injector("orders", address=server.address) as injector, ControlClient(server.address) as control:
         session, keying = injector._session, injector._admission.keying
         alone(injector)
         await submit("late_shop")
@@ -171,7 +171,7 @@ async def test_a_worker_is_asked_in_turn_also_where_a_call_has_begun_without_it_
 
 async def test_wrong_records_of_many_tasks_share_their_looks(server: DevServer, submit: Submit) -> None:
     await submit("shop")
-    async with Injector(server.address, "orders") as injector:
+    async with Injector("orders", address=server.address) as injector:
         calls = (injector.send(WRONG[0], timestamp=1) for _ in range(200))
         found = await asyncio.gather(*calls, return_exceptions=True)
         assert all(isinstance(error, ValueEncodeError) for error in found)
@@ -186,7 +186,7 @@ async def test_an_update_counts_from_its_return_on_whoever_else_has_looked_4_1(
     server: DevServer, submit: Submit, tmp_path: Path
 ) -> None:
     await submit("shop")
-    async with Injector(server.address, "orders") as injector:
+    async with Injector("orders", address=server.address) as injector:
         alone(injector)
 
         async def wrong_records() -> None:
@@ -208,7 +208,7 @@ async def test_a_record_is_refused_by_the_type_that_was_read_last_4_1(
     server: DevServer, submit: Submit, tmp_path: Path
 ) -> None:
     await submit("shop")
-    async with Injector(server.address, "orders") as injector:
+    async with Injector("orders", address=server.address) as injector:
         alone(injector)
         await update(server, tmp_path, "number: int", "number: int | bool")
         with pytest.raises(ValueEncodeError, match=r"Expected `bool \| int`, got `str`"):

@@ -35,7 +35,7 @@ async def opened(server: DevServer, submit: Submit, *topologies: str) -> AsyncIt
     """An injector that leaves its records behind."""
     for name in topologies:
         await submit(name)
-    injector = Injector(server.address, "orders", process="p")
+    injector = Injector("orders", address=server.address, process="p")
     await injector.open()
     try:
         yield injector

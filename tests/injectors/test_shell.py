@@ -71,7 +71,7 @@ def check_once(of: Cluster, count: int) -> None:
 @pytest.mark.parametrize("kind", ["drawn", "positions", "ids"])
 async def test_g1_every_record_takes_effect_once_whatever_workers_do_6_1_1(kind: str) -> None:
     chance = Random(kind)
-    async with cluster(7) as made, Injector(made.address, "s", settings=SETTINGS) as injector:
+    async with cluster(7) as made, Injector("s", address=made.address, settings=SETTINGS) as injector:
         async with trouble(made, chance):
             at = 0
             while at < RECORDS:
@@ -97,7 +97,7 @@ async def test_g1_a_source_that_starts_again_where_it_was_acked_repeats_nothing_
         checkpoint, sent = 0, 0
         async with trouble(made, chance):
             for _ in range(6):
-                injector = Injector(made.address, "s", settings=SETTINGS)
+                injector = Injector("s", address=made.address, settings=SETTINGS)
                 await injector.open()
                 sent = max(sent, min(RECORDS, checkpoint + 600))
                 positions = range(checkpoint, sent)
@@ -107,20 +107,20 @@ async def test_g1_a_source_that_starts_again_where_it_was_acked_repeats_nothing_
                 assert known is not None
                 checkpoint = known
                 await injector.close()
-        async with Injector(made.address, "s", settings=SETTINGS) as last:
+        async with Injector("s", address=made.address, settings=SETTINGS) as last:
             await last.send_many(values(checkpoint, sent), [5] * (sent - checkpoint), positions=range(checkpoint, sent))
         check_once(made, sent)
 
 
 async def test_a_lone_record_goes_out_at_once_and_a_crowd_in_company() -> None:
     hour = InjectorSettings(limits=Limits(linger=3_600_000_000))
-    async with cluster(1, workers=1) as made, Injector(made.address, "s", settings=hour) as injector:
+    async with cluster(1, workers=1) as made, Injector("s", address=made.address, settings=hour) as injector:
         worker = made.workers[0]
         worker.calm = True
         for number in range(30):
             await injector.send(values(number, number + 1)[0], timestamp=5)
             await asyncio.wait_for(injector.flush(), patience(10))
-    async with cluster(1, workers=1) as made, Injector(made.address, "s") as injector:
+    async with cluster(1, workers=1) as made, Injector("s", address=made.address) as injector:
         worker = made.workers[0]
         worker.calm = True
         await injector.send_many(values(100, 5_100), [5] * 5_000)
@@ -132,7 +132,7 @@ async def test_g13_sending_waits_while_nobody_takes() -> None:
     async with cluster(1) as made:
         for consumer in made.consumers.values():
             consumer.move(f"{consumer.name}.j1", "")
-        async with Injector(made.address, "s", settings=SETTINGS) as injector:
+        async with Injector("s", address=made.address, settings=SETTINGS) as injector:
             waiting = asyncio.create_task(injector.send_many(values(0, 5_000), [5] * 5_000))
             await asyncio.sleep(0.1)
             assert not waiting.done()
@@ -147,9 +147,9 @@ async def test_g3_a_receiver_that_knows_a_successor_ends_the_sender_fig_12() -> 
     async with cluster(1) as made:
         for worker in made.workers:
             worker.calm = True
-        first = Injector(made.address, "s", settings=SETTINGS)
+        first = Injector("s", address=made.address, settings=SETTINGS)
         await first.open()
-        async with Injector(made.address, "s", settings=SETTINGS) as second:
+        async with Injector("s", address=made.address, settings=SETTINGS) as second:
             await second.send(values(0, 1)[0], timestamp=5)
             await second.flush()
             with pytest.raises(InjectorSupersededError):
@@ -164,7 +164,7 @@ async def send_and_flush(injector: Injector) -> None:
 
 async def test_what_is_sent_is_flushed_before_the_block_is_left_but_not_on_an_error() -> None:
     async with cluster(1) as made:
-        async with Injector(made.address, "s", process="a") as injector:
+        async with Injector("s", address=made.address, process="a") as injector:
             await injector.send_many(values(0, 100), [5] * 100)
         check_once(made, 100)
         for consumer in made.consumers.values():
@@ -175,7 +175,7 @@ async def test_what_is_sent_is_flushed_before_the_block_is_left_but_not_on_an_er
 
 
 async def fail_within(made: Cluster) -> None:
-    async with Injector(made.address, "s", process="b") as injector:
+    async with Injector("s", address=made.address, process="b") as injector:
         await injector.send_many(values(0, 100), [5] * 100)
         raise ZeroDivisionError
 
@@ -185,7 +185,7 @@ async def test_a_link_that_comes_about_while_its_injector_is_closed_sends_nothin
     async with cluster(1, workers=1) as made:
         (one,) = made.workers
         await one.die()
-        injector = Injector(made.address, "s", process="a")
+        injector = Injector("s", address=made.address, process="a")
         with suppress(ZeroDivisionError):
             async with injector:
                 await injector.send_many(values(0, 10), [5] * 10)
@@ -199,14 +199,14 @@ async def test_what_is_missing_for_a_start_is_named() -> None:
     async with cluster(1) as made:
         made.mute = True
         with pytest.raises(InjectorError, match=r"the routing of stream 's' did not come within 0\.3 s"):
-            await Injector(made.address, "s", settings=settings).open()
+            await Injector("s", address=made.address, settings=settings).open()
         made.authority = ""
         with pytest.raises(InjectorError, match="no low watermark authority serves stream 's'"):
-            await Injector(made.address, "s", settings=settings).open()
+            await Injector("s", address=made.address, settings=settings).open()
 
 
 async def test_what_a_dead_worker_had_is_sent_to_its_next_life_at_once_6_1_1() -> None:
-    async with cluster(1, workers=1) as made, Injector(made.address, "s") as injector:
+    async with cluster(1, workers=1) as made, Injector("s", address=made.address) as injector:
         worker = made.workers[0]
         worker.calm = True
         for consumer in made.consumers.values():
@@ -226,8 +226,8 @@ async def test_g7_a_process_wakes_before_anything_of_it_is_sent_5_2() -> None:
     async with cluster(1, workers=1) as made:
         made.workers[0].calm = True
         async with (
-            Injector(made.address, "s", process="a") as sleeper,
-            Injector(made.address, "s", process="b") as other,
+            Injector("s", address=made.address, process="a") as sleeper,
+            Injector("s", address=made.address, process="b") as other,
         ):
             await other.advance(1_000)
             await sleeper.idle()
@@ -247,11 +247,11 @@ async def test_g7_a_process_wakes_before_anything_of_it_is_sent_5_2() -> None:
 
 async def test_g7_a_process_begins_where_it_was_or_where_the_others_are_5_2() -> None:
     async with cluster(1) as made:
-        async with Injector(made.address, "s", process="a") as first:
+        async with Injector("s", address=made.address, process="a") as first:
             await first.advance(5_000)
-        async with Injector(made.address, "s", process="a") as again:
+        async with Injector("s", address=made.address, process="a") as again:
             assert again.watermark == 5_000
-            async with Injector(made.address, "s", process="b") as newcomer:
+            async with Injector("s", address=made.address, process="b") as newcomer:
                 assert newcomer.watermark == 5_000
 
 
@@ -259,7 +259,7 @@ async def test_g8_an_authority_that_moves_before_it_has_answered_is_found_7_2() 
     """Whoever opens was told where it was, and goes on where it is: well before patience (10 s) ends in an error."""
     async with cluster(1) as made:
         there, made.authority = made.authority, "127.0.0.1:1"
-        injector = Injector(made.address, "s", settings=SETTINGS)
+        injector = Injector("s", address=made.address, settings=SETTINGS)
         opening = asyncio.create_task(injector.open())
         await asyncio.sleep(0.2)
         assert made.sequencer == 1
@@ -270,7 +270,7 @@ async def test_g8_an_authority_that_moves_before_it_has_answered_is_found_7_2() 
 
 
 async def test_g8_the_end_is_known_to_the_authority_when_finish_returns_5_2() -> None:
-    async with cluster(1) as made, Injector(made.address, "s") as injector:
+    async with cluster(1) as made, Injector("s", address=made.address) as injector:
         made.watermarks.accepting.clear()
         finishing = asyncio.create_task(injector.finish())
         await asyncio.sleep(0.05)
@@ -281,9 +281,9 @@ async def test_g8_the_end_is_known_to_the_authority_when_finish_returns_5_2() ->
 
 async def test_g3_a_process_without_records_hears_of_its_successor_too_fig_12() -> None:
     async with cluster(1) as made:
-        first = Injector(made.address, "s")
+        first = Injector("s", address=made.address)
         await first.open()
-        async with Injector(made.address, "s"):
+        async with Injector("s", address=made.address):
             with pytest.raises(InjectorSupersededError, match="authority refused sequencer 1"):
                 await keep_advancing(first)
         await first.close()
@@ -296,7 +296,7 @@ async def keep_advancing(injector: Injector) -> None:
 
 
 async def test_records_sent_one_by_one_go_in_the_order_of_all_others() -> None:
-    async with cluster(1, workers=1) as made, Injector(made.address, "s") as injector:
+    async with cluster(1, workers=1) as made, Injector("s", address=made.address) as injector:
         made.workers[0].calm = True
         for start in range(0, 1_200, 6):
             for number in range(start, start + 4):
@@ -321,7 +321,7 @@ async def test_records_sent_one_by_one_go_in_the_order_of_all_others() -> None:
 
 
 async def test_a_consumer_that_joins_finds_no_record_without_its_key() -> None:
-    async with cluster(1, workers=1) as made, Injector(made.address, "s") as injector:
+    async with cluster(1, workers=1) as made, Injector("s", address=made.address) as injector:
         made.workers[0].calm = True
         for number in range(2_000):
             await injector.send(values(number, number + 1)[0], timestamp=5)

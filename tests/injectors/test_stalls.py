@@ -45,7 +45,7 @@ def test_progress_is_one_line_on_a_terminal_and_lines_elsewhere() -> None:
 
 async def test_a_deadline_says_which_computation_does_not_ack(server: DevServer, submit: Submit) -> None:
     await submit("poisoned")
-    injector = Injector(server.address, "orders")
+    injector = Injector("orders", address=server.address)
     await injector.open()
     await injector.send(ORDER, timestamp=5)
     with pytest.raises(NotAckedError, match=r"after 0\.2 s: poisoned/poisoned has not ACKed 1 record: interval "):
@@ -67,7 +67,7 @@ async def test_a_stall_is_logged_with_its_reason(
     monkeypatch.setattr("millwheel.client.injector.stalls._LOOK_SECONDS", 0.01)
     monkeypatch.setattr("millwheel.client.injector.stalls.AckWatch.__init__.__defaults__", (0.1, 60.0))
     await submit("late_shop")
-    async with ControlClient(server.address) as control, Injector(server.address, "orders") as injector:
+    async with ControlClient(server.address) as control, Injector("orders", address=server.address) as injector:
         await injector.send(ORDER, timestamp=5)
         await injector.flush()
         await control.pause("late-shop")
@@ -84,7 +84,7 @@ async def test_a_stall_is_logged_with_its_reason(
 
 async def test_a_stall_names_the_key_and_what_its_hook_raises(server: DevServer, submit: Submit) -> None:
     await submit("poisoned")
-    injector = Injector(server.address, "orders")
+    injector = Injector("orders", address=server.address)
     await injector.open()
     await injector.send(ORDER, timestamp=5)
     async with asyncio.timeout(patience(20)):
@@ -102,7 +102,7 @@ async def test_a_deadline_says_that_the_server_is_away_and_since_when(
     monkeypatch.setattr("millwheel.client.injector.stalls._ASK_SECONDS", 0.5)
     async with running(DevSettings(db=tmp_path / "db", port=0)) as server:
         await submit_to(server.address, name, tmp_path)
-        injector = Injector(server.address, "orders")
+        injector = Injector("orders", address=server.address)
         await injector.open()
         await injector.send(ORDER, timestamp=5)
         await injector.flush()

@@ -61,7 +61,7 @@ async def keep_sending(injector: Injector) -> None:
 
 async def test_g1_what_is_sent_takes_effect_once_5_2(server: DevServer, submit: Submit) -> None:
     await submit("shop")
-    async with Injector(server.address, "orders", topology=sample.shop) as injector:
+    async with Injector("orders", address=server.address, topology=sample.shop) as injector:
         await injector.send_many(ORDERS[:2_000], TIMES[:2_000])
         for order, time in zip(ORDERS[2_000:], TIMES[2_000:], strict=True):
             await injector.send(order, timestamp=time)
@@ -73,7 +73,7 @@ async def test_g1_what_is_sent_takes_effect_once_5_2(server: DevServer, submit: 
             await injector.send(ORDERS[0], timestamp=0)
     check_once(await everything(server.address, "echo"), ORDERS)
     with pytest.raises(RequestError, match="final"):
-        await Injector(server.address, "orders").open()
+        await Injector("orders", address=server.address).open()
 
 
 @pytest.mark.parametrize("kind", ["positions", "ids"])
@@ -86,11 +86,11 @@ async def test_g1_a_restarted_source_sends_again_without_effect_5_2(
         numbers = range(start, end)
         return {"positions": numbers, "partition": "p"} if kind == "positions" else {"ids": [f"o{n}" for n in numbers]}
 
-    first = Injector(server.address, "orders", topology=sample.shop)
+    first = Injector("orders", address=server.address, topology=sample.shop)
     await first.open()
     await first.send_many(ORDERS[:1_500], TIMES[:1_500], **named(0, 1_500))
     await first.close()
-    async with Injector(server.address, "orders", topology=sample.shop) as second:
+    async with Injector("orders", address=server.address, topology=sample.shop) as second:
         await second.send_many(ORDERS, TIMES, **named(0, 2_500))
         await second.finish()
         assert second.acknowledged("p") == (2_500 if kind == "positions" else None)
@@ -100,8 +100,8 @@ async def test_g1_a_restarted_source_sends_again_without_effect_5_2(
 async def test_g1_two_processes_of_one_source_send_one_record_6_1_1(server: DevServer, submit: Submit) -> None:
     await submit("shop")
     async with (
-        Injector(server.address, "orders", process="a", source="group") as one,
-        Injector(server.address, "orders", process="b", source="group") as other,
+        Injector("orders", address=server.address, process="a", source="group") as one,
+        Injector("orders", address=server.address, process="b", source="group") as other,
     ):
         plain = [{"user": order.customer, "number": order.number} for order in ORDERS]
         await one.send_many(plain, TIMES, positions=range(2_500), partition="7")
@@ -112,11 +112,11 @@ async def test_g1_two_processes_of_one_source_send_one_record_6_1_1(server: DevS
 
 async def test_g1_replayed_batches_have_no_effect_9(server: DevServer, submit: Submit) -> None:
     await submit("shop")
-    async with Injector(server.address, "orders", process="spark", topology=sample.shop) as driver:
+    async with Injector("orders", address=server.address, process="spark", topology=sample.shop) as driver:
 
         async def task(batch: int, orders: list[Order]) -> None:
             async with Injector(
-                server.address, "orders", process="spark", topology=sample.shop, sequencer=driver.sequencer
+                "orders", address=server.address, process="spark", topology=sample.shop, sequencer=driver.sequencer
             ) as injector:
                 ids = [order.number for order in orders]
                 await injector.send_many(orders, [1] * len(orders), ids=ids, batch=BatchOf("query", batch))
@@ -135,8 +135,8 @@ async def test_g1_replayed_batches_have_no_effect_9(server: DevServer, submit: S
 async def test_ids_are_unique_within_their_source_or_batch_6_1_1(server: DevServer, submit: Submit) -> None:
     await submit("shop")
     async with (
-        Injector(server.address, "orders", process="a", topology=sample.shop) as one,
-        Injector(server.address, "orders", process="b", topology=sample.shop) as other,
+        Injector("orders", address=server.address, process="a", topology=sample.shop) as one,
+        Injector("orders", address=server.address, process="b", topology=sample.shop) as other,
     ):
         for injector in (one, other):
             await injector.send(Order("u", 1), timestamp=5, id="same")
@@ -151,11 +151,13 @@ async def test_ids_are_unique_within_their_source_or_batch_6_1_1(server: DevServ
 
 async def test_a_delegates_records_are_taken_wherever_the_watermark_is_9(server: DevServer, submit: Submit) -> None:
     await submit("shop")
-    async with Injector(server.address, "orders", topology=sample.shop) as driver:
+    async with Injector("orders", address=server.address, topology=sample.shop) as driver:
         await driver.advance(hours(5))
         await driver.send(ORDERS[0], timestamp=hours(6), id=0)
         await driver.flush()
-        async with Injector(server.address, "orders", topology=sample.shop, sequencer=driver.sequencer) as delegate:
+        async with Injector(
+            "orders", address=server.address, topology=sample.shop, sequencer=driver.sequencer
+        ) as delegate:
             await delegate.send(ORDERS[1], timestamp=hours(6), id=1)
             await asyncio.wait_for(delegate.flush(), patience(5))
         await driver.finish()
@@ -165,14 +167,14 @@ async def test_a_delegates_records_are_taken_wherever_the_watermark_is_9(server:
 async def test_a_worker_extracts_keys_that_only_code_can_tell_4_2(server: DevServer, submit: Submit) -> None:
     await submit("codekeyed")
     plain = [{"user": order.customer, "number": order.number} for order in ORDERS]
-    async with Injector(server.address, "orders", process="plain") as injector:
+    async with Injector("orders", address=server.address, process="plain") as injector:
         await injector.send_many(plain[:2_000], TIMES[:2_000], positions=range(2_000))
         for number in range(2_000, 2_500):
             await injector.send(plain[number], timestamp=TIMES[number], position=number)
         data = [msgspec.msgpack.encode(order) for order in ORDERS[:10]]
         await injector.send_many(data, TIMES[:10], encoded=True, keys={"hours": ["given"] * 10})
         await injector.send_many(data, TIMES[:10], encoded=True, keys=["given"] * 10)
-        async with Injector(server.address, "orders", process="typed", topology=sample.codekeyed) as typed:
+        async with Injector("orders", address=server.address, process="typed", topology=sample.codekeyed) as typed:
             await typed.send_many(ORDERS, TIMES)
             await typed.finish()
         await injector.finish()
@@ -182,7 +184,7 @@ async def test_a_worker_extracts_keys_that_only_code_can_tell_4_2(server: DevSer
 
 async def test_a_record_that_no_consumer_can_key_is_refused_4_2(server: DevServer, submit: Submit) -> None:
     await submit("fussy")
-    async with Injector(server.address, "orders") as injector:
+    async with Injector("orders", address=server.address) as injector:
         good = {"user": "u", "number": 1}
         with pytest.raises(KeyExtractionError, match=r"topology 'fussy': .*'echo' by key\(only_odd\): .*even: 2"):
             await injector.send_many([good, {"user": "u", "number": 2}, good], TIMES[:3])
@@ -209,7 +211,7 @@ async def test_no_topology_that_is_submitted_ends_an_injector_4_2(
     """What the new consumer cannot key waits for it; the consumer that was there gets everything."""
     await submit("shop")
     plain = [{"user": order.customer, "number": order.number} for order in ORDERS]
-    async with Injector(server.address, "orders") as injector, ControlClient(server.address) as control:
+    async with Injector("orders", address=server.address) as injector, ControlClient(server.address) as control:
         await injector.send_many(plain[:100], TIMES[:100], positions=range(100))
         await (submit_broken(control) if name == "broken" else submit(name))
         await injector._session.until(lambda: len(injector._session.routing.consumers) == 2)
@@ -232,7 +234,7 @@ async def test_no_topology_that_is_submitted_ends_an_injector_4_2(
 async def test_a_record_for_a_log_alone_is_checked_4_2(server: DevServer, submit: Submit) -> None:
     await submit("unread")
     checked = InjectorSettings(check_at_worker=True)
-    async with Injector(server.address, "orders", settings=checked) as injector:
+    async with Injector("orders", address=server.address, settings=checked) as injector:
         for bad in ({"user": "u", "number": "seven"}, {"user": "u"}):
             with pytest.raises(ValueEncodeError, match="number"):
                 await injector.send(bad, timestamp=1)
@@ -245,7 +247,7 @@ async def test_g1_waiting_records_go_on_when_the_code_can_key_them_4_2(server: D
     await submit("shop")
     await submit("late_shop")
     plain = [{"user": order.customer, "number": order.number} for order in ORDERS[:300]]
-    async with Injector(server.address, "orders") as injector, ControlClient(server.address) as control:
+    async with Injector("orders", address=server.address) as injector, ControlClient(server.address) as control:
         await control.pause("late-shop")
         await injector.send_many(plain, TIMES[:300], positions=range(300))
         await asyncio.sleep(0.2)
@@ -258,10 +260,10 @@ async def test_g1_waiting_records_go_on_when_the_code_can_key_them_4_2(server: D
 
 async def test_g3_a_second_process_of_a_name_ends_the_first_fig_12(server: DevServer, submit: Submit) -> None:
     await submit("shop")
-    async with Injector(server.address, "orders", topology=sample.shop) as first:
+    async with Injector("orders", address=server.address, topology=sample.shop) as first:
         await first.send(ORDERS[0], timestamp=5)
         await first.flush()
-        async with Injector(server.address, "orders", topology=sample.shop) as second:
+        async with Injector("orders", address=server.address, topology=sample.shop) as second:
             await second.send(ORDERS[1], timestamp=6)
             await second.flush()
             with pytest.raises(InjectorSupersededError, match="'injector' of stream 'orders' has a successor"):
@@ -276,7 +278,7 @@ async def test_g3_a_second_process_of_a_name_ends_the_first_fig_12(server: DevSe
 async def test_a_draining_stream_ends_the_sending_but_not_the_delivery_5_2(server: DevServer, submit: Submit) -> None:
     await submit("shop")
     async with (
-        Injector(server.address, "orders", topology=sample.shop) as injector,
+        Injector("orders", address=server.address, topology=sample.shop) as injector,
         ControlClient(server.address) as control,
     ):
         await injector.send_many(ORDERS, TIMES)
@@ -291,8 +293,8 @@ async def test_g8_the_watermark_of_all_follows_and_idle_processes_leave_it_5_2(
 ) -> None:
     await submit("shop")
     async with (
-        Injector(server.address, "orders", process="a", topology=sample.shop) as one,
-        Injector(server.address, "orders", process="b", topology=sample.shop) as other,
+        Injector("orders", address=server.address, process="a", topology=sample.shop) as one,
+        Injector("orders", address=server.address, process="b", topology=sample.shop) as other,
         Subscription("echo", start=From.OLDEST, address=server.address, watermarks=True, record_type=dict) as reader,
     ):
         batches = aiter(reader)
@@ -320,7 +322,7 @@ async def test_g8_the_watermark_of_all_follows_and_idle_processes_leave_it_5_2(
 async def test_g8_the_promise_of_the_only_process_outlives_its_idleness_5_2(server: DevServer, submit: Submit) -> None:
     await submit("shop")
     async with (
-        Injector(server.address, "orders", process="a", topology=sample.shop) as only,
+        Injector("orders", address=server.address, process="a", topology=sample.shop) as only,
         Subscription("echo", start=From.OLDEST, address=server.address, watermarks=True, record_type=dict) as reader,
     ):
         batches = aiter(reader)
@@ -335,8 +337,8 @@ async def test_g8_the_promise_of_the_only_process_outlives_its_idleness_5_2(serv
 async def test_records_are_throttled_until_the_low_watermark_follows_8_4(server: DevServer, submit: Submit) -> None:
     await submit("throttled")
     async with (
-        Injector(server.address, "orders", process="fast", topology=sample.throttled) as fast,
-        Injector(server.address, "orders", process="slow", topology=sample.throttled) as slow,
+        Injector("orders", address=server.address, process="fast", topology=sample.throttled) as fast,
+        Injector("orders", address=server.address, process="slow", topology=sample.throttled) as slow,
     ):
         await slow.advance(seconds(1))
         await fast.advance(seconds(5))
@@ -355,12 +357,12 @@ async def test_records_are_throttled_until_the_low_watermark_follows_8_4(server:
 async def test_values_and_calls_that_make_no_sense_are_named(server: DevServer, submit: Submit) -> None:
     await submit("shop")
     with pytest.raises(UsageError, match="no stream 'nothing'"):
-        Injector(server.address, "nothing", topology=sample.shop)
+        Injector("nothing", address=server.address, topology=sample.shop)
     with pytest.raises(UsageError, match="process is a name without a slash"):
-        Injector(server.address, "orders", process="a/b")
+        Injector("orders", address=server.address, process="a/b")
     with pytest.raises(RequestError, match="nothing"):
-        await Injector(server.address, "nothing").open()
-    injector = Injector(server.address, "orders", topology=sample.shop)
+        await Injector("nothing", address=server.address).open()
+    injector = Injector("orders", address=server.address, topology=sample.shop)
     with pytest.raises(InjectorClosedError, match="async with"):
         await injector.send(ORDERS[0], timestamp=1)
     async with injector:
@@ -376,7 +378,7 @@ async def test_values_and_calls_that_make_no_sense_are_named(server: DevServer, 
             await injector.send(ORDERS[0], timestamp=1, id="")
         with pytest.raises(UsageError, match="opened once"):
             await injector.open()
-    async with Injector(server.address, "orders") as plain:
+    async with Injector("orders", address=server.address) as plain:
         with pytest.raises(ValueEncodeError, match=r"is no Order: .* `user`"):
             await plain.send({"number": 5}, timestamp=1)
         with pytest.raises(UsageError, match="2 keys"):

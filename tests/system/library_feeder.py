@@ -23,7 +23,7 @@ async def feed(address: str, load: Load, place: Path, rate: float) -> None:
     rows = islice(load.records(), base, None)
     position = base
     settings = InjectorSettings(patience=120.0)
-    async with Injector(address, STREAM, process=PROCESS, topology=counting, settings=settings) as injector:
+    async with Injector(STREAM, address=address, process=PROCESS, topology=counting, settings=settings) as injector:
         while position < taken or not (place / "stop").exists():
             await asyncio.sleep(BATCH / rate)
             taken = max(taken, position + BATCH)

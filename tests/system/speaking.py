@@ -41,7 +41,7 @@ async def speak(server: Server, *spoken: str, stream: str = "spoken", process: s
     async with (
         asyncio.timeout(patience(30)),
         Injector(
-            server.address, stream, process=process, topology=program.words if stream == "spoken" else None
+            stream, address=server.address, process=process, topology=program.words if stream == "spoken" else None
         ) as injector,
     ):
         for number, text in enumerate(spoken, first):

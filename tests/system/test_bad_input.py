@@ -102,7 +102,7 @@ async def test_values_of_another_type_follow_the_failure_policy_and_name_stream_
 )
 async def test_what_a_hook_makes_too_large_fails_its_record_by_name(server: Server, word: str, part: str) -> None:
     await submit(server)
-    async with Injector(server.address, "spoken", process="p", topology=program.words) as injector:
+    async with Injector("spoken", address=server.address, process="p", topology=program.words) as injector:
         await injector.send(Word(word), timestamp=1)
         await injector.send(Word("good"), timestamp=2)
     assert await read(server, "seen", Seen, 1) == [Seen("good", 1)]
@@ -113,7 +113,7 @@ async def test_what_a_hook_makes_too_large_fails_its_record_by_name(server: Serv
 
 async def test_the_injector_refuses_what_is_too_large_before_it_is_sent(server: Server) -> None:
     await submit(server)
-    async with Injector(server.address, "spoken", process="p", topology=program.words) as injector:
+    async with Injector("spoken", address=server.address, process="p", topology=program.words) as injector:
         with pytest.raises(mw.TooLargeError, match=r"stream 'spoken'.*1,048,576"):
             await injector.send(Word("x" * (1 << 20)), timestamp=1)
         with pytest.raises(mw.MillwheelError, match="4,096"):
@@ -125,7 +125,7 @@ async def test_the_injector_refuses_what_is_too_large_before_it_is_sent(server: 
 async def test_streams_that_do_not_exist_are_named_with_the_nearest(server: Server) -> None:
     await submit(server)
     with pytest.raises(RequestError, match="did you mean 'spoken'") as refused:
-        await Injector(server.address, "spokn", process="p").open()
+        await Injector("spokn", address=server.address, process="p").open()
     assert refused.value.code is FailureCode.NOT_FOUND
     with pytest.raises(RequestError, match="did you mean 'seen'"):
         await Subscription("sen", cursor="c", address=server.address).__aenter__()
@@ -137,7 +137,7 @@ async def test_streams_that_do_not_exist_are_named_with_the_nearest(server: Serv
 async def test_an_injector_into_a_stream_that_is_produced_is_refused(server: Server) -> None:
     await submit(server)
     with pytest.raises(RequestError) as refused:
-        await Injector(server.address, "seen", process="p").open()
+        await Injector("seen", address=server.address, process="p").open()
     assert "seen" in refused.value.message
 
 
@@ -159,7 +159,7 @@ async def test_code_that_fails_on_the_server_alone_is_named_and_harms_nobody(
     inspected = await run_cli(server.address, "key", "inspect", "local/count", "k")
     assert inspected.code == 4
     assert "frobnicate" in inspected.err
-    async with Injector(server.address, "spoken", process="p", topology=program.words) as injector:
+    async with Injector("spoken", address=server.address, process="p", topology=program.words) as injector:
         await injector.send(Word("good"), timestamp=2)
     assert await read(server, "seen", Seen, 1) == [Seen("good", 1)]
     cancelled = await run_cli(server.address, "topology", "cancel", "local", "--yes")

@@ -53,7 +53,7 @@ async def everything(address: str, stream: str, kind: type) -> list[Any]:
 async def feed(cluster: FewWorkers, load_: Load, stop: asyncio.Event) -> int:
     rows, position = load_.records(), 0
     settings = InjectorSettings(patience=30.0)
-    async with Injector(cluster.address, "events", topology=counting.counting, settings=settings) as injector:
+    async with Injector("events", address=cluster.address, topology=counting.counting, settings=settings) as injector:
         while not stop.is_set():
             batch = list(islice(rows, 20))
             await injector.send_many(

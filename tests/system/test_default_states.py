@@ -54,7 +54,7 @@ async def test_g13_the_windows_of_the_readme_leave_no_row_and_no_cell_8_3(tmp_pa
         async with ControlClient(cluster.address) as client:
             await client.upload_package(packaged.package.digest, packaged.package.data)
             await client.submit(packaged.spec())
-        async with Injector(cluster.address, "queries", process="web-1") as injector:
+        async with Injector("queries", address=cluster.address, process="web-1") as injector:
             for number in range(QUERIES):
                 await injector.send(query(f"query {number}"), timestamp=START)
             await injector.flush()

@@ -35,7 +35,7 @@ SLOW = RETRYING.replace(PRODUCES, f'if text == "slow":\n            time.sleep(3
 @asynccontextmanager
 async def spoken(watched: Watched, *texts: str) -> AsyncIterator[Injector]:
     """Words are sent, and their ACKs not waited for."""
-    async with Injector(watched.server.address, "spoken", process="p", topology=program.words) as injector:
+    async with Injector("spoken", address=watched.server.address, process="p", topology=program.words) as injector:
         for text in texts:
             await injector.send(Word(text), timestamp=1_000_000)
         await injector.advance(2_000_000)

@@ -32,7 +32,7 @@ LOOKS = {
 @asynccontextmanager
 async def ordered(watched: Watched, topology: Topology | None = None) -> AsyncIterator[Injector]:
     """An order without a region is sent, and its ACKs not waited for."""
-    async with Injector(watched.server.address, "orders", process="p", topology=topology) as injector:
+    async with Injector("orders", address=watched.server.address, process="p", topology=topology) as injector:
         order = program.Order("zz1") if topology is not None else {"customer": "zz1", "amount": 1}
         await injector.send(order, timestamp=1_000_000)
         await injector.advance(2_000_000)

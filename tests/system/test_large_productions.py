@@ -69,7 +69,7 @@ async def sums(server: Server, count: int) -> list[tuple[int, int]]:
 
 async def order(server: Server, rows: int) -> None:
     """Have one firing produce so many rows."""
-    async with Injector(server.address, "orders", process="p") as injector:
+    async with Injector("orders", address=server.address, process="p") as injector:
         await injector.send_many([Order(rows)], [1], keys={"backlog": ["all"]})
         await injector.finish()
 

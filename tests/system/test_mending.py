@@ -67,7 +67,7 @@ async def test_g1_an_interval_with_an_internal_error_comes_back_and_loses_nothin
     seen: list[Seen] = []
     async with (
         asyncio.timeout(patience(40)),
-        Injector(server.address, "spoken", process="p", topology=program.words) as injector,
+        Injector("spoken", address=server.address, process="p", topology=program.words) as injector,
         Subscription("seen", cursor="c", record_type=Seen, address=server.address, auto_ack=True) as subscription,
     ):
         await injector.send(Word("w"), timestamp=0, position=0)
@@ -93,7 +93,7 @@ async def test_g8_productions_go_on_when_their_consumer_has_been_away(server: De
     before = server.worker.hosts.hosted[log].sequencer
     async with (
         asyncio.timeout(patience(40)),
-        Injector(server.address, "spoken", process="p", topology=program.words) as injector,
+        Injector("spoken", address=server.address, process="p", topology=program.words) as injector,
     ):
         await injector.send(Word("w"), timestamp=0, position=0)
         await injector.flush()

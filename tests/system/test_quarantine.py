@@ -79,7 +79,7 @@ class Stored:
 async def speak(server: DevServer, name: str, first: int, *spoken: str, wait: float = patience(20)) -> bool:
     """Say words to a topology; whether all of them were ACKed within ``wait`` seconds."""
     stream = "spoken" if name == "words" else "twin-spoken"
-    injector = Injector(server.address, stream, process="p", topology=TOPOLOGIES[name])
+    injector = Injector(stream, address=server.address, process="p", topology=TOPOLOGIES[name])
     try:
         async with asyncio.timeout(wait), injector:
             for number, text in enumerate(spoken, first):
@@ -93,7 +93,7 @@ async def speak(server: DevServer, name: str, first: int, *spoken: str, wait: fl
 async def speak_slowly(server: DevServer, name: str) -> None:
     """So many commits that a journal is worth being made short."""
     stream = "spoken" if name == "words" else "twin-spoken"
-    async with Injector(server.address, stream, process="slow", topology=TOPOLOGIES[name]) as injector:
+    async with Injector(stream, address=server.address, process="slow", topology=TOPOLOGIES[name]) as injector:
         for number in range(70):
             await injector.send(Word("c"), timestamp=number + 1, position=number)
             await injector.flush()

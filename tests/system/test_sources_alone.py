@@ -30,7 +30,7 @@ sources.add(Reader, inputs={"sightings": mw.key("text")}, outputs={"totals": int
 
 
 async def inject(server: Server, process: str, *values: Seen) -> None:
-    async with Injector(server.address, "sightings", process=process) as injector:
+    async with Injector("sightings", address=server.address, process=process) as injector:
         for value in values:
             await injector.send(value, timestamp=1_000)
         await injector.advance(5_000)

@@ -26,7 +26,7 @@ async def test_sigterm_under_load_ends_the_server_and_loses_nothing(server: Serv
     await submit(server)
     async with (
         Subscription("seen", cursor="test", record_type=Seen, address=server.address, auto_ack=True) as subscription,
-        Injector(server.address, "spoken", process="p", topology=program.words) as injector,
+        Injector("spoken", address=server.address, process="p", topology=program.words) as injector,
     ):
         sending = asyncio.create_task(flood(injector, 20_000))
         await asyncio.sleep(0.3)
@@ -56,7 +56,7 @@ async def test_g1_a_server_that_stood_still_for_longer_than_a_lease_goes_on_and_
     server: Server,
 ) -> None:
     await submit(server)
-    async with Injector(server.address, "spoken", process="p", topology=program.words) as injector:
+    async with Injector("spoken", address=server.address, process="p", topology=program.words) as injector:
         await injector.send(Word("word"), timestamp=1_000_000)
         await injector.flush()
         server.process.send_signal(signal.SIGSTOP)

@@ -41,7 +41,7 @@ async def test_two_topologies_run_side_by_side_and_one_ends_alone(server: Server
 
 async def test_a_topology_that_is_drained_ends_with_everything_processed(server: Server) -> None:
     await submit(server)
-    async with Injector(server.address, "spoken", process="p", topology=program.words) as injector:
+    async with Injector("spoken", address=server.address, process="p", topology=program.words) as injector:
         await injector.send_many([Word(f"w{n % 7}") for n in range(500)], range(500), positions=range(500))
         await injector.finish()
     drained = await run_cli(server.address, "topology", "drain", "words", "--wait", "20")
@@ -54,7 +54,7 @@ async def test_a_topology_that_is_drained_ends_with_everything_processed(server:
 
 async def test_a_cancelled_topology_is_submitted_again_and_begins_anew(server: Server) -> None:
     await submit(server)
-    async with Injector(server.address, "spoken", process="p", topology=program.words) as injector:
+    async with Injector("spoken", address=server.address, process="p", topology=program.words) as injector:
         await injector.send(Word("one"), timestamp=1_000, position=0)
         await injector.finish()
     assert await read(server, "seen", Seen, 1) == [Seen("one", 1)]
@@ -98,7 +98,7 @@ EXPECTING = (
 
 async def test_g7_a_stream_holds_until_every_expected_injector_has_announced_itself_5_2(server: Server) -> None:
     await submit_source(server, "words", EXPECTING)
-    async with Injector(server.address, "spoken", process="p", topology=program.words) as first:
+    async with Injector("spoken", address=server.address, process="p", topology=program.words) as first:
         await first.send(Word("early"), timestamp=1_000, position=0)
         await first.advance(5_000)
         await first.flush()
@@ -109,8 +109,8 @@ async def test_g7_a_stream_holds_until_every_expected_injector_has_announced_its
             with pytest.raises(TimeoutError):
                 await asyncio.wait_for(anext(subscription), 0.5)
         with pytest.raises(mw.MillwheelError, match=r"does not expect an injector process 'r'"):
-            await Injector(server.address, "spoken", process="r", topology=program.words).open()
-        async with Injector(server.address, "spoken", process="q", topology=program.words) as second:
+            await Injector("spoken", address=server.address, process="r", topology=program.words).open()
+        async with Injector("spoken", address=server.address, process="q", topology=program.words) as second:
             await second.advance(5_000)
             assert await read(server, "seen", Seen, 1) == [Seen("early", 1)]
 
@@ -151,8 +151,8 @@ async def test_g13_an_injector_ahead_of_the_low_watermark_waits_and_the_one_behi
     await submit_source(server, "words", THROTTLED)
     second = 1_000_000
     async with (
-        Injector(server.address, "spoken", process="slow", topology=program.words) as slow,
-        Injector(server.address, "spoken", process="fast", topology=program.words) as fast,
+        Injector("spoken", address=server.address, process="slow", topology=program.words) as slow,
+        Injector("spoken", address=server.address, process="fast", topology=program.words) as fast,
     ):
         await slow.send(Word("a"), timestamp=1 * second, position=0)
         await slow.advance(1 * second)

@@ -71,7 +71,7 @@ def in_order(seen: list[Seen], times: int) -> None:
 
 async def flow(server: Server, count: int, stop: asyncio.Event | None = None) -> int:
     """Send words, 20 different ones again and again, for as long as is wanted."""
-    async with Injector(server.address, "spoken", process="p", topology=program.words) as injector:
+    async with Injector("spoken", address=server.address, process="p", topology=program.words) as injector:
         sent = 0
         while sent < count or (stop is not None and not stop.is_set()):
             await injector.send_many(
@@ -115,7 +115,7 @@ async def test_g1_a_server_that_is_killed_during_an_update_comes_back_with_one_o
     await updating
     await server.start()
     await updated(server, SHOUTING)
-    async with Injector(server.address, "spoken", process="p", topology=program.words) as injector:
+    async with Injector("spoken", address=server.address, process="p", topology=program.words) as injector:
         await injector.send_many([Word(f"w{n}") for n in range(20)], [999] * 20, positions=list(range(200, 220)))
         await injector.flush()
     seen = await read(server, "seen", Seen, 220)
@@ -149,7 +149,7 @@ async def test_g1_a_paused_topology_keeps_everything_and_goes_on_where_it_stoppe
     await flow(server, 100)
     assert "is paused" in await command(server, "topology", "pause", "words")
     assert "is paused" in await command(server, "topology", "pause", "words"), "it is paused, however often it is asked"
-    async with Injector(server.address, "spoken", process="p", topology=program.words) as injector:
+    async with Injector("spoken", address=server.address, process="p", topology=program.words) as injector:
         await injector.send_many([Word(f"w{n}") for n in range(20)], [999] * 20, positions=list(range(100, 120)))
         flushing = asyncio.ensure_future(injector.flush())
         await asyncio.sleep(0.7)

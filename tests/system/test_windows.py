@@ -32,7 +32,7 @@ async def test_g6_windows_are_produced_when_the_watermark_passes_their_ends_on_a
     await submit_source(server, "hits", PROGRAM, "hits")
     names: dict[str, Any] = {"__name__": "hits"}
     exec(PROGRAM, names)
-    async with Injector(server.address, "hits", process="p", topology=names["hits"]) as injector:
+    async with Injector("hits", address=server.address, process="p", topology=names["hits"]) as injector:
         hits = [names["Hit"]("ab"[n % 2]) for n in range(20)]
         await injector.send_many(hits, [n * 100_000 for n in range(20)])
         await injector.finish()

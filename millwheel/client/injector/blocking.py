@@ -35,21 +35,21 @@ class BlockingInjector:
 
     def __init__(
         self,
-        address: str = DEFAULT_ADDRESS,
-        stream: str = "",
+        stream: str,
         *,
         process: str = "injector",
         topology: Topology | None = None,
+        address: str = DEFAULT_ADDRESS,
         source: str | None = None,
         sequencer: int | None = None,
         settings: InjectorSettings | None = None,
     ) -> None:
         """The arguments are those of :class:`Injector`."""
         self._injector = Injector(
-            address,
             stream,
             process=process,
             topology=topology,
+            address=address,
             source=source,
             sequencer=sequencer,
             settings=settings,

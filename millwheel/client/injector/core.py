@@ -73,18 +73,23 @@ class Publication:
     Attributes:
         value: the published value, in microseconds.
         declared: the user's promise, in microseconds: later records are not older.
+        oldest_unacked: the oldest un-ACKed timestamp. MAX_TIMESTAMP if every record is ACKed.
         idling: whether there is nothing to send for now.
         finishing: whether no record follows.
+        published: what may be reported now. It is up to date after :meth:`update`.
     """
 
-    __slots__ = ("declared", "finishing", "idling", "value")
+    __slots__ = ("_reported", "declared", "finishing", "idling", "oldest_unacked", "published", "value")
 
     def __init__(self, watermark: int = MIN_TIMESTAMP) -> None:
         """``watermark``: the value that is known to be published already, in microseconds."""
         self.value: int = watermark
         self.declared: int = watermark
+        self.oldest_unacked: int = MAX_TIMESTAMP
         self.idling = False
         self.finishing = False
+        self.published = Published(watermark, False)
+        self._reported: Published | None = None
 
     def declare(self, watermark: int) -> None:
         """Declare that no later record is older than ``watermark``. A lower value than before is ignored.
@@ -97,17 +102,26 @@ class Publication:
         """Raise the value to ``watermark``: older records are late. Allowed only while no record is un-ACKed."""
         self.value = max(self.value, watermark)
 
-    def update(self, oldest_unacked: int) -> Published:
-        """Compute what may be published now. ``oldest_unacked`` is MAX_TIMESTAMP if no record is un-ACKed."""
+    def update(self) -> Published:
+        """Compute what may be published now."""
         declared = MAX_TIMESTAMP if self.finishing else self.declared
-        self.value = max(self.value, min(declared, oldest_unacked))
-        return Published(self.value, self.idling and oldest_unacked == MAX_TIMESTAMP)
+        self.value = max(self.value, min(declared, self.oldest_unacked))
+        self.published = Published(self.value, self.idling and self.oldest_unacked == MAX_TIMESTAMP)
+        return self.published
+
+    def news(self) -> Published | None:
+        """The published watermark, if it changed since the last call. Else None."""
+        if self.published == self._reported:
+            return None
+        self._reported = self.published
+        return self.published
 
 
 class InjectorCore:
     """One injector process of one stream, from the allocation of its sequencer to its end.
 
-    Driven as :class:`millwheel.model.core_protocol.Core` says, by any steady clock.
+    Driven as :class:`millwheel.model.core_protocol.Core` says, by any steady clock. It has more than 15 attributes,
+    because four are counters for drivers and operators (``accepted``, ``acked``, ``late``, ``newest``).
     """
 
     def __init__(
@@ -151,11 +165,6 @@ class InjectorCore:
         self._positions: dict[IdScope, int] = {}
         """The last accepted position of each sequence."""
         self._watermarks: dict[str, int] = {}
-        self._oldest: int = MAX_TIMESTAMP
-        """The oldest un-ACKed timestamp. MAX_TIMESTAMP if every record is ACKed."""
-        self._published = Published(watermark, False)
-        self._reported: Published | None = None
-        """The last watermark in an effect."""
         self._rising = RisingValues()
 
     # State and admission.
@@ -192,22 +201,19 @@ class InjectorCore:
             (self._watermarks.get(name, MIN_TIMESTAMP) for name, to in routing.consumers.items() if not to.log),
             default=MAX_TIMESTAMP,
         )
-        return newest - low > routing.allowed_skew and self._published.watermark > low
+        return newest - low > routing.allowed_skew and self.publication.published.watermark > low
 
     @property
     def published(self) -> Published:
         """The watermark that this process may publish now. The value never falls."""
-        return self._published
+        return self.publication.published
 
     def _find_oldest(self) -> None:
         """Find the oldest un-ACKed timestamp, after records were accepted, ACKed or discarded."""
-        self._oldest = self.sending.oldest_timestamp()
+        oldest = self.sending.oldest_timestamp()
         if self.unkeyed.records:
-            self._oldest = min(self._oldest, self.unkeyed.oldest_timestamp())
-
-    def _update_published(self) -> None:
-        self._published = self.publication.update(self._oldest)
-        self.sending.watermark = self._published.watermark
+            oldest = min(oldest, self.unkeyed.oldest_timestamp())
+        self.publication.oldest_unacked = oldest
 
     def oldest_unacked(self) -> int:
         """A lower bound on the numbers of un-ACKed records. MAX_TIMESTAMP if every record is ACKed."""
@@ -273,9 +279,8 @@ class InjectorCore:
                 return []
             case _:
                 out = self._on_publication(event)
-        if self._published != self._reported:
-            self._reported = self._published
-            out.append(PublishWatermark(self._published))
+        if (news := self.publication.news()) is not None:
+            out.append(PublishWatermark(news))
         return out
 
     def next_deadline(self) -> int | None:
@@ -291,7 +296,7 @@ class InjectorCore:
         require(sending.records == open_records, "each un-ACKed record is in an outbound batch, once (G1)")
         require(sending.size >= 0 and (sending.size == 0 or open_records > 0), "its bytes are balanced (G13)")
         oldest = min(sending.oldest_timestamp(), self.unkeyed.oldest_timestamp())
-        require(self._oldest == oldest, "the oldest un-ACKed timestamp is known (G7)")
+        require(self.publication.oldest_unacked == oldest, "the oldest un-ACKed timestamp is known (G7)")
         require(value <= oldest or self.late > 0, "only a late record is below the published watermark (G7)")
         require(self.unacked > 0 or self.oldest_unacked() == MAX_TIMESTAMP, "the oldest un-ACKed record is one (G1)")
 
@@ -316,7 +321,7 @@ class InjectorCore:
                 publication.raise_to(event.watermark)
             case _:
                 assert_never(event)
-        self._update_published()
+        self.sending.watermark = self.publication.update().watermark
         return []
 
     # Events.
@@ -471,7 +476,7 @@ class InjectorCore:
     def _pumped(self, lanes: Mapping[Lane, None], now: int) -> list[InjectorEffect]:
         """Send what is due in the queues ``lanes``, and set the next alarm."""
         self._find_oldest()
-        self._update_published()
+        self.sending.watermark = self.publication.update().watermark
         if self.failed is not None:
             return []
         out: list[InjectorEffect] = []

@@ -1,6 +1,6 @@
 """The injector: sends records into the system from an asyncio program (section 5.2). It drives the injector's core.
 
-    async with Injector("127.0.0.1:7433", "queries", process="reader-1") as injector:
+    async with Injector("queries", process="reader-1", address="127.0.0.1:7433") as injector:
         await injector.send(Query("britney spears"), timestamp=now)
         await injector.advance(now - seconds(5))
 
@@ -47,11 +47,11 @@ class Injector:
 
     def __init__(
         self,
-        address: str = DEFAULT_ADDRESS,
-        stream: str = "",
+        stream: str,
         *,
         process: str = "injector",
         topology: Topology | None = None,
+        address: str = DEFAULT_ADDRESS,
         source: str | None = None,
         sequencer: int | None = None,
         settings: InjectorSettings | None = None,
@@ -59,10 +59,10 @@ class Injector:
         """Create an injector. Nothing is sent before :meth:`open`.
 
         Args:
-            address: The server, as host or host:port; several with commas between them.
             stream: The stream to send to.
             process: The name of this process in the stream. A second process of that name ends the first.
             topology: A topology that reads the stream. Its types, codecs and key functions are then used.
+            address: The server, as host or host:port; several with commas between them.
             source: The namespace in which ids, partitions and positions are unique. The default is ``process``.
             sequencer: The sequencer of another Injector with this process name, on whose behalf this one sends. Tasks
                 of a Spark job use this. Such an injector needs ids for its records and publishes no watermark.
