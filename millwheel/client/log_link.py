@@ -185,6 +185,8 @@ class LogLink:
 
     async def _open(self, requests: list[wire.SubscribeRequest]) -> None:
         place = await self._control.ensure_stream_log(self._stream)
+        # A short name may stand for several streams later. From now on it is this one.
+        self._stream = place.stream.name
         # A log that was just created has no owner yet. The next call finds the owner.
         self.created_at, self.created = place.created_at_us, self.created or place.created
         _address(self._stream, place.owner.address)
@@ -198,7 +200,7 @@ class LogLink:
         self._incarnation, self.spec = place.incarnation, place.stream
         for request in requests:
             if request.HasField("start"):
-                request.start.incarnation = place.incarnation
+                request.start.stream, request.start.incarnation = self._stream, place.incarnation
         await self._close_connection()
         self._address = place.owner.address
         self._channel = open_channel(self._address)
@@ -247,21 +249,22 @@ class CursorStatus:
     end: int
 
 
-async def _present_owner(client: ControlClient, stream: str) -> tuple[str, str]:
-    """The address of the worker that owns the stream's log, and the log's incarnation.
+async def _present_owner(client: ControlClient, stream: str) -> tuple[str, str, str]:
+    """The stream's full name, the address of the worker that owns its log, and the log's incarnation.
 
-    Both are empty if there is no log. None is created.
+    The last two are empty if there is no log. None is created.
     """
     routing = await client.routing(stream)
     log = next((consumer for consumer in routing.consumers if consumer.log), None)
     if log is None:
-        return "", ""
-    return _address(stream, log.intervals.intervals[0].owner.address), log.incarnation
+        return routing.stream.name, "", ""
+    address = _address(routing.stream.name, log.intervals.intervals[0].owner.address)
+    return routing.stream.name, address, log.incarnation
 
 
 async def list_cursors(stream: str, client: ControlClient) -> list[CursorStatus]:
     """The durable cursors of a stream, ordered by name. A stream without a log has none."""
-    address, incarnation = await _present_owner(client, stream)
+    stream, address, incarnation = await _present_owner(client, stream)
     if not address:
         return []
     async with calling(address), open_channel(address) as channel:
@@ -276,7 +279,7 @@ async def delete_cursor(stream: str, cursor: str, client: ControlClient) -> None
     Raises:
         RequestError: The stream has no such cursor (NOT_FOUND), or no worker owns the log (UNAVAILABLE).
     """
-    address, incarnation = await _present_owner(client, stream)
+    stream, address, incarnation = await _present_owner(client, stream)
     if not address:
         raise RequestError(
             FailureCode.NOT_FOUND,

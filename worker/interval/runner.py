@@ -176,6 +176,7 @@ class Runner:
         contexts, blocked, program, holds = batch.contexts, state.intake.blocked, state.program, state.holds.of_keys
         cached, scope, number, size = state.cells.cached(), state.scope, self.number, 0
         decode, process = program.inputs[stream], program.computation.process_record
+        called = program.input_names[stream]
         weak, is_async = not program.options.strong, program.record_is_async
         process_late = program.options.late.action is LateAction.PROCESS
         watermark, budget = state.watermark, state.settings.batch_bytes - batch.size
@@ -221,7 +222,7 @@ class Runner:
                     consume(index)
                     aside += 1
                     continue
-                outcome = process(context, Record(key, values[index], stamp, stream, decode, late))  # type: ignore[arg-type]
+                outcome = process(context, Record(key, values[index], stamp, called, decode, late))  # type: ignore[arg-type]
             except HOOK_ERRORS as error:
                 self.failed(key, receipt, index, error)
                 continue

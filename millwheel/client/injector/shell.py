@@ -39,6 +39,7 @@ from millwheel.client.injector.session import InjectorSession
 from millwheel.client.injector.settings import BatchOf, InjectorSettings
 from millwheel.client.injector.stalls import StallMonitor
 from millwheel.client.injector.turns import SendTurns
+from millwheel.model.stream_names import full_name, is_valid
 from millwheel.model.time import Timestamp
 from millwheel.rpc.clock import wall_now
 from millwheel.sdk.errors import KeyExtractionError, TooLargeError, UsageError
@@ -88,7 +89,7 @@ class Injector:
 
         Args:
             address: The server, as host or host:port; several with commas between them.
-            stream: The stream to send to.
+            stream: The stream to send to: its full name, or a short name in ``topology`` or unique in the cluster.
             process: The name of this process in the stream. A second process of that name ends the first.
             topology: A topology that reads the stream. Its types, codecs and key functions are then used.
             source: The namespace in which ids, partitions and positions are unique. The default is ``process``.
@@ -97,32 +98,39 @@ class Injector:
             settings: Time limits, checks and bounds.
 
         Raises:
-            UsageError: A name is empty or contains a slash, or ``topology`` does not read the stream.
+            UsageError: A name is not valid, or ``topology`` does not read the stream.
         """
-        for what, name in (("stream", stream), ("process", process), ("source", source or process)):
+        for what, name in (("process", process), ("source", source or process)):
             if not name or "/" in name:
                 raise UsageError(f"an injector's {what} is a name without a slash, not {name!r}")
-        self.stream = stream
+        if not is_valid(stream):
+            raise UsageError(f"an injector's stream is STREAM or TOPOLOGY/STREAM, not {stream!r}")
         self.process = process
-        settings = settings or InjectorSettings()
+        self._address, self._topology, self._sequencer = address, topology, sequencer or 0
+        self._settings = settings = settings or InjectorSettings()
         self._source = source or process
-        self._encoder = RecordEncoder(stream, topology, verify=settings.check_types)
+        self._turns = SendTurns()
+        """Held during a request to a worker or a master about records, so that later records do not overtake them."""
+        self._buffer = SendBuffer()
+        self._opened = False
+        self._drawn, self._turn = 0, _TURN_RECORDS
+        self._drawn_within: IdScope | None = None
+        self._strict = settings.strict_keys
+        self._set_stream(stream if topology is None else full_name(topology.name, stream))
+
+    def _set_stream(self, stream: str) -> None:
+        """Create all parts that know the stream's name. Ids depend on it, so :meth:`open` finds the full name first."""
+        settings, process = self._settings, self.process
+        self.stream = stream
+        self._encoder = RecordEncoder(stream, self._topology, verify=settings.check_types)
         self._types = DeclaredTypes(stream, enabled=settings.check_types)
         self._asker = RecordAsker(stream, process)
         self._keying = RecordKeys(self._encoder, self._asker.ask, check=settings.check_at_worker)
-        self._turns = SendTurns()
-        """Held during a request to a worker or a master about records, so that later records do not overtake them."""
         self._hasher = IdHasher(stream, self._source)
         limits, patience = settings.limits, settings.patience
-        self._session = InjectorSession(address, stream, process, sequencer or 0, limits, patience, self._drain)
+        self._session = InjectorSession(self._address, stream, process, self._sequencer, limits, patience, self._drain)
         self._monitor = StallMonitor(self._session, settings.explain)
         self._retries = KeyRetries(self._session, self._keying, self._monitor.named)
-        self._buffer = SendBuffer()
-        self._opened = False
-        self._drawn = 0
-        self._drawn_within: IdScope | None = None
-        self._turn = _TURN_RECORDS
-        self._strict = settings.strict_keys
         self._times = TimeCheck(stream, wall_now, enabled=not settings.any_timestamp)
 
     # Life cycle.
@@ -151,6 +159,10 @@ class Injector:
         if self._opened:
             raise UsageError("an injector is opened once: make another one")
         self._opened = True
+        stream = await self._session.full_name()
+        if stream != self.stream:
+            await self._session.close()
+            self._set_stream(stream)
         await self._session.open()
         self._monitor.start()
 
