@@ -21,6 +21,7 @@ __all__ = [
     "commit_batch",
     "draw_sequencer",
     "finish_task",
+    "full_stream_name",
     "last_batch",
     "open_publisher",
     "open_task",
@@ -50,6 +51,12 @@ class Target(Protocol):
     @property
     def patience(self) -> float:
         """Seconds to wait for a cluster that cannot be reached."""
+
+
+async def full_stream_name(target: Target) -> str:
+    """The full name of the target's stream. Rows have their ids within it, whether the option is short or full."""
+    async with ControlClient(target.address, patience=target.patience) as client:
+        return await client.full_stream_name(target.stream)
 
 
 async def draw_sequencer(target: Target) -> int:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from millwheel.model.catalog import dead_letter_stream, dead_letter_writers, outputs_of
+from millwheel.model.catalog import dead_letter_writers, outputs_of
+from millwheel.model.stream_names import dead_letter_stream
 from millwheel.rpc.v1 import topology_pb2 as specs
 
 __all__ = ["find_cycle"]

@@ -125,4 +125,4 @@ def _open_inputs(known: Catalog, record: catalog.TopologyRecord) -> Iterator[str
             if sender not in own and upstream and upstream[0].state == catalog.TOPOLOGY_STATE_RUNNING:
                 yield f"stream {stream}, which topology {upstream[0].spec.name} still produces"
             if sender == injector_sender(stream) and not known.is_draining(stream):
-                yield f"stream {stream}, which another topology still takes injections for"
+                yield f"stream {stream}, which another topology still reads"

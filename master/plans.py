@@ -18,6 +18,7 @@ from millwheel.master.messages import (
     UpdateTopology,
 )
 from millwheel.master.settings import MasterSettings
+from millwheel.master.streams import refuse_unknown_stream
 from millwheel.master.updating import changed_computations, other_specs, plain_spec, update_problems
 from millwheel.master.validation import validate
 from millwheel.model import catalog_keys as keys
@@ -26,13 +27,13 @@ from millwheel.model.catalog import (
     LIVE_STATES,
     Catalog,
     code_of,
-    dead_letter_stream,
     incarnations_of,
     injector_sender,
     outputs_of,
 )
 from millwheel.model.interval_table import initial_intervals, interval_to_proto
 from millwheel.model.keys import ALL_KEYS, KeyInterval
+from millwheel.model.stream_names import dead_letter_stream
 from millwheel.model.time import Timestamp
 from millwheel.model.wording import state_name
 from millwheel.rpc.failures import FailureCode, RequestError
@@ -40,7 +41,7 @@ from millwheel.rpc.v1 import catalog_pb2 as catalog
 from millwheel.rpc.v1 import control_pb2 as control
 from millwheel.rpc.v1 import topology_pb2 as specs
 
-__all__ = ["Planner", "refuse_unknown_stream", "refuse_unknown_topology"]
+__all__ = ["Planner", "refuse_unknown_topology"]
 
 _MAX_CANCELLATIONS: Final = 8
 """How many requests to cancel a topology of one name are remembered."""
@@ -65,16 +66,6 @@ def refuse_unknown_topology(name: str, known: Catalog) -> NoReturn:
         f"there is no topology {name!r}{did_you_mean(name, sorted(known.topologies))}",
         "`millwheel topology list` shows those that there are",
         reason="TOPOLOGY_UNKNOWN",
-    )
-
-
-def refuse_unknown_stream(name: str, known: Catalog) -> NoReturn:
-    """Raise NOT_FOUND with the nearest existing name."""
-    raise RequestError(
-        FailureCode.NOT_FOUND,
-        f"there is no stream {name!r}{did_you_mean(name, sorted(known.streams()))}",
-        "submit the topology that declares or produces it first",
-        reason="STREAM_UNKNOWN",
     )
 
 

@@ -4,17 +4,13 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Final
 
 from millwheel.errors import Problem, did_you_mean
 from millwheel.master.cycles import find_cycle
-from millwheel.model.catalog import (
-    DEAD_LETTER_TYPE,
-    Catalog,
-    dead_letter_stream,
-    outputs_of,
-)
+from millwheel.model.catalog import DEAD_LETTER_TYPE, Catalog, outputs_of
+from millwheel.model.stream_names import dead_letter_stream, is_full, local_name, owner_of
 from millwheel.rpc.v1 import topology_pb2 as specs
 
 __all__ = ["MAX_NAME_LENGTH", "validate"]
@@ -29,7 +25,7 @@ def validate(spec: specs.TopologySpec, known: Catalog) -> list[Problem]:
 
     A live topology of the same name is ignored here. The submission checks it.
     """
-    problems = [*_names(spec), *_computations(spec), *_streams(spec, known), *_inputs(spec, known)]
+    problems = [*_names(spec), *_computations(spec), *_ownership(spec), *_streams(spec, known), *_inputs(spec, known)]
     if not problems:
         problems += _cycles(spec, known)
     return problems
@@ -40,7 +36,13 @@ def _names(spec: specs.TopologySpec) -> Iterator[Problem]:
     for computation in spec.computations:
         yield from _name(f"computation {computation.name!r}", computation.name)
     for stream in _mentioned(spec):
-        yield from _name(f"stream {stream!r}", stream)
+        where = f"stream {stream!r}"
+        if not is_full(stream):
+            yield Problem(where, f"name it in full, with its topology: '{spec.name}/{stream}'")
+            continue
+        if owner_of(stream) != spec.name:
+            yield from _name(where, owner_of(stream))
+        yield from _name(where, local_name(owner_of(stream), stream))
 
 
 def _mentioned(spec: specs.TopologySpec) -> list[str]:
@@ -80,46 +82,42 @@ def _computations(spec: specs.TopologySpec) -> Iterator[Problem]:
             yield Problem(where, "its late records are diverted, but to no stream: name one")
 
 
+def _ownership(spec: specs.TopologySpec) -> Iterator[Problem]:
+    """A stream belongs to the topology that its name begins with. Only that topology declares and writes it."""
+    for stream in spec.streams:
+        owner, own = owner_of(stream.name), owner_of(stream.name) == spec.name
+        if own and stream.external:
+            yield Problem(f"stream {stream.name!r}", "it belongs to this topology: declare it without external()")
+        elif not own and not stream.external:
+            yield Problem(
+                f"stream {stream.name!r}",
+                f"it belongs to topology {owner!r}: read it by external({stream.name!r}, ...), or declare a stream of "
+                f"{spec.name!r} under another name",
+            )
+    for computation in spec.computations:
+        for output in outputs_of(computation):
+            if owner_of(output) != spec.name:
+                yield Problem(
+                    f"computation {computation.name!r}, output {output!r}",
+                    f"the stream belongs to topology {owner_of(output)!r}, which alone writes it: produce to a stream "
+                    f"of {spec.name!r}, which {owner_of(output)!r} can read by external('{spec.name}/...', ...)",
+                )
+
+
 def _streams(spec: specs.TopologySpec, known: Catalog) -> Iterator[Problem]:
     for name in _twice([stream.name for stream in spec.streams]):
         yield Problem(f"stream {name!r}", "it is declared twice: declare it once")
-    others = {name: record.spec for name, record in known.live_topologies() if name != spec.name}
-    yield from _letters(spec, others)
     for stream in spec.streams:
         if stream.name == dead_letter_stream(spec.name) and stream.record_type not in _UNTYPED | {DEAD_LETTER_TYPE}:
-            yield Problem(
-                f"stream {stream.name!r}", f"the name is taken by the dead letters of {spec.name!r}: use another"
-            )
-        for other, theirs in others.items():
-            for known_stream in theirs.streams:
-                if known_stream.name == stream.name:
-                    yield from _conflicts(stream, known_stream, other)
-
-
-def _letters(spec: specs.TopologySpec, others: Mapping[str, specs.TopologySpec]) -> Iterator[Problem]:
-    """A stream of dead letters has no other use."""
-    letters, made = dead_letter_stream(spec.name), _made(spec)
-    for other, theirs in others.items():
-        if dead_letter_stream(other) in made:
-            yield Problem(
-                f"stream {dead_letter_stream(other)!r}",
-                f"the name is taken by the dead letters of topology {other!r}: use another",
-            )
-        if letters in _made(theirs):
-            yield Problem(
-                f"topology {spec.name!r}",
-                f"its dead letters would go to {letters!r}, a stream that topology {other!r} has: use another name",
-            )
-
-
-def _made(spec: specs.TopologySpec) -> set[str]:
-    """Return the streams that a topology declares as its own, or produces."""
-    declared = {stream.name for stream in spec.streams if not stream.external}
-    return declared.union(*(outputs_of(computation) for computation in spec.computations))
+            yield Problem(f"stream {stream.name!r}", "the name is taken by the topology's dead letters: use another")
+        for other, record in known.live_topologies():
+            for theirs in record.spec.streams:
+                if other != spec.name and theirs.name == stream.name:
+                    yield from _conflicts(stream, theirs, other)
 
 
 def _conflicts(mine: specs.StreamSpec, theirs: specs.StreamSpec, other: str) -> Iterator[Problem]:
-    """Two declarations of one stream name mean one stream. What both declare must be equal."""
+    """The owner of a stream and all that read it must declare the same type."""
     where = f"stream {mine.name!r}"
     advice = "declare it alike, or use another stream name"
     if _UNTYPED.isdisjoint((mine.record_type, theirs.record_type)) and mine.record_type != theirs.record_type:
@@ -129,34 +127,26 @@ def _conflicts(mine: specs.StreamSpec, theirs: specs.StreamSpec, other: str) -> 
     elif mine.format and theirs.format and mine.format != theirs.format:
         names = [specs.ValueFormat.Name(one.format).removeprefix("VALUE_FORMAT_").lower() for one in (mine, theirs)]
         yield Problem(where, f"its format is {names[0]} here and {names[1]} in topology {other!r}: {advice}")
-    if mine.injected and theirs.injected:
-        for setting in ("id_slack_us", "allowed_skew_us"):
-            here, there = getattr(mine, setting), getattr(theirs, setting)
-            if here != there:
-                yield Problem(where, f"its {setting} is {here} here and {there} in topology {other!r}: {advice}")
-        if set(mine.expected_injectors) != set(theirs.expected_injectors):
-            yield Problem(where, f"it expects other injectors here than in topology {other!r}: {advice}")
-    if mine.HasField("retention") and theirs.HasField("retention") and mine.retention != theirs.retention:
-        yield Problem(where, f"its retention differs from the one in topology {other!r}: {advice}")
 
 
 def _inputs(spec: specs.TopologySpec, known: Catalog) -> Iterator[Problem]:
-    sources = {stream.name for stream in spec.streams if stream.injected}
-    sources |= {output for computation in spec.computations for output in outputs_of(computation)}
-    sources |= {dead_letter_stream(spec.name)}
-    for name, record in known.live_topologies():
-        if name != spec.name:
-            sources |= {stream.name for stream in record.spec.streams if stream.injected}
-            sources |= {output for computation in record.spec.computations for output in outputs_of(computation)}
-            sources |= {dead_letter_stream(name)}
+    others = [record.spec for name, record in known.live_topologies() if name != spec.name]
+    produced = set[str]().union(*map(_produced, [spec, *others]))
     for computation in spec.computations:
         for edge in computation.inputs:
-            if edge.stream not in sources:
+            if edge.stream not in produced:
                 yield Problem(
                     f"computation {computation.name!r}, input {edge.stream!r}",
-                    f"no computation or injector produces this stream{did_you_mean(edge.stream, sorted(sources))}: "
+                    f"no computation or injector produces this stream{did_you_mean(edge.stream, sorted(produced))}: "
                     "declare it by source(), or submit the topology that produces it first",
                 )
+
+
+def _produced(spec: specs.TopologySpec) -> set[str]:
+    """Return the streams that computations or injectors of a topology feed, and that of its dead letters."""
+    injected = [stream.name for stream in spec.streams if stream.injected]
+    outputs = [output for computation in spec.computations for output in outputs_of(computation)]
+    return {*injected, *outputs, dead_letter_stream(spec.name)}
 
 
 def _cycles(spec: specs.TopologySpec, known: Catalog) -> Iterator[Problem]:

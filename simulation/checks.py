@@ -14,8 +14,10 @@ from collections.abc import Iterator, Mapping
 from millwheel.authority.journal import decode_entry
 from millwheel.coordination.contract import Change
 from millwheel.model.catalog import Catalog, injector_sender
+from millwheel.model.catalog_keys import split_key
 from millwheel.model.interval_table import interval_from_proto
 from millwheel.model.keys import KeyInterval
+from millwheel.model.stream_names import full_name
 from millwheel.model.time import MIN_TIMESTAMP
 from millwheel.rpc.v1 import catalog_pb2 as catalog
 from millwheel.store.contract import TERMINAL_SEQUENCER, Append, CorruptValueError
@@ -162,7 +164,7 @@ class Checks(StoreWatch):
     def _changed(self, changes: tuple[Change, ...]) -> None:
         self._catalog.apply(changes)
         self._forget_former_life()
-        for incarnation in {change.key.split("/")[1] for change in changes if change.key.startswith("intervals/")}:
+        for incarnation in {split_key(change.key)[1][0] for change in changes if change.key.startswith("intervals/")}:
             record = self._catalog.interval_map(incarnation)
             if record is None:
                 continue
@@ -178,7 +180,7 @@ class Checks(StoreWatch):
         state = catalog.TOPOLOGY_STATE_UNSPECIFIED if record is None else record.state
         if self._state == catalog.TOPOLOGY_STATE_CANCELLED and state == catalog.TOPOLOGY_STATE_RUNNING:
             for source in self._world.plan.sources:
-                self._broadcast.pop(injector_sender(source["name"]), None)
+                self._broadcast.pop(injector_sender(full_name("simulated", source["name"])), None)
         self._state = state
 
     # Checks at the end.

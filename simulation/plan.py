@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Any, Final
 
+from millwheel.model.stream_names import full_name
 from millwheel.model.time import seconds
 from millwheel.sdk.package import CodePackage
 from simulation.blocks import LIBRARY, plain_node
@@ -26,7 +27,7 @@ __all__ = ["FIRST", "LETTERS", "Input", "Plan", "Reader", "neighbour_package", "
 FIRST: Final = int(BEGINNING) * 1_000_000
 """The first event time, in microseconds since the epoch."""
 
-LETTERS: Final = "simulated.dead-letters"
+LETTERS: Final = "simulated/dead-letters"
 """The stream of dead letters, which receives the records that computations give up on."""
 
 
@@ -240,8 +241,9 @@ class Plan:
     def neighbour_text(self) -> str:
         """The second topology, for :func:`simulation.blocks.assemble`."""
         assert self.neighbour is not None
-        streams = list(self.neighbour["inputs"])
-        return json.dumps({"name": "neighbour", "sources": [], "externals": streams, "nodes": [self.neighbour]})
+        inputs = {full_name("simulated", stream): key for stream, key in self.neighbour["inputs"].items()}
+        node = self.neighbour | {"inputs": inputs}
+        return json.dumps({"name": "neighbour", "sources": [], "externals": list(inputs), "nodes": [node]})
 
 
 def plan_for(seed: int) -> Plan:

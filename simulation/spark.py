@@ -14,13 +14,21 @@ without it.
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from random import Random
 from typing import Final
 
 from millwheel.client.injector import BatchOf
 from millwheel.client.injector.errors import InjectorError
-from millwheel.injectors.batches import commit_batch, draw_sequencer, finish_task, last_batch, open_publisher, open_task
+from millwheel.injectors.batches import (
+    commit_batch,
+    draw_sequencer,
+    finish_task,
+    full_stream_name,
+    last_batch,
+    open_publisher,
+    open_task,
+)
 from millwheel.rpc.failures import RequestError
 from simulation.clients import ADDRESS, Progress, query_of
 from simulation.plan import Input, Reader
@@ -112,6 +120,7 @@ class _Driver:
         while (batch := self._progress.committed_batches.get(name, -1) + 1) < count:
             rows = inputs[batch * _ROWS : (batch + 1) * _ROWS]
             await self._step("plan")
+            self._sink = replace(self._sink, stream=await full_stream_name(self._sink))
             sequencer = await draw_sequencer(self._sink)
             newest = await self._run_tasks(rows, BatchOf(self._query, batch), sequencer)
             await self._step("publish")

@@ -23,6 +23,7 @@ import msgspec
 
 from millwheel.coordination.contract import Change
 from millwheel.model.catalog_keys import topology_key
+from millwheel.model.stream_names import local_name
 from millwheel.rpc.v1 import catalog_pb2 as catalog
 from millwheel.worker.interval.entry import ProductionRow
 from simulation.blocks import Item
@@ -73,7 +74,8 @@ class VersionedRoutes:
         if not self._versions:
             return
         first = max(index for index, (drawn, _, _) in enumerate(self._versions) if drawn < sequencer)
-        for position, _, stream, value, _, targets, opaque in rows:
+        for position, _, name, value, _, targets, opaque in rows:
+            stream = local_name("simulated", name)
             # A weak production is journaled only as a straggler. It lists only the consumers that have not ACKed it.
             if opaque or not any(form.fields_of(stream) for _, form, _ in self._versions):
                 continue

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from millwheel.client.injector import BatchOf
-from millwheel.injectors.batches import commit_batch, draw_sequencer, last_batch, open_publisher
+from millwheel.injectors.batches import commit_batch, draw_sequencer, full_stream_name, last_batch, open_publisher
 from millwheel.injectors.spark.errors import SinkError
 from millwheel.injectors.spark.loop import run
 from millwheel.injectors.spark.options import SinkOptions, parse_options
@@ -16,9 +17,14 @@ from millwheel.rpc.failures import RequestError
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
-__all__ = ["announce", "finish_stream", "is_committed", "settle"]
+__all__ = ["announce", "finish_stream", "is_committed", "resolve", "settle"]
 
 _FINISHED: Final = "INJECTOR_FINISHED"
+
+
+def resolve(options: SinkOptions) -> SinkOptions:
+    """The options with the stream's full name. Tasks, ids and cursors know the stream by that alone."""
+    return replace(options, stream=run(full_stream_name(options)))
 
 
 def announce(options: SinkOptions) -> int:

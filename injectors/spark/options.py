@@ -12,6 +12,7 @@ from typing import Any, Final
 from millwheel.client.control import DEFAULT_ADDRESS
 from millwheel.client.injector.likelihood import any_timestamp_default
 from millwheel.injectors.spark.errors import OptionError, listed
+from millwheel.model.stream_names import is_valid
 from millwheel.sdk.errors import did_you_mean
 
 __all__ = ["SinkOptions", "parse_duration", "parse_options"]
@@ -115,6 +116,12 @@ def _name(text: str) -> str:
     return text
 
 
+def _stream(text: str) -> str:
+    if not is_valid(text):
+        raise ValueError("it takes STREAM or TOPOLOGY/STREAM")
+    return text
+
+
 def _column(text: str) -> str:
     if not text:
         raise ValueError("it takes the name of a column")
@@ -148,7 +155,7 @@ def _seconds(text: str) -> float:
 
 _REQUIRED: Final = MappingProxyType(
     {
-        "stream": "the stream that the rows become records of",
+        "stream": "the stream that the rows become records of, as TOPOLOGY/STREAM",
         "id_column": "the column that names each row: a string, a whole number or binary, unique within its batch",
         "timestamp_column": "the column with each row's event time: a timestamp, or whole microseconds",
     }
@@ -156,7 +163,7 @@ _REQUIRED: Final = MappingProxyType(
 _PARSERS: Final[Mapping[str, Callable[[str], Any]]] = MappingProxyType(
     {
         "address": _address,
-        "stream": _name,
+        "stream": _stream,
         "id_column": _column,
         "timestamp_column": _column,
         "watermark_column": _column,

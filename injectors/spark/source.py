@@ -16,7 +16,7 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from millwheel.client.injector import BatchOf
-from millwheel.injectors.spark.driver import announce, finish, is_committed, settle
+from millwheel.injectors.spark.driver import announce, finish, is_committed, resolve, settle
 from millwheel.injectors.spark.errors import OptionError, SinkError
 from millwheel.injectors.spark.interpreter import check_interpreter
 from millwheel.injectors.spark.options import SinkOptions, parse_options
@@ -67,6 +67,7 @@ class MillwheelDataSource(DataSource):
                 if name == "end_of_input":
                     what = "is for batch writes: call millwheel.injectors.spark.finish_stream when the query has ended"
                 raise OptionError(name, what)
+        options = resolve(options)
         return StreamWriter(options, 0 if self._revived else announce(options))
 
     def _checked(self, schema: StructType, overwrite: bool) -> SinkOptions:
@@ -105,10 +106,11 @@ class BatchWriter(DataSourceArrowWriter):
     """Writes one DataFrame, as batch ``options.batch`` of ``options.query``."""
 
     def __init__(self, options: SinkOptions) -> None:
-        if options.query is None:
+        query = options.query
+        if query is None:
             raise OptionError("query", "is missing: a name for this load, the same one whenever it is tried again")
-        self.options = options
-        self.batch = BatchOf(options.scope(options.query), options.batch)
+        self.options = options = resolve(options)
+        self.batch = BatchOf(options.scope(query), options.batch)
         self.sequencer = 0
         if is_committed(options, self.batch):
             # The process may have finished too. A finished process gets no new sequencer.

@@ -15,8 +15,9 @@ from millwheel.coordination.contract import DamagedValueError
 from millwheel.master.hook_failures import hook_failures
 from millwheel.master.load_book import LoadBook
 from millwheel.master.loads import FRESH
-from millwheel.master.plans import refuse_unknown_stream, refuse_unknown_topology
+from millwheel.master.plans import refuse_unknown_topology
 from millwheel.master.shell import MasterShell, steady_clock
+from millwheel.master.streams import refuse_unknown_stream, resolve_stream
 from millwheel.master.views import names_of
 from millwheel.model.catalog import ACTIVE_STATES, Catalog, incarnations_of
 from millwheel.rpc.clock import wall_now
@@ -57,15 +58,16 @@ class ClusterServicer(cluster_pb2_grpc.ClusterServiceServicer):
         known = (await self._shell.term()).catalog
         if request.topology and request.topology not in known.topologies:
             refuse_unknown_topology(request.topology, known)
-        if request.stream and known.stream(request.stream) is None:
-            refuse_unknown_stream(request.stream, known)
+        stream = resolve_stream(request.stream, known) if request.stream else ""
+        if stream and known.stream(stream) is None:
+            refuse_unknown_stream(stream, known)
         found = hook_failures(
             known,
             self._shell.book,
             wall_now(),
             topology=request.topology,
             computation=request.computation,
-            stream=request.stream,
+            stream=stream,
         )
         return wire.ListHookFailuresResponse(computations=found)
 

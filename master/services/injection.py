@@ -9,8 +9,8 @@ import grpc
 from millwheel.master.injecting import not_finished, refuse_retired
 from millwheel.master.messages import CommitBatch, FinishInjector, OpenInjector, RetireInjector, RetireQuery
 from millwheel.master.observer import MAX_ROWS
-from millwheel.master.plans import refuse_unknown_stream
 from millwheel.master.shell import MasterShell
+from millwheel.master.streams import refuse_unknown_stream, resolve_stream
 from millwheel.model.catalog import Catalog, injector_sender
 from millwheel.model.catalog_keys import batch_key
 from millwheel.model.time import MAX_TIMESTAMP, MIN_TIMESTAMP
@@ -83,9 +83,10 @@ class InjectionServicer(injection_pb2_grpc.InjectionServiceServicer):
 
     async def _list(self, request: injection.ListInjectorsRequest) -> injection.ListInjectorsResponse:
         known = (await self._shell.term()).catalog
-        if request.stream and known.stream(request.stream) is None:
-            refuse_unknown_stream(request.stream, known)
-        streams = sorted({stream for stream, _ in known.injectors if request.stream in ("", stream)})
+        wanted = resolve_stream(request.stream, known) if request.stream else ""
+        if wanted and known.stream(wanted) is None:
+            refuse_unknown_stream(wanted, known)
+        streams = sorted({stream for stream, _ in known.injectors if wanted in ("", stream)})
         response = injection.ListInjectorsResponse()
         for stream in streams:
             response.injectors.extend(await self._statuses(known, stream))
@@ -165,6 +166,7 @@ class InjectionServicer(injection_pb2_grpc.InjectionServiceServicer):
     async def _retire(self, request: injection.RetireInjectorRequest) -> injection.RetireInjectorResponse:
         """Retire a process. It must have finished, because the watermark would wait for ever for a refused process."""
         known = (await self._shell.term()).catalog
+        request.stream = resolve_stream(request.stream, known)
         record = known.injectors.get((request.stream, request.process))
         if record is not None and not record.finished and not await self._is_over(known, request):
             raise not_finished(request.stream, request.process)

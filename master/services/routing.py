@@ -8,16 +8,15 @@ from typing import Any, cast
 import grpc
 
 from millwheel.master.messages import EnsureLog
-from millwheel.master.plans import refuse_unknown_stream
 from millwheel.master.services.routing_diff import RoutingDiff
 from millwheel.master.shell import MasterShell
+from millwheel.master.streams import refuse_unknown_stream, resolve_stream
 from millwheel.model.catalog import Catalog, injector_sender
 from millwheel.rpc.errors import abort, answering, as_request_error
 from millwheel.rpc.failures import NOT_LEADING, FailureCode, RequestError
 from millwheel.rpc.v1 import catalog_pb2 as catalog
 from millwheel.rpc.v1 import control_pb2 as control
 from millwheel.rpc.v1 import control_pb2_grpc
-from millwheel.rpc.v1 import topology_pb2 as topology
 
 __all__ = ["RoutingServicer", "routing_of"]
 
@@ -32,7 +31,8 @@ def routing_of(known: Catalog, stream: str) -> control.WatchRoutingResponse:
     reports_to = known.authority_of(injector_sender(stream))
     response = control.WatchRoutingResponse(stream=spec, draining=known.is_draining(stream), authority=reports_to)
     response.stream.ClearField("schema")  # the schema is among the schemas below
-    response.schemas.extend(_schemas(known, stream))
+    if spec.HasField("schema"):
+        response.schemas.append(spec.schema)
     consumers = known.consumers(stream)
     topologies = sorted({consumer.topology for consumer in consumers if not consumer.log})
     paused = catalog.TOPOLOGY_STATE_PAUSED
@@ -49,17 +49,6 @@ def routing_of(known: Catalog, stream: str) -> control.WatchRoutingResponse:
             authority=known.authority_of(consumer.incarnation),
         )
     return response
-
-
-def _schemas(known: Catalog, stream: str) -> list[topology.RecordSchema]:
-    """Return the distinct types with which an injected stream is declared; none if a declaration has no schema."""
-    found: list[topology.RecordSchema] = []
-    for declared in known.injected(stream):
-        if not declared.HasField("schema"):
-            return []
-        if declared.schema not in found:
-            found.append(declared.schema)
-    return found
 
 
 class RoutingServicer(control_pb2_grpc.RoutingServiceServicer):
@@ -80,6 +69,7 @@ class RoutingServicer(control_pb2_grpc.RoutingServiceServicer):
     async def _watch(self, stream: str) -> AsyncIterator[control.WatchRoutingResponse]:
         """Yield routing updates. Changes that come faster than they are sent are combined."""
         term = await self._shell.term()
+        stream = resolve_stream(stream, term.catalog)
         diff = RoutingDiff()
         shape = -1
         while not term.is_over:
@@ -111,5 +101,8 @@ class RoutingServicer(control_pb2_grpc.RoutingServiceServicer):
     async def EnsureStreamLog(
         self, request: control.EnsureStreamLogRequest, context: Context
     ) -> control.EnsureStreamLogResponse:
-        answer = await answering(context, lambda: self._shell.ask(EnsureLog(request.stream)))
-        return cast("control.EnsureStreamLogResponse", answer)
+        return await answering(context, lambda: self._ensure_log(request.stream))
+
+    async def _ensure_log(self, stream: str) -> control.EnsureStreamLogResponse:
+        known = (await self._shell.term()).catalog
+        return cast("control.EnsureStreamLogResponse", await self._shell.ask(EnsureLog(resolve_stream(stream, known))))

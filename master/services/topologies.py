@@ -20,7 +20,8 @@ from millwheel.master.plans import refuse_unknown_topology
 from millwheel.master.shell import MasterShell
 from millwheel.master.updating import other_specs, update_problems
 from millwheel.master.validation import validate
-from millwheel.model.catalog import LIVE_STATES, Catalog, dead_letter_stream, incarnations_of, outputs_of
+from millwheel.model.catalog import LIVE_STATES, Catalog, incarnations_of, outputs_of
+from millwheel.model.stream_names import dead_letter_stream
 from millwheel.rpc.errors import abort, answering, as_request_error
 from millwheel.rpc.failures import FailureCode, RequestError
 from millwheel.rpc.v1 import catalog_pb2 as catalog

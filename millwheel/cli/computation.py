@@ -112,6 +112,12 @@ def added(running: specs.TopologySpec, offered: specs.TopologySpec, name: str) -
             f"topology {running.name!r} has a computation {name!r} already",
             "change it by `millwheel topology update`",
         )
+    if offered.name != running.name:
+        raise RequestError(
+            FailureCode.INVALID_ARGUMENT,
+            f"the given topology is {offered.name!r}, not {running.name!r}: its streams would belong to another one",
+            f"declare the computation in a millwheel.Topology({running.name!r})",
+        )
     spec = specs.TopologySpec()
     spec.CopyFrom(running)
     spec.computations.append(found)

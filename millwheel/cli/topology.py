@@ -21,6 +21,7 @@ from millwheel.cli.output import OutputFormat, print_plain, print_table
 from millwheel.cli.reaching import retrying_client
 from millwheel.cli.records import describe_topology, summarize_topology
 from millwheel.client.control import ControlClient
+from millwheel.model.stream_names import dead_letter_stream
 from millwheel.model.wording import state_name
 from millwheel.rpc.channel import DEFAULT_DEADLINE_SECONDS
 from millwheel.rpc.clock import wall_now
@@ -31,7 +32,6 @@ from millwheel.rpc.v1 import cluster_pb2, interval_pb2
 from millwheel.rpc.v1 import control_pb2 as control
 from millwheel.rpc.v1 import inspection_pb2 as inspection
 from millwheel.rpc.v1 import topology_pb2 as specs
-from millwheel.sdk.dead_letters import dead_letter_stream
 from millwheel.sdk.errors import Problem, TopologyError
 
 __all__ = ["app", "wait_for_update"]

@@ -19,6 +19,7 @@ import grpc
 
 from millwheel.client.routing_view import RoutingView
 from millwheel.model.backoff import Backoff
+from millwheel.model.stream_names import is_full
 from millwheel.rpc.addresses import DEFAULT_PORT, server_addresses
 from millwheel.rpc.channel import DEFAULT_DEADLINE_SECONDS, RETRYABLE, open_channel, retrying
 from millwheel.rpc.errors import calling, ended_unheard
@@ -311,6 +312,14 @@ class ControlClient:
             raise RequestError(FailureCode.UNAVAILABLE, f"{self.address} sent no routing of stream {stream!r}")
 
         return await self._call(first)
+
+    async def full_stream_name(self, name: str) -> str:
+        """The full name of a stream. A master resolves a short name.
+
+        Raises:
+            RequestError: No topology has a stream of that short name (NOT_FOUND), or several have (INVALID_ARGUMENT).
+        """
+        return name if is_full(name) else (await self.routing(name)).stream.name
 
     async def watch_routing(self, stream: str) -> AsyncIterator[control.WatchRoutingResponse]:
         """The routing of a stream, then again after each change, as long as it is iterated.

@@ -11,7 +11,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from millwheel.client.shards import ShardedWatermarks
-from millwheel.model.catalog import LIVE_STATES, dead_letter_stream, dead_letter_writers, injector_sender, outputs_of
+from millwheel.model.catalog import LIVE_STATES, dead_letter_writers, injector_sender, outputs_of
+from millwheel.model.stream_names import dead_letter_stream
 from millwheel.model.time import MIN_TIMESTAMP
 from millwheel.rpc.failures import FailureCode, RequestError
 from millwheel.rpc.v1 import catalog_pb2 as catalog

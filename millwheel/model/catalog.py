@@ -21,6 +21,7 @@ from millwheel.errors import DamagedValueError
 from millwheel.model import catalog_keys as keys
 from millwheel.model.interval_table import IntervalTable
 from millwheel.model.key_values import Change, PrefixSnapshot
+from millwheel.model.stream_names import dead_letter_stream
 from millwheel.rpc.v1 import catalog_pb2 as catalog
 from millwheel.rpc.v1 import common_pb2 as common
 from millwheel.rpc.v1 import topology_pb2 as specs
@@ -34,7 +35,6 @@ __all__ = [
     "OwnedInterval",
     "code_of",
     "codes_of",
-    "dead_letter_stream",
     "dead_letter_writers",
     "incarnations_of",
     "injector_sender",
@@ -61,11 +61,6 @@ def _place(kind: str, names: tuple[str, ...]) -> object:
     if kind == keys.AUTHORITIES:
         return int(names[0]) if names[0].isdecimal() else None
     return names[0] if names else None
-
-
-def dead_letter_stream(topology_name: str) -> str:
-    """The stream of a topology's dead letters. Every topology has one, without a declaration."""
-    return f"{topology_name}.dead-letters"
 
 
 def dead_letter_writers(spec: specs.TopologySpec) -> frozenset[str]:
@@ -126,7 +121,6 @@ class Catalog:
         # By a chunk's key: a hash of the chunk in the tables. A new snapshot updates only chunks that differ.
         self._digests: dict[str, int] = {}
         self._streams: dict[str, specs.StreamSpec] = {}
-        self._injected: dict[str, list[specs.StreamSpec]] = {}
         self._streams_shape = -1
         """The ``shape`` for which ``_streams`` was computed. Lookups by name are frequent and changes are rare."""
         self.damaged: dict[str, str] = {}
@@ -359,9 +353,8 @@ class Catalog:
     def streams(self) -> dict[str, specs.StreamSpec]:
         """Every stream that a live topology declares, produces to or accepts injected records for, by name.
 
-        A stream that a topology only reads as external appears only through its producer's declaration. A declaration
-        with injectors takes precedence over one without. A stream that appears only as an output has a declaration
-        without a type. Callers must not change the result.
+        A stream that a topology only reads as external appears only through its owner's declaration. A stream that
+        appears only as an output has a declaration without a type. Callers must not change the result.
         """
         if self._unknown:
             self.check_shape()
@@ -371,15 +364,9 @@ class Catalog:
 
     def _find_streams(self) -> dict[str, specs.StreamSpec]:
         found: dict[str, specs.StreamSpec] = {}
-        self._injected = {}
         for name, record in self.live_topologies():
             for declared in record.spec.streams:
-                if declared.external:
-                    continue
-                if declared.injected:
-                    self._injected.setdefault(declared.name, []).append(declared)
-                known = found.get(declared.name)
-                if known is None or (declared.injected and not known.injected):
+                if not declared.external:
                     found[declared.name] = declared
             for computation in record.spec.computations:
                 for output in outputs_of(computation):
@@ -397,11 +384,6 @@ class Catalog:
     def stream(self, name: str) -> specs.StreamSpec | None:
         """A stream's declaration; None if no live topology has the stream."""
         return self.streams().get(name)
-
-    def injected(self, stream: str) -> list[specs.StreamSpec]:
-        """The declarations by which live topologies inject a stream. Callers must not change them."""
-        self.streams()
-        return self._injected.get(stream, [])
 
     def injected_code(self, stream: str) -> specs.CodeReference:
         """The code that defines the type of an injected stream; an empty reference if no live topology has it."""

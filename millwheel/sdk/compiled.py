@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
+from millwheel.model.stream_names import full_name, local_name
 from millwheel.sdk.codecs import StateCodec, ValueCodec, codec_for, format_of, state_codec_for
 from millwheel.sdk.computation import Computation, overrides_timer_hook
 from millwheel.sdk.errors import UsageError, did_you_mean
@@ -26,8 +27,13 @@ class CompiledComputation:
     computation: Computation[Any, Any]
     inputs: dict[str, Callable[[bytes], Any]]
     """By input stream: the decoder of its values, which raises ValueDecodeError."""
+    input_names: dict[str, str]
+    """By input stream: the name by which the hooks know it."""
     outputs: dict[str, Callable[[Any], bytes]]
-    """By output stream, dead letters included: the encoder of its values, which raises ValueEncodeError."""
+    """By output stream as the hooks call it, dead letters included: the encoder of its values.
+
+    The encoder raises ValueEncodeError.
+    """
     state: StateCodec
     options: ComputationOptions
     record_is_async: bool
@@ -36,7 +42,9 @@ class CompiledComputation:
     """Whether ``process_timer`` is overridden. Without it, every timer would fail, so none can be set."""
 
 
-def compile_computation(topology: Topology, name: str, *, verify: bool = True) -> CompiledComputation:
+def compile_computation(
+    topology: Topology, name: str, *, verify: bool = True, full_names: bool = False
+) -> CompiledComputation:
     """Compile one computation.
 
     Args:
@@ -44,6 +52,7 @@ def compile_computation(topology: Topology, name: str, *, verify: bool = True) -
         name: The computation's name.
         verify: Whether the encodings of productions and changed states are decoded as a check. An encoding that cannot
             be decoded again is then a ValueEncodeError of the hook that made the value.
+        full_names: Whether deliveries have the full names of the input streams, as in a cluster.
 
     Raises:
         TopologyError: The topology has mistakes.
@@ -64,10 +73,12 @@ def compile_computation(topology: Topology, name: str, *, verify: bool = True) -
     )
     if not verify:
         state = replace(state, check=None)
+    names = {full_name(topology.name, stream) if full_names else stream: stream for stream in declared.inputs}
     return CompiledComputation(
         name=name,
         computation=computation,
-        inputs={stream: _codec(plan.streams[stream]).decode for stream in declared.inputs},
+        inputs={stream: _codec(plan.streams[called]).decode for stream, called in names.items()},
+        input_names=names,
         outputs={
             stream.name: _encoder(name, stream, verify) for stream in plan.streams.values() if name in stream.producers
         },
@@ -80,8 +91,12 @@ def compile_computation(topology: Topology, name: str, *, verify: bool = True) -
 
 
 def consumers_of(topology: Topology, stream: str) -> list[tuple[str, Callable[[Any], bytes]]]:
-    """The computations of ``topology`` that consume ``stream``, sorted by name, with their compiled key extractors."""
+    """The computations of ``topology`` that consume ``stream``, sorted by name, with their compiled key extractors.
+
+    ``stream`` may be its full name, or the name by which the topology's code calls it.
+    """
     plan: Plan = topology.plan()
+    stream = local_name(topology.name, stream)
     if stream not in plan.streams:
         return []
     record_type = plan.streams[stream].type

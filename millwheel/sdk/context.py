@@ -78,11 +78,14 @@ class Production(NamedTuple):
 
 
 class OutputBinding:
-    """The functions of one output stream: ``encode`` a value, and ``route`` it to the consumers' keys."""
+    """One output ``stream``, by its full name: ``encode`` a value, and ``route`` it to the consumers' keys."""
 
-    __slots__ = ("encode", "route")
+    __slots__ = ("encode", "route", "stream")
 
-    def __init__(self, encode: Callable[[Any], bytes], route: Callable[[Any], tuple[tuple[str, bytes], ...]]) -> None:
+    def __init__(
+        self, stream: str, encode: Callable[[Any], bytes], route: Callable[[Any], tuple[tuple[str, bytes], ...]]
+    ) -> None:
+        self.stream = stream
         self.encode = encode
         self.route = route
 
@@ -262,7 +265,7 @@ class Context(Generic[State]):
         if len(encoded) > MAX_VALUE_BYTES:
             what = f"a record produced to {stream!r}"
             raise TooLargeError(what, len(encoded), MAX_VALUE_BYTES, _SMALLER_VALUES.format(stream=stream))
-        self._add(Production(stream, encoded, at, binding.route(value), self._origin))
+        self._add(Production(binding.stream, encoded, at, binding.route(value), self._origin))
 
     def _add(self, production: Production) -> None:
         names = len(production.stream) + len(self._key)

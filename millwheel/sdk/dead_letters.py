@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-__all__ = ["DeadLetter", "dead_letter_stream"]
+__all__ = ["DeadLetter"]
 
 
 class DeadLetter(msgspec.Struct, frozen=True):
@@ -16,7 +16,7 @@ class DeadLetter(msgspec.Struct, frozen=True):
     computation: str
     key: str
     stream: str
-    """The input stream of the record; empty for a timer."""
+    """The input stream of the record, as its computation calls it; empty for a timer."""
     timestamp: int
     value: bytes
     """The encoded value of the record; empty for a timer."""
@@ -24,8 +24,3 @@ class DeadLetter(msgspec.Struct, frozen=True):
     attempts: int
     error: str
     traceback: str
-
-
-def dead_letter_stream(topology: str) -> str:
-    """The stream of the dead letters of ``topology``. Every topology has one, without a declaration."""
-    return f"{topology}.dead-letters"

@@ -116,7 +116,7 @@ def retry(*, initial: Duration = _INITIAL, maximum: Duration = _MAXIMUM) -> Fail
 def dead_letter(*, after: int = 5, initial: Duration = _INITIAL, maximum: Duration = _MAXIMUM) -> FailurePolicy:
     """After ``after`` attempts, commit the record's id together with a dead letter.
 
-    The dead letter contains the record and the error. It goes to the stream ``<topology>.dead-letters``.
+    The dead letter contains the record and the error. It goes to the stream ``dead-letters`` of the topology.
 
     Args:
         after: The number of attempts, at least 1.

@@ -6,8 +6,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from millwheel.model.stream_names import DEAD_LETTERS
 from millwheel.sdk.codecs import ValueCodec
-from millwheel.sdk.dead_letters import DeadLetter, dead_letter_stream
+from millwheel.sdk.dead_letters import DeadLetter
 from millwheel.sdk.declarations import UNKNOWN, ComputationDeclaration, StreamDeclaration
 from millwheel.sdk.graph import Edge
 from millwheel.sdk.options import FailureAction, LateAction
@@ -29,6 +30,7 @@ class Stream:
     """One stream of a topology. ``type`` is UNKNOWN if nothing states it."""
 
     name: str
+    """The name by which the topology's code calls it: a short name, or the full name of another topology's stream."""
     declaration: StreamDeclaration | None = None
     claims: list[TypeClaim] = field(default_factory=list)
     type: Any = UNKNOWN
@@ -111,7 +113,7 @@ def _stream(plan: Plan, name: str) -> Stream:
 
 
 def _add_dead_letters(plan: Plan, computation: ComputationDeclaration) -> None:
-    stream = _stream(plan, dead_letter_stream(plan.name))
+    stream = _stream(plan, DEAD_LETTERS)
     stream.producers.append(computation.name)
     if not stream.claims:
         stream.claims.append(TypeClaim(DeadLetter, "on_failure=dead_letter()"))

@@ -6,9 +6,9 @@ import hashlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from millwheel.model.stream_names import DEAD_LETTERS, full_name
 from millwheel.rpc.v1 import topology_pb2
 from millwheel.sdk.codecs import ValueFormat
-from millwheel.sdk.dead_letters import dead_letter_stream
 from millwheel.sdk.declarations import ComputationDeclaration, StreamKind
 from millwheel.sdk.error_texts import error_message
 from millwheel.sdk.errors import Problem
@@ -23,17 +23,17 @@ __all__ = ["build_spec", "spec_digest"]
 def build_spec(plan: Plan) -> tuple[topology_pb2.TopologySpec, list[Problem]]:
     """The spec of a topology, without a code package.
 
-    Streams and computations are in the order of their names. The dead-letter stream is not listed, because every
-    topology has one.
+    It gives all streams by their full names. Streams and computations are in the order of their names. The dead-letter
+    stream is not listed, because every topology has one.
 
     Returns:
         The spec, and a problem for each part that a spec cannot describe.
     """
     spec = topology_pb2.TopologySpec(name=plan.name)
     problems: list[Problem] = []
-    for name in sorted(plan.streams.keys() - {dead_letter_stream(plan.name)}):
+    for name in sorted(plan.streams.keys() - {DEAD_LETTERS}, key=lambda one: full_name(plan.name, one)):
         with _noting(problems, plan.streams[name].where):
-            spec.streams.append(_stream(plan.streams[name]))
+            spec.streams.append(_stream(plan, plan.streams[name]))
     for name in sorted(plan.computations):
         with _noting(problems, plan.computations[name].where):
             spec.computations.append(_computation(plan, plan.computations[name]))
@@ -54,9 +54,10 @@ def spec_digest(spec: topology_pb2.TopologySpec) -> str:
     return hashlib.sha256(spec.SerializeToString(deterministic=True)).hexdigest()
 
 
-def _stream(stream: Stream) -> topology_pb2.StreamSpec:
+def _stream(plan: Plan, stream: Stream) -> topology_pb2.StreamSpec:
     value_format = stream.codec.format if stream.codec is not None else ValueFormat.MSGPACK
-    spec = topology_pb2.StreamSpec(name=stream.name, record_type=stream.type_name, format=value_format.value)
+    name = full_name(plan.name, stream.name)
+    spec = topology_pb2.StreamSpec(name=name, record_type=stream.type_name, format=value_format.value)
     declaration = stream.declaration
     if declaration is None:
         return spec
@@ -81,15 +82,17 @@ def _computation(plan: Plan, computation: ComputationDeclaration) -> topology_pb
         implementation=computation.implementation,
         inputs=[
             topology_pb2.InputSpec(
-                stream=name, key=extractor.to_proto(plan.streams[name].type), feedback=extractor.feedback
+                stream=full_name(plan.name, name),
+                key=extractor.to_proto(plan.streams[name].type),
+                feedback=extractor.feedback,
             )
-            for name, extractor in sorted(computation.inputs.items())
+            for name, extractor in sorted(computation.inputs.items(), key=lambda one: full_name(plan.name, one[0]))
         ],
-        outputs=sorted(computation.outputs),
+        outputs=sorted(full_name(plan.name, name) for name in computation.outputs),
         exactly_once=options.exactly_once,
         strong_productions=options.strong,
         late_policy=options.late.action.value,
-        late_stream=options.late.stream or "",
+        late_stream=full_name(plan.name, options.late.stream) if options.late.stream else "",
         failure_policy=options.on_failure.to_proto(),
         state_type=type_name(computation.state_type),
         straggler_delay_us=options.straggler_delay,

@@ -24,7 +24,10 @@ ID_SLACK: Final = hours(1)
 
 
 class Topology:
-    """A graph of computations. Streams connect them, and a stream is identified by its name alone.
+    """A graph of computations, and the streams that connect them.
+
+    A stream belongs to its topology. Its full name is ``TOPOLOGY/STREAM``, such as ``zeitgeist/queries``. The code of
+    the topology calls it by its short name. To read a stream of another topology, declare it by :meth:`external`.
 
     The methods that build a topology do not raise on mistakes. :meth:`validate` returns all mistakes at once.
     :meth:`check` raises them as one TopologyError, and everything that runs a topology calls it. The order of the calls
@@ -64,7 +67,7 @@ class Topology:
         retention: Retention | None = None,
         codec: Codec[Any] | None = None,
     ) -> None:
-        """Declare a stream that injectors feed (section 5.2).
+        """Declare a stream that injectors feed (section 5.2). It belongs to this topology.
 
         Args:
             name: The stream's name.
@@ -105,10 +108,10 @@ class Topology:
         self._declare(StreamDeclaration(name, StreamKind.STREAM, record_type, codec, retention))
 
     def external(self, name: str, record_type: Any, *, codec: Codec[Any] | None = None) -> None:
-        """Declare a stream of another topology, which this one consumes or produces to (section 4.3).
+        """Declare a stream of another topology, which this one consumes (section 4.3). Only its topology writes it.
 
         Args:
-            name: The stream's name.
+            name: The stream's full name, such as ``web/sessions``. ``inputs=`` and ``record.stream`` have it too.
             record_type: The type of its values.
             codec: A user-defined encoding of its values.
         """

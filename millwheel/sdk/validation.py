@@ -6,9 +6,9 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
+from millwheel.model.stream_names import DEAD_LETTERS, full_name, is_full, local_name, owner_of
 from millwheel.sdk.codecs import Codec, codec_for, state_codec_for
 from millwheel.sdk.computation import overrides_migrate
-from millwheel.sdk.dead_letters import dead_letter_stream
 from millwheel.sdk.declarations import ComputationDeclaration, StreamDeclaration, StreamKind
 from millwheel.sdk.errors import Problem, UnsupportedTypeError, did_you_mean
 from millwheel.sdk.graph import cycles, describe_cycle, is_downstream
@@ -69,8 +69,18 @@ def _names(plan: Plan, added: Sequence[ComputationDeclaration]) -> Iterator[Prob
             message = f"{len(same)} computations have this name ({', '.join(same)}): give them others with name="
             yield Problem(f"computation {name!r}", message)
     for stream in plan.streams.values():
-        if not _fits(_STREAM_NAME, stream.name):
-            yield Problem(stream.where, "a stream's name is 1 to 128 of a-z, 0-9, _, . and -, beginning with a letter")
+        yield from _stream_name(stream)
+
+
+def _stream_name(stream: Stream) -> Iterator[Problem]:
+    name: Any = stream.name
+    external = stream.declaration is not None and stream.declaration.kind is StreamKind.EXTERNAL
+    foreign = isinstance(name, str) and is_full(name) and (external or stream.declaration is None)
+    if external and not foreign:
+        yield Problem(stream.where, f"external() takes the full name of another topology's stream: 'TOPOLOGY/{name}'")
+    short = local_name(owner_of(name), name) if foreign else name
+    if not _fits(_STREAM_NAME, short) or (foreign and not _fits(_RESOURCE_NAME, owner_of(name))):
+        yield Problem(stream.where, "a stream's name is 1 to 128 of a-z, 0-9, _, . and -, beginning with a letter")
 
 
 def _fits(rule: re.Pattern[str], name: Any) -> bool:
@@ -114,7 +124,10 @@ def _streams(plan: Plan) -> Iterator[Problem]:
 
 def _origin(plan: Plan, stream: Stream) -> Iterator[Problem]:
     kind = stream.declaration.kind if stream.declaration is not None else None
-    if stream.name == dead_letter_stream(plan.name):
+    if isinstance(stream.name, str) and is_full(stream.name):
+        yield from _foreign(plan, stream)
+        return
+    if stream.name == DEAD_LETTERS:
         stated_by_hand = kind is not None or any(stream.name in one.outputs for one in plan.computations.values())
         if stated_by_hand:
             yield Problem(
@@ -128,7 +141,7 @@ def _origin(plan: Plan, stream: Stream) -> Iterator[Problem]:
         str(one.name) for one in plan.streams.values() if one is not stream and (one.producers or one.declaration)
     ]
     hint = did_you_mean(str(stream.name), others)
-    if kind in (StreamKind.STREAM, StreamKind.EXTERNAL) and not used:
+    if kind is StreamKind.STREAM and not used:
         yield Problem(stream.where, f"is declared, but no computation here produces or consumes it{hint}")
     elif kind in (None, StreamKind.STREAM) and not stream.producers:
         yield Problem(
@@ -136,6 +149,26 @@ def _origin(plan: Plan, stream: Stream) -> Iterator[Problem]:
             f"is consumed by {_quoted(stream.consumers)}, but nothing here produces it{hint}: declare it "
             "with source(...) if injectors feed it, or with external(...) if another topology produces it",
         )
+
+
+def _foreign(plan: Plan, stream: Stream) -> Iterator[Problem]:
+    """A stream that is called by its full name: another topology's."""
+    name, owner = stream.name, owner_of(stream.name)
+    if owner == plan.name:
+        short = local_name(owner, name)
+        yield Problem(stream.where, f"belongs to this topology, which calls it by its short name: {short!r}")
+    elif stream.producers:
+        yield Problem(
+            stream.where,
+            f"belongs to topology {owner!r}, which alone writes it, and {_quoted(stream.producers)} would: write "
+            f"a stream of this topology. {owner!r} can read it by external('{full_name(plan.name, 'NAME')}', ...)",
+        )
+    elif stream.declaration is None:
+        yield Problem(
+            stream.where, f"belongs to topology {owner!r}: declare it with external({name!r}, Type) to read it here"
+        )
+    elif not stream.consumers:
+        yield Problem(stream.where, "is declared, but no computation here consumes it")
 
 
 def _type(stream: Stream) -> Iterator[Problem]:

@@ -13,7 +13,6 @@ from millwheel.rpc.v1.delivery_pb2 import DeliveryOutcome
 from millwheel.sdk.codecs import ValueCodec
 from millwheel.sdk.compiled import compile_computation, consumers_of
 from millwheel.sdk.context import OutputBinding
-from millwheel.sdk.dead_letters import dead_letter_stream
 from millwheel.sdk.declarations import StreamKind
 from millwheel.sdk.options import ComputationOptions
 from millwheel.sdk.topology import Topology
@@ -206,7 +205,9 @@ class VirtualCluster:
 
     def _start(self, name: str, incarnation: str, keys: KeyInterval) -> None:
         program = compile_computation(self.topology, name)
-        outputs = {stream: OutputBinding(encode, self._route(stream)) for stream, encode in program.outputs.items()}
+        outputs = {
+            stream: OutputBinding(stream, encode, self._route(stream)) for stream, encode in program.outputs.items()
+        }
         inputs = self.plan.computations[name].inputs
         config = self._config(
             incarnation,
@@ -230,7 +231,6 @@ class VirtualCluster:
             slack={
                 injector_of(one.name): one.id_slack for one in declarations if one and one.kind is StreamKind.SOURCE
             },
-            dead_letters=dead_letter_stream(self.topology.name),
             feedback=feedback,
             settings=self._settings,
         )

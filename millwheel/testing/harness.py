@@ -12,10 +12,10 @@ from dataclasses import replace
 from typing import Any, Final
 
 from millwheel.client.injector import RecordsLeftError
+from millwheel.model.stream_names import DEAD_LETTERS
 from millwheel.model.time import MAX_TIMESTAMP, MIN_TIMESTAMP, Duration, Timestamp
 from millwheel.model.units import describe_wrong_unit, wrong_unit
 from millwheel.sdk.compiled import consumers_of
-from millwheel.sdk.dead_letters import dead_letter_stream
 from millwheel.sdk.error_texts import error_message
 from millwheel.sdk.errors import UsageError, ValueEncodeError, did_you_mean
 from millwheel.sdk.keys import encode_key
@@ -279,7 +279,7 @@ class TopologyHarness:
         Raises:
             UsageError: There is no such stream.
         """
-        known = [*self._cluster.codecs, dead_letter_stream(self.topology.name)]
+        known = [*self._cluster.codecs, DEAD_LETTERS]
         if stream not in known:
             hint = did_you_mean(stream, known)
             raise UsageError(f"topology {self.topology.name!r} has no stream {stream!r}{hint}")

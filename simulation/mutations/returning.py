@@ -54,8 +54,8 @@ rewriting(
     "G7",
     "a subscriber names the log that it means",
     LogLink._open,
-    "request.start.incarnation = place.incarnation",
-    "pass",
+    "request.start.stream, request.start.incarnation = self._stream, place.incarnation",
+    "request.start.stream = self._stream",
     seeds=0,
     test="tests/log/test_log_service.py"
     "::test_g7_a_worker_that_still_has_a_streams_former_log_does_not_show_it_for_the_new_one_7_1",

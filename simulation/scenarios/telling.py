@@ -15,9 +15,10 @@ from typing import Final
 from millwheel.authority.journal import AcceptKeys
 from millwheel.authority.journal import decode_entry as decode_authority
 from millwheel.coordination.contract import Change
-from millwheel.model.catalog_keys import INTERVALS, LEADERSHIP, SHARD_LEADERSHIPS, WORKERS
+from millwheel.model.catalog_keys import INTERVALS, LEADERSHIP, SHARD_LEADERSHIPS, WORKERS, split_key
 from millwheel.model.interval_table import interval_from_proto
 from millwheel.model.keys import KeyInterval
+from millwheel.model.stream_names import local_name, owner_of
 from millwheel.rpc.v1 import catalog_pb2 as catalog
 from millwheel.store.contract import TERMINAL_SEQUENCER, Append, SequencerRefusedError
 from millwheel.worker.interval.entry import IntervalEntry, decode_entry
@@ -114,9 +115,9 @@ class Telling(Checks):
         if found is not None:
             return found[1].name.upper()
         if incarnation.startswith("injector/"):
-            return incarnation.partition("/")[2]
+            return incarnation.rpartition("/")[2]
         log = self._catalog.log_of(incarnation)
-        return f"the log of {log.stream}" if log is not None else incarnation
+        return f"the log of {local_name(owner_of(log.stream), log.stream)}" if log is not None else incarnation
 
     def begin_anew(self) -> None:
         """Restart the numbering of sequencers: the current owners' sequencers get number 1."""
@@ -139,7 +140,7 @@ class Telling(Checks):
             elif change.key.startswith(WORKERS) and change.value is None:
                 name = change.key.rpartition("/")[2]
                 self.tell("lease", name, f"the lease of {person(name)} has ended", "coordinator")
-        for incarnation in {change.key.split("/")[1] for change in changes if change.key.startswith(INTERVALS)}:
+        for incarnation in {split_key(change.key)[1][0] for change in changes if change.key.startswith(INTERVALS)}:
             record = self._catalog.interval_map(incarnation)
             if record is not None:
                 self._read_map(self.name(incarnation), record.intervals)

@@ -100,7 +100,7 @@ async def test_everything_is_listed_with_the_streams_logs(cluster: Cluster) -> N
     assert {(row["topology"], row["computation"], row["stream"]) for row in rows} == {
         ("sample", "counter", None),
         (None, None, "counts"),
-        (None, None, "sample.dead-letters"),
+        (None, None, "sample/dead-letters"),
     }
     table = await cluster.cli("interval", "list")
     assert "log of counts" in table.out

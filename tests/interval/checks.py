@@ -156,7 +156,7 @@ def check_counts(world: World, outside: Outside, events: list[Event]) -> None:
         assert sorted(groups[group].names) == sorted(str(event.number) for event in good if event.group == group), group
     mappers = [world.current[journal].core.state for _, journal in world.slots["mapper"]]
     assert sum(state.counts.records for state in mappers) == len(events), "each record is in one interval's totals"
-    letters = Counter(letter.key for stream, letter, _ in world.out if stream == "world.dead-letters")
+    letters = Counter(letter.key for stream, letter, _ in world.out if stream == "dead-letters")
     poisoned = Counter(event.key for event in events if event.kind == "poison")
     assert letters == poisoned
     counted: Counter[tuple[str, str]] = Counter()

@@ -73,9 +73,9 @@ class Solo:
         def route(stream: str) -> Any:
             return lambda value: ((f"sink:{stream}", b""),)
 
-        bindings = {stream: OutputBinding(encode, route(stream)) for stream, encode in program.outputs.items()}
+        bindings = {stream: OutputBinding(stream, encode, route(stream)) for stream, encode in program.outputs.items()}
         config = IntervalConfig(
-            "solo.1", "solo.1.j1", keys, 7, frozenset({INJECTOR}), {}, "solo.dead-letters",
+            "solo.1", "solo.1.j1", keys, 7, frozenset({INJECTOR}), {},
             settings=settings or IntervalSettings(), parents=tuple(one.parent for one in parents),
         )  # fmt: skip
         self.core = IntervalCore(config, program, bindings, lambda consumer, key: f"{consumer}.j", meter)

@@ -130,7 +130,7 @@ def test_g13_names_count_in_what_a_commit_may_come_to() -> None:
     solo = Solo(Repeats(), settings=IntervalSettings(batch_bytes=30_000))
     targets = tuple((f"{name * 63}.12345", b"") for name in "abc")
     outputs: Any = solo.state.scope.outputs
-    outputs["out"] = OutputBinding(outputs["out"].encode, lambda value: targets)
+    outputs["out"] = OutputBinding("out", outputs["out"].encode, lambda value: targets)
     solo.deliver(*((key, "produce 20", 1) for key in "abcdefghijklmnopqrst"))
     assert solo.commit_all() > 1
     assert max(map(len, solo.entries)) <= 30_000 + 20 * 300
@@ -279,6 +279,6 @@ def test_the_dead_letter_of_the_largest_record_can_be_delivered() -> None:
     solo.deliver(("k", "x" * (MAX_VALUE_BYTES - 20), 1))
     solo.commit_all()
     (send,) = solo.take(SendDelivery)
-    assert send.delivery.stream == "solo.dead-letters"
+    assert send.delivery.stream == "dead-letters"
     assert len(send.delivery.values[0]) > MAX_VALUE_BYTES
     assert column_problem(send.delivery) is None

@@ -117,7 +117,7 @@ def test_work_that_went_to_the_dead_letters_blocks_its_key_no_more() -> None:
 def test_g8_a_dead_letter_without_a_key_at_its_consumer_blocks_its_key_alone_4_2(mender: str, said: str) -> None:
     """The error left the core: the interval was lost, and its worker gave up all of its intervals, again and again."""
     solo = Solo(Picky("k"), on_failure=mw.dead_letter(after=1, initial=seconds(1)))
-    letters = solo.state.scope.outputs["solo.dead-letters"]
+    letters = solo.state.scope.outputs["dead-letters"]
     route = letters.route
 
     def no_key(letter: Any) -> Any:

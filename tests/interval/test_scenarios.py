@@ -150,14 +150,14 @@ def test_g2_a_hook_that_raises_leaves_no_trace_and_its_dead_letter_is_committed_
     assert harness.timers("failing", "x") == {("t", False): at(1) + 1}
     harness.advance_clock(seconds(2))
     assert harness.values("out") == [("good", 1), ("good", 1), ("late", 2)]
-    (letter,) = harness.values("failing.dead-letters")
+    (letter,) = harness.values("dead-letters")
     assert (letter.computation, letter.key, letter.stream, letter.attempts) == ("failing", "x", "queries", 2)
     assert "I do not like it" in letter.error
     assert harness.counts("failing")["dead_letters"] == 1
     assert harness.state("failing", "x").by_end == {0: 2}
     harness.crash()
     harness.finish()
-    assert len(harness.values("failing.dead-letters")) == 1
+    assert len(harness.values("dead-letters")) == 1
     assert "computation 'failing', key 'x', record of stream 'queries'" in harness.failures[0]
 
 

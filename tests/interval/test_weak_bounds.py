@@ -47,7 +47,7 @@ def with_consumers(solo: Solo, *names: str) -> None:
     """Have ``names`` read stream "out"."""
     targets = tuple((name, b"") for name in names)
     outputs: Any = solo.state.scope.outputs
-    outputs["out"] = OutputBinding(outputs["out"].encode, lambda value: targets)
+    outputs["out"] = OutputBinding("out", outputs["out"].encode, lambda value: targets)
 
 
 def test_g13_a_straggler_is_stored_once_however_many_consumers_have_not_acked_it_6_1_3() -> None:

@@ -176,7 +176,9 @@ class World:
     def core(self, name: str, keys: KeyInterval, journal: str, sequencer: int) -> IntervalCore:
         program = compile_computation(self.topology, name)
         senders = frozenset({INJECTOR} if name == "mapper" else {"mapper"})
-        outputs = {stream: OutputBinding(encode, self._route(stream)) for stream, encode in program.outputs.items()}
+        outputs = {
+            stream: OutputBinding(stream, encode, self._route(stream)) for stream, encode in program.outputs.items()
+        }
         config = IntervalConfig(
             name,
             journal,
@@ -184,7 +186,6 @@ class World:
             sequencer,
             senders,
             {},
-            "world.dead-letters",
             settings=self.settings,
             parents=tuple(self.parents.get(journal, ())),
         )

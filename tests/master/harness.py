@@ -34,6 +34,7 @@ from millwheel.master.messages import (
 from millwheel.master.settings import MasterSettings
 from millwheel.model import catalog_keys as keys
 from millwheel.model.catalog import Catalog
+from millwheel.model.stream_names import full_name
 from millwheel.rpc.failures import RequestError
 from millwheel.rpc.v1 import catalog_pb2 as catalog
 from millwheel.rpc.v1 import topology_pb2 as specs
@@ -211,12 +212,16 @@ def source(name: str, record_type: str = "app.Query", **more: Any) -> specs.Stre
     )
 
 
+def external(name: str, record_type: str = "app.Query") -> specs.StreamSpec:
+    return specs.StreamSpec(name=name, record_type=record_type, format=specs.VALUE_FORMAT_MSGPACK, external=True)
+
+
 def topology(
     name: str = "zeitgeist",
     streams: list[specs.StreamSpec] | None = None,
     computations: list[specs.ComputationSpec] | None = None,
 ) -> specs.TopologySpec:
-    """By default: queries -> window-counter -> windows -> dip-detector -> dips."""
+    """Names of streams may be short. By default: queries -> window-counter -> windows -> dip-detector -> dips."""
     if streams is None:
         streams = [source("queries"), specs.StreamSpec(name="windows", record_type="app.Count")]
     if computations is None:
@@ -225,4 +230,16 @@ def topology(
             computation("dip-detector", {"windows": "query"}, ["dips"]),
         ]
     code = specs.CodeReference(digest="ab" * 32, entry_point="app:zeitgeist")
-    return specs.TopologySpec(name=name, streams=streams, computations=computations, code=code)
+    return in_full(specs.TopologySpec(name=name, streams=streams, computations=computations, code=code))
+
+
+def in_full(spec: specs.TopologySpec) -> specs.TopologySpec:
+    """The same spec with full names of streams, as the SDK makes it."""
+    for stream in spec.streams:
+        stream.name = full_name(spec.name, stream.name)
+    for one in spec.computations:
+        for edge in one.inputs:
+            edge.stream = full_name(spec.name, edge.stream)
+        one.outputs[:] = [full_name(spec.name, stream) for stream in one.outputs]
+        one.late_stream = full_name(spec.name, one.late_stream) if one.late_stream else ""
+    return spec

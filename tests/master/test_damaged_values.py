@@ -33,8 +33,8 @@ def running() -> tuple[World, Master]:
     for name in ("one", "two"):
         made = topology(name, [source(f"{name}.in")], [computation("c", {f"{name}.in": "k"}, [f"{name}.out"])])
         master.call(SubmitTopology(made, name))
-    master.call(EnsureLog("one.out"))
-    master.call(OpenInjector("one.in", "p"))
+    master.call(EnsureLog("one/one.out"))
+    master.call(OpenInjector("one/one.in", "p"))
     master.call(CommitBatch("q", 3))
     master.tick(int(hours(1)))
     return world, master
@@ -75,7 +75,7 @@ def test_g1_a_new_master_drops_and_moves_nothing_while_a_topology_or_log_cannot_
     journals += [
         one.journal for log in world.catalog().logs.values() for one in world.catalog().tables[log.incarnation]
     ]
-    key = keys.topology_key("one") if kind == "topology" else keys.log_key("one.out")
+    key = keys.topology_key("one") if kind == "topology" else keys.log_key("one/one.out")
     value = damage(world, key)
     world.leave("w1")
     world.join("w2")
@@ -87,7 +87,7 @@ def test_g1_a_new_master_drops_and_moves_nothing_while_a_topology_or_log_cannot_
     assert world.state._entries == before
     assert all(map(world.has_journal, journals))
     assert key in str(refused(master, SubmitTopology(topology("three"), "r3")))
-    assert key in str(refused(master, OpenInjector("two.in", "p")))
+    assert key in str(refused(master, OpenInjector("two/two.in", "p")))
     restore(world, key, value)
     again = Master(world, "m3")
     again.tick(int(hours(41)))
@@ -131,7 +131,7 @@ def test_g3_nothing_is_drawn_while_the_counter_cannot_be_read_6_2() -> None:
     master = Master(world, "m2")
     master.tick(int(hours(2)))
     assert owners(world, incarnation_of(world, "one")) == {"w1"}
-    assert "sequencer" in str(refused(master, OpenInjector("two.in", "p")))
+    assert "sequencer" in str(refused(master, OpenInjector("two/two.in", "p")))
     master.call(CommitBatch("q", 4))
     restore(world, keys.SEQUENCER, value)
     again = Master(world, "m3")
@@ -142,17 +142,17 @@ def test_g3_nothing_is_drawn_while_the_counter_cannot_be_read_6_2() -> None:
 def test_g1_a_damaged_injector_or_cursor_refuses_its_own_alone_5_2() -> None:
     """A lost cursor read as no batch at all: the next one would have been taken although it was in."""
     world, _ = running()
-    injector, cursor = keys.injector_key("one.in", "p"), keys.batch_key("q")
+    injector, cursor = keys.injector_key("one/one.in", "p"), keys.batch_key("q")
     damage(world, injector)
     damage(world, cursor)
     before = world.state._entries[injector], world.state._entries[cursor]
     master = Master(world, "m2")
     master.tick(int(hours(2)))
-    for request in (OpenInjector("one.in", "p"), FinishInjector("one.in", "p", 1)):
+    for request in (OpenInjector("one/one.in", "p"), FinishInjector("one/one.in", "p", 1)):
         assert injector in str(refused(master, request))
     assert cursor in str(refused(master, CommitBatch("q", 1)))
     assert (world.state._entries[injector], world.state._entries[cursor]) == before
-    master.call(OpenInjector("two.in", "p"))
+    master.call(OpenInjector("two/two.in", "p"))
     master.call(CommitBatch("r", 1))
     assert sorted(master.core.catalog.damaged) == sorted([injector, cursor])
 

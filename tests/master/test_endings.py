@@ -29,7 +29,7 @@ from millwheel.rpc.failures import FailureCode, RequestError
 from millwheel.rpc.v1 import catalog_pb2 as catalog
 from millwheel.rpc.v1 import topology_pb2 as specs
 
-from .harness import Master, World, computation, source, topology
+from .harness import Master, World, computation, external, source, topology
 
 LATER = int(seconds(60))
 
@@ -66,7 +66,7 @@ def test_a_draining_topology_is_looked_at_and_takes_no_injectors() -> None:
     master.tick(LATER)
     assert master.observing == ["zeitgeist"]
     with pytest.raises(RequestError, match="is draining") as caught:
-        master.call(OpenInjector("queries", "p"))
+        master.call(OpenInjector("zeitgeist/queries", "p"))
     assert caught.value.code is FailureCode.FAILED_PRECONDITION
 
 
@@ -85,9 +85,9 @@ def test_g1_a_drain_does_not_end_while_one_watermark_is_unknown() -> None:
 
 def test_g1_watermarks_do_not_end_the_drain_of_a_topology_with_feedback() -> None:
     spec = topology(
-        streams=[source("queries")],
+        streams=[source("zeitgeist/queries")],
         computations=[
-            computation("a", {"queries": "k", "back": "k"}, ["there"], ("back",)),
+            computation("a", {"zeitgeist/queries": "k", "back": "k"}, ["there"], ("back",)),
             computation("b", {"there": "k"}, ["back"]),
         ],
     )
@@ -159,18 +159,19 @@ def test_a_drained_topology_keeps_state_and_logs_without_owners_for_its_computat
         (interval,) = known.tables[incarnation].record.intervals
         assert not interval.HasField("owner")
         assert world.has_journal(interval.journal)
-    assert known.locate(known.logs["dips"].incarnation, b"").owner.worker_id == "w1"  # type: ignore[union-attr]
-    assert known.consumers("windows") == ()
+    assert known.locate(known.logs["zeitgeist/dips"].incarnation, b"").owner.worker_id == "w1"  # type: ignore[union-attr]
+    assert known.consumers("zeitgeist/windows") == ()
 
 
 def test_what_a_drain_waits_for_can_be_named_g8() -> None:
     world, master = draining()
-    reader = topology("reader", [source("queries")], [computation("r", {"windows": "q", "queries": "q"}, [])])
+    reads = computation("r", {"zeitgeist/windows": "q", "zeitgeist/queries": "q"}, [])
+    reader = topology("reader", [external("zeitgeist/queries")], [reads])
     master.call(SubmitTopology(reader, "r2"))
     observe(master, look(world.catalog(), work=3))
     reported = "\n".join(master.core.waiting_for("zeitgeist"))
     assert "computation window-counter: 3 records pending" in reported
-    assert "stream queries, which another topology still takes injections for" in reported
+    assert "stream zeitgeist/queries, which another topology still reads" in reported
     master.call(DrainTopology("reader"))
     observe(master, Progress("reader"))
     assert "computation r: 1 interval(s) that do not answer" in master.core.waiting_for("reader")
@@ -178,9 +179,9 @@ def test_what_a_drain_waits_for_can_be_named_g8() -> None:
 
 def test_a_stream_stays_open_while_any_reader_runs() -> None:
     _, master = draining()
-    reader = topology("reader", [source("queries")], [computation("r", {"queries": "q"}, [])])
+    reader = topology("reader", [external("zeitgeist/queries")], [computation("r", {"zeitgeist/queries": "q"}, [])])
     master.call(SubmitTopology(reader, "r2"))
-    assert master.call(OpenInjector("queries", "p")).sequencer > 0
+    assert master.call(OpenInjector("zeitgeist/queries", "p")).sequencer > 0
 
 
 def test_a_second_drain_of_a_name_starts_afresh() -> None:
@@ -214,17 +215,19 @@ def test_drain_and_cancel_may_be_repeated_and_name_what_is_unknown() -> None:
         assert caught.value.code is FailureCode.NOT_FOUND
 
 
-def test_cancel_drops_logs_and_injectors_of_streams_that_nobody_knows_any_more() -> None:
+def test_cancel_drops_logs_and_injectors_of_its_streams_though_another_topology_reads_them_4_1() -> None:
     world = World()
     master = Master(world)
     master.call(SubmitTopology(topology(), "r1"))
-    reader = topology("reader", [source("queries")], [computation("r", {"queries": "q"}, ["other"])])
+    reads = computation("r", {"zeitgeist/queries": "q"}, ["other"])
+    reader = topology("reader", [external("zeitgeist/queries")], [reads])
     master.call(SubmitTopology(reader, "r2"))
-    master.call(OpenInjector("queries", "p"))
+    master.call(OpenInjector("zeitgeist/queries", "p"))
     master.call(CancelTopology("zeitgeist"))
     known = world.catalog()
-    assert set(known.logs) == {"other", "reader.dead-letters"}
-    assert ("queries", "p") in known.injectors
+    assert set(known.logs) == {"reader/other", "reader/dead-letters"}
+    assert known.injectors == {}
+    assert known.senders("zeitgeist/queries") == (), "what reads it goes on, and gets nothing"
     master.call(CancelTopology("reader"))
     known = world.catalog()
     assert (known.logs, known.tables, known.injectors) == ({}, {}, {})
@@ -233,11 +236,15 @@ def test_cancel_drops_logs_and_injectors_of_streams_that_nobody_knows_any_more()
 def test_a_stream_whose_last_reader_is_cancelled_gets_a_log() -> None:
     world = World()
     master = Master(world)
-    master.call(SubmitTopology(topology("reader", [source("z")], [computation("r", {"z": "k"}, [])]), "r1"))
-    master.call(SubmitTopology(topology("writer", [source("y")], [computation("w", {"y": "k"}, ["z"])]), "r2"))
-    assert "z" not in world.catalog().logs
+    writer = topology("writer", [source("y")], [computation("w", {"y": "k"}, ["z"])])
+    reader = topology("reader", [], [computation("r", {"writer/z": "k"}, [])])
+    master.call(SubmitTopology(writer, "r1"))
+    master.call(SubmitTopology(reader, "r2"))
+    master.call(CancelTopology("writer"))
+    master.call(SubmitTopology(writer, "r3"))
+    assert "writer/z" not in world.catalog().logs
     master.call(CancelTopology("reader"))
-    assert [one.log for one in world.catalog().consumers("z")] == [True]
+    assert [one.log for one in world.catalog().consumers("writer/z")] == [True]
 
 
 def test_a_new_leader_finishes_the_clearing_away_of_the_old_one() -> None:
@@ -273,7 +280,7 @@ def test_g7_a_deposed_master_does_not_silence_the_injectors_of_a_stream_that_has
     world = World()
     old = Master(world, "old")
     old.call(SubmitTopology(topology(), "r1"))
-    world.accepted["injector/queries"] = old.call(OpenInjector("queries", "p")).sequencer
+    world.accepted["injector/zeitgeist/queries"] = old.call(OpenInjector("zeitgeist/queries", "p")).sequencer
     old.ask(CancelTopology("zeitgeist"))
     while not (old.waiting and isinstance(old.waiting[0], Drop) and old.waiting[0].silence):
         old.step() if old.waiting else old.follow()
@@ -281,17 +288,17 @@ def test_g7_a_deposed_master_does_not_silence_the_injectors_of_a_stream_that_has
     new.run()
     assert world.accepted == {}
     new.call(SubmitTopology(topology(), "r2"))
-    again = new.call(OpenInjector("queries", "p")).sequencer
-    world.accepted["injector/queries"] = again
+    again = new.call(OpenInjector("zeitgeist/queries", "p")).sequencer
+    world.accepted["injector/zeitgeist/queries"] = again
     old.run()
-    assert world.accepted == {"injector/queries": again}
+    assert world.accepted == {"injector/zeitgeist/queries": again}
 
 
 def test_g7_a_stream_comes_back_only_after_the_authority_has_forgotten_its_injectors_5_2() -> None:
     world = World()
     master = Master(world)
     master.call(SubmitTopology(topology(), "r1"))
-    world.accepted["injector/queries"] = master.call(OpenInjector("queries", "p")).sequencer
+    world.accepted["injector/zeitgeist/queries"] = master.call(OpenInjector("zeitgeist/queries", "p")).sequencer
     master.ask(CancelTopology("zeitgeist"))
     submission = master.ask(SubmitTopology(topology(), "r2"))
     failed = 0
@@ -316,7 +323,11 @@ def test_g7_a_stream_comes_back_only_after_the_authority_has_forgotten_its_injec
 
 def _cancel_while_the_authority_is_away(master: Master) -> None:
     """Cancel ``zeitgeist``, of which nothing can be cleared away for now."""
-    master.ask(CancelTopology("zeitgeist"))
+    _ask_while_the_authority_is_away(master, CancelTopology("zeitgeist"))
+
+
+def _ask_while_the_authority_is_away(master: Master, request: CancelTopology | UpdateTopology) -> None:
+    master.ask(request)
     while not (master.waiting and isinstance(master.waiting[0], Drop)):
         master.step() if master.waiting else master.follow()
     drop = master.waiting.popleft()
@@ -330,10 +341,10 @@ def test_g7_a_stream_that_comes_back_has_a_log_of_its_own_though_the_former_one_
     world.join("w1")
     master = Master(world)
     master.call(SubmitTopology(topology(), "r1"))
-    master.call(OpenInjector("queries", "p"))
+    master.call(OpenInjector("zeitgeist/queries", "p"))
     _cancel_while_the_authority_is_away(master)
     former = {stream: log.incarnation for stream, log in world.catalog().logs.items()}
-    assert set(former) == {"dips", "zeitgeist.dead-letters"}
+    assert set(former) == {"zeitgeist/dips", "zeitgeist/dead-letters"}
     master.ask(SubmitTopology(topology(), "r2"))
     while world.catalog().topologies["zeitgeist"].state != catalog.TOPOLOGY_STATE_RUNNING:
         master.step() if master.waiting else master.follow()
@@ -355,44 +366,29 @@ def test_g7_a_log_that_a_subscriber_had_made_does_not_come_back_with_its_stream_
     world = World()
     master = Master(world)
     master.call(SubmitTopology(topology(), "r1"))
-    master.call(EnsureLog("windows"))
-    master.call(OpenInjector("queries", "p"))
+    master.call(EnsureLog("zeitgeist/windows"))
+    master.call(OpenInjector("zeitgeist/queries", "p"))
     _cancel_while_the_authority_is_away(master)
-    former = world.catalog().logs["windows"].incarnation
+    former = world.catalog().logs["zeitgeist/windows"].incarnation
     master.call(SubmitTopology(topology(), "r2"))
-    assert "windows" not in world.catalog().logs
+    assert "zeitgeist/windows" not in world.catalog().logs
     master.tick(int(seconds(3)))
     assert former not in world.catalog().tables
-    assert master.call(EnsureLog("windows")).created
+    assert master.call(EnsureLog("zeitgeist/windows")).created
 
 
 def test_g7_a_stream_that_an_update_brings_back_has_a_log_of_its_own_7_1() -> None:
     world = World()
     master = Master(world)
     master.call(SubmitTopology(topology(), "r1"))
-    master.call(SubmitTopology(topology("other", [source("clicks")], []), "r1"))
-    master.call(OpenInjector("queries", "p"))
-    _cancel_while_the_authority_is_away(master)
-    former = world.catalog().logs["dips"].incarnation
-    back = topology("other", [source("clicks"), *topology().streams], list(topology().computations))
-    master.call(UpdateTopology(back, "r2"))
-    assert world.catalog().logs["dips"].incarnation != former
+    master.call(OpenInjector("zeitgeist/queries", "p"))
+    former = world.catalog().logs["zeitgeist/dips"].incarnation
+    spec = topology(streams=[source("queries"), source("clicks")], computations=[])
+    _ask_while_the_authority_is_away(master, UpdateTopology(spec, "r1"))
+    master.call(UpdateTopology(topology(), "r2"))
+    assert world.catalog().logs["zeitgeist/dips"].incarnation != former
     master.tick(int(seconds(3)))
     assert former not in world.catalog().tables
-
-
-def test_a_stream_that_comes_back_keeps_the_log_that_another_topology_writes_to() -> None:
-    world = World()
-    master = Master(world)
-    master.call(SubmitTopology(topology(), "r1"))
-    master.call(
-        SubmitTopology(topology("other", [source("clicks")], [computation("w", {"clicks": "k"}, ["dips"])]), "r1")
-    )
-    master.call(OpenInjector("queries", "p"))
-    _cancel_while_the_authority_is_away(master)
-    before = world.catalog().logs["dips"].incarnation
-    master.call(SubmitTopology(topology(), "r2"))
-    assert world.catalog().logs["dips"].incarnation == before
 
 
 def test_what_cannot_be_cleared_away_keeps_nobody_waiting_and_is_tried_again_after_a_while() -> None:
@@ -409,7 +405,7 @@ def test_what_cannot_be_cleared_away_keeps_nobody_waiting_and_is_tried_again_aft
 
 async def test_g7_a_shard_that_nobody_serves_has_not_forgotten_7_2() -> None:
     with pytest.raises(RequestError) as caught:
-        await Observer().forget(Catalog(), "injector/queries", 1)
+        await Observer().forget(Catalog(), "injector/zeitgeist/queries", 1)
     assert caught.value.code is FailureCode.UNAVAILABLE
 
 
@@ -429,22 +425,22 @@ def test_a_log_is_made_for_any_stream_that_somebody_subscribes_to() -> None:
     world.join("w1")
     master = Master(world)
     master.call(SubmitTopology(topology(), "r1"))
-    answer = master.call(EnsureLog("windows"))
+    answer = master.call(EnsureLog("zeitgeist/windows"))
     assert answer.owner.worker_id == "w1"
     assert world.has_journal(answer.journal)
     assert answer.stream.record_type == "app.Count"
-    again = master.call(EnsureLog("windows"))
+    again = master.call(EnsureLog("zeitgeist/windows"))
     assert (answer.created, again.created, again.journal) == (True, False, answer.journal)
-    assert [one.log for one in world.catalog().consumers("windows")] == [False, True]
-    with pytest.raises(RequestError, match="did you mean 'windows'"):
-        master.call(EnsureLog("window"))
+    assert [one.log for one in world.catalog().consumers("zeitgeist/windows")] == [False, True]
+    with pytest.raises(RequestError, match="did you mean 'zeitgeist/windows'"):
+        master.call(EnsureLog("zeitgeist/window"))
 
 
 def test_a_core_that_fails_at_the_store_rests_until_something_happens() -> None:
     world = World()
     master = Master(world)
     master.call(SubmitTopology(topology(), "r1"))
-    ticket = master.ask(EnsureLog("windows"))
+    ticket = master.ask(EnsureLog("zeitgeist/windows"))
     create = master.waiting.popleft()
     assert isinstance(create, CreateJournals)
     assert len(master.core.step(StoreFailed(create.operation, "down", retry=False), master.now)) == 1

@@ -51,8 +51,8 @@ def test_failing_computations_are_found_by_topology_and_stream() -> None:
     assert names(known, book, topology="zeitgeist") == ["dip-detector", "window-counter"]
     assert names(known, book, topology="other") == []
     assert names(known, book, computation="dip-detector") == ["dip-detector"]
-    assert names(known, book, stream="queries") == ["window-counter"], "whose senders wait for its ACKs"
-    (found,) = hook_failures(known, book, NOW, stream="queries")
+    assert names(known, book, stream="zeitgeist/queries") == ["window-counter"], "whose senders wait for its ACKs"
+    (found,) = hook_failures(known, book, NOW, stream="zeitgeist/queries")
     assert found.blocks
     assert "computation zeitgeist/window-counter: " in found.text
     assert "process_record of key 'k' raises ValueError" in found.text
@@ -117,16 +117,20 @@ def test_a_key_function_that_raises_is_reported_for_its_computation_and_stream()
     known = running()[0].catalog()
     book = keys_reported(known)
     assert names(known, book) == ["dip-detector", "window-counter"]
-    (found,) = hook_failures(known, book, NOW, stream="queries")
+    (found,) = hook_failures(known, book, NOW, stream="zeitgeist/queries")
     assert (found.computation, found.blocks) == ("window-counter", True)
-    assert "computation zeitgeist/window-counter: the key function of stream 'queries' raises KeyError" in found.text
+    assert (
+        "computation zeitgeist/window-counter: the key function of stream 'zeitgeist/queries' raises KeyError"
+        in found.text
+    )
     assert "(4 attempts); records of injector processes 'reader-w1', 'reader-w2' wait for their keys" in found.text
     other = LoadBook()
     for worker, report in book.workers.items():
         for one in report.load.key_functions:
             one.stream = "elsewhere"
         other.on_load(worker, report.load, Timestamp(0))
-    assert names(known, other, stream="queries") == [], "what this stream's senders wait for is something else"
+    named = names(known, other, stream="zeitgeist/queries")
+    assert named == [], "what this stream's senders wait for is something else"
 
 
 def test_a_key_function_for_which_nothing_waits_is_news_for_a_minute() -> None:

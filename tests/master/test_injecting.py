@@ -22,15 +22,15 @@ from .harness import Master, World, computation, source, topology
 def master_with(*expected: str) -> tuple[World, Master]:
     world = World()
     master = Master(world)
-    streams = [source("queries", expected_injectors=list(expected))]
-    spec = topology(streams=streams, computations=[computation("c", {"queries": "text"}, ["out"])])
+    streams = [source("zeitgeist/queries", expected_injectors=list(expected))]
+    spec = topology(streams=streams, computations=[computation("c", {"zeitgeist/queries": "text"}, ["out"])])
     master.call(SubmitTopology(spec, "r1"))
     return world, master
 
 
 def test_each_opening_draws_a_larger_sequencer_so_older_processes_are_dead() -> None:
     _, master = master_with()
-    drawn = [master.call(OpenInjector("queries", process)).sequencer for process in ("p", "q", "p")]
+    drawn = [master.call(OpenInjector("zeitgeist/queries", process)).sequencer for process in ("p", "q", "p")]
     assert drawn == sorted(set(drawn))
 
 
@@ -38,9 +38,9 @@ def test_what_may_not_be_injected_is_refused_with_what_may() -> None:
     _, master = master_with("p1", "p2")
     cases = [
         (OpenInjector("querys", "p1"), FailureCode.NOT_FOUND, "did you mean 'queries'"),
-        (OpenInjector("out", "p1"), FailureCode.FAILED_PRECONDITION, "takes no injections"),
-        (OpenInjector("queries", "p3"), FailureCode.INVALID_ARGUMENT, "expected: 'p1', 'p2'"),
-        (OpenInjector("queries", ""), FailureCode.INVALID_ARGUMENT, "does not expect"),
+        (OpenInjector("zeitgeist/out", "p1"), FailureCode.FAILED_PRECONDITION, "takes no injections"),
+        (OpenInjector("zeitgeist/queries", "p3"), FailureCode.INVALID_ARGUMENT, "expected: 'p1', 'p2'"),
+        (OpenInjector("zeitgeist/queries", ""), FailureCode.INVALID_ARGUMENT, "does not expect"),
     ]
     for request, code, part in cases:
         with pytest.raises(RequestError, match=part) as caught:
@@ -50,27 +50,27 @@ def test_what_may_not_be_injected_is_refused_with_what_may() -> None:
 
 def test_finished_is_final_until_the_stream_is_gone() -> None:
     _, master = master_with()
-    old = master.call(OpenInjector("queries", "p")).sequencer
-    new = master.call(OpenInjector("queries", "p")).sequencer
-    assert not master.call(FinishInjector("queries", "p", old)).finished
-    assert master.call(FinishInjector("queries", "p", new)).finished
+    old = master.call(OpenInjector("zeitgeist/queries", "p")).sequencer
+    new = master.call(OpenInjector("zeitgeist/queries", "p")).sequencer
+    assert not master.call(FinishInjector("zeitgeist/queries", "p", old)).finished
+    assert master.call(FinishInjector("zeitgeist/queries", "p", new)).finished
     with pytest.raises(RequestError, match="has finished, and that is final"):
-        master.call(OpenInjector("queries", "p"))
+        master.call(OpenInjector("zeitgeist/queries", "p"))
     master.call(CancelTopology("zeitgeist"))
     spec = topology(streams=[source("queries")], computations=[computation("c", {"queries": "text"}, [])])
     master.call(SubmitTopology(spec, "r2"))
-    assert master.call(OpenInjector("queries", "p")).sequencer > new
+    assert master.call(OpenInjector("zeitgeist/queries", "p")).sequencer > new
 
 
 def test_g13_a_name_that_no_authority_would_take_leaves_no_record() -> None:
     world, master = master_with()
-    for request in (OpenInjector("queries", "ü" * 513), CommitBatch("q" * 1025, 0)):
+    for request in (OpenInjector("zeitgeist/queries", "ü" * 513), CommitBatch("q" * 1025, 0)):
         with pytest.raises(RequestError, match="1,024 are the most") as caught:
             master.call(request)
         assert caught.value.code is FailureCode.INVALID_ARGUMENT
     assert not world.catalog().injectors
     assert not world.catalog().batches
-    assert master.call(OpenInjector("queries", "ü" * 512)).sequencer > 0
+    assert master.call(OpenInjector("zeitgeist/queries", "ü" * 512)).sequencer > 0
 
 
 def test_batch_cursors_never_go_back_and_outlive_topologies() -> None:
@@ -87,15 +87,15 @@ def test_batch_cursors_never_go_back_and_outlive_topologies() -> None:
 def test_g13_a_retired_process_is_reported_to_receivers_and_its_name_stays_taken() -> None:
     world, master = master_with()
     with pytest.raises(RequestError, match="has no injector process 'p'"):
-        master.call(RetireInjector("queries", "p", 0))
-    sequencer = master.call(OpenInjector("queries", "p")).sequencer
-    master.call(OpenInjector("queries", "q"))
-    master.call(FinishInjector("queries", "p", sequencer))
+        master.call(RetireInjector("zeitgeist/queries", "p", 0))
+    sequencer = master.call(OpenInjector("zeitgeist/queries", "p")).sequencer
+    master.call(OpenInjector("zeitgeist/queries", "q"))
+    master.call(FinishInjector("zeitgeist/queries", "p", sequencer))
     for _ in range(2):
-        assert master.call(RetireInjector("queries", "p", sequencer)).retired
-    assert world.catalog().retired_injectors() == {"queries": frozenset({"injector/queries/p"})}
+        assert master.call(RetireInjector("zeitgeist/queries", "p", sequencer)).retired
+    assert world.catalog().retired_injectors() == {"zeitgeist/queries": frozenset({"injector/zeitgeist/queries/p"})}
     with pytest.raises(RequestError, match="has finished, and that is final"):
-        master.call(OpenInjector("queries", "p"))
+        master.call(OpenInjector("zeitgeist/queries", "p"))
     master.call(CancelTopology("zeitgeist"))
     assert world.catalog().retired_injectors() == {}
 
@@ -105,13 +105,13 @@ def test_g7_a_process_that_began_while_it_was_looked_at_is_not_retired_5_2() -> 
     world, master = master_with()
     seen = 0
     for _ in range(2):
-        sequencer = master.call(OpenInjector("queries", "p")).sequencer
+        sequencer = master.call(OpenInjector("zeitgeist/queries", "p")).sequencer
         with pytest.raises(RequestError, match="has not finished") as caught:
-            master.call(RetireInjector("queries", "p", seen))
+            master.call(RetireInjector("zeitgeist/queries", "p", seen))
         assert caught.value.reason == "INJECTOR_NOT_FINISHED"
         seen = sequencer
     assert world.catalog().retired_injectors() == {}
-    assert master.call(RetireInjector("queries", "p", seen)).retired, "it was none of those expected"
+    assert master.call(RetireInjector("zeitgeist/queries", "p", seen)).retired, "it was none of those expected"
 
 
 def test_g13_a_retired_query_takes_no_batches_and_is_forgotten_in_a_day() -> None:

@@ -128,7 +128,7 @@ def test_logs_that_do_not_fit_into_the_submission_follow_it() -> None:
     master = Watched(world)
     outputs = [f"out{number}" for number in range(150)]
     master.call(SubmitTopology(topology("many", [source("in")], [computation("c", {"in": "k"}, outputs)]), "r"))
-    assert set(world.catalog().logs) == {*outputs, "many.dead-letters"}
+    assert set(world.catalog().logs) == {f"many/{stream}" for stream in (*outputs, "dead-letters")}
     assert master.largest[0] <= MAX_OPERATIONS
 
 

@@ -124,7 +124,7 @@ def test_a_move_to_where_it_is_changes_no_owner() -> None:
 def test_a_streams_log_moves_but_is_never_split_or_merged() -> None:
     world, master = running()
     known = world.catalog()
-    journal = known.tables[known.logs["dips"].incarnation].record.intervals[0].journal
+    journal = known.tables[known.logs["zeitgeist/dips"].incarnation].record.intervals[0].journal
     (moved,) = make(master, MoveInterval(of(journal)))
     assert moved.journal == journal
     error = refused(master, SplitInterval(of(journal), b"k"))

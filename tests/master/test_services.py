@@ -33,7 +33,7 @@ from millwheel.store.contract import StateRow
 from millwheel.store.memory import MemoryStore
 from tests.patience import patience
 
-from .harness import computation, source, topology
+from .harness import computation, external, source, topology
 from .replica import neighbours, register_authority, register_worker, replica
 
 CODE = b"the code" * 200_000
@@ -123,7 +123,7 @@ async def test_a_topology_runs_and_can_be_looked_at(cluster: Cluster) -> None:
     assert record.submitted_at_us > 0
     found = await cluster.client.get_topology("zeitgeist")
     assert found.topology == record
-    assert {one.stream for one in found.logs} == {"dips", "zeitgeist.dead-letters"}
+    assert {one.stream for one in found.logs} == {"zeitgeist/dips", "zeitgeist/dead-letters"}
     assert len(found.interval_maps) == 4
     assert {one.owner.worker_id for record in found.interval_maps for one in record.intervals} == {"w1"}
 
@@ -140,7 +140,7 @@ async def test_every_problem_travels_with_the_refusal(cluster: Cluster) -> None:
     assert error.code is FailureCode.INVALID_ARGUMENT
     assert list(error.problems) == problems
     assert len(problems) == 3
-    assert "did you mean 'queries'" in str(error)
+    assert "did you mean 'zeitgeist/queries'" in str(error)
 
 
 async def test_validate_tells_of_a_taken_name(cluster: Cluster) -> None:
@@ -176,13 +176,15 @@ async def test_unknown_names_are_not_found(cluster: Cluster) -> None:
 async def test_routing_is_sent_whole_and_again_after_each_change(cluster: Cluster) -> None:
     await register_worker(cluster.coordinator, "w1", "127.0.0.1:1")
     await cluster.submit()
-    watch = cluster.client.watch_routing("queries")
+    watch = cluster.client.watch_routing("zeitgeist/queries")
     first = await anext(watch)
     assert [one.computation for one in first.consumers] == ["window-counter"]
     assert first.stream.injected
     assert first.consumers[0].intervals.intervals[0].owner.address == "127.0.0.1:1"
     assert not first.draining
-    reader = topology("reader", [source("queries")], [computation("r", {"queries": "q"}, ["out"])])
+    reader = topology(
+        "reader", [external("zeitgeist/queries")], [computation("r", {"zeitgeist/queries": "q"}, ["out"])]
+    )
     await cluster.submit(reader)
     second = await anext(watch)
     assert [one.topology for one in second.consumers] == ["reader", "zeitgeist"]
@@ -194,44 +196,38 @@ async def test_routing_is_sent_whole_and_again_after_each_change(cluster: Cluste
     await watch.aclose()  # type: ignore[attr-defined]
 
 
-async def test_routing_has_each_type_that_the_stream_is_declared_with_4_2(cluster: Cluster) -> None:
-    """A declaration without a schema, as of an older release, takes any record: then no type is shown."""
+async def test_routing_has_the_type_that_the_streams_owner_declares_4_2(cluster: Cluster) -> None:
+    """A declaration without a schema takes any record: then no type is shown."""
     kinds = {kind: specs.RecordSchema(types=[specs.TypeSchema(kind=kind)]) for kind in ("int", "str")}
-    readers = [computation("r", {"queries": "q"}, ["out"])]
 
-    def reader(name: str, **more: Any) -> specs.TopologySpec:
-        return topology(name, [source("queries", **more)], readers)
+    def owner(name: str, **more: Any) -> specs.TopologySpec:
+        return topology(name, [source("queries", **more)], [computation("r", {"queries": "q"}, ["out"])])
 
-    async def reported() -> list[str]:
-        routing = await cluster.client.routing("queries")
+    async def reported(stream: str) -> list[str]:
+        routing = await cluster.client.routing(stream)
+        assert routing.stream.name == stream
         assert not routing.stream.HasField("schema")
         return [schema.types[0].kind for schema in routing.schemas]
 
-    await cluster.submit(reader("a", schema=kinds["str"]))
-    await cluster.submit(reader("b", schema=kinds["str"]))
-    assert await reported() == ["str"]
-    await cluster.submit(reader("c", schema=kinds["int"]))
-    assert await reported() == ["str", "int"]
-    await cluster.submit(reader("d"))
-    assert await reported() == []
-    await cluster.client.cancel("d")
-    await cluster.client.update(with_code(reader("a", schema=kinds["int"])))
-    assert await reported() == ["int", "str"]
+    await cluster.submit(owner("a", schema=kinds["str"]))
+    await cluster.submit(owner("b", schema=kinds["int"]))
+    await cluster.submit(owner("c"))
+    assert [await reported(f"{name}/queries") for name in "abc"] == [["str"], ["int"], []]
 
 
 async def test_routing_of_an_unknown_stream_is_not_found(cluster: Cluster) -> None:
-    error = await refused(anext(cluster.client.watch_routing("queries")))
+    error = await refused(anext(cluster.client.watch_routing("zeitgeist/queries")))
     assert error.code is FailureCode.NOT_FOUND
 
 
 async def test_a_stream_log_is_made_once_and_found_again(cluster: Cluster) -> None:
     await register_worker(cluster.coordinator, "w1", "127.0.0.1:1")
     await cluster.submit()
-    one = await cluster.client.ensure_stream_log("windows")
+    one = await cluster.client.ensure_stream_log("zeitgeist/windows")
     assert one.created
     assert one.created_at_us > 0, "from then on its records are kept"
     one.created = False
-    assert one == await cluster.client.ensure_stream_log("windows")
+    assert one == await cluster.client.ensure_stream_log("zeitgeist/windows")
     assert one.owner.worker_id == "w1"
     assert (await cluster.store.read_head(one.journal)).commit == 0
 
@@ -239,11 +235,11 @@ async def test_a_stream_log_is_made_once_and_found_again(cluster: Cluster) -> No
 async def test_to_look_for_a_streams_cursors_makes_no_log(cluster: Cluster) -> None:
     await register_worker(cluster.coordinator, "w1", "127.0.0.1:1")
     await cluster.submit()
-    assert await list_cursors("windows", cluster.client) == []
-    error = await refused(delete_cursor("windows", "c", cluster.client))
-    assert (error.code, error.message) == (FailureCode.NOT_FOUND, "stream 'windows' has no cursor 'c'")
+    assert await list_cursors("zeitgeist/windows", cluster.client) == []
+    error = await refused(delete_cursor("zeitgeist/windows", "c", cluster.client))
+    assert (error.code, error.message) == (FailureCode.NOT_FOUND, "stream 'zeitgeist/windows' has no cursor 'c'")
     found = await cluster.client.get_topology("zeitgeist")
-    assert "windows" not in {log.stream for log in found.logs}
+    assert "zeitgeist/windows" not in {log.stream for log in found.logs}
     assert "did you mean 'windows'" in str(await refused(list_cursors("widnows", cluster.client)))
 
 
@@ -289,21 +285,21 @@ async def test_cancel_drops_journals_and_state_and_frees_the_name(cluster: Clust
 
 async def test_injectors_are_accepted_by_the_authority_before_they_begin_g4(cluster: Cluster) -> None:
     await cluster.submit()
-    assert (await refused(cluster.client.open_injector("queries", "p"))).reason == "NO_AUTHORITY"
+    assert (await refused(cluster.client.open_injector("zeitgeist/queries", "p"))).reason == "NO_AUTHORITY"
     async with neighbours() as (address, servicer):
         await register_authority(cluster.coordinator, address)
         await asyncio.sleep(0.05)
-        opened = await cluster.client.open_injector("queries", "p")
+        opened = await cluster.client.open_injector("zeitgeist/queries", "p")
         assert servicer.sequencers == {"p": opened.sequencer}
         assert opened.watermark_us == -5
         assert opened.authority.address == address
-        again = await cluster.client.open_injector("queries", "p")
+        again = await cluster.client.open_injector("zeitgeist/queries", "p")
         assert again.sequencer > opened.sequencer
         servicer.values = {"p": 7, "q": MAX_TIMESTAMP}
-        (status,) = await cluster.client.list_injectors("queries")
+        (status,) = await cluster.client.list_injectors("zeitgeist/queries")
         assert (status.process, status.watermark_us, status.finished) == ("p", 7, False)
         assert status.sequencer == again.sequencer
-        assert (await refused(cluster.client.open_injector("queries", "q"))).reason == "INJECTOR_FINISHED"
+        assert (await refused(cluster.client.open_injector("zeitgeist/queries", "q"))).reason == "INJECTOR_FINISHED"
         assert [one.finished for one in await cluster.client.list_injectors()] == [False, True]
         assert (await refused(cluster.client.list_injectors("nope"))).code is FailureCode.NOT_FOUND
 
@@ -313,12 +309,12 @@ async def test_a_stream_that_has_ended_is_distinguished_from_a_process_that_has_
         await register_authority(cluster.coordinator, address)
         await cluster.submit()
         servicer.values = {"p": MAX_TIMESTAMP, "new": MAX_TIMESTAMP}
-        one = await refused(cluster.client.open_injector("queries", "p"))
-        assert "injector process 'p' of stream 'queries' has finished" in one.message
+        one = await refused(cluster.client.open_injector("zeitgeist/queries", "p"))
+        assert "injector process 'p' of stream 'zeitgeist/queries' has finished" in one.message
         assert one.remedy == "use another process name"
         servicer.together = MAX_TIMESTAMP
-        ended = await refused(cluster.client.open_injector("queries", "new"))
-        assert "stream 'queries', with every injector process of it, has finished" in ended.message
+        ended = await refused(cluster.client.open_injector("zeitgeist/queries", "new"))
+        assert "stream 'zeitgeist/queries', with every injector process of it, has finished" in ended.message
         assert "another stream" in ended.remedy
 
 
@@ -326,14 +322,16 @@ async def test_g7_a_process_is_retired_when_its_end_is_in_the_authoritys_journal
     async with neighbours() as (address, servicer):
         await register_authority(cluster.coordinator, address)
         await cluster.submit()
-        opened = await cluster.client.open_injector("queries", "p")
+        opened = await cluster.client.open_injector("zeitgeist/queries", "p")
         servicer.values, servicer.journaled = {"p": MAX_TIMESTAMP}, {"p": 7}
-        assert (await refused(cluster.client.retire_injector("queries", "p"))).reason == "INJECTOR_NOT_FINISHED"
-        assert not (await cluster.client.list_injectors("queries"))[0].retired
+        assert (
+            await refused(cluster.client.retire_injector("zeitgeist/queries", "p"))
+        ).reason == "INJECTOR_NOT_FINISHED"
+        assert not (await cluster.client.list_injectors("zeitgeist/queries"))[0].retired
         assert servicer.sequencers == {"p": opened.sequencer}, "no other life was accepted"
         servicer.journaled = {}
-        await cluster.client.retire_injector("queries", "p")
-        assert (await cluster.client.list_injectors("queries"))[0].retired
+        await cluster.client.retire_injector("zeitgeist/queries", "p")
+        assert (await cluster.client.list_injectors("zeitgeist/queries"))[0].retired
 
 
 async def test_a_process_is_not_called_unfinished_while_the_authority_is_away(cluster: Cluster) -> None:
@@ -341,11 +339,11 @@ async def test_a_process_is_not_called_unfinished_while_the_authority_is_away(cl
     async with neighbours() as (address, servicer):
         await register_authority(cluster.coordinator, address)
         await cluster.submit()
-        await cluster.client.open_injector("queries", "p")
+        await cluster.client.open_injector("zeitgeist/queries", "p")
         servicer.values = {"p": MAX_TIMESTAMP}
-    away = await refused(cluster.client.retire_injector("queries", "p"))
+    away = await refused(cluster.client.retire_injector("zeitgeist/queries", "p"))
     assert (away.code, away.reason) == (FailureCode.UNAVAILABLE, "AUTHORITY_AWAY")
-    assert "authority of stream 'queries' cannot be reached" in away.message
+    assert "authority of stream 'zeitgeist/queries' cannot be reached" in away.message
     assert "`millwheel authority run`" in away.remedy
 
 
@@ -355,9 +353,9 @@ async def test_g8_of_many_injector_processes_each_is_listed_as_it_is(cluster: Cl
         await register_authority(cluster.coordinator, address)
         await cluster.submit()
         for name in names:
-            await cluster.client.open_injector("queries", name)
+            await cluster.client.open_injector("zeitgeist/queries", name)
         servicer.values = dict.fromkeys(names, 7)
-        listed = await cluster.client.list_injectors("queries")
+        listed = await cluster.client.list_injectors("zeitgeist/queries")
     assert [(one.process, one.watermark_us) for one in listed] == [(name, 7) for name in names]
 
 
@@ -366,13 +364,16 @@ async def test_g7_the_authority_knows_whom_to_expect_before_the_first_injector_a
 ) -> None:
     async with neighbours() as (address, servicer):
         await register_authority(cluster.coordinator, address)
-        streams = [source("queries", expected_injectors=["p", "q"]), specs.StreamSpec(name="windows")]
+        streams = [
+            source("zeitgeist/queries", expected_injectors=["p", "q"]),
+            specs.StreamSpec(name="zeitgeist/windows"),
+        ]
         await cluster.submit(topology(streams=streams))
-        await cluster.client.open_injector("queries", "p")
-        assert servicer.expected == {"queries": ["p", "q"]}
+        await cluster.client.open_injector("zeitgeist/queries", "p")
+        assert servicer.expected == {"zeitgeist/queries": ["p", "q"]}
         incarnations = (await cluster.client.get_topology("zeitgeist")).topology.incarnations.values()
         await cluster.client.cancel("zeitgeist")
-        gone = {*incarnations, "injector/queries"}
+        gone = {*incarnations, "injector/zeitgeist/queries"}
         async with asyncio.timeout(patience(5)):
             while gone:
                 gone.discard(await servicer.removed.get())
@@ -384,17 +385,20 @@ async def test_g8_an_update_that_lets_go_of_a_process_is_reported_to_the_authori
     """The watermark went on waiting for a process that would not come back, and could not be finished in its name."""
     async with neighbours() as (address, servicer):
         await register_authority(cluster.coordinator, address)
-        streams = [source("queries", expected_injectors=["p", "q"]), specs.StreamSpec(name="windows")]
+        streams = [
+            source("zeitgeist/queries", expected_injectors=["p", "q"]),
+            specs.StreamSpec(name="zeitgeist/windows"),
+        ]
         await cluster.submit(topology(streams=streams))
-        await cluster.client.open_injector("queries", "p")
-        assert servicer.expected == {"queries": ["p", "q"]}
+        await cluster.client.open_injector("zeitgeist/queries", "p")
+        assert servicer.expected == {"zeitgeist/queries": ["p", "q"]}
         streams[0].ClearField("expected_injectors")
         streams[0].expected_injectors.append("p")
         await cluster.client.update(with_code(topology(streams=streams)))
         async with asyncio.timeout(patience(5)):
             while await servicer.reported.get() != ["p"]:
                 pass
-        assert servicer.expected == {"queries": ["p"]}
+        assert servicer.expected == {"zeitgeist/queries": ["p"]}
         assert servicer.as_of == sorted(servicer.as_of)
         assert servicer.as_of[0] > 0
 
@@ -411,7 +415,7 @@ async def test_7_1_a_vanished_workers_intervals_move_while_the_master_watches(cl
     await register_worker(cluster.coordinator, "w1", "127.0.0.1:1", lease)
     await cluster.submit()
     await register_worker(cluster.coordinator, "w2", "127.0.0.1:2")
-    watch = cluster.client.watch_routing("queries")
+    watch = cluster.client.watch_routing("zeitgeist/queries")
     first = (await anext(watch)).consumers[0].intervals.intervals[0]
     await cluster.coordinator.revoke_lease(lease)
     second = (await anext(watch)).consumers[0].intervals.intervals[0]

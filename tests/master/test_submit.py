@@ -11,7 +11,7 @@ from millwheel.model.interval_table import IntervalTable
 from millwheel.rpc.failures import FailureCode, RequestError
 from millwheel.rpc.v1 import topology_pb2 as specs
 
-from .harness import Master, World, computation, source, topology
+from .harness import Master, World, computation, external, source, topology
 
 
 def submit(master: Master, spec: specs.TopologySpec, request: str = "r1") -> object:
@@ -71,17 +71,17 @@ def test_unread_streams_and_dead_letters_get_logs_and_read_ones_do_not() -> None
     world = World()
     submit(Master(world), topology())
     known = world.catalog()
-    assert set(known.logs) == {"dips", "zeitgeist.dead-letters"}
-    assert [consumer.log for consumer in known.consumers("dips")] == [True]
-    assert [consumer.computation for consumer in known.consumers("windows")] == ["dip-detector"]
+    assert set(known.logs) == {"zeitgeist/dips", "zeitgeist/dead-letters"}
+    assert [consumer.log for consumer in known.consumers("zeitgeist/dips")] == [True]
+    assert [consumer.computation for consumer in known.consumers("zeitgeist/windows")] == ["dip-detector"]
 
 
 def test_the_log_keeps_the_declared_retention() -> None:
     world = World()
     spec = topology()
-    spec.streams.add(name="dips", retention=specs.Retention(max_age_us=5, max_bytes=7))
+    spec.streams.add(name="zeitgeist/dips", retention=specs.Retention(max_age_us=5, max_bytes=7))
     submit(Master(world), spec)
-    assert world.catalog().logs["dips"].retention == specs.Retention(max_age_us=5, max_bytes=7)
+    assert world.catalog().logs["zeitgeist/dips"].retention == specs.Retention(max_age_us=5, max_bytes=7)
 
 
 def test_the_same_request_again_is_the_same_submission() -> None:
@@ -153,9 +153,9 @@ def test_everything_wrong_is_reported_at_once() -> None:
     for part in (
         "topology 'bad name'",
         "computation 'a': the name is used twice",
-        "stream 'queries': it is declared twice",
+        "stream 'bad name/queries': it is declared twice",
         "it has no inputs",
-        "(did you mean 'queries'?)",
+        "(did you mean 'bad name/queries'?)",
         "diverted, but to no stream",
     ):
         assert part in reported
@@ -175,51 +175,104 @@ def test_names_have_a_length_and_an_alphabet() -> None:
     assert not problems_of(topology("x" * 200))
 
 
-def test_streams_are_known_by_name_alone_so_declarations_must_agree_4_2() -> None:
+def test_the_names_of_streams_are_full_and_have_an_alphabet_too() -> None:
+    spec = topology()
+    spec.streams.add(name="short", record_type="app.Count")
+    spec.streams.add(name="zeitgeist/bad name", record_type="app.Count")
+    spec.streams.add(name="zeitgeist/", record_type="app.Count")
+    spec.streams.add(name="zeitgeist/a/b", record_type="app.Count")
+    spec.streams.append(external("a b/c"))
+    reported = problems_of(spec)
+    assert "stream 'short': name it in full, with its topology: 'zeitgeist/short'" in reported
+    for name in ("zeitgeist/bad name", "zeitgeist/", "zeitgeist/a/b", "a b/c"):
+        assert f"stream {name!r}: use letters" in reported
+
+
+def test_only_its_own_topology_declares_and_writes_a_stream_4_2() -> None:
     world = World()
     submit(Master(world), topology())
-    other = topology("other", [source("queries", "app.Other")], [computation("c", {"queries": "text"}, ["o"])])
-    assert "its type is app.Other here and app.Query in topology 'zeitgeist'" in problems_of(other, world)
-    slack = topology("other", [source("queries", id_slack_us=5)], [computation("c", {"queries": "text"}, ["o"])])
-    assert "id_slack_us is 5 here and 0" in problems_of(slack, world)
-    names = topology("other", [source("queries", expected_injectors=["p"])], [computation("c", {"queries": "t"}, [])])
-    assert "expects other injectors" in problems_of(names, world)
-    raw = topology("other", [source("queries", "")], [computation("c", {"queries": "text"}, ["o"])])
+    twice = topology("other", [source("zeitgeist/queries")], [computation("c", {"zeitgeist/queries": "text"}, ["o"])])
+    assert problems_of(twice, world) == (
+        "stream 'zeitgeist/queries': it belongs to topology 'zeitgeist': "
+        "read it by external('zeitgeist/queries', ...), or declare a stream of 'other' under another name"
+    )
+    writer = topology("other", [source("in")], [computation("c", {"in": "k"}, ["zeitgeist/windows"])])
+    assert problems_of(writer, world) == (
+        "computation 'c', output 'zeitgeist/windows': the stream belongs to topology 'zeitgeist', which alone writes "
+        "it: produce to a stream of 'other', which 'zeitgeist' can read by external('other/...', ...)"
+    )
+    assert problems_of(writer) == problems_of(writer, world), "whether or not the owner is there"
+    late = topology("other", [source("in")], [computation("c", {"in": "k"}, [])])
+    late.computations[0].late_policy = specs.LATE_POLICY_DIVERT
+    late.computations[0].late_stream = "zeitgeist/windows"
+    assert "output 'zeitgeist/windows': the stream belongs to topology 'zeitgeist'" in problems_of(late, world)
+    own = topology()
+    own.streams[0].external = True
+    assert "stream 'zeitgeist/queries': it belongs to this topology" in problems_of(own)
+
+
+def test_one_program_under_two_names_is_two_topologies_with_streams_of_their_own_4_1() -> None:
+    world = World()
+    master = Master(world)
+    submit(master, topology())
+    submit(master, topology("other"), "r2")
+    known = world.catalog()
+    for name in ("zeitgeist", "other"):
+        incarnations = known.topologies[name].incarnations
+        (reader,) = known.consumers(f"{name}/queries")
+        assert reader.incarnation == incarnations["window-counter"]
+        assert known.producers(f"{name}/windows") == (incarnations["window-counter"],)
+    assert set(known.logs) == {f"{name}/{stream}" for name in known.topologies for stream in ("dips", "dead-letters")}
+    master.call(CancelTopology("zeitgeist"))
+    assert set(world.catalog().logs) == {"other/dips", "other/dead-letters"}
+
+
+def test_who_reads_a_stream_declares_it_as_its_owner_does_4_2() -> None:
+    world = World()
+    master = Master(world)
+    submit(master, topology())
+
+    def reader(record_type: str = "app.Query") -> specs.TopologySpec:
+        streams = [external("zeitgeist/queries", record_type)]
+        return topology("other", streams, [computation("c", {"zeitgeist/queries": "text"}, ["o"])])
+
+    assert "its type is app.Other here and app.Query in topology 'zeitgeist'" in problems_of(reader("app.Other"), world)
+    raw = reader("")
     raw.streams[0].format = specs.VALUE_FORMAT_RAW
     assert "its format is raw here and msgpack" in problems_of(raw, world)
-    same = topology("other", [source("queries")], [computation("c", {"queries": "text"}, ["o"])])
-    assert not problems_of(same, world)
+    assert not problems_of(reader(), world)
+    submit(master, reader(), "r2")
+    master.call(CancelTopology("zeitgeist"))
+    back = topology(streams=[source("queries", "app.New")], computations=[])
+    assert "its type is app.New here and app.Query in topology 'other'" in problems_of(back, world)
 
 
 def test_the_dead_letter_streams_name_is_taken() -> None:
     spec = topology()
-    spec.streams.add(name="zeitgeist.dead-letters", record_type="app.Mine")
-    assert "taken by the dead letters" in problems_of(spec)
+    spec.streams.add(name="zeitgeist/dead-letters", record_type="app.Mine")
+    assert "taken by the topology's dead letters" in problems_of(spec)
 
 
-def test_dead_letters_have_their_stream_to_themselves_across_topologies_too() -> None:
+def test_another_topology_reads_dead_letters_and_never_writes_them() -> None:
     world = World()
     master = Master(world)
     submit(master, topology())
-    taking = topology("t", [source("in")], [computation("c", {"in": "k"}, ["zeitgeist.dead-letters"])])
-    assert "taken by the dead letters of topology 'zeitgeist'" in problems_of(taking, world)
-    reading = topology("t", [], [computation("c", {"zeitgeist.dead-letters": "key"}, ["out"])])
-    reading.streams.add(name="zeitgeist.dead-letters", external=True)
+    taking = topology("t", [source("in")], [computation("c", {"in": "k"}, ["zeitgeist/dead-letters"])])
+    assert "the stream belongs to topology 'zeitgeist'" in problems_of(taking, world)
+    reading = topology("t", [], [computation("c", {"zeitgeist/dead-letters": "key"}, ["out"])])
+    reading.streams.add(name="zeitgeist/dead-letters", external=True)
     assert not problems_of(reading, world)
-    submit(master, topology("first", [source("late.dead-letters")], [computation("c", {"late.dead-letters": "k"}, [])]))
-    late = topology("late", [source("in")], [computation("c", {"in": "k"}, [])])
-    assert "a stream that topology 'first' has" in problems_of(late, world)
 
 
 def test_a_stream_of_another_topology_may_be_read_and_an_unknown_one_may_not_4_1() -> None:
     world = World()
-    reader = topology("reader", [], [computation("r", {"windows": "query"}, ["out"])])
+    reader = topology("reader", [], [computation("r", {"zeitgeist/windows": "query"}, ["out"])])
     assert "no computation or injector produces this stream" in problems_of(reader, world)
     master = Master(world)
     submit(master, topology())
     assert not problems_of(reader, world)
     submit(master, reader)
-    assert [one.topology for one in world.catalog().consumers("windows")] == ["reader", "zeitgeist"]
+    assert [one.topology for one in world.catalog().consumers("zeitgeist/windows")] == ["reader", "zeitgeist"]
 
 
 def test_cycles_are_refused_unless_an_edge_is_declared_as_feedback_4_5() -> None:
@@ -233,7 +286,7 @@ def test_cycles_are_refused_unless_an_edge_is_declared_as_feedback_4_5() -> None
             ],
         )
 
-    assert "a cycle: a -> (there) -> b -> (back) -> a" in problems_of(ring(()))
+    assert "a cycle: a -> (ring/there) -> b -> (ring/back) -> a" in problems_of(ring(()))
     assert not problems_of(ring(("back",)))
 
 
@@ -242,7 +295,7 @@ def mending(action: specs.FailureAction.ValueType) -> specs.TopologySpec:
     spec = topology(
         "mended",
         [source("in")],
-        [computation("a", {"in": "k"}, ["out"]), computation("mend", {"mended.dead-letters": "key"}, ["mended"])],
+        [computation("a", {"in": "k"}, ["out"]), computation("mend", {"mended/dead-letters": "key"}, ["mended"])],
     )
     spec.computations[0].failure_policy.action = specs.FAILURE_ACTION_DEAD_LETTER
     spec.computations[1].failure_policy.action = action
@@ -253,24 +306,25 @@ def test_g8_who_mends_dead_letters_and_writes_none_is_in_no_cycle_4_5() -> None:
     assert not problems_of(mending(specs.FAILURE_ACTION_RETRY))
     assert not problems_of(mending(specs.FAILURE_ACTION_STOP))
     reported = problems_of(mending(specs.FAILURE_ACTION_DEAD_LETTER))
-    assert "a cycle: mend -> (mended.dead-letters) -> mend" in reported
+    assert "a cycle: mend -> (mended/dead-letters) -> mend" in reported
 
 
 def test_cycles_across_topologies_are_refused_too_4_5() -> None:
     world = World()
     master = Master(world)
-    first = topology("first", [source("in"), source("back")], [computation("a", {"in": "k", "back": "k"}, ["there"])])
+    first = topology("first", [source("in")], [computation("a", {"in": "k"}, ["there"])])
     submit(master, first)
-    second = topology("second", [], [computation("b", {"there": "k"}, ["back"])])
-    assert "b -> (back) -> first/a -> (there) -> b" in problems_of(second, world)
+    submit(master, topology("second", [], [computation("b", {"first/there": "k"}, ["back"])]), "r2")
+    first.computations[0].inputs.add(stream="second/back", key=specs.KeySpec(fields=["k"]))
+    assert "a -> (first/there) -> second/b -> (second/back) -> a" in problems_of(first, world)
 
 
 def test_a_source_that_nothing_reads_has_a_log_from_the_beginning_4_3() -> None:
     world = World()
-    submit(Master(world), topology(streams=[source("queries"), source("idle")]))
-    assert set(world.catalog().logs) == {"idle", "dips", "zeitgeist.dead-letters"}
+    submit(Master(world), topology(streams=[source("zeitgeist/queries"), source("idle")]))
+    assert set(world.catalog().logs) == {"zeitgeist/idle", "zeitgeist/dips", "zeitgeist/dead-letters"}
     submit(Master(world), topology("sources", [source("alone")], []))
-    assert "alone" in world.catalog().logs
+    assert "sources/alone" in world.catalog().logs
 
 
 def test_a_submission_with_problems_changes_nothing() -> None:

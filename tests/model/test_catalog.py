@@ -116,9 +116,9 @@ def test_senders_of_a_stream_are_its_producers_and_its_injectors_4_5() -> None:
     known.apply([Change(keys.topology_key("t"), record.SerializeToString(), 1)])
     assert known.senders("in") == ("b.2", injector_sender("in"))
     assert known.senders("late") == ("a.1",)
-    assert known.senders("t.dead-letters") == ("a.1", "b.2")
+    assert known.senders("t/dead-letters") == ("a.1", "b.2")
     assert known.senders("unused") == ()
-    assert set(known.streams()) == {"in", "out", "late", "t.dead-letters"}
+    assert set(known.streams()) == {"in", "out", "late", "t/dead-letters"}
     assert known.computation("b.2") == (record, spec.computations[1])
 
 
@@ -130,7 +130,7 @@ def test_dead_letters_are_sent_by_those_whose_policy_writes_them_4_5() -> None:
     record.incarnations.update({"a": "a.1", "b": "b.2"})
     known = Catalog()
     known.apply([Change(keys.topology_key("t"), record.SerializeToString(), 1)])
-    assert known.senders("t.dead-letters") == ("a.1",)
+    assert known.senders("t/dead-letters") == ("a.1",)
 
 
 SPLITS = st.sets(st.binary(min_size=1, max_size=3), max_size=8)

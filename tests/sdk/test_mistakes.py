@@ -275,8 +275,34 @@ MISTAKES: dict[str, tuple[Callable[[mw.Topology], object], str]] = {
         "stream 'window': is declared, but no computation here produces or consumes it (did you mean 'windows'?)",
     ),
     "external, not used": (
-        lambda t: t.external("theirs", Count),
-        "stream 'theirs': is declared, but no computation here produces or consumes it",
+        lambda t: t.external("other/theirs", Count),
+        "stream 'other/theirs': is declared, but no computation here consumes it",
+    ),
+    "external, without its topology": (
+        lambda t: [t.external("theirs", Count), t.add(Printer, inputs={"theirs": TEXT})],
+        "stream 'theirs': external() takes the full name of another topology's stream: 'TOPOLOGY/theirs'",
+    ),
+    "external, with three names": (
+        lambda t: [t.external("a/b/c", Count), t.add(Printer, inputs={"a/b/c": TEXT})],
+        "stream 'a/b/c': a stream's name is 1 to 128 of a-z, 0-9, _, . and -, beginning with a letter",
+    ),
+    "external, of this topology": (
+        lambda t: [t.external("t/counts", Count), t.add(Printer, inputs={"t/counts": TEXT})],
+        "stream 't/counts': belongs to this topology, which calls it by its short name: 'counts'",
+    ),
+    "another topology's, not declared": (
+        lambda t: t.add(Printer, inputs={"other/theirs": TEXT}),
+        "stream 'other/theirs': belongs to topology 'other': declare it with external('other/theirs', Type) to read it "
+        "here",
+    ),
+    "another topology's, written": (
+        lambda t: _add(t, outputs=["other/theirs"]),
+        "stream 'other/theirs': belongs to topology 'other', which alone writes it, and 'counter' would: write a "
+        "stream of this topology. 'other' can read it by external('t/NAME', ...)",
+    ),
+    "another topology's, injected": (
+        lambda t: [t.source("other/theirs", Count), t.add(Printer, inputs={"other/theirs": TEXT})],
+        "stream 'other/theirs': a stream's name is 1 to 128 of a-z, 0-9, _, . and -, beginning with a letter",
     ),
     "two types": (
         lambda t: [t.source("s", Query), t.source("s", Count)],
@@ -326,16 +352,16 @@ MISTAKES: dict[str, tuple[Callable[[mw.Topology], object], str]] = {
         "stream 's': codec= takes a millwheel.Codec(encode, decode), not <class 'str'>",
     ),
     "dead letters declared": (
-        lambda t: t.source("t.dead-letters", Query),
-        "stream 't.dead-letters': is written by the system alone: consume it, but leave it out of the declarations",
+        lambda t: t.source("dead-letters", Query),
+        "stream 'dead-letters': is written by the system alone: consume it, but leave it out of the declarations",
     ),
     "dead letters produced": (
-        lambda t: _add(t, outputs=["t.dead-letters"]),
-        "stream 't.dead-letters': is written by the system alone: consume it, but leave it out of the declarations",
+        lambda t: _add(t, outputs=["dead-letters"]),
+        "stream 'dead-letters': is written by the system alone: consume it, but leave it out of the declarations",
     ),
     "no dead letters": (
-        lambda t: t.add(Counter, inputs={"t.dead-letters": TEXT}),
-        "stream 't.dead-letters': nothing writes dead letters: no computation has on_failure=dead_letter()",
+        lambda t: t.add(Counter, inputs={"dead-letters": TEXT}),
+        "stream 'dead-letters': nothing writes dead letters: no computation has on_failure=dead_letter()",
     ),
     # Keys.
     "key field": (

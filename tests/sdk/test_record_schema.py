@@ -354,5 +354,5 @@ def test_only_streams_that_injectors_feed_carry_a_schema() -> None:
     made.source("names", Exact)
     made.add(Count, inputs={"names": mw.key("user_name")}, outputs={"counts": Exact})
     streams = {stream.name: stream for stream in made.to_spec().streams}
-    assert streams["names"].schema == record_schema(Exact)
-    assert not streams["counts"].HasField("schema")
+    assert streams["schemas/names"].schema == record_schema(Exact)
+    assert not streams["schemas/counts"].HasField("schema")

@@ -11,7 +11,6 @@ import millwheel as mw
 from millwheel.rpc.v1 import topology_pb2
 from millwheel.sdk.compiled import compile_computation, consumers_of
 from millwheel.sdk.context import Context, Scope, StateCell
-from millwheel.sdk.dead_letters import dead_letter_stream
 from millwheel.sdk.record_schema import record_schema
 from millwheel.sdk.spec import spec_digest
 
@@ -116,16 +115,16 @@ def test_the_type_of_a_stream_is_declared_or_what_its_consumers_take() -> None:
 
     topology = mw.Topology("t")
     topology.source("injected", Query)
-    topology.external("theirs", int)
+    topology.external("other/theirs", int)
     topology.add(Counter, name="first", inputs={"injected": mw.key("text")}, outputs=["numbers"])
     topology.add(Anything, inputs={"numbers": mw.key(str)}, outputs=["unions"])
-    topology.add(Both, inputs={"theirs": mw.key(str), "unions": mw.key(str)}, outputs=["queries", "unread"])
+    topology.add(Both, inputs={"other/theirs": mw.key(str), "unions": mw.key(str)}, outputs=["queries", "unread"])
     topology.add(Counter, name="last", inputs={"queries": mw.key("text")}, outputs={"stated": Count})
     assert {name: stream.type_name for name, stream in topology.plan().streams.items()} == {
         "injected": "Query",
         "numbers": "Any",
         "unions": "Query",
-        "theirs": "int",
+        "other/theirs": "int",
         "queries": "Query",
         "unread": "Any",
         "stated": "Count",
@@ -145,7 +144,7 @@ def test_dead_letters_can_be_consumed_and_come_from_the_computations_that_write_
         def process_record(self, ctx: mw.Context[None], record: mw.Record[mw.DeadLetter]) -> None: ...
 
     topology = small()
-    letters = dead_letter_stream("small")
+    letters = "dead-letters"
     topology.add(Counter, name="frail", inputs={"queries": mw.key("text")}, on_failure=mw.dead_letter(after=2))
     topology.add(Undertaker, inputs={letters: mw.key("computation")})
     plan = topology.plan()
@@ -167,7 +166,7 @@ def test_declared_feedback_edges_close_cycles() -> None:
     )
     topology.check()
     edges = [edge for computation in topology.to_spec().computations for edge in computation.inputs if edge.feedback]
-    assert [edge.stream for edge in edges] == ["again"]
+    assert [edge.stream for edge in edges] == ["small/again"]
 
 
 def test_the_spec_says_everything_that_was_declared() -> None:
@@ -180,11 +179,11 @@ def test_the_spec_says_everything_that_was_declared() -> None:
         injectors=["two", "one"],
         retention=mw.Retention(age=mw.hours(1)),
     )
-    topology.external("theirs", Query)
+    topology.external("other/theirs", Query)
     topology.stream("counts", Count, retention=mw.Retention(bytes=1000))
     topology.add(
         Counter,
-        inputs={"theirs": mw.key(str), "queries": mw.key("origin", "text")},
+        inputs={"other/theirs": mw.key(str), "queries": mw.key("origin", "text")},
         outputs=["late", "counts"],
         strong=False,
         exactly_once=False,
@@ -198,14 +197,14 @@ def test_the_spec_says_everything_that_was_declared() -> None:
         code=topology_pb2.CodeReference(digest="d", entry_point="m:a"),
         streams=[
             topology_pb2.StreamSpec(
-                name="counts",
+                name="full/counts",
                 record_type="Count",
                 format=topology_pb2.VALUE_FORMAT_MSGPACK,
                 retention=topology_pb2.Retention(max_bytes=1000),
             ),
-            topology_pb2.StreamSpec(name="late", record_type="Query", format=topology_pb2.VALUE_FORMAT_MSGPACK),
+            topology_pb2.StreamSpec(name="full/late", record_type="Query", format=topology_pb2.VALUE_FORMAT_MSGPACK),
             topology_pb2.StreamSpec(
-                name="queries",
+                name="full/queries",
                 record_type="Query",
                 format=topology_pb2.VALUE_FORMAT_MSGPACK,
                 injected=True,
@@ -216,7 +215,7 @@ def test_the_spec_says_everything_that_was_declared() -> None:
                 schema=record_schema(Query),
             ),
             topology_pb2.StreamSpec(
-                name="theirs", record_type="Query", format=topology_pb2.VALUE_FORMAT_MSGPACK, external=True
+                name="other/theirs", record_type="Query", format=topology_pb2.VALUE_FORMAT_MSGPACK, external=True
             ),
         ],
         computations=[
@@ -224,12 +223,12 @@ def test_the_spec_says_everything_that_was_declared() -> None:
                 name="counter",
                 implementation=f"{__name__}:Counter",
                 inputs=[
-                    topology_pb2.InputSpec(stream="queries", key=topology_pb2.KeySpec(fields=["origin", "text"])),
-                    topology_pb2.InputSpec(stream="theirs", key=topology_pb2.KeySpec(function="builtins:str")),
+                    topology_pb2.InputSpec(stream="full/queries", key=topology_pb2.KeySpec(fields=["origin", "text"])),
+                    topology_pb2.InputSpec(stream="other/theirs", key=topology_pb2.KeySpec(function="builtins:str")),
                 ],
-                outputs=["counts", "late"],
+                outputs=["full/counts", "full/late"],
                 late_policy=topology_pb2.LATE_POLICY_DIVERT,
-                late_stream="late",
+                late_stream="full/late",
                 failure_policy=topology_pb2.FailurePolicy(
                     action=topology_pb2.FAILURE_ACTION_STOP,
                     max_attempts=4,

@@ -144,7 +144,7 @@ def test_a_type_works_in_validate_harness_and_submit_4_4(kind: Any, value: Any) 
     assert topology.validate() == []
     spec = topology.to_spec(topology_pb2.CodeReference(digest="d", entry_point="m:a"))
     assert spec.code.entry_point == "m:a"
-    assert [one.name for one in spec.streams] == ["in", "out"]
+    assert [one.name for one in spec.streams] == ["forms/in", "forms/out"]
     assert spec.computations[0].state.fields
     harness = TopologyHarness(topology)
     harness.send("in", value, mw.Timestamp(1))

@@ -69,7 +69,8 @@ def test_every_option_is_taken_whatever_its_case(options: dict[str, str]) -> Non
     ("change", "message"),
     [
         ({"streem": "x"}, r"option 'streem' .*is unknown \(did you mean 'stream'\?\): it takes address, stream, "),
-        ({"stream": "a/b"}, r"option 'stream' .*is 'a/b': it takes a name without a slash"),
+        ({"stream": "a/b/c"}, r"option 'stream' .*is 'a/b/c': it takes STREAM or TOPOLOGY/STREAM"),
+        ({"process": "a/b"}, r"option 'process' .*is 'a/b': it takes a name without a slash"),
         ({"address": "localhost"}, r"option 'address' .*it takes host:port, such as 127.0.0.1:7433"),
         ({"address": "localhost:70000"}, r"option 'address' .*it takes host:port"),
         ({"allowed_delay": "1 fortnight"}, r"option 'allowed_delay' .*'1 fortnight': it takes a duration .*weeks\)"),

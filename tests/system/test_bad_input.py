@@ -83,7 +83,7 @@ async def test_values_of_another_type_follow_the_failure_policy_and_name_stream_
     answers = await raw.deliver(raw.request([b"5", b"x", b"good"], [wrong, b"\xc1", good]))
     assert answers[1].outcome == wire.DELIVERY_OUTCOME_ACKED
     assert await read(server, "seen", Seen, 1) == [Seen("good", 1)]
-    letters = await read(server, "words.dead-letters", mw.DeadLetter, 2)
+    letters = await read(server, "words/dead-letters", mw.DeadLetter, 2)
     assert {letter.key for letter in letters} == {"5", "x"}
     for letter in letters:
         assert letter.stream == "spoken"
@@ -106,7 +106,7 @@ async def test_what_a_hook_makes_too_large_fails_its_record_by_name(server: Serv
         await injector.send(Word(word), timestamp=1)
         await injector.send(Word("good"), timestamp=2)
     assert await read(server, "seen", Seen, 1) == [Seen("good", 1)]
-    (letter,) = await read(server, "words.dead-letters", mw.DeadLetter, 1)
+    (letter,) = await read(server, "words/dead-letters", mw.DeadLetter, 1)
     assert letter.key == word
     assert part in letter.error, letter.error
 

@@ -28,7 +28,7 @@ async def server(tmp_path: Path) -> AsyncIterator[DevServer]:
         code.write_text(SOURCE)
         submitted = await run_cli(made.address, "topology", "submit", f"{code}:words")
         assert submitted.code == 0, submitted.err
-        for name in ("count.", "seen.log.", "words.dead-letters.log."):
+        for name in ("count.", "words/seen.log.", "words/dead-letters.log."):
             await taken_up(made, name)
         yield made
 

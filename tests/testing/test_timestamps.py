@@ -110,4 +110,4 @@ def test_a_stream_that_is_not_there_is_named() -> None:
     harness = harness_of()
     with pytest.raises(mw.UsageError, match=r"topology 'words' has no stream 'owt'; did you mean 'out'\?|'owt'"):
         harness.values("owt")
-    assert harness.values("out") == harness.values("words.dead-letters") == []
+    assert harness.values("out") == harness.values("dead-letters") == []

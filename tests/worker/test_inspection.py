@@ -77,7 +77,7 @@ async def test_a_dead_letter_without_a_key_is_shown_beside_the_hooks_error() -> 
     def no_key(letter: Any) -> Any:
         raise KeyExtractionError("why", computation="repair")
 
-    solo.state.scope.outputs["solo.dead-letters"].route = no_key
+    solo.state.scope.outputs["dead-letters"].route = no_key
     solo.deliver(("k", "bad", 2))
     solo.commit_all()
     answer = await inspected(solo)

@@ -45,6 +45,7 @@ def _program(name: str, options: ComputationOptions) -> CompiledComputation:
         name=name,
         computation=_Nothing(),
         inputs={},
+        input_names={},
         outputs={},
         state=codec,
         options=options,

@@ -8,6 +8,7 @@ from enum import Enum
 from typing import Any, Final
 
 from millwheel.model.backoff import Backoff
+from millwheel.model.stream_names import DEAD_LETTERS
 from millwheel.model.time import Timestamp, format_timestamp
 from millwheel.sdk.context import Production
 from millwheel.sdk.dead_letters import DeadLetter
@@ -155,7 +156,8 @@ class Failures:
         if len(item) == 2:
             receipt, index = item
             delivery = receipt.delivery
-            stream, stamp, value, tag = delivery.stream, delivery.timestamps[index], delivery.values[index], ""
+            stream = self._setup.program.input_names[delivery.stream]
+            stamp, value, tag = delivery.timestamps[index], delivery.values[index], ""
             origin = (delivery.ids, index)
         else:
             stream, stamp, value, tag = "", item[0] if not item[1] else self._clocks.watermark_of(key), b"", item[2]
@@ -172,14 +174,13 @@ class Failures:
             error_message(error)[:_ERROR_CHARACTERS],
             error_traceback(error)[-_TRACEBACK_CHARACTERS:],
         )
-        name = self._setup.config.dead_letters
-        binding = self._setup.scope.outputs[name]
+        binding = self._setup.scope.outputs[DEAD_LETTERS]
         encoded = binding.encode(letter)
         try:
             targets = binding.route(letter)
         except HOOK_ERRORS as refused:
             raise UnkeyedLetterError(refused) from refused
-        return Production(name, encoded, stamp, targets, origin)
+        return Production(binding.stream, encoded, stamp, targets, origin)
 
 
 def work_text(item: Item) -> str:

@@ -181,6 +181,7 @@ class Runner:
         contexts, blocked, program, holds = batch.contexts, self._blocked.keys, self._setup.program, self._holds.of_keys
         cached, scope, number, size = self._cells.cached(), self._setup.scope, self.number, 0
         decode, process = program.inputs[stream], program.computation.process_record
+        called = program.input_names[stream]
         weak, is_async = not program.options.strong, program.record_is_async
         process_late = program.options.late.action is LateAction.PROCESS
         watermark, budget = self._clocks.watermark, self._setup.settings.batch_bytes - batch.size
@@ -226,7 +227,7 @@ class Runner:
                     consume(index)
                     aside += 1
                     continue
-                outcome = process(context, Record(key, values[index], stamp, stream, decode, late))  # type: ignore[arg-type]
+                outcome = process(context, Record(key, values[index], stamp, called, decode, late))  # type: ignore[arg-type]
             except HOOK_ERRORS as error:
                 self.failed(key, receipt, index, error)
                 continue

@@ -69,8 +69,6 @@ class IntervalConfig:
     senders: frozenset[str]
     slack: Mapping[str, int] = field(default_factory=dict)
     """For each sending injector: how far behind its watermark the ids of late records are kept (6.1.1)."""
-    dead_letters: str = ""
-    """The stream that receives dead letters."""
     feedback: frozenset[str] = frozenset()
     """Input streams that close a cycle. Their records are always admitted and run."""
     settings: IntervalSettings = field(default_factory=IntervalSettings)

@@ -8,12 +8,12 @@ from time import perf_counter
 
 from millwheel.model.catalog import Catalog, OwnedInterval, code_of, injector_sender
 from millwheel.model.interval_table import interval_from_proto
+from millwheel.model.stream_names import full_name
 from millwheel.model.time import Duration
 from millwheel.rpc.clock import wall_now
 from millwheel.rpc.v1 import catalog_pb2 as catalog_pb2
 from millwheel.rpc.v1 import topology_pb2 as topology
 from millwheel.sdk.context import OutputBinding
-from millwheel.sdk.dead_letters import dead_letter_stream
 from millwheel.sdk.options import ComputationOptions
 from millwheel.worker.interval import DrainingCore, HookMeter, IntervalConfig, IntervalCore, IntervalSettings
 from millwheel.worker.log import DEFAULT_RETENTION, LogConfig, LogCore, LogRetention
@@ -65,7 +65,7 @@ class Builder:
             return self._log(owned, log)
         leaving = self._catalog.leaving(owned.incarnation)
         if leaving is not None:
-            return self._leaving(owned, *leaving)
+            return self._leaving(owned, leaving[1].spec)
         found = self._catalog.computation(owned.incarnation)
         if found is None or not self._programs.has(code_of(found[0].spec, found[1])):
             return None
@@ -80,21 +80,18 @@ class Builder:
     ) -> Built:
         code = code_of(record.spec, spec)
         program = self._programs.compile(code, spec.name)
-        outputs = {stream: self._routing.bind(stream, encode) for stream, encode in program.outputs.items()}
+        outputs = {
+            name: self._routing.bind(full_name(record.spec.name, name), encode)
+            for name, encode in program.outputs.items()
+        }
         inputs = tuple(edge.stream for edge in spec.inputs if not edge.feedback)
         feedback = frozenset(edge.stream for edge in spec.inputs if edge.feedback)
-        config = self._config(owned, record, inputs, feedback)
+        config = self._config(owned, inputs, feedback)
         meter = HookMeter(perf_counter, self._slow_hook)
         core = IntervalCore(config, program, outputs, self._routing.locate, meter)
         return Built(core, inputs, list(outputs.values()), code=code)
 
-    def _config(
-        self,
-        owned: OwnedInterval,
-        record: catalog_pb2.TopologyRecord,
-        inputs: tuple[str, ...],
-        feedback: frozenset[str],
-    ) -> IntervalConfig:
+    def _config(self, owned: OwnedInterval, inputs: tuple[str, ...], feedback: frozenset[str]) -> IntervalConfig:
         interval = owned.interval
         return IntervalConfig(
             owned.incarnation,
@@ -103,23 +100,19 @@ class Builder:
             interval.sequencer,
             self.senders(inputs),
             self.slack(inputs),
-            dead_letter_stream(record.spec.name),
             feedback,
             self._settings,
             tuple(Parent(parent.journal, interval_from_proto(parent.keys)) for parent in interval.parents),
         )
 
-    def _leaving(
-        self, owned: OwnedInterval, record: catalog_pb2.TopologyRecord, leaving: catalog_pb2.LeavingComputation
-    ) -> Built:
+    def _leaving(self, owned: OwnedInterval, spec: topology.ComputationSpec) -> Built:
         """The draining interval of a removed computation. It only sends what it has already produced."""
-        spec = leaving.spec
         options = ComputationOptions(
             exactly_once=spec.exactly_once,
             strong=spec.strong_productions,
             straggler_delay=Duration(spec.straggler_delay_us),
         )
-        config = self._config(owned, record, (), frozenset())
+        config = self._config(owned, (), frozenset())
         return Built(DrainingCore(config, spec.name, options, self._routing.locate), ())
 
     def _log(self, owned: OwnedInterval, record: catalog_pb2.StreamLogRecord) -> Built:

@@ -50,7 +50,7 @@ class CatalogRouting:
 
     def bind(self, stream: str, encode: Callable[[Any], bytes]) -> OutputBinding:
         """A binding for one producer of ``stream``. It is kept up to date until ``release``."""
-        binding = OutputBinding(encode, self._route(stream))
+        binding = OutputBinding(stream, encode, self._route(stream))
         self._bindings.append((stream, binding))
         return binding
 

@@ -13,6 +13,7 @@ from typing import Any, Final, TypeAlias, TypeVar
 from weakref import WeakValueDictionary
 
 from millwheel.model.catalog import Consumer, codes_of
+from millwheel.model.stream_names import local_name
 from millwheel.rpc.v1 import topology_pb2 as topology
 from millwheel.sdk.compiled import CompiledComputation, compile_computation, consumers_of
 from millwheel.sdk.error_texts import error_message
@@ -73,7 +74,7 @@ class _Loaded:
     def compile(self, name: str) -> CompiledComputation:
         """The compiled computation ``name``."""
         if name not in self._compiled:
-            self._compiled[name] = compile_computation(self.topology, name, verify=self._verify)
+            self._compiled[name] = compile_computation(self.topology, name, verify=self._verify, full_names=True)
         return self._compiled[name]
 
     def extractors(self, stream: str) -> dict[str, Callable[[object], bytes]]:
@@ -191,7 +192,8 @@ class Programs:
 
     def decoder(self, code: topology.CodeReference, stream: str) -> Callable[[bytes], Any] | None:
         """The decoder of a stream's values, from a loaded package. None if the package does not know the stream."""
-        found = self._loaded[code.digest, code.entry_point].topology.plan().streams.get(stream)
+        made = self._loaded[code.digest, code.entry_point].topology
+        found = made.plan().streams.get(local_name(made.name, stream))
         return None if found is None or found.codec is None else found.codec.decode
 
     def extractor(self, consumer: Consumer, stream: str) -> Callable[[object], bytes]:

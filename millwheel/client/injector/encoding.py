@@ -14,6 +14,7 @@ import msgspec
 
 from millwheel.client.injector.routing import ConsumerRouting
 from millwheel.model.limits import MAX_KEY_BYTES, MAX_VALUE_BYTES
+from millwheel.model.stream_names import local_name
 from millwheel.rpc.v1 import topology_pb2 as specs
 from millwheel.sdk.codecs import codec_for
 from millwheel.sdk.compiled import consumers_of
@@ -61,14 +62,15 @@ class RecordEncoder:
             self._learn(topology)
 
     def _learn(self, topology: Topology) -> None:
-        found = topology.plan().streams.get(self.stream)
+        called = local_name(topology.name, self.stream)
+        found = topology.plan().streams.get(called)
         if found is None or found.codec is None:
-            raise UsageError(f"topology {topology.name!r} has no stream {self.stream!r}")
+            raise UsageError(f"topology {topology.name!r} has no stream {called!r}")
         self._encode = found.codec.verify if self._verify else found.codec.checked
         self._decode = found.codec.decode
         computations = topology.plan().computations
-        for computation, extract in consumers_of(topology, self.stream):
-            declared = computations[computation].inputs[self.stream].to_proto(found.type)
+        for computation, extract in consumers_of(topology, called):
+            declared = computations[computation].inputs[called].to_proto(found.type)
             self._known[topology.name, computation] = tuple(declared.fields), extract
 
     def _own_extractor(self, consumer: ConsumerRouting) -> _Extract | None:

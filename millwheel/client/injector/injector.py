@@ -27,6 +27,7 @@ from millwheel.client.injector.session import InjectorSession
 from millwheel.client.injector.settings import InjectorSettings
 from millwheel.client.injector.stalls import StallMonitor
 from millwheel.client.injector.unacked import unacked_records
+from millwheel.model.stream_names import full_name, is_valid
 from millwheel.model.time import Timestamp
 from millwheel.rpc.clock import wall_now
 from millwheel.sdk.errors import UsageError
@@ -59,7 +60,7 @@ class Injector:
         """Create an injector. Nothing is sent before :meth:`open`.
 
         Args:
-            stream: The stream to send to.
+            stream: The stream to send to: its full name, or a short name in ``topology`` or unique in the cluster.
             process: The name of this process in the stream. A second process of that name ends the first.
             topology: A topology that reads the stream. Its types, codecs and key functions are then used.
             address: The server, as host or host:port; several with commas between them.
@@ -69,26 +70,35 @@ class Injector:
             settings: Time limits, checks and bounds.
 
         Raises:
-            UsageError: A name is empty or contains a slash, or ``topology`` does not read the stream.
+            UsageError: A name is not valid, or ``topology`` does not read the stream.
         """
-        for what, name in (("stream", stream), ("process", process), ("source", source or process)):
+        for what, name in (("process", process), ("source", source or process)):
             if not name or "/" in name:
                 raise UsageError(f"an injector's {what} is a name without a slash, not {name!r}")
-        settings = settings or InjectorSettings()
-        self.stream = stream
+        if not is_valid(stream):
+            raise UsageError(f"an injector's stream is STREAM or TOPOLOGY/STREAM, not {stream!r}")
         self.process = process
-        self._session = InjectorSession(
-            address, stream, process, sequencer or 0, settings.limits, settings.patience, self._drain
-        )
-        self._monitor = StallMonitor(self._session, settings.explain)
-        self._ids = RecordIds(stream, process, source or process)
-        self._times = TimeCheck(stream, wall_now, enabled=not settings.any_timestamp)
-        self._admission = RecordAdmission(
-            self._session, self._ids, topology, settings, self._monitor.named, self._drain
-        )
-        self._intake = RecordIntake(self._session, self._admission, self._times)
+        self._address, self._topology, self._delegated = address, topology, sequencer or 0
+        self._source = source or process
+        self._settings = settings or InjectorSettings()
         self._opened = False
         self._turn = _RECORDS_IN_A_ROW
+        self._set_stream(stream if topology is None else full_name(topology.name, stream))
+
+    def _set_stream(self, stream: str) -> None:
+        """Create all parts that know the stream's name. Ids depend on it, so :meth:`open` finds the full name first."""
+        settings = self._settings
+        self.stream = stream
+        self._session = InjectorSession(
+            self._address, stream, self.process, self._delegated, settings.limits, settings.patience, self._drain
+        )
+        self._monitor = StallMonitor(self._session, settings.explain)
+        self._ids = RecordIds(stream, self.process, self._source)
+        self._times = TimeCheck(stream, wall_now, enabled=not settings.any_timestamp)
+        self._admission = RecordAdmission(
+            self._session, self._ids, self._topology, settings, self._monitor.named, self._drain
+        )
+        self._intake = RecordIntake(self._session, self._admission, self._times)
 
     # Life cycle.
 
@@ -116,6 +126,10 @@ class Injector:
         if self._opened:
             raise UsageError("an injector is opened once: make another one")
         self._opened = True
+        stream = await self._session.full_name()
+        if stream != self.stream:
+            await self._session.close()
+            self._set_stream(stream)
         await self._session.open()
         if not self._session.delegate:
             self._ids.open(self._session.sequencer)

@@ -144,6 +144,15 @@ class InjectorSession:
 
     # Life cycle.
 
+    async def full_name(self) -> str:
+        """The full name of the stream, for a session that is not open yet. RequestError if a master refuses it."""
+        try:
+            with self.notices(self.control.awaited):
+                return await self.control.full_stream_name(self.core.stream)
+        except BaseException:
+            await self.close()
+            raise
+
     async def open(self) -> None:
         """Announce the process and fetch the routing. Raises RequestError or InjectorError if that fails."""
         self._loop = asyncio.get_running_loop()

@@ -25,21 +25,22 @@ class CursorStatus:
     end: int
 
 
-async def _present_owner(client: ControlClient, stream: str) -> tuple[str, str]:
-    """The address of the worker that owns the stream's log, and the log's incarnation.
+async def _present_owner(client: ControlClient, stream: str) -> tuple[str, str, str]:
+    """The stream's full name, the address of the worker that owns its log, and the log's incarnation.
 
-    Both are empty if there is no log. None is created.
+    The last two are empty if there is no log. None is created.
     """
     routing = await client.routing(stream)
     log = next((consumer for consumer in routing.consumers if consumer.log), None)
     if log is None:
-        return "", ""
-    return log_address(stream, log.intervals.intervals[0].owner.address), log.incarnation
+        return routing.stream.name, "", ""
+    address = log_address(routing.stream.name, log.intervals.intervals[0].owner.address)
+    return routing.stream.name, address, log.incarnation
 
 
 async def list_cursors(stream: str, client: ControlClient) -> list[CursorStatus]:
     """The durable cursors of a stream, ordered by name. A stream without a log has none."""
-    address, incarnation = await _present_owner(client, stream)
+    stream, address, incarnation = await _present_owner(client, stream)
     if not address:
         return []
     async with calling(address), open_channel(address) as channel:
@@ -54,7 +55,7 @@ async def delete_cursor(stream: str, cursor: str, client: ControlClient) -> None
     Raises:
         RequestError: The stream has no such cursor (NOT_FOUND), or no worker owns the log (UNAVAILABLE).
     """
-    address, incarnation = await _present_owner(client, stream)
+    stream, address, incarnation = await _present_owner(client, stream)
     if not address:
         raise RequestError(
             FailureCode.NOT_FOUND,

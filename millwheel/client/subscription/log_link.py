@@ -90,6 +90,8 @@ class LogLink:
 
     async def _open(self, requests: list[wire.SubscribeRequest]) -> LogCall:
         place = await self._control.ensure_stream_log(self._stream)
+        # A short name may stand for several streams later. From now on it is this one.
+        self._stream = place.stream.name
         # A log that was just created has no owner yet. The next attempt finds the owner.
         self.created_at, self.created = place.created_at_us, self.created or place.created
         address = log_address(self._stream, place.owner.address)
@@ -103,7 +105,7 @@ class LogLink:
         self._incarnation, self.spec = place.incarnation, place.stream
         for request in requests:
             if request.HasField("start"):
-                request.start.incarnation = place.incarnation
+                request.start.stream, request.start.incarnation = self._stream, place.incarnation
         await self._close_call()
         self.call = call = LogCall(self._stream, address, self._moved)
         await call.begin(requests)

@@ -55,7 +55,7 @@ class Subscription:
     """One subscriber of one stream. Use it with ``async with``, and iterate over it for batches.
 
     Args:
-        stream: The name of the stream.
+        stream: The full name of the stream, or its short name if no other topology has a stream of that name.
         cursor: The name of a durable cursor. Empty for a tail, which keeps no position.
         start: Where a new cursor or a tail begins. The default is the oldest record for a cursor, and now for a tail.
         record_type: The type to decode values as, with the SDK's codecs. None leaves values as bytes.
