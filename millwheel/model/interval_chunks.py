@@ -153,14 +153,6 @@ class MapEdit:
         self._put(first, last + 1, [*old[:begin], *new.intervals, *old[end + 1 :]])
         return True
 
-    def intervals_of(self, start: bytes, end: bytes | None) -> list[catalog.IntervalRecord]:
-        """The whole intervals of the edited map that overlap the keys from ``start`` to ``end``."""
-        first = max(bisect_right(self._starts, start) - 1, 0)
-        last = len(self._chunks) if end is None else bisect_left(self._starts, end)
-        found = (interval for chunk in self._chunks[first:last] for interval in chunk.intervals)
-        asked = KeyInterval(start, end)
-        return [interval for interval in found if interval_from_proto(interval.keys).overlaps(asked)]
-
     def changes(self) -> tuple[list[IntervalChunk], list[int]]:
         """The chunks to write, and the numbers of the chunks to delete. A deleted number is never used again."""
         written = [chunk for chunk in self._chunks if self._before.get(chunk.number) is not chunk]
