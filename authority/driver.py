@@ -173,7 +173,7 @@ class AuthorityDriver:
                 case AnswerCall() | RefuseCall():
                     self._answer(effect)
                 case BroadcastValues(values, sequencers):
-                    self._listeners.hear(values, sequencers)
+                    self._listeners.publish(values, sequencers)
                     for computation, watermark in values.items():
                         self._metrics.show(computation, watermark)
                 case ForgetComputation(computation):

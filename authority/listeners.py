@@ -34,7 +34,7 @@ class Listener:
         self._news.set()
         self._failure: Callable[[], Exception] | None = None
 
-    def hear(self, values: Mapping[str, int], sequencers: Iterable[tuple[str, Member, int]]) -> None:
+    def publish(self, values: Mapping[str, int], sequencers: Iterable[tuple[str, Member, int]]) -> None:
         """Keep updates of the watched computations until :meth:`next` returns them."""
         for computation, member, sequencer in sequencers:
             if computation in self.computations and computation not in self._whole:
@@ -98,10 +98,10 @@ class Listeners:
         """End a watch."""
         self._all.pop(listener, None)
 
-    def hear(self, values: Mapping[str, int], sequencers: Iterable[tuple[str, Member, int]]) -> None:
+    def publish(self, values: Mapping[str, int], sequencers: Iterable[tuple[str, Member, int]]) -> None:
         """Broadcast to all watches."""
         for listener in self._all:
-            listener.hear(values, sequencers)
+            listener.publish(values, sequencers)
 
     def fail(self, error: Callable[[], Exception]) -> None:
         """End all watches, each with an exception that ``error`` creates."""

@@ -137,7 +137,7 @@ class _ShardEvents:
         """Receive news of ``shard`` from now on."""
         if shard not in self._followed:
             shard.work_requests.listen(self._want)
-            self._followed[shard] = asyncio.create_task(self._hear_end(shard))
+            self._followed[shard] = asyncio.create_task(self._watch_end(shard))
 
     async def news(self) -> AsyncGenerator[list[str], None]:
         """Yield requested computations until :meth:`end`.
@@ -168,7 +168,7 @@ class _ShardEvents:
         self._wanted[computation] = None
         self._news.set()
 
-    async def _hear_end(self, shard: AuthorityShard) -> None:
+    async def _watch_end(self, shard: AuthorityShard) -> None:
         why = await shard.wait_stopped()
         self._failure = self._failure or AuthorityStoppedError(shard.journal, why)
         self._news.set()
