@@ -109,10 +109,16 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         self, delay: float, callback: Any, *args: Any, context: Context | None = None
     ) -> Step:
         """See :meth:`asyncio.AbstractEventLoop.call_later`."""
-        now = self._now
+        # Most steps are set here, so this does not call the methods above.
+        step = Step(callback, args, context)
+        now = self._now if not self._suspended else self._now - _lag(step.process)
+        step.when = when = now + delay if delay > 0.0 else now
         if self._suspended:
-            now -= _lag(PROCESS.get() if context is None else context.get(PROCESS))
-        return self.call_at(now + delay if delay > 0.0 else now, callback, *args, context=context)
+            self._set(step)
+        else:
+            self._serial += 1
+            heapq.heappush(self._timers, (when, self._serial, step))
+        return step
 
     def create_future(self) -> asyncio.Future[Any]:
         """See :meth:`asyncio.AbstractEventLoop.create_future`."""
@@ -152,7 +158,7 @@ class SimulatedLoop(asyncio.BaseEventLoop):
                 continue
             self.steps += 1
             try:
-                step.take()
+                step.context.run(step.call, *step.arguments)
             except (SystemExit, KeyboardInterrupt):
                 raise
             except BaseException as error:

@@ -19,13 +19,13 @@ class Step:
     Half of a run's time goes into creating and running steps, so a step does only what a run needs.
     """
 
-    __slots__ = ("_arguments", "_call", "_context", "is_cancelled", "process", "when")
+    __slots__ = ("arguments", "call", "context", "is_cancelled", "process", "when")
 
     def __init__(self, call: Callable[..., object], arguments: tuple[Any, ...], context: Context | None) -> None:
-        self._call = call
-        self._arguments = arguments
-        self._context = copy_context() if context is None else context
-        self.process: Process | None = self._context.get(PROCESS)
+        self.call = call
+        self.arguments = arguments
+        self.context = copy_context() if context is None else context
+        self.process: Process | None = self.context.get(PROCESS)
         self.is_cancelled = False
         self.when = 0.0
         """For a timer: its time, by the steady clock of its process."""
@@ -38,12 +38,8 @@ class Step:
         """Whether the step is cancelled."""
         return self.is_cancelled
 
-    def take(self) -> None:
-        """Make the call."""
-        self._context.run(self._call, *self._arguments)
-
     def __repr__(self) -> str:
-        return f"<step {getattr(self._call, '__qualname__', type(self._call).__name__)}>"
+        return f"<step {getattr(self.call, '__qualname__', type(self.call).__name__)}>"
 
 
 class Clock:

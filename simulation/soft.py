@@ -17,8 +17,7 @@ from millwheel.worker.interval import IntervalCore
 from millwheel.worker.interval.core import IntervalPhase
 from millwheel.worker.interval.entry import TimerRow, decode_part
 from millwheel.worker.interval.state import IntervalState
-from millwheel.worker.log import LogCore
-from millwheel.worker.log import LogPhase as LogPhase
+from millwheel.worker.log import LogCore, LogPhase
 from millwheel.worker.log.state import LogState
 from millwheel.worker.shell.worker import Worker
 from simulation.soft_ids import id_differences, sequencer_differences

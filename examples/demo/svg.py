@@ -1,4 +1,4 @@
-"""A small SVG writer for the demonstration's picture: a plot with axes, and marks whose positions are data values."""
+"""A small SVG writer for pictures of measurements: a plot with axes, and marks whose positions are data values."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ __all__ = ["Plot"]
 class Plot:
     """A plot of ``width`` x ``height`` pixels. The x axis covers ``xs``, and the y axis 0 to ``top``."""
 
-    def __init__(self, width: int, height: int, xs: tuple[float, float], top: float, *, left: int = 52) -> None:
+    def __init__(self, width: int, height: int, xs: tuple[float, float], top: float) -> None:
         self.width, self.height = width, height
-        self._left, self._right, self._above, self._below = left, 12, 30, 24
+        self._left, self._right, self._above, self._below = 52, 12, 30, 24
         self._xs, self._top = xs, top
         self._marks: list[str] = []
 
@@ -26,16 +26,15 @@ class Plot:
         """The pixel position of ``value`` from the top."""
         return self.height - self._below - value / self._top * (self.height - self._above - self._below)
 
-    def grid(self, ys: Iterable[float], xs: Iterable[tuple[float, str]], *, dividers: bool = True) -> None:
+    def grid(self, ys: Iterable[float], xs: Iterable[tuple[float, str]]) -> None:
         """Draw horizontal lines at ``ys``, and labels on the x axis at ``xs``."""
         for value in ys:
             at = f"{self.y(value):.1f}"
             self._add(f'<line class="grid" x1="{self._left}" x2="{self.width - self._right}" y1="{at}" y2="{at}"/>')
-            self._add(f'<text class="axis" x="{self._left - 8}" y="{at}" dy="4" text-anchor="end">{value:,.0f}</text>')
+            self._add(f'<text class="axis" x="{self._left - 8}" y="{at}" dy="4" text-anchor="end">{value:,g}</text>')
         for place, label in xs:
             at = f"{self.x(place):.1f}"
-            if dividers:
-                self._add(f'<line class="grid" x1="{at}" x2="{at}" y1="{self._above}" y2="{self.y(0):.1f}"/>')
+            self._add(f'<line class="grid" x1="{at}" x2="{at}" y1="{self._above}" y2="{self.y(0):.1f}"/>')
             self._add(f'<text class="axis" x="{at}" y="{self.height - 6}" dx="3">{escape(label)}</text>')
 
     def area(self, points: Sequence[tuple[float, float]], style: str) -> None:

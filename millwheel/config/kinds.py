@@ -10,7 +10,7 @@ from typing import Any, Final, Literal, get_args, get_origin
 
 from millwheel.errors import did_you_mean
 
-__all__ = ["Check", "Kind", "at_least", "kind_of", "one_line"]
+__all__ = ["Check", "Kind", "kind_of", "one_line"]
 
 Check = Callable[[Any], Any]
 """Takes a value of the right type and returns it, normalized. ValueError ("it takes ...") if it is not allowed."""
@@ -109,18 +109,6 @@ _KINDS: Final[dict[Any, Kind]] = {
     ),
     Path | None: Kind("a path", _typed(str, "a path", _path), _path),
 }
-
-
-def at_least(least: float, most: float = math.inf) -> Check:
-    """Return a check for numbers from ``least`` to ``most``."""
-    takes = f"a number from {least:g}" + (f" to {most:g}" if most < math.inf else "")
-
-    def check(value: float) -> float:
-        if not least <= value <= most:
-            raise ValueError(f"it takes {takes}")
-        return value
-
-    return check
 
 
 def one_line(value: str) -> str:

@@ -14,7 +14,7 @@ from millwheel.config.addresses import (
     optional_address,
 )
 from millwheel.config.declaring import setting
-from millwheel.config.kinds import at_least, one_line
+from millwheel.config.kinds import one_line
 
 __all__ = [
     "AuthoritySection",
@@ -46,8 +46,7 @@ class ClusterSection:
     authority_shards: int = setting(
         2,
         "Number of shards of the low watermark authority. It is fixed when the cluster starts for the first time.",
-        check=at_least(1, 1_000),
-        allowed="a whole number from 1 to 1000",
+        bounds=(1, 1_000),
     )
 
 
@@ -70,15 +69,13 @@ class CoordinatorSection:
     timeout_seconds: float = setting(
         5.0,
         "The most seconds that one call to etcd may take.",
-        check=at_least(0.1, 600),
-        allowed="a number from 0.1 to 600",
+        bounds=(0.1, 600),
     )
     history_seconds: float = setting(
         300.0,
         "Seconds of changes that etcd keeps, so that a watch that was cut off misses nothing. The daemons compact "
         "what is older. 0: they do not; set etcd's --auto-compaction-retention, or space runs out.",
-        check=at_least(0, 86_400),
-        allowed="a number from 0 to 86400",
+        bounds=(0, 86_400),
     )
     path: Path | None = setting(None, "Directory of the embedded coordinator (the embedded store's, if they share it).")
 
@@ -108,15 +105,13 @@ class StoreSection:
     concurrent_writes: int = setting(
         16,
         "The most requests of one process at a time. Commits do not count, and never wait for others.",
-        check=at_least(1, 1_000),
-        allowed="a whole number from 1 to 1000",
+        bounds=(1, 1_000),
     )
     state_buckets: int = setting(
         64,
         "Partitions that the states of a computation are spread over: about one for each 100 MB of the largest "
         "computation. Counts when the keyspace is made, and stays.",
-        check=at_least(1, 10_000),
-        allowed="a whole number from 1 to 10000",
+        bounds=(1, 10_000),
     )
     local_dc: str = setting("", "The data centre that is asked; empty: that of the first contact point.")
     username: str = setting("", "Cassandra user, where Cassandra asks for one.")
@@ -127,8 +122,7 @@ class StoreSection:
     timeout_seconds: float = setting(
         10.0,
         "The most seconds that one request may take.",
-        check=at_least(0.1, 600),
-        allowed="a number from 0.1 to 600",
+        bounds=(0.1, 600),
     )
     path: Path | None = setting(None, "Directory of the embedded store.")
 
@@ -140,39 +134,33 @@ class MasterSection:
     lease_seconds: float = setting(
         3.0,
         "Seconds after which a standby leads when the leader has vanished.",
-        check=at_least(1, 600),
-        allowed="a number from 1 to 600",
+        bounds=(1, 600),
     )
     intervals_per_computation: int = setting(
         3,
         "Key intervals that a new computation begins with; balancing splits and merges them.",
-        check=at_least(1, 10_000),
-        allowed="a whole number from 1 to 10000",
+        bounds=(1, 10_000),
     )
     balance: bool = setting(True, "Move, split and merge intervals by their load. false: only by command.")
     imbalance: float = setting(
         0.25,
         "Cores by which the loads of two worker processes may differ before intervals are moved.",
-        check=at_least(0.01, 1_000),
-        allowed="a number from 0.01 to 1000",
+        bounds=(0.01, 1_000),
     )
     split_busy: float = setting(
         0.5,
         "Cores of work from which on an interval is split; neighbours far below it are merged.",
-        check=at_least(0.01, 1_000),
-        allowed="a number from 0.01 to 1000",
+        bounds=(0.01, 1_000),
     )
     cool_down_seconds: float = setting(
         30.0,
         "Seconds for which balancing leaves an interval alone that was just moved, split or merged.",
-        check=at_least(0, 86_400),
-        allowed="a number from 0 to 86400",
+        bounds=(0, 86_400),
     )
     balance_operations: int = setting(
         2,
         "The most moves, splits and merges that balancing has under way at a time.",
-        check=at_least(1, 1_000),
-        allowed="a whole number from 1 to 1000",
+        bounds=(1, 1_000),
     )
 
 
@@ -181,20 +169,16 @@ class WorkerSection:
     """A worker daemon: one or more processes that own intervals."""
 
     id: str = setting("", "Its name in the cluster; empty: the host's name and the port.")
-    processes: int = setting(
-        1, "Processes: about one for each core.", check=at_least(1, 1_024), allowed="a whole number from 1 to 1024"
-    )
+    processes: int = setting(1, "Processes: about one for each core.", bounds=(1, 1_024))
     lease_seconds: float = setting(
         5.0,
         "Seconds after which the intervals of a process that has vanished go to others.",
-        check=at_least(1, 600),
-        allowed="a number from 1 to 600",
+        bounds=(1, 600),
     )
     drain_seconds: float = setting(
         20.0,
         "The most seconds that a process that stops takes to hand over its intervals.",
-        check=at_least(0, 3_600),
-        allowed="a number from 0 to 3600",
+        bounds=(0, 3_600),
     )
     packages: Path | None = setting(
         Path("~/.cache/millwheel/packages"),
@@ -203,8 +187,7 @@ class WorkerSection:
     cache_mib: int = setting(
         256,
         "MiB of memory for the cached states of each interval.",
-        check=at_least(1, 1 << 20),
-        allowed="a whole number from 1",
+        bounds=(1, 1 << 20),
     )
     check_values: bool = setting(
         True,
@@ -214,8 +197,7 @@ class WorkerSection:
     slow_hook_seconds: float = setting(
         1.0,
         "A hook that keeps the event loop so long is named in the log and counted; 0: never.",
-        check=at_least(0, 3_600),
-        allowed="a number from 0 to 3600",
+        bounds=(0, 3_600),
     )
 
 
@@ -226,8 +208,7 @@ class AuthoritySection:
     lease_seconds: float = setting(
         3.0,
         "Seconds after which another candidate serves the shards of a process that has vanished.",
-        check=at_least(1, 600),
-        allowed="a number from 1 to 600",
+        bounds=(1, 600),
     )
 
 

@@ -121,8 +121,9 @@ class Catalog:
         # By a chunk's key: a hash of the chunk in the tables. A new snapshot updates only chunks that differ.
         self._digests: dict[str, int] = {}
         self._streams: dict[str, specs.StreamSpec] = {}
+        self._producers: dict[str, list[str]] = {}
         self._streams_shape = -1
-        """The ``shape`` for which ``_streams`` was computed. Lookups by name are frequent and changes are rare."""
+        """The ``shape`` for which these two were computed. Lookups by name are frequent and changes are rare."""
         self.damaged: dict[str, str] = {}
         """Keys whose values cannot be read, with the reason. The last readable value, if any, stays in use."""
         self._clear()
@@ -364,17 +365,24 @@ class Catalog:
 
     def _find_streams(self) -> dict[str, specs.StreamSpec]:
         found: dict[str, specs.StreamSpec] = {}
+        self._producers = {}
         for name, record in self.live_topologies():
             for declared in record.spec.streams:
                 if not declared.external:
                     found[declared.name] = declared
-            for computation in record.spec.computations:
-                for output in outputs_of(computation):
+            letters, writers = dead_letter_stream(name), dead_letter_writers(record.spec)
+            made = [
+                (record.incarnations.get(one.name, ""), one, one.name in writers) for one in record.spec.computations
+            ]
+            for one in record.leaving:
+                discards = one.spec.failure_policy.action == specs.FAILURE_ACTION_DEAD_LETTER
+                made.append((one.incarnation, one.spec, discards))
+            for incarnation, computation, discards in made:
+                outputs = outputs_of(computation)
+                for output in dict.fromkeys([*outputs, letters]) if discards else outputs:
+                    self._producers.setdefault(output, []).append(incarnation)
+                for output in outputs:
                     found.setdefault(output, specs.StreamSpec(name=output))
-            for leaving in record.leaving:
-                for output in outputs_of(leaving.spec):
-                    found.setdefault(output, specs.StreamSpec(name=output))
-            letters = dead_letter_stream(name)
             found.setdefault(
                 letters,
                 specs.StreamSpec(name=letters, record_type=DEAD_LETTER_TYPE, format=specs.VALUE_FORMAT_MSGPACK),
@@ -403,17 +411,8 @@ class Catalog:
 
         A removed computation stays in the result until its productions are delivered (7.1).
         """
-        found = []
-        for name, record in self.live_topologies():
-            writers = dead_letter_writers(record.spec) if stream == dead_letter_stream(name) else frozenset()
-            for computation in record.spec.computations:
-                if stream in outputs_of(computation) or computation.name in writers:
-                    found.append(record.incarnations[computation.name])
-            for leaving in record.leaving:
-                letters = leaving.spec.failure_policy.action == specs.FAILURE_ACTION_DEAD_LETTER
-                if stream in outputs_of(leaving.spec) or (letters and stream == dead_letter_stream(name)):
-                    found.append(leaving.incarnation)
-        return tuple(found)
+        self.streams()
+        return tuple(self._producers.get(stream, ()))
 
     def senders(self, stream: str) -> tuple[str, ...]:
         """The senders whose minimum is the low watermark of ``stream`` (4.5): its producers and its injectors."""

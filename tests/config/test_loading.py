@@ -82,7 +82,7 @@ def test_all_mistakes_are_reported_at_once_each_with_its_place_and_what_is_allow
         f"{path}:9: section [coordinater] is unknown (did you mean 'coordinator'?)",
         "environment variable MILLWHEEL_STORE_KEYSPCE: it names no setting (did you mean 'MILLWHEEL_STORE_KEYSPACE'?)",
         "environment variable MILLWHEEL_WORKER_PROCESSES: worker.processes is 'many': it takes a whole number",
-        "flag --worker-cache-mib: worker.cache_mib is '0': it takes a number from 1",
+        "flag --worker-cache-mib: worker.cache_mib is '0': it takes a whole number from 1 to 1048576",
     ):
         assert part in shown
 

@@ -6,14 +6,13 @@ from collections.abc import Mapping, Sequence
 from html import escape
 from typing import Final
 
+from examples.demo.svg import Plot
 from tests.faults.flatness import kind_of
 
 __all__ = ["page"]
 
 _WIDTH: Final = 760
 _HEIGHT: Final = 210
-_LEFT: Final = 70
-_BOTTOM: Final = 26
 _COLOURS: Final = ("#1f6fb2", "#d1661f", "#2c8a4b", "#b0303a", "#7a57b0", "#7a6140", "#c05aa3", "#4d4d4d", "#8f8f1f")
 _TITLES: Final = {
     "memory_mb": "Memory (resident), MB",
@@ -23,9 +22,13 @@ _TITLES: Final = {
     "db_mb": "etcd's database, MB",
     "data_mb": "Cassandra's data and commit log, MB",
 }
-_STYLE: Final = """body{font:14px sans-serif;margin:24px;color:#222;background:#fff}h2{font-size:15px;margin:22px 0 4px}
-svg{display:block}.l{display:inline-block;margin-right:14px}.s{display:inline-block;width:14px;height:3px;
-vertical-align:middle;margin-right:5px}pre{background:#f4f4f4;padding:10px;width:fit-content}"""
+_STYLE: Final = (
+    "body{font:14px sans-serif;margin:24px;color:#222;background:#fff}h2{font-size:15px;margin:22px 0 4px}"
+    f"svg{{display:block;width:{_WIDTH}px}}text{{font-size:11px}}path{{fill:none;stroke-width:1.5}}.grid{{stroke:#ddd}}"
+    ".l{display:inline-block;margin-right:14px}.s{display:inline-block;width:14px;height:3px;vertical-align:middle;"
+    "margin-right:5px}pre{background:#f4f4f4;padding:10px;width:fit-content}"
+    + "".join(f".c{number}{{stroke:{colour};background:{colour}}}" for number, colour in enumerate(_COLOURS))
+)
 
 
 def page(title: str, times: Sequence[float], figures: Mapping[str, Sequence[float]], text: Sequence[str]) -> str:
@@ -48,32 +51,16 @@ def _chart(heading: str, times: Sequence[float], columns: Mapping[str, Sequence[
     if not columns or len(times) < 2:
         return ""
     top = max(max(values) for values in columns.values()) * 1.1 or 1.0
-    span = times[-1] - times[0]
-
-    def point(at: float, value: float) -> str:
-        x = _LEFT + (at - times[0]) / span * (_WIDTH - _LEFT - 8)
-        y = (_HEIGHT - _BOTTOM) * (1 - value / top) + 4
-        return f"{x:.1f},{y:.1f}"
-
-    def label(value: float) -> str:
-        return f"{value:,.0f}" if top >= 10 else f"{value:.2f}"
-
-    parts = []
-    for share in (0.0, 0.5, 1.0):
-        left, y = point(times[0], top * share).split(",")
-        parts.append(f'<line x1="{left}" y1="{y}" x2="{_WIDTH - 8}" y2="{y}" stroke="#ddd"/>')
-        parts.append(
-            f'<text x="{_LEFT - 6}" y="{y}" text-anchor="end" dy="4" font-size="11">{label(top * share)}</text>'
-        )
-        x = point(times[0] + span * share, 0).split(",")[0]
-        anchor = "end" if share == 1.0 else "start" if share == 0.0 else "middle"
-        minutes = f"{span * share / 60:.1f} min"
-        parts.append(f'<text x="{x}" y="{_HEIGHT - 6}" text-anchor="{anchor}" font-size="11">{minutes}</text>')
+    start, span = times[0], times[-1] - times[0]
+    plot = Plot(_WIDTH, _HEIGHT, (start, start + span), top)
+    shares = (0.0, 0.5, 0.9)
+    plot.grid(
+        (round(top * share, 2) for share in shares),
+        ((start + span * share, f"{span * share / 60:.1f} min") for share in shares),
+    )
     keys = []
     for number, (name, values) in enumerate(columns.items()):
-        colour = _COLOURS[number % len(_COLOURS)]
-        points = " ".join(point(at, value) for at, value in zip(times, values, strict=True))
-        parts.append(f'<polyline points="{points}" fill="none" stroke="{colour}" stroke-width="1.5"/>')
-        keys.append(f'<span class=l><span class=s style="background:{colour}"></span>{escape(name)}</span>')
-    drawn = f'<svg width="{_WIDTH}" height="{_HEIGHT}">{"".join(parts)}</svg>'
-    return f"<h2>{escape(heading)}</h2>{drawn}<div>{''.join(keys)}</div>"
+        style = f"c{number % len(_COLOURS)}"
+        plot.line([*zip(times, values, strict=True)], style)
+        keys.append(f'<span class=l><span class="s {style}"></span>{escape(name)}</span>')
+    return f"<h2>{escape(heading)}</h2>{plot.render()}<div>{''.join(keys)}</div>"

@@ -39,5 +39,5 @@ def test_the_page_has_a_line_for_each_process_and_a_chart_for_each_kind_cassandr
     figures["cassandra 1 memory_mb"] = [900.0] * len(TIMES)
     drawn = page("half an hour", TIMES, figures, ["flat"])
     assert drawn.count("<svg") == len(FLOORS) + 1
-    assert drawn.count("<polyline") == 2 * len(FLOORS) + 1
+    assert drawn.count("<path") == 2 * len(FLOORS) + 1
     assert "etcd &lt;1&gt;" in drawn
