@@ -38,7 +38,7 @@ def _sources() -> None:
 
 @app.command("file")
 def inject_file(
-    stream: Annotated[str, typer.Argument(help="The stream to feed.")],
+    stream: Annotated[str, typer.Argument(help="The stream: TOPOLOGY/STREAM, or STREAM alone if it is unique.")],
     root: Annotated[Path, typer.Argument(help="A file, or the directory that they are in.", exists=True)],
     pattern: Annotated[str, typer.Option(help="Which files below the directory, as *.jsonl or **/*.log.")] = "*",
     form: Annotated[FileFormat, typer.Option("--format", help="What a line is.")] = FileFormat.JSONL,

@@ -28,7 +28,7 @@ app = typer.Typer(
 
 @app.command("list")
 def list_injectors(
-    stream: Annotated[str, typer.Argument(help="A stream's name. Default: all streams.")] = "",
+    stream: Annotated[str, typer.Argument(help="TOPOLOGY/STREAM, or STREAM alone. Default: all streams.")] = "",
     everything: Annotated[bool, typer.Option("--all", help="Also those that were retired.")] = False,
     output: Output = OutputFormat.TABLE,
     address: Address = DEFAULT_ADDRESS,

@@ -32,7 +32,7 @@ app = typer.Typer(
 cursors = typer.Typer(help="Durable cursors: how far each reader of a stream has come.", no_args_is_help=True)
 app.add_typer(cursors, name="cursors")
 
-Stream = Annotated[str, typer.Argument(help="The stream's name.")]
+Stream = Annotated[str, typer.Argument(help="The stream: TOPOLOGY/STREAM, or STREAM alone if it is unique.")]
 
 _FLUSH_SECONDS: Final = 5.0
 _TEXT_WIDTH: Final = 27
@@ -71,7 +71,7 @@ def tail(
 ) -> None:
     """Print a stream's records as they come, until Ctrl-C. With -o json it prints one JSON object per line.
 
-    Example: millwheel stream tail windows --from oldest -n 10
+    Example: millwheel stream tail zeitgeist/windows --from oldest -n 10
     """
     start = None if begin is None else From[begin.name]
     subscription = Subscription(

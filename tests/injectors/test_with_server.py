@@ -76,6 +76,19 @@ async def test_g1_what_is_sent_takes_effect_once_5_2(server: DevServer, submit: 
         await Injector("orders", address=server.address).open()
 
 
+async def test_g1_an_injector_knows_its_stream_by_the_full_name_6_1_1(server: DevServer, submit: Submit) -> None:
+    await submit("shop")
+    for name, topology in (("orders", None), ("orders", sample.shop), ("shop/orders", sample.shop)):
+        async with Injector(server.address, name, topology=topology) as injector:
+            assert injector.stream == "shop/orders"
+            await injector.send(ORDERS[0], timestamp=1, id="the same")
+    async with Injector(server.address, "shop/orders") as injector:
+        await injector.finish()
+    check_once(await everything(server.address, "echo"), ORDERS[:1])
+    with pytest.raises(UsageError, match="an injector's stream is STREAM or TOPOLOGY/STREAM, not 'a/b/c'"):
+        Injector(server.address, "a/b/c")
+
+
 @pytest.mark.parametrize("kind", ["positions", "ids"])
 async def test_g1_a_restarted_source_sends_again_without_effect_5_2(
     server: DevServer, submit: Submit, kind: str
