@@ -79,14 +79,14 @@ async def test_g1_what_is_sent_takes_effect_once_5_2(server: DevServer, submit: 
 async def test_g1_an_injector_knows_its_stream_by_the_full_name_6_1_1(server: DevServer, submit: Submit) -> None:
     await submit("shop")
     for name, topology in (("orders", None), ("orders", sample.shop), ("shop/orders", sample.shop)):
-        async with Injector(server.address, name, topology=topology) as injector:
+        async with Injector(name, topology=topology, address=server.address) as injector:
             assert injector.stream == "shop/orders"
             await injector.send(ORDERS[0], timestamp=1, id="the same")
-    async with Injector(server.address, "shop/orders") as injector:
+    async with Injector("shop/orders", address=server.address) as injector:
         await injector.finish()
     check_once(await everything(server.address, "echo"), ORDERS[:1])
     with pytest.raises(UsageError, match="an injector's stream is STREAM or TOPOLOGY/STREAM, not 'a/b/c'"):
-        Injector(server.address, "a/b/c")
+        Injector("a/b/c", address=server.address)
 
 
 @pytest.mark.parametrize("kind", ["positions", "ids"])

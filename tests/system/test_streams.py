@@ -38,7 +38,7 @@ async def submit(server: Server, *names: str) -> None:
 
 
 async def click(server: Server, stream: str, id_: str) -> None:
-    async with Injector(server.address, stream) as injector:
+    async with Injector(stream, address=server.address) as injector:
         assert "/" in injector.stream
         await injector.send({"user": "u"}, timestamp=1_000, id=id_)
 
