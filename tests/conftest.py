@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import traceback
+from collections.abc import Generator
 
 import hypothesis
 import pytest
@@ -25,6 +26,26 @@ hypothesis.settings.load_profile("no deadline")
 setattr(traceback, "_extract_caret_anchors_from_line_segment", lambda _: None)  # noqa: B010  # its name is private
 
 stop_servers_with_their_loops()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Show what a test that fails holds: "holds G8 (section 7.1)"."""
+    report = yield
+    held = _held(item)
+    if report.failed and held:
+        report.sections.append(("what the test is for", held))
+    return report
+
+
+def _held(item: pytest.Item) -> str:
+    """The guarantees and sections that a test is marked with; empty if it is not."""
+    parts = []
+    for marker in (*item.iter_markers("guarantee"), *item.iter_markers("paper")):
+        names, section = ", ".join(marker.args), marker.kwargs.get("section", "")
+        section = f"section {section}" if section[:1].isdigit() else section
+        parts.append(f"{names} ({section})" if names and section else names or section)
+    return f"holds {'; '.join(parts)}" if parts else ""
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:

@@ -39,8 +39,33 @@ async def test_comes_after_it():
 
 def test_a_failed_test_that_left_a_server_open_fails_alone(tmp_path: Path) -> None:
     """The server was collected in another test, which failed for it, or waited for ever."""
+    assert "1 failed, 1 passed" in _run(tmp_path, PROGRAM)
+
+
+def test_a_failure_shows_the_guarantee_and_the_section(tmp_path: Path) -> None:
+    marked = """
+import pytest
+
+@pytest.mark.guarantee("G1", "G8", section="7.1")
+def test_fails():
+    assert False
+
+@pytest.mark.paper(section="fig. 12")
+def test_fails_too():
+    assert False
+
+@pytest.mark.guarantee("G2", section="6.2")
+def test_passes():
+    pass
+"""
+    shown = [line for line in _run(tmp_path, marked).splitlines() if line.startswith("holds")]
+    assert shown == ["holds G1, G8 (section 7.1)", "holds fig. 12"]
+
+
+def _run(tmp_path: Path, text: str) -> str:
+    """What pytest prints for a program, with the hooks of this suite."""
     program = tmp_path / "test_program.py"
-    program.write_text(PROGRAM)
+    program.write_text(text)
     options = ["-c", str(ROOT / "pyproject.toml"), "--rootdir", str(tmp_path), "-p", "no:cacheprovider"]
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-p", "tests.conftest", *options, str(program), "--tb=short"],
@@ -50,7 +75,7 @@ def test_a_failed_test_that_left_a_server_open_fails_alone(tmp_path: Path) -> No
         timeout=patience(60),
         check=False,
     )
-    assert "1 failed, 1 passed" in done.stdout, done.stdout[-3_000:] + done.stderr[-1_000:]
+    return done.stdout + done.stderr
 
 
 def test_a_server_ends_before_the_tasks_of_its_loop() -> None:

@@ -1,56 +1,53 @@
-"""docs/guarantees.md and the tests belong together: each guarantee names tests that are there."""
+"""Tests are named after a behaviour, and marked with the guarantee and the section of the paper that they hold."""
 
 from __future__ import annotations
 
-import ast
 import re
+from typing import Final
 
 import pytest
 
-from tests.house.tree import ROOT, parse
+from tests.house.guarantees import PAGE, all_tests, page_with_lists
+from tests.house.tree import ROOT
 
-REFERENCE = re.compile(r"`(tests/[\w/]+\.py)::([\w:]+)`")
-
-
-def _sections() -> dict[str, str]:
-    """The text of each guarantee, by its name ("G1")."""
-    text = (ROOT / "docs" / "guarantees.md").read_text()
-    parts = re.split(r"^## (G\d+)\b", text, flags=re.MULTILINE)
-    return dict(zip(parts[1::2], parts[2::2], strict=True))
+GUARANTEES: Final = [f"G{number}" for number in range(1, 16)]
+MAX_NAME: Final = 60
+# The numbered sections of the MillWheel paper, and its figures.
+SECTIONS: Final = re.compile(r"[1-9]|10|4\.[1-6]|5\.[12]|6\.[12]|6\.1\.[1-3]|7\.[12]|8\.[1-4]|fig\. (?:[1-9]|1\d)")
 
 
-def defined_tests(file: str) -> set[str]:
-    """The tests of a file as pytest names them: ``test_x``, ``TestY::test_x``, or a state machine's ``TestY``."""
-    found: set[str] = set()
-    if not (ROOT / file).is_file():
-        return found
-    for node in parse(ROOT / file).body:
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-            found.add(node.name)
-        elif isinstance(node, ast.ClassDef):
-            methods = [item for item in node.body if isinstance(item, ast.FunctionDef | ast.AsyncFunctionDef)]
-            found |= {f"{node.name}::{method.name}" for method in methods}
-        elif isinstance(node, ast.Assign):
-            found |= {target.id for target in node.targets if isinstance(target, ast.Name)}
-    return {name for name in found if name.lower().startswith("test")}
+def test_the_page_states_every_guarantee_once() -> None:
+    assert re.findall(r"^## (G\d+) ", PAGE.read_text(), flags=re.MULTILINE) == GUARANTEES
 
 
-def test_all_fifteen_are_stated() -> None:
-    assert list(_sections()) == [f"G{number}" for number in range(1, 16)]
+def test_the_page_lists_the_tests_that_are_marked() -> None:
+    text = PAGE.read_text()
+    assert re.findall(r"<!-- tests of (G\d+): begin -->", text) == GUARANTEES
+    assert text == page_with_lists(text), "run python -m tests.house.guarantees --write"
 
 
-@pytest.mark.parametrize("guarantee", list(_sections()))
-def test_the_tests_a_guarantee_names_are_there(guarantee: str) -> None:
-    named = REFERENCE.findall(_sections()[guarantee])
-    assert [f"{file}::{test}" for file, test in named if test not in defined_tests(file)] == []
+@pytest.mark.parametrize("guarantee", GUARANTEES)
+def test_a_guarantee_has_a_test_with_a_section(guarantee: str) -> None:
+    assert [test.name for test in all_tests() if guarantee in test.guarantees and test.section]
 
 
-def test_every_guarantee_names_a_test() -> None:
-    assert {name for name, text in _sections().items() if not REFERENCE.search(text)} == set()
+def test_markers_name_guarantees_and_sections_that_exist() -> None:
+    assert [test for test in all_tests() if not set(test.guarantees) <= set(GUARANTEES)] == []
+    given = [(test, section) for test in all_tests() if test.section for section in test.section.split(", ")]
+    assert [test for test, section in given if not SECTIONS.fullmatch(section)] == []
 
 
-@pytest.mark.parametrize("guarantee", list(_sections()))
-def test_a_guarantee_names_a_test_that_is_named_after_it_and_a_section(guarantee: str) -> None:
-    """As in ``test_g5_asynchronous_hooks_keep_the_order_of_a_key_4_1``: a failure says what does not hold."""
-    after = re.compile(rf"test(?:_g\d+)*_{guarantee.lower()}_\w+?_(?:fig_)?\d+(?:_\d+)*")
-    assert [test for _, test in REFERENCE.findall(_sections()[guarantee]) if after.fullmatch(test)]
+def test_a_test_name_has_at_most_60_characters() -> None:
+    assert [test.place for test in all_tests() if len(test.name) > MAX_NAME] == []
+
+
+def test_a_test_name_states_no_guarantee_and_no_section() -> None:
+    """The markers do. What a name states beside them, nothing keeps true."""
+    stated = re.compile(r"test_g\d+_|test_\d_\d_|_g\d+$|_\d(?:_\d){1,2}$|_fig(?:ure)?_\d+$")
+    assert [test.place for test in all_tests() if stated.search(test.name)] == []
+
+
+def test_the_tests_that_pages_and_the_makefile_name_are_there() -> None:
+    pages = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), ROOT / "Makefile"]
+    named = {place for page in pages for place in re.findall(r"\btests/[\w/]+\.py::\w+", page.read_text())}
+    assert named - {test.place for test in all_tests()} == set()

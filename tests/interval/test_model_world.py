@@ -128,12 +128,5 @@ TestG5AsynchronousWorld41 = WaitingWorld.TestCase
 TestG10WeakAsynchronousWorld613 = WeakWaitingWorld.TestCase
 TestG14LateWorld45 = LateWorld.TestCase
 TestG14LateWeakWorld613 = LateWeakWorld.TestCase
-for case in (
-    TestG1StrongWorld611,
-    TestG10WeakWorld613,
-    TestG5AsynchronousWorld41,
-    TestG10WeakAsynchronousWorld613,
-    TestG14LateWorld45,
-    TestG14LateWeakWorld613,
-):
-    case.settings = _SETTINGS
+for machine in (HostileWorld, WeakWorld, WaitingWorld, WeakWaitingWorld, LateWorld, LateWeakWorld):
+    machine.TestCase.settings = _SETTINGS
