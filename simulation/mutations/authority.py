@@ -42,7 +42,7 @@ def served_unaccepted() -> None:
     "G4",
     "the authority takes reports only of the owner that it accepted",
     seeds=20,
-    test="tests/authority/test_intervals.py::test_g4_a_zombies_report_is_refused_once_its_successor_is_accepted_6_2",
+    test="tests/authority/test_intervals.py::test_a_zombies_report_is_refused_once_another_is_accepted",
     why="the coordinator notifies an owner of its successor, too: both report for moments only",
 )
 def hearsay_of_predecessors() -> None:
@@ -66,7 +66,7 @@ def hearsay_of_predecessors() -> None:
     "G4",
     "the authority accepts no sequencer below one that holds the keys",
     seeds=15,
-    test="tests/authority/test_intervals.py::test_g4_an_acceptance_that_overlaps_a_larger_sequencer_is_refused",
+    test="tests/authority/test_intervals.py::test_an_acceptance_overlapping_a_larger_sequencer_is_refused",
     why="an older owner that asks so late is refused by the fence at its first append",
 )
 def older_owners_accepted() -> None:
@@ -111,7 +111,7 @@ def furthest_interval() -> None:
 @mutation(
     "G7",
     "a stream's watermark waits for every process that is expected",
-    test="tests/authority/test_injectors.py::test_g7_an_expected_process_that_is_missing_holds_the_value_and_is_named_5_2",
+    test="tests/authority/test_injectors.py::test_a_missing_expected_process_holds_the_value_and_is_named",
     why="simulated processes of a stream begin nearly together: few runs have records of one that is late",
 )
 def unexpected_injectors() -> None:
@@ -135,7 +135,7 @@ def unexpected_injectors() -> None:
     "G8",
     "a process that is idle leaves the minimum",
     seeds=0,
-    test="tests/authority/test_injectors.py::test_g8_an_idle_process_leaves_the_minimum_5_2",
+    test="tests/authority/test_injectors.py::test_an_idle_process_leaves_the_minimum",
     why="simulated sources are idle for seconds: what waits for them goes on when they do",
 )
 def idle_ones_counted() -> None:

@@ -21,7 +21,7 @@ rewriting(
     "largest.sequencer >= sequencer",
     "largest.sequencer > sequencer",
     seeds=0,
-    test="tests/authority/test_intervals.py::test_g4_an_acceptance_that_overlaps_a_larger_sequencer_is_refused",
+    test="tests/authority/test_intervals.py::test_an_acceptance_overlapping_a_larger_sequencer_is_refused",
     why="seeds were not tried: the test shows it by itself, in seconds",
 )
 
@@ -33,7 +33,7 @@ rewriting(
     "min(share.watermark for share in over)",
     "max(share.watermark for share in over)",
     seeds=0,
-    test="tests/authority/test_intervals.py::test_g7_a_merged_interval_starts_from_the_smaller_value_7_2",
+    test="tests/authority/test_intervals.py::test_a_merged_interval_starts_from_the_smaller_value",
     why="seeds were not tried: the test shows it by itself, in seconds",
 )
 
@@ -45,7 +45,7 @@ rewriting(
     "last.sequencer > sequencer",
     "last.sequencer < 0",
     seeds=0,
-    test="tests/authority/test_injectors.py::test_g4_an_older_process_of_the_same_name_is_refused_6_2",
+    test="tests/authority/test_injectors.py::test_an_older_process_of_the_same_name_is_refused",
     why="seeds were not tried: the test shows it by itself, in seconds",
 )
 
@@ -57,7 +57,7 @@ rewriting(
     "last.last_report >= report_number",
     "last.last_report >= 0",
     seeds=0,
-    test="tests/authority/test_injectors.py::test_g7_to_be_accepted_again_is_answered_when_the_end_of_idleness_is_journaled_5_2",
+    test="tests/authority/test_injectors.py::test_reacceptance_is_answered_once_idle_end_is_journaled",
     why="seeds were not tried: the test shows it by itself, in seconds",
 )
 
@@ -69,7 +69,7 @@ rewriting(
     "0 < as_of < self.expected_as_of",
     "as_of < 0",
     seeds=0,
-    test="tests/authority/test_injectors.py::test_g7_what_a_paused_master_had_read_of_the_expected_set_takes_nobody_out_of_it_5_2",
+    test="tests/authority/test_injectors.py::test_a_paused_masters_expected_set_removes_no_process",
     why="seeds were not tried: the test shows it by itself, in seconds",
 )
 
@@ -81,7 +81,7 @@ rewriting(
     " if idle else ",
     " if len(idle) == len(self._processes) else ",
     seeds=0,
-    test="tests/authority/test_injectors.py::test_g7_finished_and_idle_processes_together_leave_the_value_at_the_last_promise_5_2",
+    test="tests/authority/test_injectors.py::test_finished_and_idle_processes_keep_the_last_promise",
     why="seeds were not tried: the test shows it by itself, in seconds",
 )
 
@@ -93,7 +93,7 @@ rewriting(
     "self._promised = max(self._promised, self.smallest())",
     "pass",
     seeds=0,
-    test="tests/authority/test_injectors.py::test_g8_what_a_process_promises_counts_before_it_is_idle_5_2",
+    test="tests/authority/test_injectors.py::test_what_a_process_promises_counts_before_it_is_idle",
     why="seeds were not tried: the test shows it by itself, in seconds",
 )
 
@@ -105,7 +105,7 @@ rewriting(
     " or share.watermark == MAX_TIMESTAMP",
     "",
     seeds=0,
-    test="tests/authority/test_injectors.py::test_a_finished_process_is_plus_infinity_and_that_is_final_5_2",
+    test="tests/authority/test_injectors.py::test_a_finished_process_is_plus_infinity_and_that_is_final",
     why="seeds were not tried: the test shows it by itself, in seconds",
 )
 
@@ -117,7 +117,7 @@ rewriting(
     "if not self.changes:",
     "if True:",
     seeds=0,
-    test="tests/authority/test_restart.py::test_g4_nothing_counts_before_the_acceptance_it_rests_on_is_journaled",
+    test="tests/authority/test_restart.py::test_nothing_counts_before_its_acceptance_is_journaled",
     why="seeds were not tried: the test shows it by itself, in seconds",
 )
 
@@ -129,7 +129,7 @@ rewriting(
     "sequencer <= self.ended.get(name, 0)",
     "sequencer < self.ended.get(name, 0)",
     seeds=0,
-    test="tests/authority/test_injectors.py::test_g4_an_injector_of_a_streams_earlier_life_has_no_say_in_the_next_6_2",
+    test="tests/authority/test_injectors.py::test_an_injector_of_an_earlier_incarnation_is_refused",
     why="seeds were not tried: the test shows it by itself, in seconds",
 )
 
@@ -141,7 +141,7 @@ rewriting(
     "max(up_to, self.ended.pop(name, 0))",
     "min(up_to, self.ended.pop(name, up_to))",
     seeds=0,
-    test="tests/authority/test_injectors.py::test_g4_a_delayed_removal_brings_no_process_of_a_later_life_back_6_2",
+    test="tests/authority/test_injectors.py::test_a_delayed_removal_restores_no_later_process",
     why="seeds were not tried: the test shows it by itself, in seconds",
 )
 
@@ -153,7 +153,7 @@ rewriting(
     "0 < up_to <= self._registry.ended.get(computation, 0)",
     "False",
     seeds=0,
-    test="tests/authority/test_injectors.py::test_g7_a_delayed_removal_leaves_the_expected_set_of_a_streams_next_life_alone_7_2",
+    test="tests/authority/test_injectors.py::test_a_delayed_removal_keeps_the_next_streams_expected_set",
     why="seeds were not tried: the test shows it by itself, in seconds",
 )
 
@@ -165,7 +165,7 @@ rewriting(
     "accepted > sequencer",
     "accepted >= sequencer",
     seeds=0,
-    test="tests/authority/test_shell.py::test_g7_a_removal_that_was_held_up_spares_an_injector_that_has_come_back_6_2",
+    test="tests/authority/test_shell.py::test_a_delayed_removal_spares_an_injector_that_is_back",
     why="seeds were not tried: the test shows it by itself, in seconds",
 )
 
@@ -177,7 +177,7 @@ rewriting(
     "snapshot.commit + 1",
     "snapshot.commit + 2",
     seeds=0,
-    test="tests/authority/test_injectors.py::test_g7_a_report_that_was_held_up_over_a_restart_puts_nobody_back_to_idleness_5_2",
+    test="tests/authority/test_injectors.py::test_a_report_delayed_over_a_restart_makes_no_process_idle",
     why="seeds were not tried: the test shows it by itself, in seconds",
 )
 
@@ -189,7 +189,7 @@ rewriting(
     "self._snapshot_due() and not self._pending.changes",
     "self._snapshot_due()",
     seeds=0,
-    test="tests/authority/test_restart.py::test_g4_nothing_counts_before_the_acceptance_it_rests_on_is_journaled",
+    test="tests/authority/test_restart.py::test_nothing_counts_before_its_acceptance_is_journaled",
     why="seeds were not tried: the test shows it by itself, in seconds",
 )
 
@@ -213,6 +213,6 @@ rewriting(
     "now - self._uneven_since < self._delays.settle",
     "False",
     seeds=0,
-    test="tests/authority/test_placement.py::test_shards_are_given_up_to_one_that_comes_back_once_it_has_lasted",
+    test="tests/authority/test_placement.py::test_shards_are_returned_to_one_that_is_back_and_stays",
     why="seeds were not tried: the test shows it by itself, in seconds",
 )

@@ -24,7 +24,7 @@ rewriting(
     "if self.unkeyed.records:",
     "if False:",
     seeds=0,
-    test="tests/injectors/test_core_model.py::test_g1_g7_every_record_arrives_once_and_holds_the_watermark_until_then_5_2",
+    test="tests/injectors/test_core_model.py::test_every_record_arrives_once_and_holds_the_watermark",
     why="seeds were not tried: the test shows it by itself, in seconds",
 )
 
@@ -36,7 +36,7 @@ rewriting(
     ">= accepted",
     ">= accepted - 1",
     seeds=0,
-    test="tests/injectors/test_core.py::test_g1_a_reader_that_came_later_took_nothing_of_what_an_ended_one_left_5_2",
+    test="tests/injectors/test_core.py::test_a_late_reader_took_nothing_that_an_ended_one_left",
     why="seeds were not tried: the test shows it by itself, in seconds",
 )
 
@@ -48,7 +48,7 @@ rewriting(
     "min(self.sending.oldest_position(scope, last + 1), self.unkeyed.oldest_position(scope, last + 1))",
     "self.sending.oldest_position(scope, last + 1)",
     seeds=0,
-    test="tests/injectors/test_core.py::test_g1_nothing_overtakes_a_record_that_waits_for_its_key_6_1_1",
+    test="tests/injectors/test_core.py::test_nothing_overtakes_a_record_that_waits_for_its_key",
     why="seeds were not tried: the test shows it by itself, in seconds",
 )
 
@@ -60,7 +60,7 @@ rewriting(
     "routing.revision < self.routing.revision",
     "routing.revision < 0",
     seeds=0,
-    test="tests/injectors/test_core.py::test_an_older_routing_changes_nothing",
+    test="tests/injectors/test_core_routing.py::test_an_older_routing_changes_nothing",
     why="seeds were not tried: the test shows it by itself, in seconds",
 )
 
@@ -72,7 +72,7 @@ rewriting(
     "if ids[0] <= last or not",
     "if ids[0] < last or not",
     seeds=0,
-    test="tests/injectors/test_core.py::test_positions_must_rise_for_a_mark_passes_what_is_not_there_8",
+    test="tests/injectors/test_core.py::test_positions_must_rise_for_a_mark_passes_what_is_not_there",
     why="seeds were not tried: the test shows it by itself, in seconds",
 )
 
@@ -84,7 +84,7 @@ rewriting(
     "        rows.sort(key=lambda row: row[0])",
     "        rows.sort(key=lambda row: -row[0])",
     seeds=0,
-    test="tests/injectors/test_core.py::test_a_split_regroups_unacked_records_with_rising_positions_g11",
+    test="tests/injectors/test_core_routing.py::test_a_split_regroups_unacked_records_with_rising_positions",
     why="seeds were not tried: the test shows it by itself, in seconds",
 )
 
@@ -96,7 +96,7 @@ rewriting(
     "*(lane.filling.held for lane in self._filling if lane.filling)",
     "*()",
     seeds=0,
-    test="tests/injectors/test_core_model.py::test_g1_g7_every_record_arrives_once_and_holds_the_watermark_until_then_5_2",
+    test="tests/injectors/test_core_model.py::test_every_record_arrives_once_and_holds_the_watermark",
     why="seeds were not tried: the test shows it by itself, in seconds",
 )
 
@@ -108,7 +108,7 @@ rewriting(
     "min(stamps[index] for index in self.waiting)",
     "max(stamps[index] for index in self.waiting)",
     seeds=0,
-    test="tests/injectors/test_core.py::test_g7_part_of_a_batch_holds_the_watermark_at_its_own_oldest_4_5",
+    test="tests/injectors/test_core.py::test_part_of_a_batch_holds_the_watermark_at_its_own_oldest",
     why="seeds were not tried: the test shows it by itself, in seconds",
 )
 
@@ -120,7 +120,7 @@ rewriting(
     "min(self.held, oldest)",
     "max(self.held, oldest)",
     seeds=0,
-    test="tests/injectors/test_core_model.py::test_g1_g7_every_record_arrives_once_and_holds_the_watermark_until_then_5_2",
+    test="tests/injectors/test_core_model.py::test_every_record_arrives_once_and_holds_the_watermark",
     why="seeds were not tried: the test shows it by itself, in seconds",
 )
 
@@ -144,7 +144,7 @@ rewriting(
     "self._sending.recall(lane)",
     "pass",
     seeds=0,
-    test="tests/injectors/test_core.py::test_not_owner_is_asked_again_after_a_routing_change_at_once_g11",
+    test="tests/injectors/test_core_routing.py::test_a_refusal_by_a_former_owner_is_retried_on_a_new_routing",
     why="seeds were not tried: the test shows it by itself, in seconds",
 )
 
@@ -156,7 +156,7 @@ rewriting(
     "return batch.ids[batch.indexes()[0]], listed",
     "return batch.ids[-1], listed",
     seeds=0,
-    test="tests/injectors/test_core.py::test_a_mark_passes_a_stuck_record_and_lists_it_8",
+    test="tests/injectors/test_core.py::test_a_mark_passes_a_stuck_record_and_lists_it",
     why="seeds were not tried: the test shows it by itself, in seconds",
 )
 
@@ -168,7 +168,7 @@ rewriting(
     "waiting is None or len(listed) + len(waiting) > _MAX_HOLES",
     "waiting is None",
     seeds=0,
-    test="tests/injectors/test_core.py::test_g13_a_mark_passes_no_more_stuck_records_than_a_message_lists_8",
+    test="tests/injectors/test_core.py::test_a_mark_passes_no_more_stuck_records_than_can_be_listed",
     why="seeds were not tried: the test shows it by itself, in seconds",
 )
 
@@ -180,7 +180,7 @@ rewriting(
     "flight.sent_at > due",
     "True",
     seeds=0,
-    test="tests/injectors/test_core.py::test_what_is_refused_as_a_copy_of_a_record_on_its_way_is_not_sent_again",
+    test="tests/injectors/test_core.py::test_a_refused_copy_of_a_record_in_flight_is_not_sent_again",
     why="seeds were not tried: the test shows it by itself, in seconds",
 )
 
@@ -192,7 +192,7 @@ rewriting(
     "self._acked > self._durable",
     "False",
     seeds=0,
-    test="tests/log/test_log_service.py::test_an_ack_that_a_broken_call_lost_is_said_again",
+    test="tests/log/test_log_service.py::test_an_ack_lost_with_a_broken_call_is_repeated",
     why="seeds were not tried: the test shows it by itself, in seconds",
 )
 
@@ -204,7 +204,7 @@ rewriting(
     "            self._delivered = batch.next_offset\n",
     "            self._delivered = batch.next_offset\n            await self.ack(batch.next_offset)\n",
     seeds=0,
-    test="tests/log/test_log_service.py::test_a_cursor_delivers_what_is_logged_and_never_again_what_is_acked",
+    test="tests/log/test_log_service.py::test_a_cursor_delivers_what_is_logged_and_not_yet_acked",
     why="seeds were not tried: the test shows it by itself, in seconds",
 )
 
@@ -216,7 +216,7 @@ rewriting(
     "await self._moved(self._address) and ",
     "False and ",
     seeds=0,
-    test="tests/log/test_log_service.py::test_g8_a_subscriber_leaves_an_owner_that_is_paused_once_another_has_the_log_7_1",
+    test="tests/log/test_log_service.py::test_a_subscriber_leaves_a_paused_owner_for_its_successor",
     why="seeds were not tried: the test shows it by itself, in seconds",
 )
 
@@ -228,7 +228,7 @@ rewriting(
     "    self._unsent = dict.fromkeys(self._newest)\n    refresh_at",
     "    refresh_at",
     seeds=0,
-    test="tests/authority/test_report_stream.py::test_g8_a_new_stream_begins_with_every_report_7_2",
+    test="tests/authority/test_report_stream.py::test_a_new_stream_begins_with_every_report",
     why="seeds were not tried: the test shows it by itself, in seconds",
 )
 
@@ -240,7 +240,7 @@ rewriting(
     "        and newest.sequencer == report.sequencer\n",
     "",
     seeds=0,
-    test="tests/authority/test_report_stream.py::test_g8_a_refusal_of_an_older_sequencer_leaves_the_reported_one_alone_7_2",
+    test="tests/authority/test_report_stream.py::test_an_old_sequencers_refusal_leaves_the_reported_one_alone",
     why="seeds were not tried: the test shows it by itself, in seconds",
 )
 
@@ -252,7 +252,7 @@ rewriting(
     "if not self._closed:",
     "if True:",
     seeds=0,
-    test="tests/injectors/test_cut_short.py::test_g8_a_link_that_is_closed_reports_nothing_more",
+    test="tests/injectors/test_cut_short.py::test_a_link_that_is_closed_reports_nothing_more",
     why="seeds were not tried: the test shows it by itself, in seconds",
 )
 
@@ -264,6 +264,6 @@ rewriting(
     'why = "gRPC has cancelled the call"',
     "raise",
     seeds=0,
-    test="tests/injectors/test_cut_short.py::test_g8_a_link_whose_call_is_cancelled_by_grpc_connects_again",
+    test="tests/injectors/test_cut_short.py::test_a_link_whose_call_is_cancelled_by_grpc_connects_again",
     why="seeds were not tried: the test shows it by itself, in seconds",
 )

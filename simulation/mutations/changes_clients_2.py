@@ -15,6 +15,6 @@ rewriting(
     "if self._now() >= refresh_at:",
     "if False:",
     seeds=0,
-    test="tests/authority/test_report_stream.py::test_g8_reports_are_repeated_though_nothing_changes_7_2",
+    test="tests/authority/test_report_stream.py::test_reports_are_repeated_though_nothing_changes",
     why="seeds were not tried: the test shows it by itself, in seconds",
 )

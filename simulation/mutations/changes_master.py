@@ -19,7 +19,7 @@ rewriting(
     " and registration == self._known.registration(worker)",
     "",
     seeds=0,
-    test="tests/master/test_ownership.py::test_6_2_a_new_leader_sees_that_a_worker_registered_anew_while_nobody_led",
+    test="tests/master/test_ownership.py::test_a_new_leader_notices_a_worker_that_registered_again",
     why="seeds were not tried: the test shows it by itself, in seconds",
 )
 
@@ -31,7 +31,7 @@ rewriting(
     " and interval.sequencer >= switching",
     "",
     seeds=0,
-    test="tests/master/test_updating.py::test_g11_other_code_is_taken_over_under_fresh_sequencers_by_the_same_owners_and_keeps_its_incarnation_4_1",
+    test="tests/master/test_updating.py::test_other_code_takes_over_on_the_same_owners",
     why="seeds were not tried: the test shows it by itself, in seconds",
 )
 
@@ -43,7 +43,7 @@ rewriting(
     "min(fit, key=self._rank)",
     "max(fit, key=self._rank)",
     seeds=0,
-    test="tests/master/test_ownership.py::test_intervals_are_spread_over_machines_first_and_then_over_their_processes",
+    test="tests/master/test_ownership.py::test_intervals_are_spread_over_machines_then_processes",
     why="seeds were not tried: the test shows it by itself, in seconds",
 )
 
@@ -55,7 +55,7 @@ rewriting(
     " or worker.package == code",
     " or bool(worker.package)",
     seeds=0,
-    test="tests/master/test_ownership.py::test_workers_bound_to_a_package_get_its_intervals_and_no_others",
+    test="tests/master/test_ownership.py::test_workers_bound_to_a_package_get_only_its_intervals",
     why="seeds were not tried: the test shows it by itself, in seconds",
 )
 
@@ -67,7 +67,7 @@ rewriting(
     "again and graced",
     "again",
     seeds=0,
-    test="tests/master/test_endings.py::test_g1_injectors_have_their_grace_before_idleness_counts",
+    test="tests/master/test_endings.py::test_injectors_have_their_grace_before_idleness_counts",
     why="seeds were not tried: the test shows it by itself, in seconds",
 )
 
@@ -79,7 +79,7 @@ rewriting(
     " or seen.pending",
     "",
     seeds=0,
-    test="tests/master/test_endings.py::test_g1_a_drain_does_not_end_while_productions_are_unacknowledged_4_1",
+    test="tests/master/test_endings.py::test_a_drain_does_not_end_while_productions_are_unacked",
     why="seeds were not tried: the test shows it by itself, in seconds",
 )
 
@@ -91,7 +91,7 @@ rewriting(
     " or seen.sequencer != interval.sequencer",
     "",
     seeds=0,
-    test="tests/master/test_endings.py::test_g1_the_word_of_an_old_owner_does_not_end_a_drain_6_2",
+    test="tests/master/test_endings.py::test_an_old_owners_report_does_not_end_a_drain",
     why="seeds were not tried: the test shows it by itself, in seconds",
 )
 
@@ -103,7 +103,7 @@ rewriting(
     " and not _has_feedback(record)",
     "",
     seeds=0,
-    test="tests/master/test_endings.py::test_g1_watermarks_do_not_end_the_drain_of_a_topology_with_feedback",
+    test="tests/master/test_endings.py::test_watermarks_do_not_end_a_drain_with_feedback",
     why="seeds were not tried: the test shows it by itself, in seconds",
 )
 
@@ -127,7 +127,7 @@ rewriting(
     "record.sequencer != request.sequencer or ",
     "",
     seeds=0,
-    test="tests/master/test_injecting.py::test_finished_is_final_until_the_stream_is_gone",
+    test="tests/master/test_injecting.py::test_finished_is_final_until_the_stream_is_removed",
     why="seeds were not tried: the test shows it by itself, in seconds",
 )
 
@@ -139,7 +139,7 @@ rewriting(
     "not record.finished and record.sequencer != request.sequencer",
     "False",
     seeds=0,
-    test="tests/master/test_injecting.py::test_g7_a_process_that_began_while_it_was_looked_at_is_not_retired_5_2",
+    test="tests/master/test_injecting.py::test_a_process_that_started_during_the_check_is_not_retired",
     why="seeds were not tried: the test shows it by itself, in seconds",
 )
 
@@ -151,7 +151,7 @@ rewriting(
     " and await self._end_is_journaled(known, request, row.sequencer)",
     "",
     seeds=0,
-    test="tests/master/test_services.py::test_g7_a_process_is_retired_when_its_end_is_in_the_authoritys_journal_5_2",
+    test="tests/master/test_services.py::test_a_process_is_retired_once_its_end_is_journaled",
     why="the end must be looked at between its report and the append: seed 399 is the first that does that",
 )
 
@@ -163,7 +163,7 @@ rewriting(
     "= known.drawn",
     "= 1",
     seeds=0,
-    test="tests/master/test_endings.py::test_g7_a_deposed_master_does_not_silence_the_injectors_of_a_stream_that_has_come_back_6_2",
+    test="tests/master/test_endings.py::test_a_deposed_master_silences_no_returned_streams_injectors",
     why="seeds were not tried: the test shows it by itself, in seconds",
 )
 
@@ -175,7 +175,7 @@ rewriting(
     "        referred.update(leaving.incarnation for leaving in record.leaving)\n",
     "",
     seeds=0,
-    test="tests/master/test_updating.py::test_g7_a_removed_computation_takes_nothing_and_leaves_the_watermark_once_it_has_delivered_7_1",
+    test="tests/master/test_updating.py::test_a_removed_computation_delivers_and_leaves_the_watermark",
     why="seeds were not tried: the test shows it by itself, in seconds",
 )
 
@@ -187,7 +187,7 @@ rewriting(
     "drawn >= remembered",
     "drawn >= 0",
     seeds=0,
-    test="tests/master/test_sequencer_allocation.py::test_g3_sequencers_of_before_are_not_drawn_again_from_a_restored_coordinator_6_2",
+    test="tests/master/test_sequencer_allocation.py::test_a_restored_coordinator_draws_no_earlier_sequencer_again",
     why="seeds were not tried: the test shows it by itself, in seconds",
 )
 
@@ -199,7 +199,7 @@ rewriting(
     "str(remembered + _MAX_UNRECORDED_DRAWS)",
     "str(remembered)",
     seeds=0,
-    test="tests/master/test_sequencer_allocation.py::test_g3_sequencers_of_before_are_not_drawn_again_from_a_restored_coordinator_6_2",
+    test="tests/master/test_sequencer_allocation.py::test_a_restored_coordinator_draws_no_earlier_sequencer_again",
     why="seeds were not tried: the test shows it by itself, in seconds",
 )
 
@@ -211,7 +211,7 @@ rewriting(
     "now.sequencer > was.sequencer",
     "now.sequencer != was.sequencer",
     seeds=0,
-    test="tests/master/test_ownership.py::test_6_2_no_draft_hands_an_interval_over_under_its_old_sequencer",
+    test="tests/master/test_ownership.py::test_no_draft_hands_an_interval_over_under_its_old_sequencer",
     why="seeds were not tried: the test shows it by itself, in seconds",
 )
 
@@ -223,6 +223,6 @@ rewriting(
     "max(known.drawn, burned)",
     "known.drawn",
     seeds=0,
-    test="tests/master/test_ownership.py::test_leftover_journals_of_a_failed_submission_are_passed_over_not_adopted",
+    test="tests/master/test_ownership.py::test_a_failed_submissions_journals_are_skipped_not_adopted",
     why="seeds were not tried: the test shows it by itself, in seconds",
 )

@@ -19,7 +19,7 @@ rewriting(
     "if self.is_over:",
     "if False:",
     seeds=0,
-    test="tests/master/test_term.py::test_g8_what_a_term_was_asked_is_refused_when_it_ends_7_1",
+    test="tests/master/test_term.py::test_what_a_term_was_asked_is_refused_when_it_ends",
     why="seeds were not tried: the test shows it by itself, in seconds",
 )
 
@@ -31,7 +31,7 @@ rewriting(
     "            future.set_exception(_over())",
     "            pass",
     seeds=0,
-    test="tests/master/test_term.py::test_g8_what_a_term_was_asked_is_refused_when_it_ends_7_1",
+    test="tests/master/test_term.py::test_what_a_term_was_asked_is_refused_when_it_ends",
     why="seeds were not tried: the test shows it by itself, in seconds",
 )
 
@@ -43,7 +43,7 @@ rewriting(
     "self._looking.discard(topology)",
     "pass",
     seeds=0,
-    test="tests/master/test_term.py::test_g8_a_draining_topology_is_looked_at_again_and_again_7_1",
+    test="tests/master/test_term.py::test_a_draining_topology_is_looked_at_again_and_again",
     why="seeds were not tried: the test shows it by itself, in seconds",
 )
 
@@ -55,7 +55,7 @@ rewriting(
     "            snapshot = await",
     "            self._ready.set()\n            snapshot = await",
     seeds=0,
-    test="tests/master/test_term.py::test_g11_a_term_is_ready_when_it_has_read_the_catalog_7_1",
+    test="tests/master/test_term.py::test_a_term_is_ready_when_it_has_read_the_catalog",
     why="seeds were not tried: the test shows it by itself, in seconds",
 )
 
@@ -67,7 +67,7 @@ rewriting(
     "if up_to and self._core.outlives(computation, up_to):",
     "if False:",
     seeds=0,
-    test="tests/authority/test_shell.py::test_g7_a_removal_that_was_held_up_spares_an_injector_that_has_come_back_6_2",
+    test="tests/authority/test_shell.py::test_a_delayed_removal_spares_an_injector_that_is_back",
     why="seeds were not tried: the test shows it by itself, in seconds",
 )
 
@@ -79,7 +79,7 @@ rewriting(
     "    self._check()\n    self._metrics",
     "    self._metrics",
     seeds=0,
-    test="tests/authority/test_shell.py::test_g3_a_deposed_shard_stops_and_never_broadcasts_7_2",
+    test="tests/authority/test_shell.py::test_a_deposed_shard_stops_and_never_broadcasts",
     why="seeds were not tried: the test shows it by itself, in seconds",
 )
 
@@ -91,7 +91,7 @@ rewriting(
     "if not uncertain or (error.sequencer, error.commit) != (append.sequencer, append.commit):",
     "if not uncertain:",
     seeds=0,
-    test="tests/authority/test_shell.py::test_a_lost_answer_is_not_taken_for_success_if_somebody_else_appended",
+    test="tests/authority/test_shell.py::test_a_lost_answer_is_no_success_if_another_process_appended",
     why="seeds were not tried: the test shows it by itself, in seconds",
 )
 
@@ -103,7 +103,7 @@ rewriting(
     "range(head.floor + 1,",
     "range(head.floor + 2,",
     seeds=0,
-    test="tests/authority/test_shell.py::test_g3_a_deposed_shard_stops_and_never_broadcasts_7_2",
+    test="tests/authority/test_shell.py::test_a_deposed_shard_stops_and_never_broadcasts",
     why="seeds were not tried: the test shows it by itself, in seconds",
 )
 
@@ -115,7 +115,6 @@ rewriting(
     "min(self._clock() - self._beaten, _MAX_GAP_SECONDS)",
     "(self._clock() - self._beaten)",
     seeds=0,
-    test="tests/coordination/test_loop_clock.py"
-    "::test_g8_a_step_longer_than_the_lease_costs_neither_worker_nor_master_theirs_7_1",
+    test="tests/coordination/test_loop_clock.py::test_a_step_longer_than_the_lease_ends_no_lease",
     why="the simulator runs the coordinator by a clock of its own, as a cluster's; the test shows it in seconds",
 )

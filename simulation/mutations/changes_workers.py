@@ -22,7 +22,7 @@ rewriting(
     "applied = uncertain and (error.sequencer, error.commit) == (append.sequencer, append.commit)",
     "applied = uncertain",
     seeds=0,
-    test="tests/worker/test_host.py::test_g3_our_commit_number_by_another_sequencer_is_not_ours_6_2",
+    test="tests/worker/test_host.py::test_our_commit_number_by_another_sequencer_is_not_ours",
     why="the first 12 seeds hold without it; the test shows it in seconds",
 )
 
@@ -34,7 +34,7 @@ rewriting(
     "applied = uncertain and (error.sequencer, error.commit)",
     "applied = (error.sequencer, error.commit)",
     seeds=0,
-    test="tests/worker/test_host.py::test_g3_a_refusal_after_no_silence_is_never_ours_6_2",
+    test="tests/worker/test_host.py::test_a_refusal_after_no_silence_is_never_ours",
     why="the first 12 seeds hold without it; the test shows it in seconds",
 )
 
@@ -46,7 +46,7 @@ rewriting(
     "            _refuse(event)\n",
     "",
     seeds=0,
-    test="tests/worker/test_host.py::test_g1_every_delivery_is_answered_when_the_host_closes",
+    test="tests/worker/test_host.py::test_every_delivery_is_answered_when_the_host_closes",
     why="the first 12 seeds hold without it; the test shows it in seconds",
 )
 
@@ -58,7 +58,7 @@ rewriting(
     "if self.closed:\n        return\n    began",
     "if False:\n        return\n    began",
     seeds=0,
-    test="tests/worker/test_host.py::test_g1_every_delivery_is_answered_when_the_host_closes",
+    test="tests/worker/test_host.py::test_every_delivery_is_answered_when_the_host_closes",
     why="the first 12 seeds hold without it; the test shows it in seconds",
 )
 
@@ -88,7 +88,7 @@ rewriting(
     "older.difference((await store.read_head(journal)).parts)",
     "older",
     seeds=0,
-    test="tests/worker/test_host.py::test_g13_what_earlier_owners_left_behind_is_deleted_at_a_takeover_6_2",
+    test="tests/worker/test_host.py::test_earlier_owners_leftovers_are_deleted_at_a_takeover",
     why="seeds were not tried: the test shows it by itself, in seconds",
 )
 
@@ -100,7 +100,7 @@ rewriting(
     "    for part, blob",
     "    self._host.post(PartsWritten(write.number))\n    for part, blob",
     seeds=0,
-    test="tests/worker/test_host.py::test_g12_a_write_is_reported_when_the_store_has_acknowledged_it_6_1_2",
+    test="tests/worker/test_host.py::test_a_write_is_reported_when_the_store_has_acknowledged_it",
     why="seeds were not tried: the test shows it by itself, in seconds",
 )
 
@@ -112,7 +112,7 @@ rewriting(
     "    await self._host.until_certain(",
     "    self._host.post(StatesFlushed(flush.number))\n    await self._host.until_certain(",
     seeds=0,
-    test="tests/worker/test_host.py::test_g12_a_write_is_reported_when_the_store_has_acknowledged_it_6_1_2",
+    test="tests/worker/test_host.py::test_a_write_is_reported_when_the_store_has_acknowledged_it",
     why="seeds were not tried: the test shows it by itself, in seconds",
 )
 
@@ -124,7 +124,7 @@ rewriting(
     "    for journal, part, copy",
     "    self._host.post(PartsWritten(effect.number))\n    for journal, part, copy",
     seeds=0,
-    test="tests/worker/test_host.py::test_g12_a_write_is_reported_when_the_store_has_acknowledged_it_6_1_2",
+    test="tests/worker/test_host.py::test_a_write_is_reported_when_the_store_has_acknowledged_it",
     why="seeds were not tried: the test shows it by itself, in seconds",
 )
 
@@ -136,7 +136,7 @@ rewriting(
     "head.floor + 1",
     "head.floor + 2",
     seeds=0,
-    test="tests/worker/test_host.py::test_opening_reads_what_the_head_names_and_says_why_it_cannot",
+    test="tests/worker/test_host.py::test_opening_reads_what_the_head_names_or_reports_why_not",
     why="seeds were not tried: the test shows it by itself, in seconds",
 )
 
@@ -148,7 +148,7 @@ rewriting(
     "await self._lapsed()",
     "pass",
     seeds=0,
-    test="tests/worker/test_registration.py::test_what_came_by_a_registration_that_was_not_known_to_succeed_is_given_up",
+    test="tests/worker/test_registration.py::test_assignments_of_an_unconfirmed_registration_are_given_up",
     why="seeds were not tried: the test shows it by itself, in seconds",
 )
 
@@ -160,7 +160,7 @@ rewriting(
     "and _whole(outcome, remaining)",
     "",
     seeds=0,
-    test="tests/worker/test_delivery_service.py::test_acks_of_whole_batches_share_a_message_and_overtake_nothing",
+    test="tests/worker/test_delivery_service.py::test_acks_of_whole_batches_share_messages_overtaking_nothing",
     why="seeds were not tried: the test shows it by itself, in seconds",
 )
 
@@ -172,7 +172,7 @@ rewriting(
     "self._fail_open()",
     "self._outstanding.clear()",
     seeds=0,
-    test="tests/worker/test_delivery_service.py::test_g1_what_was_not_answered_when_the_stream_broke_is_sent_again",
+    test="tests/worker/test_delivery_service.py::test_unanswered_batches_are_sent_again_after_a_broken_stream",
     why="seeds were not tried: the test shows it by itself, in seconds",
 )
 
@@ -196,7 +196,7 @@ rewriting(
     "[] if self._duplicate_id() else ",
     "",
     seeds=0,
-    test="tests/worker/test_worker.py::test_g3_of_two_processes_of_one_name_one_opens_what_is_assigned_to_it_7_1",
+    test="tests/worker/test_worker.py::test_of_two_processes_of_one_name_one_opens_its_assignment",
     why="seeds were not tried: the test shows it by itself, in seconds",
 )
 
@@ -208,6 +208,6 @@ rewriting(
     "same and hosted.sequencer == sequencer",
     "same",
     seeds=0,
-    test="tests/worker/test_worker.py::test_g4_a_refusal_of_an_earlier_owners_report_does_not_end_its_successor_here_6_2",
+    test="tests/worker/test_worker.py::test_a_refusal_of_a_former_owners_report_spares_the_present",
     why="seeds were not tried: the test shows it by itself, in seconds",
 )

@@ -69,7 +69,7 @@ def parts_collected_early() -> None:
     "G11",
     "a child whose head names parts of entries, and no base, reads its parents' journals",
     seeds=15,
-    test="tests/worker/test_handover.py::test_g11_a_child_whose_head_names_no_base_reads_its_parents_7_1",
+    test="tests/worker/test_handover.py::test_a_child_whose_head_names_no_base_reads_its_parents",
     why="a child must be taken over between its first entry, which is divided, and its first base",
 )
 def children_without_parents() -> None:
@@ -81,7 +81,7 @@ def children_without_parents() -> None:
     "G13",
     "the parts of an entry go when the floor has passed it",
     seeds=0,
-    test="tests/interval/test_large_commits.py::test_the_parts_of_an_entry_go_when_the_floor_has_passed_it",
+    test="tests/interval/test_large_commits.py::test_an_entrys_parts_are_deleted_after_its_truncation",
     why="its owners change often, and each deletes what the one before it has left",
 )
 def parts_kept_for_ever() -> None:

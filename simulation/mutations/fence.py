@@ -55,7 +55,7 @@ def any_fence() -> None:
     "G3",
     "the floor moves only with an append that the fence lets pass",
     seeds=10,
-    test="tests/contracts/test_store_contract.py::test_g3_a_deposed_owner_changes_nothing_6_2[memory]",
+    test="tests/contracts/test_store_contract.py::test_a_deposed_owner_changes_nothing[memory]",
     why="of a deposed owner's appends, which are few, one in many moves the floor",
 )
 def zombie_floor() -> None:
@@ -80,7 +80,7 @@ def zombie_floor() -> None:
     "G3",
     "an append that is refused deposes its owner",
     seeds=20,
-    test="tests/worker/test_host.py::test_g3_an_append_that_a_successor_refuses_ends_the_owner_6_2",
+    test="tests/worker/test_host.py::test_an_append_that_a_successor_refuses_ends_the_owner",
     why="the coordinator notifies an owner of its successor, too, mostly before its next append",
 )
 def refusal_taken_for_success() -> None:
@@ -144,7 +144,7 @@ def one_sequencer_for_two() -> None:
     "G11",
     "a master's transaction rests on its leadership, and on what it has read",
     seeds=10,
-    test="tests/master/test_ownership.py::test_g11_a_deposed_masters_delayed_transaction_changes_nothing_6_2",
+    test="tests/master/test_ownership.py::test_a_deposed_masters_delayed_transaction_changes_nothing",
     why="two masters must change one map in the moment that it takes to hear of a change",
 )
 def unconditional_masters() -> None:

@@ -27,7 +27,7 @@ def checkpointed_unacked() -> None:
     "G1",
     "a line of a file that grows is one when its end is there",
     seeds=20,
-    test="tests/injectors/test_files.py::test_g8_a_tail_follows_growing_and_new_files_and_leaves_the_minimum_when_quiet_5_2",
+    test="tests/injectors/test_files.py::test_a_tail_follows_files_and_leaves_the_minimum_when_quiet",
     why="a file must be looked at between two halves of a line",
 )
 def half_lines() -> None:

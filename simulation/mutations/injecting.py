@@ -66,7 +66,7 @@ def injected_ids_anew() -> None:
     "G1",
     "a record that its readers left behind is not taken for one that is in",
     seeds=0,
-    test="tests/injectors/test_core.py::test_g1_what_ended_readers_did_not_take_is_not_reported_to_be_in_5_2",
+    test="tests/injectors/test_core.py::test_records_that_ended_readers_left_are_not_reported_as_in",
     why="a process must stand still from before a topology's drain until after it, with a record on its way",
 )
 def left_reported_in() -> None:
@@ -78,7 +78,7 @@ def left_reported_in() -> None:
     "G8",
     "a record that no reader could decode is refused before it is sent",
     seeds=0,
-    test="tests/injectors/test_checking.py::test_a_record_that_no_worker_could_decode_is_an_error_of_send_4_2",
+    test="tests/injectors/test_checking.py::test_a_record_no_worker_could_decode_is_an_error_of_send",
     why="simulated programs send records of the declared type only",
 )
 def types_unchecked() -> None:
@@ -116,7 +116,7 @@ def settled_unheard() -> None:
     "G1",
     "a record that waits for its key is not overtaken by those behind it",
     seeds=0,
-    test="tests/injectors/test_core.py::test_g1_nothing_overtakes_a_record_that_waits_for_its_key_6_1_1",
+    test="tests/injectors/test_core.py::test_nothing_overtakes_a_record_that_waits_for_its_key",
     why="the topologies of simulated runs are keyed by fields that every record has",
 )
 def keyless_overtaken() -> None:
@@ -128,7 +128,7 @@ def keyless_overtaken() -> None:
     "G8",
     "a worker learns of records that wait for keys which the injector itself does not find",
     seeds=0,
-    test="tests/injectors/test_keying.py::test_g8_a_worker_is_notified_of_a_record_that_has_no_key_here_and_may_know_it_4_2",
+    test="tests/injectors/test_keying.py::test_a_worker_is_notified_of_a_record_without_a_local_key",
     why="the topologies of simulated runs are keyed by fields that every record has",
 )
 def keyless_unreported() -> None:
@@ -140,7 +140,7 @@ def keyless_unreported() -> None:
     "G1",
     "a record that waits for the routing to be read again is not overtaken by those behind it",
     seeds=0,
-    test="tests/injectors/test_looks.py::test_nothing_overtakes_a_record_that_waits_for_a_look_5_2",
+    test="tests/injectors/test_looks.py::test_nothing_overtakes_a_record_that_waits_for_a_look",
     why="simulated injectors are cores without the calls of users",
 )
 def looks_out_of_turn() -> None:
@@ -152,7 +152,7 @@ def looks_out_of_turn() -> None:
     "G8",
     "a worker knows that a process has records without keys until all its queues have them",
     seeds=0,
-    test="tests/injectors/test_retries.py::test_a_process_waits_while_another_of_its_queues_does_4_2",
+    test="tests/injectors/test_retries.py::test_a_process_waits_while_another_of_its_queues_does",
     why="the topologies of simulated runs are keyed by fields that every record has",
 )
 def waiting_forgotten() -> None:

@@ -23,8 +23,7 @@ __all__: list[str] = []
     "G1",
     "a log ACKs what is in its journal",
     seeds=20,
-    test="tests/log/test_log_core.py"
-    "::test_g1_a_delivery_is_acked_and_shown_only_when_its_entry_is_in_the_journal_6_1_1",
+    test="tests/log/test_log_core.py::test_a_delivery_is_acked_and_shown_only_once_journaled",
     why="a log must be lost in the moment between an ACK and its commit",
 )
 def log_acks_uncommitted() -> None:
@@ -101,7 +100,7 @@ def log_forgets_records() -> None:
     "G1",
     "a cursor's ACK counts when it is in the journal",
     seeds=10,
-    test="tests/log/test_log_subscribers.py::test_g1_a_subscriber_is_notified_of_its_ack_when_that_is_in_the_journal_4_3",
+    test="tests/log/test_log_subscribers.py::test_a_subscriber_is_notified_of_an_ack_once_it_is_journaled",
     why="a log must be lost in the moment between an ACK and its commit",
 )
 def cursors_unjournaled() -> None:
@@ -122,7 +121,7 @@ def cursors_unjournaled() -> None:
     "G1",
     "a cursor that is created again is another one, also while a request for the old one is in flight",
     seeds=10,
-    test="tests/log/test_log_subscribers.py::test_g1_a_cursor_created_again_while_an_append_is_in_flight_is_another_4_3",
+    test="tests/log/test_log_subscribers.py::test_a_cursor_created_again_during_an_append_is_another",
     why="a cursor must be deleted and created again while one append is in flight",
 )
 def cursors_by_name() -> None:
@@ -144,8 +143,7 @@ def cursors_by_name() -> None:
     "G1",
     "what a log keeps grows old by a clock that cannot be set",
     seeds=10,
-    test="tests/simulation/test_clock_set_wrong.py"
-    "::test_g1_what_nobody_has_read_yet_is_kept_though_a_clock_is_set_ahead_4_3",
+    test="tests/simulation/test_clock_set_wrong.py::test_unread_records_are_kept_though_a_clock_is_set_ahead",
     why="a clock must go an hour ahead before the first read",
 )
 def aged_by_the_wall() -> None:
@@ -161,7 +159,7 @@ def aged_by_the_wall() -> None:
     "G7",
     "subscribers are sent the watermark of the last journaled entry",
     seeds=10,
-    test="tests/log/test_log_core.py::test_g7_a_deposed_owner_tells_nobody_of_a_watermark_that_it_hears_6_2",
+    test="tests/log/test_log_core.py::test_a_deposed_owner_publishes_no_watermark_it_receives",
     why="a subscriber must listen to a deposed owner still",
 )
 def log_hearsay() -> None:

@@ -18,9 +18,7 @@ from simulation.mutations.base import mutation, replace, rewriting
 
 __all__: list[str] = []
 
-_MODEL = (
-    "tests/interval/test_production_order.py::test_g15_each_key_is_sent_its_productions_in_order_through_everything_4_1"
-)
+_MODEL = "tests/interval/test_production_order.py::test_each_keys_productions_stay_in_order_through_failures"
 
 
 @mutation(
@@ -60,7 +58,7 @@ def weak_ones_unordered() -> None:
 @mutation(
     "G15",
     "deliveries wait behind one of their sender that is looked into",
-    test="tests/interval/test_ordered_arrivals.py::test_g15_what_is_not_looked_up_waits_behind_what_is_6_1_1",
+    test="tests/interval/test_ordered_arrivals.py::test_what_is_not_looked_up_waits_behind_what_is",
     why="a child must send what it has inherited, and what is its own, before the answer is there",
 )
 def those_behind_pass() -> None:
@@ -81,8 +79,7 @@ def those_behind_pass() -> None:
 @mutation(
     "G15",
     "what waits for a journal that is no more is regrouped before younger productions are located",
-    test="tests/interval/test_production_order.py"
-    "::test_g15_what_waits_for_a_journal_that_is_no_more_goes_before_what_is_younger_7_1",
+    test="tests/interval/test_production_order.py::test_work_of_an_ended_journal_is_sent_before_younger_work",
     why="a key must produce in the moments after its consumer was split",
 )
 def moved_ones_stay() -> None:
@@ -113,8 +110,7 @@ def refused_ones_last() -> None:
 @mutation(
     "G15",
     "what was produced before a split or merge is sent before what was produced after it",
-    test="tests/interval/test_production_order.py"
-    "::test_g15_after_a_takeover_older_sequences_come_first_and_streams_by_commits_7_1",
+    test="tests/interval/test_production_order.py::test_after_a_takeover_older_sequences_are_sent_first",
     why="a child must inherit productions of parents and of their parents",
 )
 def sequences_of_one_age() -> None:
@@ -125,8 +121,7 @@ def sequences_of_one_age() -> None:
 @mutation(
     "G15",
     "what holds the watermark runs behind what was sent before it for the same keys",
-    test="tests/interval/test_ordered_arrivals.py"
-    "::test_g15_what_holds_the_watermark_runs_behind_what_its_key_was_sent_before_4_1",
+    test="tests/interval/test_ordered_arrivals.py::test_a_record_that_holds_follows_its_keys_earlier_ones",
     why="the outbox, or the cache, must be full",
 )
 def holding_ones_overtake() -> None:
@@ -145,8 +140,7 @@ def holding_ones_overtake() -> None:
 @mutation(
     "G15",
     "what copies were refused of keeps its place when a flow begins again",
-    test="tests/interval/test_production_order.py"
-    "::test_g15_a_late_word_of_copies_changes_nothing_that_waits_to_be_sent_4_1",
+    test="tests/interval/test_production_order.py::test_a_late_answer_about_copies_changes_nothing_unsent",
     why="a late word of copies must meet a flow that begins again",
 )
 def late_word_of_copies() -> None:
@@ -172,7 +166,7 @@ rewriting(
     "self.used + size + kept <= limit",
     "True",
     seeds=0,
-    test="tests/worker/test_arrivals.py::test_g13_bytes_that_wait_behind_look_ups_are_bounded_for_all_senders_4_1",
+    test="tests/worker/test_arrivals.py::test_bytes_waiting_for_lookups_are_bounded_over_all_senders",
     why="look-ups are answered soon, and the simulator does not weigh what waits",
 )
 
@@ -184,7 +178,7 @@ rewriting(
     "return alone or ",
     "return ",
     seeds=0,
-    test="tests/worker/test_arrivals.py::test_g8_a_delivery_larger_than_the_bound_waits_for_its_look_up_alone_6_1_1",
+    test="tests/worker/test_arrivals.py::test_a_delivery_over_the_bound_waits_for_its_lookup_alone",
     why="the simulator's deliveries are smaller than the bound",
 )
 
@@ -196,7 +190,7 @@ rewriting(
     "if first != origin else 0",
     "if False else 0",
     seeds=0,
-    test="tests/worker/test_arrivals.py::test_g8_small_deliveries_do_not_keep_a_large_one_out_6_1_1",
+    test="tests/worker/test_arrivals.py::test_small_deliveries_do_not_keep_a_large_one_out",
     why="the simulator's deliveries are smaller than the bound",
 )
 
@@ -208,7 +202,7 @@ rewriting(
     "last > before",
     "True",
     seeds=0,
-    test="tests/worker/test_arrivals.py::test_g8_room_is_not_kept_for_a_sender_that_is_gone_6_1_1",
+    test="tests/worker/test_arrivals.py::test_no_room_is_reserved_for_an_ended_sender",
     why="the simulator's deliveries are smaller than the bound",
 )
 
@@ -220,8 +214,7 @@ rewriting(
     "self._refusals - last <= _MAX_REFUSED_SENDERS",
     "True",
     seeds=0,
-    test="tests/worker/test_arrivals.py"
-    "::test_g8_more_senders_than_are_remembered_do_not_keep_room_when_they_are_gone_6_1_1",
+    test="tests/worker/test_arrivals.py::test_forgotten_senders_that_ended_keep_no_room",
     why="the simulator's deliveries are smaller than the bound",
 )
 
@@ -233,7 +226,7 @@ rewriting(
     "self._room.forget(origin)",
     "pass",
     seeds=0,
-    test="tests/worker/test_arrivals.py::test_g8_room_is_not_kept_for_a_sender_that_has_nothing_to_wait_for_6_1_1",
+    test="tests/worker/test_arrivals.py::test_no_room_is_reserved_for_a_sender_with_nothing_waiting",
     why="the simulator's deliveries are smaller than the bound",
 )
 
@@ -245,7 +238,7 @@ rewriting(
     "admission is not Admission.NO_ROOM",
     "True",
     seeds=0,
-    test="tests/worker/test_arrivals.py::test_g8_small_deliveries_do_not_keep_a_large_one_out_6_1_1",
+    test="tests/worker/test_arrivals.py::test_small_deliveries_do_not_keep_a_large_one_out",
     why="the simulator's deliveries are smaller than the bound",
 )
 
@@ -257,8 +250,7 @@ rewriting(
     "sender.taken = following.order.number",
     "sender.taken = sender.last = following.order.number",
     seeds=0,
-    test="tests/worker/test_arrivals.py"
-    "::test_g15_what_follows_the_last_that_waits_is_taken_after_a_second_look_up_6_1_1",
+    test="tests/worker/test_arrivals.py::test_records_behind_the_last_waiting_one_get_a_second_lookup",
     why="a sender that is refused begins again: it costs time alone",
 )
 
@@ -270,7 +262,7 @@ rewriting(
     "self._senders.move_to_end(origin)",
     "pass",
     seeds=0,
-    test="tests/worker/test_arrivals.py::test_g13_the_sender_that_was_silent_longest_is_forgotten_4_1",
+    test="tests/worker/test_arrivals.py::test_the_sender_that_was_silent_longest_is_forgotten",
     why="no simulated run has thousands of senders",
 )
 
@@ -282,7 +274,7 @@ rewriting(
     "sender.retired or not sender.taken",
     "False",
     seeds=0,
-    test="tests/worker/test_arrivals.py::test_g13_nothing_is_kept_of_a_sender_that_was_retired_while_it_waited_6_1_1",
+    test="tests/worker/test_arrivals.py::test_nothing_is_kept_of_a_sender_retired_while_it_waited",
     why="the simulator does not count the senders that are remembered",
 )
 
@@ -294,8 +286,7 @@ rewriting(
     "if self.origin and not stands_still:",
     "if False:",
     seeds=0,
-    test="tests/interval/test_ordered_arrivals.py"
-    "::test_g13_at_a_full_interval_senders_that_hold_the_watermark_come_one_by_one_4_5",
+    test="tests/interval/test_ordered_arrivals.py::test_holding_senders_enter_a_full_interval_one_by_one",
     why="the simulator does not weigh what a full receiver takes in",
 )
 
@@ -307,7 +298,7 @@ rewriting(
     "again = self._waiting.get(origin) == self._events or self._refused",
     "again = self._refused",
     seeds=0,
-    test="tests/worker/test_turns.py::test_g8_a_sender_that_died_in_its_turn_loses_it_to_one_that_comes_twice_7_1",
+    test="tests/worker/test_turns.py::test_a_sender_that_died_in_its_turn_loses_it_to_an_eager_one",
     why="the receiver must be full while the interval of a sender is split, in the moments of its turn",
 )
 
@@ -319,7 +310,7 @@ rewriting(
     " or self._refused > 2 * MAX_WAITING",
     "",
     seeds=0,
-    test="tests/worker/test_turns.py::test_g8_a_turn_is_lost_though_all_that_are_noted_are_dead_4_5",
+    test="tests/worker/test_turns.py::test_a_turn_is_lost_though_all_that_are_noted_are_dead",
     why="a thousand senders must die while a receiver is full",
 )
 
@@ -331,7 +322,7 @@ rewriting(
     "receipt.held > until",
     "False",
     seeds=0,
-    test="tests/interval/test_ordered_arrivals.py::test_g8_a_turn_ends_though_what_came_with_its_record_waits_for_room_4_5",
+    test="tests/interval/test_ordered_arrivals.py::test_a_turn_ends_though_its_records_neighbours_wait_for_room",
     why="an outbox must stay full while the intake is, and a delivery must have records of both kinds",
 )
 
@@ -343,7 +334,7 @@ rewriting(
     'next(iter(self._waiting), "")',
     '""',
     seeds=0,
-    test="tests/worker/test_turns.py::test_g8_the_sender_that_waited_longest_is_next_4_5",
+    test="tests/worker/test_turns.py::test_the_sender_that_waited_longest_is_next",
     why="no simulated sender finds late records without end",
 )
 
@@ -355,6 +346,6 @@ rewriting(
     "if receipt is None:",
     "if True:",
     seeds=0,
-    test="tests/worker/test_turns.py::test_g13_a_second_sender_waits_until_the_record_of_the_first_is_committed_4_5",
+    test="tests/worker/test_turns.py::test_a_second_sender_waits_until_the_first_is_committed",
     why="the simulator does not weigh what a full receiver takes in",
 )

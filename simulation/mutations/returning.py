@@ -14,8 +14,7 @@ __all__: list[str] = []
     "G7",
     "a stream that comes back has none of its former injectors",
     seeds=10,
-    test="tests/master/test_endings.py"
-    "::test_g7_a_stream_comes_back_only_after_the_authority_has_forgotten_its_injectors_5_2",
+    test="tests/master/test_endings.py::test_a_stream_returns_once_its_old_injectors_are_forgotten",
     why="an injector that has finished must be waited for again before its former end is published",
 )
 def injectors_outlive_their_stream() -> None:
@@ -27,8 +26,7 @@ def injectors_outlive_their_stream() -> None:
     "G7",
     "a stream that comes back has none of its former log",
     seeds=0,
-    test="tests/master/test_endings.py"
-    "::test_g7_a_stream_that_comes_back_has_a_log_of_its_own_though_the_former_one_is_still_there_7_1",
+    test="tests/master/test_endings.py::test_a_returning_stream_has_a_new_log_beside_the_old_one",
     why="a topology must come back while the authority is away: one seed of several hundred does that",
 )
 def logs_outlive_their_stream() -> None:
@@ -44,8 +42,7 @@ rewriting(
     ' if incarnation in ("", one.owned.incarnation)',
     "",
     seeds=0,
-    test="tests/worker/test_finding_logs.py"
-    "::test_g7_of_a_stream_that_came_back_the_former_log_is_not_found_for_the_new_one_7_1",
+    test="tests/worker/test_finding_logs.py::test_a_returned_stream_does_not_find_its_former_log",
     why="of the seeds from 1 to 6000 one shows it, 3925",
 )
 
@@ -57,7 +54,6 @@ rewriting(
     "request.start.stream, request.start.incarnation = self._stream, place.incarnation",
     "request.start.stream = self._stream",
     seeds=0,
-    test="tests/log/test_log_service.py"
-    "::test_g7_a_worker_that_still_has_a_streams_former_log_does_not_show_it_for_the_new_one_7_1",
+    test="tests/log/test_log_service.py::test_a_former_log_of_a_stream_is_not_shown_for_the_new_one",
     why="seeds were not tried: the test shows it by itself, in seconds",
 )

@@ -72,7 +72,7 @@ def hasty_forgetting() -> None:
     "G3",
     "of two rows of a key the one of the later commit stands",
     seeds=15,
-    test="tests/contracts/test_store_contract.py::test_g11_a_childs_rows_stand_over_its_sealed_parents[memory]",
+    test="tests/contracts/test_store_contract.py::test_a_childs_rows_stand_over_its_sealed_parents[memory]",
     why="a flush must be held up until its successor's has been acknowledged",
 )
 def last_row_wins() -> None:

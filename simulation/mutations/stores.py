@@ -30,7 +30,7 @@ def appends_of_any_owner() -> None:
     "G3",
     "on Cassandra a row's write time is its commit number",
     seeds=0,
-    test="tests/simulation/test_cassandra_ways.py::test_g3_the_row_of_the_later_commit_stands_whatever_clocks_say_6_2",
+    test="tests/simulation/test_cassandra_ways.py::test_the_later_commits_row_stands_for_any_clocks",
     why="a flush must be held up until its successor's has been acknowledged",
 )
 def rows_by_the_clock() -> None:
@@ -47,8 +47,7 @@ rewriting(
     "self._own.pop(journal, None)",
     "pass",
     seeds=0,
-    test="tests/simulation/test_cassandra_ways.py::"
-    "test_g2_a_part_list_written_without_an_answer_is_replaced_by_the_next_6_1_2",
+    test="tests/simulation/test_cassandra_ways.py::test_an_unanswered_part_list_is_replaced_by_the_next",
     why="all requests of a call must be without an answer, and the append after it must go back to the list before",
 )
 

@@ -26,7 +26,7 @@ rewriting(
     "G1",
     "migrate is given the version that a state was stored by",
     seeds=20,
-    test="tests/sdk/test_migration.py::test_a_state_of_an_earlier_version_is_migrated_when_it_is_read",
+    test="tests/sdk/test_migration.py::test_a_state_of_an_earlier_version_is_migrated_when_read",
     why="states must be read that two updates have passed by",
 )
 def migrated_as_the_first() -> None:

@@ -50,8 +50,7 @@ def forgotten_holds() -> None:
     "G7",
     "timers hold the output watermark at their own times",
     seeds=10,
-    test="tests/interval/test_far_reading.py"
-    "::test_g7_a_due_timer_that_is_in_the_store_holds_the_watermark_until_it_has_fired_4_6",
+    test="tests/interval/test_far_reading.py::test_a_due_stored_timer_holds_the_watermark_until_it_fires",
     why="timers that are due fire before anything is reported, but for those in the store",
 )
 def timers_hold_nothing() -> None:
@@ -63,8 +62,7 @@ def timers_hold_nothing() -> None:
     "G7",
     "what a commit lets go of holds the watermark until it is in the journal",
     seeds=10,
-    test="tests/interval/test_holds.py"
-    "::test_g7_a_timer_that_is_moved_or_cancelled_holds_until_the_commit_is_in_the_journal_6_2",
+    test="tests/interval/test_holds.py::test_a_moved_or_cancelled_timer_holds_until_it_is_journaled",
     why="an interval must be lost while a commit is on its way that lets the watermark go on by itself",
 )
 def released_uncommitted() -> None:
@@ -90,7 +88,7 @@ rewriting(
     "self.cover(other.at, other.count)",
     "pass",
     seeds=0,
-    test="tests/interval/test_holds_model.py::test_g7_a_hold_ends_once_and_what_takes_it_over_stands_at_its_time",
+    test="tests/interval/test_holds_model.py::test_a_hold_ends_once_and_its_replacement_has_its_time",
     why="the timers that a commit ends hold for it, too",
 )
 
@@ -102,7 +100,7 @@ rewriting(
     "blocked.hold.cover(timer[0])",
     "pass",
     seeds=0,
-    test="tests/interval/test_holds.py::test_g8_a_timer_that_fails_is_named_as_what_holds_4_6",
+    test="tests/interval/test_holds.py::test_a_timer_that_fails_is_named_as_what_holds",
     why="seeds were not tried: the test shows it by itself, in seconds",
 )
 
@@ -114,7 +112,7 @@ rewriting(
     "at < self.at",
     "not self.count or at > self.at",
     seeds=0,
-    test="tests/interval/test_holds_model.py::test_g7_the_output_watermark_is_at_the_oldest_unfinished_work_4_5",
+    test="tests/interval/test_holds_model.py::test_the_output_watermark_is_at_the_oldest_unfinished_work",
     why="seeds were not tried: the test shows it by itself, in seconds",
 )
 
@@ -126,7 +124,7 @@ rewriting(
     "holds, self._holds = self._holds, None",
     "holds = self._holds",
     seeds=0,
-    test="tests/interval/test_holds_model.py::test_g7_a_hold_ends_once_and_what_takes_it_over_stands_at_its_time",
+    test="tests/interval/test_holds_model.py::test_a_hold_ends_once_and_its_replacement_has_its_time",
     why="no owner releases twice",
 )
 
@@ -147,7 +145,7 @@ def fastest_sender() -> None:
     "G8",
     "a sender that is removed lets go of the watermark",
     seeds=0,
-    test="tests/model/test_watermarks.py::test_g8_a_removed_sender_lets_go",
+    test="tests/model/test_watermarks.py::test_a_removed_sender_holds_nothing",
     why="no computation is removed there",
 )
 def removed_senders_stay() -> None:

@@ -18,8 +18,7 @@ __all__: list[str] = []
     "G10",
     "a record's id is committed when its weak productions are ACKed or stored",
     seeds=20,
-    test="tests/interval/test_productions.py"
-    "::test_g10_weak_productions_are_sent_first_and_the_sender_acked_when_they_are_acked_6_1_3",
+    test="tests/interval/test_productions.py::test_weak_productions_are_sent_first_and_acked_later",
     why="few of its computations produce weakly",
 )
 def weak_ones_unwaited() -> None:
@@ -46,8 +45,7 @@ rewriting(
     "if not self._weak or batch.fired:",
     "if not self._weak:",
     seeds=20,
-    test="tests/interval/test_weak_line.py"
-    "::test_g10_a_deposed_owner_sends_nothing_that_its_timers_make_of_old_state_6_1_3",
+    test="tests/interval/test_weak_line.py::test_a_deposed_owner_sends_nothing_its_timers_make",
     why="a deposed owner must hear of a watermark before the receivers hear of its successor",
 )
 
@@ -56,8 +54,7 @@ rewriting(
     "G10",
     "stragglers among weak productions are stored with the commit",
     seeds=20,
-    test="tests/interval/test_productions.py"
-    "::test_g10_a_straggler_is_stored_in_the_commit_and_its_ack_in_a_later_one_6_1_3",
+    test="tests/interval/test_productions.py::test_a_straggler_is_stored_in_a_commit_its_ack_in_a_later",
     why="few of its computations produce weakly",
 )
 def stragglers_unwritten() -> None:
@@ -69,7 +66,7 @@ def stragglers_unwritten() -> None:
     "G10",
     "a weak production made again has the id that it had",
     seeds=20,
-    test="tests/interval/test_productions.py::test_g10_weak_ids_are_the_same_after_a_crash_in_any_batch_6_1_3",
+    test="tests/interval/test_productions.py::test_weak_ids_are_the_same_after_a_crash_in_any_batch",
     why="few of its computations produce weakly",
 )
 def weak_ids_anew() -> None:

@@ -37,7 +37,8 @@ async def reaches(updates: AsyncIterator[dict[str, BroadcastUpdate]], known: dic
                 known[name] = news.watermark
 
 
-async def test_g8_each_of_two_serves_one_shard_and_one_serves_both_when_the_other_is_killed_7_2() -> None:
+@pytest.mark.guarantee("G8", section="7.2")
+async def test_a_killed_candidates_shard_is_served_by_the_other() -> None:
     usual = CandidateSettings(lease=3.0)
     async with group(2, 2, usual) as them:
         await them.until(lambda served: len(set(served.values())) == 2)
@@ -48,7 +49,8 @@ async def test_g8_each_of_two_serves_one_shard_and_one_serves_both_when_the_othe
         assert second.candidate.serving == (0, 1)
 
 
-async def test_one_that_comes_back_is_given_a_shard_and_values_stay_7_2() -> None:
+@pytest.mark.paper(section="7.2")
+async def test_one_that_comes_back_is_given_a_shard_and_values_stay() -> None:
     async with group(2, 1) as them, them.client() as client:
         await them.until(lambda served: len(served) == 2)
         (zero,), (one,) = them.names(0), them.names(1)
@@ -66,7 +68,8 @@ async def test_one_that_comes_back_is_given_a_shard_and_values_stay_7_2() -> Non
     assert not them.refused
 
 
-async def test_g7_a_watch_goes_on_through_kills_and_late_data_take_nothing_back_4_5() -> None:
+@pytest.mark.guarantee("G7", section="4.5")
+async def test_a_watch_never_goes_back_through_kills_and_late_data() -> None:
     async with group(1, 2) as them, them.client() as client:
         await them.until(lambda served: len(served) == 1)
         (name,) = them.names(0)
@@ -85,7 +88,8 @@ async def test_g7_a_watch_goes_on_through_kills_and_late_data_take_nothing_back_
     assert not them.refused
 
 
-async def test_g4_g7_a_zombie_woken_after_its_lease_lets_nothing_out_and_its_reporters_find_the_successor_6_2() -> None:
+@pytest.mark.guarantee("G4", "G7", section="6.2")
+async def test_a_woken_zombie_publishes_nothing_and_reporters_leave_it() -> None:
     unaware = replace(QUICK, shard=ShardSettings(verify=60.0))
     async with group(1, 1, unaware) as them, them.client() as client:
         await them.until(lambda served: len(served) == 1)
@@ -121,7 +125,8 @@ async def test_g4_g7_a_zombie_woken_after_its_lease_lets_nothing_out_and_its_rep
             assert known[name] == 10
 
 
-async def test_g8_who_only_listens_to_a_paused_process_hears_of_its_successor_7_2() -> None:
+@pytest.mark.guarantee("G8", section="7.2")
+async def test_a_watcher_of_a_paused_process_learns_of_its_successor() -> None:
     unaware = replace(QUICK, shard=ShardSettings(verify=60.0))
     async with group(1, 1, unaware) as them, them.client() as listener:
         await them.until(lambda served: len(served) == 1)
@@ -139,7 +144,8 @@ async def test_g8_who_only_listens_to_a_paused_process_hears_of_its_successor_7_
             assert paused.candidate.serving == (0,), "the paused one still knows of nothing"
 
 
-async def test_a_candidate_whose_lease_ended_stops_serving_and_stands_again_7_2() -> None:
+@pytest.mark.paper(section="7.2")
+async def test_a_candidate_whose_lease_ended_stops_and_competes_again() -> None:
     async with group(1, 1) as them:
         await them.until(lambda served: len(served) == 1)
         (process,) = them.processes
@@ -152,7 +158,8 @@ async def test_a_candidate_whose_lease_ended_stops_serving_and_stands_again_7_2(
         assert process.candidate.serving == (0,)
 
 
-async def test_g4_of_candidates_that_race_one_serves_and_the_others_stand_by_7_2() -> None:
+@pytest.mark.guarantee("G4", section="7.2")
+async def test_of_racing_candidates_one_serves_and_the_others_stand_by() -> None:
     hasty = CandidateSettings(lease=0.6, look=0.01, delays=PlacementDelays(patience=0.0, settle=60.0))
     async with group(3, 4, hasty) as them:
         for _ in range(3):
@@ -166,7 +173,7 @@ async def test_g4_of_candidates_that_race_one_serves_and_the_others_stand_by_7_2
             await them.until(lambda served, gone=killed.address: gone not in served.values())  # type: ignore[misc]
 
 
-async def test_a_call_that_comes_to_the_wrong_process_is_answered_with_the_place_of_the_shard() -> None:
+async def test_a_call_to_the_wrong_process_gets_the_shards_address() -> None:
     async with group(2, 2) as them:
         await them.until(lambda served: len(set(served.values())) == 2)
         served = await them.served()
@@ -206,7 +213,8 @@ class Unopened(MemoryStore):
         return await super().fence(journal, sequencer)
 
 
-async def test_g8_a_store_that_is_away_for_a_while_is_waited_for() -> None:
+@pytest.mark.guarantee("G8")
+async def test_a_store_that_is_away_for_a_while_is_waited_for() -> None:
     store = Unopened()
     async with group(1, 1, QUICK, store) as them:
         await them.until(lambda served: len(served) == 1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -18,9 +19,10 @@ def intervals(draw: st.DrawFn) -> KeyInterval:
     return KeyInterval(CELLS[start], None if end == len(CELLS) else CELLS[end])
 
 
+@pytest.mark.guarantee("G7", section="7.2")
 @given(st.lists(st.tuples(intervals(), st.integers(0, 100)), min_size=1, max_size=12))
 @settings(max_examples=300)
-def test_g7_a_share_starts_from_the_smallest_of_the_keys_it_takes_7_2(steps: list[tuple[KeyInterval, int]]) -> None:
+def test_a_share_starts_from_the_smallest_of_the_keys_it_takes(steps: list[tuple[KeyInterval, int]]) -> None:
     computation = KeyedComputation("c.1")
     model = {cell: share.watermark for share in computation.shares() for cell in CELLS if cell in share.member}
     for sequencer, (keys, watermark) in enumerate(steps, start=1):

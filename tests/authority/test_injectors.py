@@ -28,13 +28,15 @@ def holding(shard: Shard) -> list[tuple[str, int]]:
     return [(str(row.member), row.hold) for row in answer.holding]
 
 
-def test_g7_without_processes_nothing_is_known_5_2() -> None:
+@pytest.mark.guarantee("G7", section="5.2")
+def test_without_processes_nothing_is_known() -> None:
     shard = Shard()
     shard.expect()
     assert shard.known(INJECTOR) == MIN_TIMESTAMP
 
 
-def test_g7_without_an_expected_set_every_announced_process_counts_5_2() -> None:
+@pytest.mark.guarantee("G7", section="5.2")
+def test_without_an_expected_set_every_announced_process_counts() -> None:
     shard = announced("a", "b")
     assert shard.inject("a", 1, 50) == MIN_TIMESTAMP
     assert shard.inject("b", 2, 40) == 40
@@ -45,7 +47,8 @@ def test_g7_without_an_expected_set_every_announced_process_counts_5_2() -> None
     assert shard.inject("c", 3, 70) == 60
 
 
-def test_g7_an_expected_process_that_is_missing_holds_the_value_and_is_named_5_2() -> None:
+@pytest.mark.guarantee("G7", section="5.2")
+def test_a_missing_expected_process_holds_the_value_and_is_named() -> None:
     shard = announced("a", expected=("a", "b"))
     assert shard.inject("a", 1, 50) == MIN_TIMESTAMP
     assert holding(shard) == [("b", HoldKind.HOLD_KIND_INJECTOR)]
@@ -54,7 +57,8 @@ def test_g7_an_expected_process_that_is_missing_holds_the_value_and_is_named_5_2
     assert shard.inject("b", 2, 20) == 20
 
 
-def test_g7_a_crashed_process_keeps_its_last_value_and_is_named_when_silent_5_2() -> None:
+@pytest.mark.guarantee("G7", section="5.2")
+def test_a_silent_crashed_process_keeps_its_value_and_is_named() -> None:
     shard = announced("a", "b", expected=("a", "b"))
     shard.inject("a", 1, 50)
     shard.inject("b", 2, 20)
@@ -66,14 +70,16 @@ def test_g7_a_crashed_process_keeps_its_last_value_and_is_named_when_silent_5_2(
     assert shard.inject("b", 9, 30) == 30
 
 
-def test_g4_an_unexpected_process_is_refused_by_name_5_2() -> None:
+@pytest.mark.guarantee("G4", section="5.2")
+def test_an_unexpected_process_is_refused_by_name() -> None:
     shard = announced(expected=("a", "b"))
     with pytest.raises(AcceptRefusedError, match="expects no process 'c', only: a, b"):
         shard.begin_accept("c", 1, INJECTOR)
     assert shard.say("c", 1, 5, INJECTOR)[0].superseded
 
 
-def test_g4_an_older_process_of_the_same_name_is_refused_6_2() -> None:
+@pytest.mark.guarantee("G4", section="6.2")
+def test_an_older_process_of_the_same_name_is_refused() -> None:
     shard = announced("a")
     shard.accept("a", 5, INJECTOR)
     with pytest.raises(AcceptRefusedError, match="it holds sequencer 5"):
@@ -83,14 +89,16 @@ def test_g4_an_older_process_of_the_same_name_is_refused_6_2() -> None:
     assert shard.accept("a", 5, INJECTOR) == MIN_TIMESTAMP
 
 
-def test_g8_an_idle_process_leaves_the_minimum_5_2() -> None:
+@pytest.mark.guarantee("G8", section="5.2")
+def test_an_idle_process_leaves_the_minimum() -> None:
     shard = announced("a", "b", expected=("a", "b"))
     shard.inject("a", 1, 10)
     shard.inject("b", 2, 500)
     assert shard.inject("a", 1, 10, idle=True) == 500
 
 
-def test_g7_if_all_are_idle_the_value_stays_5_2() -> None:
+@pytest.mark.guarantee("G7", section="5.2")
+def test_if_all_are_idle_the_value_stays() -> None:
     shard = announced("a", "b")
     shard.inject("a", 1, 10)
     shard.inject("b", 2, 20)
@@ -99,7 +107,8 @@ def test_g7_if_all_are_idle_the_value_stays_5_2() -> None:
     assert {name for name, _ in holding(shard)} == {"a", "b"}
 
 
-def test_g8_what_a_process_promises_counts_before_it_is_idle_5_2() -> None:
+@pytest.mark.guarantee("G8", section="5.2")
+def test_what_a_process_promises_counts_before_it_is_idle() -> None:
     shard = announced("a", "b")
     shard.inject("a", 1, 10)
     shard.inject("b", 2, 20)
@@ -108,7 +117,8 @@ def test_g8_what_a_process_promises_counts_before_it_is_idle_5_2() -> None:
     assert {name for name, _ in holding(shard)} == {"a", "b"}
 
 
-def test_g8_the_last_that_works_finishes_and_the_promise_of_idle_ones_counts_5_2() -> None:
+@pytest.mark.guarantee("G8", section="5.2")
+def test_the_last_active_one_finishes_and_idle_promises_count() -> None:
     shard = announced("a", "b")
     shard.inject("b", 2, 50)
     assert shard.inject("a", 1, 100, idle=True) == 50
@@ -116,7 +126,8 @@ def test_g8_the_last_that_works_finishes_and_the_promise_of_idle_ones_counts_5_2
     assert shard.inject("a", 1, 120) == 120
 
 
-def test_g7_a_process_active_again_with_older_data_does_not_lower_the_value_5_2() -> None:
+@pytest.mark.guarantee("G7", section="5.2")
+def test_a_process_active_again_with_old_data_lowers_nothing() -> None:
     shard = announced("a", "b")
     shard.inject("a", 1, 10)
     shard.inject("b", 2, 500)
@@ -127,7 +138,8 @@ def test_g7_a_process_active_again_with_older_data_does_not_lower_the_value_5_2(
     assert shard.inject("a", 1, 600) == 600
 
 
-def test_a_finished_process_is_plus_infinity_and_that_is_final_5_2() -> None:
+@pytest.mark.paper(section="5.2")
+def test_a_finished_process_is_plus_infinity_and_that_is_final() -> None:
     shard = announced("a", "b", expected=("a", "b"))
     shard.inject("b", 2, 40)
     assert shard.inject("a", 1, MAX_TIMESTAMP) == 40
@@ -138,7 +150,8 @@ def test_a_finished_process_is_plus_infinity_and_that_is_final_5_2() -> None:
     assert holding(shard) == []
 
 
-def test_g7_finished_and_idle_processes_together_leave_the_value_at_the_last_promise_5_2() -> None:
+@pytest.mark.guarantee("G7", section="5.2")
+def test_finished_and_idle_processes_keep_the_last_promise() -> None:
     shard = announced("a", "b")
     shard.inject("a", 1, 10)
     shard.inject("b", 2, 20)
@@ -148,7 +161,8 @@ def test_g7_finished_and_idle_processes_together_leave_the_value_at_the_last_pro
     assert [name for name, _ in holding(shard)] == ["b"]
 
 
-def test_g8_taking_a_process_out_of_the_expected_set_lets_go_of_the_value_5_2() -> None:
+@pytest.mark.guarantee("G8", section="5.2")
+def test_leaving_the_expected_set_releases_the_value() -> None:
     shard = announced("a", "b", expected=("a", "b"))
     shard.inject("a", 1, 100)
     shard.inject("b", 2, 7)
@@ -159,7 +173,8 @@ def test_g8_taking_a_process_out_of_the_expected_set_lets_go_of_the_value_5_2() 
     assert shard.core.sequencers(INJECTOR) == [("a", 1)]
 
 
-def test_g7_a_larger_expected_set_holds_the_value_from_then_on() -> None:
+@pytest.mark.guarantee("G7")
+def test_a_larger_expected_set_holds_the_value_from_then_on() -> None:
     shard = announced("a", expected=("a",))
     assert shard.inject("a", 1, 10) == 10
     shard.expect("a", "b")
@@ -170,7 +185,8 @@ def test_g7_a_larger_expected_set_holds_the_value_from_then_on() -> None:
     assert shard.inject("b", 2, 25) == 25
 
 
-def test_g7_idleness_and_finishing_survive_a_restart() -> None:
+@pytest.mark.guarantee("G7")
+def test_idleness_and_finishing_survive_a_restart() -> None:
     shard = announced("a", "b", "c")
     shard.inject("c", 3, MAX_TIMESTAMP)
     shard.inject("a", 1, 10, idle=True)
@@ -182,7 +198,8 @@ def test_g7_idleness_and_finishing_survive_a_restart() -> None:
     assert shard.inject("b", 2, 70) == 60
 
 
-def test_g7_a_report_that_was_held_up_does_not_put_a_waking_process_back_to_idleness_5_2() -> None:
+@pytest.mark.guarantee("G7", section="5.2")
+def test_a_delayed_report_does_not_make_a_waking_process_idle() -> None:
     shard = announced("a", "b")
     shard.report("a", 1, 10, INJECTOR, number=1)
     shard.report("b", 2, 10, INJECTOR, number=1)
@@ -192,7 +209,8 @@ def test_g7_a_report_that_was_held_up_does_not_put_a_waking_process_back_to_idle
     assert shard.report("a", 1, 10, INJECTOR, idle=True, number=2) == 500
 
 
-def test_g7_to_be_accepted_again_is_answered_when_the_end_of_idleness_is_journaled_5_2() -> None:
+@pytest.mark.guarantee("G7", section="5.2")
+def test_reacceptance_is_answered_once_idle_end_is_journaled() -> None:
     shard = announced("a", "b")
     shard.inject("a", 1, 10)
     shard.report("a", 1, 10, INJECTOR, idle=True, number=2)
@@ -206,7 +224,8 @@ def test_g7_to_be_accepted_again_is_answered_when_the_end_of_idleness_is_journal
     assert shard.inject("b", 2, 500) == 10
 
 
-def test_g7_to_be_accepted_again_is_answered_when_the_end_of_a_process_is_journaled_5_2() -> None:
+@pytest.mark.guarantee("G7", section="5.2")
+def test_reacceptance_is_answered_once_the_finish_is_journaled() -> None:
     """What a master asks before a process is retired: nobody says its end again."""
     shard = announced("a", "b")
     assert shard.say("a", 1, MAX_TIMESTAMP, INJECTOR) == []
@@ -218,7 +237,8 @@ def test_g7_to_be_accepted_again_is_answered_when_the_end_of_a_process_is_journa
     assert shard.inject("b", 2, 30) == 30
 
 
-def test_g7_what_only_the_authority_before_had_received_is_not_said_to_be_journaled_5_2() -> None:
+@pytest.mark.guarantee("G7", section="5.2")
+def test_what_only_a_former_authority_received_is_not_journaled() -> None:
     shard = announced("a", "b")
     shard.report("a", 1, 10, INJECTOR, idle=True, number=2)
     shard.say("a", 1, 10, INJECTOR, number=3)
@@ -229,8 +249,9 @@ def test_g7_what_only_the_authority_before_had_received_is_not_said_to_be_journa
         shard.begin_accept("b", 1, INJECTOR, report_number=3)
 
 
+@pytest.mark.guarantee("G7", section="5.2")
 @pytest.mark.parametrize("base", [False, True])
-def test_g7_a_report_that_was_held_up_over_a_restart_puts_nobody_back_to_idleness_5_2(*, base: bool) -> None:
+def test_a_report_delayed_over_a_restart_makes_no_process_idle(*, base: bool) -> None:
     shard = announced("a", "b", settings=CoreSettings(snapshot_bytes=600) if base else None)
     shard.report("a", 1, 10, INJECTOR, number=4)
     shard.accept("a", 1, INJECTOR, report_number=4)
@@ -242,7 +263,7 @@ def test_g7_a_report_that_was_held_up_over_a_restart_puts_nobody_back_to_idlenes
     assert shard.inject("b", 2, 500) == 10
 
 
-def test_an_injector_that_was_removed_may_come_back_under_its_streams_name() -> None:
+def test_a_removed_injector_may_return_under_its_streams_name() -> None:
     shard = announced("a")
     shard.inject("a", 1, 10)
     shard.remove(INJECTOR)
@@ -253,8 +274,9 @@ def test_an_injector_that_was_removed_may_come_back_under_its_streams_name() -> 
     assert shard.known(INJECTOR) == 5
 
 
+@pytest.mark.guarantee("G4", section="6.2")
 @pytest.mark.parametrize("base", [False, True])
-def test_g4_an_injector_of_a_streams_earlier_life_has_no_say_in_the_next_6_2(*, base: bool) -> None:
+def test_an_injector_of_an_earlier_incarnation_is_refused(*, base: bool) -> None:
     """One that had finished, and went on saying so, ended the stream that came back under the name."""
     shard = Shard(CoreSettings(snapshot_bytes=600) if base else None)
     shard.accept("a", 3, INJECTOR)
@@ -276,8 +298,9 @@ def test_g4_an_injector_of_a_streams_earlier_life_has_no_say_in_the_next_6_2(*, 
     assert shard.inject("b", 5, 50) == 50, "a is not waited for"
 
 
+@pytest.mark.guarantee("G4", section="6.2")
 @pytest.mark.parametrize("restarted", [False, True])
-def test_g4_a_delayed_removal_brings_no_process_of_a_later_life_back_6_2(*, restarted: bool) -> None:
+def test_a_delayed_removal_restores_no_later_process(*, restarted: bool) -> None:
     """Two masters remove two lives of one stream, and the older removal comes last."""
     shard = Shard()
     shard.remove(INJECTOR, up_to=9)
@@ -288,7 +311,8 @@ def test_g4_a_delayed_removal_brings_no_process_of_a_later_life_back_6_2(*, rest
         shard.begin_accept("a", 9, INJECTOR)
 
 
-def test_g7_a_delayed_removal_leaves_the_expected_set_of_a_streams_next_life_alone_7_2() -> None:
+@pytest.mark.guarantee("G7", section="7.2")
+def test_a_delayed_removal_keeps_the_next_streams_expected_set() -> None:
     """Nobody would have told it again: the first process would have spoken for all of them."""
     shard = Shard()
     shard.accept("a", 3, INJECTOR)
@@ -302,8 +326,9 @@ def test_g7_a_delayed_removal_leaves_the_expected_set_of_a_streams_next_life_alo
     assert shard.inject("b", 6, 30) == 30
 
 
+@pytest.mark.guarantee("G7", section="5.2")
 @pytest.mark.parametrize("base", [False, True])
-def test_g7_what_a_paused_master_had_read_of_the_expected_set_takes_nobody_out_of_it_5_2(*, base: bool) -> None:
+def test_a_paused_masters_expected_set_removes_no_process(*, base: bool) -> None:
     shard = Shard(CoreSettings(snapshot_bytes=600) if base else None)
     shard.expect("a", "b", as_of=20)
     shard.accept("a", 1, INJECTOR)
@@ -318,10 +343,9 @@ def test_g7_what_a_paused_master_had_read_of_the_expected_set_takes_nobody_out_o
     assert shard.known(INJECTOR) == 50
 
 
+@pytest.mark.guarantee("G13", section="7.2")
 @pytest.mark.parametrize("base", [False, True])
-def test_g13_what_was_removed_is_remembered_as_far_as_it_matters_7_2(
-    *, base: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_was_removed_is_remembered_as_far_as_it_matters(*, base: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every incarnation and stream that ever was stayed in memory and in each base."""
     monkeypatch.setattr(registry, "MAX_REMEMBERED", 3)
     shard = Shard(CoreSettings(snapshot_bytes=300) if base else None)

@@ -14,14 +14,16 @@ from tests.authority.shard import COMPUTATION, Shard, cut
 LEFT, RIGHT = cut(b"m")
 
 
-def test_g7_unknown_computation_is_minus_infinity_7_2() -> None:
+@pytest.mark.guarantee("G7", section="7.2")
+def test_unknown_computation_is_minus_infinity() -> None:
     shard = Shard()
     assert shard.core.broadcast("nobody.1") == MIN_TIMESTAMP
     assert shard.core.explain("nobody.1", 0) is None
     assert shard.core.sequencers("nobody.1") == []
 
 
-def test_g7_a_missing_interval_holds_the_value_at_minus_infinity_7_2() -> None:
+@pytest.mark.guarantee("G7", section="7.2")
+def test_a_missing_interval_holds_the_value_at_minus_infinity() -> None:
     shard = Shard()
     shard.accept(LEFT, 1)
     assert shard.report(LEFT, 1, 100) == MIN_TIMESTAMP
@@ -30,7 +32,8 @@ def test_g7_a_missing_interval_holds_the_value_at_minus_infinity_7_2() -> None:
     assert shard.report(RIGHT, 2, 70) == 70
 
 
-def test_g7_the_value_is_the_minimum_over_all_intervals_7_2() -> None:
+@pytest.mark.guarantee("G7", section="7.2")
+def test_the_value_is_the_minimum_over_all_intervals() -> None:
     shard = Shard()
     for keys, sequencer in shard.own_all(cut(b"c", b"m", b"t")):
         shard.report(keys, sequencer, 100 + sequencer)
@@ -38,7 +41,8 @@ def test_g7_the_value_is_the_minimum_over_all_intervals_7_2() -> None:
     assert shard.report(cut(b"c")[0], 1, MAX_TIMESTAMP) == 102
 
 
-def test_g4_a_report_before_acceptance_counts_for_nothing_6_2() -> None:
+@pytest.mark.guarantee("G4", section="6.2")
+def test_a_report_before_acceptance_counts_for_nothing() -> None:
     shard = Shard()
     shard.own_all()
     (refusal,) = shard.say(ALL_KEYS, 2, 500)
@@ -51,7 +55,8 @@ def test_g4_a_report_before_acceptance_counts_for_nothing_6_2() -> None:
     assert shard.known() == MIN_TIMESTAMP
 
 
-def test_g4_a_zombies_report_is_refused_once_its_successor_is_accepted_6_2() -> None:
+@pytest.mark.guarantee("G4", section="6.2")
+def test_a_zombies_report_is_refused_once_another_is_accepted() -> None:
     shard = Shard()
     shard.own_all()
     shard.report(ALL_KEYS, 1, 10)
@@ -63,7 +68,8 @@ def test_g4_a_zombies_report_is_refused_once_its_successor_is_accepted_6_2() -> 
     assert shard.report(ALL_KEYS, 2, 20) == 20
 
 
-def test_g4_a_zombie_is_refused_before_its_successors_acceptance_is_even_journaled() -> None:
+@pytest.mark.guarantee("G4")
+def test_a_zombie_is_refused_before_the_acceptance_is_journaled() -> None:
     shard = Shard()
     shard.own_all()
     shard.report(ALL_KEYS, 1, 10)
@@ -74,7 +80,8 @@ def test_g4_a_zombie_is_refused_before_its_successors_acceptance_is_even_journal
     assert shard.answers[token] == 10
 
 
-def test_g4_acceptance_is_answered_only_when_journaled_7_2() -> None:
+@pytest.mark.guarantee("G4", section="7.2")
+def test_acceptance_is_answered_only_when_journaled() -> None:
     shard = Shard()
     token = shard.begin_accept(ALL_KEYS, 1)
     assert shard.core._pending.urgent
@@ -84,7 +91,8 @@ def test_g4_acceptance_is_answered_only_when_journaled_7_2() -> None:
     assert shard.report(ALL_KEYS, 1, 5) == 5, "what was journaled holds after a restart"
 
 
-def test_g4_an_acceptance_that_overlaps_a_larger_sequencer_is_refused() -> None:
+@pytest.mark.guarantee("G4")
+def test_an_acceptance_overlapping_a_larger_sequencer_is_refused() -> None:
     shard = Shard()
     shard.accept(RIGHT, 7)
     for keys, sequencer in ((ALL_KEYS, 6), (KeyInterval(b"l", b"n"), 6), (RIGHT, 6), (ALL_KEYS, 7)):
@@ -93,7 +101,8 @@ def test_g4_an_acceptance_that_overlaps_a_larger_sequencer_is_refused() -> None:
     assert shard.core.sequencers(COMPUTATION) == [(RIGHT, 7)]
 
 
-def test_g4_accepting_the_same_again_is_answered_and_changes_nothing() -> None:
+@pytest.mark.guarantee("G4")
+def test_a_repeated_acceptance_is_answered_and_changes_nothing() -> None:
     shard = Shard()
     shard.own_all()
     shard.report(ALL_KEYS, 1, 33)
@@ -103,7 +112,8 @@ def test_g4_accepting_the_same_again_is_answered_and_changes_nothing() -> None:
     assert shard.report(ALL_KEYS, 1, 35) == 35
 
 
-def test_g7_children_of_a_split_inherit_their_parents_value_7_2() -> None:
+@pytest.mark.guarantee("G7", section="7.2")
+def test_children_of_a_split_inherit_their_parents_value() -> None:
     shard = Shard()
     shard.own_all()
     shard.report(ALL_KEYS, 1, 50)
@@ -115,7 +125,8 @@ def test_g7_children_of_a_split_inherit_their_parents_value_7_2() -> None:
     assert shard.accept(KeyInterval(b"", b"c"), 4) == 90, "its parent's value, not the computation's"
 
 
-def test_g7_the_rest_of_a_cut_interval_keeps_its_last_value_until_it_has_an_owner_7_2() -> None:
+@pytest.mark.guarantee("G7", section="7.2")
+def test_a_cut_intervals_rest_keeps_its_value_until_owned() -> None:
     shard = Shard()
     shard.own_all()
     shard.report(ALL_KEYS, 1, 50)
@@ -128,7 +139,8 @@ def test_g7_the_rest_of_a_cut_interval_keeps_its_last_value_until_it_has_an_owne
     assert shard.report(KeyInterval(b"p"), 4, 70) == 70
 
 
-def test_g7_a_merged_interval_starts_from_the_smaller_value_7_2() -> None:
+@pytest.mark.guarantee("G7", section="7.2")
+def test_a_merged_interval_starts_from_the_smaller_value() -> None:
     shard = Shard()
     shard.own_all([LEFT, RIGHT])
     shard.report(LEFT, 1, 10)
@@ -137,7 +149,8 @@ def test_g7_a_merged_interval_starts_from_the_smaller_value_7_2() -> None:
     assert shard.report(ALL_KEYS, 3, 60) == 60
 
 
-def test_g7_a_lower_report_never_lowers_what_was_broadcast_4_5() -> None:
+@pytest.mark.guarantee("G7", section="4.5")
+def test_a_lower_report_never_lowers_what_was_broadcast() -> None:
     shard = Shard()
     shard.own_all([LEFT, RIGHT])
     shard.report(LEFT, 1, 100)
@@ -148,7 +161,8 @@ def test_g7_a_lower_report_never_lowers_what_was_broadcast_4_5() -> None:
     assert shard.report(RIGHT, 2, 140) == 140
 
 
-def test_g7_a_lower_report_counts_where_nothing_larger_was_broadcast() -> None:
+@pytest.mark.guarantee("G7")
+def test_a_lower_report_counts_if_nothing_larger_was_broadcast() -> None:
     shard = Shard()
     shard.own_all([LEFT, RIGHT])
     shard.report(LEFT, 1, 100)
@@ -156,7 +170,8 @@ def test_g7_a_lower_report_counts_where_nothing_larger_was_broadcast() -> None:
     assert shard.report(RIGHT, 2, 500) == 60
 
 
-def test_g7_a_new_owner_that_knows_less_does_not_lower_the_value() -> None:
+@pytest.mark.guarantee("G7")
+def test_a_new_owner_that_knows_less_does_not_lower_the_value() -> None:
     shard = Shard()
     shard.own_all()
     shard.report(ALL_KEYS, 1, 100)
@@ -165,7 +180,8 @@ def test_g7_a_new_owner_that_knows_less_does_not_lower_the_value() -> None:
     assert shard.report(ALL_KEYS, 2, 101) == 101
 
 
-def test_g7_a_value_is_broadcast_only_when_journaled_7_2() -> None:
+@pytest.mark.guarantee("G7", section="7.2")
+def test_a_value_is_broadcast_only_when_journaled() -> None:
     shard = Shard()
     shard.own_all()
     shard.say(ALL_KEYS, 1, 100)
@@ -183,7 +199,8 @@ def test_g7_a_value_is_broadcast_only_when_journaled_7_2() -> None:
     assert shard.known() == 120
 
 
-def test_g8_a_report_that_moves_nothing_is_not_urgent_and_not_lost() -> None:
+@pytest.mark.guarantee("G8")
+def test_a_report_that_moves_nothing_is_not_urgent_and_not_lost() -> None:
     shard = Shard()
     shard.own_all([LEFT, RIGHT])
     shard.report(LEFT, 1, 10)
@@ -195,7 +212,8 @@ def test_g8_a_report_that_moves_nothing_is_not_urgent_and_not_lost() -> None:
     assert shard.report(LEFT, 1, 100) == 30
 
 
-def test_an_append_carries_only_what_changed_7_2() -> None:
+@pytest.mark.paper(section="7.2")
+def test_an_append_carries_only_what_changed() -> None:
     shard = Shard()
     shard.own_all(cut(*(b"%03d" % n for n in range(1, 200))))
     for keys, sequencer in shard.core.sequencers(COMPUTATION):
@@ -210,7 +228,8 @@ def test_an_append_carries_only_what_changed_7_2() -> None:
     assert shard.next_append() is None, "nothing changed"
 
 
-def test_g8_explain_names_the_interval_and_what_holds_it() -> None:
+@pytest.mark.guarantee("G8")
+def test_explain_names_the_interval_and_what_holds_it() -> None:
     shard = Shard()
     shard.own_all([LEFT, RIGHT])
     shard.report(LEFT, 1, 10, input_watermark=99, hold=HoldKind.HOLD_KIND_TIMER, subject="britney")
@@ -225,7 +244,8 @@ def test_g8_explain_names_the_interval_and_what_holds_it() -> None:
     assert [other.subject for other in answer.rows] == ["britney", "queries"]
 
 
-def test_g8_explain_calls_silent_who_has_not_reported_and_says_for_how_long() -> None:
+@pytest.mark.guarantee("G8")
+def test_explain_names_silent_owners_and_since_when() -> None:
     shard = Shard()
     shard.own_all([LEFT])
     shard.report(LEFT, 1, 10, hold=HoldKind.HOLD_KIND_RECORD, subject="k")
@@ -247,7 +267,7 @@ def test_g8_explain_calls_silent_who_has_not_reported_and_says_for_how_long() ->
     assert (answer.holding[0].hold, answer.holding[0].silence) == (HoldKind.HOLD_KIND_SILENT, None), "a fresh owner"
 
 
-def test_explain_is_cut_at_its_limit_and_says_so() -> None:
+def test_explain_is_truncated_at_its_limit_and_marked_so() -> None:
     shard = Shard()
     shard.own_all(cut(b"a", b"b", b"c"))
     answer = shard.core.explain(COMPUTATION, 0, limit=2)
@@ -255,7 +275,8 @@ def test_explain_is_cut_at_its_limit_and_says_so() -> None:
     assert (len(answer.rows), len(answer.holding), answer.row_count, answer.holding_count) == (2, 2, 4, 4)
 
 
-def test_g8_a_report_that_was_held_up_does_not_take_back_a_newer_one_7_2() -> None:
+@pytest.mark.guarantee("G8", section="7.2")
+def test_a_delayed_report_does_not_undo_a_newer_one() -> None:
     shard = Shard()
     left, right = shard.own_all([LEFT, RIGHT])
     shard.say(*left, 50, number=2)
@@ -263,7 +284,7 @@ def test_g8_a_report_that_was_held_up_does_not_take_back_a_newer_one_7_2() -> No
     assert shard.report(*right, 60, number=1) == 50
 
 
-def test_a_removed_computation_is_forgotten_and_its_remnants_are_refused() -> None:
+def test_a_removed_computation_is_dropped_and_its_rest_refused() -> None:
     shard = Shard()
     shard.own_all()
     shard.report(ALL_KEYS, 1, 10)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from contextlib import suppress
 
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -168,4 +169,4 @@ class AuthorityModel(RuleBasedStateMachine):
 
 
 AuthorityModel.TestCase.settings = settings(max_examples=120, stateful_step_count=40)
-TestAuthorityModel = AuthorityModel.TestCase
+TestAuthorityModel = pytest.mark.guarantee("G7")(AuthorityModel.TestCase)

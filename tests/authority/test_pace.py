@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from millwheel.authority.pace import AppendPace, PaceSettings
 
 SETTINGS = PaceSettings(coalesce=20, rest=2.0, longest_rest=500, idle=100, verify=5_000)
@@ -17,7 +19,7 @@ def pace() -> AppendPace:
     return made
 
 
-def test_what_is_urgent_is_due_at_once_and_what_is_not_after_the_idle_delay() -> None:
+def test_urgent_changes_are_due_at_once_others_after_a_delay() -> None:
     made = AppendPace(SETTINGS)
     made.want(10, urgent=False, dirty=True)
     made.want(50, urgent=False, dirty=True)
@@ -26,7 +28,7 @@ def test_what_is_urgent_is_due_at_once_and_what_is_not_after_the_idle_delay() ->
     assert made.due_at == 60
 
 
-def test_a_broadcast_waits_for_the_end_of_the_rest_and_a_call_does_not() -> None:
+def test_a_broadcast_waits_until_the_rest_ends_a_call_does_not() -> None:
     made = pace()
     made.want(1_060, urgent=True, dirty=True)
     assert made.due_at == 1_150, "twice as long as the append took"
@@ -34,7 +36,7 @@ def test_a_broadcast_waits_for_the_end_of_the_rest_and_a_call_does_not() -> None
     assert made.due_at == 1_060
 
 
-def test_an_append_begins_no_sooner_after_the_last_one_than_that_changes_share_one() -> None:
+def test_an_append_starts_late_enough_for_changes_to_share_it() -> None:
     made = AppendPace(SETTINGS)
     made.want(1_000, urgent=True, dirty=True)
     made.begin(1_000)
@@ -53,7 +55,8 @@ def test_no_rest_is_longer_than_the_longest() -> None:
     assert made.due_at == 10_500
 
 
-def test_g3_a_shard_without_changes_appends_now_and_then() -> None:
+@pytest.mark.guarantee("G3")
+def test_a_shard_without_changes_appends_now_and_then() -> None:
     made = pace()
     made.want(1_060, urgent=False, dirty=False)
     assert (made.due_at, made.verifies) == (6_050, True)

@@ -55,7 +55,8 @@ class Asked(Shard):
         self.report(member, sequencer, low, name, pending=pending)
 
 
-def test_the_smallest_timestamps_at_work_are_left_out_7_2() -> None:
+@pytest.mark.paper(section="7.2")
+def test_the_smallest_timestamps_at_work_are_left_out() -> None:
     shard = Asked()
     shard.own_all([LEFT, RIGHT])
     shard.tell(LEFT, 1, 5, work(5, *range(100, 200)))
@@ -66,7 +67,8 @@ def test_the_smallest_timestamps_at_work_are_left_out_7_2() -> None:
     assert shard.ask(WHOLE) == 5, "the low watermark itself"
 
 
-def test_g7_nothing_at_work_is_no_infinity_7_2() -> None:
+@pytest.mark.guarantee("G7", section="7.2")
+def test_nothing_at_work_is_no_infinity() -> None:
     """Where nothing is at work time is as far as the newest record: what comes next is at work again."""
     shard = Asked()
     shard.own_all([LEFT, RIGHT])
@@ -80,14 +82,16 @@ def test_g7_nothing_at_work_is_no_infinity_7_2() -> None:
     assert shard.ask(P99) == MAX_TIMESTAMP, "it has ended, as its low watermark says"
 
 
-def test_timers_ahead_of_all_records_are_not_where_time_is_7_2() -> None:
+@pytest.mark.paper(section="7.2")
+def test_timers_ahead_of_all_records_are_not_where_time_is() -> None:
     shard = Asked()
     shard.own_all()
     shard.tell(ALL_KEYS, 1, 10, work(*range(10_000, 10_100), newest=40))
     assert shard.ask(P99) == 40
 
 
-def test_who_does_not_tell_holds_the_value_at_its_low_watermark_7_2() -> None:
+@pytest.mark.paper(section="7.2")
+def test_an_owner_that_reports_no_work_counts_at_its_watermark() -> None:
     shard = Asked()
     shard.own_all([LEFT, RIGHT])
     shard.tell(LEFT, 1, 5, work(*range(100, 300)))
@@ -100,7 +104,8 @@ def test_who_does_not_tell_holds_the_value_at_its_low_watermark_7_2() -> None:
     assert shard.ask(P99) == 102
 
 
-def test_an_injectors_processes_have_records_of_their_own_each_5_2() -> None:
+@pytest.mark.paper(section="5.2")
+def test_an_injectors_processes_have_records_of_their_own_each() -> None:
     shard = Asked()
     for sequencer, process in enumerate("abc", 1):
         shard.accept(process, sequencer, INJECTOR)
@@ -112,7 +117,8 @@ def test_an_injectors_processes_have_records_of_their_own_each_5_2() -> None:
     assert shard.ask(P99, INJECTOR) == 60
 
 
-def test_g7_what_was_answered_is_in_the_journal_and_in_its_base_7_2() -> None:
+@pytest.mark.guarantee("G7", section="7.2")
+def test_what_was_answered_is_in_the_journal_and_in_its_base() -> None:
     shard = Asked(CoreSettings(snapshot_bytes=600))
     shard.own_all([LEFT, RIGHT])
     shard.tell(LEFT, 1, 5, work(newest=80))
@@ -129,9 +135,10 @@ def test_g7_what_was_answered_is_in_the_journal_and_in_its_base_7_2() -> None:
     assert shard.ask(9_999) == shard.known()
 
 
+@pytest.mark.guarantee("G7", section="7.2")
 @settings(max_examples=60)
 @given(st.integers(0, 1 << 32))
-def test_g7_percentiles_are_above_the_low_watermark_and_never_go_back_7_2(seed: int) -> None:
+def test_percentiles_are_above_the_watermark_and_never_go_back(seed: int) -> None:
     chance = random.Random(seed)
     shard = Asked(CoreSettings(entry_bytes=200, part_bytes=150, snapshot_bytes=900))
     owned, low, newest = shard.own_all([LEFT, RIGHT]), {LEFT: 0, RIGHT: 0}, 0
@@ -152,7 +159,8 @@ def test_g7_percentiles_are_above_the_low_watermark_and_never_go_back_7_2(seed: 
         assert shard.known() <= shard.ask(points) <= max(newest, shard.known())
 
 
-async def test_owners_are_asked_when_somebody_asks_7_2(serve: Serve) -> None:
+@pytest.mark.paper(section="7.2")
+async def test_owners_are_queried_only_on_request(serve: Serve) -> None:
     served = await serve(None)
     asked: list[str] = []
 
@@ -179,7 +187,8 @@ async def test_owners_are_asked_when_somebody_asks_7_2(serve: Serve) -> None:
                 await reader.percentile(COMPUTATION, points)
 
 
-async def test_nobody_waits_for_long_for_who_says_nothing_7_2(serve: Serve) -> None:
+@pytest.mark.paper(section="7.2")
+async def test_a_silent_owner_does_not_delay_the_answer_for_long(serve: Serve) -> None:
     served = await serve(None)
     await served.kill()
     await served.start(ShardSettings(ask=0.05))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -16,28 +17,28 @@ def view(*candidates: str, **leaders: str) -> ElectionView:
     return ElectionView(frozenset(candidates), {int(shard[1:]): name for shard, name in leaders.items()})
 
 
-def test_two_candidates_that_come_together_stand_for_one_shard_each() -> None:
+def test_two_candidates_that_start_together_take_one_shard_each() -> None:
     both = view("a", "b")
     chosen = {name: PlacementPolicy(name, 2, MANNERS).look(both, (), 0.0).stand for name in ("a", "b")}
     assert sorted(shard for shards in chosen.values() for shard in shards) == [0, 1]
     assert all(len(shards) == 1 for shards in chosen.values())
 
 
-def test_one_that_is_alone_takes_all_but_waits_a_moment_for_others() -> None:
+def test_a_lone_candidate_takes_all_after_waiting_for_others() -> None:
     alone = PlacementPolicy("a", 2, MANNERS)
     assert alone.look(view("a"), (), 0.0).stand == (0,)
     assert alone.look(view("a", s0="a"), (0,), 0.1).stand == ()
     assert alone.look(view("a", s0="a"), (0,), 0.5).stand == (1,)
 
 
-def test_a_shard_whose_process_is_gone_is_taken_within_patience_though_the_dead_is_still_listed() -> None:
+def test_a_dead_but_listed_processes_shard_is_taken_in_time() -> None:
     left = PlacementPolicy("b", 2, MANNERS)
     assert left.look(view("a", "b", s0="a", s1="b"), (1,), 0.0).stand == ()
     assert left.look(view("a", "b", s1="b"), (1,), 3.0).stand == (), "the one with fewer goes first"
     assert left.look(view("a", "b", s1="b"), (1,), 3.5).stand == (0,)
 
 
-def test_shards_are_given_up_to_one_that_comes_back_once_it_has_lasted() -> None:
+def test_shards_are_returned_to_one_that_is_back_and_stays() -> None:
     both = view("a", "b", s0="a", s1="a")
     full = PlacementPolicy("a", 2, MANNERS)
     assert full.look(both, (0, 1), 0.0).give_up == ()
@@ -63,7 +64,7 @@ def test_unevenness_that_passes_gives_nothing_up() -> None:
     assert full.look(view("a", "b", s0="a", s1="a"), (0, 1), 11.0).give_up == ()
 
 
-def test_one_that_could_not_open_a_shard_leaves_it_to_others_and_tries_again_if_there_are_none() -> None:
+def test_one_that_failed_to_open_a_shard_retries_only_if_alone() -> None:
     backing_off = PlacementPolicy("a", 1, MANNERS)
     backing_off.look(view("a", "b"), (), 0.0)
     backing_off.failed(0, 0.0)
@@ -75,13 +76,14 @@ def test_one_that_could_not_open_a_shard_leaves_it_to_others_and_tries_again_if_
     assert backing_off.look(view(), (), 30.0).present
 
 
+@pytest.mark.guarantee("G8", section="7.2")
 @given(
     shards=st.integers(1, 7),
     names=st.lists(st.sampled_from(NAMES), min_size=1, unique=True),
     taken=st.dictionaries(st.integers(0, 6), st.sampled_from([*NAMES, "dead"]), max_size=7),
 )
 @settings(max_examples=200)
-def test_g8_every_shard_gets_a_server_and_loads_end_within_one_7_2(
+def test_every_shard_gets_a_server_and_loads_end_within_one(
     shards: int, names: list[str], taken: dict[int, str]
 ) -> None:
     """Any state of the elections, candidates that look in turn: the first who stands is elected."""

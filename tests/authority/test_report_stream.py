@@ -68,7 +68,8 @@ def stream_to(authority: Authority, refused: list[WatermarkReport], refresh: flo
     return ReportStream(stub, accepted_before, refused.append, coalesce=0.001, refresh=refresh, backoff=Backoff(0.01))
 
 
-async def test_g8_a_refusal_of_an_older_sequencer_leaves_the_reported_one_alone_7_2() -> None:
+@pytest.mark.guarantee("G8", section="7.2")
+async def test_an_old_sequencers_refusal_leaves_the_reported_one_alone() -> None:
     authority, refused = Authority(), list[WatermarkReport]()
     stream = stream_to(authority, refused, refresh=60.0)
     stream.start()
@@ -87,7 +88,8 @@ async def test_g8_a_refusal_of_an_older_sequencer_leaves_the_reported_one_alone_
         await stream.close()
 
 
-async def test_g8_reports_are_repeated_though_nothing_changes_7_2() -> None:
+@pytest.mark.guarantee("G8", section="7.2")
+async def test_reports_are_repeated_though_nothing_changes() -> None:
     """An authority that has heard nothing for long takes an owner for silent."""
     authority = Authority()
     stream = stream_to(authority, [], refresh=0.01)
@@ -101,7 +103,8 @@ async def test_g8_reports_are_repeated_though_nothing_changes_7_2() -> None:
         await stream.close()
 
 
-async def test_g4_g8_a_refusal_of_an_older_sequencer_takes_nothing_from_the_newer_one_7_2(serve: Serve) -> None:
+@pytest.mark.guarantee("G4", "G8", section="7.2")
+async def test_an_old_sequencers_refusal_takes_nothing_from_the_newer(serve: Serve) -> None:
     """An interval comes back, under a newer sequencer, while the older one is being announced, and is refused."""
     served = await serve(None)
     refused: list[WatermarkReport] = []
@@ -134,7 +137,8 @@ async def test_g4_g8_a_refusal_of_an_older_sequencer_takes_nothing_from_the_newe
             await stream.close()
 
 
-async def test_g8_an_error_that_nobody_foresaw_ends_one_stream_and_not_the_reporting_7_2(
+@pytest.mark.guarantee("G8", section="7.2")
+async def test_an_unexpected_error_ends_one_stream_not_the_reporting(
     serve: Serve, caplog: pytest.LogCaptureFixture
 ) -> None:
     served = await serve(None)
@@ -164,7 +168,8 @@ async def test_g8_an_error_that_nobody_foresaw_ends_one_stream_and_not_the_repor
     assert "once" in caplog.text
 
 
-async def test_g8_a_new_stream_begins_with_every_report_7_2(serve: Serve) -> None:
+@pytest.mark.guarantee("G8", section="7.2")
+async def test_a_new_stream_begins_with_every_report(serve: Serve) -> None:
     """What went out on a stream that ended may be lost, and a watermark that stands still is not reported again."""
     served = await serve(None)
     await served.shell.accept(COMPUTATION, ALL_KEYS, 1)

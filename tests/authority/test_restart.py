@@ -29,7 +29,8 @@ def state(core: AuthorityCore) -> object:
     }
 
 
-def test_g7_a_restart_broadcasts_the_same_values_7_2() -> None:
+@pytest.mark.guarantee("G7", section="7.2")
+def test_a_restart_broadcasts_the_same_values() -> None:
     shard = Shard()
     shard.own_all([LEFT, RIGHT])
     shard.report(LEFT, 1, 10)
@@ -43,7 +44,8 @@ def test_g7_a_restart_broadcasts_the_same_values_7_2() -> None:
     assert shard.report(LEFT, 1, 40) == 20, "owners go on with what they hold"
 
 
-def test_g7_what_was_journaled_but_not_broadcast_is_broadcast_by_the_successor() -> None:
+@pytest.mark.guarantee("G7")
+def test_a_successor_broadcasts_what_was_journaled_but_not_sent() -> None:
     shard = Shard()
     shard.own_all()
     shard.say(ALL_KEYS, 1, 100)
@@ -53,7 +55,8 @@ def test_g7_what_was_journaled_but_not_broadcast_is_broadcast_by_the_successor()
     assert shard.known() == 100
 
 
-def test_g7_what_was_not_journaled_is_as_if_never_said() -> None:
+@pytest.mark.guarantee("G7")
+def test_what_was_not_journaled_has_no_effect_after_a_restart() -> None:
     shard = Shard()
     shard.own_all()
     shard.report(ALL_KEYS, 1, 10)
@@ -63,7 +66,8 @@ def test_g7_what_was_not_journaled_is_as_if_never_said() -> None:
     assert shard.report(ALL_KEYS, 1, 100) == 100
 
 
-def test_g3_a_deposed_shard_cannot_append_and_so_never_broadcasts_7_2() -> None:
+@pytest.mark.guarantee("G3", section="7.2")
+def test_a_deposed_shard_cannot_append_and_so_never_broadcasts() -> None:
     shard = Shard()
     shard.own_all()
     shard.report(ALL_KEYS, 1, 10)
@@ -78,7 +82,7 @@ def test_g3_a_deposed_shard_cannot_append_and_so_never_broadcasts_7_2() -> None:
     assert shard.report(ALL_KEYS, 1, 11) == 11
 
 
-def test_the_remains_of_a_cut_keep_their_last_value_through_a_restart() -> None:
+def test_a_cut_intervals_rest_keeps_its_value_through_a_restart() -> None:
     shard = Shard()
     shard.own_all()
     shard.report(ALL_KEYS, 1, 10)
@@ -91,7 +95,7 @@ def test_the_remains_of_a_cut_keep_their_last_value_through_a_restart() -> None:
     assert shard.report(RIGHT, 3, 50) == 50
 
 
-def test_a_value_said_just_before_a_cut_is_journaled_for_the_remains() -> None:
+def test_a_value_reported_before_a_cut_is_journaled_for_the_rest() -> None:
     shard = Shard()
     shard.own_all([LEFT, RIGHT])
     shard.report(LEFT, 1, 5)
@@ -102,7 +106,8 @@ def test_a_value_said_just_before_a_cut_is_journaled_for_the_remains() -> None:
     assert state(shard.restart()) == before
 
 
-def test_the_journal_stays_short_and_restarts_read_the_base_7_2() -> None:
+@pytest.mark.paper(section="7.2")
+def test_the_journal_stays_short_and_restarts_read_the_base() -> None:
     shard = Shard(SMALL)
     shard.own_all(cut(*(b"key-%02d" % n for n in range(20))))
     shard.accept("a", 100, INJECTOR)
@@ -124,7 +129,7 @@ def test_the_journal_stays_short_and_restarts_read_the_base_7_2() -> None:
     assert shard.known() == 199
 
 
-def test_a_base_holds_expected_sets_removed_computations_and_values_of_long_ago() -> None:
+def test_a_base_holds_expected_sets_removals_and_old_values() -> None:
     shard = Shard(SMALL)
     shard.expect("a", "b")
     shard.own_all([ALL_KEYS])
@@ -173,7 +178,8 @@ def test_a_base_whose_parts_no_append_has_named_is_not_read() -> None:
     assert shard.known() == value
 
 
-def test_g7_a_base_written_while_owners_move_and_report_loses_nothing() -> None:
+@pytest.mark.guarantee("G7")
+def test_a_base_written_amid_moves_and_reports_loses_nothing() -> None:
     shard = Shard(SMALL)
     snapshot, value = until_snapshot(shard, 16)
     parts = 0
@@ -207,8 +213,9 @@ def test_an_entry_of_a_bounded_size_leaves_the_rest_to_the_next() -> None:
     shard.restart()
 
 
+@pytest.mark.guarantee("G4")
 @pytest.mark.parametrize("appends", range(12))
-def test_g4_nothing_counts_before_the_acceptance_it_rests_on_is_journaled(appends: int) -> None:
+def test_nothing_counts_before_its_acceptance_is_journaled(appends: int) -> None:
     shard = Shard(SMALL)
     pieces = cut(*(b"key-%02d" % n for n in range(30)))
     for n, keys in enumerate(pieces, start=1):

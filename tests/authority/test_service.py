@@ -57,7 +57,8 @@ async def until(condition: Callable[[], bool]) -> None:
     raise AssertionError("it never came to pass")
 
 
-async def test_g4_accept_report_watch_over_the_wire_7_2(serve: Serve) -> None:
+@pytest.mark.guarantee("G4", section="7.2")
+async def test_accept_report_watch_over_the_wire(serve: Serve) -> None:
     served = await serve(None)
     async with client(served) as owner:
         assert await owner.accept(COMPUTATION, LEFT, 1) == MIN_TIMESTAMP
@@ -77,7 +78,8 @@ async def test_g4_accept_report_watch_over_the_wire_7_2(serve: Serve) -> None:
             await owner.accept(COMPUTATION, RIGHT, 2)
 
 
-async def test_g4_a_zombie_hears_that_it_is_refused_and_reports_no_more_6_2(serve: Serve) -> None:
+@pytest.mark.guarantee("G4", section="6.2")
+async def test_a_refused_zombie_is_notified_and_stops_reporting(serve: Serve) -> None:
     served = await serve(None)
     refused: list[WatermarkReport] = []
     async with client(served, refused) as zombie, client(served) as successor:
@@ -95,7 +97,8 @@ async def test_g4_a_zombie_hears_that_it_is_refused_and_reports_no_more_6_2(serv
     assert served.registry.get_sample_value("millwheel_authority_refused_total", {"reason": "superseded"}) == 1
 
 
-async def test_g7_reports_and_watches_survive_a_restart_of_the_authority_7_2(serve: Serve) -> None:
+@pytest.mark.guarantee("G7", section="7.2")
+async def test_reports_and_watches_survive_a_restart_of_the_authority(serve: Serve) -> None:
     served = await serve(None)
     async with client(served) as owner:
         await owner.accept(COMPUTATION, LEFT, 1)
@@ -113,7 +116,8 @@ async def test_g7_reports_and_watches_survive_a_restart_of_the_authority_7_2(ser
         await reaches(updates, 30)
 
 
-async def test_g8_a_client_leaves_a_deposed_shard_for_its_successor_7_2(serve: Serve) -> None:
+@pytest.mark.guarantee("G8", section="7.2")
+async def test_a_client_leaves_a_deposed_shard_for_its_successor(serve: Serve) -> None:
     served = await serve(None)
     async with client(served) as owner:
         await owner.accept(COMPUTATION, ALL_KEYS, 1)
@@ -127,7 +131,8 @@ async def test_g8_a_client_leaves_a_deposed_shard_for_its_successor_7_2(serve: S
         assert await owner.accept(COMPUTATION, ALL_KEYS, 2) == 20
 
 
-async def test_g7_a_watch_that_falls_back_on_a_deposed_shard_does_not_go_back_4_5(serve: Serve) -> None:
+@pytest.mark.guarantee("G7", section="4.5")
+async def test_a_watch_falling_back_on_a_deposed_shard_never_goes_back(serve: Serve) -> None:
     served = await serve(None)
     zombie = served.address
     async with client(served) as owner:
@@ -147,7 +152,8 @@ async def test_g7_a_watch_that_falls_back_on_a_deposed_shard_does_not_go_back_4_
     assert served.shells[0].stopped is None
 
 
-async def test_g4_a_refusal_of_an_earlier_sequencer_does_not_touch_the_present_one() -> None:
+@pytest.mark.guarantee("G4")
+async def test_a_refusal_of_an_old_sequencer_spares_the_present_one() -> None:
     refused: list[WatermarkReport] = []
     owner = WatermarkClient("127.0.0.1:1", on_refused=refused.append)
     owner.report(said(10, 3))
@@ -158,7 +164,8 @@ async def test_g4_a_refusal_of_an_earlier_sequencer_does_not_touch_the_present_o
     await owner.close()
 
 
-async def test_g8_a_reporter_that_only_reports_leaves_a_deposed_shard_at_once_7_2(serve: Serve) -> None:
+@pytest.mark.guarantee("G8", section="7.2")
+async def test_a_reporter_without_a_watch_leaves_a_deposed_shard(serve: Serve) -> None:
     served = await serve(None)
     async with client(served) as owner:
         await owner.accept(COMPUTATION, ALL_KEYS, 1)
@@ -170,7 +177,8 @@ async def test_g8_a_reporter_that_only_reports_leaves_a_deposed_shard_at_once_7_
             await reaches(served.shell.watch([COMPUTATION]), 20)
 
 
-async def test_g8_a_watch_on_a_deposed_shard_moves_when_its_client_learns_of_the_successor_7_2(serve: Serve) -> None:
+@pytest.mark.guarantee("G8", section="7.2")
+async def test_a_watch_leaves_a_deposed_shard_for_the_known_successor(serve: Serve) -> None:
     served = await serve(None)
     async with client(served) as owner:
         updates = owner.watch([COMPUTATION])
@@ -183,7 +191,8 @@ async def test_g8_a_watch_on_a_deposed_shard_moves_when_its_client_learns_of_the
     assert served.shells[0].stopped is None
 
 
-async def test_reports_that_come_close_together_share_a_message_and_a_lone_one_does_not_wait_7_2(serve: Serve) -> None:
+@pytest.mark.paper(section="7.2")
+async def test_nearby_reports_share_a_message_a_lone_one_does_not_wait(serve: Serve) -> None:
     served = await serve(None)
     owner = WatermarkClient(served.address, on_refused=print, coalesce=0.3)
     async with owner:
@@ -198,7 +207,8 @@ async def test_reports_that_come_close_together_share_a_message_and_a_lone_one_d
     assert served.registry.get_sample_value("millwheel_authority_reports_total") == 2
 
 
-async def test_g8_a_report_that_was_never_accepted_is_accepted_and_sent_again(serve: Serve) -> None:
+@pytest.mark.guarantee("G8")
+async def test_a_report_never_accepted_is_accepted_when_sent_again(serve: Serve) -> None:
     served = await serve(None)
     refused: list[WatermarkReport] = []
     async with client(served, refused) as owner:
@@ -211,7 +221,8 @@ async def test_g8_a_report_that_was_never_accepted_is_accepted_and_sent_again(se
         await until(lambda: owner.reports._accepting == {})
 
 
-async def test_g8_still_values_are_sent_again_so_that_silence_means_something(serve: Serve) -> None:
+@pytest.mark.guarantee("G8")
+async def test_unchanged_values_are_repeated_so_that_silence_is_a_sign(serve: Serve) -> None:
     served = await serve(None)
     async with client(served, refresh=0.05) as owner:
         await owner.accept(COMPUTATION, LEFT, 1)
@@ -225,7 +236,8 @@ async def test_g8_still_values_are_sent_again_so_that_silence_means_something(se
     assert answer.holding[0].silence_us < 200_000
 
 
-async def test_g8_explain_over_the_wire(serve: Serve) -> None:
+@pytest.mark.guarantee("G8")
+async def test_explain_over_the_wire(serve: Serve) -> None:
     served = await serve(None)
     async with client(served) as owner:
         await owner.accept(COMPUTATION, LEFT, 1)
@@ -254,7 +266,8 @@ async def test_g8_explain_over_the_wire(serve: Serve) -> None:
         assert caught.value.code is FailureCode.NOT_FOUND
 
 
-async def test_injector_processes_over_the_wire_5_2(serve: Serve) -> None:
+@pytest.mark.paper(section="5.2")
+async def test_injector_processes_over_the_wire(serve: Serve) -> None:
     served = await serve(None)
     async with client(served) as master, client(served) as process:
         await master.expect_injectors(STREAM, ["a", "b"])
@@ -276,7 +289,8 @@ async def test_injector_processes_over_the_wire_5_2(serve: Serve) -> None:
             await master.explain(INJECTOR)
 
 
-async def test_g7_what_an_earlier_connection_brings_late_counts_for_nothing_5_2(serve: Serve) -> None:
+@pytest.mark.guarantee("G7", section="5.2")
+async def test_what_an_earlier_connection_delivers_late_is_ignored(serve: Serve) -> None:
     served = await serve(None)
     async with client(served) as process:
         await process.accept(INJECTOR, "a", 1)
@@ -297,9 +311,8 @@ async def test_g7_what_an_earlier_connection_brings_late_counts_for_nothing_5_2(
     assert (row.watermark_us, row.idle) == (20, False)
 
 
-async def test_g8_a_report_that_cannot_be_sent_is_reported_and_tried_again(
-    serve: Serve, caplog: pytest.LogCaptureFixture
-) -> None:
+@pytest.mark.guarantee("G8")
+async def test_an_unsendable_report_is_logged_and_retried(serve: Serve, caplog: pytest.LogCaptureFixture) -> None:
     served = await serve(None)
     async with client(served) as owner:
         await owner.accept(COMPUTATION, ALL_KEYS, 1)
@@ -309,7 +322,7 @@ async def test_g8_a_report_that_cannot_be_sent_is_reported_and_tried_again(
         await reaches(served.shell.watch([COMPUTATION]), 20)
 
 
-async def test_a_watch_of_many_sequencers_comes_in_messages_of_bounded_size(serve: Serve) -> None:
+async def test_a_watch_of_many_sequencers_gets_bounded_messages(serve: Serve) -> None:
     served = await serve(None)
     pieces = cut(*(b"%05d" % n for n in range(1, 12_000)))
     accepted = await asyncio.gather(
@@ -392,7 +405,8 @@ async def test_malformed_requests_are_refused_with_the_field_named(serve: Serve)
             )
 
 
-async def test_g13_a_client_hangs_up_on_shards_that_it_needs_no_more() -> None:
+@pytest.mark.guarantee("G13")
+async def test_a_client_closes_connections_to_shards_it_stopped_using() -> None:
     """An injector kept a connection for each consumer that its stream had ever had."""
 
     class Apart:

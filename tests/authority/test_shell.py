@@ -39,7 +39,8 @@ async def reaches(updates: AsyncIterator[dict[str, BroadcastUpdate]], watermark:
             return
 
 
-async def test_g4_accept_report_watch_through_the_shell_7_2() -> None:
+@pytest.mark.guarantee("G4", section="7.2")
+async def test_accept_report_and_watch_work_through_the_driver() -> None:
     shell = await opened(MemoryStore())
     updates = shell.watch([COMPUTATION, "other.2"])
     first = await anext(updates)
@@ -55,7 +56,8 @@ async def test_g4_accept_report_watch_through_the_shell_7_2() -> None:
     await shell.close()
 
 
-async def test_g7_nothing_is_let_out_before_it_is_journaled_7_2() -> None:
+@pytest.mark.guarantee("G7", section="7.2")
+async def test_nothing_is_let_out_before_it_is_journaled() -> None:
     store = FaultyStore()
     shell = await opened(store)
     await shell.accept(COMPUTATION, ALL_KEYS, 1)
@@ -75,7 +77,8 @@ async def test_g7_nothing_is_let_out_before_it_is_journaled_7_2() -> None:
     await shell.close()
 
 
-async def test_one_append_is_in_flight_and_what_comes_meanwhile_goes_together_7_2() -> None:
+@pytest.mark.paper(section="7.2")
+async def test_changes_during_an_append_share_the_next_one() -> None:
     store = FaultyStore()
     shell = await opened(store)
     await shell.accept(COMPUTATION, ALL_KEYS, 1)
@@ -93,7 +96,8 @@ async def test_one_append_is_in_flight_and_what_comes_meanwhile_goes_together_7_
     await shell.close()
 
 
-async def test_changes_that_come_close_together_share_an_append_and_a_lone_one_does_not_wait_7_2() -> None:
+@pytest.mark.paper(section="7.2")
+async def test_nearby_changes_share_an_append_a_lone_one_does_not_wait() -> None:
     store, pause = FaultyStore(), patience(0.3)
     shell = await opened(store, settings=ShardSettings(coalesce=pause))
     await shell.accept(COMPUTATION, ALL_KEYS, 1)
@@ -121,7 +125,8 @@ async def after_a_slow_append(longest_rest: float) -> tuple[FaultyStore, Authori
     return store, shell
 
 
-async def test_a_slow_store_is_left_alone_by_watermarks_but_not_by_who_waits_for_an_answer_7_2() -> None:
+@pytest.mark.paper(section="7.2")
+async def test_watermarks_leave_a_slow_store_idle_but_calls_do_not() -> None:
     store, shell = await after_a_slow_append(longest_rest=50.0)
     # The shard rests for 50 s now.
     store.appends.clear()
@@ -136,7 +141,8 @@ async def test_a_slow_store_is_left_alone_by_watermarks_but_not_by_who_waits_for
     await shell.close()
 
 
-async def test_g8_watermarks_go_on_soon_after_the_store_was_away_however_long_that_was_7_2() -> None:
+@pytest.mark.guarantee("G8", section="7.2")
+async def test_watermarks_resume_soon_after_any_store_outage() -> None:
     _, shell = await after_a_slow_append(longest_rest=0.05)
     updates = shell.watch([COMPUTATION])
     async with asyncio.timeout(patience(1)):
@@ -145,7 +151,8 @@ async def test_g8_watermarks_go_on_soon_after_the_store_was_away_however_long_th
     await shell.close()
 
 
-async def test_g3_an_append_of_unknown_outcome_is_repeated_byte_for_byte_5() -> None:
+@pytest.mark.guarantee("G3", section="6.2")
+async def test_an_append_of_unknown_outcome_is_repeated_byte_for_byte() -> None:
     store = FaultyStore()
     shell = await opened(store)
     await shell.accept(COMPUTATION, ALL_KEYS, 1)
@@ -161,7 +168,8 @@ async def test_g3_an_append_of_unknown_outcome_is_repeated_byte_for_byte_5() -> 
     await shell.close()
 
 
-async def test_g3_a_deposed_shard_stops_and_never_broadcasts_7_2() -> None:
+@pytest.mark.guarantee("G3", section="7.2")
+async def test_a_deposed_shard_stops_and_never_broadcasts() -> None:
     store = MemoryStore()
     zombie = await opened(store)
     await zombie.accept(COMPUTATION, ALL_KEYS, 1)
@@ -187,7 +195,8 @@ async def test_g3_a_deposed_shard_stops_and_never_broadcasts_7_2() -> None:
     await zombie.close()
 
 
-async def test_g8_a_deposed_shard_that_has_nothing_to_say_finds_out_by_itself() -> None:
+@pytest.mark.guarantee("G8")
+async def test_a_deposed_shard_with_nothing_to_write_finds_out_itself() -> None:
     store = MemoryStore()
     zombie = await opened(store, settings=ShardSettings(verify=0.05))
     updates = zombie.watch([COMPUTATION])
@@ -199,7 +208,7 @@ async def test_g8_a_deposed_shard_that_has_nothing_to_say_finds_out_by_itself() 
     await zombie.close()
 
 
-async def test_a_lost_answer_is_not_taken_for_success_if_somebody_else_appended() -> None:
+async def test_a_lost_answer_is_no_success_if_another_process_appended() -> None:
     store = FaultyStore()
     zombie = await opened(store)
     await zombie.accept(COMPUTATION, ALL_KEYS, 1)
@@ -216,7 +225,8 @@ async def test_a_lost_answer_is_not_taken_for_success_if_somebody_else_appended(
     await zombie.close()
 
 
-async def test_g3_a_refusal_without_an_attempt_of_unknown_outcome_is_never_success() -> None:
+@pytest.mark.guarantee("G3")
+async def test_a_refusal_without_an_unknown_attempt_is_never_success() -> None:
     store = MemoryStore()
     await store.create_journal(JOURNAL)
     await store.fence(JOURNAL, 1)
@@ -225,7 +235,8 @@ async def test_g3_a_refusal_without_an_attempt_of_unknown_outcome_is_never_succe
         await JournalWriter(store, JOURNAL).append(Append(1, 1, 0, (), b"of another process with my sequencer"))
 
 
-async def test_g7_a_successor_starts_from_what_was_broadcast_7_2() -> None:
+@pytest.mark.guarantee("G7", section="7.2")
+async def test_a_successor_starts_from_what_was_broadcast() -> None:
     store = MemoryStore()
     shell = await opened(store)
     await shell.accept(COMPUTATION, ALL_KEYS, 1)
@@ -241,7 +252,8 @@ async def test_g7_a_successor_starts_from_what_was_broadcast_7_2() -> None:
     await successor.close()
 
 
-async def test_g8_what_nobody_waits_for_is_journaled_by_and_by() -> None:
+@pytest.mark.guarantee("G8")
+async def test_changes_without_a_waiting_caller_are_journaled_in_time() -> None:
     store = MemoryStore()
     shell = await opened(store, settings=ShardSettings(idle=0.03))
     left, right = cut(b"m")
@@ -255,7 +267,7 @@ async def test_g8_what_nobody_waits_for_is_journaled_by_and_by() -> None:
     await shell.close()
 
 
-async def test_a_base_is_written_while_it_runs_and_leftovers_of_a_crash_are_deleted() -> None:
+async def test_a_base_is_written_at_run_time_and_crash_remains_deleted() -> None:
     store = FaultyStore()
     settings = ShardSettings(coalesce=0.0, core=CoreSettings(snapshot_bytes=2_000))
     shell = await opened(store, settings=settings)
@@ -280,7 +292,8 @@ async def test_a_base_is_written_while_it_runs_and_leftovers_of_a_crash_are_dele
     await successor.close()
 
 
-async def test_g3_an_owner_deposed_while_it_opens_deletes_nothing_of_its_successors_6_2() -> None:
+@pytest.mark.guarantee("G3", section="6.2")
+async def test_an_owner_deposed_while_opening_spares_its_successor() -> None:
     """It took the parts of a base that no head named yet for leftovers; the successor went on to name them."""
     written = PartId("base", 3, 0)
 
@@ -298,7 +311,8 @@ async def test_g3_an_owner_deposed_while_it_opens_deletes_nothing_of_its_success
     await late.close()
 
 
-async def test_g13_a_slow_listener_hears_only_the_newest_value_7_2() -> None:
+@pytest.mark.guarantee("G13", section="7.2")
+async def test_a_slow_listener_gets_only_the_newest_value() -> None:
     shell = await opened(MemoryStore(), settings=ShardSettings(coalesce=0.0))
     await shell.accept(COMPUTATION, ALL_KEYS, 1)
     slow, fast = shell.watch([COMPUTATION]), shell.watch([COMPUTATION])
@@ -313,7 +327,8 @@ async def test_g13_a_slow_listener_hears_only_the_newest_value_7_2() -> None:
     await shell.close()
 
 
-async def test_g13_a_listener_that_missed_very_many_sequencers_is_sent_all_of_them_anew(
+@pytest.mark.guarantee("G13")
+async def test_a_listener_that_missed_many_sequencers_gets_all_of_them(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("millwheel.authority.listeners._MAX_WAITING_SEQUENCERS", 3)
@@ -330,7 +345,8 @@ async def test_g13_a_listener_that_missed_very_many_sequencers_is_sent_all_of_th
     await shell.close()
 
 
-async def test_expected_injectors_and_removal_through_the_shell_5_2() -> None:
+@pytest.mark.paper(section="5.2")
+async def test_expected_injectors_and_removal_work_through_the_driver() -> None:
     registry = CollectorRegistry()
     store = MemoryStore()
     shell = await opened(store, registry=registry)
@@ -355,7 +371,8 @@ async def test_expected_injectors_and_removal_through_the_shell_5_2() -> None:
     await shell.close()
 
 
-async def test_g7_a_removal_that_was_held_up_spares_an_injector_that_has_come_back_6_2() -> None:
+@pytest.mark.guarantee("G7", section="6.2")
+async def test_a_delayed_removal_spares_an_injector_that_is_back() -> None:
     store = MemoryStore()
     shell = await opened(store)
     await shell.accept(INJECTOR, "a", 41)
@@ -366,7 +383,7 @@ async def test_g7_a_removal_that_was_held_up_spares_an_injector_that_has_come_ba
     await shell.close()
 
 
-async def test_a_shard_is_opened_only_on_a_journal_that_exists_and_with_a_newer_sequencer() -> None:
+async def test_a_shard_opens_an_existing_journal_by_a_new_sequencer() -> None:
     store = MemoryStore()
     with pytest.raises(JournalMissingError):
         await AuthorityShard.open(store, JOURNAL, 1)
@@ -376,7 +393,7 @@ async def test_a_shard_is_opened_only_on_a_journal_that_exists_and_with_a_newer_
     await shell.close()
 
 
-async def test_closing_tells_everybody_who_waits() -> None:
+async def test_closing_notifies_all_waiting_callers() -> None:
     store = FaultyStore()
     shell = await opened(store)
     store.gate.clear()

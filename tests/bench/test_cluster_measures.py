@@ -36,9 +36,7 @@ def test_there_is_no_percentile_of_nothing() -> None:
 
 
 @given(moments, st.integers(0, 1_000), st.integers(0, 1_000))
-def test_the_longest_gap_is_that_of_any_two_neighbours_that_reach_into_the_span(
-    seen: list[int], one: int, other: int
-) -> None:
+def test_the_longest_gap_is_between_neighbours_reaching_the_span(seen: list[int], one: int, other: int) -> None:
     begin, end = sorted((one, other))
     if not seen[0] < begin or not end <= seen[-1]:
         with pytest.raises(ValueError, match="nothing was seen"):
@@ -49,16 +47,18 @@ def test_the_longest_gap_is_that_of_any_two_neighbours_that_reach_into_the_span(
     assert longest_gap(seen, begin, end) == max(b - a for a, b in reaching)
 
 
-def test_an_interval_was_away_as_long_as_the_key_that_waited_longest() -> None:
+def test_an_intervals_absence_is_that_of_its_longest_waiting_key() -> None:
     assert worst_gap({"a": [0, 1, 2, 3, 4], "b": [0, 1, 3.5, 4]}, 1, 3) == 2.5
 
 
-def test_a_stage_adds_to_the_lag_of_the_one_before_it_8_2() -> None:
+@pytest.mark.paper(section="8.2")
+def test_a_stage_adds_to_the_lag_of_the_one_before_it() -> None:
     samples = [[5.0, 8.0, 20.0], [6.0, 10.0, 15.0], [1.0, 6.0, 16.0]]
     assert added_lags(samples) == [median([3.0, 4.0, 5.0]), median([12.0, 5.0, 10.0])]
 
 
-def test_a_stage_lasts_from_the_production_to_the_receipt_of_the_result_8_1() -> None:
+@pytest.mark.paper(section="8.1")
+def test_a_stage_lasts_from_production_to_receipt_of_the_result() -> None:
     pings = [Ping("u", "p", 0, 1_000_000, 3_000_000, 6_000_000)]
     found = {one.name: one.value for one in figures("strong", pings)}
     assert found["stage_latency.strong.p50_ms"] == 5
@@ -66,7 +66,7 @@ def test_a_stage_lasts_from_the_production_to_the_receipt_of_the_result_8_1() ->
     assert found["stage_latency.strong.whole.p50_ms"] == 6
 
 
-def test_entries_are_replayed_journal_by_journal_and_others_not_at_all(tmp_path: Path) -> None:
+def test_only_journal_entries_are_replayed_journal_by_journal(tmp_path: Path) -> None:
     written = [Written(journal, 0.0, 0.0, entry) for journal, entry in (
         ("count.1.j1", b"a"), ("authority.0", b"x"), ("count.1.j2", b"b"), ("count.11.j3", b"x"), ("count.1.j1", b"c")
     )]  # fmt: skip
@@ -75,7 +75,7 @@ def test_entries_are_replayed_journal_by_journal_and_others_not_at_all(tmp_path:
     assert by_journal(file, ("count.1",)) == {"count.1.j1": [b"a", b"c"], "count.1.j2": [b"b"]}
 
 
-def test_verdicts_name_each_figure_that_has_a_target_and_say_whether_it_is_met() -> None:
+def test_verdicts_name_each_figure_with_a_target_and_its_outcome() -> None:
     found = [Figure("group_commit.share_of_bare", 0.39, "", ()), Figure("takeover.first_record_ms", 1_999.0, "ms", ())]
     missed, met = verdicts([*found, Figure("another", 1.0, "ms", ())])
     assert missed.startswith("MISSED")

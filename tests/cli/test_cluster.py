@@ -51,7 +51,7 @@ async def test_everything_that_is_wrong_is_named_and_exits_1() -> None:
     await coordinator.close()
 
 
-async def test_a_healthy_cluster_says_so_and_exits_0() -> None:
+async def test_a_healthy_cluster_is_reported_and_exits_0() -> None:
     coordinator, store = MemoryCoordinator(), MemoryStore()
     async with AsyncExitStack() as stack:
         await stack.enter_async_context(owner(coordinator, "w1"))

@@ -23,7 +23,7 @@ def run(*arguments: str) -> Result:
     return CliRunner().invoke(app, ["config", *arguments])
 
 
-def test_show_says_what_holds_and_whence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_show_prints_each_setting_and_its_origin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "mw.toml"
     path.write_text('[store]\nkeyspace = "flights"\npassword = "hidden"\n')
     monkeypatch.setenv("MILLWHEEL_WORKER_PROCESSES", "4")

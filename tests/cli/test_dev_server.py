@@ -49,7 +49,7 @@ def test_who_listens_on_every_address_is_reached_by_one_of_them() -> None:
         socket.create_connection((found, server.getsockname()[1]), 5).close()
 
 
-async def test_a_server_on_every_address_tells_one_that_can_be_connected_to(tmp_path: Path) -> None:
+async def test_a_server_on_every_address_prints_one_to_connect_to(tmp_path: Path) -> None:
     async with running(DevSettings(tmp_path / "db", "0.0.0.0", 0)) as server:
         assert not server.address.startswith("0.0.0.0")
         async with ControlClient(server.address) as client:

@@ -34,7 +34,7 @@ from tests.system.server import free_port, run_cli
         ("key inspect a/b -- -ojson", OutputFormat.TABLE),
     ],
 )
-def test_the_output_is_known_before_the_command_line_is(words: str, expected: OutputFormat) -> None:
+def test_the_output_format_is_known_before_the_command_is_parsed(words: str, expected: OutputFormat) -> None:
     assert output_of(words.split()) is expected
 
 
@@ -51,7 +51,7 @@ def test_an_error_is_an_object_with_its_parts() -> None:
     }
 
 
-def test_a_directory_in_use_is_another_failure_than_a_foreign_one() -> None:
+def test_a_directory_in_use_and_a_foreign_one_are_distinguished() -> None:
     assert exit_code_of(StoreInUseError("x")) == 4
     assert exit_code_of(StoreConflictError("x")) == 6
 
@@ -70,7 +70,7 @@ async def test_with_o_json_an_error_is_json_on_stderr(cli: Cli) -> None:
     assert (shown.code, shown.err.splitlines()[:2]) == (3, ["error:", "  exit_code: 3"])
 
 
-async def test_a_script_that_does_not_say_yes_is_asked_to(cli: Cli) -> None:
+async def test_a_script_without_yes_is_asked_to_give_it(cli: Cli) -> None:
     await cli("topology", "submit", GOOD)
     shown = await cli("topology", "cancel", "sample")
     assert shown.code == 2
@@ -86,7 +86,7 @@ async def test_the_version_is_an_option_too(cli: Cli) -> None:
     assert (await cli("--version")).out == (await cli("version")).out != ""
 
 
-async def test_submit_waits_for_a_server_and_says_so_only_so_long() -> None:
+async def test_submit_waits_for_a_server_for_a_limited_time() -> None:
     address = f"localhost:{free_port()}"
     at_once = await run_cli("", "topology", "submit", GOOD, "--address", address, "--patience", "0")
     assert (at_once.code, at_once.err.count("\n")) == (4, 1)
@@ -114,7 +114,7 @@ async def test_submit_succeeds_once_the_server_has_started(tmp_path: Path) -> No
         assert await server.wait() == 0
 
 
-def test_a_topology_of_sources_alone_says_that_it_has_no_computations() -> None:
+def test_a_topology_of_sources_alone_shows_no_computations() -> None:
     record = catalog.TopologyRecord(spec=topology_pb2.TopologySpec(name="only"))
     with pytest.raises(RequestError, match="'only' has no computation 'x': it has no computations"):
         incarnation_of(record, "x")

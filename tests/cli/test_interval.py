@@ -82,7 +82,7 @@ async def test_move_split_and_merge_show_what_there_is_now(cluster: Cluster) -> 
     assert "['', 'm')" in merged.out
 
 
-async def test_a_split_without_a_key_halves_the_load_or_says_why_it_cannot(cluster: Cluster) -> None:
+async def test_a_split_without_a_key_halves_the_load_or_is_explained(cluster: Cluster) -> None:
     cli = cluster.cli
     shown = await cli("interval", "split", "sample/counter", "--key", "a")
     assert (shown.code, shown.out) == (6, "")
@@ -107,7 +107,7 @@ async def test_everything_is_listed_with_the_streams_logs(cluster: Cluster) -> N
     assert table.out.splitlines()[0].split()[:4] == ["COMPUTATION", "KEYS", "OWNER", "JOURNAL"]
 
 
-async def test_what_cannot_be_is_said_with_its_exit_code(cluster: Cluster) -> None:
+async def test_impossible_requests_are_explained_with_an_exit_code(cluster: Cluster) -> None:
     wrong: list[tuple[tuple[str, ...], int, str]] = [
         (("split", "sample/counter", "--key", "a", "--at", "q"), 5, "it is outside"),
         (("split", "sample/counter", "--at", "m"), 5, "nothing would be below it"),

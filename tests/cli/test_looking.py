@@ -46,7 +46,8 @@ async def explained(server: Server, part: str) -> Finished:
             return answer
 
 
-async def test_g8_explain_names_whatever_holds_a_watermark_back(server: Server) -> None:
+@pytest.mark.guarantee("G8")
+async def test_explain_names_each_kind_of_hold_on_a_watermark(server: Server) -> None:
     answer = await explained(server, "no injector process has announced itself")
     assert "low watermark of words/count: -inf" in answer.out
     assert "words/count waits for source spoken  (-inf)" in answer.out
@@ -76,7 +77,8 @@ async def test_g8_explain_names_whatever_holds_a_watermark_back(server: Server) 
         await injector.close()
 
 
-async def test_g8_a_process_that_is_gone_for_good_is_finished_by_an_operator_5_2(server: Server) -> None:
+@pytest.mark.guarantee("G8", section="5.2")
+async def test_an_operator_can_finish_a_process_that_is_lost_for_good(server: Server) -> None:
     async with Injector("spoken", address=server.address, process="gone", topology=program.words) as gone:
         await gone.advance(1_000_000)
     async with Injector("spoken", address=server.address, process="reader", topology=program.words) as injector:
@@ -156,7 +158,7 @@ async def test_show_has_a_row_for_each_source_and_computation(server: Server) ->
     assert 'held_by: "nothing: it has ended"' in ended.out
 
 
-async def test_explain_of_what_was_cancelled_says_so(server: Server) -> None:
+async def test_explain_of_a_cancelled_computation_reports_that(server: Server) -> None:
     cancelled = await run_cli(server.address, "topology", "cancel", "words", "--yes")
     assert cancelled.code == 0, cancelled.err
     answer = await explained(server, "held by words/count: its topology is cancelled")
@@ -179,7 +181,7 @@ async def test_key_inspect_shows_state_timers_and_holds(server: Server) -> None:
     assert (nothing.code, "state                none" in nothing.out, "no timers" in nothing.out) == (0, True, True)
 
 
-async def test_what_is_named_wrongly_is_said(server: Server) -> None:
+async def test_wrong_names_are_reported(server: Server) -> None:
     for arguments, code, part in [
         (("key", "inspect", "words/cont", "k"), 3, "did you mean 'count'"),
         (("key", "inspect", "wrds/count", "k"), 3, "did you mean 'words'"),

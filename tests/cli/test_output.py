@@ -14,7 +14,7 @@ from millwheel.rpc.failures import FailureCode, RequestError
 from tests.master.harness import computation, source, topology
 
 
-def test_yaml_quotes_whatever_could_be_misread() -> None:
+def test_yaml_quotes_everything_that_could_be_misread() -> None:
     value: Plain = {
         "name": "zeit-geist",
         "empty": [],

@@ -92,21 +92,21 @@ async def test_submitting_twice_under_one_request_id_is_one_submission(cli: Cli)
     assert json.loads(first.out) == json.loads(again.out)
 
 
-async def test_an_update_that_changes_nothing_says_so(cli: Cli) -> None:
+async def test_an_update_without_changes_is_reported_as_such(cli: Cli) -> None:
     await cli("topology", "submit", GOOD)
     same = await cli("topology", "update", GOOD)
     assert (same.code, same.out) == (0, "topology sample is running (version 1)\n")
     assert same.err == "nothing changed: topology sample has this code and these declarations already\n"
 
 
-async def test_what_does_not_exist_is_named_with_the_nearest_and_exits_3(cli: Cli) -> None:
+async def test_an_unknown_name_is_reported_with_the_nearest_exits_3(cli: Cli) -> None:
     await cli("topology", "submit", GOOD)
     found = await cli("topology", "describe", "sampel")
     assert (found.code, found.out) == (3, "")
     assert "did you mean 'sample'" in found.err
 
 
-async def test_everything_wrong_with_a_topology_is_reported_at_once_and_exits_5(cli: Cli) -> None:
+async def test_all_mistakes_of_a_topology_are_reported_at_once_exits_5(cli: Cli) -> None:
     for verb in ("validate", "submit"):
         shown = await cli("topology", verb, f"{HERE / 'sample.py'}:bad")
         assert shown.code == 5
@@ -148,14 +148,14 @@ async def test_code_that_cannot_be_used_is_explained_without_a_server(target: st
     assert part in shown.err
 
 
-async def test_a_server_that_is_not_there_exits_4_and_says_what_to_do() -> None:
+async def test_a_missing_server_exits_4_with_a_remedy() -> None:
     shown = await Cli("127.0.0.1:1")("topology", "list")
     assert (shown.code, shown.out) == (4, "")
     assert "cannot reach a MillWheel server at 127.0.0.1:1 (Connection refused)" in shown.err
     assert "start-dev" in shown.err
 
 
-async def test_a_drain_that_does_not_end_in_time_says_what_it_waits_for(cli: Cli) -> None:
+async def test_a_drain_that_times_out_names_what_it_waits_for(cli: Cli) -> None:
     await cli("topology", "submit", GOOD)
     shown = await cli("topology", "drain", "sample", "--wait", "0.8")
     assert shown.code == 4

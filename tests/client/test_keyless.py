@@ -21,7 +21,7 @@ def row(process: str = "p", sequencer: int = 7, at: int = 100) -> watermarks.Int
     return watermarks.IntervalWatermark(process=process, sequencer=sequencer, watermark_us=at)
 
 
-def test_records_that_wait_for_their_keys_hold_the_watermark_of_their_process() -> None:
+def test_records_waiting_for_keys_hold_their_processs_watermark() -> None:
     assert held_by_key(row(), FAILING) == (FAILING[1], KEY)
     assert held_by_key(row(), FAILING[:1]) is None
 

@@ -53,7 +53,7 @@ class Late:
         return getattr(self.call, name)
 
 
-async def test_a_call_that_ends_while_it_begins_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_call_that_ends_while_it_begins_reports_why(monkeypatch: pytest.MonkeyPatch) -> None:
     class Stub:
         def __init__(self, channel: Any) -> None:
             self.real = subscription_pb2_grpc.SubscriptionServiceStub(channel)

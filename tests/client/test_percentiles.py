@@ -23,7 +23,8 @@ def record(
     return catalog.TopologyRecord(spec=spec, state=state, incarnations=incarnations)  # type: ignore[arg-type]
 
 
-def test_what_is_upstream_is_followed_across_topologies_and_not_over_feedback_7_2() -> None:
+@pytest.mark.paper(section="7.2")
+def test_upstream_is_followed_across_topologies_but_not_feedback() -> None:
     known = [
         record("one", "clicks", ("counter", ["clicks"], ["counts"])),
         record("two", "models", ("joiner", ["counts", "models", "~again"], ["out"]), ("looper", ["out"], ["again"])),

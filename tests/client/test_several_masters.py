@@ -44,13 +44,13 @@ async def masters() -> AsyncIterator[Masters]:
     await coordinator.close()
 
 
-async def test_a_standby_names_the_leader_even_where_the_caller_has_no_patience(masters: Masters) -> None:
+async def test_a_standby_names_the_leader_even_to_an_impatient_caller(masters: Masters) -> None:
     async with ControlClient(f"{masters.standby},{masters.leader}") as client:
         assert await client.list_topologies() == []
         assert client.address == masters.leader
 
 
-async def test_an_address_where_nobody_is_costs_nothing(masters: Masters) -> None:
+async def test_an_address_without_a_server_causes_no_delay(masters: Masters) -> None:
     nobody = f"127.0.0.1:{free_port()}"
     async with ControlClient(f"{nobody}, {masters.standby}, {masters.leader}") as client:
         assert await client.list_topologies() == []
@@ -78,7 +78,7 @@ async def test_a_watch_of_the_routing_survives_the_leader(masters: Masters) -> N
         assert client.address == masters.standby
 
 
-async def test_where_nobody_is_at_all_the_failure_says_so_at_once() -> None:
+async def test_without_any_server_the_failure_names_that_at_once() -> None:
     addresses = ",".join(f"127.0.0.1:{free_port()}" for _ in range(2))
     async with asyncio.timeout(patience(5)), ControlClient(addresses) as client:
         with pytest.raises(RequestError, match="cannot reach a MillWheel server"):

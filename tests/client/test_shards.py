@@ -69,7 +69,8 @@ def report(computation: str, watermark: int) -> WatermarkReport:
     return WatermarkReport(computation, ALL, 1, watermark, watermark)
 
 
-async def test_g7_each_computation_is_reported_by_its_own_shard_and_found_when_that_moves_7_2() -> None:
+@pytest.mark.guarantee("G7", section="7.2")
+async def test_each_computation_reports_to_its_shard_where_that_moves() -> None:
     shards = Shards()
     await shards.start("1")
     await shards.start("2")
@@ -102,7 +103,8 @@ async def test_g7_each_computation_is_reported_by_its_own_shard_and_found_when_t
         await shards.close()
 
 
-async def test_g8_no_connection_stays_open_to_where_a_shard_was_before_7_2(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.guarantee("G8", section="7.2")
+async def test_no_connection_stays_open_to_where_a_shard_was_before(monkeypatch: pytest.MonkeyPatch) -> None:
     """Who asks where the shard is while others leave its old place had a connection of its own, which nobody closed."""
     closing = asyncio.Event()
 

@@ -26,7 +26,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("impatient")
-async def test_clients_without_a_server_say_what_they_wait_for(caplog: pytest.LogCaptureFixture) -> None:
+async def test_clients_without_a_server_report_what_they_wait_for(caplog: pytest.LogCaptureFixture) -> None:
     address = f"localhost:{free_port()}"
 
     async def inject() -> None:

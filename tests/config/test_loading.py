@@ -29,7 +29,7 @@ def test_without_anything_every_setting_has_its_default() -> None:
     assert loaded.settings.coordinator.endpoints == ("127.0.0.1:2379",)
 
 
-def test_the_environment_overrides_the_file_and_flags_override_both(tmp_path: Path) -> None:
+def test_environment_overrides_file_and_flags_override_both(tmp_path: Path) -> None:
     path = write(
         tmp_path,
         '[store]\nkeyspace = "file"\nreplication = "3"\nlocal_dc = "dc1"\n[worker]\nprocesses = 2\n'
@@ -46,7 +46,7 @@ def test_the_environment_overrides_the_file_and_flags_override_both(tmp_path: Pa
     assert loaded.sources["store.local_dc"] == f"{path}:4"
 
 
-def test_the_file_is_named_by_the_environment_where_no_flag_names_it(tmp_path: Path) -> None:
+def test_the_environment_names_the_file_unless_a_flag_does(tmp_path: Path) -> None:
     path = write(tmp_path, "[worker]\nprocesses = 3\n")
     loaded = load(None, {"MILLWHEEL_CONFIG": str(path)})
     assert (loaded.settings.worker.processes, loaded.file) == (3, path)
@@ -64,7 +64,7 @@ def test_lists_paths_and_booleans_from_text() -> None:
     assert settings.worker.packages == Path("~/code").expanduser()
 
 
-def test_all_mistakes_are_reported_at_once_each_with_its_place_and_what_is_allowed(tmp_path: Path) -> None:
+def test_all_mistakes_are_reported_at_once_with_place_and_remedy(tmp_path: Path) -> None:
     path = write(
         tmp_path,
         '[store]\nkeyspce = "a"\nreplication = 3\nkind = "casandra"\n\n'
@@ -136,7 +136,7 @@ def test_a_secret_is_in_no_message(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_what_settings_may_not_say_together(tmp_path: Path, text: str, shown: str) -> None:
+def test_contradicting_settings_are_refused(tmp_path: Path, text: str, shown: str) -> None:
     assert shown in problems(write(tmp_path, text))
 
 
@@ -150,7 +150,7 @@ def test_what_settings_may_not_say_together(tmp_path: Path, text: str, shown: st
         '[rpc]\nlisten = "[::1]:7433"\n',
     ],
 )
-def test_listening_beyond_loopback_takes_tls_or_a_word(tmp_path: Path, text: str) -> None:
+def test_listening_beyond_loopback_needs_tls_or_insecure(tmp_path: Path, text: str) -> None:
     load(write(tmp_path, text))
 
 
@@ -167,7 +167,7 @@ def test_every_default_is_allowed() -> None:
         assert one.takes
 
 
-def test_lines_of_settings() -> None:
+def test_each_settings_line_in_the_file_is_found() -> None:
     text = '# a comment\nlogging.level = "info"\n\n[store]\n"keyspace" = "a"\n[ rpc ]\nlisten="x"\n'
     assert line_of(text, "logging", "level") == 2
     assert line_of(text, "store", "") == 4
@@ -177,7 +177,7 @@ def test_lines_of_settings() -> None:
     assert line_of(text, "store", "listen") == 0
 
 
-def test_values_that_no_type_of_python_holds_are_mistakes_with_a_place(tmp_path: Path) -> None:
+def test_values_that_no_python_type_holds_are_named_mistakes(tmp_path: Path) -> None:
     """They ended the daemon with a traceback."""
     shown = problems(write(tmp_path, f"[worker]\nlease_seconds = {'9' * 400}\n"))
     assert "millwheel.toml:2" in shown

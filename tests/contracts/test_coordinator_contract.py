@@ -222,9 +222,7 @@ async def test_a_watch_waits_for_a_change_below_its_prefix(coordinator: Coordina
     await close(watch)
 
 
-async def test_a_watch_from_a_revision_to_come_passes_over_what_is_before_it(
-    coordinator: Coordinator, prefix: str
-) -> None:
+async def test_a_watch_from_a_future_revision_skips_what_is_before_it(coordinator: Coordinator, prefix: str) -> None:
     start = (await coordinator.list(prefix)).revision
     watch = coordinator.watch(prefix, start + 2)
     waiting = asyncio.ensure_future(anext(watch))
@@ -306,7 +304,7 @@ async def test_a_lease_ends_by_itself(coordinator: Coordinator, prefix: str) -> 
     await close(watch)
 
 
-async def test_a_renewed_lease_lives_on(coordinator: Coordinator, prefix: str) -> None:
+async def test_a_renewed_lease_does_not_end(coordinator: Coordinator, prefix: str) -> None:
     lease = await coordinator.grant_lease(1)
     await put(coordinator, prefix + "a", b"", lease)
     for _ in range(5):
@@ -340,7 +338,7 @@ async def test_a_key_put_without_its_lease_outlives_it(coordinator: Coordinator,
 # Closing, and opening again.
 
 
-async def test_a_closed_coordinator_is_unavailable_and_ends_its_watches(coordinator: Coordinator, prefix: str) -> None:
+async def test_a_closed_coordinator_is_unavailable_and_ends_watches(coordinator: Coordinator, prefix: str) -> None:
     revision = await put(coordinator, prefix + "a", b"")
     watch = coordinator.watch(prefix, revision)
     waiting = asyncio.ensure_future(anext(watch, None))
@@ -374,7 +372,7 @@ async def test_keys_and_revisions_survive_opening_again(
         await close(watch)
 
 
-async def test_a_watch_from_a_revision_no_longer_kept_says_so(
+async def test_a_watch_from_a_compacted_revision_reports_that(
     open_coordinator: OpenCoordinator, tmp_path: Path, prefix: str
 ) -> None:
     """Either the changes come, all of them, or CompactedError: never a gap."""

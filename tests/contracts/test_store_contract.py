@@ -79,7 +79,8 @@ async def test_a_missing_journal_is_an_error_never_an_empty_one(store: StateStor
 # Fencing (section 6.2).
 
 
-async def test_g3_only_a_larger_sequencer_takes_a_journal_6_2(store: StateStore, journal: str) -> None:
+@pytest.mark.guarantee("G3", section="6.2")
+async def test_only_a_larger_sequencer_takes_a_journal(store: StateStore, journal: str) -> None:
     await owned(store, journal, 5, commits=2)
     for older in (1, 4, 5):
         with pytest.raises(SequencerRefusedError) as refused:
@@ -88,7 +89,8 @@ async def test_g3_only_a_larger_sequencer_takes_a_journal_6_2(store: StateStore,
     assert await store.fence(journal, 9) == JournalHead(9, 2, 0, ())
 
 
-async def test_g3_a_deposed_owner_changes_nothing_6_2(store: StateStore, journal: str) -> None:
+@pytest.mark.guarantee("G3", section="6.2")
+async def test_a_deposed_owner_changes_nothing(store: StateStore, journal: str) -> None:
     await owned(store, journal, 5, commits=2)
     await store.fence(journal, 6)
     with pytest.raises(SequencerRefusedError) as refused:
@@ -101,7 +103,8 @@ async def test_g3_a_deposed_owner_changes_nothing_6_2(store: StateStore, journal
     assert await store.read_entries(journal, 1, 3) == [b"entry 1 of 5", b"entry 2 of 5", b"entry 3 of 6"]
 
 
-async def test_g3_an_append_and_a_fence_at_once_agree_on_who_was_first_6_2(store: StateStore, journal: str) -> None:
+@pytest.mark.guarantee("G3", section="6.2")
+async def test_an_append_and_a_fence_at_once_agree_on_who_was_first(store: StateStore, journal: str) -> None:
     await owned(store, journal, 1)
     commit = 0
     for sequencer in range(2, 8):
@@ -120,7 +123,8 @@ async def test_g3_an_append_and_a_fence_at_once_agree_on_who_was_first_6_2(store
         assert await store.read_head(journal) == head
 
 
-async def test_g3_of_many_fences_at_once_the_largest_stands_6_2(store: StateStore, journal: str) -> None:
+@pytest.mark.guarantee("G3", section="6.2")
+async def test_of_many_fences_at_once_the_largest_stands(store: StateStore, journal: str) -> None:
     await store.create_journal(journal)
     order = [3, 8, 1, 9, 2, 7]
     results = await asyncio.gather(*(store.fence(journal, each) for each in order), return_exceptions=True)
@@ -135,7 +139,8 @@ async def test_g3_of_many_fences_at_once_the_largest_stands_6_2(store: StateStor
 # The commit point.
 
 
-async def test_g2_appends_continue_the_journal_without_a_gap(store: StateStore, journal: str) -> None:
+@pytest.mark.guarantee("G2")
+async def test_appends_continue_the_journal_without_a_gap(store: StateStore, journal: str) -> None:
     await owned(store, journal, 5, commits=2)
     for wrong in (0, 1, 2, 4):
         with pytest.raises(SequencerRefusedError) as refused:
@@ -147,7 +152,8 @@ async def test_g2_appends_continue_the_journal_without_a_gap(store: StateStore, 
     assert await store.read_entries(journal, 1, 2) == [b"entry 1 of 5", b"entry 2 of 5"]
 
 
-async def test_g2_repeating_an_append_that_took_effect_says_so_6_1_2(store: StateStore, journal: str) -> None:
+@pytest.mark.guarantee("G2", section="6.1.2")
+async def test_repeating_an_append_that_took_effect_reports_that(store: StateStore, journal: str) -> None:
     await owned(store, journal, 5)
     append = entry(5, 1)
     await store.append(journal, append)
@@ -157,9 +163,8 @@ async def test_g2_repeating_an_append_that_took_effect_says_so_6_1_2(store: Stat
     assert await store.read_entries(journal, 1, 1) == [append.entry]
 
 
-async def test_g2_the_floor_and_the_parts_move_with_the_entry_or_not_at_all_6_2(
-    store: StateStore, journal: str
-) -> None:
+@pytest.mark.guarantee("G2", section="6.2")
+async def test_truncation_point_and_parts_move_with_the_entry_or_not(store: StateStore, journal: str) -> None:
     await owned(store, journal, 5, commits=3)
     parts = (PartId("timers/a", 5, 3), PartId("ids", 4, 1))
     for part in parts:
@@ -177,7 +182,7 @@ async def test_g2_the_floor_and_the_parts_move_with_the_entry_or_not_at_all_6_2(
     assert await store.read_head(journal) == JournalHead(6, 7, 7, ())
 
 
-async def test_an_append_that_need_not_be_synced_is_read_like_any_other(store: StateStore, journal: str) -> None:
+async def test_an_append_without_sync_is_read_like_any_other(store: StateStore, journal: str) -> None:
     await owned(store, journal, 5)
     await store.append(journal, entry(5, 1, sync=False))
     await store.append(journal, entry(5, 2))
@@ -225,7 +230,8 @@ async def test_journals_do_not_touch_each_other(store: StateStore, journal: str)
 # The end of a journal.
 
 
-async def test_g11_a_sealed_journal_takes_no_owner_and_no_entry(store: StateStore, journal: str) -> None:
+@pytest.mark.guarantee("G11")
+async def test_a_sealed_journal_takes_no_owner_and_no_entry(store: StateStore, journal: str) -> None:
     await owned(store, journal, 5, commits=2)
     assert await store.seal(journal, 5) == JournalHead(TERMINAL_SEQUENCER, 2, 0, ())
     assert await store.seal(journal, 5) == JournalHead(TERMINAL_SEQUENCER, 2, 0, ())
@@ -238,7 +244,8 @@ async def test_g11_a_sealed_journal_takes_no_owner_and_no_entry(store: StateStor
     assert await store.read_entries(journal, 1, 2) == [b"entry 1 of 5", b"entry 2 of 5"]
 
 
-async def test_g3_an_older_sequencer_seals_nothing(store: StateStore, journal: str) -> None:
+@pytest.mark.guarantee("G3")
+async def test_an_older_sequencer_seals_nothing(store: StateStore, journal: str) -> None:
     await owned(store, journal, 5)
     await store.fence(journal, 7)
     for older in (1, 5, 6):
@@ -249,9 +256,8 @@ async def test_g3_an_older_sequencer_seals_nothing(store: StateStore, journal: s
     await store.append(journal, entry(7, 1))
 
 
-async def test_g11_each_child_seals_its_parent_in_any_order_and_any_number_of_times(
-    store: StateStore, journal: str
-) -> None:
+@pytest.mark.guarantee("G11")
+async def test_each_child_seals_its_parent_in_any_order_repeatedly(store: StateStore, journal: str) -> None:
     await owned(store, journal, 5, commits=2)
     for child in (9, 8, 9, 6, 10):
         assert await store.seal(journal, child) == JournalHead(TERMINAL_SEQUENCER, 2, 0, ())
@@ -262,9 +268,8 @@ async def test_g11_each_child_seals_its_parent_in_any_order_and_any_number_of_ti
     assert await store.seal(never_owned, 8) == JournalHead(TERMINAL_SEQUENCER, 7, 7, ())
 
 
-async def test_g11_an_append_and_the_seals_of_two_children_at_once_agree_on_the_last_commit(
-    store: StateStore, journal: str
-) -> None:
+@pytest.mark.guarantee("G11")
+async def test_an_append_racing_two_seals_agrees_on_the_last_commit(store: StateStore, journal: str) -> None:
     for number in range(5):
         name = f"{journal}-{number}"
         await owned(store, name, 5, commits=1)
@@ -289,7 +294,7 @@ async def test_a_dropped_journal_is_missing(store: StateStore, journal: str) -> 
     assert await store.list_parts(journal) == []
 
 
-async def test_entries_below_the_floor_can_go_and_the_rest_stays(store: StateStore, journal: str) -> None:
+async def test_entries_below_the_truncation_point_are_deleted_alone(store: StateStore, journal: str) -> None:
     await owned(store, journal, 5, commits=5)
     await store.append(journal, entry(5, 6, floor=4))
     await store.delete_entries(journal, 3)
@@ -320,7 +325,8 @@ async def test_parts_are_read_in_the_order_asked_for(store: StateStore, journal:
     assert sorted(await store.list_parts(journal)) == sorted(blobs)
 
 
-async def test_g3_a_deposed_owners_part_never_replaces_its_successors(store: StateStore, journal: str) -> None:
+@pytest.mark.guarantee("G3")
+async def test_a_deposed_owners_part_never_replaces_its_successors(store: StateStore, journal: str) -> None:
     await owned(store, journal, 5)
     await store.fence(journal, 6)
     await store.write_part(journal, PartId("timers", 6, 1), b"successor")
@@ -328,7 +334,7 @@ async def test_g3_a_deposed_owners_part_never_replaces_its_successors(store: Sta
     assert await store.read_parts(journal, [PartId("timers", 6, 1)]) == [b"successor"]
 
 
-async def test_deleted_parts_are_gone_and_the_others_stay(store: StateStore, journal: str) -> None:
+async def test_deleting_parts_leaves_the_others(store: StateStore, journal: str) -> None:
     await owned(store, journal, 5)
     parts = [PartId("p", 5, commit) for commit in (1, 2, 3)]
     for part in parts:
@@ -356,7 +362,7 @@ async def test_rows_are_read_in_the_order_asked_for(store: StateStore, journal: 
     assert await store.read_states(computation + "x", [b"a"]) == [None]
 
 
-async def test_of_two_rows_the_larger_commit_stands_whatever_the_order(
+async def test_of_two_rows_the_larger_commit_stands_in_any_order(
     store: StateStore, journal: str, computation: str
 ) -> None:
     await owned(store, journal, 5, commits=9)
@@ -388,7 +394,8 @@ async def test_two_flushes_in_flight_leave_the_newer_row(store: StateStore, jour
     assert await store.read_states(computation, keys) == newer
 
 
-async def test_g3_a_zombies_late_flush_never_replaces_its_successors_rows_6_2(
+@pytest.mark.guarantee("G3", section="6.2")
+async def test_a_zombies_late_flush_never_replaces_its_successors_rows(
     store: StateStore, journal: str, computation: str
 ) -> None:
     await owned(store, journal, 5, commits=3)
@@ -402,7 +409,7 @@ async def test_g3_a_zombies_late_flush_never_replaces_its_successors_rows_6_2(
     ]
 
 
-async def test_a_successors_replay_never_replaces_a_newer_row_of_its_predecessor(
+async def test_a_replay_never_replaces_its_predecessors_newer_row(
     store: StateStore, journal: str, computation: str
 ) -> None:
     await owned(store, journal, 5, commits=8)
@@ -415,9 +422,8 @@ async def test_a_successors_replay_never_replaces_a_newer_row_of_its_predecessor
     assert await store.read_states(computation, [b"k"]) == [StateRow(b"k", 9, b"next")]
 
 
-async def test_g11_a_childs_rows_stand_over_its_sealed_parents(
-    store: StateStore, journal: str, computation: str
-) -> None:
+@pytest.mark.guarantee("G11")
+async def test_a_childs_rows_stand_over_its_sealed_parents(store: StateStore, journal: str, computation: str) -> None:
     child = journal + "-child"
     await owned(store, journal, 5, commits=8)
     await store.write_states(computation, journal, 5, [StateRow(b"k", 6, b"parent"), StateRow(b"l", 8, b"parent")])
@@ -468,7 +474,7 @@ async def test_a_scan_goes_through_an_interval_in_key_order(store: StateStore, j
     assert await scan(KeyInterval(b"b"), None, 100) == keys[4:]
 
 
-async def test_a_scan_passes_over_emptied_rows_and_still_fills_its_page(
+async def test_a_scan_skips_emptied_rows_and_still_fills_its_page(
     store: StateStore, journal: str, computation: str
 ) -> None:
     await owned(store, journal, 5, commits=1)
@@ -513,7 +519,8 @@ async def test_a_closed_store_is_unavailable(store: StateStore, journal: str) ->
         await store.read_entries(journal, 1, 1)
 
 
-async def test_g1_what_was_acknowledged_is_there_after_opening_again(
+@pytest.mark.guarantee("G1")
+async def test_what_was_acknowledged_is_there_after_opening_again(
     open_store: OpenStore, tmp_path: Path, journal: str, computation: str
 ) -> None:
     part = PartId("timers", 5, 2)

@@ -189,8 +189,7 @@ def machine(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[type[Com
         runner.run(manager.__aexit__(None, None, None))
 
 
-def test_g3_two_owners_see_what_one_journal_allows_6_2(
-    machine: type[Competition], request: pytest.FixtureRequest
-) -> None:
+@pytest.mark.guarantee("G3", section="6.2")
+def test_two_owners_see_what_one_journal_allows(machine: type[Competition], request: pytest.FixtureRequest) -> None:
     examples = SLOW.get(request.node.callspec.params["machine"], 60)
     run_state_machine_as_test(machine, settings=settings(max_examples=examples, stateful_step_count=30))

@@ -52,7 +52,7 @@ async def coordinator(tmp_path: Path) -> AsyncIterator[EtcdCoordinator]:
 # Limits, pages and history.
 
 
-async def test_a_transaction_beyond_etcds_limits_says_which(coordinator: EtcdCoordinator) -> None:
+async def test_a_transaction_beyond_etcds_limits_names_the_limit(coordinator: EtcdCoordinator) -> None:
     with pytest.raises(TransactionTooLargeError, match=r"--max-txn-ops \(128"):
         await coordinator.transact([], [Put(f"k{number}", b"") for number in range(129)])
     with pytest.raises(TransactionTooLargeError, match="--max-request-bytes"):
@@ -83,7 +83,7 @@ async def test_a_list_of_many_pages_is_from_one_moment(coordinator: EtcdCoordina
     await writing
 
 
-async def test_what_was_compacted_is_said_to_be_and_listing_goes_on(coordinator: EtcdCoordinator) -> None:
+async def test_a_compacted_revision_is_reported_and_listing_continues(coordinator: EtcdCoordinator) -> None:
     revisions = [(await coordinator.transact([], [Put("k", b"%d" % number)])).revision for number in range(5)]
     await coordinator.compact(revisions[3])
     await coordinator.compact(revisions[2])
@@ -151,7 +151,7 @@ async def test_a_transaction_whose_answer_is_lost_is_not_made_again(tmp_path: Pa
             assert entry.created == entry.modified
 
 
-async def test_a_watch_that_is_cut_off_again_and_again_reports_each_change_once(tmp_path: Path) -> None:
+async def test_a_watch_that_is_cut_off_repeatedly_reports_changes_once(tmp_path: Path) -> None:
     plain = EtcdSettings(etcd().endpoints, prefix=f"etcd{tmp_path}/")
     async with CuttingProxy(etcd().endpoints[0]) as proxy, opened(plain) as writer:
         start = (await writer.transact([], [Put("k", b"begin")])).revision
@@ -180,7 +180,8 @@ async def test_a_watch_that_is_cut_off_again_and_again_reports_each_change_once(
 # Leases.
 
 
-async def test_6_2_a_lease_that_is_over_by_its_holders_clock_is_not_revived(tmp_path: Path) -> None:
+@pytest.mark.paper(section="6.2")
+async def test_a_lease_over_by_its_holders_clock_is_not_revived(tmp_path: Path) -> None:
     """A machine that was suspended: etcd may be slow to end the lease, its holder must know all the same."""
     now = 1_000.0
     settings = EtcdSettings(etcd().endpoints, prefix=f"etcd{tmp_path}/")
@@ -202,7 +203,8 @@ async def test_6_2_a_lease_that_is_over_by_its_holders_clock_is_not_revived(tmp_
             await coordinator.keep_alive(lease)
 
 
-async def test_7_1_a_lease_ends_for_its_holder_while_etcd_does_not_answer(tmp_path: Path) -> None:
+@pytest.mark.paper(section="7.1")
+async def test_a_lease_ends_for_its_holder_while_etcd_does_not_answer(tmp_path: Path) -> None:
     """Its holder acted on until the limit for calls was over, and then for as long again, to revoke the lease."""
     (real,) = etcd().endpoints
     async with CuttingProxy(real) as proxy:
@@ -218,7 +220,8 @@ async def test_7_1_a_lease_ends_for_its_holder_while_etcd_does_not_answer(tmp_pa
 # What is wrong is named, with the setting and the remedy.
 
 
-async def test_a_short_lease_is_renewed_in_time_although_a_member_stands_still_7_1(tmp_path: Path) -> None:
+@pytest.mark.paper(section="7.1")
+async def test_a_short_lease_is_renewed_in_time_with_a_paused_member(tmp_path: Path) -> None:
     """Half of the time for a call was spent on that member, more than was left of the lease."""
     (real,) = etcd().endpoints
     async with CuttingProxy(real) as proxy:
@@ -232,7 +235,7 @@ async def test_a_short_lease_is_renewed_in_time_although_a_member_stands_still_7
             await coordinator.revoke_lease(lease)
 
 
-async def test_an_address_where_nobody_listens_is_named_with_its_setting() -> None:
+async def test_an_address_without_a_server_is_named_with_its_setting() -> None:
     port = free_ports(1)[0]
     async with opened(EtcdSettings((f"127.0.0.1:{port}",), timeout=1.0)) as coordinator:
         with pytest.raises(CoordinatorUnavailableError, match=rf"127.0.0.1:{port}.*coordinator\.endpoints"):
@@ -342,7 +345,7 @@ def test_a_password_is_not_printed() -> None:
 # Damage.
 
 
-async def test_a_value_that_is_damaged_or_anothers_is_named_and_not_served(coordinator: EtcdCoordinator) -> None:
+async def test_a_damaged_or_foreign_value_is_named_and_not_served(coordinator: EtcdCoordinator) -> None:
     """Values had no checksum: any bytes were taken for a record."""
     await coordinator.transact([], [Put("topologies/t", b"whole"), Put("topologies/u", b"other")])
     first = await coordinator.list("")
@@ -367,7 +370,7 @@ async def test_a_value_that_is_damaged_or_anothers_is_named_and_not_served(coord
     assert all(change.damage and change.value == b"" for change in seen)
 
 
-async def test_a_key_that_is_no_text_does_not_keep_others_from_being_read(coordinator: EtcdCoordinator) -> None:
+async def test_a_key_that_is_no_text_leaves_the_others_readable(coordinator: EtcdCoordinator) -> None:
     await coordinator.transact([], [Put("k", b"v")])
     request = etcd_pb2.TxnRequest()
     request.success.add(request_put=etcd_pb2.PutRequest(key=coordinator._keyspace.key("k") + b"\xff\xfe", value=b""))

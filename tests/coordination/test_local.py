@@ -35,7 +35,7 @@ async def test_with_a_clock_of_ones_own_leases_end_only_when_asked() -> None:
     await coordinator.close()
 
 
-async def test_an_overdue_lease_ends_before_the_next_transaction_decides() -> None:
+async def test_an_overdue_lease_ends_before_the_next_transaction() -> None:
     now = 0.0
     coordinator = MemoryCoordinator(lambda: now)
     await coordinator.transact([], [Put("a", b"", await coordinator.grant_lease(5))])
@@ -92,7 +92,7 @@ class FailingRocks(Rocks):
 
 
 @pytest.mark.parametrize("applied", [False, True])
-async def test_a_transaction_of_unknown_outcome_is_settled_by_what_is_stored(tmp_path: Path, applied: bool) -> None:
+async def test_an_unknown_transaction_is_settled_by_what_is_stored(tmp_path: Path, applied: bool) -> None:
     """Readers and watches never see one answer now and another after a restart."""
     directory = DatabaseDirectory(tmp_path / "db")
     rocks = FailingRocks(directory)

@@ -44,7 +44,8 @@ async def test_a_standstill_counts_as_half_a_second_at_most() -> None:
     clock.stop()
 
 
-async def test_g8_a_step_longer_than_the_lease_costs_neither_worker_nor_master_theirs_7_1(
+@pytest.mark.guarantee("G8", section="7.1")
+async def test_a_step_longer_than_the_lease_ends_no_lease(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Each hook of a series keeps the loop for a hundred leases; the renewals run between them, and find theirs."""

@@ -92,9 +92,10 @@ class Follower:
         await self.commit(draft)
 
 
+@pytest.mark.guarantee("G11", section="7.1")
 @pytest.mark.timeout(240)
 @pytest.mark.parametrize("count", [40_000, pytest.param(500_000, marks=pytest.mark.cluster)])
-async def test_g11_any_number_of_intervals_and_what_a_move_writes_7_1(coordinator: EtcdCoordinator, count: int) -> None:
+async def test_any_number_of_intervals_and_what_a_move_writes(coordinator: EtcdCoordinator, count: int) -> None:
     follower = Follower(coordinator)
     await follower.load()
     began = time.monotonic()

@@ -133,7 +133,7 @@ TestCoordinatorState = Model.TestCase
 TestCoordinatorState.settings = settings(max_examples=150, stateful_step_count=30)
 
 
-def test_lease_ids_are_not_given_twice_in_two_lives() -> None:
+def test_lease_ids_are_not_reused_after_a_restart() -> None:
     first, second = CoordinatorState(epoch=1), CoordinatorState(epoch=2)
     given = {first.grant(1, 0) for _ in range(100)}
     assert given.isdisjoint(second.grant(1, 0) for _ in range(100))
@@ -145,7 +145,7 @@ def test_a_lease_lasts_a_positive_time(ttl: float) -> None:
         CoordinatorState().grant(ttl, 0)
 
 
-def test_a_transition_applies_only_to_the_state_it_was_decided_on() -> None:
+def test_a_transition_applies_only_to_the_state_it_was_made_for() -> None:
     state = CoordinatorState()
     first = state.decide([], [Put("a", b"1")], [], 0)
     second = state.decide([], [Put("b", b"2")], [], 0)

@@ -18,7 +18,7 @@ def _slack(child: ChildProcess) -> int:
     return int(child.log.read_text())
 
 
-def test_a_child_has_the_timer_slack_that_it_is_given_and_the_next_has_the_usual(tmp_path: Path) -> None:
+def test_a_child_gets_its_timer_slack_and_the_next_the_usual_one(tmp_path: Path) -> None:
     command = ["cat", "/proc/self/timerslack_ns"]
     usual = _slack(ChildProcess(command, tmp_path / "before"))
     assert _slack(ChildProcess(command, tmp_path / "given", timer_slack=250)) == 250_000

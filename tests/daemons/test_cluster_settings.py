@@ -10,7 +10,7 @@ from millwheel.rpc.failures import FailureCode, RequestError
 from millwheel.server.startup import ensure_cluster_settings
 
 
-async def test_the_number_of_shards_stays_and_settings_that_differ_are_refused_by_name() -> None:
+async def test_the_shard_count_stays_and_other_settings_are_refused() -> None:
     coordinator = MemoryCoordinator()
     assert await ensure_cluster_settings(coordinator, ClusterSection(authority_shards=3)) == 3
     assert await ensure_cluster_settings(coordinator, ClusterSection(authority_shards=3)) == 3

@@ -71,8 +71,9 @@ async def kill(daemons: Daemons, chance: random.Random, progress: Counter[Window
     return killed
 
 
+@pytest.mark.guarantee("G1", section="6.1, 7.1")
 @pytest.mark.timeout(240 + int(_EACH) * KILLS)
-async def test_g1_results_are_right_whichever_daemon_is_killed_6_1_7_1(tmp_path: Path) -> None:
+async def test_results_are_right_if_any_daemon_is_killed(tmp_path: Path) -> None:
     node, chance = cassandra(), random.Random(SEED)
     name = f"kills_{os.getpid()}"
     settings = settings_of(etcd(), node, name) + "\n[master]\nlease_seconds = 2\n[authority]\nlease_seconds = 2\n"

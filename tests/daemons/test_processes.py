@@ -125,7 +125,7 @@ async def test_the_second_signal_ends_it_at_once(tmp_path: Path) -> None:
         ({"metrics.listen": "TAKEN"}, 4, "cannot serve metrics on 127.0.0.1:"),
     ],
 )
-async def test_what_cannot_be_ends_it_with_a_word_and_a_code(
+async def test_a_daemon_that_cannot_start_exits_with_reason_and_code(
     tmp_path: Path, settings: dict[str, str], code: int, shown: str
 ) -> None:
     with socket.socket() as holder:
@@ -139,7 +139,7 @@ async def test_what_cannot_be_ends_it_with_a_word_and_a_code(
     assert "Traceback" not in master.log.read_text()
 
 
-async def test_a_worker_of_several_processes_dies_whole_and_mends_its_parts(tmp_path: Path) -> None:
+async def test_a_many_process_worker_dies_whole_and_restarts_parts(tmp_path: Path) -> None:
     """The store and coordinator are not there: what is shown is the processes."""
     settings = {"worker.processes": 2, "worker.id": "w", "coordinator.endpoints": "127.0.0.1:1"}
     async with DaemonProcess("worker", tmp_path / "log", settings) as daemon:

@@ -6,6 +6,8 @@ import asyncio
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 import millwheel as mw
 from millwheel.cli.loading import load
 from millwheel.client.control import ControlClient
@@ -76,7 +78,8 @@ async def received(cluster: Together, name: str, count: int) -> list[str]:
     return sorted(found)
 
 
-async def test_topologies_whose_modules_clash_and_versions_of_one_run_side_by_side_4_1(tmp_path: Path) -> None:
+@pytest.mark.paper(section="4.1")
+async def test_topologies_with_clashing_modules_and_versions_coexist(tmp_path: Path) -> None:
     async with together(tmp_path) as cluster:
         await submit(cluster, program(tmp_path / "a", "one", "hears"))
         await submit(cluster, program(tmp_path / "b", "two", "repeats"))

@@ -66,7 +66,8 @@ async def befall(cluster: Together, accident: str) -> None:
         await cluster.authorities[0].stop()
 
 
-async def test_g1_g8_results_are_right_while_daemons_come_and_go_7(tmp_path: Path) -> None:
+@pytest.mark.guarantee("G1", "G8", section="7")
+async def test_results_are_right_while_daemons_come_and_go(tmp_path: Path) -> None:
     loaded = Load(seed=5)
     async with together(tmp_path) as cluster:
         await submit(cluster, tmp_path)
@@ -74,7 +75,7 @@ async def test_g1_g8_results_are_right_while_daemons_come_and_go_7(tmp_path: Pat
         assert await _results(cluster, loaded, accidents) == loaded.expected(RECORDS)
 
 
-async def test_with_tls_everybody_shows_a_certificate_and_results_are_the_same(
+async def test_with_tls_all_show_certificates_and_results_are_the_same(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tls = {f"rpc.tls_{name}": str(path) for name, path in zip(("ca", "cert", "key"), CERTIFICATES, strict=True)}

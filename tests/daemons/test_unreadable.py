@@ -22,7 +22,8 @@ from tests.patience import patience
 from tests.worker.doubles import until
 
 
-async def test_g8_a_worker_that_cannot_read_a_topology_is_given_no_intervals_of_others_7_1(
+@pytest.mark.guarantee("G8", section="7.1")
+async def test_a_worker_that_cannot_read_a_topology_gets_none_of_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """It registered, ran nothing, and was given what others, who know the record from before, can go on with."""

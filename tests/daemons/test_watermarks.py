@@ -7,6 +7,8 @@ import json
 import shutil
 from pathlib import Path
 
+import pytest
+
 from millwheel.cli.loading import load
 from millwheel.client.control import ControlClient
 from tests.daemons.together import together
@@ -15,7 +17,8 @@ from tests.system import counting as counting_module
 from tests.system.server import run_cli
 
 
-async def test_g8_watermarks_of_all_shards_are_shown_wherever_they_are_served(tmp_path: Path) -> None:
+@pytest.mark.guarantee("G8")
+async def test_watermarks_of_all_shards_are_shown_on_every_process(tmp_path: Path) -> None:
     async with together(tmp_path) as cluster, asyncio.timeout(patience(50)):
         packaged = load(f"{shutil.copy(str(counting_module.__file__), tmp_path / 'counted.py')}:counting")
         async with ControlClient(cluster.address, patience=20.0) as client:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import rule
@@ -63,4 +64,4 @@ class BatchesModel(ReceiverRules):
 
 
 BatchesModel.TestCase.settings = settings(max_examples=60, stateful_step_count=50)
-TestG1BatchesExactlyOnce9 = BatchesModel.TestCase
+TestBatchesExactlyOnce = pytest.mark.guarantee("G1", section="6.1.1")(BatchesModel.TestCase)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -36,9 +37,10 @@ def ids_of(number: int, batch: Batch) -> list[bytes]:
     return [b"%08d%08d" % (number, index) for index in range(len(batch.timestamps))]
 
 
+@pytest.mark.guarantee("G1", section="6.1.1")
 @given(BATCHES, st.integers(1, 5), st.booleans(), TIMES, st.integers(0, 5))
 @settings(max_examples=200, report_multiple_bugs=False)
-def test_g1_an_id_is_kept_until_the_horizon_passes_its_record_6_1_1(
+def test_an_id_is_kept_until_the_horizon_passes_its_record(
     batches: list[Batch], commit_size: int, sealed: bool, horizon: int, slack: int
 ) -> None:
     dedup = Dedup(ALL_KEYS, "r1", segment_ids=2)
@@ -66,7 +68,8 @@ def test_g1_an_id_is_kept_until_the_horizon_passes_its_record_6_1_1(
             assert list(verdict.duplicates) == list(range(len(ids)))
 
 
-def test_g1_a_segment_is_kept_as_long_as_its_longest_id_6_1_1() -> None:
+@pytest.mark.guarantee("G1", section="6.1.1")
+def test_a_segment_is_kept_as_long_as_its_longest_id() -> None:
     dedup = Dedup(ALL_KEYS, "r1", segment_ids=2_048)
     sender = Sender("w1", 1, ALL_KEYS, "weak.1")
     for time in (20, 10):
@@ -80,7 +83,8 @@ def test_g1_a_segment_is_kept_as_long_as_its_longest_id_6_1_1() -> None:
     assert list(again.duplicates) == list(range(1_024))
 
 
-def test_g1_a_sequence_with_records_on_their_way_is_not_forgotten_8() -> None:
+@pytest.mark.guarantee("G1", section="6.1.1")
+def test_a_sequence_with_records_on_their_way_is_not_forgotten() -> None:
     dedup = Dedup(ALL_KEYS, "r1")
     sender = Sender("j1", 1, ALL_KEYS, "up.1")
     dedup.admit("j1")
@@ -91,7 +95,8 @@ def test_g1_a_sequence_with_records_on_their_way_is_not_forgotten_8() -> None:
     assert list(copy.duplicates) == [0]
 
 
-def test_g3_what_is_known_of_sequencers_never_falls_6_2() -> None:
+@pytest.mark.guarantee("G3", section="6.2")
+def test_what_is_known_of_sequencers_never_falls() -> None:
     """A broadcast that names an older owner, or process, comes late."""
     dedup = Dedup(ALL_KEYS, "r1")
     for sequencer in (5, 3):

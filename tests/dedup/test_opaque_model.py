@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import precondition, rule
@@ -134,4 +135,4 @@ class OpaqueModel(ReceiverRules):
 
 
 OpaqueModel.TestCase.settings = settings(max_examples=60, stateful_step_count=60)
-TestG1OpaqueExactlyOnce611 = OpaqueModel.TestCase
+TestOpaqueExactlyOnce = pytest.mark.guarantee("G1", section="6.1.1")(OpaqueModel.TestCase)

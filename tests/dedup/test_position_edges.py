@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -77,9 +78,10 @@ def admitted(keys: KeyInterval, journal: str) -> Dedup:
     return dedup
 
 
+@pytest.mark.guarantee("G1", section="6.1.1")
 @given(STEPS, STEPS)
 @settings(max_examples=300, report_multiple_bugs=False)
-def test_g1_a_position_is_known_exactly_if_it_is_committed_6_1_1(before: list[Step], after: list[Step]) -> None:
+def test_a_position_is_known_exactly_if_it_is_committed(before: list[Step], after: list[Step]) -> None:
     world = World()
     left, right = admitted(LEFT, "l"), admitted(RIGHT, "r")
     for step in before:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import rule
@@ -95,4 +96,4 @@ class PositionsModel(ReceiverRules):
 
 
 PositionsModel.TestCase.settings = settings(max_examples=60, stateful_step_count=60)
-TestG1PositionsExactlyOnce611 = PositionsModel.TestCase
+TestPositionsExactlyOnce = pytest.mark.guarantee("G1", section="6.1.1")(PositionsModel.TestCase)

@@ -48,7 +48,8 @@ def restored(dedup: Dedup, interval: KeyInterval = ALL_KEYS) -> Dedup:
     return Dedup.restore(interval, "r1", dedup.snapshot().blobs, {})
 
 
-def test_g1_merge_asks_again_where_a_parent_had_retired_the_sequence_8() -> None:
+@pytest.mark.guarantee("G1", section="6.1.1")
+def test_a_merge_asks_again_where_a_parent_retired_the_sequence() -> None:
     left, right = Dedup(LEFT, "l"), Dedup(RIGHT, "r")
     for dedup, key, position in ((left, b"a", 1), (right, b"z", 2)):
         dedup.admit("j1")
@@ -58,7 +59,8 @@ def test_g1_merge_asks_again_where_a_parent_had_retired_the_sequence_8() -> None
     assert judge(child, PositionIds("j1", 0, [2]), b"z").outcome is CheckOutcome.UNKNOWN_SEQUENCE
 
 
-def test_g1_ids_seen_for_unadmitted_keys_outlive_a_mark_at_replay_8() -> None:
+@pytest.mark.guarantee("G1", section="6.1.1")
+def test_ids_seen_for_unadmitted_keys_outlive_a_mark_at_replay() -> None:
     left, right = Dedup(LEFT, "l"), Dedup(RIGHT, "r")
     left.admit("j1")
     child = Dedup.inherit(ALL_KEYS, "c", [left, right])
@@ -69,7 +71,8 @@ def test_g1_ids_seen_for_unadmitted_keys_outlive_a_mark_at_replay_8() -> None:
     assert judge(child, PositionIds("j1", 0, [2]), b"z").duplicates == [0]
 
 
-def test_g1_a_retired_sequence_is_asked_for_and_not_taken_8() -> None:
+@pytest.mark.guarantee("G1", section="6.1.1")
+def test_a_retired_sequence_is_asked_for_and_not_taken() -> None:
     dedup = Dedup(ALL_KEYS, "r1")
     assert judge(dedup, PositionIds("j1", 0, [1])).outcome is CheckOutcome.UNKNOWN_SEQUENCE
     dedup.admit("j1")
@@ -78,7 +81,8 @@ def test_g1_a_retired_sequence_is_asked_for_and_not_taken_8() -> None:
     assert judge(dedup, PositionIds("j1", 0, [1])).outcome is CheckOutcome.UNKNOWN_SEQUENCE
 
 
-def test_g1_collection_learns_the_broadcasts_sequencers_first_8() -> None:
+@pytest.mark.guarantee("G1", section="6.1.1")
+def test_collection_learns_the_broadcasts_sequencers_first() -> None:
     """A zombie that states no watermark is recognised by its sequencer alone."""
     dedup = Dedup(ALL_KEYS, "r1")
     commit(dedup, OpaqueIds([X]), sender=weak(1))
@@ -88,7 +92,8 @@ def test_g1_collection_learns_the_broadcasts_sequencers_first_8() -> None:
         assert judge(known, OpaqueIds([X]), sender=weak(1)).outcome is CheckOutcome.REFUSED_SEQUENCER
 
 
-def test_g1_a_merged_receiver_keeps_the_higher_horizon_8() -> None:
+@pytest.mark.guarantee("G1", section="6.1.1")
+def test_a_merged_receiver_keeps_the_higher_horizon() -> None:
     left, right = Dedup(LEFT, "l"), Dedup(RIGHT, "r")
     commit(left, OpaqueIds([X]), sender=weak(1, 5))
     commit(right, OpaqueIds([Y]), b"z", weak(1, 5))
@@ -98,7 +103,8 @@ def test_g1_a_merged_receiver_keeps_the_higher_horizon_8() -> None:
         assert judge(child, OpaqueIds([X]), sender=weak(1, 5)).outcome is CheckOutcome.SEND_AGAIN
 
 
-def test_g1_merged_receivers_take_the_larger_batch_floor_9() -> None:
+@pytest.mark.guarantee("G1", section="6.1.1")
+def test_merged_receivers_take_the_larger_completed_batch() -> None:
     left, right = Dedup(LEFT, "l"), Dedup(RIGHT, "r")
     for batch in (4, 5):
         commit(left, BatchIds("q", batch, [X]), sender=SPARK)
@@ -109,7 +115,8 @@ def test_g1_merged_receivers_take_the_larger_batch_floor_9() -> None:
         assert judge(child, BatchIds("q", 6, [X]), sender=SPARK).all_fresh
 
 
-def test_g12_replayed_deltas_give_what_the_owner_knew_6_1_1() -> None:
+@pytest.mark.guarantee("G12", section="6.1.1")
+def test_replayed_deltas_give_what_the_owner_knew() -> None:
     owner = Dedup(ALL_KEYS, "r1")
     successor = restored(owner)
     owner.admit("j1")
@@ -123,7 +130,8 @@ def test_g12_replayed_deltas_give_what_the_owner_knew_6_1_1() -> None:
     assert msgspec.msgpack.decode(successor.snapshot().blobs[0]) == msgspec.msgpack.decode(owner.snapshot().blobs[0])
 
 
-def test_injector_sequences_need_no_admission_until_the_injector_is_retired_8() -> None:
+@pytest.mark.paper(section="6.1.1")
+def test_injector_sequences_need_no_admission_until_retirement() -> None:
     dedup = Dedup(ALL_KEYS, "r1")
     injector = Sender("injector/in/p", 1, None, "injector/in")
     delta = commit(dedup, PositionIds("in/p/0", 0, [7]), sender=injector)
@@ -135,7 +143,8 @@ def test_injector_sequences_need_no_admission_until_the_injector_is_retired_8() 
         assert judge(known, PositionIds("in/p/0", 0, [7]), sender=injector).outcome is CheckOutcome.REFUSED_SEQUENCER
 
 
-def test_g1_a_source_that_others_go_on_with_outlives_a_retired_process_6_1_1() -> None:
+@pytest.mark.guarantee("G1", section="6.1.1")
+def test_a_source_that_others_continue_outlives_its_retirement() -> None:
     dedup = Dedup(ALL_KEYS, "r1")
     first, second = (Sender(f"injector/in/{name}", 1, None, "injector/in") for name in "pq")
     commit(dedup, PositionIds("in/shared/0", 0, [7]), sender=first)
@@ -144,7 +153,8 @@ def test_g1_a_source_that_others_go_on_with_outlives_a_retired_process_6_1_1() -
     assert judge(dedup, PositionIds("in/shared/0", 0, [8]), sender=first).outcome is CheckOutcome.REFUSED_SEQUENCER
 
 
-def test_g13_a_retired_query_is_forgotten_but_not_while_a_record_of_it_is_on_its_way() -> None:
+@pytest.mark.guarantee("G13")
+def test_a_retired_query_is_forgotten_when_its_records_are_in() -> None:
     dedup = Dedup(ALL_KEYS, "r1")
     commit(dedup, BatchIds("q", 3, [X]), sender=SPARK)
     verdict = judge(dedup, BatchIds("q", 3, [Y]), sender=SPARK)
@@ -157,7 +167,8 @@ def test_g13_a_retired_query_is_forgotten_but_not_while_a_record_of_it_is_on_its
     assert restored(dedup).seen_ids == 0
 
 
-def test_g13_positions_that_an_injector_counted_for_itself_go_with_its_sequencer_6_1_1() -> None:
+@pytest.mark.guarantee("G13", section="6.1.1")
+def test_an_injectors_own_positions_end_with_its_sequencer() -> None:
     """Each start of a process that gives its records no ids of their own left a sequence behind, in every receiver and
     for ever. Its predecessors are refused by their sequencers; a partition's positions are whoever's sends it."""
     dedup, successor = Dedup(ALL_KEYS, "r1"), restored(Dedup(ALL_KEYS, "r1"))
@@ -172,7 +183,8 @@ def test_g13_positions_that_an_injector_counted_for_itself_go_with_its_sequencer
         assert judge(known, PositionIds("in/p/p:0/s1", 0, [3]), sender=sender).duplicates == [0]
 
 
-def test_g1_positions_of_a_predecessor_that_are_not_committed_yet_stay_6_1_1() -> None:
+@pytest.mark.guarantee("G1", section="6.1.1")
+def test_a_predecessors_uncommitted_positions_stay() -> None:
     dedup = Dedup(ALL_KEYS, "r1")
     verdict = judge(dedup, PositionIds("in/p/s1", 0, [1]), sender=Sender("injector/in/p", 1, None, "injector/in"))
     commit(dedup, PositionIds("in/p/s2", 0, [1]), sender=Sender("injector/in/p", 2, None, "injector/in"))
@@ -200,7 +212,8 @@ def test_an_unsure_record_is_not_taken_before_it_is_resolved() -> None:
     assert dedup.resolve(verdict, {sealed.name: sealed.ids}).duplicates == [0]
 
 
-def test_g1_an_id_that_only_the_filters_take_for_known_is_fresh_6_1_1() -> None:
+@pytest.mark.guarantee("G1", section="6.1.1")
+def test_an_id_that_only_the_filters_take_for_known_is_fresh() -> None:
     """The filters know the second half of an id alone: here another record's, of a segment that is stored."""
     dedup = Dedup(ALL_KEYS, "r1", segment_ids=1)
     commit(dedup, OpaqueIds([X]), sender=weak())
@@ -212,7 +225,8 @@ def test_g1_an_id_that_only_the_filters_take_for_known_is_fresh_6_1_1() -> None:
     assert (resolution.fresh, resolution.duplicates) == ([0], [1])
 
 
-def test_g13_after_a_long_replay_ids_make_many_segments_none_of_them_large_6_1_1() -> None:
+@pytest.mark.guarantee("G13", section="6.1.1")
+def test_ids_of_a_long_replay_make_many_small_segments() -> None:
     dedup = Dedup(ALL_KEYS, "r1")
     deltas = [[number.to_bytes(16) for number in range(at, at + 1_000)] for at in range(0, 300_000, 1_000)]
     for ids in deltas:

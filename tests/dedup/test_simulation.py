@@ -127,8 +127,9 @@ def machine_has_zombies(machine: ReceiverRules) -> bool:
     return not isinstance(machine, OpaqueModel) or bool(machine.zombies and machine.upstream.all)
 
 
+@pytest.mark.guarantee("G1", section="6.1.1")
 @pytest.mark.parametrize("name", MODELS)
-def test_g1_every_record_takes_effect_once_in_any_history_6_1_1(name: str) -> None:
+def test_every_record_takes_effect_once_in_any_history(name: str) -> None:
     reached: Counter[str] = Counter()
     for seed in range(SEEDS):
         try:

@@ -27,7 +27,8 @@ def known(dedup: Dedup, ids: list[bytes]) -> int:
     return len(dedup.check(OpaqueIds(ids), [b"a"] * len(ids), [10] * len(ids), SENDER).duplicates)
 
 
-def test_g1_a_snapshot_of_several_parts_has_every_id_6_1_1() -> None:
+@pytest.mark.guarantee("G1", section="6.1.1")
+def test_a_snapshot_of_several_parts_has_every_id() -> None:
     dedup = Dedup(ALL_KEYS, "r1", segment_ids=2 * MANY)
     commit(dedup, ids_from(0, MANY))
     blobs = dedup.snapshot().blobs
@@ -35,7 +36,8 @@ def test_g1_a_snapshot_of_several_parts_has_every_id_6_1_1() -> None:
     assert known(Dedup.restore(ALL_KEYS, "r1", blobs, {}), ids_from(0, MANY)) == MANY
 
 
-def test_g1_a_segment_that_is_on_its_way_to_the_store_is_inherited_6_1_1() -> None:
+@pytest.mark.guarantee("G1", section="6.1.1")
+def test_a_segment_that_is_on_its_way_to_the_store_is_inherited() -> None:
     """Until both of its parts are stored nothing can be looked up in them, so a child takes the ids themselves."""
     dedup = Dedup(ALL_KEYS, "r1", segment_ids=4)
     commit(dedup, ids_from(0, 4))
@@ -47,7 +49,8 @@ def test_g1_a_segment_that_is_on_its_way_to_the_store_is_inherited_6_1_1() -> No
     assert child.snapshot().segments == ()
 
 
-def test_g1_a_snapshot_whose_filter_is_missing_is_refused_6_1_1() -> None:
+@pytest.mark.guarantee("G1", section="6.1.1")
+def test_a_snapshot_whose_filter_is_missing_is_refused() -> None:
     """Without the filter all ids of the segment would be fresh again."""
     dedup = Dedup(ALL_KEYS, "r1", segment_ids=4)
     commit(dedup, ids_from(0, 4))
@@ -59,11 +62,12 @@ def test_g1_a_snapshot_whose_filter_is_missing_is_refused_6_1_1() -> None:
         Dedup.restore(ALL_KEYS, "r1", snapshot.blobs, {})
 
 
+@pytest.mark.guarantee("G1", section="6.1.1")
 @pytest.mark.parametrize(
     ("blob", "message"),
     [((-1, []), "ids of format -1"), ((None, [["crowd", 1]]), "row 'crowd' of a snapshot is unknown")],
 )
-def test_g1_a_snapshot_that_this_version_cannot_read_is_refused_6_1_1(
+def test_a_snapshot_that_this_version_cannot_read_is_refused(
     blob: tuple[int | None, list[object]], message: str
 ) -> None:
     """Of a row that is passed over, the ids would be fresh again."""

@@ -23,17 +23,17 @@ from tests.patience import patience
 
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("page", RUN)
-def test_a_page_does_what_it_says(page: str, tmp_path: Path) -> None:
+def test_every_example_on_a_page_works(page: str, tmp_path: Path) -> None:
     command = [sys.executable, "-m", "tests.documents.reading", page, str(tmp_path)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=patience(280), check=False)
     assert done.returncode == 0, done.stdout[-8_000:] + done.stderr[-8_000:]
 
 
-def test_every_block_says_what_it_is() -> None:
+def test_every_block_names_its_language() -> None:
     assert [str(block) for block in _blocks() if block.language not in LANGUAGES] == []
 
 
-def test_every_line_of_a_console_block_is_a_command_or_follows_one() -> None:
+def test_every_console_line_is_a_command_or_follows_one() -> None:
     first = {str(block): block.code.splitlines()[0] for block in _blocks("console")}
     assert {place: line for place, line in first.items() if not line.startswith("$ ")} == {}
 
@@ -57,7 +57,7 @@ def test_json_is_json() -> None:
         json.loads(block.code)
 
 
-def test_what_is_not_published_is_not_said_to_be() -> None:
+def test_unpublished_packages_are_not_called_published() -> None:
     claim = re.compile(r"pip install (-\S+ )*['\"]?openmillwheel")
     assert [str(path) for path in text_files() if path != Path(__file__) and claim.search(path.read_text())] == []
 

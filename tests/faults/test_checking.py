@@ -125,7 +125,7 @@ def test_nothing_is_wrong_with_a_history_in_which_all_went_well() -> None:
     ("breaking", "kind"),
     [(lose, "lost"), (skip, "lost"), (repeat, "repeated"), (swap, "reordered"), (appear_twice, "repeated")],
 )
-def test_what_is_lost_repeated_or_reordered_is_seen_on_every_stream(
+def test_loss_repetition_and_reordering_are_seen_on_every_stream(
     stream: str, breaking: Callable[[list[Event], Place], None], kind: str
 ) -> None:
     events = clean()
@@ -152,21 +152,24 @@ def test_what_is_wrong_is_seen(stream: str, change: Callable[[list[Event], Place
     assert kind in {one.kind for one in check(events)}
 
 
-def test_g5_windows_closed_in_another_order_are_seen_4_6() -> None:
+@pytest.mark.guarantee("G5", section="4.6")
+def test_windows_closed_in_another_order_are_seen() -> None:
     events = clean()
     alter(3, lambda order: 2)(events, Place("windows", 0))
     alter(3, lambda order: 1)(events, Place("windows", 2))
     assert "reordered" in {one.kind for one in check(events)}
 
 
-def test_g6_a_window_before_its_watermark_is_early_4_6() -> None:
+@pytest.mark.guarantee("G6", section="4.6")
+def test_a_window_before_its_watermark_is_early() -> None:
     events = clean()
     at = next(index for index, event in enumerate(events) if isinstance(event, Advanced))
     events.append(events.pop(at))
     assert {one.kind for one in check(events)} == {"early"}
 
 
-def test_g6_a_bell_before_its_time_is_early_unless_clocks_were_wrong_4_6() -> None:
+@pytest.mark.guarantee("G6", section="4.6")
+def test_an_early_bell_is_a_fault_unless_clocks_were_wrong() -> None:
     events = clean()
     early = alter(2, lambda due: LATER * 2)
     later = alter(3, lambda now: LATER * 2)
@@ -178,7 +181,7 @@ def test_g6_a_bell_before_its_time_is_early_unless_clocks_were_wrong_4_6() -> No
     assert check([*events[:at], *excused, *events[at:]]) == []
 
 
-def test_a_subscriber_that_begins_anew_may_see_again_what_it_had_not_acked_and_only_that() -> None:
+def test_a_restarted_subscriber_may_see_only_unacked_again() -> None:
     events = clean()
     at = Place("totals", 5).find(events)
     again = events[at - 2 : at]

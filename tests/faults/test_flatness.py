@@ -29,12 +29,12 @@ def test_what_grows_all_the_time_is_not_flat(kind: str) -> None:
     assert verdict.an_hour == pytest.approx(6 * FLOORS[kind], rel=0.01)
 
 
-def test_of_too_few_samples_nothing_is_said() -> None:
+def test_too_few_samples_give_no_verdict() -> None:
     with pytest.raises(ValueError, match="only 3 samples of worker 1 tasks"):
         judge("worker 1 tasks", [0.0, 5.0, 10.0, 15.0], [1.0, 1.0, 1.0, 1.0])
 
 
-def test_the_page_has_a_line_for_each_process_and_a_chart_for_each_kind_cassandra_in_its_own() -> None:
+def test_the_page_has_a_line_per_process_and_a_chart_per_kind() -> None:
     figures = {f"{name} {kind}": [1.0] * len(TIMES) for name in ("worker 1", "etcd <1>") for kind in FLOORS}
     figures["cassandra 1 memory_mb"] = [900.0] * len(TIMES)
     drawn = page("half an hour", TIMES, figures, ["flat"])

@@ -43,7 +43,7 @@ async def said(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, text:
         return b""
 
 
-async def test_a_link_that_is_cut_keeps_what_it_was_given_until_it_is_mended() -> None:
+async def test_a_cut_link_keeps_its_bytes_until_it_is_restored() -> None:
     async with echoed("worker 1") as (links, reader, writer):
         assert await said(reader, writer, b"one", 2.0) == b"one"
         links.cut("worker 1", "echo")
@@ -97,7 +97,7 @@ with socket.socket() as connection:
 """
 
 
-async def test_processes_that_are_connected_from_one_port_are_distinguished() -> None:
+async def test_processes_connected_from_one_port_are_distinguished() -> None:
     """Nodes of a cluster have one port at several addresses: the system may give each connection the same of its own.
     A cut from Cassandra left one node out, whose connection was taken for another process's."""
     (port,) = free_ports(1, "0.0.0.0")

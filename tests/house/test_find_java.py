@@ -58,7 +58,7 @@ def test_a_runtime_without_the_vector_module_is_passed_over(tmp_path: Path) -> N
     assert _found(tmp_path / "jvm", java_home=home) == str(good)
 
 
-def test_none_is_said_so(tmp_path: Path) -> None:
+def test_without_a_usable_java_none_is_found(tmp_path: Path) -> None:
     folders = tmp_path / "jvm"
     folders.mkdir()
     assert _found(folders) is None

@@ -22,7 +22,7 @@ class Yielding:
 
 
 @pytest.mark.timeout(60)
-def test_a_source_is_parsed_while_another_thread_formats_tracebacks() -> None:
+def test_a_source_is_parsed_while_a_thread_formats_tracebacks() -> None:
     ended = threading.Event()
 
     def format_tracebacks() -> None:

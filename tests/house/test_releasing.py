@@ -9,7 +9,7 @@ from tests.house.tree import ROOT, pyproject
 _SECTION = re.compile(r"^## \[(.+)\](?: - (\d{4}-\d\d-\d\d))?$", re.MULTILINE)
 
 
-def test_the_version_has_its_part_of_the_changelog_below_what_is_unreleased() -> None:
+def test_the_changelog_has_a_part_for_the_version() -> None:
     sections = _SECTION.findall((ROOT / "CHANGELOG.md").read_text())
     assert sections[0] == ("Unreleased", "")
     released = [version for version, _ in sections[1:]]
@@ -19,7 +19,7 @@ def test_the_version_has_its_part_of_the_changelog_below_what_is_unreleased() ->
     assert dates == sorted(dates, reverse=True)
 
 
-def test_the_pythons_that_the_package_names_are_those_that_ci_tests() -> None:
+def test_the_package_names_the_pythons_that_ci_tests() -> None:
     project = pyproject()["project"]
     prefix = "Programming Language :: Python :: "
     named = [one.removeprefix(prefix) for one in project["classifiers"] if re.fullmatch(prefix + r"3\.\d+", one)]

@@ -46,7 +46,7 @@ def test_nothing_unfinished_is_left_lying_about() -> None:
     assert found == []
 
 
-def test_every_module_says_what_it_is() -> None:
+def test_every_module_has_a_docstring() -> None:
     """Every module has a docstring; only the empty __init__.py of a test folder goes without."""
     silent = [path for path in python_files() if ast.get_docstring(parse(path)) is None]
     assert [_name(p) for p in silent if not (_is_test(p) and p.name == "__init__.py" and not p.read_text())] == []
@@ -62,7 +62,7 @@ def test_a_class_name_is_defined_once() -> None:
     assert {name: found for name, found in places.items() if len(found) > 1} == {}
 
 
-def test_every_module_says_what_it_offers() -> None:
+def test_every_module_defines_dunder_all() -> None:
     """Every installed module has __all__, unless it defines and imports nothing, or is run and not imported."""
     without = [
         _name(path)
@@ -84,7 +84,7 @@ def test_every_folder_with_modules_is_installed() -> None:
     assert {_module(folder / "__init__.py") for folder in folders} == set(found)
 
 
-def test_role_folders_are_linked_where_type_checkers_and_editors_look() -> None:
+def test_role_folders_are_linked_for_type_checkers_and_editors() -> None:
     links = {path.name: path.resolve() for path in (ROOT / "millwheel").iterdir() if path.is_symlink()}
     assert links == {role: ROOT / role for role in ROLES}
 

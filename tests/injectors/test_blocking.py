@@ -41,7 +41,8 @@ def work(address: str) -> None:
     assert not [thread for thread in threading.enumerate() if thread.name == "millwheel-injector"]
 
 
-async def test_g1_a_program_without_a_loop_injects_5_2(server: DevServer, submit: Submit) -> None:
+@pytest.mark.guarantee("G1", section="5.2")
+async def test_a_program_without_a_loop_injects(server: DevServer, submit: Submit) -> None:
     await submit("shop")
     await asyncio.to_thread(work, server.address)
     check_once(await everything(server.address, "echo"), ORDERS)

@@ -46,7 +46,7 @@ def first_refused(types: DeclaredTypes, known: StreamRouting, *values: Any) -> i
     return None if found is None else found[0]
 
 
-def test_the_first_record_of_another_type_is_named_with_its_field() -> None:
+def test_the_first_record_of_another_type_is_named_by_field() -> None:
     found = DeclaredTypes("orders", enabled=True).first_refused(
         encoded({"user": "u", "number": 1}, WRONG[0]), routing(Order)
     )
@@ -65,7 +65,8 @@ def test_a_record_is_right_if_any_topology_declares_its_type() -> None:
     assert first_refused(types, routing(list[int], Any), "text") is None
 
 
-def test_the_types_are_those_of_the_newest_routing_4_1() -> None:
+@pytest.mark.paper(section="4.1")
+def test_the_types_are_those_of_the_newest_routing() -> None:
     types = DeclaredTypes("orders", enabled=True)
     assert first_refused(types, routing(int), 1, "a") == 1
     assert first_refused(types, routing(str), "a", 1) == 1
@@ -88,7 +89,8 @@ def test_bytes_that_are_no_messagepack_are_refused() -> None:
     assert found is not None
 
 
-async def test_a_record_that_no_worker_could_decode_is_an_error_of_send_4_2(server: DevServer, submit: Submit) -> None:
+@pytest.mark.paper(section="4.2")
+async def test_a_record_no_worker_could_decode_is_an_error_of_send(server: DevServer, submit: Submit) -> None:
     await submit("shop")
     async with Injector("orders", address=server.address) as injector:
         for wrong in WRONG:
@@ -100,8 +102,9 @@ async def test_a_record_that_no_worker_could_decode_is_an_error_of_send_4_2(serv
     assert [row["nth"] for row in await everything(server.address, "echo")] == [1, 2, 3, 4]
 
 
+@pytest.mark.paper(section="4.2")
 @pytest.mark.parametrize("ready", [False, True])
-async def test_send_many_accepts_what_comes_before_a_wrong_record_4_2(
+async def test_send_many_accepts_what_comes_before_a_wrong_record(
     server: DevServer, submit: Submit, ready: bool
 ) -> None:
     await submit("shop")
@@ -115,7 +118,8 @@ async def test_send_many_accepts_what_comes_before_a_wrong_record_4_2(
     assert [row["number"] for row in await everything(server.address, "echo")] == [0, 1, 2, 3, 4]
 
 
-async def test_a_blocking_injector_checks_too_4_2(server: DevServer, submit: Submit) -> None:
+@pytest.mark.paper(section="4.2")
+async def test_a_blocking_injector_checks_too(server: DevServer, submit: Submit) -> None:
     await submit("shop")
 
     def inject() -> None:
@@ -129,7 +133,8 @@ async def test_a_blocking_injector_checks_too_4_2(server: DevServer, submit: Sub
     assert [row["number"] for row in await everything(server.address, "echo")] == [1]
 
 
-async def test_with_the_topology_object_the_clusters_type_counts_too_4_1(
+@pytest.mark.paper(section="4.1")
+async def test_with_the_topology_object_the_clusters_type_counts_too(
     server: DevServer, submit: Submit, tmp_path: Path
 ) -> None:
     """The program was started before the update that gave orders a price."""
@@ -149,9 +154,8 @@ async def test_without_the_check_a_wrong_record_blocks_its_key(server: DevServer
     await injector.close()
 
 
-async def test_what_an_update_allows_is_taken_from_then_on_4_1(
-    server: DevServer, submit: Submit, tmp_path: Path
-) -> None:
+@pytest.mark.paper(section="4.1")
+async def test_what_an_update_allows_is_taken_from_then_on(server: DevServer, submit: Submit, tmp_path: Path) -> None:
     """An injector looks at the routing again before it refuses: here its watch of it brings nothing any more."""
     await submit("shop")
     async with Injector("orders", address=server.address) as injector:
@@ -168,9 +172,8 @@ async def test_what_an_update_allows_is_taken_from_then_on_4_1(
         assert injector.accepted == 2
 
 
-async def test_a_topology_that_takes_anything_ends_the_check_until_it_goes_4_2(
-    server: DevServer, submit: Submit
-) -> None:
+@pytest.mark.paper(section="4.2")
+async def test_a_topology_that_takes_any_type_stops_the_check(server: DevServer, submit: Submit) -> None:
     await submit("unread")
     async with Injector("orders", address=server.address) as injector, ControlClient(server.address) as control:
         with pytest.raises(ValueEncodeError):

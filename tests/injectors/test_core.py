@@ -22,7 +22,6 @@ from millwheel.client.injector.messages import (
     ConnectionLost,
     ConnectionOpened,
     DeliveryAnswered,
-    Disconnect,
     EndDeclared,
     IdleDeclared,
     IdleEnded,
@@ -36,8 +35,8 @@ from millwheel.client.injector.messages import (
     WatermarksBroadcast,
 )  # fmt: skip
 from millwheel.client.injector.routing import ConsumerRouting, Route, StreamRouting
-from millwheel.client.injector.unacked import unacked_by_consumer, unacked_records
-from millwheel.model.keys import ALL_KEYS, KeyInterval
+from millwheel.client.injector.unacked import unacked_by_consumer
+from millwheel.model.keys import ALL_KEYS
 from millwheel.model.time import MAX_TIMESTAMP, MIN_TIMESTAMP
 from millwheel.rpc.v1.delivery_pb2 import DeliveryOutcome
 from millwheel.sdk.errors import UsageError
@@ -89,7 +88,7 @@ def test_a_record_goes_out_at_once_when_none_is_on_its_way() -> None:
     assert both.ids == [2, 3]
 
 
-def test_a_record_does_not_wait_for_others_longer_than_the_linger() -> None:
+def test_a_record_waits_for_others_no_longer_than_the_linger() -> None:
     core = opened()
     add(core, [1])
     add(core, [2], 100)
@@ -112,7 +111,8 @@ def test_batches_are_bounded_in_bytes_too() -> None:
     assert [list(send.values) for send in out] == [[b"abc", b"def"], [b"ghi"], [b"0123456789"], [b"x"]]
 
 
-def test_g13_the_window_says_how_much_it_takes() -> None:
+@pytest.mark.guarantee("G13")
+def test_the_window_reports_how_much_it_takes() -> None:
     core = opened(replace(LIMITS, window_records=30), routing(one(), one(Route(ALL_KEYS, "j2", "a"), name="d")))
     assert core.room() == 15
     out = sends(add(core, range(10)))
@@ -121,7 +121,8 @@ def test_g13_the_window_says_how_much_it_takes() -> None:
     assert core.room() == 10
 
 
-def test_g13_the_window_counts_bytes() -> None:
+@pytest.mark.guarantee("G13")
+def test_the_window_counts_bytes() -> None:
     core = opened(replace(LIMITS, window_bytes=4))
     add(core, [1])
     assert core.room() > 0
@@ -129,7 +130,8 @@ def test_g13_the_window_counts_bytes() -> None:
     assert (core.unacked_bytes, core.room()) == (6, 0)
 
 
-def test_a_broken_connection_resends_the_same_ids_and_bytes_6_1_1() -> None:
+@pytest.mark.paper(section="6.1.1")
+def test_a_broken_connection_resends_the_same_ids_and_bytes() -> None:
     core = opened()
     first = sends(add(core, range(20)))
     step(core, ConnectionLost("a"))
@@ -152,7 +154,8 @@ def test_an_ack_with_remaining_records_keeps_only_those() -> None:
     assert last.ids == [7]
 
 
-def test_a_mark_passes_a_stuck_record_and_lists_it_8() -> None:
+@pytest.mark.paper(section="6.1.1")
+def test_a_mark_passes_a_stuck_record_and_lists_it() -> None:
     core = opened()
     (stuck,) = sends(add(core, range(10)))
     step(core, DeliveryAnswered((stuck.token,), ACKED, [4], ""), 0)
@@ -160,7 +163,8 @@ def test_a_mark_passes_a_stuck_record_and_lists_it_8() -> None:
     assert (send.mark, send.unacked) == (10, [4])
 
 
-def test_a_mark_stops_at_the_first_batch_that_is_not_acked_8() -> None:
+@pytest.mark.paper(section="6.1.1")
+def test_a_mark_stops_at_the_first_batch_that_is_not_acked() -> None:
     core = opened()
     first, second = sends(add(core, range(5, 25)))
     step(core, DeliveryAnswered((second.token,), ACKED), 0)
@@ -171,7 +175,8 @@ def test_a_mark_stops_at_the_first_batch_that_is_not_acked_8() -> None:
     assert send.mark == 30
 
 
-def test_g13_a_mark_passes_no_more_stuck_records_than_a_message_lists_8() -> None:
+@pytest.mark.guarantee("G13", section="6.1.1")
+def test_a_mark_passes_no_more_stuck_records_than_can_be_listed() -> None:
     """Each message names those that a mark passes, so their number is bounded."""
     core = opened(replace(LIMITS, batch_records=40, max_flights=9))
     for first in (0, 40, 80):
@@ -183,7 +188,7 @@ def test_g13_a_mark_passes_no_more_stuck_records_than_a_message_lists_8() -> Non
     assert set(send.unacked) == {at for at in range(send.mark) if at % 40 < 30}
 
 
-def test_records_refused_for_want_of_room_come_again_after_a_while() -> None:
+def test_records_refused_for_lack_of_room_are_retried_later() -> None:
     core = opened()
     (send,) = sends(add(core, range(10), now=1_000))
     assert step(core, DeliveryAnswered((send.token,), FULL, [2, 5], "full"), 1_000) == []
@@ -195,7 +200,7 @@ def test_records_refused_for_want_of_room_come_again_after_a_while() -> None:
     assert again.ids == [2, 5]
 
 
-def test_what_is_refused_as_a_copy_of_a_record_on_its_way_is_not_sent_again() -> None:
+def test_a_refused_copy_of_a_record_in_flight_is_not_sent_again() -> None:
     core = opened()
     (first,) = sends(add(core, range(10)))
     (copy,) = sends(step(core, Tick(), LIMITS.resend_after))
@@ -205,7 +210,7 @@ def test_what_is_refused_as_a_copy_of_a_record_on_its_way_is_not_sent_again() ->
     assert core.unacked == 0
 
 
-def test_silence_does_not_lose_a_record_and_copies_do_not_pile_up() -> None:
+def test_silence_loses_no_record_and_copies_do_not_pile_up() -> None:
     core = opened()
     add(core, range(10))
     for round_ in range(1, 9):
@@ -229,110 +234,12 @@ def test_refusals_bound_what_is_on_its_way_but_never_stop_it() -> None:
     assert more == 3, "silence alone does not stop the lane"
 
 
-def test_acks_let_a_refused_lane_go_on() -> None:
+def test_acks_let_a_refused_queue_continue() -> None:
     core = opened()
     for send in sends(add(core, range(40))):
         step(core, DeliveryAnswered((send.token,), FULL, (), "full"), 0)
     (probe,) = sends(step(core, Tick(), 200))
     assert len(sends(step(core, DeliveryAnswered((probe.token,), ACKED), 210))) == 2
-
-
-def test_not_owner_is_asked_again_after_a_routing_change_at_once_g11() -> None:
-    core = opened()
-    (send,) = sends(add(core, range(5), now=10))
-    assert step(core, DeliveryAnswered((send.token,), NOT_OWNER, (), "moved"), 10) == []
-    out = step(core, RoutingArrived(routing(one(Route(ALL_KEYS, "j1", "b")), revision=2)), 11)
-    assert [type(i) for i in out] == [Disconnect, Connect]
-    (again,) = sends(step(core, ConnectionOpened("b"), 12))
-    assert (again.address, again.ids) == ("b", send.ids)
-
-
-def test_not_owner_is_asked_again_without_news_too() -> None:
-    core = opened()
-    (send,) = sends(add(core, range(5)))
-    step(core, DeliveryAnswered((send.token,), NOT_OWNER, (), "opening"), 0)
-    assert len(sends(step(core, Tick(), 100))) == 1
-
-
-@pytest.mark.parametrize("route", [Route(ALL_KEYS, "j1", "b"), Route(ALL_KEYS, "j1", "a", (2, 0))])
-def test_a_new_owner_gets_what_the_old_one_had_not_acked_without_waiting_g11(route: Route) -> None:
-    core = opened(of=routing(one(), one(Route(ALL_KEYS, "j9", "b"), name="d")))
-    first = [send for send in sends(add(core, range(5))) if send.consumer == "c"]
-    other = one(Route(ALL_KEYS, "j9", "b"), name="d")
-    (again,) = sends(step(core, RoutingArrived(routing(one(route), other, revision=2)), 1))
-    assert (again.address, again.journal, again.ids) == (route.address, "j1", first[0].ids)
-    assert step(core, DeliveryAnswered((first[0].token,), ACKED), 2) == [], (
-        "an answer of the owner before changes nothing"
-    )
-    assert (core.unacked, unacked_records(core)) == (10, 5)
-
-
-def test_a_split_regroups_unacked_records_with_rising_positions_g11() -> None:
-    core = opened()
-    sent = []
-    for position in range(12):
-        sent += sends(add(core, [position], position, key=b"ax"[position % 2 : position % 2 + 1]))
-    step(core, DeliveryAnswered((sent[0].token,), ACKED), 20)
-    halves = [Route(KeyInterval(b"", b"m"), "j2", "a"), Route(KeyInterval(b"m"), "j3", "a")]
-    step(core, RoutingArrived(routing(one(*halves), revision=2)), 21)
-    step(core, ConnectionLost("a"))
-    out = {send.journal: send for send in sends(step(core, ConnectionOpened("a"), 30))}
-    assert (out["j2"].ids, out["j2"].mark) == ([2, 4, 6, 8, 10], 2)
-    assert (out["j3"].ids, out["j3"].mark) == ([1, 3, 5, 7, 9, 11], 1)
-
-
-def test_a_merge_regroups_unacked_records_with_rising_positions_g11() -> None:
-    halves = [Route(KeyInterval(b"", b"m"), "j1", "a"), Route(KeyInterval(b"m"), "j2", "a")]
-    core = opened(of=routing(one(*halves)))
-    for position in range(8):
-        add(core, [position], key=b"ax"[position % 2 : position % 2 + 1])
-    (send,) = sends(step(core, RoutingArrived(routing(one(Route(ALL_KEYS, "j3", "a")), revision=2)), 1))
-    assert (send.journal, send.ids, send.mark) == ("j3", list(range(8)), 0)
-    assert (core.unacked, core.unacked_bytes) == (8, 16)
-
-
-def test_a_new_owner_is_not_made_to_wait_for_what_the_old_one_refused_g11() -> None:
-    core = opened(replace(LIMITS, retry_first=20_000))
-    (send,) = sends(add(core, [1]))
-    step(core, DeliveryAnswered((send.token,), NOT_OWNER, (), "moved"), 0)
-    (again,) = sends(step(core, RoutingArrived(routing(one(Route(ALL_KEYS, "j1", "a", (2, 0))), revision=2)), 1))
-    assert again.ids == [1]
-    add(core, [2], 2)
-    assert len(sends(step(core, Tick(), 2 + LIMITS.linger))) == 1
-
-
-def test_of_what_may_be_sent_the_oldest_goes_first() -> None:
-    core = opened(replace(LIMITS, max_flights=1))
-    (first,) = sends(add(core, range(10)))
-    assert sends(add(core, range(10, 20))) == []
-    step(core, DeliveryAnswered((first.token,), FULL, (), "full"), 0)
-    (again,) = sends(step(core, Tick(), 100))
-    assert again.ids == first.ids
-
-
-def test_an_older_routing_changes_nothing() -> None:
-    core = opened(of=routing(revision=5))
-    assert step(core, RoutingArrived(routing(one(Route(ALL_KEYS, "j1", "z")), revision=4)), 0) == []
-
-
-def test_a_consumer_that_joins_gets_what_comes_after_and_one_that_leaves_nothing_more() -> None:
-    core = opened()
-    (first,) = sends(add(core, [1]))
-    other = one(Route(ALL_KEYS, "k1", "a"), name="d")
-    assert sends(step(core, RoutingArrived(routing(one(), other, revision=2)), 0)) == []
-    out = sends(add(core, [2]))
-    assert [(send.consumer, send.ids) for send in out] == [("d", [2])]
-    step(core, DeliveryAnswered((first.token,), ACKED, [], ""), 0)
-    step(core, RoutingArrived(routing(other, revision=3)), 0)
-    assert core.unacked == 1
-
-
-def test_records_wait_while_nobody_owns_their_interval_g11() -> None:
-    core = opened(of=routing(one(Route(ALL_KEYS, "j1", ""))))
-    assert add(core, [1]) == []
-    (connect,) = step(core, RoutingArrived(routing(revision=2)), 0)
-    assert isinstance(connect, Connect)
-    assert len(sends(step(core, ConnectionOpened("a"), 0))) == 1
 
 
 def test_invalid_records_are_named_and_hold_the_watermark() -> None:
@@ -345,7 +252,8 @@ def test_invalid_records_are_named_and_hold_the_watermark() -> None:
     assert core.published.watermark == 60
 
 
-def test_g3_a_process_that_has_a_successor_stops_for_good_fig_12() -> None:
+@pytest.mark.guarantee("G3", section="fig. 12")
+def test_a_process_that_has_a_successor_stops_for_good() -> None:
     core = opened()
     first, _ = sends(add(core, range(20)))
     step(core, DeliveryAnswered((first.token,), SUPERSEDED), 0)
@@ -356,7 +264,7 @@ def test_g3_a_process_that_has_a_successor_stops_for_good_fig_12() -> None:
     assert step(core, Tick(), 10**9) == []
 
 
-def test_a_draining_stream_takes_no_more_and_delivers_what_it_has() -> None:
+def test_a_draining_stream_takes_no_more_and_delivers_the_rest() -> None:
     core = opened()
     add(core, [1])
     step(core, RoutingArrived(routing(draining=True, revision=2)), 0)
@@ -366,10 +274,11 @@ def test_a_draining_stream_takes_no_more_and_delivers_what_it_has() -> None:
     assert len(sends(step(core, ConnectionOpened("a"), 1))) == 1
 
 
+@pytest.mark.guarantee("G1", section="5.2")
 @pytest.mark.parametrize(
     "after", [routing(one(name="log"), draining=True, revision=2), routing(one(name="d"), revision=2)]
 )
-def test_g1_what_ended_readers_did_not_take_is_not_reported_to_be_in_5_2(after: StreamRouting) -> None:
+def test_records_that_ended_readers_left_are_not_reported_as_in(after: StreamRouting) -> None:
     core = opened()
     (send,) = sends(add(core, [1, 2]))
     step(core, DeliveryAnswered((send.token,), ACKED, [1], ""), 0)
@@ -381,7 +290,8 @@ def test_g1_what_ended_readers_did_not_take_is_not_reported_to_be_in_5_2(after: 
         core.check_open()
 
 
-def test_g1_a_reader_that_came_later_took_nothing_of_what_an_ended_one_left_5_2() -> None:
+@pytest.mark.guarantee("G1", section="5.2")
+def test_a_late_reader_took_nothing_that_an_ended_one_left() -> None:
     """It had come in a routing before, and so counted for one that had been sent what the first one had not ACKed."""
     core = opened()
     add(core, [1])
@@ -392,7 +302,8 @@ def test_g1_a_reader_that_came_later_took_nothing_of_what_an_ended_one_left_5_2(
         core.check_open()
 
 
-def test_what_a_reader_left_is_in_where_another_was_sent_it_too_5_2() -> None:
+@pytest.mark.paper(section="5.2")
+def test_what_a_reader_left_is_in_where_another_was_sent_it_too() -> None:
     core = opened()
     (first,) = sends(add(core, [1]))
     step(core, DeliveryAnswered((first.token,), ACKED, [], ""), 0)
@@ -404,7 +315,7 @@ def test_what_a_reader_left_is_in_where_another_was_sent_it_too_5_2() -> None:
     assert core.flushed(core.accepted)
 
 
-def test_the_end_of_a_drained_stream_is_no_failure_where_all_is_in() -> None:
+def test_a_drained_streams_end_is_no_failure_if_all_is_in() -> None:
     core = opened()
     (send,) = sends(add(core, [1]))
     step(core, DeliveryAnswered((send.token,), ACKED, [], ""), 0)
@@ -413,7 +324,8 @@ def test_the_end_of_a_drained_stream_is_no_failure_where_all_is_in() -> None:
     assert core.failed is None
 
 
-def test_positions_must_rise_for_a_mark_passes_what_is_not_there_8() -> None:
+@pytest.mark.paper(section="6.1.1")
+def test_positions_must_rise_for_a_mark_passes_what_is_not_there() -> None:
     core = opened()
     add(core, [5])
     for positions in ([5], [6, 6], [4]):
@@ -437,7 +349,8 @@ def test_keys_for_every_consumer_are_asked_for() -> None:
         step(core, Columns([b""], [0], {}, SCOPE, [1]), 0)
 
 
-def test_g7_the_watermark_is_what_was_declared_or_the_oldest_unacked_record_4_5() -> None:
+@pytest.mark.guarantee("G7", section="4.5")
+def test_the_watermark_is_the_declared_or_the_oldest_unacked() -> None:
     core = opened()
     step(core, WatermarkDeclared(100))
     assert core.published == (100, False)
@@ -455,7 +368,8 @@ def test_g7_the_watermark_is_what_was_declared_or_the_oldest_unacked_record_4_5(
     assert core.published.watermark == 300
 
 
-def test_g7_records_that_wait_to_be_sent_hold_the_watermark_too_4_5() -> None:
+@pytest.mark.guarantee("G7", section="4.5")
+def test_records_that_wait_to_be_sent_hold_the_watermark_too() -> None:
     core = opened()
     step(core, WatermarkDeclared(100))
     (first,) = sends(add(core, [1], at=150))
@@ -466,7 +380,8 @@ def test_g7_records_that_wait_to_be_sent_hold_the_watermark_too_4_5() -> None:
     assert core.published.watermark == 120
 
 
-def test_g7_part_of_a_batch_holds_the_watermark_at_its_own_oldest_4_5() -> None:
+@pytest.mark.guarantee("G7", section="4.5")
+def test_part_of_a_batch_holds_the_watermark_at_its_own_oldest() -> None:
     core = opened()
     columns = Columns([b"a", b"b", b"c"], [10, 30, 20], {"c": [b"k"] * 3}, SCOPE, [1, 2, 3])
     (send,) = sends(step(core, columns, 0))
@@ -476,7 +391,8 @@ def test_g7_part_of_a_batch_holds_the_watermark_at_its_own_oldest_4_5() -> None:
         assert core.published.watermark == watermark
 
 
-def test_g8_idle_is_said_when_nothing_is_unacked_and_waking_starts_where_the_others_are_5_2() -> None:
+@pytest.mark.guarantee("G8", section="5.2")
+def test_idle_needs_all_acked_and_waking_starts_at_the_minimum() -> None:
     core = opened()
     (send,) = sends(add(core, [1], at=10))
     step(core, IdleDeclared())
@@ -488,7 +404,8 @@ def test_g8_idle_is_said_when_nothing_is_unacked_and_waking_starts_where_the_oth
     assert core.published == (500, False)
 
 
-def test_g7_the_end_is_plus_infinity_and_final_once_all_is_acked_5_2() -> None:
+@pytest.mark.guarantee("G7", section="5.2")
+def test_the_end_is_plus_infinity_and_final_once_all_is_acked() -> None:
     core = opened()
     step(core, WatermarkDeclared(MAX_TIMESTAMP))
     assert core.published.watermark < MAX_TIMESTAMP, "only finish is final"
@@ -502,14 +419,16 @@ def test_g7_the_end_is_plus_infinity_and_final_once_all_is_acked_5_2() -> None:
     assert core.publication.value == MAX_TIMESTAMP
 
 
-def test_g7_a_restarted_process_starts_where_it_was() -> None:
+@pytest.mark.guarantee("G7")
+def test_a_restarted_process_starts_where_it_was() -> None:
     core = opened(watermark=400)
     assert core.published.watermark == 400
     (send,) = sends(add(core, [1], at=10))
     assert (core.published.watermark, core.late, send.watermark) == (400, 1, 400)
 
 
-def test_the_throttle_waits_for_the_consumers_but_never_for_itself_8_4() -> None:
+@pytest.mark.paper(section="8.4")
+def test_the_throttle_waits_for_consumers_but_never_for_itself() -> None:
     log = ConsumerRouting("log", [Route(ALL_KEYS, "l1", "a")], log=True)
     core = opened(of=routing(one(), log, skew=100))
     step(core, WatermarkDeclared(1_000))
@@ -523,13 +442,15 @@ def test_the_throttle_waits_for_the_consumers_but_never_for_itself_8_4() -> None
     assert core.throttled(99_000)
 
 
-def test_without_a_stated_skew_nothing_is_throttled_8_4() -> None:
+@pytest.mark.paper(section="8.4")
+def test_without_a_stated_skew_nothing_is_throttled() -> None:
     core = opened()
     step(core, WatermarkDeclared(1_000))
     assert not core.throttled(1 << 60)
 
 
-def test_a_source_learns_where_to_start_again_5_2() -> None:
+@pytest.mark.paper(section="5.2")
+def test_a_source_learns_where_to_start_again() -> None:
     core = opened(of=routing(one(), one(Route(ALL_KEYS, "j2", "a"), name="d")))
     assert core.acknowledged(SCOPE) is None
     first = sends(add(core, range(3, 13)))
@@ -552,23 +473,13 @@ def test_flushed_looks_only_at_what_was_accepted_before() -> None:
     assert not core.flushed(11)
 
 
-def test_a_routing_that_leaves_keys_out_is_refused_g11() -> None:
-    for routes in (
-        [Route(KeyInterval(b"a"), "j", "")],
-        [Route(KeyInterval(b"", b"a"), "j", "")],
-        [],
-        [Route(ALL_KEYS, "j", "")] * 2,
-    ):
-        with pytest.raises(ValueError, match=r"cover|leave out"):
-            ConsumerRouting("c", routes)
-
-
 def test_limits_must_be_positive() -> None:
     with pytest.raises(UsageError, match="window_records"):
         Limits(window_records=0)
 
 
-def test_g1_nothing_overtakes_a_record_that_waits_for_its_key_6_1_1() -> None:
+@pytest.mark.guarantee("G1", section="6.1.1")
+def test_nothing_overtakes_a_record_that_waits_for_its_key() -> None:
     """A mark says that all below it is ACKed: a record that came later, at a lower position, would be lost."""
     core = opened()
     values = [b"v0", b"v1", b"v2"]

@@ -386,6 +386,7 @@ def _walk(seed: int, steps: int) -> None:
     machine.teardown()
 
 
+@pytest.mark.guarantee("G1", "G7", section="5.2")
 @pytest.mark.parametrize("seed", range(16))
-def test_g1_g7_every_record_arrives_once_and_holds_the_watermark_until_then_5_2(seed: int) -> None:
+def test_every_record_arrives_once_and_holds_the_watermark(seed: int) -> None:
     _walk(seed, 2_500)

@@ -42,7 +42,8 @@ def nobody_takes(made: Cluster) -> None:
     made.changed()
 
 
-async def test_g7_a_wake_that_is_cancelled_is_made_good_before_anything_is_sent_5_2() -> None:
+@pytest.mark.guarantee("G7", section="5.2")
+async def test_a_cancelled_wake_is_completed_before_anything_is_sent() -> None:
     async with cluster(1, workers=1) as made:
         made.workers[0].calm = True
         async with (
@@ -64,7 +65,8 @@ async def test_g7_a_wake_that_is_cancelled_is_made_good_before_anything_is_sent_
         check_once(made, 1)
 
 
-async def test_g7_who_waits_for_room_while_the_process_goes_idle_has_it_woken_first_5_2() -> None:
+@pytest.mark.guarantee("G7", section="5.2")
+async def test_a_call_that_waits_for_room_wakes_its_idle_process_first() -> None:
     settings = InjectorSettings(limits=Limits(window_records=10))
     async with cluster(1, workers=1) as made:
         made.workers[0].calm = True
@@ -91,7 +93,8 @@ async def test_g7_who_waits_for_room_while_the_process_goes_idle_has_it_woken_fi
         check_once(made, 12)
 
 
-async def test_g7_a_process_wakes_where_the_others_are_not_where_it_knew_them_to_be_5_2() -> None:
+@pytest.mark.guarantee("G7", section="5.2")
+async def test_a_process_wakes_at_the_present_minimum() -> None:
     async with (
         cluster(1) as made,
         Injector("s", address=made.address, process="a") as sleeper,
@@ -108,7 +111,8 @@ async def test_g7_a_process_wakes_where_the_others_are_not_where_it_knew_them_to
         made.watermarks.broadcasting.set()
 
 
-async def test_g7_a_process_that_wakes_while_its_idleness_is_on_its_way_sends_when_its_end_is_known_5_2() -> None:
+@pytest.mark.guarantee("G7", section="5.2")
+async def test_a_waking_process_sends_once_the_end_of_idle_is_known() -> None:
     """The authority knew it for one that takes part, as it wanted to be, and heard a moment later that it was idle."""
     async with (
         cluster(1, workers=1) as made,
@@ -127,7 +131,8 @@ async def test_g7_a_process_that_wakes_while_its_idleness_is_on_its_way_sends_wh
         await asyncio.wait_for(sending, patience(5))
 
 
-async def test_g7_a_waking_that_died_with_the_authority_that_noticed_it_is_reported_to_the_next_first_7_2() -> None:
+@pytest.mark.guarantee("G7", section="7.2")
+async def test_a_wake_lost_with_an_authority_is_reported_to_the_next() -> None:
     """One shard's process had heard it, and its successor, which had not, was taken to confirm that it is journaled."""
     async with (
         cluster(1, workers=1) as made,
@@ -154,7 +159,8 @@ async def test_g7_a_waking_that_died_with_the_authority_that_noticed_it_is_repor
         assert sleeper.watermark == 5_000, "it begins where the others are"
 
 
-async def test_g8_a_process_that_could_not_be_woken_leaves_the_minimum_again_5_2() -> None:
+@pytest.mark.guarantee("G8", section="5.2")
+async def test_a_process_that_could_not_be_woken_leaves_the_minimum() -> None:
     """The authority had heard that it wakes, and not that nothing came of it."""
     async with (
         cluster(1, workers=1) as made,
@@ -172,7 +178,8 @@ async def test_g8_a_process_that_could_not_be_woken_leaves_the_minimum_again_5_2
         await reaches(made.watermarks.shell, 9_000)
 
 
-async def test_g8_an_authority_that_answers_too_late_once_is_asked_again_within_patience_7_2(
+@pytest.mark.guarantee("G8", section="7.2")
+async def test_an_authority_that_answers_late_is_asked_again_in_time(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("millwheel.client.watermarks.DEFAULT_DEADLINE_SECONDS", 0.2)
@@ -185,7 +192,7 @@ async def test_g8_an_authority_that_answers_too_late_once_is_asked_again_within_
         await asyncio.wait_for(finishing, patience(5))
 
 
-async def test_an_injector_that_is_closed_while_its_end_is_on_its_way_leaves_no_connection_open(
+async def test_an_injector_closed_during_its_end_leaves_no_connection(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     opened: list[Any] = []
@@ -215,7 +222,8 @@ async def reaches(shell: AuthorityShard, watermark: int) -> None:
                 return
 
 
-async def test_g8_a_watermark_that_is_settled_outlives_the_authority_4_5() -> None:
+@pytest.mark.guarantee("G8", section="4.5")
+async def test_a_watermark_that_is_settled_outlives_the_authority() -> None:
     """Spark commits a batch when its watermark is out: nobody would say it again."""
     async with cluster(1) as made, Injector("s", address=made.address, process="slow"):
         async with Injector("s", address=made.address, process="a") as first:
@@ -225,7 +233,8 @@ async def test_g8_a_watermark_that_is_settled_outlives_the_authority_4_5() -> No
             assert again.watermark == 5_000
 
 
-async def test_g8_finishing_that_was_cut_short_is_done_again_5_2() -> None:
+@pytest.mark.guarantee("G8", section="5.2")
+async def test_finishing_that_was_cut_short_is_done_again() -> None:
     async with cluster(1) as made, Injector("s", address=made.address) as injector:
         made.watermarks.accepting.clear()
         with pytest.raises(TimeoutError):
@@ -257,7 +266,7 @@ async def test_what_no_message_can_hold_is_refused_when_it_is_sent() -> None:
         assert injector.unacked == 0
 
 
-async def test_what_breaks_a_link_is_said_and_not_waited_for() -> None:
+async def test_a_links_error_is_reported_and_not_waited_for() -> None:
     async with cluster(1) as made:
         injector = Injector("s", address=made.address)
         await injector.open()
@@ -295,8 +304,9 @@ class _Connecting:
     def cancel(self) -> None: ...
 
 
+@pytest.mark.guarantee("G8", section="5.2")
 @pytest.mark.parametrize("turns", range(4))
-async def test_g8_a_link_that_is_closed_in_the_moment_in_which_it_connects_ends_5_2(
+async def test_a_link_closed_while_it_connects_ends(
     turns: int,
 ) -> None:
     """The cancellation was lost in asyncio.wait_for, and whoever closed the injector waited for ever."""
@@ -314,7 +324,8 @@ async def test_g8_a_link_that_is_closed_in_the_moment_in_which_it_connects_ends_
     assert done, "it goes on"
 
 
-async def test_g8_a_link_that_is_closed_reports_nothing_more() -> None:
+@pytest.mark.guarantee("G8")
+async def test_a_link_that_is_closed_reports_nothing_more() -> None:
     """A worker registered again under its address. The end of the old link passed for that of the new one."""
     connecting, events = _Connecting(), MagicMock()
     connect: Any = lambda address: connecting  # noqa: E731
@@ -325,7 +336,8 @@ async def test_g8_a_link_that_is_closed_reports_nothing_more() -> None:
     events.disconnected.assert_not_called()
 
 
-async def test_g8_a_link_whose_call_is_cancelled_by_grpc_connects_again(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.guarantee("G8")
+async def test_a_link_whose_call_is_cancelled_by_grpc_connects_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """The cancellation was taken for one of the link's own task, which ended without a word."""
     connecting, events = _Connecting(), MagicMock()
     reads = [asyncio.CancelledError()]
@@ -345,7 +357,7 @@ async def test_g8_a_link_whose_call_is_cancelled_by_grpc_connects_again(monkeypa
     await one.close()
 
 
-async def test_a_link_that_cannot_connect_says_so(
+async def test_a_link_that_cannot_connect_reports_why(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The time of an attempt that failed passed for the time of a healthy stream, and was never logged."""
@@ -357,7 +369,8 @@ async def test_a_link_that_cannot_connect_says_so(
     await one.close()
 
 
-async def test_g13_records_sent_one_by_one_are_bounded_in_bytes_too() -> None:
+@pytest.mark.guarantee("G13")
+async def test_records_sent_one_by_one_are_bounded_in_bytes_too() -> None:
     settings = InjectorSettings(limits=Limits(window_bytes=1 << 20))
     async with cluster(1) as made:
         nobody_takes(made)
@@ -375,7 +388,7 @@ async def send_large(injector: Injector) -> None:
         await injector.send({"k": "a", "n": "x" * 100_000}, timestamp=5)
 
 
-def test_a_call_in_another_thread_ends_when_the_injector_is_closed() -> None:
+def test_a_call_in_another_thread_ends_when_the_injector_closes() -> None:
     """Neither a call that waits nor one that comes while the loop stops is left behind."""
     loop = asyncio.new_event_loop()
     serving = threading.Thread(target=loop.run_forever)
@@ -400,8 +413,9 @@ def test_a_call_in_another_thread_ends_when_the_injector_is_closed() -> None:
         loop.close()
 
 
+@pytest.mark.guarantee("G1", section="7.1")
 @pytest.mark.parametrize("seconds", [60.0, 0.2])
-async def test_g1_records_go_on_while_no_master_answers_however_long_7_1(
+async def test_records_go_on_while_no_master_answers_however_long(
     seconds: float, caplog: pytest.LogCaptureFixture
 ) -> None:
     settings = InjectorSettings(patience=seconds, limits=QUICK)
@@ -423,7 +437,8 @@ async def test_g1_records_go_on_while_no_master_answers_however_long_7_1(
         check_once(made, 1_500)
 
 
-async def test_g1_an_injector_that_cannot_finish_without_an_authority_says_so_and_finishes_later_7_1() -> None:
+@pytest.mark.guarantee("G1", section="7.1")
+async def test_an_injector_without_an_authority_reports_and_ends_later() -> None:
     async with (
         cluster(1) as made,
         Injector("s", address=made.address, settings=InjectorSettings(patience=0.5)) as injector,
@@ -449,7 +464,8 @@ async def finished(injector: Injector) -> bool:
     return True
 
 
-async def test_g1_a_partition_that_moves_between_processes_keeps_its_records_6_1_1() -> None:
+@pytest.mark.guarantee("G1", section="6.1.1")
+async def test_a_partition_moved_between_processes_keeps_its_records() -> None:
     """Also while the process that had it is a zombie that goes on sending, and when it comes back to the first."""
     chance = Random(5)
     async with cluster(9) as made:

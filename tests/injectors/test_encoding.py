@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import msgspec
+import pytest
 
 import millwheel as mw
 from millwheel.client.injector.encoding import RecordEncoder
@@ -39,19 +40,22 @@ def keys(encoder: RecordEncoder, consumer: ConsumerRouting) -> list[bytes]:
     return encoder.keys(consumer, visits, [b""], None, specs.VALUE_FORMAT_MSGPACK)
 
 
-def test_an_update_that_keys_by_another_field_counts_for_injectors_4_1() -> None:
+@pytest.mark.paper(section="4.1")
+def test_an_update_that_keys_by_another_field_reaches_injectors() -> None:
     encoder = RecordEncoder("visits", topology(mw.key("page")))
     assert keys(encoder, routed("page")) == [b"home"]
     assert keys(encoder, routed("user")) == [b"ann"]
 
 
-def test_an_update_that_keys_by_a_field_ends_the_use_of_a_function_4_1() -> None:
+@pytest.mark.paper(section="4.1")
+def test_an_update_keying_by_a_field_ends_the_use_of_a_function() -> None:
     encoder = RecordEncoder("visits", topology(mw.key(lambda visit: visit.page)))
     assert keys(encoder, routed(function="site:by_page")) == [b"home"]
     assert keys(encoder, routed("user")) == [b"ann"]
 
 
-def test_a_key_that_became_a_function_is_a_workers_to_extract_4_1() -> None:
+@pytest.mark.paper(section="4.1")
+def test_a_key_that_became_a_function_is_a_workers_to_extract() -> None:
     encoder = RecordEncoder("visits", topology(mw.key("page")))
     assert encoder.keys_locally(routed("page"))
     assert not encoder.keys_locally(routed(function="site:by_user"))

@@ -55,9 +55,8 @@ async def until(done: Callable[[], bool]) -> None:
         await asyncio.sleep(0.001)
 
 
-async def test_g1_g7_files_are_injected_once_and_none_is_late_fig_10(
-    server: DevServer, submit: Submit, logs: Path
-) -> None:
+@pytest.mark.guarantee("G1", "G7", section="fig. 10")
+async def test_files_are_injected_once_and_none_is_late(server: DevServer, submit: Submit, logs: Path) -> None:
     await submit("shop")
     write(logs / "a.jsonl", 0, 5_000)
     write(logs / "b.jsonl", 2_000, 9_000)
@@ -73,8 +72,9 @@ async def test_g1_g7_files_are_injected_once_and_none_is_late_fig_10(
     assert not any(row["late"] for row in rows)
 
 
+@pytest.mark.guarantee("G1", section="5.2")
 @pytest.mark.parametrize("kept", [True, False])
-async def test_g1_a_restarted_reader_injects_nothing_twice_5_2(
+async def test_a_restarted_reader_injects_nothing_twice(
     server: DevServer, submit: Submit, logs: Path, tmp_path: Path, kept: bool
 ) -> None:
     await submit("shop")
@@ -100,8 +100,9 @@ async def test_g1_a_restarted_reader_injects_nothing_twice_5_2(
     assert numbers(await everything(server.address, "echo")) == Counter(range(25_000))
 
 
+@pytest.mark.guarantee("G1", section="5.2")
 @pytest.mark.parametrize("kept", [True, False])
-async def test_g1_a_copy_of_a_file_injects_nothing_twice_by_its_ids_5_2(
+async def test_a_copy_of_a_file_injects_nothing_twice_by_its_ids(
     server: DevServer, submit: Submit, logs: Path, tmp_path: Path, kept: bool
 ) -> None:
     await submit("shop")
@@ -118,7 +119,8 @@ async def test_g1_a_copy_of_a_file_injects_nothing_twice_by_its_ids_5_2(
     assert numbers(await everything(server.address, "echo")) == Counter(range(2_500))
 
 
-async def test_g8_a_tail_follows_growing_and_new_files_and_leaves_the_minimum_when_quiet_5_2(
+@pytest.mark.guarantee("G8", section="5.2")
+async def test_a_tail_follows_files_and_leaves_the_minimum_when_quiet(
     server: DevServer, submit: Submit, logs: Path
 ) -> None:
     await submit("shop")
@@ -182,7 +184,8 @@ async def test_csv_and_files_that_cannot_be_read(server: DevServer, submit: Subm
     assert [row["number"] for row in await tail_of(server, 5)] == [1, 5, 6, 7, 8]
 
 
-async def test_a_checkpoint_that_cannot_be_written_stops_nothing_5_2(
+@pytest.mark.paper(section="5.2")
+async def test_a_checkpoint_that_cannot_be_written_stops_nothing(
     server: DevServer, submit: Submit, logs: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     await submit("shop")
@@ -238,7 +241,7 @@ async def states(server: DevServer) -> dict[str, str]:
     return {one["process"]: one["state"] for one in json.loads(out)}
 
 
-async def test_the_command_line_injects_and_lists(server: DevServer, submit: Submit, logs: Path) -> None:
+async def test_the_command_injects_files_and_lists_processes(server: DevServer, submit: Submit, logs: Path) -> None:
     await submit("shop")
     rows = "".join(f"u{number % 3},{number},{number}\r\n" for number in range(50))
     (logs / "orders.csv").write_bytes(("user,number,t\r\n" + rows + "oops\r\n").encode())
@@ -265,7 +268,7 @@ async def test_without_finish_a_process_is_idle_and_goes_on(server: DevServer, s
     assert numbers(await everything(server.address, "echo")) == Counter(range(15))
 
 
-async def test_the_last_line_is_true_of_records_that_were_known(server: DevServer, submit: Submit, logs: Path) -> None:
+async def test_a_repeated_injection_reports_its_records_as_in(server: DevServer, submit: Submit, logs: Path) -> None:
     await submit("unread")
     write(logs / "a.jsonl", 0, 1)
     run = ["inject", "file", "orders", str(logs), "--timestamp", "t", "--unit", "us", "--process", "cli"]
@@ -331,7 +334,7 @@ async def test_a_unit_that_is_probably_wrong_is_named(server: DevServer, submit:
     assert "did you mean --unit s? If not, give --any-timestamp" in " ".join(errors.split())
 
 
-async def test_a_line_that_is_not_of_the_declared_type_is_named(server: DevServer, submit: Submit, logs: Path) -> None:
+async def test_a_line_of_another_type_is_named(server: DevServer, submit: Submit, logs: Path) -> None:
     await submit("shop")
     bad = json.dumps({"user": "u", "number": "seven", "t": 1}) + "\n"
     keyless = json.dumps({"number": 7, "t": 1}) + "\n"
@@ -348,9 +351,7 @@ async def test_a_line_that_is_not_of_the_declared_type_is_named(server: DevServe
     assert numbers(await everything(server.address, "echo")) == Counter([1, 2, 3])
 
 
-async def test_lines_for_a_stream_that_no_computation_reads_are_checked(
-    server: DevServer, submit: Submit, logs: Path
-) -> None:
+async def test_lines_for_a_stream_without_consumers_are_checked(server: DevServer, submit: Submit, logs: Path) -> None:
     await submit("unread")
     (logs / "a.jsonl").write_text(line(1) + json.dumps({"user": "u", "number": "seven", "t": 1}) + "\n" + line(2))
     options = ["--timestamp", "t", "--unit", "us", "--skip-bad", "--finish"]
@@ -405,7 +406,7 @@ async def test_a_text_in_a_column_of_numbers_names_the_option(server: DevServer,
     assert "give --column number=int" in " ".join(errors.split())
 
 
-async def test_raw_lines_feed_texts_and_nothing_with_fields(server: DevServer, submit: Submit, logs: Path) -> None:
+async def test_raw_lines_feed_text_streams_and_none_with_fields(server: DevServer, submit: Submit, logs: Path) -> None:
     await submit("spoken")
     (logs / "a.txt").write_text("käse\nbrot\n")
     run = ["--format", "lines", "--finish"]
@@ -436,7 +437,7 @@ async def test_a_run_with_a_successor_does_not_name_it_as_its_own(
     assert "stays active" not in caplog.text
 
 
-async def test_a_run_that_ends_with_unacked_records_leaves_an_active_process(
+async def test_a_run_that_ends_with_unacked_records_stays_active(
     server: DevServer, submit: Submit, logs: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr("millwheel.injectors.files._LEAVE_SECONDS", 0.2)
@@ -487,8 +488,9 @@ async def test_a_two_phase_aggregation_is_fed_by_files(server: DevServer, submit
     assert sum(row["value"] for row in await everything(server.address, "busy")) == 1_000
 
 
+@pytest.mark.guarantee("G7", section="5.2")
 @pytest.mark.parametrize("options", [[], ["--skip-bad"]])
-async def test_g7_a_refused_time_is_no_watermark_5_2(
+async def test_a_refused_time_is_no_watermark(
     server: DevServer, submit: Submit, logs: Path, options: list[str]
 ) -> None:
     await submit("shop")
@@ -502,7 +504,7 @@ async def test_g7_a_refused_time_is_no_watermark_5_2(
         assert injector.watermark <= now * 1_000_000
 
 
-async def test_a_refused_line_says_how_much_went_in(server: DevServer, submit: Submit, logs: Path) -> None:
+async def test_a_refused_line_reports_how_many_records_went_in(server: DevServer, submit: Submit, logs: Path) -> None:
     await submit("shop")
     (logs / "a.jsonl").write_text(line(1) + line(2) + "nonsense\n")
     code, _, errors = await command(server, "inject", "file", "orders", str(logs), "--timestamp", "t", "--unit", "us")
@@ -510,7 +512,8 @@ async def test_a_refused_line_says_how_much_went_in(server: DevServer, submit: S
     assert "2 records before it are in the stream" in " ".join(errors.split())
 
 
-async def test_g1_other_files_under_one_name_are_taken_5_2(server: DevServer, submit: Submit, tmp_path: Path) -> None:
+@pytest.mark.guarantee("G1", section="5.2")
+async def test_other_files_under_one_name_are_taken(server: DevServer, submit: Submit, tmp_path: Path) -> None:
     await submit("shop")
     days = [tmp_path / day / "orders.jsonl" for day in ("day1", "day2", "day2")]
     for number, file in enumerate(days):
@@ -522,7 +525,8 @@ async def test_g1_other_files_under_one_name_are_taken_5_2(server: DevServer, su
     assert numbers(await everything(server.address, "echo")) == Counter(range(30))
 
 
-async def test_g1_a_checkpoint_refuses_a_file_that_was_edited_5_2(
+@pytest.mark.guarantee("G1", section="5.2")
+async def test_a_checkpoint_refuses_a_file_that_was_edited(
     server: DevServer, submit: Submit, logs: Path, tmp_path: Path
 ) -> None:
     await submit("shop")
@@ -538,7 +542,7 @@ async def test_g1_a_checkpoint_refuses_a_file_that_was_edited_5_2(
     assert [row["number"] for row in await tail_of(server, 3)] == [1, 2, 3]
 
 
-async def test_skipped_lines_can_be_mended_and_injected(
+async def test_skipped_lines_can_be_corrected_and_injected(
     server: DevServer, submit: Submit, logs: Path, tmp_path: Path
 ) -> None:
     await submit("shop")

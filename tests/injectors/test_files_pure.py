@@ -117,7 +117,7 @@ def test_csv_columns_may_be_numbers() -> None:
         LineParser(FileFormat.CSV, None, 0, b"a,b,c", {"d": ColumnType.INT})
 
 
-def test_a_csv_field_that_goes_on_over_the_end_of_its_line_is_in_no_record() -> None:
+def test_a_csv_field_that_crosses_its_lines_end_is_in_no_record() -> None:
     parser = LineParser(FileFormat.CSV, None, 0, b"a,b")
     for line in (b'"b', b'1,"', b'a"b,"c', b'"b ""c'):
         with pytest.raises(OpenQuoteError, match="a line is a record here"):
@@ -128,26 +128,27 @@ def test_a_csv_field_that_goes_on_over_the_end_of_its_line_is_in_no_record() -> 
         assert not leaves_quote_open(line), line
 
 
-def test_a_text_in_place_of_a_number_names_the_option_for_its_column() -> None:
+def test_a_text_in_place_of_a_number_names_the_columns_option() -> None:
     assert column_hint("Expected `int`, got `str` - at `$.n`") == "; CSV cells are texts: give --column n=int"
     assert column_hint("Expected `float | null`, got `str` - at `$.n`").endswith("--column n=float")
     assert not column_hint("Expected `int`, got `str` - at `$.n[0]`")
 
 
-def test_raw_lines_are_texts_for_a_stream_of_texts() -> None:
+def test_raw_lines_are_texts_for_a_text_stream() -> None:
     parser = LineParser(FileFormat.LINES, None, 77, text=True)
     assert parser.parse("käse ".encode()) == ("käse ", 77)
     with pytest.raises(LineError, match="no text in UTF-8"):
         parser.parse(b"\xff")
 
 
-def test_raw_lines_are_their_bytes_at_the_time_of_their_file() -> None:
+def test_raw_lines_are_bytes_at_their_files_time() -> None:
     assert LineParser(FileFormat.LINES, None, 77).parse(b"\xff x ") == (b"\xff x ", 77)
     with pytest.raises(UsageError, match="raw lines have no fields"):
         LineParser(FileFormat.LINES, TimestampField("t", TimeUnit.MICROSECONDS), 0)
 
 
-def test_g7_the_watermark_is_the_oldest_unfinished_files_bound_fig_10() -> None:
+@pytest.mark.guarantee("G7", section="fig. 10")
+def test_the_watermark_is_the_oldest_unfinished_files_bound() -> None:
     progress = ReadingProgress(disorder=10)
     assert progress.watermark(0) is None
     progress.found("a", 0, 100, 0, at_end=False)
@@ -172,7 +173,8 @@ def test_g7_the_watermark_is_the_oldest_unfinished_files_bound_fig_10() -> None:
     assert progress.watermark(0) == 290
 
 
-def test_g7_a_file_of_which_nothing_is_known_holds_the_watermark_and_is_read_first_fig_10() -> None:
+@pytest.mark.guarantee("G7", section="fig. 10")
+def test_an_unknown_file_holds_the_watermark_and_is_read_first() -> None:
     progress = ReadingProgress(0)
     progress.found("a", 0, 100, 0, at_end=False)
     progress.found("b", 0, None, 0, at_end=False)
@@ -186,8 +188,9 @@ def test_g7_a_file_of_which_nothing_is_known_holds_the_watermark_and_is_read_fir
     assert progress.watermark(0) == 100
 
 
+@pytest.mark.guarantee("G7", section="5.2")
 @given(st.lists(st.booleans(), max_size=6), st.integers(0, 100))
-def test_g7_a_refused_line_sets_no_watermark_5_2(refused: list[bool], slack: int) -> None:
+def test_a_refused_line_sets_no_watermark(refused: list[bool], slack: int) -> None:
     progress = ReadingProgress(0)
     progress.found("a", 0, 10_000 if refused[:1] == [True] else 100, 0, at_end=False)
     accepted = [100 + at + slack for at in range(len(refused))]
@@ -215,7 +218,8 @@ def test_a_content_hash_goes_on_where_it_ended(tmp_path: Path) -> None:
     assert not parts.extend(file, 11)
 
 
-def test_g8_a_quiet_file_holds_the_watermark_no_more_fig_10() -> None:
+@pytest.mark.guarantee("G8", section="fig. 10")
+def test_a_quiet_file_holds_the_watermark_no_more() -> None:
     progress = ReadingProgress(0, quiet=50)
     progress.found("a", 0, 100, now=0, at_end=False)
     progress.read("a", 10, 120, 5, now=20)
@@ -225,10 +229,9 @@ def test_g8_a_quiet_file_holds_the_watermark_no_more_fig_10() -> None:
     assert progress.unfinished(70) == []
 
 
+@pytest.mark.guarantee("G7", section="5.2")
 @given(st.lists(st.lists(st.integers(0, 100), min_size=1, max_size=8), min_size=1, max_size=4), st.integers(0, 100))
-def test_g7_no_record_comes_behind_the_watermark_if_files_are_as_ordered_as_stated_5_2(
-    files: list[list[int]], slack: int
-) -> None:
+def test_no_record_is_late_if_files_are_as_ordered_as_stated(files: list[list[int]], slack: int) -> None:
     disorder = max(max(times[:at], default=0) - times[at] for times in files for at in range(len(times)))
     progress = ReadingProgress(max(disorder, 0))
     for number, times in enumerate(files):
@@ -246,7 +249,8 @@ def test_g7_no_record_comes_behind_the_watermark_if_files_are_as_ordered_as_stat
         published = published if watermark is None else max(published, watermark)
 
 
-def test_reading_begins_again_at_a_line_that_is_not_acked_5_2() -> None:
+@pytest.mark.paper(section="5.2")
+def test_reading_restarts_at_an_unacked_line() -> None:
     file = FileProgress("a", offset=100, last=80)
     assert file.restart(40) == 40
     assert file.restart(80) == 80

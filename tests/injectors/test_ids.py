@@ -12,15 +12,17 @@ from millwheel.sdk.errors import UsageError
 names = st.text(min_size=1, max_size=4)
 
 
+@pytest.mark.paper(section="6.1.1")
 @given(st.tuples(names, names, names), st.tuples(names, names, names))
-def test_ids_are_the_same_only_within_one_stream_and_source_6_1_1(
+def test_ids_are_the_same_only_within_one_stream_and_source(
     one: tuple[str, str, str], other: tuple[str, str, str]
 ) -> None:
     hashes = [IdHasher(stream, source).hash_all([id_])[0] for stream, source, id_ in (one, other)]
     assert (hashes[0] == hashes[1]) is (one == other)
 
 
-def test_an_id_is_what_it_was_for_stored_ids_outlive_versions_6_1_1() -> None:
+@pytest.mark.paper(section="6.1.1")
+def test_an_id_is_what_it_was_for_stored_ids_outlive_versions() -> None:
     hasher = IdHasher("queries", "reader-1")
     assert hasher.hash_all(["7", 7, b"7"]) == [bytes.fromhex("d57a9321c6e7d2fdf9b98b3410c00220")] * 3
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import msgspec
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -40,13 +41,13 @@ def naive(consumers: list[list[int]]) -> int | None:
 
 
 @given(views)
-def test_a_record_is_refused_if_no_consumer_that_goes_on_takes_it(consumers: list[list[int]]) -> None:
+def test_a_record_that_no_remaining_consumer_takes_is_refused(consumers: list[list[int]]) -> None:
     found = first_refused([column(view) for view in consumers])
     assert (None if found is None else found[0]) == naive(consumers)
 
 
 @given(views)
-def test_a_strict_sender_is_refused_the_first_record_with_a_problem(consumers: list[list[int]]) -> None:
+def test_a_strict_sender_is_refused_its_first_bad_record(consumers: list[list[int]]) -> None:
     found = first_refused([column(view) for view in consumers], strict=True)
     bad = [at for at in range(6) if any(view[at] != OK for view in consumers)]
     assert (None if found is None else found[0]) == (bad[0] if bad else None)
@@ -94,13 +95,14 @@ async def of_waiting(
     return await RecordKeys(RecordEncoder("in"), workers.ask).of_waiting(consumer, values, waiting, routing)
 
 
-async def test_keys_that_are_found_here_are_asked_of_nobody() -> None:
+async def test_keys_that_the_injector_finds_are_asked_of_no_worker() -> None:
     workers = Workers(refusing())
     assert (await of_waiting(workers, "ann", "bob", "", "eve")).keys == [b"ann", b"bob"]
     assert workers.asked == []
 
 
-async def test_g8_a_worker_is_notified_of_a_record_that_has_no_key_here_and_may_know_it_4_2() -> None:
+@pytest.mark.guarantee("G8", section="4.2")
+async def test_a_worker_is_notified_of_a_record_without_a_local_key() -> None:
     """Else only the injector's log would tell operators that records wait."""
     workers = Workers(refusing())
     column = await of_waiting(workers, "", "bob")
@@ -116,7 +118,7 @@ async def test_g8_a_worker_is_notified_of_a_record_that_has_no_key_here_and_may_
     assert gone.unknown
 
 
-async def test_the_keys_that_are_code_are_asked_of_a_worker_with_what_waits() -> None:
+async def test_keys_by_code_are_asked_of_a_worker_with_what_waits() -> None:
     workers = Workers(wire.PrepareRecordsResponse(keys=[b"a", b"b"]))
     assert (await of_waiting(workers, "ann", "bob", function="t:initial")).keys == [b"a", b"b"]
     assert workers.asked == [(2, WAITING)]
@@ -124,7 +126,7 @@ async def test_the_keys_that_are_code_are_asked_of_a_worker_with_what_waits() ->
     assert (column.keys, column.why, column.unknown) == ([], "no worker", True)
 
 
-async def test_where_no_worker_answers_the_keys_that_are_found_here_go_on() -> None:
+async def test_without_a_worker_records_with_local_keys_go_on() -> None:
     workers = Workers(refusing())
     assert (await of_waiting(workers, "ann", "", waiting=None)).keys == [b"ann"]
     assert (await of_waiting(workers, "", waiting=None)).unknown

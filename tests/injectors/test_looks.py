@@ -51,7 +51,7 @@ async def test_a_look_serves_all_who_asked_before_it_began() -> None:
     assert looks.begun == 2, "a look began after that"
 
 
-async def test_a_caller_that_is_cancelled_leaves_the_look_to_the_others() -> None:
+async def test_a_cancelled_caller_leaves_the_lookup_to_the_others() -> None:
     source = Source()
     looks = SharedLooks(source.look)
     gone, stays = (asyncio.create_task(looks.after(0)) for _ in range(2))
@@ -112,9 +112,10 @@ def alone(injector: Injector) -> None:
     router.cancel()
 
 
+@pytest.mark.paper(section="5.2")
 @pytest.mark.parametrize("positions", [False, True])
 @pytest.mark.parametrize("many", [False, True])
-async def test_nothing_overtakes_a_record_that_waits_for_a_look_5_2(
+async def test_nothing_overtakes_a_record_that_waits_for_a_look(
     server: DevServer, submit: Submit, tmp_path: Path, positions: bool, many: bool
 ) -> None:
     await submit("shop")
@@ -141,9 +142,8 @@ async def test_nothing_overtakes_a_record_that_waits_for_a_look_5_2(
         await asyncio.wait_for(injector.finish(), patience(20))
 
 
-async def test_a_worker_is_asked_in_turn_also_where_a_call_has_begun_without_it_5_2(
-    server: DevServer, submit: Submit
-) -> None:
+@pytest.mark.paper(section="5.2")
+async def test_workers_are_asked_in_turn_also_by_calls_already_begun(server: DevServer, submit: Submit) -> None:
     """The keys become code while the call is under way."""
     await submit("shop")
     async with Injector("orders", address=server.address) as injector, ControlClient(server.address) as control:
@@ -182,7 +182,8 @@ async def test_wrong_records_of_many_tasks_share_their_looks(server: DevServer, 
         assert injector._session.follower.looks.begun == begun + 1
 
 
-async def test_an_update_counts_from_its_return_on_whoever_else_has_looked_4_1(
+@pytest.mark.paper(section="4.1")
+async def test_an_update_counts_once_it_returns_for_all_callers(
     server: DevServer, submit: Submit, tmp_path: Path
 ) -> None:
     await submit("shop")
@@ -204,7 +205,8 @@ async def test_an_update_counts_from_its_return_on_whoever_else_has_looked_4_1(
         await asyncio.gather(others, return_exceptions=True)
 
 
-async def test_a_record_is_refused_by_the_type_that_was_read_last_4_1(
+@pytest.mark.paper(section="4.1")
+async def test_a_record_is_refused_by_the_type_that_was_read_last(
     server: DevServer, submit: Submit, tmp_path: Path
 ) -> None:
     await submit("shop")

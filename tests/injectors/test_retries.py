@@ -57,7 +57,8 @@ def processes(server: DevServer) -> list[str]:
     return [waits.process for one in failing(server) for waits in one.waiting]
 
 
-async def test_a_consumer_whose_workers_hang_delays_no_other_4_2(server: DevServer, submit: Submit) -> None:
+@pytest.mark.paper(section="4.2")
+async def test_a_consumer_whose_workers_hang_delays_no_other(server: DevServer, submit: Submit) -> None:
     async with opened(server, submit, "shop", "fussy", "fussy_hours") as injector:
         hangs = consumer_of(injector, "fussy-hours").incarnation
         others = consumer_of(injector, "fussy").incarnation
@@ -88,7 +89,8 @@ async def test_a_consumer_whose_workers_hang_delays_no_other_4_2(server: DevServ
         assert injector._session.core.unkeyed.summary(hangs) == (1, 2)
 
 
-async def test_a_worker_knows_when_all_keys_of_a_process_are_found_4_2(
+@pytest.mark.paper(section="4.2")
+async def test_a_worker_knows_when_all_keys_of_a_process_are_found(
     server: DevServer, submit: Submit, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(WITHOUT_KEY, "2 4")
@@ -107,7 +109,8 @@ async def test_a_worker_knows_when_all_keys_of_a_process_are_found_4_2(
         await injector.flush(patience(20))
 
 
-async def test_a_process_waits_while_another_of_its_queues_does_4_2(server: DevServer, submit: Submit) -> None:
+@pytest.mark.paper(section="4.2")
+async def test_a_process_waits_while_another_of_its_queues_does(server: DevServer, submit: Submit) -> None:
     asker = RecordAsker("orders", "p")
     async with opened(server, submit, "fussy") as injector:
         consumer = consumer_of(injector, "fussy")
@@ -123,9 +126,8 @@ async def test_a_process_waits_while_another_of_its_queues_does_4_2(server: DevS
     await asker.close()
 
 
-async def test_behind_the_first_failure_of_waiting_records_nothing_is_looked_at_4_2(
-    server: DevServer, submit: Submit
-) -> None:
+@pytest.mark.paper(section="4.2")
+async def test_after_the_first_failure_no_waiting_record_is_tried(server: DevServer, submit: Submit) -> None:
     asker = RecordAsker("orders", "p")
     async with opened(server, submit, "fussy") as injector:
         consumer = consumer_of(injector, "fussy")

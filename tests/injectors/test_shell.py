@@ -68,8 +68,9 @@ def check_once(of: Cluster, count: int) -> None:
         assert (len(took), max(took.values())) == (count, 1), "G1: a record took effect never, or twice"
 
 
+@pytest.mark.guarantee("G1", section="6.1.1")
 @pytest.mark.parametrize("kind", ["drawn", "positions", "ids"])
-async def test_g1_every_record_takes_effect_once_whatever_workers_do_6_1_1(kind: str) -> None:
+async def test_every_record_takes_effect_once_through_worker_failures(kind: str) -> None:
     chance = Random(kind)
     async with cluster(7) as made, Injector("s", address=made.address, settings=SETTINGS) as injector:
         async with trouble(made, chance):
@@ -91,7 +92,8 @@ async def test_g1_every_record_takes_effect_once_whatever_workers_do_6_1_1(kind:
         check_once(made, RECORDS)
 
 
-async def test_g1_a_source_that_starts_again_where_it_was_acked_repeats_nothing_5_2() -> None:
+@pytest.mark.guarantee("G1", section="5.2")
+async def test_a_source_restarted_where_it_was_acked_repeats_nothing() -> None:
     chance = Random(3)
     async with cluster(8) as made:
         checkpoint, sent = 0, 0
@@ -128,7 +130,8 @@ async def test_a_lone_record_goes_out_at_once_and_a_crowd_in_company() -> None:
         assert len(worker.batches) < 20
 
 
-async def test_g13_sending_waits_while_nobody_takes() -> None:
+@pytest.mark.guarantee("G13")
+async def test_sending_waits_while_no_worker_takes_records() -> None:
     async with cluster(1) as made:
         for consumer in made.consumers.values():
             consumer.move(f"{consumer.name}.j1", "")
@@ -143,7 +146,8 @@ async def test_g13_sending_waits_while_nobody_takes() -> None:
             await asyncio.wait_for(waiting, patience(10))
 
 
-async def test_g3_a_receiver_that_knows_a_successor_ends_the_sender_fig_12() -> None:
+@pytest.mark.guarantee("G3", section="fig. 12")
+async def test_a_receiver_that_knows_a_successor_ends_the_sender() -> None:
     async with cluster(1) as made:
         for worker in made.workers:
             worker.calm = True
@@ -162,7 +166,7 @@ async def send_and_flush(injector: Injector) -> None:
     await injector.flush()
 
 
-async def test_what_is_sent_is_flushed_before_the_block_is_left_but_not_on_an_error() -> None:
+async def test_leaving_the_block_flushes_unless_there_was_an_error() -> None:
     async with cluster(1) as made:
         async with Injector("s", address=made.address, process="a") as injector:
             await injector.send_many(values(0, 100), [5] * 100)
@@ -180,7 +184,7 @@ async def fail_within(made: Cluster) -> None:
         raise ZeroDivisionError
 
 
-async def test_a_link_that_comes_about_while_its_injector_is_closed_sends_nothing() -> None:
+async def test_a_link_that_connects_during_closing_sends_nothing() -> None:
     """It looked for a link that was given up already, and ended in a KeyError."""
     async with cluster(1, workers=1) as made:
         (one,) = made.workers
@@ -205,7 +209,8 @@ async def test_what_is_missing_for_a_start_is_named() -> None:
             await Injector("s", address=made.address, settings=settings).open()
 
 
-async def test_what_a_dead_worker_had_is_sent_to_its_next_life_at_once_6_1_1() -> None:
+@pytest.mark.paper(section="6.1.1")
+async def test_a_restarted_worker_gets_its_unacked_records_at_once() -> None:
     async with cluster(1, workers=1) as made, Injector("s", address=made.address) as injector:
         worker = made.workers[0]
         worker.calm = True
@@ -222,7 +227,8 @@ async def test_what_a_dead_worker_had_is_sent_to_its_next_life_at_once_6_1_1() -
         check_once(made, 500)
 
 
-async def test_g7_a_process_wakes_before_anything_of_it_is_sent_5_2() -> None:
+@pytest.mark.guarantee("G7", section="5.2")
+async def test_a_process_wakes_before_anything_of_it_is_sent() -> None:
     async with cluster(1, workers=1) as made:
         made.workers[0].calm = True
         async with (
@@ -245,7 +251,8 @@ async def test_g7_a_process_wakes_before_anything_of_it_is_sent_5_2() -> None:
         check_once(made, 9)
 
 
-async def test_g7_a_process_begins_where_it_was_or_where_the_others_are_5_2() -> None:
+@pytest.mark.guarantee("G7", section="5.2")
+async def test_a_process_begins_where_it_was_or_where_the_others_are() -> None:
     async with cluster(1) as made:
         async with Injector("s", address=made.address, process="a") as first:
             await first.advance(5_000)
@@ -255,7 +262,8 @@ async def test_g7_a_process_begins_where_it_was_or_where_the_others_are_5_2() ->
                 assert newcomer.watermark == 5_000
 
 
-async def test_g8_an_authority_that_moves_before_it_has_answered_is_found_7_2() -> None:
+@pytest.mark.guarantee("G8", section="7.2")
+async def test_an_authority_that_moves_before_it_has_answered_is_found() -> None:
     """Whoever opens was told where it was, and goes on where it is: well before patience (10 s) ends in an error."""
     async with cluster(1) as made:
         there, made.authority = made.authority, "127.0.0.1:1"
@@ -269,7 +277,8 @@ async def test_g8_an_authority_that_moves_before_it_has_answered_is_found_7_2() 
         await injector.close()
 
 
-async def test_g8_the_end_is_known_to_the_authority_when_finish_returns_5_2() -> None:
+@pytest.mark.guarantee("G8", section="5.2")
+async def test_the_end_is_known_to_the_authority_when_finish_returns() -> None:
     async with cluster(1) as made, Injector("s", address=made.address) as injector:
         made.watermarks.accepting.clear()
         finishing = asyncio.create_task(injector.finish())
@@ -279,7 +288,8 @@ async def test_g8_the_end_is_known_to_the_authority_when_finish_returns_5_2() ->
         await finishing
 
 
-async def test_g3_a_process_without_records_hears_of_its_successor_too_fig_12() -> None:
+@pytest.mark.guarantee("G3", section="fig. 12")
+async def test_a_process_without_records_is_notified_of_its_successor() -> None:
     async with cluster(1) as made:
         first = Injector("s", address=made.address)
         await first.open()

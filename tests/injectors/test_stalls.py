@@ -19,7 +19,7 @@ from tests.patience import patience
 ORDER = {"user": "u", "number": 1}
 
 
-def test_a_watch_tells_silence_and_a_record_that_is_stuck() -> None:
+def test_a_stall_watch_distinguishes_silence_and_a_stuck_record() -> None:
     watch = AckWatch(silent=10, stuck=60)
     assert not watch.look(0, acked=0, oldest=9, unacked=0)
     assert not watch.look(100, acked=0, oldest=9, unacked=0)
@@ -32,7 +32,7 @@ def test_a_watch_tells_silence_and_a_record_that_is_stuck() -> None:
     assert not watch.look(170, acked=999, oldest=7, unacked=4)
 
 
-def test_progress_is_one_line_on_a_terminal_and_lines_elsewhere() -> None:
+def test_progress_rewrites_its_line_on_a_terminal_only() -> None:
     plain, terminal = ProgressText(False, 0.0), ProgressText(True, 0.0)
     progress = InjectionProgress(records=5_000, skipped=2, late=1, unacked=7)
     line = "5,000 records, 500/s, 1 late, 7 not ACKed, 2 lines skipped"
@@ -43,7 +43,7 @@ def test_progress_is_one_line_on_a_terminal_and_lines_elsewhere() -> None:
     assert terminal.message("late") == "\r\x1b[2Klate\n"
 
 
-async def test_a_deadline_says_which_computation_does_not_ack(server: DevServer, submit: Submit) -> None:
+async def test_a_timeout_names_the_computation_that_does_not_ack(server: DevServer, submit: Submit) -> None:
     await submit("poisoned")
     injector = Injector("orders", address=server.address)
     await injector.open()
@@ -96,7 +96,7 @@ async def test_a_stall_names_the_key_and_what_its_hook_raises(server: DevServer,
 
 
 @pytest.mark.parametrize("name", ["shop", "unread"])
-async def test_a_deadline_says_that_the_server_is_away_and_since_when(
+async def test_a_timeout_names_the_unreachable_server_and_since_when(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     monkeypatch.setattr("millwheel.client.injector.stalls._ASK_SECONDS", 0.5)

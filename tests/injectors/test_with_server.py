@@ -59,7 +59,8 @@ async def keep_sending(injector: Injector) -> None:
         await asyncio.sleep(0.005)
 
 
-async def test_g1_what_is_sent_takes_effect_once_5_2(server: DevServer, submit: Submit) -> None:
+@pytest.mark.guarantee("G1", section="5.2")
+async def test_what_is_sent_takes_effect_once(server: DevServer, submit: Submit) -> None:
     await submit("shop")
     async with Injector("orders", address=server.address, topology=sample.shop) as injector:
         await injector.send_many(ORDERS[:2_000], TIMES[:2_000])
@@ -76,7 +77,8 @@ async def test_g1_what_is_sent_takes_effect_once_5_2(server: DevServer, submit: 
         await Injector("orders", address=server.address).open()
 
 
-async def test_g1_an_injector_knows_its_stream_by_the_full_name_6_1_1(server: DevServer, submit: Submit) -> None:
+@pytest.mark.guarantee("G1", section="6.1.1")
+async def test_an_injector_knows_its_stream_by_the_full_name(server: DevServer, submit: Submit) -> None:
     await submit("shop")
     for name, topology in (("orders", None), ("orders", sample.shop), ("shop/orders", sample.shop)):
         async with Injector(name, topology=topology, address=server.address) as injector:
@@ -89,10 +91,9 @@ async def test_g1_an_injector_knows_its_stream_by_the_full_name_6_1_1(server: De
         Injector("a/b/c", address=server.address)
 
 
+@pytest.mark.guarantee("G1", section="5.2")
 @pytest.mark.parametrize("kind", ["positions", "ids"])
-async def test_g1_a_restarted_source_sends_again_without_effect_5_2(
-    server: DevServer, submit: Submit, kind: str
-) -> None:
+async def test_a_restarted_source_sends_again_without_effect(server: DevServer, submit: Submit, kind: str) -> None:
     await submit("shop")
 
     def named(start: int, end: int) -> dict[str, Any]:
@@ -110,7 +111,8 @@ async def test_g1_a_restarted_source_sends_again_without_effect_5_2(
     check_once(await everything(server.address, "echo"), ORDERS)
 
 
-async def test_g1_two_processes_of_one_source_send_one_record_6_1_1(server: DevServer, submit: Submit) -> None:
+@pytest.mark.guarantee("G1", section="6.1.1")
+async def test_two_processes_of_one_source_send_one_record(server: DevServer, submit: Submit) -> None:
     await submit("shop")
     async with (
         Injector("orders", address=server.address, process="a", source="group") as one,
@@ -123,7 +125,8 @@ async def test_g1_two_processes_of_one_source_send_one_record_6_1_1(server: DevS
     check_once(await everything(server.address, "echo"), ORDERS)
 
 
-async def test_g1_replayed_batches_have_no_effect_9(server: DevServer, submit: Submit) -> None:
+@pytest.mark.guarantee("G1", section="6.1.1")
+async def test_replayed_batches_have_no_effect(server: DevServer, submit: Submit) -> None:
     await submit("shop")
     async with Injector("orders", address=server.address, process="spark", topology=sample.shop) as driver:
 
@@ -145,7 +148,8 @@ async def test_g1_replayed_batches_have_no_effect_9(server: DevServer, submit: S
     check_once(await everything(server.address, "echo"), ORDERS)
 
 
-async def test_ids_are_unique_within_their_source_or_batch_6_1_1(server: DevServer, submit: Submit) -> None:
+@pytest.mark.paper(section="6.1.1")
+async def test_ids_are_unique_within_their_source_or_batch(server: DevServer, submit: Submit) -> None:
     await submit("shop")
     async with (
         Injector("orders", address=server.address, process="a", topology=sample.shop) as one,
@@ -162,7 +166,8 @@ async def test_ids_are_unique_within_their_source_or_batch_6_1_1(server: DevServ
     assert Counter(row["number"] for row in await everything(server.address, "echo")) == {1: 2, 7: 1, 8: 1}
 
 
-async def test_a_delegates_records_are_taken_wherever_the_watermark_is_9(server: DevServer, submit: Submit) -> None:
+@pytest.mark.paper(section="6.1.1")
+async def test_a_delegates_records_are_taken_wherever_the_watermark_is(server: DevServer, submit: Submit) -> None:
     await submit("shop")
     async with Injector("orders", address=server.address, topology=sample.shop) as driver:
         await driver.advance(hours(5))
@@ -177,7 +182,8 @@ async def test_a_delegates_records_are_taken_wherever_the_watermark_is_9(server:
     check_once(await everything(server.address, "echo"), ORDERS[:2])
 
 
-async def test_a_worker_extracts_keys_that_only_code_can_tell_4_2(server: DevServer, submit: Submit) -> None:
+@pytest.mark.paper(section="4.2")
+async def test_a_worker_extracts_keys_that_need_code(server: DevServer, submit: Submit) -> None:
     await submit("codekeyed")
     plain = [{"user": order.customer, "number": order.number} for order in ORDERS]
     async with Injector("orders", address=server.address, process="plain") as injector:
@@ -195,7 +201,8 @@ async def test_a_worker_extracts_keys_that_only_code_can_tell_4_2(server: DevSer
     assert totals == {"given": 20, "0": 834 * 2, "1": 833 * 2, "2": 833 * 2}
 
 
-async def test_a_record_that_no_consumer_can_key_is_refused_4_2(server: DevServer, submit: Submit) -> None:
+@pytest.mark.paper(section="4.2")
+async def test_a_record_that_no_consumer_can_key_is_refused(server: DevServer, submit: Submit) -> None:
     await submit("fussy")
     async with Injector("orders", address=server.address) as injector:
         good = {"user": "u", "number": 1}
@@ -217,8 +224,9 @@ async def submit_broken(control: ControlClient) -> None:
     await control.submit(spec)
 
 
+@pytest.mark.paper(section="4.2")
 @pytest.mark.parametrize("name", ["unkeyable", "fussy_hours", "broken"])
-async def test_no_topology_that_is_submitted_ends_an_injector_4_2(
+async def test_no_topology_that_is_submitted_ends_an_injector(
     server: DevServer, submit: Submit, name: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """What the new consumer cannot key waits for it; the consumer that was there gets everything."""
@@ -244,7 +252,8 @@ async def test_no_topology_that_is_submitted_ends_an_injector_4_2(
     check_once(rows, ORDERS[:520])
 
 
-async def test_a_record_for_a_log_alone_is_checked_4_2(server: DevServer, submit: Submit) -> None:
+@pytest.mark.paper(section="4.2")
+async def test_a_record_for_a_log_alone_is_checked(server: DevServer, submit: Submit) -> None:
     await submit("unread")
     checked = InjectorSettings(check_at_worker=True)
     async with Injector("orders", address=server.address, settings=checked) as injector:
@@ -256,7 +265,8 @@ async def test_a_record_for_a_log_alone_is_checked_4_2(server: DevServer, submit
     assert [row["number"] for row in await everything(server.address, "orders")] == [0]
 
 
-async def test_g1_waiting_records_go_on_when_the_code_can_key_them_4_2(server: DevServer, submit: Submit) -> None:
+@pytest.mark.guarantee("G1", section="4.2")
+async def test_waiting_records_go_on_when_the_code_can_key_them(server: DevServer, submit: Submit) -> None:
     await submit("shop")
     await submit("late_shop")
     plain = [{"user": order.customer, "number": order.number} for order in ORDERS[:300]]
@@ -271,7 +281,8 @@ async def test_g1_waiting_records_go_on_when_the_code_can_key_them_4_2(server: D
     assert totals == {"0": 100, "1": 100, "2": 100}
 
 
-async def test_g3_a_second_process_of_a_name_ends_the_first_fig_12(server: DevServer, submit: Submit) -> None:
+@pytest.mark.guarantee("G3", section="fig. 12")
+async def test_a_second_process_of_a_name_ends_the_first(server: DevServer, submit: Submit) -> None:
     await submit("shop")
     async with Injector("orders", address=server.address, topology=sample.shop) as first:
         await first.send(ORDERS[0], timestamp=5)
@@ -288,7 +299,8 @@ async def test_g3_a_second_process_of_a_name_ends_the_first_fig_12(server: DevSe
     assert [row["number"] for row in await everything(server.address, "echo")] == [0, 1]
 
 
-async def test_a_draining_stream_ends_the_sending_but_not_the_delivery_5_2(server: DevServer, submit: Submit) -> None:
+@pytest.mark.paper(section="5.2")
+async def test_a_draining_stream_ends_the_sending_but_not_the_delivery(server: DevServer, submit: Submit) -> None:
     await submit("shop")
     async with (
         Injector("orders", address=server.address, topology=sample.shop) as injector,
@@ -301,9 +313,8 @@ async def test_a_draining_stream_ends_the_sending_but_not_the_delivery_5_2(serve
         await injector.flush()
 
 
-async def test_g8_the_watermark_of_all_follows_and_idle_processes_leave_it_5_2(
-    server: DevServer, submit: Submit
-) -> None:
+@pytest.mark.guarantee("G8", section="5.2")
+async def test_the_shared_watermark_follows_and_idle_ones_leave_it(server: DevServer, submit: Submit) -> None:
     await submit("shop")
     async with (
         Injector("orders", address=server.address, process="a", topology=sample.shop) as one,
@@ -332,7 +343,8 @@ async def test_g8_the_watermark_of_all_follows_and_idle_processes_leave_it_5_2(
         await reach(3_000)
 
 
-async def test_g8_the_promise_of_the_only_process_outlives_its_idleness_5_2(server: DevServer, submit: Submit) -> None:
+@pytest.mark.guarantee("G8", section="5.2")
+async def test_the_promise_of_the_only_process_outlives_its_idleness(server: DevServer, submit: Submit) -> None:
     await submit("shop")
     async with (
         Injector("orders", address=server.address, process="a", topology=sample.shop) as only,
@@ -347,7 +359,8 @@ async def test_g8_the_promise_of_the_only_process_outlives_its_idleness_5_2(serv
                     await anext(batches)
 
 
-async def test_records_are_throttled_until_the_low_watermark_follows_8_4(server: DevServer, submit: Submit) -> None:
+@pytest.mark.paper(section="8.4")
+async def test_records_are_throttled_until_the_low_watermark_follows(server: DevServer, submit: Submit) -> None:
     await submit("throttled")
     async with (
         Injector("orders", address=server.address, process="fast", topology=sample.throttled) as fast,

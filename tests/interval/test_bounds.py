@@ -58,7 +58,8 @@ class Stubborn(mw.Computation[tuple[str, str], None]):
         self.runs.append(record.value[0])
 
 
-def test_g13_of_an_injected_batch_that_is_refused_in_part_the_harness_sends_that_part_again_4_1() -> None:
+@pytest.mark.guarantee("G13", section="4.1")
+def test_the_harness_resends_an_injected_batchs_refused_part() -> None:
     """It sent all of it: where delivery is not exactly once, a record that was taken in ran every ten milliseconds."""
     topology = mw.Topology("stubborn")
     topology.source("in", tuple[str, str])
@@ -74,7 +75,8 @@ def test_g13_of_an_injected_batch_that_is_refused_in_part_the_harness_sends_that
     assert Stubborn.runs == ["late"], "what is ahead waits for room"
 
 
-def test_g13_what_is_refused_of_a_batch_is_not_held_with_what_is_taken_4_1() -> None:
+@pytest.mark.guarantee("G13", section="4.1")
+def test_a_batchs_refused_part_is_not_kept_with_the_accepted_one() -> None:
     values = [b"taken", b"refused"]
     sender = Sender("injector/in/p", 1, None, "injector/in")
     delivery = Delivery("c", "j", "in", sender, PositionIds("s", 0, [1, 2]), [b"k", b"k"], values, [1, 2])
@@ -84,8 +86,9 @@ def test_g13_what_is_refused_of_a_batch_is_not_held_with_what_is_taken_4_1() -> 
     assert values == [b"taken", b"refused"], "the list may be the sender's, too"
 
 
+@pytest.mark.guarantee("G13")
 @pytest.mark.parametrize("work", ["1000000", "0 30", "500000 5"])
-def test_g13_no_entry_is_larger_than_the_store_takes(work: str) -> None:
+def test_no_entry_is_larger_than_the_store_takes(work: str) -> None:
     """A batch was only looked at between deliveries: 40 keys of 1 MB each made an entry of 40 MB."""
     solo = Solo(Grows())
     solo.deliver(*[(f"k{number}", work, 1) for number in range(40)])
@@ -111,8 +114,9 @@ class Repeats(mw.Computation[tuple[str, str], None]):
         pass
 
 
+@pytest.mark.guarantee("G13")
 @pytest.mark.parametrize("work", ["produce 900", "set 900"])
-def test_g13_no_entry_is_larger_than_the_store_takes_where_keys_and_tags_are_long(work: str) -> None:
+def test_no_entry_exceeds_the_store_limit_with_long_keys(work: str) -> None:
     """A key stands in the entry beside each production and timer of it, also beside those that have fired."""
     solo = Solo(Repeats())
     keys = [f"{number:04096d}" for number in range(5)]
@@ -125,7 +129,8 @@ def test_g13_no_entry_is_larger_than_the_store_takes_where_keys_and_tags_are_lon
     assert solo.state.timers.count == 0
 
 
-def test_g13_names_count_in_what_a_commit_may_come_to() -> None:
+@pytest.mark.guarantee("G13")
+def test_names_count_in_what_a_commit_may_come_to() -> None:
     """A production stands in the entry with its stream and all of its consumers: small ones are mostly names."""
     solo = Solo(Repeats(), settings=IntervalSettings(batch_bytes=30_000))
     targets = tuple((f"{name * 63}.12345", b"") for name in "abc")
@@ -143,7 +148,8 @@ class Refusing(mw.Computation[tuple[str, str], None]):
         raise ValueError("no")
 
 
-def test_g13_dead_letters_that_are_due_together_are_spread_over_commits_4_1() -> None:
+@pytest.mark.guarantee("G13", section="4.1")
+def test_dead_letters_due_together_are_spread_over_commits() -> None:
     """They were not counted: what failed for many keys at once was an entry that no store took."""
     solo = Solo(Refusing(), on_failure=mw.dead_letter(after=2))
     solo.deliver(*((f"k{number}", "x" * 500_000, 1) for number in range(24)))
@@ -172,7 +178,7 @@ def test_a_dead_letter_in_a_divided_commit_is_counted_once() -> None:
     assert solo.state.counts.dead_letters == len(solo.sent()) == 1
 
 
-def test_a_state_beyond_its_limit_fails_its_hook_and_says_how_to_mend_it() -> None:
+def test_a_state_over_its_limit_fails_its_hook_with_a_remedy() -> None:
     solo = Solo(Grows(), on_failure=mw.dead_letter(after=1))
     solo.deliver(("k", "5000000", 1), ("j", "1 1", 1))
     solo.commit_all()
@@ -182,7 +188,8 @@ def test_a_state_beyond_its_limit_fails_its_hook_and_says_how_to_mend_it() -> No
     assert "topology.add(" in message
 
 
-def test_g13_timers_that_end_together_are_spread_over_commits_4_6() -> None:
+@pytest.mark.guarantee("G13", section="4.6")
+def test_timers_that_end_together_are_spread_over_commits() -> None:
     """Whole buckets fired at once: the end of a window that a million keys share was one commit."""
     solo = Solo(Grows(), settings=IntervalSettings(batch_records=10))
     solo.deliver(*[(f"k{number}", "1", 1) for number in range(95)])
@@ -195,7 +202,8 @@ def test_g13_timers_that_end_together_are_spread_over_commits_4_6() -> None:
     assert len(solo.state.timers.tables[False]) == 0
 
 
-def test_g13_a_timer_that_moves_with_each_record_leaves_no_trail() -> None:
+@pytest.mark.guarantee("G13")
+def test_a_timer_that_moves_with_each_record_leaves_no_trail() -> None:
     """Each move left a slot in a bucket until the watermark came by: for sessions a slot a record."""
     table = TimerTable(Holds(MinTracker(), MinTracker()), wall=False)
     for at in range(10_000):
@@ -205,7 +213,8 @@ def test_g13_a_timer_that_moves_with_each_record_leaves_no_trail() -> None:
     assert [due[0] for due in table.pop_due(2_000_000, 10)] == [1_009_999]
 
 
-def test_g13_the_cache_keeps_its_limit_also_under_small_batches_8_3() -> None:
+@pytest.mark.guarantee("G13", section="8.3")
+def test_the_cache_keeps_its_limit_also_under_small_batches() -> None:
     """Eviction was only thought of when a batch was large."""
     solo = Solo(Grows(), settings=IntervalSettings(cache_bytes=20_000, flush_interval=1_000_000))
     for number in range(300):
@@ -220,7 +229,8 @@ def test_g13_the_cache_keeps_its_limit_also_under_small_batches_8_3() -> None:
     assert len(solo.state.cells) < 100
 
 
-def test_g13_while_rows_cannot_be_flushed_only_what_holds_the_watermark_is_run() -> None:
+@pytest.mark.guarantee("G13")
+def test_while_rows_cannot_be_flushed_only_holding_work_runs() -> None:
     solo = Solo(Grows(), settings=IntervalSettings(cache_bytes=5_000))
     for number in range(100):
         solo.deliver((f"k{number}", "10", 100 + number))
@@ -237,7 +247,7 @@ def test_g13_while_rows_cannot_be_flushed_only_what_holds_the_watermark_is_run()
     assert solo.state.counts.records == 100
 
 
-def test_rows_are_not_asked_to_be_flushed_while_a_commit_is_in_flight() -> None:
+def test_no_flush_is_requested_while_a_commit_is_in_flight() -> None:
     """The alarm rang at once, and again, until the append was there: a straggler's second of spinning."""
     solo = Solo(Grows(), settings=IntervalSettings(flush_interval=10))
     solo.deliver(("k", "10", 1))
@@ -249,7 +259,8 @@ def test_rows_are_not_asked_to_be_flushed_while_a_commit_is_in_flight() -> None:
     assert alarm is None or alarm > solo.now
 
 
-def test_g13_senders_are_notified_of_records_that_wait_by_halves() -> None:
+@pytest.mark.guarantee("G13")
+def test_senders_are_notified_of_records_that_wait_by_halves() -> None:
     """Each commit named every record that still waited: quadratic for a delivery whose keys all wait."""
     intake = IntervalIntake()
     count = 1_000

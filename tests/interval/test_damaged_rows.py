@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import msgspec
+import pytest
 
 import millwheel as mw
 from millwheel.model.time import Timestamp, seconds
@@ -63,7 +64,8 @@ def delivered(solo: Solo) -> list[tuple[str, int]]:
     return found
 
 
-def test_g1_a_damaged_row_holds_its_own_key_and_its_records_go_on_when_it_is_restored_4_1() -> None:
+@pytest.mark.guarantee("G1", section="4.1")
+def test_a_damaged_row_blocks_its_key_until_it_is_restored() -> None:
     solo = made(on_failure=mw.retry(initial=seconds(1)))
     solo.deliver(("k", "x", 1), ("j", "x", 2), ("k", "y", 3))
     assert sorted(read(solo)) == [b"j", b"k"]
@@ -87,7 +89,8 @@ def test_g1_a_damaged_row_holds_its_own_key_and_its_records_go_on_when_it_is_res
     assert solo.core.damaged_rows == {}
 
 
-def test_g2_records_of_a_damaged_row_go_to_the_dead_letters_and_the_row_is_not_written_over() -> None:
+@pytest.mark.guarantee("G2")
+def test_a_damaged_rows_records_become_dead_letters_and_it_stays() -> None:
     solo = made(on_failure=mw.dead_letter(after=2, initial=seconds(1)))
     solo.deliver(("k", "x", 1), ("k", "y", 2))
     for _ in range(8):
@@ -107,7 +110,7 @@ def test_g2_records_of_a_damaged_row_go_to_the_dead_letters_and_the_row_is_not_w
     assert solo.sent() == [("k11", 3)], "once restored the key goes on with what its row says"
 
 
-def test_records_of_a_damaged_row_stop_the_computation_where_that_is_the_policy() -> None:
+def test_a_damaged_rows_records_stop_the_computation_by_policy() -> None:
     solo = made(on_failure=mw.stop(after=2, initial=seconds(1)))
     solo.deliver(("k", "x", 1))
     for _ in range(3):
@@ -118,7 +121,8 @@ def test_records_of_a_damaged_row_stop_the_computation_where_that_is_the_policy(
     assert solo.take(AppendEntry) == [], "nothing is committed of it, so its sender keeps it"
 
 
-def test_g6_a_timer_of_a_damaged_row_fires_once_the_row_is_restored() -> None:
+@pytest.mark.guarantee("G6")
+def test_a_timer_of_a_damaged_row_fires_once_the_row_is_restored() -> None:
     solo = made(on_failure=mw.retry(initial=seconds(1)))
     solo.deliver(("k", "timer", 5))
     read(solo, frozenset())
@@ -142,7 +146,8 @@ def test_g6_a_timer_of_a_damaged_row_fires_once_the_row_is_restored() -> None:
     assert solo.output == 20
 
 
-def test_g2_a_timer_of_a_damaged_row_ends_with_its_dead_letter() -> None:
+@pytest.mark.guarantee("G2")
+def test_a_timer_of_a_damaged_row_ends_with_its_dead_letter() -> None:
     solo = made(on_failure=mw.dead_letter(after=1))
     solo.deliver(("k", "timer", 5))
     read(solo, frozenset())

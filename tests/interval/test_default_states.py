@@ -49,8 +49,9 @@ def _flush(solo: Solo) -> None:
         solo.handle(StatesFlushed(flush.number))
 
 
+@pytest.mark.guarantee("G12", section="4.4")
 @pytest.mark.parametrize("what", ["take", "del"])
-def test_g12_a_state_that_becomes_its_default_loses_row_and_cell_4_4(what: str) -> None:
+def test_a_state_that_becomes_its_default_loses_row_and_cell(what: str) -> None:
     solo = Solo(Keeps(), settings=_NOW)
     solo.deliver(("k", "a", 1))
     solo.commit_all()
@@ -72,8 +73,9 @@ def test_g12_a_state_that_becomes_its_default_loses_row_and_cell_4_4(what: str) 
     assert _states(successor)[-1] == (b"k", msgspec.msgpack.encode({"b": 1}))
 
 
+@pytest.mark.paper(section="4.4")
 @pytest.mark.parametrize("what", ["look", "take", "blind"])
-def test_a_key_that_never_had_a_state_leaves_nothing_4_4(what: str) -> None:
+def test_a_key_that_never_had_a_state_leaves_nothing(what: str) -> None:
     solo = Solo(Keeps(), settings=_NOW)
     solo.deliver(("k", what, 1), ("k", what, 2))
     solo.commit_all()
@@ -82,7 +84,8 @@ def test_a_key_that_never_had_a_state_leaves_nothing_4_4(what: str) -> None:
     assert len(solo.state.cells) == solo.state.cells.bytes_held == 0
 
 
-def test_g12_a_cell_that_a_batch_uses_stays_until_that_is_sealed_8_3() -> None:
+@pytest.mark.guarantee("G12", section="8.3")
+def test_a_cell_that_a_batch_uses_stays_until_that_is_sealed() -> None:
     solo = Solo(Keeps(), settings=_NOW)
     solo.deliver(("k", "a", 1))
     solo.commit_all()
@@ -100,7 +103,8 @@ def test_g12_a_cell_that_a_batch_uses_stays_until_that_is_sealed_8_3() -> None:
     assert _states(solo)[-1] == (b"k", msgspec.msgpack.encode({"b": 1}))
 
 
-def test_once_cells_were_evicted_one_without_state_saves_a_read_8_3() -> None:
+@pytest.mark.paper(section="8.3")
+def test_once_cells_were_evicted_one_without_state_saves_a_read() -> None:
     solo = Solo(Keeps(), settings=_NOW)
     solo.deliver(("k", "a", 1))
     solo.commit_all()
@@ -114,7 +118,8 @@ def test_once_cells_were_evicted_one_without_state_saves_a_read_8_3() -> None:
     assert solo.take(AppendEntry)
 
 
-def test_a_default_that_differs_from_key_to_key_is_kept_4_4() -> None:
+@pytest.mark.paper(section="4.4")
+def test_a_default_that_differs_from_key_to_key_is_kept() -> None:
     class Numbers(mw.Computation[tuple[str, str], Drawn]):
         def process_record(self, ctx: mw.Context[Drawn], record: mw.Record[tuple[str, str]]) -> None:
             ctx.produce("out", str(ctx.state.number))
@@ -127,7 +132,8 @@ def test_a_default_that_differs_from_key_to_key_is_kept_4_4() -> None:
     assert others == [first, first]
 
 
-def test_a_migrated_state_that_is_the_new_default_is_none_4_4() -> None:
+@pytest.mark.paper(section="4.4")
+def test_a_migrated_state_that_is_the_new_default_is_none() -> None:
     class Now(mw.Computation[tuple[str, str], dict[str, int]]):
         state_version = 2
 
@@ -168,7 +174,8 @@ class Windows(mw.Computation[str, Counted]):
         ctx.state.total -= ctx.state.ends.pop(timer.timestamp)
 
 
-def test_g13_keys_that_come_and_go_leave_no_rows_and_no_cells_8_3() -> None:
+@pytest.mark.guarantee("G13", section="8.3")
+def test_keys_that_come_and_go_leave_no_rows_and_no_cells() -> None:
     topology = mw.Topology("passing")
     topology.source("in", str)
     topology.add(Windows, inputs={"in": mw.key(lambda value: value)})

@@ -95,13 +95,14 @@ def test_a_key_that_stops_its_computation_has_no_next_attempt(what: str) -> None
     assert "is blocked after 2 failed" in solo.take(Report)[-1].subject
 
 
-def test_work_that_went_to_the_dead_letters_blocks_its_key_no_more() -> None:
+def test_work_that_became_dead_letters_blocks_its_key_no_more() -> None:
     solo = Solo(Picky("k"), on_failure=mw.dead_letter(after=1))
     solo.deliver(("k", "x", 1), ("k", "y", 2))
     solo.commit_all()
     assert (solo.core.failing.blocked, solo.core.failing.total) == (0, 2)
 
 
+@pytest.mark.guarantee("G8", section="4.2")
 @pytest.mark.parametrize(
     ("mender", "said"),
     [
@@ -114,7 +115,7 @@ def test_work_that_went_to_the_dead_letters_blocks_its_key_no_more() -> None:
     ],
     ids=["known", "unknown"],
 )
-def test_g8_a_dead_letter_without_a_key_at_its_consumer_blocks_its_key_alone_4_2(mender: str, said: str) -> None:
+def test_a_dead_letter_without_a_consumers_key_blocks_its_key(mender: str, said: str) -> None:
     """The error left the core: the interval was lost, and its worker gave up all of its intervals, again and again."""
     solo = Solo(Picky("k"), on_failure=mw.dead_letter(after=1, initial=seconds(1)))
     letters = solo.state.scope.outputs["dead-letters"]
@@ -168,7 +169,8 @@ def test_what_the_sdk_refuses_does_not_pass_by_trying_again(mistake: Any, perman
     assert attempt is not None, "it is tried again all the same: new code mends it"
 
 
-def test_g8_a_report_follows_the_attempts_of_its_key_4_5() -> None:
+@pytest.mark.guarantee("G8", section="4.5")
+def test_a_report_follows_the_attempts_of_its_key() -> None:
     """The words were made when the watermark changed, and said for ever after that one attempt had failed."""
     solo = Solo(Picky("k"), on_failure=mw.retry(initial=seconds(1)))
     solo.watermark(5)

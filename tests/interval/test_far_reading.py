@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 import millwheel as mw
 from millwheel.model.time import MAX_TIMESTAMP, Timestamp
 from millwheel.store.contract import PartId
@@ -51,7 +53,8 @@ def with_far_timers(part: int = 1, **options: Any) -> tuple[Solo, dict[PartId, b
     return solo, stored
 
 
-def test_g7_a_due_timer_that_is_in_the_store_holds_the_watermark_until_it_has_fired_4_6() -> None:
+@pytest.mark.guarantee("G7", section="4.6")
+def test_a_due_stored_timer_holds_the_watermark_until_it_fires() -> None:
     solo, stored = with_far_timers()
     solo.watermark(3_000)
     assert solo.output == 1_002, "it is being read"
@@ -60,7 +63,8 @@ def test_g7_a_due_timer_that_is_in_the_store_holds_the_watermark_until_it_has_fi
     assert solo.output == 1_002, "what it produced is not ACKed"
 
 
-def test_g8_timers_in_the_store_are_asked_for_by_the_event_that_makes_them_due_4_6() -> None:
+@pytest.mark.guarantee("G8", section="4.6")
+def test_the_event_that_makes_stored_timers_due_requests_them() -> None:
     """They were looked for before the watermark moved: when the end came in one step, no other event followed."""
     solo, stored = with_far_timers()
     solo.watermark(MAX_TIMESTAMP)
@@ -68,7 +72,8 @@ def test_g8_timers_in_the_store_are_asked_for_by_the_event_that_makes_them_due_4
     assert [int(value) for value, _ in solo.sent()] == [*range(1_002, 1_008), 5_000, 5_001]
 
 
-def test_g8_timers_in_the_store_are_asked_for_though_memory_had_earlier_ones_that_were_set_anew_4_6() -> None:
+@pytest.mark.guarantee("G8", section="4.6")
+def test_stored_timers_are_requested_when_nearer_ones_were_reset() -> None:
     """Where memory is full of timers, what is due there goes first: what only had been due there was waited for."""
     solo, stored = with_far_timers(part=2)
     solo.watermark(MAX_TIMESTAMP)
@@ -76,7 +81,8 @@ def test_g8_timers_in_the_store_are_asked_for_though_memory_had_earlier_ones_tha
     assert [int(value) for value, _ in solo.sent()] == [*range(1_002, 1_008), 5_000, 5_001]
 
 
-def test_g8_timers_that_were_read_fire_though_what_was_in_line_is_never_appended_4_6_6_1_3() -> None:
+@pytest.mark.guarantee("G8", section="4.6, 6.1.3")
+def test_loaded_timers_fire_though_the_queue_is_never_appended() -> None:
     """They waited for what was in line to be over, and then for an append, or any event that came."""
     solo, stored = with_far_timers(strong=False, exactly_once=False)
     solo.deliver(("k", "through", 2_000))
@@ -90,7 +96,8 @@ def test_g8_timers_that_were_read_fire_though_what_was_in_line_is_never_appended
     assert solo.sent() == [("1002", 1_002)]
 
 
-def test_g8_timers_that_were_read_fire_though_there_is_always_something_in_line_4_6_6_1_3() -> None:
+@pytest.mark.guarantee("G8", section="4.6, 6.1.3")
+def test_loaded_timers_fire_though_the_queue_is_never_empty() -> None:
     solo, stored = with_far_timers(strong=False, exactly_once=False)
     solo.deliver(("k", "through", 2_000))
     (passing,) = solo.take(SendDelivery)

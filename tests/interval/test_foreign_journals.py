@@ -31,14 +31,16 @@ def entries(count: int) -> list[bytes]:
     return solo.entries
 
 
-def test_g1_a_journal_whose_last_entries_are_missing_is_not_taken_over_6_1_2() -> None:
+@pytest.mark.guarantee("G1", section="6.1.2")
+def test_a_journal_without_its_last_entries_is_not_taken_over() -> None:
     """The entries that are there follow each other; only the head says that there were more."""
     opened = Opened(JournalHead(8, 3, 0, ()), {}, entries(2))
     with pytest.raises(CorruptValueError, match="entries 1 to 3 are needed and 2 were found"):
         recover(Solo(Count()).state, opened)
 
 
-def test_g1_an_entry_of_another_format_is_not_read_6_1_2() -> None:
+@pytest.mark.guarantee("G1", section="6.1.2")
+def test_an_entry_of_another_format_is_not_read() -> None:
     (entry,) = entries(1)
     fields: list[Any] = msgspec.msgpack.decode(entry)
     assert fields[0] == FORMAT
@@ -47,6 +49,7 @@ def test_g1_an_entry_of_another_format_is_not_read_6_1_2() -> None:
         Solo(Count(), entries=[later])
 
 
+@pytest.mark.guarantee("G2", section="6.1.2")
 @pytest.mark.parametrize(
     ("name", "blob", "message"),
     [
@@ -55,6 +58,6 @@ def test_g1_an_entry_of_another_format_is_not_read_6_1_2() -> None:
         (HOLDS_PART, b"", "not a base part"),
     ],
 )
-def test_g2_a_base_part_that_cannot_be_read_is_not_passed_over_6_1_2(name: str, blob: bytes, message: str) -> None:
+def test_a_base_part_that_cannot_be_read_is_not_passed_over(name: str, blob: bytes, message: str) -> None:
     with pytest.raises(CorruptValueError, match=message):
         Solo(Count(), parts={PartId(name, 7, 1): blob})

@@ -49,7 +49,8 @@ def windows(count: int, **settings: Any) -> Solo:
     return solo
 
 
-def test_g13_timers_that_are_due_together_produce_no_more_than_the_outbox_takes_4_6() -> None:
+@pytest.mark.guarantee("G13", section="4.6")
+def test_timers_due_together_produce_only_what_the_outbox_takes() -> None:
     """All of them fired, commit after commit: what a million windows produce was in memory at once."""
     solo = windows(40)
     solo.watermark(1_000)
@@ -65,7 +66,8 @@ def test_g13_timers_that_are_due_together_produce_no_more_than_the_outbox_takes_
     assert solo.output == 1_000
 
 
-def test_g13_wall_timers_too_wait_for_a_full_outbox_4_6() -> None:
+@pytest.mark.guarantee("G13", section="4.6")
+def test_wall_timers_too_wait_for_a_full_outbox() -> None:
     solo = Solo(Windows(), settings=IntervalSettings(outbox_records=3, batch_records=2))
     solo.watermark(40)
     solo.deliver(*((f"j{number}", "say", 50) for number in range(4)))
@@ -85,7 +87,8 @@ def test_g13_wall_timers_too_wait_for_a_full_outbox_4_6() -> None:
     assert solo.state.timers.count == 0
 
 
-def test_g8_a_timer_that_holds_the_watermark_fires_into_a_full_outbox_4_5() -> None:
+@pytest.mark.guarantee("G8", section="4.5")
+def test_a_timer_holding_the_watermark_fires_with_a_full_outbox() -> None:
     """Its consumer may be full, and take nothing but what the timer produces."""
     solo = windows(1)
     solo.deliver(*((f"j{number}", "say", 500) for number in range(6)))
@@ -96,7 +99,8 @@ def test_g8_a_timer_that_holds_the_watermark_fires_into_a_full_outbox_4_5() -> N
     assert solo.state.timers.count == 0
 
 
-def test_g5_a_record_that_holds_the_watermark_runs_behind_due_timers_of_its_key_4_1() -> None:
+@pytest.mark.guarantee("G5", section="4.1")
+def test_a_record_that_holds_the_watermark_runs_after_due_timers() -> None:
     """Timers of other keys wait: their productions are not what the watermark waits for."""
     solo = windows(10)
     solo.watermark(1_000)
@@ -110,7 +114,8 @@ def test_g5_a_record_that_holds_the_watermark_runs_behind_due_timers_of_its_key_
     assert solo.state.intake.records == 0
 
 
-def test_g8_a_timer_with_a_hold_below_all_productions_fires_into_a_full_outbox_4_5() -> None:
+@pytest.mark.guarantee("G8", section="4.5")
+def test_a_timer_holding_below_all_productions_fires_when_full() -> None:
     """A timer before it did not hold the watermark, and waited for ACKs. A consumer that was full waited for the
     second timer's hold, and took nothing in."""
 
@@ -140,7 +145,8 @@ class Failing(Windows):
         super().process_timer(ctx, timer)
 
 
-def test_g13_a_timer_that_fails_does_not_let_the_others_fire_into_a_full_outbox_4_6() -> None:
+@pytest.mark.guarantee("G13", section="4.6")
+def test_a_failing_timer_lets_no_other_fire_into_a_full_outbox() -> None:
     """Its time holds the watermark, and no other timer can end that."""
     solo = Solo(Failing(), settings=IntervalSettings(outbox_records=3, batch_records=2))
     solo.deliver(("bad", "at 90", 50), *((f"k{number:02}", f"at {100 + number}", 50) for number in range(40)))
@@ -151,7 +157,8 @@ def test_g13_a_timer_that_fails_does_not_let_the_others_fire_into_a_full_outbox_
     assert solo.state.outbox.unacked.records <= 3 + 2 * 2
 
 
-def test_g13_acks_that_are_to_be_journaled_do_not_let_timers_fire_into_a_full_outbox_6_1_3() -> None:
+@pytest.mark.guarantee("G13", section="6.1.3")
+def test_acks_to_be_journaled_fire_no_timer_into_a_full_outbox() -> None:
     """Of weak computations each ACK of a stored production holds the watermark until it is in the journal."""
     solo = Solo(Windows(), strong=False, settings=IntervalSettings(outbox_records=4, batch_records=4))
     solo.deliver(*((f"k{number:03}", f"at {100 + number}", 50) for number in range(200)))
@@ -186,7 +193,8 @@ def ended(solo: Solo) -> None:
         solo.commit_all()
 
 
-def test_g13_with_a_full_outbox_each_hook_looks_for_due_timers_of_its_own_keys_alone(
+@pytest.mark.guarantee("G13")
+def test_with_a_full_outbox_a_hook_checks_its_own_keys_timers(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Each of a delivery's hooks that ended looked for those of all keys that were left: quadratic."""
@@ -210,7 +218,8 @@ def test_g13_with_a_full_outbox_each_hook_looks_for_due_timers_of_its_own_keys_a
     assert looks <= 10 * 2_000
 
 
-def test_g8_a_timer_that_clears_a_keys_hold_fires_into_a_full_outbox_4_5() -> None:
+@pytest.mark.guarantee("G8", section="4.5")
+def test_a_timer_clearing_a_keys_hold_fires_with_a_full_outbox() -> None:
     class Holding(mw.Computation[tuple[str, str], None]):
         def process_record(self, ctx: mw.Context[None], record: mw.Record[tuple[str, str]]) -> None:
             if ctx.key == "last":

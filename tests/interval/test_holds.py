@@ -30,12 +30,13 @@ class Scripted(mw.Computation[tuple[str, str], str | None]):
         self.timer(ctx)
 
 
+@pytest.mark.guarantee("G7", section="6.2")
 @pytest.mark.parametrize(
     "change",
     [lambda ctx: ctx.set_timer(Timestamp(200), "t"), lambda ctx: ctx.cancel_timer("t")],
     ids=["move", "cancel"],
 )
-def test_g7_a_timer_that_is_moved_or_cancelled_holds_until_the_commit_is_in_the_journal_6_2(change: Do) -> None:
+def test_a_moved_or_cancelled_timer_holds_until_it_is_journaled(change: Do) -> None:
     """Its hold was let go when the batch was sealed. A crash before the append brought the timer back, behind a
     watermark that consumers had seen."""
     hooks: dict[str, Do] = {"set": lambda ctx: ctx.set_timer(Timestamp(100), "t"), "change": change}
@@ -54,7 +55,8 @@ def test_g7_a_timer_that_is_moved_or_cancelled_holds_until_the_commit_is_in_the_
     assert solo.output >= 200
 
 
-def test_g7_a_timer_set_behind_the_reported_watermark_produces_no_earlier_than_its_setter_4_6() -> None:
+@pytest.mark.guarantee("G7", section="4.6")
+def test_a_timer_set_late_produces_no_earlier_than_its_setter() -> None:
     """A hook that is on time set a timer in the past; its firing produced behind what consumers had seen."""
     hooks: dict[str, Do] = {"set": lambda ctx: ctx.set_timer(Timestamp(5), "t")}
     solo = Solo(Scripted(hooks, lambda ctx: ctx.produce("out", "fired")))
@@ -75,7 +77,8 @@ def test_what_a_late_setter_causes_is_late() -> None:
     assert solo.sent() == [("fired", 5)]
 
 
-def test_g7_a_states_hold_lets_its_key_produce_from_there_on_5_2() -> None:
+@pytest.mark.guarantee("G7", section="5.2")
+def test_a_states_hold_lets_its_key_produce_from_there_on() -> None:
     """The hold held the watermark, and the error still said that nothing may be produced so early."""
 
     def release(ctx: mw.Context[Any]) -> None:
@@ -103,7 +106,8 @@ def test_g7_a_states_hold_lets_its_key_produce_from_there_on_5_2() -> None:
     assert solo.output == 50, "the production holds now"
 
 
-def test_g7_a_states_hold_behind_the_reported_watermark_counts_as_its_setters_timestamp() -> None:
+@pytest.mark.guarantee("G7")
+def test_a_state_hold_behind_the_watermark_has_its_setters_time() -> None:
     """A hold in the past stopped the output watermark where it stood until it was cleared."""
     solo = Solo(Scripted({"hold": lambda ctx: ctx.set_hold(Timestamp(5))}, lambda ctx: None))
     solo.watermark(90)
@@ -116,7 +120,8 @@ def test_g7_a_states_hold_behind_the_reported_watermark_counts_as_its_setters_ti
     assert taken_over.output == 100
 
 
-def test_g6_timers_at_the_end_of_time_fire_when_the_sources_are_finished_4_6() -> None:
+@pytest.mark.guarantee("G6", section="4.6")
+def test_timers_at_the_end_of_time_fire_when_the_sources_finish() -> None:
     hooks: dict[str, Do] = {"set": lambda ctx: ctx.set_timer(MAX_TIMESTAMP, "end")}
     solo = Solo(Scripted(hooks, lambda ctx: ctx.produce("out", "fired")))
     solo.deliver(("k", "set", 1))
@@ -132,7 +137,8 @@ def test_g6_timers_at_the_end_of_time_fire_when_the_sources_are_finished_4_6() -
     assert solo.output == MAX_TIMESTAMP
 
 
-def test_g6_an_asynchronous_timer_at_the_end_of_time_fires_4_6() -> None:
+@pytest.mark.guarantee("G6", section="4.6")
+def test_an_asynchronous_timer_at_the_end_of_time_fires() -> None:
     """It held one step before the end, and its commit released the end itself: the interval stopped."""
 
     class AtTheEnd(mw.Computation[tuple[str, str], None]):
@@ -158,7 +164,8 @@ def test_g6_an_asynchronous_timer_at_the_end_of_time_fires_4_6() -> None:
     assert solo.output == MAX_TIMESTAMP
 
 
-def test_g8_a_wall_timer_that_fires_after_the_end_produces_where_it_was_set_4_6() -> None:
+@pytest.mark.guarantee("G8", section="4.6")
+def test_a_wall_timer_that_fires_after_the_end_keeps_its_time() -> None:
     """It produced at the end of time: where nothing holds the watermark, so that consumers ended before it came, and
     where no user code can set a timer any more."""
     hooks: dict[str, Do] = {"set": lambda ctx: ctx.set_timer(mw.Timestamp(ctx.now + 1_000), "t", wall=True)}
@@ -173,6 +180,7 @@ def test_g8_a_wall_timer_that_fires_after_the_end_produces_where_it_was_set_4_6(
     assert solo.sent() == [("fired", 100)]
 
 
+@pytest.mark.guarantee("G2")
 @pytest.mark.parametrize(
     "do",
     [
@@ -184,7 +192,7 @@ def test_g8_a_wall_timer_that_fires_after_the_end_produces_where_it_was_set_4_6(
         lambda ctx: ctx.set_hold("soon"),
     ],
 )
-def test_g2_what_could_not_be_read_again_is_refused_before_it_is_journaled(do: Do) -> None:
+def test_what_cannot_be_read_again_is_refused_before_the_journal(do: Do) -> None:
     """A float as a timestamp went into the journal, where no takeover could read it: the interval was lost for good."""
     caught: list[Exception] = []
 
@@ -201,7 +209,8 @@ def test_g2_what_could_not_be_read_again_is_refused_before_it_is_journaled(do: D
     Solo(Scripted({}, lambda ctx: None), entries=solo.entries)
 
 
-def test_g8_a_timer_that_fails_is_named_as_what_holds_4_6() -> None:
+@pytest.mark.guarantee("G8", section="4.6")
+def test_a_timer_that_fails_is_named_as_what_holds() -> None:
     """The report said that it was user code's hold, and not whose."""
 
     def fail(ctx: mw.Context[Any]) -> None:
@@ -218,7 +227,8 @@ def test_g8_a_timer_that_fails_is_named_as_what_holds_4_6() -> None:
     assert "timer 't' of key 'k' is due and waits for its next attempt after 1 failed: ValueError at test_h" in subject
 
 
-def test_g8_a_timers_own_hold_is_named_4_6() -> None:
+@pytest.mark.guarantee("G8", section="4.6")
+def test_a_timers_own_hold_is_named() -> None:
     hooks: dict[str, Do] = {"set": lambda ctx: ctx.set_timer(Timestamp(100), "t", hold=Timestamp(40))}
     solo = Solo(Scripted(hooks, lambda ctx: None))
     solo.deliver(("k", "set", 10))

@@ -155,8 +155,9 @@ TestHolds = HoldsModel.TestCase
 TestHolds.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
 
 
+@pytest.mark.guarantee("G7", section="4.5")
 @given(st.integers(0, 9), st.lists(TIMES), st.lists(TIMES), st.lists(TIMES), st.lists(st.none() | TIMES, max_size=3))
-def test_g7_the_output_watermark_is_at_the_oldest_unfinished_work_4_5(
+def test_the_output_watermark_is_at_the_oldest_unfinished_work(
     watermark: int, records: list[int], productions: list[int], held: list[int], times: list[int | None]
 ) -> None:
     holds = Holds(MinTracker(records), MinTracker(productions))
@@ -194,8 +195,9 @@ def _forget_one(holds: Holds, hold: Hold) -> None:
     holds.open(2)
 
 
+@pytest.mark.guarantee("G7")
 @pytest.mark.parametrize("wrong", [_lose_a_stated_one, _keep_a_stated_one, _release, _forget_one])
-def test_g7_a_hold_that_is_lost_or_kept_is_found(wrong: Callable[[Holds, Hold], None]) -> None:
+def test_a_hold_that_is_lost_or_kept_is_found(wrong: Callable[[Holds, Hold], None]) -> None:
     holds = Holds(MinTracker(), MinTracker())
     hold = holds.open(7)
     holds.state(4)
@@ -205,7 +207,8 @@ def test_g7_a_hold_that_is_lost_or_kept_is_found(wrong: Callable[[Holds, Hold], 
         holds.check([4], [hold])
 
 
-def test_g7_a_hold_ends_once_and_what_takes_it_over_stands_at_its_time() -> None:
+@pytest.mark.guarantee("G7")
+def test_a_hold_ends_once_and_its_replacement_has_its_time() -> None:
     holds = Holds(MinTracker(), MinTracker())
     commit, batch = holds.open(9), holds.open(7)
     beside = holds.open(7)
@@ -219,7 +222,8 @@ def test_g7_a_hold_ends_once_and_what_takes_it_over_stands_at_its_time() -> None
     assert holds.min() == MAX_TIMESTAMP
 
 
-def test_g7_a_stated_hold_that_is_not_there_cannot_end() -> None:
+@pytest.mark.guarantee("G7")
+def test_a_stated_hold_that_is_not_there_cannot_end() -> None:
     holds = Holds(MinTracker(), MinTracker())
     holds.state(4)
     with pytest.raises(KeyError, match="timestamp 5 is present 0 times"):

@@ -38,9 +38,10 @@ class Raises(mw.Computation[tuple[str, str], int]):
         raise self.error("no")
 
 
+@pytest.mark.guarantee("G2")
 @pytest.mark.parametrize("error", [ValueError, SystemExit, asyncio.CancelledError])
 @pytest.mark.parametrize("what", ["bad", "timer"])
-def test_g2_a_hook_that_exits_or_is_cancelled_fails_like_any_other(error: type[BaseException], what: str) -> None:
+def test_a_hook_that_exits_or_is_cancelled_fails_like_any_other(error: type[BaseException], what: str) -> None:
     """These are no Exceptions, and went through everything: the process ended, or stood still."""
     solo = Solo(Raises(error), on_failure=mw.dead_letter(after=2, initial=seconds(1)))
     solo.deliver(("k", what, 1), ("j", "fine", 2))
@@ -71,9 +72,10 @@ class Wordless(mw.Computation[tuple[str, str], int]):
         raise AssertionError("no timer is set")
 
 
+@pytest.mark.guarantee("G8", section="4.1")
 @pytest.mark.parametrize("what", ["nothing", "surrogate"])
 @pytest.mark.parametrize("policy", [mw.retry(), mw.dead_letter(after=1), mw.stop(after=1)])
-def test_g8_an_error_without_text_is_a_failure_like_any_other_4_1(what: str, policy: Any) -> None:
+def test_an_error_without_text_is_a_failure_like_any_other(what: str, policy: Any) -> None:
     """The interval was given up at it, and so was each successor; or the work never reached the dead letters."""
     solo = Solo(Wordless(), on_failure=policy)
     solo.deliver(("k", what, 1), ("j", "fine", 2))
@@ -87,8 +89,9 @@ def test_g8_an_error_without_text_is_a_failure_like_any_other_4_1(what: str, pol
     assert solo.state.counts.dead_letters == (policy.action is mw.dead_letter().action)
 
 
+@pytest.mark.guarantee("G8", section="4.1")
 @pytest.mark.parametrize("number", range(2))
-def test_g8_an_asynchronous_hooks_exit_without_text_is_a_failure_like_any_other_4_1(number: int) -> None:
+def test_an_asynchronous_hooks_exit_without_text_is_a_failure(number: int) -> None:
     class WordlessExit(SystemExit):
         def __str__(self) -> str:
             raise ValueError
@@ -128,6 +131,7 @@ class Returns(mw.Computation[tuple[str, str], int]):
         return self.make()
 
 
+@pytest.mark.guarantee("G1", section="4.1")
 @pytest.mark.parametrize(
     ("make", "said"),
     [
@@ -138,9 +142,7 @@ class Returns(mw.Computation[tuple[str, str], int]):
     ids=["coroutine", "future", "value"],
 )
 @pytest.mark.parametrize("what", ["record", "timer"])
-def test_g1_a_hook_that_returns_something_fails_and_its_record_is_not_acked_4_1(
-    make: Callable[[], Any], said: str, what: str
-) -> None:
+def test_a_hook_that_returns_a_value_fails_and_nothing_is_acked(make: Callable[[], Any], said: str, what: str) -> None:
     """It was ACKed without any effect, at the first attempt or at one that runs alone."""
     made = []
     solo = Solo(Returns(lambda: made.append(make()) or made[-1]), on_failure=mw.retry(initial=seconds(1)))  # type: ignore[func-returns-value]
@@ -162,7 +164,7 @@ def test_g1_a_hook_that_returns_something_fails_and_its_record_is_not_acked_4_1(
     assert solo.state.counts.records == (1 if what == "record" else 2), "only what succeeded is ACKed"
 
 
-def test_an_interval_that_stands_still_does_not_ring_for_the_keys_that_wait_there() -> None:
+def test_a_stopped_interval_sets_no_alarm_for_its_waiting_keys() -> None:
     """Their next attempts were due and never made: the alarm rang at once, and again, without end."""
 
     class Picky(mw.Computation[tuple[str, str], Any]):

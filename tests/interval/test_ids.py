@@ -89,7 +89,8 @@ def sealing(**options: Any) -> Solo:
     return solo
 
 
-def test_g1_a_segment_that_is_collected_while_it_is_read_costs_a_repetition_and_nothing_else() -> None:
+@pytest.mark.guarantee("G1")
+def test_a_segment_collected_while_it_is_read_costs_a_repetition() -> None:
     """The read found nothing any more, and the interval was given up for good."""
     solo = sealing(settings=IntervalSettings(checkpoint_entries=1, flush_interval=0))
     copy = deliver(solo, OpaqueIds([id_of(2), id_of(9)]), "cz", 10)
@@ -112,7 +113,8 @@ def test_g1_a_segment_that_is_collected_while_it_is_read_costs_a_repetition_and_
     assert solo.state.dedup.pending_ids == 1, "judged anew"
 
 
-def test_g1_a_segment_that_is_relied_on_and_gone_is_an_error_by_name() -> None:
+@pytest.mark.guarantee("G1")
+def test_a_needed_segment_that_is_missing_is_a_named_error() -> None:
     solo = sealing()
     deliver(solo, OpaqueIds([id_of(2)]), "c", 10)
     (read,) = solo.take(ReadSegments)
@@ -120,7 +122,8 @@ def test_g1_a_segment_that_is_relied_on_and_gone_is_an_error_by_name() -> None:
         solo.handle(PartsMissing(read.parts, "part 5", "the value is missing"))
 
 
-def test_g1_a_copy_of_a_record_in_flight_is_not_acked_before_the_first_is_committed_6_1_1() -> None:
+@pytest.mark.guarantee("G1", section="6.1.1")
+def test_a_copy_of_a_record_in_flight_is_acked_after_its_commit() -> None:
     """Its sender would let go of what no journal has."""
     solo = Solo(Seen())
     ids = PositionIds("in/p", 0, [1])
@@ -133,7 +136,8 @@ def test_g1_a_copy_of_a_record_in_flight_is_not_acked_before_the_first_is_commit
     assert [one.outcome for one in solo.take(Acknowledge) if one.delivery is copy] == [ACKED]
 
 
-def test_g13_copies_of_a_record_that_waits_leave_nothing_behind() -> None:
+@pytest.mark.guarantee("G13")
+def test_copies_of_a_record_that_waits_leave_nothing_behind() -> None:
     """A key may fail for days, and its sender repeats the record all that time: each copy was remembered."""
     solo = Solo(Seen(), on_failure=mw.retry(initial=seconds(20)))
     ids = PositionIds("in/p", 0, [1])
@@ -146,7 +150,8 @@ def test_g13_copies_of_a_record_that_waits_leave_nothing_behind() -> None:
     assert sum(isinstance(one, DeliveryVerdict) for one in gc.get_objects()) < 10
 
 
-def test_g13_a_delivery_that_is_refused_whole_is_not_acked_as_well() -> None:
+@pytest.mark.guarantee("G13")
+def test_a_delivery_that_is_refused_whole_is_not_acked_as_well() -> None:
     """It was, for none of its records; senders took that for a sign that there is room again, and did not back off."""
     solo = Solo(Seen(), settings=IntervalSettings(queue_records=2), on_failure=mw.retry(initial=seconds(20)))
     deliver(solo, PositionIds("in/p", 0, [1, 2]), ["bad", "bad"], 10)
@@ -159,7 +164,8 @@ def test_g13_a_delivery_that_is_refused_whole_is_not_acked_as_well() -> None:
     assert answers == [(full, FULL, [0]), (copy, FULL, [0]), (mixed, FULL, [0, 1])]
 
 
-def test_g13_deliveries_that_wait_for_a_sequence_to_be_looked_up_are_bounded() -> None:
+@pytest.mark.guarantee("G13")
+def test_deliveries_that_wait_for_a_sequence_lookup_are_bounded() -> None:
     """While the coordinator is away senders reconnect, and repeat: each copy was kept."""
     solo = Solo(Seen())
     sender = Sender("u.1.j1", 3, ALL_KEYS, "u.1")
@@ -171,7 +177,8 @@ def test_g13_deliveries_that_wait_for_a_sequence_to_be_looked_up_are_bounded() -
     assert "looked up" in refused[0].message
 
 
-def test_g13_what_is_received_while_the_journal_is_read_is_kept_as_its_sum() -> None:
+@pytest.mark.guarantee("G13")
+def test_messages_received_during_recovery_are_kept_as_their_sum() -> None:
     """A store that is away keeps an interval opening, and watermarks come every few milliseconds."""
     alive: list[int] = []
 
@@ -189,7 +196,8 @@ def test_g13_what_is_received_while_the_journal_is_read_is_kept_as_its_sum() -> 
     assert solo.state.inputs.value == 5 * 999
 
 
-def test_g1_the_slack_of_a_source_that_is_declared_later_counts_from_then_on_6_1_1() -> None:
+@pytest.mark.guarantee("G1", section="6.1.1")
+def test_a_later_declared_slack_counts_from_then_on() -> None:
     """What a stream's declaration said when the interval was opened held for good: nothing, if it had none yet."""
     solo = Solo(Seen())
     solo.handle(CatalogChanged(frozenset({INJECTOR}), slack={INJECTOR: 500}))
@@ -202,7 +210,8 @@ def test_g1_the_slack_of_a_source_that_is_declared_later_counts_from_then_on_6_1
     assert solo.state.ids.slack == {INJECTOR: 500}
 
 
-def test_g1_the_same_id_in_two_batches_makes_two_weak_productions_6_1_3() -> None:
+@pytest.mark.guarantee("G1", section="6.1.3")
+def test_the_same_id_in_two_batches_makes_two_weak_productions() -> None:
     """Ids of a batch are unique within it. The production of the later record had the id of the earlier one's, and its
     receiver took it for a duplicate: lost."""
     made = []
@@ -216,7 +225,8 @@ def test_g1_the_same_id_in_two_batches_makes_two_weak_productions_6_1_3() -> Non
     assert made[0] != made[2]
 
 
-def test_g13_what_is_retired_is_forgotten_by_owners_and_by_those_that_take_over_6_1_1() -> None:
+@pytest.mark.guarantee("G13", section="6.1.1")
+def test_a_retired_sequence_is_forgotten_also_by_successors() -> None:
     spark = Sender("injector/in/spark", 1, None, INJECTOR)
     reported = CatalogChanged(
         frozenset({INJECTOR}), ended_injectors=frozenset({OWN.name}), ended_queries=frozenset("q")

@@ -44,7 +44,8 @@ def delivery(number: int) -> Delivery:
     return Delivery("solo.1", "solo.1.j1", "in", sender, PositionIds(f"table/{number}", 0, [7]), [b"k"], [value], [1])
 
 
-def test_g1_a_takeover_knows_ids_that_fill_many_parts_6_1_1(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.guarantee("G1", section="6.1.1")
+def test_a_takeover_knows_ids_that_fill_many_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("millwheel.worker.dedup.snapshot._BLOB_BYTES", 1)
     solo = Solo(Passing())
     for number in range(SEQUENCES):

@@ -9,6 +9,7 @@ from __future__ import annotations
 from itertools import groupby
 from typing import Any
 
+import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
@@ -67,6 +68,7 @@ def parent(keys: KeyInterval, journal: str, watermark: int, records: Rows, idle:
     return solo, opened
 
 
+@pytest.mark.guarantee("G7", section="4.5")
 @settings(max_examples=150)
 @given(
     low=stamps,
@@ -77,7 +79,7 @@ def parent(keys: KeyInterval, journal: str, watermark: int, records: Rows, idle:
     idle=st.booleans(),
 )
 @example(low=0, high=39, before=[("x", "t", 34), ("x", "s", 24)], later=[], crash=0, idle=False)
-def test_g7_a_merged_key_is_shown_what_its_parent_would_have_shown_it_4_5(
+def test_a_merged_key_sees_the_watermark_its_parent_would_show(
     low: int, high: int, before: Rows, later: list[tuple[int, Rows]], crash: int, idle: bool
 ) -> None:
     first, one = parent(LOW, "solo.1.j2", low, before, idle)
@@ -109,7 +111,7 @@ def test_g7_a_merged_key_is_shown_what_its_parent_would_have_shown_it_4_5(
     assert merged.state.clocks.bounded == (max(low, high) > max(min(low, high), reached))
 
 
-def test_floors_are_cut_with_their_keys_and_go_when_they_are_passed() -> None:
+def test_bounds_are_cut_with_their_keys_and_end_when_passed() -> None:
     floors = KeyWatermarkBounds([(b"a", b"m", 50), (b"g", None, 30)])
     assert [floors.of(key) for key in (b"a", b"h", b"z", b"A")] == [50, 50, 30, MIN_TIMESTAMP]
     assert floors.lowest == 30
@@ -128,12 +130,13 @@ rows_of_floors = st.lists(
 
 
 @given(rows_of_floors, st.binary(max_size=2))
-def test_a_keys_floor_is_the_largest_of_its_ranges(given_rows: list[Any], key: bytes) -> None:
+def test_a_keys_bound_is_the_largest_of_its_ranges(given_rows: list[Any], key: bytes) -> None:
     inside = [floor for start, end, floor in given_rows if start <= key and (end is None or key < end)]
     assert KeyWatermarkBounds(given_rows).of(key) == max(inside, default=MIN_TIMESTAMP)
 
 
-def test_g13_floors_do_not_grow_with_splits_and_merges_that_undo_each_other() -> None:
+@pytest.mark.guarantee("G13")
+def test_bounds_do_not_grow_with_splits_and_merges() -> None:
     floors = KeyWatermarkBounds([(b"a", b"m", 50)])
     for at in (b"c", b"g", b"b", b"k"):
         low, high = KeyInterval(b"", at), KeyInterval(at, None)

@@ -37,7 +37,8 @@ class Log(mw.Computation[tuple[str, str], list[str]]):
         raise AssertionError("no record comes here")
 
 
-def test_g5_records_behind_a_failed_one_wait_although_its_retry_shares_a_batch_with_newer_ones_4_1() -> None:
+@pytest.mark.guarantee("G5", section="4.1")
+def test_records_behind_a_failed_one_wait_also_during_its_retry() -> None:
     """A retry that succeeded put its context into the batch; a newer record found it there, and overtook."""
     log = Log()
     solo = Solo(log, on_failure=mw.retry(initial=seconds(1)))
@@ -51,7 +52,8 @@ def test_g5_records_behind_a_failed_one_wait_although_its_retry_shares_a_batch_w
     assert solo.sent() == [("bad", 1), ("bad,second", 2), ("bad,second,third", 3)]
 
 
-def test_g13_a_batch_of_nothing_but_cache_misses_does_not_stop_the_interval() -> None:
+@pytest.mark.guarantee("G13")
+def test_a_batch_of_cache_misses_does_not_stop_the_interval() -> None:
     """Records set aside counted as the batch's, which was full without holding anything: it never committed."""
     settings = IntervalSettings(batch_records=4)
     solo = Solo(Log(), settings=settings)
@@ -65,7 +67,8 @@ def test_g13_a_batch_of_nothing_but_cache_misses_does_not_stop_the_interval() ->
     assert len(solo.sent()) == 10
 
 
-def test_g3_no_hook_of_a_deposed_owner_sees_what_its_successor_has_stored_6_2() -> None:
+@pytest.mark.guarantee("G3", section="6.2")
+def test_a_deposed_owners_hooks_never_see_its_successors_rows() -> None:
     """A timer fired a second time, beside the state that its first firing had left."""
     solo = Solo(Log())
     solo.deliver(("j", "x", 1))
@@ -81,7 +84,8 @@ def test_g3_no_hook_of_a_deposed_owner_sees_what_its_successor_has_stored_6_2() 
     assert solo.sent() == [("x", 1)]
 
 
-def test_g13_a_hook_that_produces_a_lot_and_fails_does_not_stop_other_keys() -> None:
+@pytest.mark.guarantee("G13")
+def test_a_failing_hook_with_large_output_stops_no_other_key() -> None:
     """What it had produced went on filling the batch, which was empty: nothing ran any more."""
     solo = Solo(Log())
     solo.deliver(("k", "loud", 1))
@@ -90,7 +94,7 @@ def test_g13_a_hook_that_produces_a_lot_and_fails_does_not_stop_other_keys() -> 
     assert solo.sent() == [("fine", 2)]
 
 
-def test_a_state_over_its_limit_fails_its_record_by_name_and_the_policy_counts_its_attempts() -> None:
+def test_a_too_large_state_fails_by_name_and_counts_attempts() -> None:
     """The hook itself succeeds, which forgot its earlier failures: a dead letter was never written."""
     solo = Solo(Log(), on_failure=mw.dead_letter(after=3, initial=seconds(1)))
     solo.deliver(("k", "huge", 1), ("j", "fine", 2))
@@ -106,7 +110,8 @@ def test_a_state_over_its_limit_fails_its_record_by_name_and_the_policy_counts_i
     assert solo.state.intake.records == 0
 
 
-def test_g14_a_late_record_of_a_key_that_waits_is_dropped_like_any_other_4_5() -> None:
+@pytest.mark.guarantee("G14", section="4.5")
+def test_a_late_record_of_a_waiting_key_is_dropped_as_usual() -> None:
     """Run alone after a failure of its key, it reached user code under any policy; it was counted each time."""
     log = Log()
     solo = Solo(log, late=mw.Late.DROP, on_failure=mw.retry(initial=seconds(1)))
@@ -150,7 +155,8 @@ def run_hooks(solo: Solo) -> int:
     return len(hooks)
 
 
-def test_g13_no_more_asynchronous_hooks_run_at_once_than_the_setting_says() -> None:
+@pytest.mark.guarantee("G13")
+def test_asynchronous_hooks_run_at_once_only_up_to_the_setting() -> None:
     """The bound was stated and never looked at: a delivery of 8,000 keys started 8,000 hooks."""
     solo = Solo(Waiting(), settings=IntervalSettings(async_hooks=3))
     solo.deliver(*[(f"k{n}", str(n), n) for n in range(10)])
@@ -162,7 +168,8 @@ def test_g13_no_more_asynchronous_hooks_run_at_once_than_the_setting_says() -> N
     assert solo.state.intake.records == 0
 
 
-def test_g8_due_timers_of_a_busy_key_do_not_wait_behind_its_records_4_6() -> None:
+@pytest.mark.guarantee("G8", section="4.6")
+def test_due_timers_of_a_busy_key_do_not_wait_behind_its_records() -> None:
     """A key with asynchronous hooks took its timers up only when no record of it waited, which may be never."""
     waiting = Waiting()
     solo = Solo(waiting)
@@ -180,7 +187,7 @@ def test_g8_due_timers_of_a_busy_key_do_not_wait_behind_its_records_4_6() -> Non
         solo.commit_all()
 
 
-def test_alarms_that_wait_for_something_else_do_not_ring_at_once_and_again() -> None:
+def test_alarms_that_wait_for_something_else_do_not_ring_again() -> None:
     """A wall timer that was due and had to wait for its key, and rows behind a commit, spun the worker."""
 
     class Rings(mw.Computation[tuple[str, str], list[str]]):
@@ -202,7 +209,8 @@ def test_alarms_that_wait_for_something_else_do_not_ring_at_once_and_again() -> 
     assert alarm is None or alarm > solo.now
 
 
-def test_g8_many_deliveries_of_a_blocked_key_take_no_event_each_4_5() -> None:
+@pytest.mark.guarantee("G8", section="4.5")
+def test_many_deliveries_of_a_blocked_key_take_no_event_each() -> None:
     """With a full outbox, each event looked at one delivery: behind those of a blocked key all stood still."""
     solo = Solo(
         Log(), settings=IntervalSettings(batch_records=1, outbox_records=1), on_failure=mw.retry(initial=seconds(20))

@@ -64,7 +64,8 @@ def values(*keys: str, count: int, size: int = 0) -> list[tuple[str, int]]:
     return [(f"{key}{number:08d}" + "." * size, 1) for key in keys for number in range(count)]
 
 
-def test_g2_one_hook_call_produces_20_mib_in_one_commit_6_1_2() -> None:
+@pytest.mark.guarantee("G2", section="6.1.2")
+def test_one_hook_call_produces_20_mib_in_one_commit() -> None:
     solo = Solo(Backlog())
     solo.deliver(("k", "40 500000", 1))
     assert solo.take(AppendEntry) == [], "first the parts"
@@ -77,7 +78,8 @@ def test_g2_one_hook_call_produces_20_mib_in_one_commit_6_1_2() -> None:
     assert after.state.timers.count == 40
 
 
-def test_g9_a_divided_entry_shows_nothing_before_its_append_6_1_2() -> None:
+@pytest.mark.guarantee("G9", section="6.1.2")
+def test_a_divided_entry_shows_nothing_before_its_append() -> None:
     solo = Solo(Backlog(), settings=SMALL)
     solo.deliver(("k", "20 50", 1))
     solo.watermark(500)
@@ -96,7 +98,8 @@ def test_g9_a_divided_entry_shows_nothing_before_its_append_6_1_2() -> None:
     assert len(solo.take(Acknowledge)) == 1
 
 
-def test_g2_parts_without_their_append_have_no_effect_6_1_2() -> None:
+@pytest.mark.guarantee("G2", section="6.1.2")
+def test_parts_without_their_append_have_no_effect() -> None:
     """The owner dies, or is deposed, between the parts and the append."""
     solo = Solo(Backlog(), settings=SMALL)
     solo.deliver(("k", "20 50", 1))
@@ -108,7 +111,7 @@ def test_g2_parts_without_their_append_have_no_effect_6_1_2() -> None:
     assert (after.state.counts.records, after.state.timers.count, after.sent()) == (0, 0, [])
 
 
-def test_the_parts_of_an_entry_go_when_the_floor_has_passed_it() -> None:
+def test_an_entrys_parts_are_deleted_after_its_truncation() -> None:
     solo = Solo(Backlog(), settings=IntervalSettings(entry_bytes=500, checkpoint_entries=2, flush_interval=10))
     named: set[PartId] = set()
     deleted: list[PartId] = []
@@ -139,7 +142,8 @@ def test_the_parts_of_an_entry_go_when_the_floor_has_passed_it() -> None:
     )
 
 
-def test_g12_a_base_follows_a_divided_entry_and_a_takeover_reads_either() -> None:
+@pytest.mark.guarantee("G12")
+def test_a_base_after_a_divided_entry_and_a_takeover_reads_both() -> None:
     solo = Solo(Backlog(), settings=IntervalSettings(entry_bytes=500, checkpoint_bytes=1_000))
     solo.deliver(("k", "20 50", 1))
     solo.commit()
@@ -150,8 +154,9 @@ def test_g12_a_base_follows_a_divided_entry_and_a_takeover_reads_either() -> Non
     assert after.sent() == solo.sent()
 
 
+@pytest.mark.guarantee("G11", section="7.1")
 @pytest.mark.parametrize("cut", ["b", "k", "z"])
-def test_g11_children_of_a_split_read_their_parents_divided_entries_7_1(cut: str) -> None:
+def test_children_of_a_split_read_their_parents_divided_entries(cut: str) -> None:
     solo = Solo(Backlog(), settings=SMALL)
     solo.deliver(("a", "9 50", 1), ("m", "9 50", 1), ("z", "9 50", 1))
     solo.commit_all()
@@ -167,7 +172,8 @@ def test_g11_children_of_a_split_read_their_parents_divided_entries_7_1(cut: str
     assert sum(child.state.timers.count for child in children) == 27
 
 
-def test_g11_a_child_with_divided_entries_and_no_base_needs_its_parents_7_1() -> None:
+@pytest.mark.guarantee("G11", section="7.1")
+def test_a_child_of_divided_entries_without_base_needs_parents() -> None:
     solo = Solo(Backlog(), settings=SMALL)
     solo.deliver(("k", "9 50", 1))
     solo.commit_all()
@@ -183,7 +189,8 @@ def test_g11_a_child_with_divided_entries_and_no_base_needs_its_parents_7_1() ->
     assert sorted(after.sent()) == values("k", "l", count=9, size=50)
 
 
-def test_g10_stragglers_beyond_one_entry_are_stored_in_the_commit_6_1_3() -> None:
+@pytest.mark.guarantee("G10", section="6.1.3")
+def test_stragglers_beyond_one_entry_are_stored_in_the_commit() -> None:
     solo = Solo(Backlog(), strong=False, straggler_delay=1_000, settings=SMALL)
     solo.deliver(("k", "20 50", 1))
     sends = solo.take(SendDelivery)
@@ -232,13 +239,14 @@ def test_a_chain_of_timers_produces_a_backlog_in_slices() -> None:
     assert solo.sent() == [(str(row), 100) for row in range(35)]
 
 
+@pytest.mark.guarantee("G9", section="6.1.2")
 @given(
     sizes=st.lists(st.lists(st.integers(0, 300), max_size=8), min_size=1, max_size=6),
     most=st.integers(40, 2_000),
     strong=st.booleans(),
     after=st.integers(0, 20),
 )
-def test_g9_productions_of_any_size_arrive_once_and_in_order_6_1_2(
+def test_productions_of_any_size_arrive_once_and_in_order(
     sizes: list[list[int]], most: int, strong: bool, after: int
 ) -> None:
     """An owner is replaced after any step; its successor, and the one after that, send the rest."""

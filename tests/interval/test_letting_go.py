@@ -124,7 +124,8 @@ def ack_all(solo: Solo) -> set[str]:
     return sequences
 
 
-def test_g11_a_child_without_any_work_lets_go_7_1() -> None:
+@pytest.mark.guarantee("G11", section="7.1")
+def test_a_child_without_work_releases_its_parents() -> None:
     parent, disk = sealed()
     solo = child(parent)
     assert not independent(solo)
@@ -136,7 +137,8 @@ def test_g11_a_child_without_any_work_lets_go_7_1() -> None:
     assert {part.sequencer for part in solo.state.journal.parts} == {7}
 
 
-def test_g9_a_child_that_sends_for_its_parent_needs_its_sequence_until_a_base_says_otherwise_5_1() -> None:
+@pytest.mark.guarantee("G9", section="5.1")
+def test_a_child_that_resends_for_its_parent_needs_its_sequence() -> None:
     parent, disk = sealed()
     solo = child(parent)
     disk.serve(solo)
@@ -148,7 +150,8 @@ def test_g9_a_child_that_sends_for_its_parent_needs_its_sequence_until_a_base_sa
     assert independent(solo)
 
 
-def test_g1_id_segments_are_read_at_the_parents_until_they_are_copied_6_1_1() -> None:
+@pytest.mark.guarantee("G1", section="6.1.1")
+def test_id_segments_are_read_from_the_parents_until_copied() -> None:
     parent, disk = sealed(segments=True)
     solo = child(parent)
     (copies,) = solo.take(CopyParts)
@@ -180,7 +183,8 @@ def test_g1_id_segments_are_read_at_the_parents_until_they_are_copied_6_1_1() ->
     assert len(Solo(Echo(), parts=taken).state.journal.segments) == len(solo.state.journal.segments)
 
 
-def test_g1_much_work_while_id_segments_are_copied_names_no_base_without_them_6_1_1() -> None:
+@pytest.mark.guarantee("G1", section="6.1.1")
+def test_no_base_is_written_without_the_id_segments_being_copied() -> None:
     parent, disk = sealed(segments=True)
     solo = child(parent, settings=IntervalSettings(checkpoint_entries=2, flush_interval=0))
     (copies,) = solo.take(CopyParts)
@@ -194,7 +198,8 @@ def test_g1_much_work_while_id_segments_are_copied_names_no_base_without_them_6_
     assert {copy for _, _, copy in copies.copies} <= set(solo.state.journal.parts)
 
 
-def test_letting_go_comes_before_new_work_when_somebody_waits_for_it_7_1() -> None:
+@pytest.mark.paper(section="7.1")
+def test_releasing_a_parent_precedes_new_work_if_it_is_awaited() -> None:
     parent, disk = sealed()
     solo = child(parent)
     solo.handle(PrepareRelease("who asks"))
@@ -209,7 +214,8 @@ def test_letting_go_comes_before_new_work_when_somebody_waits_for_it_7_1() -> No
     assert [one.delivery for one in solo.take(Acknowledge)] == [ahead]
 
 
-def test_a_journal_is_made_short_while_work_goes_on_7_1() -> None:
+@pytest.mark.paper(section="7.1")
+def test_a_journal_is_made_short_while_work_goes_on() -> None:
     solo, disk = Solo(Echo()), Disk()
     for number in range(300):
         solo.deliver((f"k{number}", "v", 5))
@@ -228,13 +234,15 @@ def test_a_journal_is_made_short_while_work_goes_on_7_1() -> None:
     assert [one.request for one in solo.take(ReleasePrepared)] == ["again"], "it is short already"
 
 
-def test_g11_a_child_is_never_opened_empty_7_1() -> None:
+@pytest.mark.guarantee("G11", section="7.1")
+def test_a_child_is_never_opened_empty() -> None:
     head = JournalHead(7, 5, 5, ())
     with pytest.raises(CorruptValueError, match="stems from other journals"):
         recover(Solo(Echo()).state, Opened(head, {}, []))
 
 
-def test_children_share_what_the_parent_sent_by_producing_key_5_1() -> None:
+@pytest.mark.paper(section="5.1")
+def test_children_share_what_the_parent_sent_by_producing_key() -> None:
     parent, _ = sealed()
     low, high = KeyInterval(b"", b"k4"), KeyInterval(b"k4", None)
     sent = []
@@ -248,7 +256,8 @@ def test_children_share_what_the_parent_sent_by_producing_key_5_1() -> None:
     assert not sent[0] & sent[1]
 
 
-def test_g3_only_a_refusal_of_what_is_not_acked_ends_an_owner_6_2() -> None:
+@pytest.mark.guarantee("G3", section="6.2")
+def test_only_a_refusal_of_what_is_not_acked_ends_an_owner() -> None:
     """A late copy of what was sent for a parent meets a receiver that knows the parent's sequence as retired."""
     parent, _ = sealed()
     solo = child(parent)

@@ -41,6 +41,7 @@ def _topology() -> mw.Topology:
     return topology
 
 
+@pytest.mark.guarantee("G2", section="4.3")
 @pytest.mark.parametrize(
     ("record", "parts"),
     [
@@ -48,7 +49,7 @@ def _topology() -> mw.Topology:
         ("k out", ["key 'k'", "computation 'careless', stream 'out'", "Expected `float`, got `str` - at `$.x`", "Out"]),
     ],
 )
-def test_g2_the_harness_raises_what_a_hook_made_of_a_wrong_type_4_3(record: str, parts: list[str]) -> None:
+def test_the_harness_raises_what_a_hook_made_of_a_wrong_type(record: str, parts: list[str]) -> None:
     harness = TopologyHarness(_topology())
     harness.send("in", "k fine", mw.Timestamp(1))
     with pytest.raises(mw.ValueEncodeError) as raised:
@@ -69,7 +70,7 @@ class Idle(mw.Computation[Out, None]):
         pass
 
 
-def test_the_harness_refuses_a_record_of_a_wrong_type_where_it_is_sent() -> None:
+def test_the_harness_refuses_a_record_of_a_wrong_type_when_sent() -> None:
     topology = mw.Topology("outs")
     topology.source("in", Out)
     topology.add(Idle, inputs={"in": mw.key(lambda value: "k")})
@@ -85,7 +86,8 @@ class Strings(mw.Computation[tuple[str, str], dict[int, int]]):
         ctx.state[int(what) if what.isdigit() else what] = 1
 
 
-def test_g2_one_mistyped_state_of_a_batch_fails_alone_4_4() -> None:
+@pytest.mark.guarantee("G2", section="4.4")
+def test_one_mistyped_state_of_a_batch_fails_alone() -> None:
     """The keys and records beside it, and those of its own key, are committed."""
     solo = Solo(Strings(), on_failure=mw.dead_letter(after=1))
     solo.deliver(("k", "1", 1), ("k", "bad", 2), ("j", "2", 3), ("k", "3", 4))
@@ -117,7 +119,8 @@ class AssignsOptional(Assigning, mw.Computation[tuple[str, str], int | None]): .
 class AssignsAny(Assigning, mw.Computation[tuple[str, str], Any]): ...
 
 
-def test_g2_none_is_assigned_only_where_the_type_allows_it_4_4() -> None:
+@pytest.mark.guarantee("G2", section="4.4")
+def test_none_is_assigned_only_where_the_type_allows_it() -> None:
     """It deleted the state of any type: what `ctx.state = ctx.state.update(...)` assigns is None."""
     solo = Solo(AssignsInt())
     solo.deliver(("k", "5", 1), ("k", "none", 2))
@@ -167,7 +170,7 @@ def test_a_state_that_a_hook_only_reads_is_not_decoded_again() -> None:
     assert len(decoded) == count
 
 
-def test_without_the_check_the_class_of_the_whole_value_is_still_looked_at() -> None:
+def test_without_the_type_check_a_values_class_is_still_checked() -> None:
     compiled = compile_computation(_topology(), "careless", verify=False)
     assert compiled.state.check is None
     assert compiled.outputs["out"](Out("text"))  # type: ignore[arg-type]

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
@@ -122,11 +123,11 @@ class LateWeakWorld(HostileWorld):
 
 _SETTINGS = settings(max_examples=25, stateful_step_count=30, suppress_health_check=list(HealthCheck))
 
-TestG1StrongWorld611 = HostileWorld.TestCase
-TestG10WeakWorld613 = WeakWorld.TestCase
-TestG5AsynchronousWorld41 = WaitingWorld.TestCase
-TestG10WeakAsynchronousWorld613 = WeakWaitingWorld.TestCase
-TestG14LateWorld45 = LateWorld.TestCase
-TestG14LateWeakWorld613 = LateWeakWorld.TestCase
+TestStrongProductions = pytest.mark.guarantee("G1", section="6.1.1")(HostileWorld.TestCase)
+TestWeakProductions = pytest.mark.guarantee("G10", section="6.1.3")(WeakWorld.TestCase)
+TestAsynchronousHooks = pytest.mark.guarantee("G5", section="4.1")(WaitingWorld.TestCase)
+TestWeakAsynchronousHooks = pytest.mark.guarantee("G10", section="6.1.3")(WeakWaitingWorld.TestCase)
+TestLateRecords = pytest.mark.guarantee("G14", section="4.5")(LateWorld.TestCase)
+TestLateWeakRecords = pytest.mark.guarantee("G14", section="6.1.3")(LateWeakWorld.TestCase)
 for machine in (HostileWorld, WeakWorld, WaitingWorld, WeakWaitingWorld, LateWorld, LateWeakWorld):
     machine.TestCase.settings = _SETTINGS

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 import millwheel as mw
 from millwheel.worker.interval import IntervalSettings
 from tests.interval.solo import Solo
@@ -30,7 +32,8 @@ def log_of(solo: Solo, key: str) -> Any:
     return solo.state.program.state.decode(cell.encoded)
 
 
-def test_g6_due_timers_of_keys_that_wait_do_not_let_others_be_overtaken_4_6() -> None:
+@pytest.mark.guarantee("G6", section="4.6")
+def test_due_timers_of_blocked_keys_are_not_overtaken() -> None:
     """As many were taken at a time as the batch had room for. If those were of keys that wait, the next one stayed."""
     solo = Solo(Ordered(), settings=IntervalSettings(batch_records=2), on_failure=mw.retry())
     solo.deliver(("waits", "5", 1), ("waits", "6", 1), ("key", "10", 1))
@@ -45,7 +48,8 @@ def test_g6_due_timers_of_keys_that_wait_do_not_let_others_be_overtaken_4_6() ->
     assert log_of(solo, "key") == ["10", "fires 10", "record"]
 
 
-def test_g5_a_key_whose_timers_wait_for_a_commit_waits_with_its_records_4_6() -> None:
+@pytest.mark.guarantee("G5", section="4.6")
+def test_a_key_whose_timers_wait_for_a_commit_keeps_its_records() -> None:
     """The earlier of two due timers was set by this batch: it takes effect when that is sealed, and fires first."""
     solo = Solo(Ordered())
     solo.deliver(("key", "18", 1))

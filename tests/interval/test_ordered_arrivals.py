@@ -70,7 +70,8 @@ def known(solo: Solo, *sequences: str) -> None:
         solo.handle(SequenceChecked(check.sequence, True))
 
 
-def test_g15_what_is_not_looked_up_waits_behind_what_is_6_1_1() -> None:
+@pytest.mark.guarantee("G15", section="6.1.1")
+def test_what_is_not_looked_up_waits_behind_what_is() -> None:
     """A child sends what it has inherited under its parent's sequence first, and then its own, which is known."""
     solo = Solo(Keeps())
     solo.handle(made(1, ("other", "own", 1)))
@@ -84,7 +85,8 @@ def test_g15_what_is_not_looked_up_waits_behind_what_is_6_1_1() -> None:
     assert [outcome for _, outcome in outcomes(solo)] == [ACKED] * 3
 
 
-def test_g15_behind_a_delivery_that_is_refused_nothing_is_taken_4_1() -> None:
+@pytest.mark.guarantee("G15", section="4.1")
+def test_behind_a_delivery_that_is_refused_nothing_is_taken() -> None:
     """What holds the watermark was, although there was no room: it overtook what its key had produced before."""
     solo = Solo(Keeps(), settings=IntervalSettings(queue_records=1))
     solo.watermark(1)
@@ -98,7 +100,8 @@ def test_g15_behind_a_delivery_that_is_refused_nothing_is_taken_4_1() -> None:
     assert kept(solo, "key") == ["a", "b", "holds the watermark"]
 
 
-def test_g8_feedback_is_taken_with_what_stands_before_it_4_5() -> None:
+@pytest.mark.guarantee("G8", section="4.5")
+def test_feedback_is_taken_with_what_stands_before_it() -> None:
     """What closes a cycle is always taken: it would else wait for itself. So is what its sender sent before it."""
     solo = Solo(Keeps(), settings=IntervalSettings(queue_records=1))
     solo.state.config = replace(solo.state.config, feedback=frozenset({"again"}))
@@ -113,7 +116,8 @@ def test_g8_feedback_is_taken_with_what_stands_before_it_4_5() -> None:
     assert kept(solo, "key") == ["a", "b"]
 
 
-def test_g15_what_holds_the_watermark_runs_behind_what_its_key_was_sent_before_4_1() -> None:
+@pytest.mark.guarantee("G15", section="4.1")
+def test_a_record_that_holds_follows_its_keys_earlier_ones() -> None:
     """While the outbox is full only that is run, and what its sender's keys have produced for the same keys before."""
     solo = Solo(Keeps(), settings=IntervalSettings(outbox_records=1))
     solo.deliver(("other", "fills the outbox", 1))
@@ -126,8 +130,9 @@ def test_g15_what_holds_the_watermark_runs_behind_what_its_key_was_sent_before_4
     assert kept(solo, "spilled") == []
 
 
+@pytest.mark.guarantee("G15", section="4.3")
 @pytest.mark.parametrize("held", [False, True])
-def test_g15_a_log_takes_all_of_a_delivery_or_nothing_4_3(held: bool) -> None:
+def test_a_log_takes_all_of_a_delivery_or_nothing(held: bool) -> None:
     log = LogDriver(SMALL, senders=frozenset({"u.1"}))
 
     def send(number: int, after: int, pending: int, *stamps: int) -> None:
@@ -148,7 +153,8 @@ def test_g15_a_log_takes_all_of_a_delivery_or_nothing_4_3(held: bool) -> None:
     assert answers == ([(3, ACKED), (4, ACKED)] if held else [(3, FULL), (4, OUT_OF_ORDER)])
 
 
-def test_g13_what_waits_for_a_sequence_is_bounded_in_bytes_over_all_senders_6_1_1() -> None:
+@pytest.mark.guarantee("G13", section="6.1.1")
+def test_waiting_deliveries_are_bounded_in_bytes_for_all_senders() -> None:
     """There was a bound of deliveries for each sequence, and there are as many sequences as journals."""
     solo = Solo(Keeps(), settings=IntervalSettings(queue_bytes=1_000))
     for number in range(1, 6):
@@ -168,7 +174,8 @@ def from_sender(number: int, *records: tuple[str, str, int], origin: str, **more
     return one
 
 
-def test_g13_at_a_full_interval_senders_that_hold_the_watermark_come_one_by_one_4_5() -> None:
+@pytest.mark.guarantee("G13", section="4.5")
+def test_holding_senders_enter_a_full_interval_one_by_one() -> None:
     """All of them came in with all that they had, as soon as each had one old record at its end."""
     solo = Solo(Keeps(), settings=IntervalSettings(queue_records=1))
     for origin in "abc":
@@ -204,7 +211,8 @@ class FailsTwice(Keeps):
         super().process_record(ctx, record)
 
 
-def test_g8_a_turn_ends_though_what_came_with_its_record_waits_for_room_4_5() -> None:
+@pytest.mark.guarantee("G8", section="4.5")
+def test_a_turn_ends_though_its_records_neighbours_wait_for_room() -> None:
     """The outbox is full, so what does not hold the watermark stays in the queue."""
     solo = Solo(FailsTwice(), settings=IntervalSettings(queue_records=1, outbox_records=2))
     for origin in "ab":
@@ -227,7 +235,8 @@ def test_g8_a_turn_ends_though_what_came_with_its_record_waits_for_room_4_5() ->
     assert (3, ACKED) in outcomes(solo)
 
 
-def test_g13_at_a_full_log_senders_that_hold_the_watermark_come_one_by_one_4_3() -> None:
+@pytest.mark.guarantee("G13", section="4.3")
+def test_holding_senders_enter_a_full_log_one_by_one() -> None:
     log = LogDriver(SMALL, senders=frozenset({"u.1"}))
     log.handle(SenderWatermarks({"u.1": 400}))
 
@@ -254,7 +263,8 @@ def test_g13_at_a_full_log_senders_that_hold_the_watermark_come_one_by_one_4_3()
     assert answered() == [("a", 2, ACKED), ("b", 3, ACKED)]
 
 
-def test_g8_a_sender_hears_at_once_of_what_was_committed_before_4_5() -> None:
+@pytest.mark.guarantee("G8", section="4.5")
+def test_a_sender_is_notified_at_once_of_an_earlier_commit() -> None:
     """A former owner had committed the first of two records. The second waits for room in the outbox, and the sender
     held the watermark for both. Consumers that were full waited for that, and took nothing out of the outbox."""
     settings = IntervalSettings(outbox_records=1, batch_records=1)

@@ -33,7 +33,8 @@ def test_parts_hold_all_rows_in_order_within_their_bounds(
     assert all(len(blob) <= limit or len(some) == 1 for some, blob in made)
 
 
-def test_g13_rows_whose_size_is_known_are_encoded_once(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.guarantee("G13")
+def test_rows_whose_size_is_known_are_encoded_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """An outbox of 200 MiB was encoded in halves, seven times over, while the worker's lease ran out."""
     encoded: list[int] = []
 

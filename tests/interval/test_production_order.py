@@ -191,9 +191,10 @@ STEPS = ["flow", "flow", "produce", "commit", "send", "pass", "first", "lose", "
 STEPS += ["go on", "restart", "move"]
 
 
+@pytest.mark.guarantee("G15", section="4.1")
 @settings(max_examples=400)
 @given(st.lists(st.tuples(st.sampled_from(STEPS), st.integers(0, 9)), max_size=30))
-def test_g15_each_key_is_sent_its_productions_in_order_through_everything_4_1(steps: list[tuple[str, int]]) -> None:
+def test_each_keys_productions_stay_in_order_through_failures(steps: list[tuple[str, int]]) -> None:
     pair = Pair()
     for what, which in steps:
         pair.step(what, which)
@@ -204,7 +205,8 @@ def test_g15_each_key_is_sent_its_productions_in_order_through_everything_4_1(st
     assert (pair.outbox.unacked.records, pair.outbox.unacked.bytes) == (0, 0)
 
 
-def test_g15_what_waits_for_a_journal_that_is_no_more_goes_before_what_is_younger_7_1() -> None:
+@pytest.mark.guarantee("G15", section="7.1")
+def test_work_of_an_ended_journal_is_sent_before_younger_work() -> None:
     pair = Pair()
     pair.produce(["a", "b"])
     pair.outbox.release()
@@ -221,7 +223,8 @@ def test_g15_what_waits_for_a_journal_that_is_no_more_goes_before_what_is_younge
     assert {one.journal: one.positions for one, order in sent if order.after} == {"j1a": [second], "j1b": [second + 1]}
 
 
-def test_g15_after_a_takeover_older_sequences_come_first_and_streams_by_commits_7_1() -> None:
+@pytest.mark.guarantee("G15", section="7.1")
+def test_after_a_takeover_older_sequences_are_sent_first() -> None:
     outbox = Outbox(lambda consumer, key: "j")
     outbox.add([row(1 << INDEX_BITS, "a")], "u.1.j10")
     outbox.add([row(9 << INDEX_BITS, "a")], "u.1.j9")
@@ -234,7 +237,8 @@ def test_g15_after_a_takeover_older_sequences_come_first_and_streams_by_commits_
     assert own == [1, 1, 2, 3, 3]
 
 
-def test_g15_a_refusal_has_what_follows_wait_and_go_on_from_there_4_1() -> None:
+@pytest.mark.guarantee("G15", section="4.1")
+def test_a_refusal_has_what_follows_wait_and_go_on_from_there() -> None:
     pair = Pair()
     for _ in range(4):
         pair.produce(["a"])
@@ -253,8 +257,9 @@ def test_g15_a_refusal_has_what_follows_wait_and_go_on_from_there_4_1() -> None:
     assert len(pair.outbox.take_ready()) == 2, "twice as many, as the first was taken"
 
 
+@pytest.mark.guarantee("G15", section="4.1")
 @pytest.mark.parametrize("seed", range(0, 600, 100))
-def test_g15_copies_zombies_and_moves_break_no_order_4_1(seed: int) -> None:
+def test_copies_zombies_and_moves_break_no_order(seed: int) -> None:
     for one in range(seed, seed + 100):
         world = OrderWorld(one)
         for _ in range(120):
@@ -262,7 +267,8 @@ def test_g15_copies_zombies_and_moves_break_no_order_4_1(seed: int) -> None:
         world.heal()
 
 
-def test_g15_a_receiver_that_moves_after_it_refused_copies_gets_the_older_first_7_1() -> None:
+@pytest.mark.guarantee("G15", section="7.1")
+def test_a_moved_receiver_that_refused_copies_gets_older_first() -> None:
     where = {"j": "parent"}
     outbox = Outbox(lambda consumer, key: where["j"])
     outbox.add([row(2 << INDEX_BITS, "a"), row(3 << INDEX_BITS, "a")])
@@ -274,7 +280,8 @@ def test_g15_a_receiver_that_moves_after_it_refused_copies_gets_the_older_first_
     assert commits(outbox) == [("child", [2, 3]), ("child", [4])]
 
 
-def test_g15_copies_refused_keep_their_place_among_other_streams_7_1() -> None:
+@pytest.mark.guarantee("G15", section="7.1")
+def test_copies_refused_keep_their_place_among_other_streams() -> None:
     """What had never been one batch was put together, across another stream's."""
     where = {b"a": "j1", b"b": "j2"}
     outbox = Outbox(lambda consumer, key: where[key])
@@ -295,7 +302,8 @@ def test_g15_copies_refused_keep_their_place_among_other_streams_7_1() -> None:
     assert [commit for _, some in found for commit in some if commit not in (5, 8)] == [3, 4, 6, 7]
 
 
-def test_g15_a_late_word_of_copies_changes_nothing_that_waits_to_be_sent_4_1() -> None:
+@pytest.mark.guarantee("G15", section="4.1")
+def test_a_late_answer_about_copies_changes_nothing_unsent() -> None:
     outbox = Outbox(lambda consumer, key: "j")
     outbox.add([row(1 << INDEX_BITS, "b", "t"), row((1 << INDEX_BITS) + 1, "b", "s")])
     outbox.add([row(2 << INDEX_BITS, "a"), row(3 << INDEX_BITS, "a")])
@@ -311,7 +319,8 @@ def test_g15_a_late_word_of_copies_changes_nothing_that_waits_to_be_sent_4_1() -
     assert found == [("j", [1]), ("j", [1]), ("j", [2, 3])]
 
 
-def test_g8_a_delivery_says_what_waits_behind_it_4_5() -> None:
+@pytest.mark.guarantee("G8", section="4.5")
+def test_a_delivery_reports_the_oldest_timestamp_behind_it() -> None:
     outbox = Outbox(lambda consumer, key: "j")
     outbox.add([row(1 << INDEX_BITS, "a", stamp=90)])
     ((first, order),) = outbox.take_ready()
@@ -326,7 +335,8 @@ def test_g8_a_delivery_says_what_waits_behind_it_4_5() -> None:
     assert (order.pending, order.streams) == (5, ("back",))
 
 
-def test_g15_a_receiver_that_knows_nothing_takes_what_begins_alone_4_1() -> None:
+@pytest.mark.guarantee("G15", section="4.1")
+def test_a_receiver_that_knows_nothing_takes_what_begins_alone() -> None:
     pair = Pair()
     pair.produce(["a"])
     pair.produce(["a"])
@@ -341,7 +351,8 @@ def test_g15_a_receiver_that_knows_nothing_takes_what_begins_alone_4_1() -> None
     assert len(receiver.order) == 0
 
 
-def test_g13_what_waits_behind_one_delivery_is_bounded_4_1() -> None:
+@pytest.mark.guarantee("G13", section="4.1")
+def test_what_waits_behind_one_delivery_is_bounded() -> None:
     receiver = Receiver(next=[Admission.WAITS])
     for number in range(1, 100):
         one = ProductionBatch(number, "c", "s", "j", "")
@@ -354,7 +365,8 @@ def test_g13_what_waits_behind_one_delivery_is_bounded_4_1() -> None:
     assert receiver.taken == list(range(1, 66))
 
 
-def test_g3_a_deposed_sender_is_refused_fig_12() -> None:
+@pytest.mark.guarantee("G3", section="fig. 12")
+def test_a_deposed_sender_is_refused() -> None:
     receiver = Receiver()
     one = ProductionBatch(1, "c", "s", "j", "")
     receiver.arrive(delivery(one, DeliveryOrder(1, 0, 0), sequencer=2))
@@ -362,7 +374,8 @@ def test_g3_a_deposed_sender_is_refused_fig_12() -> None:
     assert answer.outcome == DeliveryOutcome.DELIVERY_OUTCOME_REFUSED_SEQUENCER
 
 
-def test_g13_nothing_is_kept_of_consumers_that_came_and_went_7_1() -> None:
+@pytest.mark.guarantee("G13", section="7.1")
+def test_nothing_is_kept_of_consumers_that_came_and_went() -> None:
     """Each consumer that there ever was left a table of its flows, for as long as the interval was owned."""
     journals: dict[str, str] = {}
     outbox = Outbox(lambda consumer, key: journals.get(consumer, ""))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -37,7 +38,8 @@ class Echo(mw.Computation[tuple[str, str], None]):
         ctx.produce("out", f"timer {timer.tag}")
 
 
-def test_g9_nothing_is_sent_and_nobody_acked_before_the_append_is_acknowledged_6_1_2() -> None:
+@pytest.mark.guarantee("G9", section="6.1.2")
+def test_nothing_is_sent_or_acked_before_its_append_is_durable() -> None:
     solo = Solo(Echo())
     solo.deliver(("k", "x", 1))
     assert solo.take(SendDelivery) == []
@@ -47,7 +49,8 @@ def test_g9_nothing_is_sent_and_nobody_acked_before_the_append_is_acknowledged_6
     assert solo.sent() == [("x", 1)]
 
 
-def test_g9_a_strong_production_is_sent_again_with_the_same_id_and_the_same_bytes_by_every_owner_6_1_2() -> None:
+@pytest.mark.guarantee("G9", section="6.1.2")
+def test_every_owner_resends_a_strong_production_byte_for_byte() -> None:
     solo = Solo(Echo())
     solo.deliver(("k", "x", 1), ("j", "y", 2))
     solo.commit()
@@ -61,7 +64,8 @@ def test_g9_a_strong_production_is_sent_again_with_the_same_id_and_the_same_byte
     assert columns[0] == columns[1] == columns[2]
 
 
-def test_g1_a_mark_never_passes_a_record_of_a_sibling_batch_after_a_part_is_acked() -> None:
+@pytest.mark.guarantee("G1")
+def test_a_partial_ack_moves_no_mark_past_a_siblings_record() -> None:
     """Of one commit's batches the first in line was taken to hold the least position, which is not so once a part of
     it is ACKed. The mark then passed a record that its receiver had never got, and took for a duplicate: lost."""
     outbox = Outbox(lambda consumer, key: key.decode())
@@ -78,7 +82,8 @@ def test_g1_a_mark_never_passes_a_record_of_a_sibling_batch_after_a_part_is_acke
     assert outbox.mark("c", 99) == 99
 
 
-def test_g15_what_copies_were_refused_of_is_sent_again_as_a_whole_4_1() -> None:
+@pytest.mark.guarantee("G15", section="4.1")
+def test_what_copies_were_refused_of_is_sent_again_as_a_whole() -> None:
     """It was divided: in a flow that began again, the younger part could come before the older one."""
     solo = Solo(Echo())
     solo.deliver(*[("k", f"record {number}", number) for number in range(4)])
@@ -99,7 +104,8 @@ def test_g15_what_copies_were_refused_of_is_sent_again_as_a_whole_4_1() -> None:
     assert (len(solo.state.outbox), solo.state.outbox.unacked.records, solo.state.outbox.unacked.bytes) == (0, 0, 0)
 
 
-def test_g15_what_goes_on_after_a_refusal_for_want_of_room_is_sent_under_numbers_of_its_own_4_1() -> None:
+@pytest.mark.guarantee("G15", section="4.1")
+def test_records_resent_after_a_refusal_have_their_own_numbers() -> None:
     """What a receiver says of the first sending, late, is not taken for what it says of the second."""
     solo = Solo(Echo())
     for number in range(3):
@@ -120,7 +126,8 @@ def test_g15_what_goes_on_after_a_refusal_for_want_of_room_is_sent_under_numbers
     assert (last.delivery.timestamps, last.delivery.token in before) == ([2], False)
 
 
-def test_g10_a_commit_waits_for_a_weak_batch_that_is_sent_again_6_1_3() -> None:
+@pytest.mark.guarantee("G10", section="6.1.3")
+def test_a_commit_waits_for_a_weak_batch_that_is_sent_again() -> None:
     solo = weak()
     solo.deliver(("k", "x", 1), ("k", "y", 2))
     (first,) = solo.take(SendDelivery)
@@ -134,8 +141,9 @@ def test_g10_a_commit_waits_for_a_weak_batch_that_is_sent_again_6_1_3() -> None:
     assert len(solo.take(Acknowledge)) == 1
 
 
+@pytest.mark.guarantee("G1")
 @given(st.lists(st.tuples(st.sampled_from(["ack", "refuse", "move"]), st.integers(0, 99), st.sets(st.integers(0, 9)))))
-def test_g1_a_mark_never_passes_what_is_not_acked_however_batches_are_regrouped(
+def test_a_mark_never_passes_unacked_records_in_any_grouping(
     steps: list[tuple[str, int, set[int]]],
 ) -> None:
     owner = {"of": "a"}
@@ -172,7 +180,8 @@ def test_g1_a_mark_never_passes_what_is_not_acked_however_batches_are_regrouped(
     assert (outbox.unacked.records, outbox.unacked.bytes) == (0, 0)
 
 
-def test_g13_a_key_that_is_stuck_does_not_have_receivers_remember_every_id_since() -> None:
+@pytest.mark.guarantee("G13")
+def test_a_stuck_key_does_not_make_receivers_keep_all_later_ids() -> None:
     """The mark stood at the stuck record, and all that was committed above it had to be kept, one by one."""
     outbox = Outbox(lambda consumer, key: key.decode())
     for position in range(200):
@@ -203,7 +212,8 @@ def weak(**options: Any) -> Solo:
     return Solo(Echo(), strong=False, straggler_delay=50, **options)
 
 
-def test_g10_weak_productions_are_sent_first_and_the_sender_acked_when_they_are_acked_6_1_3() -> None:
+@pytest.mark.guarantee("G10", section="6.1.3")
+def test_weak_productions_are_sent_first_and_acked_later() -> None:
     solo = weak()
     solo.deliver(("k", "x", 1))
     (send,) = solo.take(SendDelivery)
@@ -215,7 +225,8 @@ def test_g10_weak_productions_are_sent_first_and_the_sender_acked_when_they_are_
     assert Solo(Echo(), strong=False, entries=solo.entries).take(SendDelivery) == [], "it was ACKed: nothing is stored"
 
 
-def test_g10_a_straggler_is_stored_in_the_commit_and_its_ack_in_a_later_one_6_1_3() -> None:
+@pytest.mark.guarantee("G10", section="6.1.3")
+def test_a_straggler_is_stored_in_a_commit_its_ack_in_a_later() -> None:
     """An ACK that came while the append that stores the straggler was in flight was journaled nowhere: each takeover
     sent the record again, long after its id had been collected."""
     solo = weak()
@@ -237,7 +248,8 @@ def test_g10_a_straggler_is_stored_in_the_commit_and_its_ack_in_a_later_one_6_1_
     assert Solo(Echo(), strong=False, entries=solo.entries).take(SendDelivery) == []
 
 
-def test_g8_a_wall_clock_that_is_set_back_keeps_no_delay_waiting_6_1_3() -> None:
+@pytest.mark.guarantee("G8", section="6.1.3")
+def test_a_wall_clock_that_is_set_back_keeps_no_delay_waiting() -> None:
     """What was acted upon by a clock that was ahead, here or at an earlier owner's, stays: until the clock was there
     again a straggler was not stored, no row was flushed and no hook tried again."""
     solo = weak()
@@ -254,7 +266,8 @@ def test_g8_a_wall_clock_that_is_set_back_keeps_no_delay_waiting_6_1_3() -> None
     assert solo.state.clocks.wall == 1_000_000, "no wall timer goes back"
 
 
-def test_g8_a_successor_goes_on_by_its_own_clock_where_an_owner_was_far_ahead_7_1() -> None:
+@pytest.mark.guarantee("G8", section="7.1")
+def test_a_successor_uses_its_own_clock_after_an_owner_far_ahead() -> None:
     """The wall time acted upon was inherited: a timer of a second lasted for as long as the clock before was ahead."""
     for ahead, shown in [(9_000_000, 10_000_000), (3_600_000_000, 1_000_000)]:
         before = Solo(Echo())
@@ -267,7 +280,8 @@ def test_g8_a_successor_goes_on_by_its_own_clock_where_an_owner_was_far_ahead_7_
         assert after.state.scope.now == shown
 
 
-def test_g8_a_wall_clock_that_had_been_far_ahead_is_followed_back_4_6() -> None:
+@pytest.mark.guarantee("G8", section="4.6")
+def test_a_wall_clock_that_had_been_far_ahead_is_followed_back() -> None:
     """The wall time stood still until the clock was there again: a timer of a second rang an hour later."""
 
     class Alarm(Echo):
@@ -290,7 +304,8 @@ def test_g8_a_wall_clock_that_had_been_far_ahead_is_followed_back_4_6() -> None:
     assert len(solo.take(SendDelivery)) == 1
 
 
-def test_g10_weak_ids_are_the_same_after_a_crash_in_any_batch_6_1_3() -> None:
+@pytest.mark.guarantee("G10", section="6.1.3")
+def test_weak_ids_are_the_same_after_a_crash_in_any_batch() -> None:
     def ids(solo: Solo) -> list[bytes]:
         found: list[bytes] = []
         while sends := solo.take(SendDelivery):
@@ -310,7 +325,8 @@ def test_g10_weak_ids_are_the_same_after_a_crash_in_any_batch_6_1_3() -> None:
     assert sorted(made) == sorted(ids(apart))
 
 
-def test_g10_a_timers_production_keeps_its_id_until_the_timer_is_set_anew_6_1_3() -> None:
+@pytest.mark.guarantee("G10", section="6.1.3")
+def test_a_timers_production_keeps_its_id_until_it_is_set_again() -> None:
     class Ticking(Echo):
         def process_record(self, ctx: mw.Context[None], record: mw.Record[tuple[str, str]]) -> None:
             ctx.set_timer(Timestamp(10), "t")
@@ -335,7 +351,8 @@ def test_g10_a_timers_production_keeps_its_id_until_the_timer_is_set_anew_6_1_3(
     assert third.delivery.ids != first.delivery.ids
 
 
-def test_g10_everything_is_sent_again_also_what_an_append_in_flight_stores() -> None:
+@pytest.mark.guarantee("G10")
+def test_a_takeover_resends_all_also_of_an_append_in_flight() -> None:
     """While the append of stragglers was in flight they were passed over, as if they had never been sent."""
     solo = weak()
     solo.deliver(("k", "x", 1))
@@ -346,7 +363,8 @@ def test_g10_everything_is_sent_again_also_what_an_append_in_flight_stores() -> 
     assert solo.sent() == [("x", 1)]
 
 
-def test_g1_weak_productions_say_what_their_sender_has_received_6_1_1() -> None:
+@pytest.mark.guarantee("G1", section="6.1.1")
+def test_weak_productions_carry_what_their_sender_has_received() -> None:
     """Receivers collect ids by the sender's watermark. It may pass a late record, up to what its causes' senders have
     reached; without being told so they forgot the id of a production that could still be sent again."""
     solo = weak()
@@ -355,7 +373,8 @@ def test_g1_weak_productions_say_what_their_sender_has_received_6_1_1() -> None:
     assert send.delivery.sender.heard == 77
 
 
-def test_g13_watermarks_received_while_the_journal_is_read_collect_ids_all_the_same() -> None:
+@pytest.mark.guarantee("G13")
+def test_watermarks_received_during_recovery_collect_ids() -> None:
     """They were applied to the dedup that recovery then replaced: ids stayed until the sender's next advance."""
     solo = Solo(Echo(), early=[SenderWatermarks({INJECTOR: 5})])
     source = solo.state.dedup._tables.computation(INJECTOR)
@@ -369,7 +388,8 @@ def test_g13_watermarks_received_while_the_journal_is_read_collect_ids_all_the_s
     assert (source.watermark, source.horizon) == (9, 9)
 
 
-def test_g1_positions_are_stated_with_what_is_not_acked() -> None:
+@pytest.mark.guarantee("G1")
+def test_positions_are_stated_with_what_is_not_acked() -> None:
     solo = Solo(Echo())
     solo.deliver(("k", "x", 1))
     solo.commit()

@@ -42,7 +42,7 @@ def _commit(solo: Solo, number: int) -> None:
         solo.handle(Acknowledged(send.delivery.token))
 
 
-def test_rows_are_written_once_for_all_commits_that_a_base_takes_in() -> None:
+def test_rows_are_written_once_for_all_commits_of_a_base() -> None:
     """What nobody waits for is not written: a key that changes with each commit is one row a base."""
     solo = _solo(checkpoint_entries=20)
     for number in range(19):
@@ -62,7 +62,7 @@ def test_rows_are_written_once_for_all_commits_that_a_base_takes_in() -> None:
     assert solo.take(DeleteEntries)
 
 
-def test_rows_that_change_while_others_are_written_are_written_next_where_a_base_waits_for_them() -> None:
+def test_rows_changed_during_a_write_are_next_if_a_base_waits() -> None:
     solo = _solo(checkpoint_entries=4)
     solo.now += _LONG
     _commit(solo, 0)
@@ -81,7 +81,7 @@ def test_rows_that_change_while_others_are_written_are_written_next_where_a_base
     assert solo.state.journal.truncation_point == 4
 
 
-def test_many_rows_are_written_sooner_so_that_a_successor_does_not_wait_for_all_of_a_minute() -> None:
+def test_many_rows_are_written_early_to_keep_a_takeover_short() -> None:
     solo = _solo(flush_rows=3, flush_apart=50_000)
     for number in range(2):
         _commit(solo, number)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import random
 
+import pytest
+
 from millwheel.worker.interval.intake import KeySample
 
 
@@ -13,7 +15,8 @@ def _feed(sample: KeySample, keys: list[bytes], batch: int) -> None:
         sample.note(part, range(len(part)))
 
 
-def test_the_key_that_halves_the_load_is_found_7_1() -> None:
+@pytest.mark.paper(section="7.1")
+def test_the_key_that_halves_the_load_is_found() -> None:
     chance = random.Random(5)
     sample = KeySample()
     _feed(sample, [b"%06d" % int(1e6 * chance.random() ** 2) for _ in range(50_000)], 100)
@@ -27,7 +30,8 @@ def test_the_key_that_halves_the_load_is_found_7_1() -> None:
     assert 0.17 < int(at) / 1e6 < 0.34
 
 
-def test_a_hot_key_shows_its_share_8_4() -> None:
+@pytest.mark.paper(section="8.4")
+def test_a_hot_key_shows_its_share() -> None:
     chance = random.Random(6)
     sample = KeySample()
     _feed(sample, [b"hot" if chance.random() < 0.6 else b"%d" % chance.randrange(10_000) for _ in range(50_000)], 64)
@@ -37,7 +41,7 @@ def test_a_hot_key_shows_its_share_8_4() -> None:
     assert list(shares) == sorted(shares)
 
 
-def test_a_small_delivery_counts_as_much_as_a_large_one_for_each_of_its_records() -> None:
+def test_small_and_large_deliveries_weigh_the_same_per_record() -> None:
     sample = KeySample()
     for _ in range(64):
         sample.note([b"a"] * 100, range(100))

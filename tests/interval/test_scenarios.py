@@ -61,9 +61,10 @@ def at(second: float) -> Timestamp:
     return Timestamp(round(second * SECOND))
 
 
+@pytest.mark.guarantee("G6", section="4.6")
 @pytest.mark.parametrize("options", [{}, {"strong": False}, {"strong": False, "exactly_once": False}])
 @pytest.mark.parametrize("cuts", [(), ("b", "c")])
-def test_g6_a_window_is_produced_once_when_the_watermark_passes_its_end_4_6(
+def test_a_window_is_produced_once_after_the_watermark_passes_it(
     options: dict[str, bool], cuts: tuple[str, ...]
 ) -> None:
     harness = TopologyHarness(counting(**options), split_at=cuts)
@@ -82,8 +83,9 @@ def test_g6_a_window_is_produced_once_when_the_watermark_passes_its_end_4_6(
     assert harness.watermark("window-counter") == harness.watermark("total") == MAX_TIMESTAMP
 
 
+@pytest.mark.guarantee("G12", section="6.2")
 @pytest.mark.parametrize("options", [{}, {"strong": False}])
-def test_g12_a_crash_after_any_step_changes_nothing_6_2(options: dict[str, bool]) -> None:
+def test_a_crash_after_any_step_changes_nothing(options: dict[str, bool]) -> None:
     steps = [("a", 0.1), ("b", 0.2), ("a", 0.9), ("c", 1.5), ("a", 1.1), ("b", 2.5)]
     harness = TopologyHarness(counting(**options))
     for text, second in steps:
@@ -99,7 +101,8 @@ def test_g12_a_crash_after_any_step_changes_nothing_6_2(options: dict[str, bool]
     assert sorted(harness.values("totals")) == [("a", 2), ("a", 3), ("b", 1), ("b", 2), ("c", 1)]
 
 
-def test_g1_a_record_sent_twice_counts_once_6_1_1() -> None:
+@pytest.mark.guarantee("G1", section="6.1.1")
+def test_a_record_sent_twice_counts_once() -> None:
     harness = TopologyHarness(counting())
     for _ in range(3):
         harness.send("queries", Query("a"), at(0.5), record_id=b"0123456789abcdef")
@@ -108,7 +111,8 @@ def test_g1_a_record_sent_twice_counts_once_6_1_1() -> None:
     assert harness.values("windows") == [WindowCount("a", 1)]
 
 
-def test_duplicates_are_counted_whether_or_not_a_commit_goes_with_them_6_1_1() -> None:
+@pytest.mark.paper(section="6.1.1")
+def test_duplicates_are_counted_with_and_without_a_commit() -> None:
     harness = TopologyHarness(counting())
     known, fresh = b"0123456789abcdef", b"fedcba9876543210"
     harness.send("queries", Query("a"), at(0.5), record_id=known)
@@ -140,7 +144,8 @@ def failing(policy: mw.FailurePolicy) -> TopologyHarness:
     return TopologyHarness(topology)
 
 
-def test_g2_a_hook_that_raises_leaves_no_trace_and_its_dead_letter_is_committed_with_its_id_6_1_2() -> None:
+@pytest.mark.guarantee("G2", section="6.1.2")
+def test_a_raising_hook_leaves_only_a_dead_letter_with_its_id() -> None:
     harness = failing(mw.dead_letter(after=2, initial=seconds(1)))
     harness.send("queries", Query("good", "x"), at(1))
     harness.send("queries", Query("bad", "x"), at(2))
@@ -161,7 +166,8 @@ def test_g2_a_hook_that_raises_leaves_no_trace_and_its_dead_letter_is_committed_
     assert "computation 'failing', key 'x', record of stream 'queries'" in harness.failures[0]
 
 
-def test_g8_a_failing_record_holds_the_watermark_until_it_is_dealt_with_4_5() -> None:
+@pytest.mark.guarantee("G8", section="4.5")
+def test_a_failing_record_holds_the_watermark_until_settled() -> None:
     harness = failing(mw.retry(initial=seconds(1)))
     with pytest.raises(ValueError, match="I do not like it"):
         harness.send("queries", Query("bad", "x"), at(2))
@@ -194,7 +200,8 @@ class Asking(mw.Computation[Query, Counts]):
         ctx.produce("out", (record.value.text, ctx.state.by_end[0]))
 
 
-def test_g5_asynchronous_hooks_keep_the_order_of_a_key_4_1() -> None:
+@pytest.mark.guarantee("G5", section="4.1")
+def test_asynchronous_hooks_keep_the_order_of_a_key() -> None:
     topology = mw.Topology("asking")
     topology.source("queries", Query)
     topology.add(Asking, inputs={"queries": mw.key("place")}, outputs={"out": tuple[str, int]})
@@ -214,7 +221,8 @@ class Wall(mw.Computation[Query, None]):
         ctx.produce("out", (timer.tag, ctx.now - timer.timestamp))
 
 
-def test_g6_a_wall_timer_fires_by_the_clock_and_holds_the_watermark_till_then_4_6() -> None:
+@pytest.mark.guarantee("G6", section="4.6")
+def test_a_wall_timer_fires_by_the_clock_and_holds_till_then() -> None:
     topology = mw.Topology("wall")
     topology.source("queries", Query)
     topology.add(Wall, inputs={"queries": mw.key("place")}, outputs={"out": tuple[str, int]})
@@ -231,7 +239,8 @@ def test_g6_a_wall_timer_fires_by_the_clock_and_holds_the_watermark_till_then_4_
     assert harness.watermark("wall") == at(100)
 
 
-def test_g14_late_records_reach_user_code_flagged_or_are_dropped_or_diverted_4_5() -> None:
+@pytest.mark.guarantee("G14", section="4.5")
+def test_late_records_are_flagged_or_dropped_or_diverted() -> None:
     class Flag(mw.Computation[Query, None]):
         def process_record(self, ctx: mw.Context[None], record: mw.Record[Query]) -> None:
             ctx.produce("out", (record.value.text, int(record.late)))

@@ -140,8 +140,9 @@ def simulate(seeds: range, mode: str) -> Counter[str]:
     return reached
 
 
+@pytest.mark.guarantee("G11", section="7.1")
 @pytest.mark.parametrize("mode", MODES)
-def test_g11_splits_and_merges_lose_nothing_and_repeat_nothing_7_1(mode: str) -> None:
+def test_splits_and_merges_lose_nothing_and_repeat_nothing(mode: str) -> None:
     reached = simulate(range(SEEDS), mode)
     assert reached["split"] > SEEDS // 2
     assert reached["merged"] > SEEDS // 2

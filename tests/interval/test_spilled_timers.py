@@ -241,8 +241,9 @@ def simulate(seeds: range) -> Counter[str]:
     return reached
 
 
+@pytest.mark.guarantee("G6", section="4.6")
 @pytest.mark.parametrize("part", range(4))
-def test_g6_timers_in_the_store_fire_once_in_order_and_never_early_4_6(part: int) -> None:
+def test_timers_in_the_store_fire_once_in_order_and_never_early(part: int) -> None:
     first = 2_000 + part * SEEDS // 4
     assert simulate(range(first, first + SEEDS // 4)).keys() >= {"spilled", "void", "holds", "behind"}
 

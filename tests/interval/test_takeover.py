@@ -5,6 +5,8 @@ from __future__ import annotations
 import sys
 from typing import Any
 
+import pytest
+
 import millwheel as mw
 from millwheel.store.contract import JournalHead, PartId
 from millwheel.worker.messages import (
@@ -63,7 +65,8 @@ def calls_to_open(head: JournalHead, parts: dict[PartId, bytes], entries: list[b
     return calls
 
 
-def test_a_takeover_costs_a_few_calls_for_each_key_and_timer_6_2() -> None:
+@pytest.mark.paper(section="6.2")
+def test_a_takeover_costs_a_few_calls_for_each_key_and_timer() -> None:
     solo, parts = owner()
     commit = solo.state.committed
     assert calls_to_open(JournalHead(7, commit, 0, ()), {}, solo.entries) < CALLS * KEYS

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import msgspec
+import pytest
 
 from millwheel.model.keys import ALL_KEYS
 from millwheel.model.time import MIN_TIMESTAMP
@@ -22,7 +23,8 @@ from tests.interval.solo import INJECTOR, Solo
 from tests.interval.test_order import Ordered
 
 
-def test_g4_an_owner_does_nothing_before_the_authority_knows_it_6_2() -> None:
+@pytest.mark.guarantee("G4", section="6.2")
+def test_an_owner_does_nothing_before_the_authority_knows_it() -> None:
     """Until then it only asks: it appends nothing, ACKs nobody, sends nothing, fires nothing and reports nothing."""
     before = Solo(Ordered())
     before.deliver(("key", "10", 1))

@@ -65,8 +65,9 @@ def run(kind: str, seed: int) -> None:
         check_order(world)
 
 
+@pytest.mark.guarantee("G8", section="4.5")
 @pytest.mark.parametrize("kind", KINDS)
-def test_g8_all_comes_out_once_and_in_order_through_the_tightest_bounds_4_5(kind: str) -> None:
+def test_all_comes_out_once_in_order_through_the_tightest_bounds(kind: str) -> None:
     for seed in range(SEEDS):
         try:
             run(kind, seed)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 import millwheel as mw
 from millwheel.worker.messages import AppendEntry
 from tests.interval.solo import Solo
@@ -14,7 +16,8 @@ class Picky(mw.Computation[tuple[str, str], int]):
         ctx.state += 1
 
 
-def test_g8_records_undone_beside_one_that_failed_run_again_without_another_event_4_1() -> None:
+@pytest.mark.guarantee("G8", section="4.1")
+def test_records_undone_beside_a_failure_rerun_without_an_event() -> None:
     """They waited for the next event: where all else waited for them, that was nothing."""
     solo = Solo(Picky())
     solo.deliver(("k", "good", 1), ("k", "bad", 2))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import msgspec
+import pytest
 
 import millwheel as mw
 from millwheel.model.limits import MAX_ENTRY_BYTES
@@ -50,7 +51,8 @@ def with_consumers(solo: Solo, *names: str) -> None:
     outputs["out"] = OutputBinding("out", outputs["out"].encode, lambda value: targets)
 
 
-def test_g13_a_straggler_is_stored_once_however_many_consumers_have_not_acked_it_6_1_3() -> None:
+@pytest.mark.guarantee("G13", section="6.1.3")
+def test_a_straggler_is_stored_once_for_any_number_of_consumers() -> None:
     """An entry had each production once for each consumer: more bytes than a store takes in one write."""
     solo = Solo(Echoing(), strong=False, straggler_delay=1_000)
     with_consumers(solo, "a", "b", "c")
@@ -70,7 +72,8 @@ def test_g13_a_straggler_is_stored_once_however_many_consumers_have_not_acked_it
     assert sent == {("a", 6), ("c", 6)} | {(name, 1_000_005) for name in "abc"}
 
 
-def test_g13_acks_of_stored_stragglers_that_came_in_a_crowd_are_journaled_some_at_a_time_6_1_3() -> None:
+@pytest.mark.guarantee("G13", section="6.1.3")
+def test_many_stored_stragglers_acks_are_journaled_in_portions() -> None:
     """All that was ACKed while an append took its time was in the next entry, however large that became."""
     solo = Solo(Echoing(), strong=False, straggler_delay=1_000)
     names = [f"{letter * 250}.1" for letter in "abcd"]
@@ -95,7 +98,8 @@ def test_g13_acks_of_stored_stragglers_that_came_in_a_crowd_are_journaled_some_a
     assert sum(len(one.delivery.keys) for one in successor.take(SendDelivery)) == 4
 
 
-def test_g13_full_id_segments_go_to_the_store_though_there_is_always_something_in_line_6_1_1() -> None:
+@pytest.mark.guarantee("G13", section="6.1.1")
+def test_full_id_segments_are_stored_with_a_never_empty_queue() -> None:
     solo = Solo(Echoing(), strong=False, straggler_delay=1_000)
     solo.state.dedup._segment_ids = 4
     tokens: list[int] = []
@@ -116,7 +120,8 @@ def test_g13_full_id_segments_go_to_the_store_though_there_is_always_something_i
     assert most < 8
 
 
-def test_g8_what_was_put_off_for_want_of_room_runs_once_for_each_move_of_the_line_6_1_3() -> None:
+@pytest.mark.guarantee("G8", section="6.1.3")
+def test_work_postponed_for_room_reruns_once_per_queue_movement() -> None:
     """Each event ran it again, and encoded all that waited, for as long as an ACK took."""
     swelling = Swelling()
     solo = Solo(swelling, strong=False, straggler_delay=1_000)
@@ -137,7 +142,8 @@ def test_g8_what_was_put_off_for_want_of_room_runs_once_for_each_move_of_the_lin
     assert max(map(len, solo.entries)) <= MAX_ENTRY_BYTES
 
 
-def test_g13_the_journal_is_kept_short_though_there_is_always_something_in_line_5() -> None:
+@pytest.mark.guarantee("G13", section="6.2")
+def test_the_journal_stays_short_though_the_queue_is_never_empty() -> None:
     """Where states seldom change no rows are due: nobody looked whether they were written, and no base was named."""
     settings = IntervalSettings(checkpoint_entries=8, flush_interval=20_000)
     solo = Solo(Seldom(), strong=False, straggler_delay=1_000_000, settings=settings)

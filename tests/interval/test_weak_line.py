@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 import millwheel as mw
 from millwheel.model.limits import MAX_ENTRY_BYTES
 from millwheel.model.time import Timestamp
@@ -87,7 +89,8 @@ def lined_up(solo: Solo, *values: str) -> list[int]:
     return tokens
 
 
-def test_g10_appends_go_in_the_order_of_commits_and_each_waits_for_its_own_acks_6_1_3() -> None:
+@pytest.mark.guarantee("G10", section="6.1.3")
+def test_appends_follow_the_commits_and_wait_for_their_own_acks() -> None:
     """Behind the first the open commit takes what comes, and waits for all of that."""
     solo = weak()
     first, second, third = lined_up(solo, "a", "b", "c")
@@ -113,7 +116,8 @@ def test_g10_appends_go_in_the_order_of_commits_and_each_waits_for_its_own_acks_
     assert successor.state.committed == 3
 
 
-def test_g10_stragglers_are_stored_one_commit_after_the_other_and_sent_again_by_a_successor_6_1_3() -> None:
+@pytest.mark.guarantee("G10", section="6.1.3")
+def test_stragglers_are_stored_commit_by_commit_and_sent_again() -> None:
     solo = weak()
     _, second, _, _ = lined_up(solo, "a", "b", "c", "d")
     solo.handle(Acknowledged(second))
@@ -123,7 +127,8 @@ def test_g10_stragglers_are_stored_one_commit_after_the_other_and_sent_again_by_
     assert Solo(Counting(), strong=False, entries=solo.entries).sent() == [("a", 1), ("c", 3), ("d", 4)]
 
 
-def test_g12_what_joins_a_commit_supersedes_what_it_said_of_the_key() -> None:
+@pytest.mark.guarantee("G12")
+def test_a_later_batch_of_a_commit_replaces_its_changes_of_a_key() -> None:
     """Each way in which a later batch may change what an earlier one of the same commit had set, replayed."""
     solo = Solo(Changing(), strong=False, straggler_delay=1_000)
     tokens = lined_up(solo, "ahead")
@@ -148,7 +153,7 @@ def test_g12_what_joins_a_commit_supersedes_what_it_said_of_the_key() -> None:
     }
 
 
-def test_what_does_not_fit_into_the_open_commit_waits_for_the_line_to_end() -> None:
+def test_what_does_not_fit_the_open_commit_waits_for_the_queue() -> None:
     solo = Solo(Swelling(), strong=False, straggler_delay=1_000)
     tokens = lined_up(solo, "1", "3", "3")
     solo.deliver(("other", "3", 9))
@@ -160,7 +165,8 @@ def test_what_does_not_fit_into_the_open_commit_waits_for_the_line_to_end() -> N
     assert len(solo.take(SendDelivery)) == 1
 
 
-def test_g8_what_does_not_fit_the_open_commit_runs_once() -> None:
+@pytest.mark.guarantee("G8")
+def test_what_does_not_fit_the_open_commit_runs_once() -> None:
     """What was too much for one entry, and for the open commit, ran again and again meanwhile, thousands of times."""
     swelling = Swelling()
     solo = Solo(swelling, strong=False, straggler_delay=1_000)
@@ -181,7 +187,8 @@ def test_g8_what_does_not_fit_the_open_commit_runs_once() -> None:
     }  # fmt: skip
 
 
-def test_g10_a_timer_fires_when_what_set_it_is_in_the_journal_6_1_3() -> None:
+@pytest.mark.guarantee("G10", section="6.1.3")
+def test_a_timer_fires_when_what_set_it_is_in_the_journal() -> None:
     """Its productions' ids come from the commit that set it: one that is set again elsewhere gets others."""
     solo = weak()
     (token,) = lined_up(solo, "timer")
@@ -194,7 +201,8 @@ def test_g10_a_timer_fires_when_what_set_it_is_in_the_journal_6_1_3() -> None:
     assert solo.sent() == [("fired", 1)]
 
 
-def test_g10_a_deposed_owner_sends_nothing_that_its_timers_make_of_old_state_6_1_3() -> None:
+@pytest.mark.guarantee("G10", section="6.1.3")
+def test_a_deposed_owner_sends_nothing_its_timers_make() -> None:
     """It was sent first. The owner was paused, and its successor counted on: then it heard the watermark that its
     successor had let pass, and sent its own count under the id of the right one. Receivers that had not heard of the
     successor took the first of both."""
@@ -234,7 +242,8 @@ def fired() -> Solo:
     return solo
 
 
-def test_g10_what_a_timer_produced_survives_its_owner_6_1_3() -> None:
+@pytest.mark.guarantee("G10", section="6.1.3")
+def test_what_a_timer_produced_survives_its_owner() -> None:
     solo = fired()
     solo.commit()
     (sent,) = solo.take(SendDelivery)
@@ -245,7 +254,8 @@ def test_g10_what_a_timer_produced_survives_its_owner_6_1_3() -> None:
     assert Solo(Counting(), strong=False, entries=list(solo.entries)).take(SendDelivery) == []
 
 
-def test_g15_what_comes_after_a_timer_is_sent_after_what_the_timer_produced_4_1() -> None:
+@pytest.mark.guarantee("G15", section="4.1")
+def test_productions_after_a_timer_are_sent_after_the_timers_own() -> None:
     solo = fired()
     solo.deliver(("k0", "behind", 9))
     assert solo.take(SendDelivery) == []
@@ -253,7 +263,8 @@ def test_g15_what_comes_after_a_timer_is_sent_after_what_the_timer_produced_4_1(
     assert solo.sent() == [("fired", 1), ("behind", 9)]
 
 
-def test_g12_rows_are_captured_when_nothing_is_in_line_or_in_flight() -> None:
+@pytest.mark.guarantee("G12")
+def test_rows_are_captured_when_nothing_is_queued_or_in_flight() -> None:
     solo = weak(IntervalSettings(flush_interval=100))
     first, second = lined_up(solo, "a", "b")
     solo.now += 100
@@ -270,14 +281,16 @@ def test_g12_rows_are_captured_when_nothing_is_in_line_or_in_flight() -> None:
     solo.handle(StatesFlushed(flush.number))
 
 
-def test_g13_no_more_than_a_batch_of_records_is_in_line() -> None:
+@pytest.mark.guarantee("G13")
+def test_at_most_one_batch_of_records_is_in_the_queue() -> None:
     solo = weak(IntervalSettings(batch_records=3))
     lined_up(solo, "a", "b", "c")
     solo.deliver(("k", "d", 9))
     assert solo.take(SendDelivery) == []
 
 
-def test_what_keeps_nothing_is_never_appended_6_1_3() -> None:
+@pytest.mark.paper(section="6.1.3")
+def test_what_keeps_nothing_is_never_appended() -> None:
     solo = Solo(Passing(), strong=False, exactly_once=False)
     for _ in range(3):
         solo.deliver(("k", "x", 1))
@@ -291,7 +304,8 @@ def test_what_keeps_nothing_is_never_appended_6_1_3() -> None:
     assert len(solo.take(Acknowledge)) == 6
 
 
-def test_g10_all_in_line_is_sent_again_under_the_same_ids_6_1_3() -> None:
+@pytest.mark.guarantee("G10", section="6.1.3")
+def test_all_that_is_queued_is_sent_again_with_the_same_ids() -> None:
     solo = weak()
     for value in ("a", "b"):
         solo.deliver(("k", value, 1))
@@ -321,7 +335,8 @@ class Stateless(mw.Computation[tuple[str, str], None]):
         assert timer.tag == "t"
 
 
-def test_g7_a_hold_that_is_all_of_a_weak_commit_survives_its_owner_4_5() -> None:
+@pytest.mark.guarantee("G7", section="4.5")
+def test_a_hold_that_is_all_of_a_weak_commit_survives_its_owner() -> None:
     solo = Solo(Stateless(), strong=False, exactly_once=False)
     solo.deliver(("k", "hold", 60))
     solo.commit_all()
@@ -330,7 +345,8 @@ def test_g7_a_hold_that_is_all_of_a_weak_commit_survives_its_owner_4_5() -> None
     assert successor.output == 50
 
 
-def test_g6_a_firing_that_is_all_of_a_weak_commit_is_not_repeated_4_6() -> None:
+@pytest.mark.guarantee("G6", section="4.6")
+def test_a_firing_that_is_all_of_a_weak_commit_is_not_repeated() -> None:
     solo = Solo(Stateless(), strong=False, exactly_once=False)
     solo.deliver(("k", "timer", 60))
     solo.commit_all()
@@ -340,14 +356,16 @@ def test_g6_a_firing_that_is_all_of_a_weak_commit_is_not_repeated_4_6() -> None:
     assert successor.state.timers.count == 0
 
 
-def test_g7_an_owner_reports_no_less_than_was_broadcast_before_it_7_2() -> None:
+@pytest.mark.guarantee("G7", section="7.2")
+def test_an_owner_reports_no_less_than_was_broadcast_before_it() -> None:
     solo = Solo(Stateless(), accepted=70)
     solo.watermark(40)
     assert solo.output == 70
     assert {report.output for report in solo.take(Report)} == {70}
 
 
-def test_g8_the_watermark_goes_on_when_a_commit_that_keeps_nothing_is_over_6_1_3() -> None:
+@pytest.mark.guarantee("G8", section="6.1.3")
+def test_the_watermark_moves_after_a_commit_that_stores_nothing() -> None:
     """Its last production is ACKed, no append follows, and no other event may come: the watermark had moved before."""
     solo = Solo(Passing(), strong=False, exactly_once=False)
     solo.watermark(40)

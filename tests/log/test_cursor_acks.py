@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -11,9 +12,10 @@ from millwheel.worker.log.messages import Start
 STEPS = st.lists(st.one_of(st.integers(0, 20), st.sampled_from(["seal", "commit"])), max_size=20)
 
 
+@pytest.mark.guarantee("G1", section="4.3")
 @given(STEPS)
 @settings(report_multiple_bugs=False)
-def test_g1_a_cursor_never_moves_back_4_3(steps: list[int | str]) -> None:
+def test_a_cursor_never_moves_back(steps: list[int | str]) -> None:
     cursors = Cursors()
     cursor = cursors.create("c", Start.OLDEST)
     cursors.seal(0, 0)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -213,7 +214,8 @@ class CursorMachine(RuleBasedStateMachine):
         assert found == sorted(self.current), "what exists in the end is what was asked for last"
 
 
-def test_g1_a_cursor_created_again_keeps_nothing_of_the_old_4_3() -> None:
+@pytest.mark.guarantee("G1", section="4.3")
+def test_a_cursor_created_again_keeps_nothing_of_the_old() -> None:
     run_machine(
         CursorMachine,
         settings=settings(

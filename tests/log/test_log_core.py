@@ -41,7 +41,8 @@ from tests.log.driver import ACKED, FULL, JOURNAL, LOG, SMALL, STREAM, LogDriver
 # Delivery.
 
 
-def test_g1_a_delivery_is_acked_and_shown_only_when_its_entry_is_in_the_journal_6_1_1() -> None:
+@pytest.mark.guarantee("G1", section="6.1.1")
+def test_a_delivery_is_acked_and_shown_only_once_journaled() -> None:
     driver = LogDriver()
     tail = driver.subscribe()
     delivery = driver.deliver([b"a", b"b"])
@@ -52,7 +53,8 @@ def test_g1_a_delivery_is_acked_and_shown_only_when_its_entry_is_in_the_journal_
     assert (tail.values, tail.offsets) == ([b"a", b"b"], [0, 1])
 
 
-def test_g1_what_arrives_while_a_commit_is_in_flight_makes_the_next_one() -> None:
+@pytest.mark.guarantee("G1")
+def test_arrivals_during_a_commit_make_the_next_one() -> None:
     driver = LogDriver()
     tail = driver.subscribe()
     deliveries = [driver.deliver([b"%d" % number]) for number in range(5)]
@@ -63,7 +65,8 @@ def test_g1_what_arrives_while_a_commit_is_in_flight_makes_the_next_one() -> Non
     assert all(driver.acked(one) for one in deliveries)
 
 
-def test_g1_a_repeated_delivery_is_acked_and_not_logged_again_6_1_1() -> None:
+@pytest.mark.guarantee("G1", section="6.1.1")
+def test_a_repeated_delivery_is_acked_and_not_logged_again() -> None:
     driver = LogDriver()
     tail = driver.subscribe()
     ids = PositionIds("s", 0, [1, 2])
@@ -79,7 +82,8 @@ def test_g1_a_repeated_delivery_is_acked_and_not_logged_again_6_1_1() -> None:
     assert (counts.records, counts.duplicates) == (3, 3)
 
 
-def test_g1_a_copy_of_a_record_in_flight_is_refused_until_the_first_is_committed() -> None:
+@pytest.mark.guarantee("G1")
+def test_a_copy_of_a_record_in_flight_is_refused_till_it_commits() -> None:
     driver = LogDriver()
     ids = PositionIds("s", 0, [1])
     driver.deliver([b"a"], ids=ids)
@@ -91,7 +95,8 @@ def test_g1_a_copy_of_a_record_in_flight_is_refused_until_the_first_is_committed
     assert driver.acked(last)
 
 
-def test_g1_an_older_sender_is_refused_6_2() -> None:
+@pytest.mark.guarantee("G1", section="6.2")
+def test_an_older_sender_is_refused() -> None:
     driver = LogDriver()
     new = Sender("p.2", 9, ALL_KEYS, "p")
     old = Sender("p.2", 8, ALL_KEYS, "p")
@@ -116,7 +121,7 @@ def test_malformed_deliveries_are_named_and_never_taken() -> None:
     assert driver.jobs == []
 
 
-def test_a_delivery_larger_than_a_commit_is_acked_when_all_of_it_is_committed() -> None:
+def test_a_delivery_larger_than_a_commit_is_acked_when_all_is_in() -> None:
     driver = LogDriver(SMALL)
     tail = driver.subscribe()
     values = numbered(0, 40)
@@ -130,7 +135,7 @@ def test_a_delivery_larger_than_a_commit_is_acked_when_all_of_it_is_committed() 
     assert driver.appends > 3
 
 
-def test_a_commit_stays_within_its_bytes_and_a_segment_within_its_own() -> None:
+def test_a_commit_and_a_segment_stay_within_their_bytes() -> None:
     driver = LogDriver(SMALL)
     driver.deliver([b"first"])
     for number in range(20):
@@ -146,7 +151,8 @@ def test_a_commit_stays_within_its_bytes_and_a_segment_within_its_own() -> None:
 # Takeover.
 
 
-def test_g1_a_takeover_finds_what_was_committed_and_never_acked() -> None:
+@pytest.mark.guarantee("G1")
+def test_a_takeover_finds_what_was_committed_and_never_acked() -> None:
     driver = LogDriver()
     first = driver.subscribe()
     delivery = driver.deliver([b"a", b"b"])
@@ -159,7 +165,8 @@ def test_g1_a_takeover_finds_what_was_committed_and_never_acked() -> None:
     assert driver.subscribe(resume=0).values == [b"a", b"b"]
 
 
-def test_g1_what_was_not_committed_before_a_crash_is_taken_when_it_is_sent_again() -> None:
+@pytest.mark.guarantee("G1")
+def test_what_a_crash_left_uncommitted_is_taken_when_sent_again() -> None:
     driver = LogDriver()
     delivery = driver.deliver([b"a", b"b"])
     driver.crash(applied=False)
@@ -168,7 +175,8 @@ def test_g1_what_was_not_committed_before_a_crash_is_taken_when_it_is_sent_again
     assert driver.subscribe(resume=0).values == [b"a", b"b"]
 
 
-def test_g3_a_lost_log_answers_nothing_and_ends_its_subscribers() -> None:
+@pytest.mark.guarantee("G3")
+def test_a_lost_log_answers_nothing_and_ends_its_subscribers() -> None:
     driver = LogDriver()
     tail = driver.subscribe()
     delivery = driver.deliver([b"a"])
@@ -197,7 +205,7 @@ def test_a_takeover_refuses_a_journal_with_a_hole() -> None:
         driver.open()
 
 
-def test_a_takeover_refuses_a_journal_whose_last_entries_are_missing() -> None:
+def test_a_takeover_refuses_a_journal_without_its_last_entries() -> None:
     """The entries that are there follow each other; only the head says that there were more."""
     driver = LogDriver()
     fill(driver, 0, 3)
@@ -209,7 +217,8 @@ def test_a_takeover_refuses_a_journal_whose_last_entries_are_missing() -> None:
         core.step(Opened(opened.head, opened.parts, opened.entries[:-1]), driver.now)
 
 
-def test_g1_what_a_full_log_leaves_of_a_delivery_is_fresh_when_it_comes_again_6_1_1() -> None:
+@pytest.mark.guarantee("G1", section="6.1.1")
+def test_what_a_full_log_refuses_is_fresh_when_sent_again() -> None:
     """A sender without an order is let in with the records that hold the watermark, and with no other."""
     driver = LogDriver(SMALL)
     reader = driver.subscribe("c")
@@ -236,7 +245,8 @@ def test_g1_what_a_full_log_leaves_of_a_delivery_is_fresh_when_it_comes_again_6_
     assert reader.values[count:] == values
 
 
-def test_the_floor_moves_and_a_takeover_reads_little_6_2() -> None:
+@pytest.mark.paper(section="6.2")
+def test_the_truncation_point_moves_and_a_takeover_reads_little() -> None:
     driver = LogDriver(SMALL)
     values = fill(driver, 0, 12)
     journal = driver.store._journals["log.windows.1.j1"]
@@ -249,7 +259,8 @@ def test_the_floor_moves_and_a_takeover_reads_little_6_2() -> None:
     assert tail.values == values
 
 
-def test_g12_the_floor_waits_for_the_rows_6_1_2() -> None:
+@pytest.mark.guarantee("G12", section="6.1.2")
+def test_the_truncation_point_waits_for_the_rows() -> None:
     driver = LogDriver(replace(SMALL, cap_bytes=1 << 20))
     values = numbered(0, 30, 100)
     for value in values:
@@ -262,7 +273,8 @@ def test_g12_the_floor_waits_for_the_rows_6_1_2() -> None:
     assert tail.values == values
 
 
-def test_g12_the_floor_waits_for_dropped_rows_to_be_emptied() -> None:
+@pytest.mark.guarantee("G12")
+def test_the_truncation_point_waits_for_dropped_rows() -> None:
     driver = LogDriver(SMALL)
     reader = driver.subscribe("c")
     driver.settle()
@@ -281,7 +293,8 @@ def test_g12_the_floor_waits_for_dropped_rows_to_be_emptied() -> None:
 # Watermarks.
 
 
-def test_g7_the_watermark_follows_the_senders_and_is_held_by_what_is_not_committed_4_5() -> None:
+@pytest.mark.guarantee("G7", section="4.5")
+def test_the_watermark_follows_senders_and_uncommitted_holds() -> None:
     driver = LogDriver(senders=frozenset({"a", "b"}))
     tail = driver.subscribe()
     driver.handle(SenderWatermarks({"a": 50}))
@@ -297,7 +310,8 @@ def test_g7_the_watermark_follows_the_senders_and_is_held_by_what_is_not_committ
     assert tail.published[-1].next == 1
 
 
-def test_g7_who_is_behind_is_sent_no_watermark_beyond_what_is_left_to_read_4_5() -> None:
+@pytest.mark.guarantee("G7", section="4.5")
+def test_a_slow_reader_gets_no_watermark_beyond_what_it_has_read() -> None:
     driver = LogDriver()
     slow = driver.subscribe(credit=0)
     for number in range(6):
@@ -313,7 +327,8 @@ def test_g7_who_is_behind_is_sent_no_watermark_beyond_what_is_left_to_read_4_5()
     assert reported == [(2, 15), (4, 35), (6, MAX_TIMESTAMP)], "the last response had nothing to add"
 
 
-def test_g7_a_record_in_line_bounds_what_is_reported_about_its_commit_4_5() -> None:
+@pytest.mark.guarantee("G7", section="4.5")
+def test_a_queued_record_bounds_the_watermark_of_its_commit() -> None:
     driver = LogDriver(LogSettings(publish_records=1))
     slow = driver.subscribe(credit=0)
     driver.deliver([b"a"], [10])
@@ -337,7 +352,8 @@ def test_a_finished_stream_is_reported_only_when_nothing_is_left() -> None:
     assert driver.core.state.counts.late == 2
 
 
-def test_g7_watermarks_do_not_go_back_over_a_takeover_6_2() -> None:
+@pytest.mark.guarantee("G7", section="6.2")
+def test_watermarks_do_not_go_back_over_a_takeover() -> None:
     driver = LogDriver()
     driver.handle(SenderWatermarks({"injector/windows": 70}))
     driver.deliver([b"a"], [90])
@@ -349,7 +365,8 @@ def test_g7_watermarks_do_not_go_back_over_a_takeover_6_2() -> None:
     assert [one.watermark for one in tail.published] == [70, 80]
 
 
-def test_g8_an_owner_whose_clock_was_ahead_delays_nothing_after_it() -> None:
+@pytest.mark.guarantee("G8")
+def test_an_owner_whose_clock_was_ahead_delays_nothing_after_it() -> None:
     """What it had committed bore its time. Its successor waited for its own clock to get there, an hour later, with
     ACKs and with the end of the stream."""
     driver = LogDriver()
@@ -369,7 +386,8 @@ def test_g8_an_owner_whose_clock_was_ahead_delays_nothing_after_it() -> None:
     assert tail.published[-1].acked == 1
 
 
-def test_g7_a_deposed_owner_tells_nobody_of_a_watermark_that_it_hears_6_2() -> None:
+@pytest.mark.guarantee("G7", section="6.2")
+def test_a_deposed_owner_publishes_no_watermark_it_receives() -> None:
     """Its successor's records let the watermark go on, up to the end of the stream; it does not know them. Subscribers
     that were still with it took what it heard for the whole, and stopped before records that they never saw."""
     driver = LogDriver()
@@ -383,7 +401,8 @@ def test_g7_a_deposed_owner_tells_nobody_of_a_watermark_that_it_hears_6_2() -> N
     assert all(one.watermark < 10 for one in tail.published)
 
 
-def test_g8_senders_that_leave_hold_nothing_and_those_that_join_count() -> None:
+@pytest.mark.guarantee("G8")
+def test_removed_senders_hold_nothing_and_new_ones_count() -> None:
     driver = LogDriver(senders=frozenset({"a", "b"}))
     driver.handle(SenderWatermarks({"a": 50}))
     driver.handle(CatalogChanged(frozenset({"a"})))

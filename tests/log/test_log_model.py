@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
@@ -337,9 +338,11 @@ FEW = settings(
 )
 
 
-def test_g1_every_record_is_logged_once_at_one_offset_and_kept_until_acked_4_3() -> None:
+@pytest.mark.guarantee("G1", section="4.3")
+def test_every_record_is_logged_once_at_one_offset_until_acked() -> None:
     run_state_machine_as_test(LogMachine, settings=FEW)
 
 
-def test_g1_the_same_holds_for_what_retention_leaves_4_3() -> None:
+@pytest.mark.guarantee("G1", section="4.3")
+def test_the_same_holds_for_what_retention_leaves() -> None:
     run_state_machine_as_test(RetainingMachine, settings=FEW)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from millwheel.rpc.v1.delivery_pb2 import DeliveryOutcome
 from millwheel.store.memory import MemoryStore
 from millwheel.worker.dedup import OpaqueIds, Sender
@@ -10,7 +12,7 @@ from millwheel.worker.messages import PartsMissing, ReadSegments, SenderWatermar
 from tests.log.driver import ACKED, FULL, JOURNAL, SMALL, LogDriver, fill, run
 
 
-def test_a_stated_retention_is_kept_for_later_subscribers_beside_cursors() -> None:
+def test_a_stated_retention_keeps_records_for_later_subscribers() -> None:
     """It says what is kept "for subscribers that do not exist yet"; with one cursor that had ACKed, nothing was."""
     driver = LogDriver(SMALL, LogRetention(max_age=8_000_000, stated=True))
     reader = driver.subscribe("c")
@@ -32,7 +34,7 @@ def test_a_stated_retention_is_kept_for_later_subscribers_beside_cursors() -> No
     assert driver.core.state.records.start == 8
 
 
-def test_a_stated_retention_ends_by_age_also_when_nothing_else_happens() -> None:
+def test_a_stated_retention_ends_by_age_without_other_events() -> None:
     driver = LogDriver(SMALL, LogRetention(max_age=8_000_000, stated=True))
     reader = driver.subscribe("c")
     driver.settle()
@@ -47,7 +49,8 @@ def test_a_stated_retention_ends_by_age_also_when_nothing_else_happens() -> None
     assert driver.core.next_deadline() is None
 
 
-def test_g13_records_grow_old_while_they_are_served_whatever_clock_an_owner_has_7_1() -> None:
+@pytest.mark.guarantee("G13", section="7.1")
+def test_records_age_while_they_are_served_with_any_owners_clock() -> None:
     """By a wall clock that was set an hour ahead, all that nobody had read was too old; by one that was set back
     nothing grew old. Each owner's clock has a beginning of its own, and ages go on from the journal's."""
     driver = LogDriver(SMALL, LogRetention(max_age=8_000_000, stated=True))
@@ -66,7 +69,8 @@ def test_g13_records_grow_old_while_they_are_served_whatever_clock_an_owner_has_
     assert driver.core.state.records.start == 4
 
 
-def test_g13_the_age_is_journaled_while_records_wait_and_nothing_else_happens_7_1() -> None:
+@pytest.mark.guarantee("G13", section="7.1")
+def test_the_age_is_journaled_while_records_wait_without_events() -> None:
     """Else records of a log whose owners come and go would never grow old."""
     driver = LogDriver(SMALL, LogRetention(max_age=8_000_000))
     driver.pass_time(5_000_000)
@@ -79,7 +83,7 @@ def test_g13_the_age_is_journaled_while_records_wait_and_nothing_else_happens_7_
     assert driver.core.state.clock.age - driver.core.state.clock.journaled_age <= 1_000_000
 
 
-def test_a_stated_retention_by_bytes_lets_go_of_what_is_acked_and_beyond() -> None:
+def test_a_retention_by_bytes_drops_acked_records_beyond_it() -> None:
     driver = LogDriver(SMALL, LogRetention(max_bytes=500, stated=True))
     reader = driver.subscribe("c")
     driver.settle()
@@ -92,7 +96,8 @@ def test_a_stated_retention_by_bytes_lets_go_of_what_is_acked_and_beyond() -> No
     assert 500 - 2 * SMALL.segment_bytes <= kept <= 500 + SMALL.segment_bytes
 
 
-def test_g13_at_the_cap_a_retention_that_fills_it_is_named_and_not_a_cursor_that_has_acked() -> None:
+@pytest.mark.guarantee("G13")
+def test_at_the_cap_a_full_retention_is_named_and_no_cursor() -> None:
     driver = LogDriver(SMALL, LogRetention(max_age=1 << 50, stated=True))
     reader = driver.subscribe("c")
     driver.settle()
@@ -128,7 +133,8 @@ def parts(store: MemoryStore) -> int:
     return len(run(store.list_parts(JOURNAL)))
 
 
-def test_g13_segments_that_are_collected_before_a_base_names_them_leave_nothing_behind_6_1_1() -> None:
+@pytest.mark.guarantee("G13", section="6.1.1")
+def test_segments_collected_before_a_base_names_them_are_removed() -> None:
     """Only what an earlier base had named was deleted: where the watermark moves on quickly, every segment stayed, in
     the store for ever and in memory till the next takeover."""
     driver = LogDriver(IDS)
@@ -144,7 +150,8 @@ def test_g13_segments_that_are_collected_before_a_base_names_them_leave_nothing_
     assert max(segments for _, segments in counts) <= 8
 
 
-def test_g1_a_segment_that_is_collected_while_it_is_read_costs_a_repetition_6_1_1() -> None:
+@pytest.mark.guarantee("G1", section="6.1.1")
+def test_a_segment_collected_while_it_is_read_costs_a_repetition() -> None:
     driver = LogDriver(IDS)
     driver.core.state.dedup._segment_ids = 4
     send(driver, 0, 4, 100)
@@ -158,7 +165,8 @@ def test_g1_a_segment_that_is_collected_while_it_is_read_costs_a_repetition_6_1_
     assert answers == [(FULL, [0])]
 
 
-def test_g1_sequencers_received_while_the_journal_is_read_are_not_forgotten_6_2() -> None:
+@pytest.mark.guarantee("G1", section="6.2")
+def test_sequencers_received_during_recovery_are_not_forgotten() -> None:
     """What was received before the takeover's scan was put into a duplicate check that the scan then replaced."""
     driver = LogDriver(IDS)
     send(driver, 0, 20, 100)

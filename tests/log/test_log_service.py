@@ -49,7 +49,7 @@ def offsets(batches: list[Batch]) -> list[int]:
     return [offset for batch in batches for offset, _, _ in batch]
 
 
-async def test_a_cursor_delivers_what_is_logged_and_never_again_what_is_acked(cluster: Cluster) -> None:
+async def test_a_cursor_delivers_what_is_logged_and_not_yet_acked(cluster: Cluster) -> None:
     await cluster.produce(named(0, 5), [10, 20, 30, 40, 50])
     async with Subscription(STREAM, cursor="c", address=cluster.address) as first:
         batches = await collected(first, 5)
@@ -63,7 +63,8 @@ async def test_a_cursor_delivers_what_is_logged_and_never_again_what_is_acked(cl
         assert offsets(await collected(second, 2)) == [3, 4]
 
 
-async def test_g1_the_program_sees_every_offset_once_while_the_log_moves(cluster: Cluster) -> None:
+@pytest.mark.guarantee("G1")
+async def test_the_program_sees_every_offset_once_while_the_log_moves(cluster: Cluster) -> None:
     total = 3_000
     cluster.settings = LogSettings(checkpoint_entries=5)
 
@@ -103,7 +104,8 @@ async def test_a_tail_goes_on_where_it_was_when_the_log_moves(cluster: Cluster) 
         assert offsets(await collected(tail, 2)) == [5, 6]
 
 
-async def test_g8_a_subscriber_leaves_an_owner_that_is_paused_once_another_has_the_log_7_1(
+@pytest.mark.guarantee("G8", section="7.1")
+async def test_a_subscriber_leaves_a_paused_owner_for_its_successor(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("millwheel.client.subscription.log_call.MAX_SILENCE_SECONDS", 0.1)
@@ -122,7 +124,7 @@ async def test_g8_a_subscriber_leaves_an_owner_that_is_paused_once_another_has_t
     owner.service.dropped(STREAM)
 
 
-async def test_an_ack_that_a_broken_call_lost_is_said_again(cluster: Cluster) -> None:
+async def test_an_ack_lost_with_a_broken_call_is_repeated(cluster: Cluster) -> None:
     await cluster.produce(named(0, 3))
     async with Subscription(STREAM, cursor="c", address=cluster.address) as subscription:
         await anext(subscription)
@@ -149,7 +151,7 @@ async def test_a_subscription_ends_with_its_stream(cluster: Cluster) -> None:
         assert [batch async for batch in again] == []
 
 
-async def test_the_newest_subscriber_of_a_cursor_goes_on_and_the_older_is_notified(cluster: Cluster) -> None:
+async def test_a_cursors_older_subscriber_is_notified_of_the_newer(cluster: Cluster) -> None:
     await cluster.produce(named(0, 1))
     async with (
         Subscription(STREAM, cursor="c", address=cluster.address) as older,
@@ -190,7 +192,7 @@ async def test_who_stops_waiting_for_a_batch_loses_nothing(cluster: Cluster) -> 
         assert tail.missed == 0
 
 
-async def test_a_subscriber_that_hangs_up_is_forgotten(cluster: Cluster) -> None:
+async def test_a_subscriber_that_disconnects_is_forgotten(cluster: Cluster) -> None:
     assert cluster.host is not None
     core = cluster.host.core
     assert isinstance(core, LogCore)
@@ -266,7 +268,7 @@ async def test_malformed_calls_are_refused_by_name(
         assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
 
 
-async def test_a_worker_that_does_not_own_the_log_says_so(cluster: Cluster) -> None:
+async def test_a_worker_that_does_not_own_the_log_refuses(cluster: Cluster) -> None:
     async with open_channel(cluster.workers[1].address) as channel:
         start = wire.SubscribeRequest(start=wire.SubscribeStart(stream=STREAM))
         with pytest.raises(grpc.aio.AioRpcError, match="does not own the log") as refused:
@@ -275,7 +277,8 @@ async def test_a_worker_that_does_not_own_the_log_says_so(cluster: Cluster) -> N
         assert refused.value.code() is grpc.StatusCode.UNAVAILABLE
 
 
-async def test_g7_a_worker_that_still_has_a_streams_former_log_does_not_show_it_for_the_new_one_7_1(
+@pytest.mark.guarantee("G7", section="7.1")
+async def test_a_former_log_of_a_stream_is_not_shown_for_the_new_one(
     cluster: Cluster,
 ) -> None:
     await cluster.produce(named(0, 3))
@@ -298,7 +301,8 @@ async def test_g7_a_worker_that_still_has_a_streams_former_log_does_not_show_it_
         assert [one.name for one in await list_cursors(STREAM, client)] == ["former"]
 
 
-async def test_g13_a_subscriber_that_does_not_read_holds_few_responses(cluster: Cluster) -> None:
+@pytest.mark.guarantee("G13")
+async def test_a_subscriber_that_does_not_read_holds_few_responses(cluster: Cluster) -> None:
     cluster.settings = LogSettings(publish_bytes=100_000)
     await cluster.move(0)
     async with Subscription(STREAM, start=From.OLDEST, address=cluster.address) as subscription:
@@ -341,7 +345,7 @@ async def command(cluster: Cluster, *arguments: str) -> str:
     return result.stdout
 
 
-async def test_stream_tail_prints_each_record_and_acknowledges_what_it_printed(cluster: Cluster) -> None:
+async def test_stream_tail_prints_each_record_and_then_acknowledges_it(cluster: Cluster) -> None:
     cluster.form = specs.VALUE_FORMAT_MSGPACK
     await cluster.produce([msgspec.msgpack.encode({"n": number}) for number in range(5)])
     printed = await command(cluster, "tail", STREAM, "--cursor", "c", "-n", "2", "-o", "json")
@@ -380,5 +384,5 @@ async def test_stream_tail_reads_to_the_end_and_cursors_are_deleted(cluster: Clu
         (b"text", specs.VALUE_FORMAT_UNSPECIFIED, "text"),
     ],
 )
-def test_values_are_shown_as_json_can_say_them(value: bytes, form: specs.ValueFormat.ValueType, shown: object) -> None:
+def test_values_are_shown_in_json_form(value: bytes, form: specs.ValueFormat.ValueType, shown: object) -> None:
     assert show_value(value, form) == shown

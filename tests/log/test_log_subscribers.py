@@ -49,7 +49,7 @@ def test_cursors_begin_at_the_oldest_record_or_now() -> None:
     assert now.offsets == [3]
 
 
-def test_an_acked_record_is_not_delivered_again_whoever_asks() -> None:
+def test_an_acked_record_is_delivered_to_no_subscriber_again() -> None:
     driver = LogDriver()
     fill(driver, 0, 4)
     first = driver.subscribe("c")
@@ -65,7 +65,7 @@ def test_an_acked_record_is_not_delivered_again_whoever_asks() -> None:
     assert third.offsets == [3]
 
 
-def test_the_newest_subscriber_of_a_cursor_takes_over_and_the_older_one_is_notified() -> None:
+def test_a_cursors_newest_subscriber_takes_over_from_the_older() -> None:
     driver = LogDriver()
     first = driver.subscribe("c")
     second = driver.subscribe("c")
@@ -79,7 +79,7 @@ def test_the_newest_subscriber_of_a_cursor_takes_over_and_the_older_one_is_notif
     assert (first.offsets, second.offsets) == ([], [0])
 
 
-def test_a_subscriber_that_was_taken_over_does_not_take_the_cursor_back() -> None:
+def test_a_replaced_subscriber_does_not_take_the_cursor_back() -> None:
     driver = LogDriver()
 
     def subscribe(name: str) -> Reader:
@@ -121,7 +121,8 @@ def test_an_ack_waits_for_records_and_goes_alone_after_its_delay() -> None:
     assert driver.core.state.cursors.durable == {"c": 2}
 
 
-def test_g1_a_subscriber_is_notified_of_its_ack_when_that_is_in_the_journal_4_3() -> None:
+@pytest.mark.guarantee("G1", section="4.3")
+def test_a_subscriber_is_notified_of_an_ack_once_it_is_journaled() -> None:
     driver = LogDriver()
     reader = driver.subscribe("c")
     fill(driver, 0, 4)
@@ -133,7 +134,8 @@ def test_g1_a_subscriber_is_notified_of_its_ack_when_that_is_in_the_journal_4_3(
     assert reader.published[-1].acked == 3
 
 
-def test_g13_no_more_than_the_window_is_sent_beyond_the_last_ack() -> None:
+@pytest.mark.guarantee("G13")
+def test_no_more_than_the_window_is_sent_beyond_the_last_ack() -> None:
     driver = LogDriver()
     reader = driver.subscribe("c", window=3)
     driver.settle()
@@ -143,7 +145,8 @@ def test_g13_no_more_than_the_window_is_sent_beyond_the_last_ack() -> None:
     assert reader.offsets == [0, 1, 2, 3, 4]
 
 
-def test_g13_nothing_is_sent_without_a_fetch() -> None:
+@pytest.mark.guarantee("G13")
+def test_nothing_is_sent_without_a_fetch() -> None:
     driver = LogDriver()
     reader = driver.subscribe(credit=0)
     fill(driver, 0, 3)
@@ -164,7 +167,7 @@ def test_a_response_is_bounded_in_records_and_bytes() -> None:
     assert tail.values == values
 
 
-def test_an_ack_beyond_the_end_and_a_resumption_beyond_it_are_refused_by_name() -> None:
+def test_acks_and_resumptions_beyond_the_end_are_refused_by_name() -> None:
     driver = LogDriver()
     reader = driver.subscribe("c")
     driver.settle()
@@ -176,7 +179,7 @@ def test_an_ack_beyond_the_end_and_a_resumption_beyond_it_are_refused_by_name() 
     assert "ends at 0" in resumed.error.message
 
 
-def test_a_tail_reads_from_now_on_and_goes_on_where_it_was_after_a_crash() -> None:
+def test_a_tail_reads_from_now_on_and_resumes_after_a_crash() -> None:
     driver = LogDriver()
     fill(driver, 0, 2)
     tail = driver.subscribe()
@@ -210,7 +213,7 @@ def test_cursors_are_listed_with_what_they_have_acked() -> None:
     assert driver.replies[-1].cursors == [CursorInfo("a", 2, 3), CursorInfo("b", 0, 3)]
 
 
-def test_a_deleted_cursor_is_gone_for_good_and_its_subscriber_is_notified() -> None:
+def test_a_deleted_cursor_is_removed_and_its_subscriber_notified() -> None:
     driver = LogDriver()
     reader = driver.subscribe("c")
     driver.settle()
@@ -228,7 +231,7 @@ def test_a_deleted_cursor_is_gone_for_good_and_its_subscriber_is_notified() -> N
     assert last.error.code is FailureCode.NOT_FOUND
 
 
-def test_a_cursor_deleted_and_created_again_at_once_begins_anew() -> None:
+def test_a_cursor_deleted_and_created_again_starts_fresh() -> None:
     driver = LogDriver()
     fill(driver, 0, 2)
     reader = driver.subscribe("c")
@@ -243,7 +246,8 @@ def test_a_cursor_deleted_and_created_again_at_once_begins_anew() -> None:
     assert driver.core.state.cursors.durable == {"c": 0}
 
 
-def test_g1_a_cursor_created_again_while_an_append_is_in_flight_is_another_4_3() -> None:
+@pytest.mark.guarantee("G1", section="4.3")
+def test_a_cursor_created_again_during_an_append_is_another() -> None:
     """It counted as durable while the journal had the old one, and began at the old one's place."""
     driver = LogDriver()
     fill(driver, 0, 2)
@@ -262,7 +266,8 @@ def test_g1_a_cursor_created_again_while_an_append_is_in_flight_is_another_4_3()
     assert again.published[0].life > reader.published[0].life
 
 
-def test_g1_a_broken_call_does_not_go_on_in_another_life_of_its_cursor_4_3() -> None:
+@pytest.mark.guarantee("G1", section="4.3")
+def test_a_broken_call_ends_with_its_cursors_incarnation() -> None:
     """A subscriber that came back after its cursor was deleted and created again went on where the old one had been."""
     driver = LogDriver()
     fill(driver, 0, 3)
@@ -300,7 +305,7 @@ def test_records_that_every_cursor_has_acked_go_by_the_segment() -> None:
     assert driver.core.state.records.start == 7
 
 
-def test_without_cursors_records_go_by_age_also_when_nothing_else_happens() -> None:
+def test_without_cursors_records_expire_without_other_events() -> None:
     driver = LogDriver(retention=LogRetention(max_age=8_000_000))
     fill(driver, 0, 3)
     driver.pass_time(7_000_000)
@@ -336,7 +341,8 @@ def test_with_a_cursor_retention_waits_for_its_ack() -> None:
     assert driver.core.state.records.start == 8
 
 
-def test_g13_beyond_the_cap_intake_is_refused_and_the_slowest_cursor_named() -> None:
+@pytest.mark.guarantee("G13")
+def test_over_the_cap_intake_is_refused_with_the_slowest_named() -> None:
     driver = LogDriver(SMALL)
     fast, slow = driver.subscribe("fast"), driver.subscribe("slow")
     driver.settle()
@@ -364,7 +370,8 @@ def test_g13_beyond_the_cap_intake_is_refused_and_the_slowest_cursor_named() -> 
     assert slow.values[-1] == b"ahead"
 
 
-def test_g13_a_quarter_beyond_the_cap_nothing_is_taken() -> None:
+@pytest.mark.guarantee("G13")
+def test_a_quarter_beyond_the_cap_nothing_is_taken() -> None:
     driver = LogDriver(SMALL)
     driver.subscribe("slow")
     driver.settle()
@@ -382,7 +389,8 @@ def _delivered(driver: LogDriver, value: bytes, timestamp: int) -> Delivery:
     return delivery
 
 
-def test_g13_intake_is_bounded_while_the_journal_is_slow() -> None:
+@pytest.mark.guarantee("G13")
+def test_intake_is_bounded_while_the_journal_is_slow() -> None:
     driver = LogDriver(SMALL)
     driver.handle(SenderWatermarks({"injector/windows": 10}))
     for number in range(200):
@@ -402,7 +410,8 @@ def test_a_settings_mistake_is_named() -> None:
 # Behind the journal.
 
 
-def test_g13_old_segments_leave_memory_and_are_read_back_for_who_needs_them() -> None:
+@pytest.mark.guarantee("G13")
+def test_old_segments_leave_memory_and_are_read_back_on_demand() -> None:
     settings = LogSettings(
         segment_bytes=1_000, memory_bytes=8_000, cap_bytes=1 << 20, checkpoint_entries=10, publish_records=7
     )
@@ -427,7 +436,7 @@ def test_the_segment_used_longest_ago_leaves_memory_first() -> None:
     assert [one.loaded for one in stored[:4]] == [True, False, False, True]
 
 
-def test_rows_that_every_cursor_has_acked_before_a_flush_are_never_written() -> None:
+def test_rows_all_cursors_acked_before_a_flush_are_not_written() -> None:
     driver = LogDriver(SMALL)
     reader = driver.subscribe("c")
     driver.settle()
@@ -471,7 +480,8 @@ def test_a_missing_row_ends_those_who_need_it_and_names_it() -> None:
     assert near.error is None
 
 
-def test_opaque_ids_spill_to_segments_and_are_still_known_6_1_1() -> None:
+@pytest.mark.paper(section="6.1.1")
+def test_opaque_ids_spill_to_segments_and_are_still_known() -> None:
     driver = LogDriver(LogSettings(checkpoint_entries=3))
     driver.core.state.dedup._segment_ids = 8
     ids = [bytes([number]) * 16 for number in range(40)]

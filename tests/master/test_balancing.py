@@ -151,9 +151,10 @@ def worlds(draw: st.DrawFn) -> World:
     return world
 
 
+@pytest.mark.paper(section="7.1")
 @settings(max_examples=120)
 @given(worlds(), st.sampled_from([LIMITS, QUICK]))
-def test_from_any_load_it_settles_and_leaves_nothing_to_be_done_7_1(world: World, limits: BalanceSettings) -> None:
+def test_from_any_load_it_settles_and_leaves_nothing_to_be_done(world: World, limits: BalanceSettings) -> None:
     balancer = Balancer(limits)
     world.settle(balancer)
     assert world.run(Balancer(limits), 80) == 0, "another master finds the same at rest"
@@ -188,7 +189,8 @@ def busy(world: World, **more: float) -> Balancer:
     return balancer
 
 
-def test_8_4_a_hot_interval_is_split_where_its_load_is_halved_and_one_half_moves() -> None:
+@pytest.mark.paper(section="8.4")
+def test_a_hot_interval_is_split_by_load_and_one_half_moves() -> None:
     world = World({"w1": ("", 0.0), "w2": ("", 0.0)}, {"a.1": {b"a": 0.3, b"b": 0.1, b"c": 0.2, b"d": 0.2}})
     world.add(Held("a.1", ALL_KEYS, "w1", "x"))
     busy(world)
@@ -198,7 +200,8 @@ def test_8_4_a_hot_interval_is_split_where_its_load_is_halved_and_one_half_moves
     assert sorted(round(load, 3) for load in world.loads().values()) == [0.4, 0.4]
 
 
-def test_8_4_a_key_too_hot_to_split_is_named_and_left_alone() -> None:
+@pytest.mark.paper(section="8.4")
+def test_a_key_too_hot_to_split_is_named_and_left_alone() -> None:
     world = World({"w1": ("", 0.0), "w2": ("", 0.0)}, {"a.1": {b"a": 0.1, b"hot": 0.9, b"z": 0.1}})
     world.add(Held("a.1", ALL_KEYS, "w1", "x"))
     balancer = busy(world)
@@ -230,7 +233,7 @@ def test_a_new_worker_gets_its_part_by_moves_alone() -> None:
     assert len({request.interval.journal for request in world.done}) == len(world.done), "nothing moves twice"
 
 
-def test_a_small_imbalance_is_left_alone_and_a_large_one_is_mended_well() -> None:
+def test_a_small_imbalance_stays_and_a_large_one_is_corrected() -> None:
     for apart, moves in ((0.2, False), (0.3, True)):
         world = World({"w1": ("", 0.1 + apart), "w2": ("", 0.1)}, {"a.1": {b"a": 0.05, b"b": 0.05, b"c": 0.05}})
         for start, end in ((b"", b"b"), (b"b", b"c"), (b"c", None)):
@@ -241,7 +244,7 @@ def test_a_small_imbalance_is_left_alone_and_a_large_one_is_mended_well() -> Non
         assert not moves or max(world.loads().values()) - min(world.loads().values()) <= LIMITS.balanced
 
 
-def test_cold_neighbours_are_merged_after_a_while_but_not_below_the_fewest_nor_an_operators() -> None:
+def test_cold_neighbours_merge_but_not_below_a_minimum() -> None:
     def cold() -> World:
         world = World({"w1": ("", 0.0), "w2": ("", 0.0)}, {"a.1": {}})
         for index, (start, end) in enumerate(((b"", b"b"), (b"b", b"c"), (b"c", b"d"), (b"d", None))):
@@ -261,7 +264,7 @@ def test_cold_neighbours_are_merged_after_a_while_but_not_below_the_fewest_nor_a
     assert [patient.decide(view, Timestamp(minutes(at))) for at in range(20)] == [[]] * 20
 
 
-def test_intervals_go_to_workers_made_for_their_code_when_there_are_any() -> None:
+def test_intervals_go_to_workers_bound_to_their_code_if_any() -> None:
     world = World({"any": ("", 0.0)}, {"a.1": {}, "b.2": {}})
     world.add(Held("a.1", ALL_KEYS, "any", "x"))
     world.add(Held("b.2", ALL_KEYS, "any", "y"))
@@ -297,10 +300,11 @@ def test_what_was_refused_is_not_asked_for_again_at_once() -> None:
     assert balancer.decide(world.view(), Timestamp(seconds(63))) == [request]
 
 
+@pytest.mark.paper(section="8.4")
 @pytest.mark.parametrize(
     ("records", "slow", "is_hot"), [(100.0, 0.0, True), (2.3, 0.0, True), (0.3, 0.0, False), (100.0, 0.6, False)]
 )
-def test_8_4_neither_few_records_nor_a_slow_hook_make_a_key_hot(records: float, slow: float, is_hot: bool) -> None:
+def test_neither_few_records_nor_a_slow_hook_make_a_key_hot(records: float, slow: float, is_hot: bool) -> None:
     world = World({"w1": ("", 0.0), "w2": ("", 0.0)}, {"a.1": {b"hot": 0.9}})
     world.add(Held("a.1", ALL_KEYS, "w1", "x"))
     seen = world.view()

@@ -67,8 +67,9 @@ def refused(master: Master, request: object) -> RequestError:
     return caught.value
 
 
+@pytest.mark.guarantee("G1", section="7.1")
 @pytest.mark.parametrize("kind", ["topology", "log"])
-def test_g1_a_new_master_drops_and_moves_nothing_while_a_topology_or_log_cannot_be_read_7_1(kind: str) -> None:
+def test_a_new_master_drops_nothing_of_an_unreadable_topology(kind: str) -> None:
     """What it names looked like litter: state, journals, logs and injectors would have gone."""
     world, _ = running()
     journals = [one.journal for name in ("one", "two") for one in world.catalog().tables[incarnation_of(world, name)]]
@@ -94,7 +95,8 @@ def test_g1_a_new_master_drops_and_moves_nothing_while_a_topology_or_log_cannot_
     assert all(owners(world, table) == {"w2"} for table in world.catalog().tables)
 
 
-def test_g11_of_a_map_with_a_damaged_chunk_nothing_changes_hands_and_other_computations_go_on_7_1() -> None:
+@pytest.mark.guarantee("G11", section="7.1")
+def test_a_map_with_a_damaged_chunk_is_frozen_and_others_go_on() -> None:
     world, _ = running()
     one, two = incarnation_of(world, "one"), incarnation_of(world, "two")
     journals = [interval.journal for interval in world.catalog().tables[one]]
@@ -122,7 +124,8 @@ def test_g11_of_a_map_with_a_damaged_chunk_nothing_changes_hands_and_other_compu
     assert not any(map(world.has_journal, journals))
 
 
-def test_g3_nothing_is_drawn_while_the_counter_cannot_be_read_6_2() -> None:
+@pytest.mark.guarantee("G3", section="6.2")
+def test_nothing_is_drawn_while_the_counter_cannot_be_read() -> None:
     """It read as zero: sequencers would have been given a second time."""
     world, _ = running()
     value = damage(world, keys.SEQUENCER)
@@ -139,7 +142,8 @@ def test_g3_nothing_is_drawn_while_the_counter_cannot_be_read_6_2() -> None:
     assert owners(world, incarnation_of(world, "one")) == {"w2"}
 
 
-def test_g1_a_damaged_injector_or_cursor_refuses_its_own_alone_5_2() -> None:
+@pytest.mark.guarantee("G1", section="5.2")
+def test_a_damaged_injector_or_cursor_refuses_its_own_alone() -> None:
     """A lost cursor read as no batch at all: the next one would have been taken although it was in."""
     world, _ = running()
     injector, cursor = keys.injector_key("one/one.in", "p"), keys.batch_key("q")
@@ -157,7 +161,8 @@ def test_g1_a_damaged_injector_or_cursor_refuses_its_own_alone_5_2() -> None:
     assert sorted(master.core.catalog.damaged) == sorted([injector, cursor])
 
 
-def test_g11_what_a_damaged_chunk_names_stays_and_the_litter_of_others_goes_7_1() -> None:
+@pytest.mark.guarantee("G11", section="7.1")
+def test_garbage_collection_spares_what_a_damaged_chunk_names() -> None:
     """Also for a master that knew the chunk when it was whole."""
     world, master = running()
     one, two = incarnation_of(world, "one"), incarnation_of(world, "two")

@@ -20,7 +20,7 @@ def test_a_core_without_a_catalog_and_a_deposed_one_need_no_tick() -> None:
     assert master.core.next_deadline() is None
 
 
-def test_the_next_tick_follows_the_last_one_even_if_the_clock_was_set_back() -> None:
+def test_the_next_tick_follows_even_if_the_clock_was_set_back() -> None:
     master = Master(World())
     master.tick(seconds(100))
     assert master.core.next_deadline() == seconds(100) + milliseconds(200)

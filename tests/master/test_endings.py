@@ -70,12 +70,14 @@ def test_a_draining_topology_is_looked_at_and_takes_no_injectors() -> None:
     assert caught.value.code is FailureCode.FAILED_PRECONDITION
 
 
-def test_g1_a_drain_ends_when_every_watermark_is_plus_infinity_4_5() -> None:
+@pytest.mark.guarantee("G1", section="4.5")
+def test_a_drain_ends_when_every_watermark_is_plus_infinity() -> None:
     world, master = draining()
     assert observe(master, look(world.catalog(), work=3, watermark=MAX_TIMESTAMP), 0) == catalog.TOPOLOGY_STATE_DRAINED
 
 
-def test_g1_a_drain_does_not_end_while_one_watermark_is_unknown() -> None:
+@pytest.mark.guarantee("G1")
+def test_a_drain_does_not_end_while_one_watermark_is_unknown() -> None:
     world, master = draining()
     seen = look(world.catalog(), work=3, watermark=MAX_TIMESTAMP)
     watermarks = dict(list(seen.watermarks.items())[1:])
@@ -83,7 +85,8 @@ def test_g1_a_drain_does_not_end_while_one_watermark_is_unknown() -> None:
     assert observe(master, progress) == catalog.TOPOLOGY_STATE_DRAINING
 
 
-def test_g1_watermarks_do_not_end_the_drain_of_a_topology_with_feedback() -> None:
+@pytest.mark.guarantee("G1")
+def test_watermarks_do_not_end_a_drain_with_feedback() -> None:
     spec = topology(
         streams=[source("zeitgeist/queries")],
         computations=[
@@ -96,7 +99,8 @@ def test_g1_watermarks_do_not_end_the_drain_of_a_topology_with_feedback() -> Non
     assert observe(master, busy) == catalog.TOPOLOGY_STATE_DRAINING
 
 
-def test_g1_a_drain_ends_after_two_equal_looks_at_idle_intervals() -> None:
+@pytest.mark.guarantee("G1")
+def test_a_drain_ends_after_two_equal_looks_at_idle_intervals() -> None:
     world, master = draining()
     known = world.catalog()
     assert observe(master, look(known)) == catalog.TOPOLOGY_STATE_DRAINING
@@ -106,7 +110,8 @@ def test_g1_a_drain_ends_after_two_equal_looks_at_idle_intervals() -> None:
     assert observe(master, look(known, commit=8)) == catalog.TOPOLOGY_STATE_DRAINED
 
 
-def test_g1_a_drain_does_not_end_while_productions_are_unacknowledged_4_1() -> None:
+@pytest.mark.guarantee("G1", section="4.1")
+def test_a_drain_does_not_end_while_productions_are_unacked() -> None:
     """A receiver that refuses them leaves every commit number as it is."""
     world, master = draining()
     idle = look(world.catalog())
@@ -116,13 +121,15 @@ def test_g1_a_drain_does_not_end_while_productions_are_unacknowledged_4_1() -> N
         assert observe(master, pending) == catalog.TOPOLOGY_STATE_DRAINING
 
 
-def test_g1_the_word_of_an_old_owner_does_not_end_a_drain_6_2() -> None:
+@pytest.mark.guarantee("G1", section="6.2")
+def test_an_old_owners_report_does_not_end_a_drain() -> None:
     world, master = draining()
     for _ in range(3):
         assert observe(master, look(world.catalog(), stale=1)) == catalog.TOPOLOGY_STATE_DRAINING
 
 
-def test_g1_injectors_have_their_grace_before_idleness_counts() -> None:
+@pytest.mark.guarantee("G1")
+def test_injectors_have_their_grace_before_idleness_counts() -> None:
     world, master = draining()
     for _ in range(3):
         assert observe(master, look(world.catalog()), 1_000) == catalog.TOPOLOGY_STATE_DRAINING
@@ -130,7 +137,8 @@ def test_g1_injectors_have_their_grace_before_idleness_counts() -> None:
     assert observe(master, look(world.catalog()), LATER) == catalog.TOPOLOGY_STATE_DRAINED
 
 
-def test_g8_a_drain_that_a_master_began_whose_clock_was_an_hour_ahead_ends_by_its_successors_7_1() -> None:
+@pytest.mark.guarantee("G8", section="7.1")
+def test_a_drain_begun_by_a_fast_clock_ends_by_the_successors() -> None:
     """The grace counted from when the drain began, by the clock of who began it: the next master waited for an hour."""
     world = World()
     world.join("w1")
@@ -142,14 +150,15 @@ def test_g8_a_drain_that_a_master_began_whose_clock_was_an_hour_ahead_ends_by_it
     assert states == [catalog.TOPOLOGY_STATE_DRAINING, catalog.TOPOLOGY_STATE_DRAINING, catalog.TOPOLOGY_STATE_DRAINED]
 
 
-def test_g8_a_clock_that_is_set_back_does_not_put_off_the_end_of_a_drain() -> None:
+@pytest.mark.guarantee("G8")
+def test_a_clock_set_back_does_not_delay_the_end_of_a_drain() -> None:
     world, _ = draining()
     master = Master(world)
     states = [observe(master, look(world.catalog()), int(seconds(at))) for at in (3_600, 1, 7)]
     assert states == [catalog.TOPOLOGY_STATE_DRAINING, catalog.TOPOLOGY_STATE_DRAINING, catalog.TOPOLOGY_STATE_DRAINED]
 
 
-def test_a_drained_topology_keeps_state_and_logs_without_owners_for_its_computations() -> None:
+def test_a_drained_topology_keeps_state_and_logs_without_owners() -> None:
     world, master = draining()
     observe(master, look(world.catalog(), watermark=MAX_TIMESTAMP))
     world.join("w2")
@@ -163,7 +172,8 @@ def test_a_drained_topology_keeps_state_and_logs_without_owners_for_its_computat
     assert known.consumers("zeitgeist/windows") == ()
 
 
-def test_what_a_drain_waits_for_can_be_named_g8() -> None:
+@pytest.mark.guarantee("G8")
+def test_what_a_drain_waits_for_can_be_named() -> None:
     world, master = draining()
     reads = computation("r", {"zeitgeist/windows": "q", "zeitgeist/queries": "q"}, [])
     reader = topology("reader", [external("zeitgeist/queries")], [reads])
@@ -193,14 +203,15 @@ def test_a_second_drain_of_a_name_starts_afresh() -> None:
     assert world.catalog().topologies["zeitgeist"].state == catalog.TOPOLOGY_STATE_DRAINING
 
 
-def test_g8_who_asks_for_a_drain_again_and_again_does_not_put_it_off() -> None:
+@pytest.mark.guarantee("G8")
+def test_repeated_drain_requests_do_not_delay_its_end() -> None:
     world, master = draining()
     for expected in (catalog.TOPOLOGY_STATE_DRAINING, catalog.TOPOLOGY_STATE_DRAINED):
         assert observe(master, look(world.catalog())) == expected
         assert master.call(DrainTopology("zeitgeist")).state == expected
 
 
-def test_drain_and_cancel_may_be_repeated_and_name_what_is_unknown() -> None:
+def test_drain_and_cancel_may_be_repeated_and_name_unknown_names() -> None:
     world, master = draining()
     revision = world.state.revision
     master.call(DrainTopology("zeitgeist"))
@@ -215,7 +226,8 @@ def test_drain_and_cancel_may_be_repeated_and_name_what_is_unknown() -> None:
         assert caught.value.code is FailureCode.NOT_FOUND
 
 
-def test_cancel_drops_logs_and_injectors_of_its_streams_though_another_topology_reads_them_4_1() -> None:
+@pytest.mark.paper(section="4.1")
+def test_cancel_drops_logs_and_injectors_of_its_streams_though_another_topology_reads_them() -> None:
     world = World()
     master = Master(world)
     master.call(SubmitTopology(topology(), "r1"))
@@ -262,7 +274,7 @@ def test_a_new_leader_finishes_the_clearing_away_of_the_old_one() -> None:
     assert world.catalog().tables == {}
 
 
-def test_litter_of_a_deposed_master_never_touches_a_log_that_is_in_use_again() -> None:
+def test_a_deposed_masters_garbage_collection_spares_a_used_log() -> None:
     world = World()
     old = Master(world, "old")
     old.call(SubmitTopology(topology(), "r1"))
@@ -276,7 +288,8 @@ def test_litter_of_a_deposed_master_never_touches_a_log_that_is_in_use_again() -
     assert all(world.has_journal(one.journal) for table in known.tables.values() for one in table.record.intervals)
 
 
-def test_g7_a_deposed_master_does_not_silence_the_injectors_of_a_stream_that_has_come_back_6_2() -> None:
+@pytest.mark.guarantee("G7", section="6.2")
+def test_a_deposed_master_silences_no_returned_streams_injectors() -> None:
     world = World()
     old = Master(world, "old")
     old.call(SubmitTopology(topology(), "r1"))
@@ -294,7 +307,8 @@ def test_g7_a_deposed_master_does_not_silence_the_injectors_of_a_stream_that_has
     assert world.accepted == {"injector/zeitgeist/queries": again}
 
 
-def test_g7_a_stream_comes_back_only_after_the_authority_has_forgotten_its_injectors_5_2() -> None:
+@pytest.mark.guarantee("G7", section="5.2")
+def test_a_stream_returns_once_its_old_injectors_are_forgotten() -> None:
     world = World()
     master = Master(world)
     master.call(SubmitTopology(topology(), "r1"))
@@ -336,7 +350,8 @@ def _ask_while_the_authority_is_away(master: Master, request: CancelTopology | U
     master.run()
 
 
-def test_g7_a_stream_that_comes_back_has_a_log_of_its_own_though_the_former_one_is_still_there_7_1() -> None:
+@pytest.mark.guarantee("G7", section="7.1")
+def test_a_returning_stream_has_a_new_log_beside_the_old_one() -> None:
     world = World()
     world.join("w1")
     master = Master(world)
@@ -362,7 +377,8 @@ def test_g7_a_stream_that_comes_back_has_a_log_of_its_own_though_the_former_one_
     assert not set(world.catalog().tables) & set(former.values())
 
 
-def test_g7_a_log_that_a_subscriber_had_made_does_not_come_back_with_its_stream_7_1() -> None:
+@pytest.mark.guarantee("G7", section="7.1")
+def test_a_subscribers_log_does_not_come_back_with_its_stream() -> None:
     world = World()
     master = Master(world)
     master.call(SubmitTopology(topology(), "r1"))
@@ -377,7 +393,8 @@ def test_g7_a_log_that_a_subscriber_had_made_does_not_come_back_with_its_stream_
     assert master.call(EnsureLog("zeitgeist/windows")).created
 
 
-def test_g7_a_stream_that_an_update_brings_back_has_a_log_of_its_own_7_1() -> None:
+@pytest.mark.guarantee("G7", section="7.1")
+def test_a_stream_that_an_update_restores_has_a_new_log() -> None:
     world = World()
     master = Master(world)
     master.call(SubmitTopology(topology(), "r1"))
@@ -391,7 +408,7 @@ def test_g7_a_stream_that_an_update_brings_back_has_a_log_of_its_own_7_1() -> No
     assert former not in world.catalog().tables
 
 
-def test_what_cannot_be_cleared_away_keeps_nobody_waiting_and_is_tried_again_after_a_while() -> None:
+def test_what_cannot_be_deleted_delays_no_call_and_is_retried() -> None:
     world = World()
     master = Master(world)
     record = master.call(SubmitTopology(topology(), "r1"))
@@ -403,7 +420,8 @@ def test_what_cannot_be_cleared_away_keeps_nobody_waiting_and_is_tried_again_aft
     assert not set(world.catalog().tables) & set(record.incarnations.values())
 
 
-async def test_g7_a_shard_that_nobody_serves_has_not_forgotten_7_2() -> None:
+@pytest.mark.guarantee("G7", section="7.2")
+async def test_forgetting_fails_while_no_process_serves_the_shard() -> None:
     with pytest.raises(RequestError) as caught:
         await Observer().forget(Catalog(), "injector/zeitgeist/queries", 1)
     assert caught.value.code is FailureCode.UNAVAILABLE
@@ -420,7 +438,7 @@ def test_cancelled_topologies_are_forgotten_after_a_day() -> None:
     assert "zeitgeist" not in world.catalog().topologies
 
 
-def test_a_log_is_made_for_any_stream_that_somebody_subscribes_to() -> None:
+def test_any_stream_that_is_subscribed_to_gets_a_log() -> None:
     world = World()
     world.join("w1")
     master = Master(world)
@@ -436,7 +454,7 @@ def test_a_log_is_made_for_any_stream_that_somebody_subscribes_to() -> None:
         master.call(EnsureLog("zeitgeist/window"))
 
 
-def test_a_core_that_fails_at_the_store_rests_until_something_happens() -> None:
+def test_a_core_that_fails_at_the_store_rests_until_an_event() -> None:
     world = World()
     master = Master(world)
     master.call(SubmitTopology(topology(), "r1"))
@@ -447,7 +465,8 @@ def test_a_core_that_fails_at_the_store_rests_until_something_happens() -> None:
     assert ticket not in master.answers
 
 
-def test_g8_a_clock_that_is_set_back_keeps_nothing_waiting_7_1() -> None:
+@pytest.mark.guarantee("G8", section="7.1")
+def test_a_clock_that_is_set_back_keeps_nothing_waiting() -> None:
     _, master = draining()
     master.tick(int(hours(30)))
     looks = len(master.observing)
@@ -463,7 +482,8 @@ def test_g8_a_clock_that_is_set_back_keeps_nothing_waiting_7_1() -> None:
     assert any(isinstance(one, Reload) for one in master.core.step(Tick(), seconds(83))), "it is read again"
 
 
-async def test_g13_channels_to_servers_that_have_gone_are_closed() -> None:
+@pytest.mark.guarantee("G13")
+async def test_channels_to_removed_servers_are_closed() -> None:
     """A worker that comes back has another address wherever addresses are given out anew."""
     observer = Observer()
     for number in range(1, 50):
@@ -475,7 +495,8 @@ async def test_g13_channels_to_servers_that_have_gone_are_closed() -> None:
     await observer.close()
 
 
-def test_g13_a_drain_that_has_ended_leaves_nothing_behind() -> None:
+@pytest.mark.guarantee("G13")
+def test_a_drain_that_has_ended_leaves_nothing_behind() -> None:
     _, master = draining()
     master.core._drains._through.update(["long-ago", "zeitgeist"])
     master.core._drains._waiting["long-ago"] = ["its injectors"]

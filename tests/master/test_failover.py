@@ -9,6 +9,8 @@ import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, suppress
 
+import pytest
+
 from millwheel.coordination.contract import (
     Change,
     Compare,
@@ -121,7 +123,8 @@ async def worker(coordinator: MemoryCoordinator, name: str, ttl: float = LEASE) 
     return lease
 
 
-async def test_7_1_a_dead_workers_intervals_are_given_to_others_as_soon_as_its_lease_has_ended() -> None:
+@pytest.mark.paper(section="7.1")
+async def test_a_dead_workers_intervals_move_as_soon_as_its_lease_ends() -> None:
     clock, store = Clock(), MemoryStore()
     coordinator = MemoryCoordinator(clock)
     async with replica(coordinator, store, SETTINGS, ttl=1_000.0) as (_, shell):
@@ -147,7 +150,8 @@ def shell_tables(shell: MasterShell) -> list[list[catalog.IntervalRecord]]:
     return [list(table) for table in known.tables.values()]
 
 
-async def test_7_1_a_standby_leads_as_soon_as_the_killed_leaders_lease_has_ended() -> None:
+@pytest.mark.paper(section="7.1")
+async def test_a_standby_leads_as_soon_as_the_dead_leaders_lease_ends() -> None:
     clock, store = Clock(), MemoryStore()
     coordinator = MemoryCoordinator(clock)
     line = Line(coordinator)

@@ -80,7 +80,7 @@ def test_a_paused_topology_fails_no_more() -> None:
     assert names(world.catalog(), book) == []
 
 
-def test_a_hook_that_does_not_end_is_shown_and_becomes_a_problem_after_a_minute() -> None:
+def test_an_endless_hook_is_shown_and_a_problem_after_a_minute() -> None:
     known = running()[0].catalog()
     book, response = LoadBook(), wire.GetWorkerLoadResponse()
     ages = {"window-counter": 59_000_000, "dip-detector": 120_000_000}
@@ -113,7 +113,7 @@ def keys_reported(known: Catalog, ago: int = 0, waiting: bool = True) -> LoadBoo
     return book
 
 
-def test_a_key_function_that_raises_is_reported_for_its_computation_and_stream() -> None:
+def test_a_raising_key_function_is_reported_with_its_stream() -> None:
     known = running()[0].catalog()
     book = keys_reported(known)
     assert names(known, book) == ["dip-detector", "window-counter"]
@@ -133,7 +133,7 @@ def test_a_key_function_that_raises_is_reported_for_its_computation_and_stream()
     assert named == [], "what this stream's senders wait for is something else"
 
 
-def test_a_key_function_for_which_nothing_waits_is_news_for_a_minute() -> None:
+def test_a_key_function_nothing_waits_for_is_shown_for_a_minute() -> None:
     known = running()[0].catalog()
     (found, _) = hook_failures(known, keys_reported(known, ago=5_000_000, waiting=False), NOW)
     assert not found.blocks
@@ -141,7 +141,7 @@ def test_a_key_function_for_which_nothing_waits_is_news_for_a_minute() -> None:
     assert names(known, keys_reported(known, ago=60_000_000)) == []
 
 
-def test_key_functions_of_workers_and_topologies_that_are_gone_do_not_count() -> None:
+def test_key_functions_of_removed_topologies_do_not_count() -> None:
     world, master = running()
     book = keys_reported(world.catalog())
     book.forget_gone(world.catalog())

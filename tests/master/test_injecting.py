@@ -28,7 +28,7 @@ def master_with(*expected: str) -> tuple[World, Master]:
     return world, master
 
 
-def test_each_opening_draws_a_larger_sequencer_so_older_processes_are_dead() -> None:
+def test_each_opening_draws_a_larger_sequencer() -> None:
     _, master = master_with()
     drawn = [master.call(OpenInjector("zeitgeist/queries", process)).sequencer for process in ("p", "q", "p")]
     assert drawn == sorted(set(drawn))
@@ -48,7 +48,7 @@ def test_what_may_not_be_injected_is_refused_with_what_may() -> None:
         assert caught.value.code is code
 
 
-def test_finished_is_final_until_the_stream_is_gone() -> None:
+def test_finished_is_final_until_the_stream_is_removed() -> None:
     _, master = master_with()
     old = master.call(OpenInjector("zeitgeist/queries", "p")).sequencer
     new = master.call(OpenInjector("zeitgeist/queries", "p")).sequencer
@@ -62,7 +62,8 @@ def test_finished_is_final_until_the_stream_is_gone() -> None:
     assert master.call(OpenInjector("zeitgeist/queries", "p")).sequencer > new
 
 
-def test_g13_a_name_that_no_authority_would_take_leaves_no_record() -> None:
+@pytest.mark.guarantee("G13")
+def test_a_name_that_no_authority_would_take_leaves_no_record() -> None:
     world, master = master_with()
     for request in (OpenInjector("zeitgeist/queries", "ü" * 513), CommitBatch("q" * 1025, 0)):
         with pytest.raises(RequestError, match="1,024 are the most") as caught:
@@ -84,7 +85,8 @@ def test_batch_cursors_never_go_back_and_outlive_topologies() -> None:
             master.call(wrong)
 
 
-def test_g13_a_retired_process_is_reported_to_receivers_and_its_name_stays_taken() -> None:
+@pytest.mark.guarantee("G13")
+def test_a_retired_process_is_reported_and_its_name_stays_taken() -> None:
     world, master = master_with()
     with pytest.raises(RequestError, match="has no injector process 'p'"):
         master.call(RetireInjector("zeitgeist/queries", "p", 0))
@@ -100,7 +102,8 @@ def test_g13_a_retired_process_is_reported_to_receivers_and_its_name_stays_taken
     assert world.catalog().retired_injectors() == {}
 
 
-def test_g7_a_process_that_began_while_it_was_looked_at_is_not_retired_5_2() -> None:
+@pytest.mark.guarantee("G7", section="5.2")
+def test_a_process_that_started_during_the_check_is_not_retired() -> None:
     """Nobody knew it, or only its life before, when the authority was asked: it would be waited for for ever."""
     world, master = master_with()
     seen = 0
@@ -114,7 +117,8 @@ def test_g7_a_process_that_began_while_it_was_looked_at_is_not_retired_5_2() -> 
     assert master.call(RetireInjector("zeitgeist/queries", "p", seen)).retired, "it was none of those expected"
 
 
-def test_g13_a_retired_query_takes_no_batches_and_is_forgotten_in_a_day() -> None:
+@pytest.mark.guarantee("G13")
+def test_a_retired_query_takes_no_batch_and_ends_in_a_day() -> None:
     world, master = master_with()
     master.call(CommitBatch("query-1", 3))
     master.call(CommitBatch("query-2", 0))

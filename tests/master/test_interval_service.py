@@ -169,7 +169,7 @@ async def test_owners_are_notified_before_a_move_and_then_it_is_done(cluster: Cl
     assert opening.computation == before.journal.rpartition(".j")[0]
 
 
-async def test_an_owner_that_does_not_answer_holds_a_change_up_for_a_moment_only(cluster: Cluster) -> None:
+async def test_a_silent_owner_delays_a_change_only_briefly(cluster: Cluster) -> None:
     before = await cluster.first()
     for worker in cluster.workers.values():
         worker.hold.clear()
@@ -190,7 +190,8 @@ async def test_children_that_stay_are_prepared_by_their_owner_alone(cluster: Clu
     assert other.received == []
 
 
-async def test_parents_are_let_go_once_the_owners_tell_so_and_their_journals_dropped_6_2(cluster: Cluster) -> None:
+@pytest.mark.paper(section="6.2")
+async def test_parents_are_released_on_reports_and_journals_dropped(cluster: Cluster) -> None:
     before = await cluster.first()
     lower, _ = await cluster.client.split_interval(named(before.journal), b"!!")
     await asyncio.sleep(0.2)

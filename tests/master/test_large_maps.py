@@ -67,7 +67,8 @@ def check(world: World, incarnations: list[str]) -> None:
             assert owner[1] == known.registration(owner[0]) > 0
 
 
-def test_7_1_owners_that_are_gone_are_replaced_in_as_many_transactions_as_it_takes() -> None:
+@pytest.mark.paper(section="7.1")
+def test_vanished_owners_are_replaced_in_several_transactions() -> None:
     world = World()
     master, incarnations = three_large_maps(world)
     check(world, incarnations)
@@ -95,7 +96,7 @@ def test_a_cancelled_topology_with_a_large_map_goes_bit_by_bit() -> None:
     assert master.largest[0] <= MAX_OPERATIONS
 
 
-def test_no_interval_of_a_cancelled_topology_has_an_owner_when_its_journals_are_dropped() -> None:
+def test_a_cancelled_topology_has_no_owners_at_its_journals_end() -> None:
     world = World()
     master, incarnations = three_large_maps(world)
     master.ask(CancelTopology("two"))
@@ -110,7 +111,7 @@ def test_no_interval_of_a_cancelled_topology_has_an_owner_when_its_journals_are_
     assert dropped
 
 
-def test_a_submission_that_no_transaction_can_hold_is_refused_with_a_way_out() -> None:
+def test_a_submission_too_large_for_transactions_names_a_way_out() -> None:
     world = World()
     world.join("w1")
     master = Master(world, settings=SETTINGS)
@@ -132,7 +133,8 @@ def test_logs_that_do_not_fit_into_the_submission_follow_it() -> None:
     assert master.largest[0] <= MAX_OPERATIONS
 
 
-def test_parents_of_many_large_chunks_are_let_go_in_as_many_transactions_as_it_takes_g11(
+@pytest.mark.guarantee("G11")
+def test_parents_of_many_chunks_take_several_transactions(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     world = World()

@@ -38,7 +38,7 @@ def test_the_key_chosen_divides_no_worse_than_any_other(weights: dict[bytes, int
 
 
 @given(st.dictionaries(KEYS, st.floats(0.001, 0.02), max_size=30), KEYS, KEYS)
-def test_the_key_chosen_is_always_within_and_leaves_keys_on_both_sides(
+def test_the_chosen_key_is_within_and_leaves_keys_on_both_sides(
     shares: dict[bytes, float], one: bytes, other: bytes
 ) -> None:
     keys = KeyInterval(min(one, other), max(one, other) + b"\0")
@@ -51,7 +51,7 @@ def test_the_key_chosen_is_always_within_and_leaves_keys_on_both_sides(
         keys.split(division.at)
 
 
-def test_what_the_sample_does_not_tell_of_lies_as_the_sampled_keys_do() -> None:
+def test_load_outside_the_sample_lies_as_the_sampled_keys_do() -> None:
     division = divide(ALL_KEYS, sample({bytes([65 + index]): 0.001 for index in range(10)}))
     assert division is not None
     assert division.at == b"F"

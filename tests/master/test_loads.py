@@ -79,7 +79,8 @@ async def cluster(limits: BalanceSettings) -> AsyncIterator[Cluster]:
     await coordinator.close()
 
 
-async def test_8_4_a_busy_interval_is_split_by_its_owners_sample_and_what_stays_hot_is_named(
+@pytest.mark.paper(section="8.4")
+async def test_a_busy_interval_is_split_and_a_still_hot_key_is_named(
     cluster: Cluster, caplog: pytest.LogCaptureFixture
 ) -> None:
     for worker in cluster.workers:
@@ -101,7 +102,8 @@ async def test_8_4_a_busy_interval_is_split_by_its_owners_sample_and_what_stays_
     assert "millwheel_master_leads 1.0" in text
 
 
-async def test_7_1_intervals_move_from_a_loaded_worker_to_an_idle_one(cluster: Cluster) -> None:
+@pytest.mark.paper(section="7.1")
+async def test_intervals_move_from_a_loaded_worker_to_an_idle_one(cluster: Cluster) -> None:
     loaded, idle = cluster.workers
     costs = {one.interval.journal: 0.4 for one in await owned_by(cluster, loaded)}
     for worker in cluster.workers:
@@ -116,7 +118,7 @@ async def test_7_1_intervals_move_from_a_loaded_worker_to_an_idle_one(cluster: C
 
 
 @pytest.mark.parametrize("limits", [replace(AT_ONCE, on=False)])
-async def test_turned_off_everything_stays_where_it_is_but_on_an_operators_word(cluster: Cluster) -> None:
+async def test_with_balancing_off_only_operators_move_intervals(cluster: Cluster) -> None:
     for worker in cluster.workers:
         worker.busy, worker.sample = 0.7, {b"cat": 0.5, b"dog": 0.5}
     before = [one.interval for one in await cluster.listed()]
@@ -126,7 +128,7 @@ async def test_turned_off_everything_stays_where_it_is_but_on_an_operators_word(
     assert 'interval_operations_total{by="operator",kind="split",outcome="done"} 1.0' in cluster.scraped()
 
 
-async def test_a_worker_that_does_not_answer_is_neither_relieved_nor_loaded(cluster: Cluster) -> None:
+async def test_an_unresponsive_worker_is_neither_relieved_nor_loaded(cluster: Cluster) -> None:
     book = cluster.shell.book
 
     async def all_told() -> bool:

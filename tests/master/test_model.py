@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
@@ -253,5 +254,5 @@ class Owners(Masters):
         self.world.join(worker)
 
 
-TestOwners = Owners.TestCase
+TestOwners = pytest.mark.guarantee("G11")(Owners.TestCase)
 TestOwners.settings = settings(max_examples=60, stateful_step_count=40)

@@ -42,7 +42,8 @@ def owners(known: Catalog) -> set[str]:
     return {one.owner.worker_id for table in known.tables.values() for one in table.record.intervals}
 
 
-def test_7_1_a_vanished_workers_intervals_go_to_others_under_larger_sequencers() -> None:
+@pytest.mark.paper(section="7.1")
+def test_a_vanished_workers_intervals_get_larger_sequencers() -> None:
     world, master = running()
     before = world.catalog()
     lost = {one.interval.journal for one in before.owned_by("w1")}
@@ -57,7 +58,8 @@ def test_7_1_a_vanished_workers_intervals_go_to_others_under_larger_sequencers()
             assert sequencer == sequencers(before)[journal]
 
 
-def test_7_1_without_workers_intervals_stay_unowned_until_one_registers() -> None:
+@pytest.mark.paper(section="7.1")
+def test_without_workers_intervals_wait_for_a_registration() -> None:
     world, master = running(workers=("w1",))
     world.leave("w1")
     master.run()
@@ -70,7 +72,8 @@ def test_7_1_without_workers_intervals_stay_unowned_until_one_registers() -> Non
     assert all(sequencers(after)[journal] > old for journal, old in sequencers(before).items())
 
 
-def test_6_2_a_worker_that_registers_anew_gets_fresh_sequencers() -> None:
+@pytest.mark.paper(section="6.2")
+def test_a_worker_that_registers_again_gets_fresh_sequencers() -> None:
     world, master = running(workers=("w1",))
     before = world.catalog()
     world.leave("w1")
@@ -83,7 +86,8 @@ def test_6_2_a_worker_that_registers_anew_gets_fresh_sequencers() -> None:
     assert after.owned_by("w1", before.registration("w1")) == []
 
 
-def test_6_2_a_new_leader_sees_that_a_worker_registered_anew_while_nobody_led() -> None:
+@pytest.mark.paper(section="6.2")
+def test_a_new_leader_notices_a_worker_that_registered_again() -> None:
     world, _ = running(workers=("w1",))
     before = sequencers(world.catalog())
     world.leave("w1")
@@ -92,7 +96,8 @@ def test_6_2_a_new_leader_sees_that_a_worker_registered_anew_while_nobody_led() 
     assert all(sequencer > before[journal] for journal, sequencer in sequencers(world.catalog()).items())
 
 
-def test_7_1_a_refreshed_registration_moves_nothing() -> None:
+@pytest.mark.paper(section="7.1")
+def test_a_refreshed_registration_moves_nothing() -> None:
     world, master = running()
     revision = world.state.revision
     world.join("w1")
@@ -106,7 +111,8 @@ def step_to(master: Master, kind: type) -> None:
         master.step()
 
 
-def test_g11_a_deposed_masters_delayed_transaction_changes_nothing_6_2() -> None:
+@pytest.mark.guarantee("G11", section="6.2")
+def test_a_deposed_masters_delayed_transaction_changes_nothing() -> None:
     world = World()
     world.join("w1")
     old = Master(world, "old")
@@ -133,7 +139,7 @@ def test_a_deposed_master_refuses_what_it_is_asked() -> None:
         old.call(CancelTopology("zeitgeist"))
 
 
-def test_leftover_journals_of_a_failed_submission_are_passed_over_not_adopted() -> None:
+def test_a_failed_submissions_journals_are_skipped_not_adopted() -> None:
     world = World()
     old = Master(world, "old")
     old.ask(SubmitTopology(topology(), "r1"))
@@ -150,7 +156,7 @@ def test_leftover_journals_of_a_failed_submission_are_passed_over_not_adopted() 
     assert all(world.has_journal(journal) for journal in used)
 
 
-def test_an_outcome_that_nobody_knows_is_settled_by_reading_again() -> None:
+def test_an_unknown_outcome_is_settled_by_reading_again() -> None:
     for applied in (True, False):
         world = World()
         master = Master(world)
@@ -180,7 +186,7 @@ def test_a_conflict_is_planned_again_from_a_new_reading() -> None:
     assert owners(world.catalog()) == {"w2"}
 
 
-def test_a_late_answer_to_an_earlier_attempt_is_not_taken_for_the_present_one() -> None:
+def test_a_late_answer_to_an_earlier_attempt_is_ignored() -> None:
     world = World()
     master = Master(world)
     master.ask(CommitBatch("q", 1))
@@ -193,7 +199,7 @@ def test_a_late_answer_to_an_earlier_attempt_is_not_taken_for_the_present_one() 
     assert master.core.step(TransactionEnded(first.operation, TransactionResult(True, 99)), master.now) == []
 
 
-def test_requests_wait_for_the_store_and_are_refused_when_it_fails() -> None:
+def test_requests_wait_for_the_store_and_are_refused_if_it_fails() -> None:
     world = World()
     master = Master(world)
     ticket = master.ask(SubmitTopology(topology(), "r1"))
@@ -208,7 +214,8 @@ def test_requests_wait_for_the_store_and_are_refused_when_it_fails() -> None:
     assert world.catalog().topologies == {}
 
 
-def test_6_2_no_draft_hands_an_interval_over_under_its_old_sequencer() -> None:
+@pytest.mark.paper(section="6.2")
+def test_no_draft_hands_an_interval_over_under_its_old_sequencer() -> None:
     world, _ = running()
     known = world.catalog()
     incarnation = known.topologies["zeitgeist"].incarnations["window-counter"]
@@ -222,7 +229,8 @@ def test_6_2_no_draft_hands_an_interval_over_under_its_old_sequencer() -> None:
         Draft(known).put_map(incarnation, stolen)
 
 
-def test_g11_no_draft_leaves_a_gap() -> None:
+@pytest.mark.guarantee("G11")
+def test_no_draft_leaves_a_gap() -> None:
     world, _ = running()
     known = world.catalog()
     incarnation = known.topologies["zeitgeist"].incarnations["window-counter"]
@@ -250,7 +258,7 @@ def test_key_parts_are_escaped() -> None:
     assert keys.split_key(keys.SEQUENCER) == (keys.SEQUENCER, ())
 
 
-def test_intervals_are_spread_over_machines_first_and_then_over_their_processes() -> None:
+def test_intervals_are_spread_over_machines_then_processes() -> None:
     world = World()
     for worker, daemon in (("a1", "a"), ("a2", "a"), ("b1", "b")):
         world.join(worker, daemon=daemon)
@@ -262,7 +270,8 @@ def test_intervals_are_spread_over_machines_first_and_then_over_their_processes(
     assert owned["b1"] == max(owned.values())
 
 
-def test_7_1_a_dead_workers_intervals_are_spread_by_what_they_cost() -> None:
+@pytest.mark.paper(section="7.1")
+def test_a_dead_workers_intervals_are_spread_by_what_they_cost() -> None:
     world, master = running(intervals=8, workers=("w1",))
     known = world.catalog()
     journals = sorted(one.interval.journal for one in known.owned_by("w1"))
@@ -277,7 +286,7 @@ def test_7_1_a_dead_workers_intervals_are_spread_by_what_they_cost() -> None:
     assert abs(costs["w2"] - costs["w3"]) <= 0.3, "by number they would be 0.55 apart"
 
 
-def test_workers_bound_to_a_package_get_its_intervals_and_no_others() -> None:
+def test_workers_bound_to_a_package_get_only_its_intervals() -> None:
     code = topology().code.digest
     world = World()
     world.join("any")

@@ -36,7 +36,8 @@ class Breaking(MemoryStore):
         await super().write_states(computation, journal, sequencer, rows)
 
 
-async def test_g13_what_no_topology_names_goes_and_may_be_uploaded_again_4_1() -> None:
+@pytest.mark.guarantee("G13", section="4.1")
+async def test_what_no_topology_names_goes_and_may_be_uploaded_again() -> None:
     store = MemoryStore()
     packages = Packages(store, 5)
     for content in (OLD, NEW):
@@ -55,8 +56,9 @@ async def test_g13_what_no_topology_names_goes_and_may_be_uploaded_again_4_1() -
     assert await Packages(store, 7).collect(set(), idle=60) == [], "its time begins with the term"
 
 
+@pytest.mark.guarantee("G3", section="6.2")
 @pytest.mark.parametrize("writes", range(5))
-async def test_g3_a_successor_ends_what_a_deposed_master_had_begun_and_its_late_writes_lose_6_2(writes: int) -> None:
+async def test_a_successor_ends_a_deposed_masters_unfinished_upload(writes: int) -> None:
     store = Breaking()
     deposed = Packages(store, 5)
     await deposed.put(digest_of(OLD), OLD)

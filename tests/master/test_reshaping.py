@@ -80,7 +80,8 @@ def release(master: Master, *intervals: catalog.IntervalRecord) -> list[catalog.
 # Moves.
 
 
-def test_7_1_a_move_changes_owner_and_sequencer_and_nothing_else() -> None:
+@pytest.mark.paper(section="7.1")
+def test_a_move_changes_owner_and_sequencer_and_nothing_else() -> None:
     world, master = running()
     before = here(world.catalog(), b"a")
     (moved,) = make(master, MoveInterval(at(b"a"), "w2" if before.owner.worker_id == "w1" else "w1"))
@@ -93,7 +94,7 @@ def test_7_1_a_move_changes_owner_and_sequencer_and_nothing_else() -> None:
     assert not moved.parents
 
 
-def test_a_move_without_a_target_goes_to_the_least_loaded_of_the_others() -> None:
+def test_a_move_without_a_target_goes_to_the_least_loaded_other() -> None:
     world, master = running(workers=("w1",))
     for worker in ("w2", "w3"):
         world.join(worker)
@@ -103,7 +104,7 @@ def test_a_move_without_a_target_goes_to_the_least_loaded_of_the_others() -> Non
     assert moved.owner.worker_id == "w3"
 
 
-def test_a_move_by_load_weighs_intervals_as_their_owners_reported() -> None:
+def test_a_move_by_load_uses_the_loads_owners_reported() -> None:
     world, master = running(workers=("w1", "w2", "w3"))
     known = world.catalog()
     mine = here(known, b"a").owner.worker_id
@@ -146,7 +147,8 @@ def test_a_worker_bound_to_other_code_gets_nothing() -> None:
 # Splits.
 
 
-def test_g11_a_split_covers_the_same_keys_and_names_what_the_children_start_from_7_1() -> None:
+@pytest.mark.guarantee("G11", section="7.1")
+def test_a_split_covers_the_same_keys_and_names_its_start() -> None:
     world, master = running()
     before = here(world.catalog(), b"a")
     lower, upper = make(master, SplitInterval(at(b"a"), b"g"))
@@ -163,7 +165,7 @@ def test_g11_a_split_covers_the_same_keys_and_names_what_the_children_start_from
     assert world.catalog().journal_lives(before.journal)
 
 
-def test_the_upper_half_goes_where_the_request_says() -> None:
+def test_the_upper_half_goes_where_the_request_names() -> None:
     world, master = running()
     mine = here(world.catalog(), b"a").owner.worker_id
     other = "w2" if mine == "w1" else "w1"
@@ -180,7 +182,7 @@ def test_a_key_that_does_not_divide_an_interval_is_refused(key: bytes, part: str
     assert "['', 'm')" in error.message
 
 
-def test_lineage_is_one_deep_until_the_owner_lets_go() -> None:
+def test_lineage_is_one_deep_until_the_owner_releases_parents() -> None:
     world, master = running()
     parent = here(world.catalog(), b"a").journal
     lower, _ = make(master, SplitInterval(at(b"a"), b"g"))
@@ -198,7 +200,8 @@ def test_lineage_is_one_deep_until_the_owner_lets_go() -> None:
 # Merges.
 
 
-def test_g11_a_merge_makes_one_child_of_two_neighbours_7_1() -> None:
+@pytest.mark.guarantee("G11", section="7.1")
+def test_a_merge_makes_one_child_of_two_neighbours() -> None:
     world, master = running(points=(b"g", b"m"))
     known = world.catalog()
     left, right = here(known, b"a"), here(known, b"h")
@@ -221,7 +224,8 @@ def test_the_last_interval_has_nothing_to_merge_with() -> None:
 # Letting go.
 
 
-def test_parents_go_when_every_child_has_let_go_and_then_their_journal_6_2() -> None:
+@pytest.mark.paper(section="6.2")
+def test_parents_and_journals_go_when_every_child_released_them() -> None:
     world, master = running()
     parent = here(world.catalog(), b"a").journal
     lower, upper = make(master, SplitInterval(at(b"a"), b"g"))
@@ -238,7 +242,7 @@ def test_parents_go_when_every_child_has_let_go_and_then_their_journal_6_2() -> 
     assert [one.parents[0].journal for one in again] == [lower.journal] * 2
 
 
-def test_a_merged_child_lets_go_of_both_parents() -> None:
+def test_a_merged_child_releases_both_parents() -> None:
     world, master = running(points=(b"g", b"m"))
     known = world.catalog()
     parents = [here(known, key).journal for key in (b"a", b"h")]
@@ -248,7 +252,8 @@ def test_a_merged_child_lets_go_of_both_parents() -> None:
     assert not here(world.catalog(), b"a").parents
 
 
-def test_6_2_what_a_deposed_owner_says_of_its_parents_counts_for_nothing() -> None:
+@pytest.mark.paper(section="6.2")
+def test_a_deposed_owners_report_of_its_parents_is_ignored() -> None:
     world, master = running()
     lower, _ = make(master, SplitInterval(at(b"a"), b"g"))
     other = "w2" if lower.owner.worker_id == "w1" else "w1"
@@ -257,7 +262,7 @@ def test_6_2_what_a_deposed_owner_says_of_its_parents_counts_for_nothing() -> No
     assert here(world.catalog(), b"a").parents
 
 
-def test_a_master_that_dies_between_letting_go_and_dropping_leaves_the_journal_to_the_next() -> None:
+def test_a_dead_masters_undropped_journal_goes_to_the_next() -> None:
     world, master = running()
     parent = here(world.catalog(), b"a").journal
     children = make(master, SplitInterval(at(b"a"), b"g"))
@@ -272,7 +277,7 @@ def test_a_master_that_dies_between_letting_go_and_dropping_leaves_the_journal_t
     assert not world.catalog().retired
 
 
-def test_a_cancelled_topology_leaves_no_journal_of_a_parent_behind() -> None:
+def test_a_cancelled_topology_leaves_no_parents_journal() -> None:
     world, master = running()
     parent = here(world.catalog(), b"a").journal
     lower, _ = make(master, SplitInterval(at(b"a"), b"g"))
@@ -306,7 +311,7 @@ def test_one_request_id_for_two_verbs_names_two_requests() -> None:
 
 
 @pytest.mark.parametrize("applied", [True, False])
-def test_an_outcome_that_nobody_knows_is_settled_by_reading_again(applied: bool) -> None:
+def test_an_unknown_outcome_is_settled_by_reading_again(applied: bool) -> None:
     for request in (
         MoveInterval(at(b"a"), request_id="r"),
         SplitInterval(at(b"a"), b"g", request_id="r"),
@@ -341,7 +346,8 @@ def test_what_was_decided_on_an_older_owners_load_is_not_done() -> None:
         assert refused(master, request).code is FailureCode.ABORTED
 
 
-def test_6_2_a_deposed_masters_split_changes_nothing() -> None:
+@pytest.mark.paper(section="6.2")
+def test_a_deposed_masters_split_changes_nothing() -> None:
     world, old = running()
     old.ask(SplitInterval(at(b"a"), b"g"))
     while not isinstance(old.waiting[0], Transact):
@@ -353,7 +359,8 @@ def test_6_2_a_deposed_masters_split_changes_nothing() -> None:
     assert len(bounds(world.catalog())) == 2
 
 
-def test_7_1_a_split_without_living_owners_waits_for_one() -> None:
+@pytest.mark.paper(section="7.1")
+def test_a_split_without_living_owners_waits_for_one() -> None:
     world, master = running()
     for worker in ("w1", "w2"):
         world.leave(worker)
@@ -372,7 +379,7 @@ def test_7_1_a_split_without_living_owners_waits_for_one() -> None:
 # What is named wrongly.
 
 
-def test_names_of_nothing_are_said_with_the_nearest() -> None:
+def test_unknown_names_are_reported_with_the_nearest() -> None:
     _, master = running()
     for name, code, part in (
         (IntervalName("zeitgist", "window-counter", key=b"a"), FailureCode.NOT_FOUND, "did you mean 'zeitgeist'"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -85,9 +86,10 @@ CHANGES = st.lists(
 )
 
 
+@pytest.mark.paper(section="7.1")
 @given(st.integers(1, 900), st.lists(CHANGES, min_size=1, max_size=4), st.booleans())
 @settings(max_examples=30)
-def test_7_1_what_was_sent_by_changes_is_the_map_as_it_stands(
+def test_what_was_sent_by_changes_is_the_map_as_it_stands(
     size: int, rounds: list[list[tuple[str, int, str]]], read_anew: bool
 ) -> None:
     world = World({"a": size, "b": 3})

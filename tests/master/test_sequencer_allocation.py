@@ -34,7 +34,8 @@ async def remember(store: MemoryStore, number: int) -> None:
             await remember_drawn(store, lambda: number)
 
 
-async def test_g3_sequencers_of_before_are_not_drawn_again_from_a_restored_coordinator_6_2(
+@pytest.mark.guarantee("G3", section="6.2")
+async def test_a_restored_coordinator_draws_no_earlier_sequencer_again(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(sequencer_allocation, "_CHECK_EVERY_SECONDS", 0.01)

@@ -84,7 +84,7 @@ async def test_packages_come_back_as_they_were_and_are_stored_once(cluster: Clus
     assert await cluster.client.download_package(empty) == b""
 
 
-async def test_packages_that_are_not_what_they_say_are_refused(cluster: Cluster) -> None:
+async def test_packages_that_differ_from_their_digest_are_refused(cluster: Cluster) -> None:
     error = await refused(cluster.client.upload_package("0" * 64, CODE))
     assert error.reason == "DIGEST_MISMATCH"
     assert DIGEST in error.message
@@ -109,7 +109,8 @@ async def test_a_damaged_package_is_never_handed_out_whole() -> None:
             pass
 
 
-async def test_6_2_a_deposed_master_stores_no_packages() -> None:
+@pytest.mark.paper(section="6.2")
+async def test_a_deposed_master_stores_no_packages() -> None:
     store = MemoryStore()
     await Packages(store, 6).put(DIGEST, CODE)
     with pytest.raises(RequestError, match="no longer leads"):
@@ -143,7 +144,7 @@ async def test_every_problem_travels_with_the_refusal(cluster: Cluster) -> None:
     assert "did you mean 'zeitgeist/queries'" in str(error)
 
 
-async def test_validate_tells_of_a_taken_name(cluster: Cluster) -> None:
+async def test_validate_reports_a_taken_name(cluster: Cluster) -> None:
     await cluster.submit()
     assert await cluster.client.validate(with_code(topology())) == []
     (problem,) = await cluster.client.validate(topology())
@@ -196,7 +197,8 @@ async def test_routing_is_sent_whole_and_again_after_each_change(cluster: Cluste
     await watch.aclose()  # type: ignore[attr-defined]
 
 
-async def test_routing_has_the_type_that_the_streams_owner_declares_4_2(cluster: Cluster) -> None:
+@pytest.mark.paper(section="4.2")
+async def test_routing_has_the_type_that_the_streams_owner_declares(cluster: Cluster) -> None:
     """A declaration without a schema takes any record: then no type is shown."""
     kinds = {kind: specs.RecordSchema(types=[specs.TypeSchema(kind=kind)]) for kind in ("int", "str")}
 
@@ -283,7 +285,8 @@ async def test_cancel_drops_journals_and_state_and_frees_the_name(cluster: Clust
         assert (await cluster.submit(request="again")).version == 2
 
 
-async def test_injectors_are_accepted_by_the_authority_before_they_begin_g4(cluster: Cluster) -> None:
+@pytest.mark.guarantee("G4")
+async def test_the_authority_accepts_injectors_before_they_begin(cluster: Cluster) -> None:
     await cluster.submit()
     assert (await refused(cluster.client.open_injector("zeitgeist/queries", "p"))).reason == "NO_AUTHORITY"
     async with neighbours() as (address, servicer):
@@ -304,7 +307,7 @@ async def test_injectors_are_accepted_by_the_authority_before_they_begin_g4(clus
         assert (await refused(cluster.client.list_injectors("nope"))).code is FailureCode.NOT_FOUND
 
 
-async def test_a_stream_that_has_ended_is_distinguished_from_a_process_that_has_finished(cluster: Cluster) -> None:
+async def test_an_ended_stream_and_a_finished_process_are_distinct(cluster: Cluster) -> None:
     async with neighbours() as (address, servicer):
         await register_authority(cluster.coordinator, address)
         await cluster.submit()
@@ -318,7 +321,8 @@ async def test_a_stream_that_has_ended_is_distinguished_from_a_process_that_has_
         assert "another stream" in ended.remedy
 
 
-async def test_g7_a_process_is_retired_when_its_end_is_in_the_authoritys_journal_5_2(cluster: Cluster) -> None:
+@pytest.mark.guarantee("G7", section="5.2")
+async def test_a_process_is_retired_once_its_end_is_journaled(cluster: Cluster) -> None:
     async with neighbours() as (address, servicer):
         await register_authority(cluster.coordinator, address)
         await cluster.submit()
@@ -334,7 +338,7 @@ async def test_g7_a_process_is_retired_when_its_end_is_in_the_authoritys_journal
         assert (await cluster.client.list_injectors("zeitgeist/queries"))[0].retired
 
 
-async def test_a_process_is_not_called_unfinished_while_the_authority_is_away(cluster: Cluster) -> None:
+async def test_a_process_is_not_unfinished_while_the_authority_is_away(cluster: Cluster) -> None:
     """Whether it has finished was not known. The one who was asked to finish it first had done so."""
     async with neighbours() as (address, servicer):
         await register_authority(cluster.coordinator, address)
@@ -347,7 +351,8 @@ async def test_a_process_is_not_called_unfinished_while_the_authority_is_away(cl
     assert "`millwheel authority run`" in away.remedy
 
 
-async def test_g8_of_many_injector_processes_each_is_listed_as_it_is(cluster: Cluster) -> None:
+@pytest.mark.guarantee("G8")
+async def test_of_many_injector_processes_each_is_listed_as_it_is(cluster: Cluster) -> None:
     names = [f"p{number:03}" for number in range(120)]
     async with neighbours() as (address, servicer):
         await register_authority(cluster.coordinator, address)
@@ -359,7 +364,8 @@ async def test_g8_of_many_injector_processes_each_is_listed_as_it_is(cluster: Cl
     assert [(one.process, one.watermark_us) for one in listed] == [(name, 7) for name in names]
 
 
-async def test_g7_the_authority_knows_whom_to_expect_before_the_first_injector_and_forgets_what_is_cancelled_5_2(
+@pytest.mark.guarantee("G7", section="5.2")
+async def test_the_authority_expects_injectors_until_cancellation(
     cluster: Cluster,
 ) -> None:
     async with neighbours() as (address, servicer):
@@ -379,7 +385,8 @@ async def test_g7_the_authority_knows_whom_to_expect_before_the_first_injector_a
                 gone.discard(await servicer.removed.get())
 
 
-async def test_g8_an_update_that_lets_go_of_a_process_is_reported_to_the_authority_though_nobody_opens_anything_5_2(
+@pytest.mark.guarantee("G8", section="5.2")
+async def test_an_update_that_drops_a_process_is_reported_by_itself(
     cluster: Cluster,
 ) -> None:
     """The watermark went on waiting for a process that would not come back, and could not be finished in its name."""
@@ -410,7 +417,8 @@ async def test_batch_cursors_survive_and_never_go_back(cluster: Cluster) -> None
     assert await cluster.client.batch_cursor("query/1") == 4
 
 
-async def test_7_1_a_vanished_workers_intervals_move_while_the_master_watches(cluster: Cluster) -> None:
+@pytest.mark.paper(section="7.1")
+async def test_a_vanished_workers_intervals_move_while_master_watches(cluster: Cluster) -> None:
     lease = await cluster.coordinator.grant_lease(60)
     await register_worker(cluster.coordinator, "w1", "127.0.0.1:1", lease)
     await cluster.submit()
@@ -438,7 +446,8 @@ async def test_health_and_reflection_answer(cluster: Cluster) -> None:
     await channel.close(None)
 
 
-async def test_7_1_a_standby_names_the_leader_and_takes_over_when_it_is_gone() -> None:
+@pytest.mark.paper(section="7.1")
+async def test_a_standby_names_the_leader_and_takes_over_when_it_ends() -> None:
     coordinator, store = MemoryCoordinator(), MemoryStore()
     async with AsyncExitStack() as old, AsyncExitStack() as new:
         first, leader = await old.enter_async_context(replica(coordinator, store, ttl=0.3))
@@ -474,7 +483,8 @@ class Unheard(ControlClient):
         return SimpleNamespace(UploadPackage=upload, ListTopologies=real.ListTopologies)
 
 
-async def test_7_1_an_upload_whose_refusal_was_not_received_finds_the_leader() -> None:
+@pytest.mark.paper(section="7.1")
+async def test_an_upload_whose_refusal_was_lost_finds_the_leader() -> None:
     coordinator, store = MemoryCoordinator(), MemoryStore()
     async with AsyncExitStack() as both:
         first, leader = await both.enter_async_context(replica(coordinator, store))
@@ -488,7 +498,7 @@ async def test_7_1_an_upload_whose_refusal_was_not_received_finds_the_leader() -
     await coordinator.close()
 
 
-async def test_a_request_at_a_master_that_loses_its_leadership_fails_and_can_be_repeated(cluster: Cluster) -> None:
+async def test_a_request_to_a_master_losing_leadership_can_be_repeated(cluster: Cluster) -> None:
     await cluster.client.upload_package(DIGEST, CODE)
     term = await cluster.shell.leading()
     await cluster.coordinator.transact((), (), ["leadership/master"])
@@ -498,7 +508,7 @@ async def test_a_request_at_a_master_that_loses_its_leadership_fails_and_can_be_
     assert term.is_over
 
 
-async def test_a_master_between_two_terms_does_not_send_callers_to_itself() -> None:
+async def test_a_master_between_terms_does_not_name_itself_as_leader() -> None:
     coordinator = MemoryCoordinator()
     await coordinator.transact((), [Put(LEADERSHIP, b"127.0.0.1:1")])
     error = await refused(MasterShell(coordinator, MemoryStore(), "127.0.0.1:1").term())
@@ -517,7 +527,7 @@ class SilentStore(MemoryStore):
             await asyncio.Event().wait()
 
 
-async def test_what_is_asked_of_a_master_that_goes_is_answered_and_not_left_hanging() -> None:
+async def test_requests_to_a_stopping_master_are_answered() -> None:
     coordinator = MemoryCoordinator()
     shell = MasterShell(coordinator, SilentStore(), "127.0.0.1:1", ttl=5)
     running = asyncio.ensure_future(shell.run())

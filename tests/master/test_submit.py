@@ -22,7 +22,8 @@ def problems_of(spec: specs.TopologySpec, world: World | None = None) -> str:
     return "\n".join(str(problem) for problem in validate(spec, (world or World()).catalog()))
 
 
-def test_g11_submitted_computations_cover_every_key_with_journals_that_exist_7_1() -> None:
+@pytest.mark.guarantee("G11", section="7.1")
+def test_submitted_computations_cover_every_key_with_journals() -> None:
     world = World()
     world.join("w1")
     submit(Master(world), topology())
@@ -37,7 +38,8 @@ def test_g11_submitted_computations_cover_every_key_with_journals_that_exist_7_1
             assert world.has_journal(interval.journal)
 
 
-def test_7_1_initial_intervals_go_round_robin_over_the_workers() -> None:
+@pytest.mark.paper(section="7.1")
+def test_initial_intervals_go_round_robin_over_the_workers() -> None:
     world = World()
     for worker in ("w1", "w2", "w3"):
         world.join(worker)
@@ -49,7 +51,8 @@ def test_7_1_initial_intervals_go_round_robin_over_the_workers() -> None:
         assert len(known.tables[incarnation].intervals) == 6
 
 
-def test_7_1_split_points_of_the_operator_are_taken_as_they_are() -> None:
+@pytest.mark.paper(section="7.1")
+def test_split_points_of_the_operator_are_taken_as_they_are() -> None:
     world = World()
     submit(Master(world, settings=MasterSettings(split_points=(b"m", b"g"))), topology())
     known = world.catalog()
@@ -57,7 +60,8 @@ def test_7_1_split_points_of_the_operator_are_taken_as_they_are() -> None:
     assert [interval.start for interval in table.intervals] == [b"", b"g", b"m"]
 
 
-def test_6_2_every_sequencer_is_drawn_once_and_the_counter_stands_above_them_all() -> None:
+@pytest.mark.paper(section="6.2")
+def test_every_sequencer_is_drawn_once_and_is_below_the_counter() -> None:
     world = World()
     world.join("w1")
     submit(Master(world, settings=MasterSettings(intervals_per_computation=4)), topology())
@@ -67,7 +71,7 @@ def test_6_2_every_sequencer_is_drawn_once_and_the_counter_stands_above_them_all
     assert max(drawn) <= known.drawn
 
 
-def test_unread_streams_and_dead_letters_get_logs_and_read_ones_do_not() -> None:
+def test_unread_streams_and_dead_letters_get_logs() -> None:
     world = World()
     submit(Master(world), topology())
     known = world.catalog()
@@ -94,7 +98,7 @@ def test_the_same_request_again_is_the_same_submission() -> None:
 
 
 @pytest.mark.parametrize("request_id", ["r1", "r2", ""])
-def test_another_submission_of_a_taken_name_is_refused_with_a_way_out(request_id: str) -> None:
+def test_a_submission_of_a_taken_name_is_refused_with_a_way_out(request_id: str) -> None:
     master = Master(World())
     submit(master, topology())
     other = topology()
@@ -123,7 +127,7 @@ def test_ids_are_never_used_twice_when_a_name_is_used_again() -> None:
     assert world.catalog().topologies["zeitgeist"].version == 2
 
 
-def test_a_cancelled_submission_is_not_revived_by_its_late_repetition() -> None:
+def test_a_late_repetition_revives_no_cancelled_submission() -> None:
     master = Master(World())
     submit(master, topology())
     master.call(CancelTopology("zeitgeist"))
@@ -161,7 +165,7 @@ def test_everything_wrong_is_reported_at_once() -> None:
         assert part in reported
 
 
-def test_a_topology_without_computations_and_an_input_without_key_are_refused() -> None:
+def test_a_topology_without_computations_or_input_key_is_refused() -> None:
     assert "has neither computations nor sources" in problems_of(topology(streams=[], computations=[]))
     spec = topology()
     spec.computations[0].inputs[0].ClearField("key")
@@ -188,7 +192,8 @@ def test_the_names_of_streams_are_full_and_have_an_alphabet_too() -> None:
         assert f"stream {name!r}: use letters" in reported
 
 
-def test_only_its_own_topology_declares_and_writes_a_stream_4_2() -> None:
+@pytest.mark.paper(section="4.2")
+def test_only_its_own_topology_declares_and_writes_a_stream() -> None:
     world = World()
     submit(Master(world), topology())
     twice = topology("other", [source("zeitgeist/queries")], [computation("c", {"zeitgeist/queries": "text"}, ["o"])])
@@ -211,7 +216,8 @@ def test_only_its_own_topology_declares_and_writes_a_stream_4_2() -> None:
     assert "stream 'zeitgeist/queries': it belongs to this topology" in problems_of(own)
 
 
-def test_one_program_under_two_names_is_two_topologies_with_streams_of_their_own_4_1() -> None:
+@pytest.mark.paper(section="4.1")
+def test_one_program_under_two_names_is_two_topologies_with_streams_of_their_own() -> None:
     world = World()
     master = Master(world)
     submit(master, topology())
@@ -227,7 +233,8 @@ def test_one_program_under_two_names_is_two_topologies_with_streams_of_their_own
     assert set(world.catalog().logs) == {"other/dips", "other/dead-letters"}
 
 
-def test_who_reads_a_stream_declares_it_as_its_owner_does_4_2() -> None:
+@pytest.mark.paper(section="4.2")
+def test_who_reads_a_stream_declares_it_as_its_owner_does() -> None:
     world = World()
     master = Master(world)
     submit(master, topology())
@@ -264,7 +271,8 @@ def test_another_topology_reads_dead_letters_and_never_writes_them() -> None:
     assert not problems_of(reading, world)
 
 
-def test_a_stream_of_another_topology_may_be_read_and_an_unknown_one_may_not_4_1() -> None:
+@pytest.mark.paper(section="4.1")
+def test_another_topologys_stream_can_be_read_if_it_is_known() -> None:
     world = World()
     reader = topology("reader", [], [computation("r", {"zeitgeist/windows": "query"}, ["out"])])
     assert "no computation or injector produces this stream" in problems_of(reader, world)
@@ -275,7 +283,8 @@ def test_a_stream_of_another_topology_may_be_read_and_an_unknown_one_may_not_4_1
     assert [one.topology for one in world.catalog().consumers("zeitgeist/windows")] == ["reader", "zeitgeist"]
 
 
-def test_cycles_are_refused_unless_an_edge_is_declared_as_feedback_4_5() -> None:
+@pytest.mark.paper(section="4.5")
+def test_cycles_are_refused_unless_declared_as_feedback() -> None:
     def ring(feedback: tuple[str, ...]) -> specs.TopologySpec:
         return topology(
             "ring",
@@ -302,14 +311,16 @@ def mending(action: specs.FailureAction.ValueType) -> specs.TopologySpec:
     return spec
 
 
-def test_g8_who_mends_dead_letters_and_writes_none_is_in_no_cycle_4_5() -> None:
+@pytest.mark.guarantee("G8", section="4.5")
+def test_who_mends_dead_letters_and_writes_none_is_in_no_cycle() -> None:
     assert not problems_of(mending(specs.FAILURE_ACTION_RETRY))
     assert not problems_of(mending(specs.FAILURE_ACTION_STOP))
     reported = problems_of(mending(specs.FAILURE_ACTION_DEAD_LETTER))
     assert "a cycle: mend -> (mended/dead-letters) -> mend" in reported
 
 
-def test_cycles_across_topologies_are_refused_too_4_5() -> None:
+@pytest.mark.paper(section="4.5")
+def test_cycles_across_topologies_are_refused_too() -> None:
     world = World()
     master = Master(world)
     first = topology("first", [source("in")], [computation("a", {"in": "k"}, ["there"])])
@@ -319,7 +330,8 @@ def test_cycles_across_topologies_are_refused_too_4_5() -> None:
     assert "a -> (first/there) -> second/b -> (second/back) -> a" in problems_of(first, world)
 
 
-def test_a_source_that_nothing_reads_has_a_log_from_the_beginning_4_3() -> None:
+@pytest.mark.paper(section="4.3")
+def test_a_source_without_readers_has_a_log_from_the_beginning() -> None:
     world = World()
     submit(Master(world), topology(streams=[source("zeitgeist/queries"), source("idle")]))
     assert set(world.catalog().logs) == {"zeitgeist/idle", "zeitgeist/dips", "zeitgeist/dead-letters"}
@@ -338,7 +350,8 @@ def test_a_submission_with_problems_changes_nothing() -> None:
     assert world.state.revision == revision
 
 
-def test_maps_that_break_g11_are_refused_when_read() -> None:
+@pytest.mark.guarantee("G11")
+def test_maps_that_break_coverage_are_refused_when_read() -> None:
     world = World()
     submit(Master(world, settings=MasterSettings(intervals_per_computation=3)), topology())
     table = world.catalog().tables[world.catalog().topologies["zeitgeist"].incarnations["window-counter"]]

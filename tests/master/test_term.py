@@ -76,7 +76,8 @@ async def leading(coordinator: HeldCoordinator, looks: Looks) -> AsyncIterator[t
         await leadership.resign()
 
 
-async def test_g11_a_term_is_ready_when_it_has_read_the_catalog_7_1() -> None:
+@pytest.mark.guarantee("G11", section="7.1")
+async def test_a_term_is_ready_when_it_has_read_the_catalog() -> None:
     coordinator = HeldCoordinator()
     async with leading(coordinator, Looks()) as (term, _):
         ready = asyncio.create_task(term.ready())
@@ -88,7 +89,8 @@ async def test_g11_a_term_is_ready_when_it_has_read_the_catalog_7_1() -> None:
             await ready
 
 
-async def test_g8_what_a_term_was_asked_is_refused_when_it_ends_7_1() -> None:
+@pytest.mark.guarantee("G8", section="7.1")
+async def test_what_a_term_was_asked_is_refused_when_it_ends() -> None:
     coordinator = HeldCoordinator()
     coordinator.lists.set()
     async with leading(coordinator, Looks()) as (term, running):
@@ -105,7 +107,8 @@ async def test_g8_what_a_term_was_asked_is_refused_when_it_ends_7_1() -> None:
             assert caught.value.reason == NOT_LEADING
 
 
-async def test_g8_a_draining_topology_is_looked_at_again_and_again_7_1() -> None:
+@pytest.mark.guarantee("G8", section="7.1")
+async def test_a_draining_topology_is_looked_at_again_and_again() -> None:
     coordinator, looks = HeldCoordinator(), Looks()
     coordinator.lists.set()
     coordinator.takes.set()

@@ -67,7 +67,8 @@ def with_spike_detector(spec: specs.TopologySpec) -> None:
     spec.computations.append(computation("spike-detector", {"zeitgeist/windows": "query"}, ["zeitgeist/spikes"]))
 
 
-def test_g11_other_code_is_taken_over_under_fresh_sequencers_by_the_same_owners_and_keeps_its_incarnation_4_1() -> None:
+@pytest.mark.guarantee("G11", section="4.1")
+def test_other_code_takes_over_on_the_same_owners() -> None:
     world, master = started()
     before = world.catalog()
     record = master.call(UpdateTopology(changed(with_code), "u1"))
@@ -83,7 +84,8 @@ def test_g11_other_code_is_taken_over_under_fresh_sequencers_by_the_same_owners_
     assert master.core.waiting_for("zeitgeist") == []
 
 
-def test_what_an_update_does_not_change_is_not_taken_over_4_1() -> None:
+@pytest.mark.paper(section="4.1")
+def test_what_an_update_does_not_change_is_not_taken_over() -> None:
     world, master = started()
     before = world.catalog()
     window = before.topologies["zeitgeist"].incarnations["window-counter"]
@@ -100,7 +102,8 @@ def test_what_an_update_does_not_change_is_not_taken_over_4_1() -> None:
     assert "zeitgeist/spikes" in after.logs
 
 
-def test_one_option_of_one_computation_takes_over_that_one_alone_4_1() -> None:
+@pytest.mark.paper(section="4.1")
+def test_one_option_of_one_computation_takes_over_that_one_alone() -> None:
     world, master = started()
     before = world.catalog()
 
@@ -114,7 +117,8 @@ def test_one_option_of_one_computation_takes_over_that_one_alone_4_1() -> None:
     assert min(sequencers(after, detector)) > max(sequencers(before, detector))
 
 
-def test_a_computation_may_come_with_code_of_its_own_and_the_rest_keeps_running_4_1() -> None:
+@pytest.mark.paper(section="4.1")
+def test_a_computation_may_bring_its_own_code_while_others_run() -> None:
     world, master = started()
     before = world.catalog()
 
@@ -131,7 +135,8 @@ def test_a_computation_may_come_with_code_of_its_own_and_the_rest_keeps_running_
     assert codes == {"dip-detector": "ab", "spike-detector": "cd"}
 
 
-def test_g7_a_removed_computation_takes_nothing_and_leaves_the_watermark_once_it_has_delivered_7_1() -> None:
+@pytest.mark.guarantee("G7", section="7.1")
+def test_a_removed_computation_delivers_and_leaves_the_watermark() -> None:
     world, master = started()
     window = world.catalog().topologies["zeitgeist"].incarnations["window-counter"]
     before = sequencers(world.catalog(), window)
@@ -163,7 +168,8 @@ def test_g7_a_removed_computation_takes_nothing_and_leaves_the_watermark_once_it
     assert not any(map(world.has_journal, journals))
 
 
-def test_a_removed_computation_that_comes_back_begins_without_state_7_1() -> None:
+@pytest.mark.paper(section="7.1")
+def test_a_removed_computation_that_comes_back_has_no_state() -> None:
     world, master = started()
     first = world.catalog().topologies["zeitgeist"].incarnations["dip-detector"]
     master.call(UpdateTopology(changed(without_detector)))
@@ -182,7 +188,7 @@ def test_a_stream_whose_last_reader_is_removed_is_kept_by_a_log() -> None:
     assert "zeitgeist/windows" in world.catalog().logs
 
 
-def test_the_same_update_again_changes_nothing_and_an_unexpected_version_is_refused() -> None:
+def test_a_repeated_update_changes_nothing() -> None:
     world, master = started()
     master.call(UpdateTopology(changed(with_code), "u1"))
     revision = world.state.revision
@@ -202,7 +208,7 @@ def refused(spec: specs.TopologySpec) -> list[str]:
     return [f"{one.where}: {one.message}" for one in raised.value.problems]
 
 
-def test_a_stream_cannot_become_another_kind_under_records_on_the_way() -> None:
+def test_a_stream_with_records_on_the_way_cannot_change_its_kind() -> None:
     def retype(spec: specs.TopologySpec) -> None:
         spec.streams[1].record_type = "app.Window"
 
@@ -210,7 +216,8 @@ def test_a_stream_cannot_become_another_kind_under_records_on_the_way() -> None:
     assert problem.startswith("stream 'zeitgeist/windows': its type is app.Window, and records of it that are on")
 
 
-def test_g1_weak_productions_cannot_become_strong_under_way_6_1_3() -> None:
+@pytest.mark.guarantee("G1", section="6.1.3")
+def test_weak_productions_cannot_become_strong_under_way() -> None:
     world = World()
     world.join("a")
     master = Master(world)
@@ -222,6 +229,7 @@ def test_g1_weak_productions_cannot_become_strong_under_way_6_1_3() -> None:
     assert "its productions were weak" in raised.value.problems[0].message
 
 
+@pytest.mark.guarantee("G1", section="6.1.1")
 @pytest.mark.parametrize(
     ("change", "refused"),
     [
@@ -229,7 +237,7 @@ def test_g1_weak_productions_cannot_become_strong_under_way_6_1_3() -> None:
         pytest.param(lambda spec: spec.computations[1].inputs[0].key.fields.append("region"), False, id="strong"),
     ],
 )
-def test_g1_records_that_may_come_again_keep_their_key_6_1_1(
+def test_records_that_may_come_again_keep_their_key(
     change: Callable[[specs.TopologySpec], None], refused: bool
 ) -> None:
     """A copy under another key would be judged by an interval that does not know its id."""
@@ -242,7 +250,8 @@ def test_g1_records_that_may_come_again_keep_their_key_6_1_1(
     assert [one.where for one in caught.value.problems] == ["computation 'window-counter'"]
 
 
-def test_g1_weak_productions_keep_their_key_6_1_3() -> None:
+@pytest.mark.guarantee("G1", section="6.1.3")
+def test_weak_productions_keep_their_key() -> None:
     old, new = topology(), changed(lambda spec: spec.computations[1].inputs[0].key.fields.append("region"))
     for spec in (old, new):
         spec.computations[0].strong_productions = False
@@ -252,8 +261,9 @@ def test_g1_weak_productions_keep_their_key_6_1_3() -> None:
     assert update_problems(old, new) == []
 
 
+@pytest.mark.guarantee("G1", section="6.1.1")
 @pytest.mark.parametrize("how", ["strong", "weak", "injected"])
-def test_g1_another_topologys_records_that_may_come_again_keep_their_key_6_1_1(how: str) -> None:
+def test_another_topologys_repeatable_records_keep_their_key(how: str) -> None:
     """What the stream's owner sends gets its key when it is sent, unless it is strong."""
     _, master = started()
     owner = topology("owner", [source("theirs")], [computation("made", {"theirs": "text"}, ["out"])])
@@ -295,7 +305,8 @@ def test_only_what_runs_or_is_paused_is_updated() -> None:
         master.call(UpdateTopology(topology("zeitgeits")))
 
 
-def test_a_paused_topology_has_no_owners_and_gets_them_back_under_fresh_sequencers_7_1() -> None:
+@pytest.mark.paper(section="7.1")
+def test_a_paused_topology_has_no_owners_and_then_fresh_ones() -> None:
     world, master = started()
     before = world.catalog()
     incarnations = list(before.topologies["zeitgeist"].incarnations.values())
@@ -319,7 +330,8 @@ def test_a_paused_topology_has_no_owners_and_gets_them_back_under_fresh_sequence
         assert min(sequencers(after, incarnation)) > max(sequencers(before, incarnation))
 
 
-def test_an_update_of_a_paused_topology_waits_for_its_owners_7_1() -> None:
+@pytest.mark.paper(section="7.1")
+def test_an_update_of_a_paused_topology_waits_for_its_owners() -> None:
     world, master = started()
     master.call(PauseTopology("zeitgeist"))
 
@@ -349,7 +361,7 @@ def test_what_is_cancelled_is_neither_paused_nor_resumed(
         master.call(request_of("zeitgeist"))
 
 
-def test_a_cancellation_that_is_repeated_spares_what_has_the_name_since() -> None:
+def test_a_repeated_cancellation_spares_a_new_topologys_name() -> None:
     world, master = started()
     master.call(CancelTopology("zeitgeist", "c1"))
     assert master.call(SubmitTopology(topology(), "second")).version == 2
@@ -360,14 +372,15 @@ def test_a_cancellation_that_is_repeated_spares_what_has_the_name_since() -> Non
     assert world.catalog().topologies["zeitgeist"].state == catalog.TOPOLOGY_STATE_CANCELLED
 
 
-def test_a_cancelled_topology_takes_what_is_leaving_it_along() -> None:
+def test_a_cancelled_topology_removes_draining_computations_too() -> None:
     world, master = started()
     master.call(UpdateTopology(changed(without_detector)))
     master.call(CancelTopology("zeitgeist"))
     assert world.catalog().tables == {}
 
 
-def test_an_update_by_a_master_that_is_deposed_midway_is_carried_on_by_the_next_7_1() -> None:
+@pytest.mark.paper(section="7.1")
+def test_a_deposed_masters_update_is_completed_by_the_next() -> None:
     world, master = started()
     master.ask(UpdateTopology(changed(with_code)))
     master.step()  # the record is written, and no owner has changed yet
@@ -381,7 +394,7 @@ def test_an_update_by_a_master_that_is_deposed_midway_is_carried_on_by_the_next_
         assert min(sequencers(after, incarnation)) > max(sequencers(before, incarnation))
 
 
-def test_a_stream_that_only_a_leaving_computation_produces_is_kept_until_it_is_gone() -> None:
+def test_a_removed_computations_own_stream_is_kept_until_it_ends() -> None:
     world, master = started()
     master.call(UpdateTopology(changed(without_detector)))
     assert "zeitgeist/dips" in world.catalog().logs, "what is pending still has to get there"
@@ -402,7 +415,8 @@ def test_an_added_source_is_a_stream_that_injectors_feed() -> None:
     assert "injector/zeitgeist/models" in world.catalog().senders("zeitgeist/models")
 
 
-def test_children_of_a_merge_run_the_new_version_without_another_takeover_7_1() -> None:
+@pytest.mark.paper(section="7.1")
+def test_a_merges_children_run_the_new_version_at_once() -> None:
     world, master = started()
     record = master.call(UpdateTopology(changed(with_code)))
     incarnation = record.incarnations["window-counter"]
@@ -413,7 +427,8 @@ def test_children_of_a_merge_run_the_new_version_without_another_takeover_7_1() 
     assert sequencers(world.catalog(), incarnation) == [number]
 
 
-def test_an_update_of_intervals_with_more_owners_than_a_transaction_names_goes_in_several_7_1(
+@pytest.mark.paper(section="7.1")
+def test_an_update_of_many_owners_takes_several_transactions(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(draft, "MAX_OPERATIONS", 20)
@@ -437,7 +452,8 @@ def test_an_update_of_intervals_with_more_owners_than_a_transaction_names_goes_i
     assert dict(after.topologies["wide"].switching) == {}
 
 
-def test_g8_what_a_removed_computation_left_is_delivered_by_whoever_is_there_7_1() -> None:
+@pytest.mark.guarantee("G8", section="7.1")
+def test_a_removed_computations_rest_is_delivered_by_any_worker() -> None:
     """No worker may be left that is made for its package, nor one made for none: what it takes is no code."""
     world, master = started()
     detector = world.catalog().topologies["zeitgeist"].incarnations["dip-detector"]

@@ -47,9 +47,7 @@ STEPS = st.lists(st.tuples(st.sets(st.sampled_from(sorted(PUTS)), min_size=1), s
 
 
 @given(STEPS, st.integers(0, 20))
-def test_a_followed_catalog_equals_a_listed_one_wherever_following_began(
-    steps: list[tuple[set[str], bool]], begin: int
-) -> None:
+def test_a_followed_catalog_equals_a_listed_one_from_any_start(steps: list[tuple[set[str], bool]], begin: int) -> None:
     state, followed, received = CoordinatorState(), Catalog(), 0
     for index, (touched, deletes) in enumerate(steps):
         puts = [] if deletes else [Put(key, PUTS[key]) for key in sorted(touched)]
@@ -71,7 +69,8 @@ def test_a_followed_catalog_equals_a_listed_one_wherever_following_began(
     assert contents(followed) == contents(listed)
 
 
-def test_6_2_a_registration_is_known_by_the_revision_that_created_it() -> None:
+@pytest.mark.paper(section="6.2")
+def test_a_registration_is_known_by_the_revision_that_created_it() -> None:
     known = Catalog()
     key = keys.worker_key("w")
     value = PUTS[keys.worker_key("w%1")]
@@ -84,7 +83,7 @@ def test_6_2_a_registration_is_known_by_the_revision_that_created_it() -> None:
     assert known.registration("w") == 8
 
 
-def test_shape_grows_with_what_concerns_ownership_and_with_nothing_else() -> None:
+def test_the_shape_grows_with_what_concerns_ownership_alone() -> None:
     known = Catalog()
     known.apply([Change(keys.batch_key("q"), PUTS[keys.batch_key("q")], 1), Change(keys.SEQUENCER, b"3", 1)])
     before = known.shape
@@ -92,7 +91,7 @@ def test_shape_grows_with_what_concerns_ownership_and_with_nothing_else() -> Non
     assert known.shape == before + 1
 
 
-def test_intervals_of_a_lapsed_registration_are_not_the_workers_any_more() -> None:
+def test_a_lapsed_registrations_intervals_are_not_the_workers() -> None:
     known = Catalog()
     record = interval_map("c.1", [KeyInterval(b"", b"m"), KeyInterval(b"m")], "w")
     record.intervals[0].owner_revision = 3
@@ -105,7 +104,8 @@ def test_intervals_of_a_lapsed_registration_are_not_the_workers_any_more() -> No
     assert not known.journal_lives("c.1.j2")
 
 
-def test_senders_of_a_stream_are_its_producers_and_its_injectors_4_5() -> None:
+@pytest.mark.paper(section="4.5")
+def test_senders_of_a_stream_are_its_producers_and_its_injectors() -> None:
     spec = specs.TopologySpec(name="t", streams=[specs.StreamSpec(name="in", injected=True)])
     spec.streams.add(name="elsewhere", external=True)
     spec.computations.add(name="a", outputs=["out"], late_policy=specs.LATE_POLICY_DIVERT, late_stream="late")
@@ -122,7 +122,8 @@ def test_senders_of_a_stream_are_its_producers_and_its_injectors_4_5() -> None:
     assert known.computation("b.2") == (record, spec.computations[1])
 
 
-def test_dead_letters_are_sent_by_those_whose_policy_writes_them_4_5() -> None:
+@pytest.mark.paper(section="4.5")
+def test_dead_letters_are_sent_by_those_whose_policy_writes_them() -> None:
     spec = specs.TopologySpec(name="t")
     spec.computations.add(name="a").failure_policy.action = specs.FAILURE_ACTION_DEAD_LETTER
     spec.computations.add(name="b").failure_policy.action = specs.FAILURE_ACTION_STOP
@@ -136,8 +137,9 @@ def test_dead_letters_are_sent_by_those_whose_policy_writes_them_4_5() -> None:
 SPLITS = st.sets(st.binary(min_size=1, max_size=3), max_size=8)
 
 
+@pytest.mark.guarantee("G11")
 @given(SPLITS, st.binary(max_size=4))
-def test_g11_a_key_is_found_in_the_one_interval_that_holds_it(splits: set[bytes], key: bytes) -> None:
+def test_a_key_is_found_in_the_one_interval_that_holds_it(splits: set[bytes], key: bytes) -> None:
     intervals = initial_intervals(1, splits)
     table = IntervalTable("c", interval_map("c", intervals))
     (only,) = [index for index, interval in enumerate(intervals) if key in interval]
@@ -146,8 +148,9 @@ def test_g11_a_key_is_found_in_the_one_interval_that_holds_it(splits: set[bytes]
     assert found.journal == f"c.j{only}"
 
 
+@pytest.mark.guarantee("G11")
 @given(SPLITS.filter(bool), st.data())
-def test_g11_gaps_overlaps_and_missing_ends_are_refused(splits: set[bytes], data: st.DataObject) -> None:
+def test_gaps_overlaps_and_missing_ends_are_refused(splits: set[bytes], data: st.DataObject) -> None:
     intervals = initial_intervals(1, splits)
     index = data.draw(st.integers(0, len(intervals) - 1))
     for broken in (
@@ -176,7 +179,7 @@ def test_numbers_of_intervals_out_of_reach_are_refused(count: int) -> None:
         initial_intervals(1, [b""])
 
 
-def test_a_deletion_that_the_listing_shows_already_is_nothing_new() -> None:
+def test_a_deletion_that_the_listing_already_shows_is_no_change() -> None:
     state = CoordinatorState()
     for puts, deletes in (([Put("workers/w", b"")], ()), ([], ("workers/w",))):
         transition = state.decide((), puts, deletes, 0.0)

@@ -34,7 +34,7 @@ def known_before(*, listed: bool, damaged: frozenset[str]) -> Catalog:
 
 @pytest.mark.parametrize("listed", [True, False])
 @pytest.mark.parametrize("key", sorted(PUTS.keys() - {"else/where", keys.SEQUENCER}))
-def test_what_was_known_of_a_damaged_value_stands_however_its_damage_was_noticed(key: str, listed: bool) -> None:
+def test_a_damaged_values_last_known_content_stands_in_any_order(key: str, listed: bool) -> None:
     """It was as if the topology, log or interval had gone: it would have been let go of, or dropped."""
     whole = Catalog()
     whole.load(snapshot(1))
@@ -49,8 +49,9 @@ def test_what_was_known_of_a_damaged_value_stands_however_its_damage_was_noticed
     assert known.damaged == {}
 
 
+@pytest.mark.guarantee("G1")
 @pytest.mark.parametrize("key", [keys.topology_key("t/1"), keys.log_key("s")])
-def test_g1_who_never_knew_a_topology_or_log_that_is_damaged_answers_nothing_by_them(key: str) -> None:
+def test_a_damaged_topology_or_log_never_known_is_not_used(key: str) -> None:
     """Records would have been committed without the consumers that it names."""
     known = Catalog()
     known.load(snapshot(2, frozenset({key})))
@@ -68,7 +69,7 @@ def test_g1_who_never_knew_a_topology_or_log_that_is_damaged_answers_nothing_by_
     assert known.damaged == {}
 
 
-def test_values_that_are_no_records_and_keys_that_are_none_of_ours_do_no_harm() -> None:
+def test_values_that_are_no_records_or_foreign_are_harmless() -> None:
     """An error in one of them kept everybody from following the coordinator."""
     known = Catalog()
     odd = (

@@ -173,13 +173,14 @@ class Maps(RuleBasedStateMachine):
                 assert any(journal in {one.journal, *(parent.journal for parent in one.parents)} for one in held)
 
 
-TestMaps = Maps.TestCase
+TestMaps = pytest.mark.guarantee("G11")(Maps.TestCase)
 TestMaps.settings = settings(max_examples=40, stateful_step_count=30)
 
 
+@pytest.mark.paper(section="7.1")
 @given(st.integers(1, 9_000), st.data())
 @settings(max_examples=20)
-def test_a_move_writes_one_chunk_whatever_the_size_of_the_map_7_1(count: int, data: st.DataObject) -> None:
+def test_a_move_writes_one_chunk_in_a_map_of_any_size(count: int, data: st.DataObject) -> None:
     table = IntervalTable(NAME, whole(count))
     edit = MapEdit(NAME, table.chunks)
     moved = catalog.IntervalRecord()
@@ -217,7 +218,8 @@ def test_with_the_longest_keys_a_chunk_stays_within_its_bytes() -> None:
         assert sum(one.ByteSize() for one in chunk.intervals) <= interval_chunks.MOST_BYTES
 
 
-def test_g11_what_does_not_fit_where_it_is_put_is_refused() -> None:
+@pytest.mark.guarantee("G11")
+def test_what_does_not_fit_where_it_is_put_is_refused() -> None:
     edit = MapEdit(NAME, IntervalTable(NAME, whole(600)).chunks)
     start, end = b"0", b"1"
     with pytest.raises(CoverageError, match="does not begin and end where its intervals do"):
@@ -229,7 +231,8 @@ def test_g11_what_does_not_fit_where_it_is_put_is_refused() -> None:
     assert edit.changes() == ([], [])
 
 
-def test_g3_a_journal_keeps_its_keys() -> None:
+@pytest.mark.guarantee("G3")
+def test_a_journal_keeps_its_keys() -> None:
     known = Catalog()
     state = CoordinatorState()
     draft = Draft(known)
@@ -284,7 +287,7 @@ def test_chunks_that_share_a_key_are_named() -> None:
         table.locate(b"a")
 
 
-def test_a_map_that_goes_chunk_by_chunk_has_no_interval_for_what_is_gone() -> None:
+def test_a_map_removed_chunk_by_chunk_has_no_removed_interval() -> None:
     table = IntervalTable(NAME, whole(600))
     first, *rest = table.chunks
     table.update({first.number: None})

@@ -34,9 +34,10 @@ def keys(*names: bytes) -> list[KeyInterval]:
     return [KeyInterval(start or b"", end) for start, end in pairwise(bounds)]
 
 
+@pytest.mark.paper(section="7.1")
 @settings(max_examples=400)
 @given(st.lists(steps, max_size=25), intervals())
-def test_interval_map_equals_a_map_of_single_keys_7_1(
+def test_interval_map_equals_a_map_of_single_keys(
     history: list[tuple[bool, KeyInterval, int]], window: KeyInterval
 ) -> None:
     made: IntervalMap[int] = IntervalMap()
@@ -63,7 +64,8 @@ def test_interval_map_equals_a_map_of_single_keys_7_1(
     assert IntervalMap.from_items(reversed(list(made.items()))) == made
 
 
-def test_a_cut_piece_keeps_its_value_on_both_sides_7_1() -> None:
+@pytest.mark.paper(section="7.1")
+def test_a_cut_piece_keeps_its_value_on_both_sides() -> None:
     made = IntervalMap.from_items([(ALL_KEYS, "old")])
     made.assign(KeyInterval(b"g", b"p"), "new")
     assert list(made.items()) == [
@@ -73,19 +75,22 @@ def test_a_cut_piece_keeps_its_value_on_both_sides_7_1() -> None:
     ]
 
 
-def test_equal_neighbours_stay_two_intervals_for_they_are_two_owners_7_1() -> None:
+@pytest.mark.paper(section="7.1")
+def test_equal_neighbours_with_two_owners_stay_two_intervals() -> None:
     made = IntervalMap.from_items([(piece, 1) for piece in keys(b"m")])
     assert made.intervals() == keys(b"m")
 
 
-def test_g11_overlapping_items_are_refused_by_name() -> None:
+@pytest.mark.guarantee("G11")
+def test_overlapping_items_are_refused_by_name() -> None:
     with pytest.raises(ValueError, match=r"\['a', 'n'\) and \['m', \+inf\) overlap"):
         IntervalMap.from_items([(KeyInterval(b"m"), 1), (KeyInterval(b"a", b"n"), 2)])
     with pytest.raises(ValueError, match="overlap"):
         IntervalMap.from_items([(KeyInterval(b"a"), 1), (KeyInterval(b"b"), 2)])
 
 
-def test_g11_gaps_name_what_nobody_covers() -> None:
+@pytest.mark.guarantee("G11")
+def test_gaps_name_the_uncovered_keys() -> None:
     made = IntervalMap.from_items([(KeyInterval(b"c", b"f"), 1), (KeyInterval(b"m", b"p"), 2)])
     assert made.gaps() == [KeyInterval(b"", b"c"), KeyInterval(b"f", b"m"), KeyInterval(b"p")]
     assert made.gaps(KeyInterval(b"d", b"n")) == [KeyInterval(b"f", b"m")]
@@ -104,7 +109,8 @@ def test_find_names_the_piece_and_a_gap_has_the_default() -> None:
     assert made != 1
 
 
-def test_7_2_replacing_one_of_500_000_intervals_costs_a_binary_search() -> None:
+@pytest.mark.paper(section="7.2")
+def test_replacing_one_of_500_000_intervals_is_a_binary_search() -> None:
     bounds: list[bytes | None] = [b"", *(b"%07d" % n for n in range(1, 500_000)), None]
     pieces = [KeyInterval(start or b"", end) for start, end in pairwise(bounds)]
     made = IntervalMap.from_items((piece, 0) for piece in pieces)

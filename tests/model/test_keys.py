@@ -24,17 +24,19 @@ def members(interval: KeyInterval | None) -> set[bytes]:
     return set() if interval is None else {key for key in PROBES if key in interval}
 
 
+@pytest.mark.paper(section="7.1")
 @settings(max_examples=300)
 @given(intervals(), intervals())
-def test_interval_algebra_is_that_of_the_sets_of_keys_7_1(one: KeyInterval, other: KeyInterval) -> None:
+def test_interval_algebra_is_that_of_the_sets_of_keys(one: KeyInterval, other: KeyInterval) -> None:
     assert one.overlaps(other) == bool(members(one) & members(other))
     assert members(one.intersection(other)) == members(one) & members(other)
     assert one.covers(other) == (members(one) >= members(other))
 
 
+@pytest.mark.guarantee("G11")
 @settings(max_examples=300)
 @given(intervals(), st.sampled_from(PROBES))
-def test_g11_a_split_loses_no_key_and_repeats_none(interval: KeyInterval, at: bytes) -> None:
+def test_a_split_loses_no_key_and_repeats_none(interval: KeyInterval, at: bytes) -> None:
     if at not in interval or at == interval.start:
         with pytest.raises(ValueError, match="does not split"):
             interval.split(at)
@@ -57,11 +59,12 @@ def test_all_keys_holds_every_key_and_covers_every_interval() -> None:
     assert not KeyInterval(b"a").covers(ALL_KEYS)
 
 
+@pytest.mark.paper(section="4.2")
 @given(st.text(max_size=5), st.text(max_size=5))
-def test_order_of_keys_is_the_order_of_their_texts_code_points_4_2(one: str, other: str) -> None:
+def test_order_of_keys_is_the_order_of_their_texts_code_points(one: str, other: str) -> None:
     assert (one.encode() < other.encode()) == (one < other)
 
 
-def test_an_interval_reads_as_text_and_bytes_that_are_none_as_escapes() -> None:
+def test_an_interval_prints_as_text_and_other_bytes_as_escapes() -> None:
     assert str(KeyInterval(b"a", "ä".encode())) == "['a', 'ä')"
     assert str(KeyInterval(b"\xff")) == "['\\\\xff', +inf)"

@@ -59,7 +59,7 @@ def test_an_answer_settles_the_same_records_as_one_by_one(
 
 
 @given(st.integers(1, 6), st.sets(st.integers(0, 5)), st.lists(st.sets(st.integers(0, 5)), max_size=4))
-def test_the_last_answer_is_known_as_the_last_in_every_receivers_way_of_answering(
+def test_the_last_answer_is_known_as_such_for_every_receiver(
     count: int, refused: set[int], rounds: list[set[int]]
 ) -> None:
     """As receivers do: first refuse some, then ACK what is committed, naming all that is not."""
@@ -80,7 +80,7 @@ def test_the_last_answer_is_known_as_the_last_in_every_receivers_way_of_answerin
     assert len(outstanding) == 0
 
 
-def test_other_answers_end_a_sending_and_unknown_tokens_have_none() -> None:
+def test_other_answers_end_a_sending_and_unknown_tokens_do_not() -> None:
     outstanding = OutstandingSendings[int]()
     for token, kind in enumerate([AnswerKind.REFUSED, AnswerKind.INVALID, AnswerKind.SUPERSEDED, FULL]):
         outstanding.add(token, 3, token)
@@ -90,7 +90,8 @@ def test_other_answers_end_a_sending_and_unknown_tokens_have_none() -> None:
     assert len(outstanding) == 0
 
 
-def test_g1_what_has_no_answer_when_a_stream_ends_is_named_to_be_sent_again() -> None:
+@pytest.mark.guarantee("G1")
+def test_unanswered_batches_of_an_ended_stream_are_sent_again() -> None:
     outstanding = OutstandingSendings[str]()
     for token, name in enumerate("abc"):
         outstanding.add(token, 2, name)

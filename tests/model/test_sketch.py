@@ -21,10 +21,9 @@ def sketch(timestamps: list[int]) -> TimestampSketch:
     return made
 
 
+@pytest.mark.paper(section="7.2")
 @given(st.lists(st.lists(stamps, max_size=200), min_size=1, max_size=5), st.randoms())
-def test_sketches_put_together_in_any_order_are_the_sketch_of_all_7_2(
-    parts: list[list[int]], chance: random.Random
-) -> None:
+def test_sketches_merged_in_any_order_are_the_sketch_of_all(parts: list[list[int]], chance: random.Random) -> None:
     def merged(one: TimestampSketch, other: TimestampSketch) -> TimestampSketch:
         made = TimestampSketch(one.shift, one.counts)
         made.merge(other)
@@ -37,10 +36,9 @@ def test_sketches_put_together_in_any_order_are_the_sketch_of_all_7_2(
     assert len(together.counts) <= MAX_BUCKETS
 
 
+@pytest.mark.guarantee("G7", section="7.2")
 @given(st.lists(stamps, max_size=300), st.integers(0, 300))
-def test_g7_a_rank_is_never_reported_too_large_nor_too_small_by_more_than_a_bucket_7_2(
-    timestamps: list[int], rank: int
-) -> None:
+def test_a_rank_is_off_by_less_than_a_bucket_and_never_too_large(timestamps: list[int], rank: int) -> None:
     made, reported = sketch(timestamps), sketch(timestamps).at_rank(rank)
     if rank >= len(timestamps):
         assert reported is None

@@ -10,9 +10,10 @@ from millwheel.model.time import MAX_TIMESTAMP, MIN_TIMESTAMP
 from millwheel.model.watermarks import InputWatermark, MinTracker
 
 
+@pytest.mark.paper(section="4.5")
 @settings(max_examples=300)
 @given(st.lists(st.tuples(st.booleans(), st.integers(0, 9), st.integers(1, 3)), max_size=300))
-def test_min_tracker_equals_a_sorted_list_4_5(history: list[tuple[bool, int, int]]) -> None:
+def test_min_tracker_equals_a_sorted_list(history: list[tuple[bool, int, int]]) -> None:
     tracker, model = MinTracker(), list[int]()
     for is_add, timestamp, count in history:
         if is_add:
@@ -31,9 +32,10 @@ def test_min_tracker_equals_a_sorted_list_4_5(history: list[tuple[bool, int, int
         assert (timestamp in tracker) == (timestamp in model)
 
 
+@pytest.mark.paper(section="7.2")
 @settings(max_examples=50)
 @given(st.lists(st.integers(-1000, 1000), min_size=100, max_size=400), st.randoms(use_true_random=False))
-def test_min_tracker_batches_survive_compaction_7_2(timestamps: list[int], chance: object) -> None:
+def test_min_tracker_batches_survive_compaction(timestamps: list[int], chance: object) -> None:
     tracker = MinTracker(timestamps)
     model = sorted(timestamps)
     chance.shuffle(timestamps)  # type: ignore[attr-defined]
@@ -48,7 +50,8 @@ def test_min_tracker_batches_survive_compaction_7_2(timestamps: list[int], chanc
     assert len(tracker) == 0
 
 
-def test_g13_min_tracker_memory_follows_what_is_present() -> None:
+@pytest.mark.guarantee("G13")
+def test_min_tracker_memory_follows_what_is_present() -> None:
     tracker = MinTracker([0])
     for timestamp in range(1, 20_000):
         tracker.add(timestamp)
@@ -67,7 +70,8 @@ def test_min_tracker_counts_must_be_positive() -> None:
     assert (len(tracker), tracker.min()) == (0, MAX_TIMESTAMP)
 
 
-def test_g7_unknown_sender_holds_the_input_at_minus_infinity_7_2() -> None:
+@pytest.mark.guarantee("G7", section="7.2")
+def test_unknown_sender_holds_the_input_at_minus_infinity() -> None:
     watermark = InputWatermark(["a", "b"])
     assert not watermark.update({"a": 10, "stranger": 1})
     assert watermark.value == MIN_TIMESTAMP
@@ -77,12 +81,14 @@ def test_g7_unknown_sender_holds_the_input_at_minus_infinity_7_2() -> None:
     assert watermark.senders == {"a": 10, "b": 7}
 
 
-def test_g7_input_watermark_without_senders_is_minus_infinity_never_plus() -> None:
+@pytest.mark.guarantee("G7")
+def test_the_input_watermark_without_senders_is_minus_infinity() -> None:
     assert InputWatermark().value == MIN_TIMESTAMP
     assert not InputWatermark().update({"a": 3})
 
 
-def test_g7_input_watermark_starts_where_the_last_owner_acted() -> None:
+@pytest.mark.guarantee("G7")
+def test_input_watermark_starts_where_the_last_owner_acted() -> None:
     watermark = InputWatermark(["a"], start=50)
     assert not watermark.update({"a": 40})
     assert watermark.value == 50
@@ -90,7 +96,8 @@ def test_g7_input_watermark_starts_where_the_last_owner_acted() -> None:
     assert watermark.value == 60
 
 
-def test_g7_a_sender_that_joins_counts_from_then_on_without_lowering_the_value() -> None:
+@pytest.mark.guarantee("G7")
+def test_a_new_sender_counts_from_then_on_and_lowers_nothing() -> None:
     watermark = InputWatermark(["a"])
     watermark.update({"a": 100})
     assert not watermark.add("b")
@@ -103,7 +110,8 @@ def test_g7_a_sender_that_joins_counts_from_then_on_without_lowering_the_value()
     assert watermark.senders["b"] == 150
 
 
-def test_g8_a_removed_sender_lets_go() -> None:
+@pytest.mark.guarantee("G8")
+def test_a_removed_sender_holds_nothing() -> None:
     watermark = InputWatermark(["a", "b"])
     watermark.update({"a": 100})
     assert watermark.remove("b")
@@ -113,13 +121,14 @@ def test_g8_a_removed_sender_lets_go() -> None:
     assert watermark.value == 100
 
 
+@pytest.mark.guarantee("G7", section="7.2")
 @settings(max_examples=300)
 @given(
     st.lists(
         st.tuples(st.sampled_from(["add", "remove", "update"]), st.sampled_from("abc"), st.integers(0, 20)), max_size=40
     )
 )
-def test_g7_input_watermark_never_goes_back_and_never_leads_a_sender_7_2(history: list[tuple[str, str, int]]) -> None:
+def test_the_input_watermark_never_goes_back_nor_leads_a_sender(history: list[tuple[str, str, int]]) -> None:
     watermark, known, before = InputWatermark(), dict[str, int](), int(MIN_TIMESTAMP)
     for action, sender, value in history:
         if action == "add":

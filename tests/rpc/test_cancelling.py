@@ -31,7 +31,7 @@ async def call_until_cancelled(attempts: list[int]) -> None:
             await asyncio.sleep(0)
 
 
-async def test_a_cancellation_is_not_lost_in_a_call_that_fails_in_the_same_moment() -> None:
+async def test_a_cancellation_survives_a_call_failing_at_that_moment() -> None:
     attempts: list[int] = []
     task = asyncio.create_task(call_until_cancelled(attempts))
     await asyncio.sleep(0.01)

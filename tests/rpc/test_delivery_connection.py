@@ -64,7 +64,7 @@ async def serving(port: int = 0) -> AsyncIterator[str]:
         await server.stop(0)
 
 
-async def test_items_are_sent_in_order_and_a_stream_that_ends_is_opened_again() -> None:
+async def test_items_are_sent_in_order_and_an_ended_stream_is_reopened() -> None:
     owner = Owner()
     async with serving() as address:
         connection = DeliveryConnection(address, encode, owner)
@@ -79,7 +79,7 @@ async def test_items_are_sent_in_order_and_a_stream_that_ends_is_opened_again() 
     assert owner.events[-1] == 4, "a connection that was closed reports nothing more"
 
 
-async def test_items_for_a_worker_that_is_not_there_are_dropped_and_their_owner_knows() -> None:
+async def test_items_for_an_absent_worker_are_dropped_and_reported() -> None:
     owner = Owner()
     async with serving() as address:
         pass
@@ -95,7 +95,7 @@ async def test_items_for_a_worker_that_is_not_there_are_dropped_and_their_owner_
     assert 1 not in owner.events
 
 
-async def test_the_owner_decides_whether_an_unknown_error_ends_the_connection() -> None:
+async def test_the_owner_decides_if_an_unknown_error_ends_the_call() -> None:
     async with serving() as address:
         for goes_on in (True, False):
             owner = Owner(goes_on=goes_on)

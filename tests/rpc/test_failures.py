@@ -68,7 +68,7 @@ async def test_everything_arrives() -> None:
     assert str(RequestError(FailureCode.ABORTED, "no", "do so")) == "no: do so"
 
 
-async def test_a_long_list_of_problems_arrives_whole_and_what_has_no_end_is_cut() -> None:
+async def test_long_lists_of_problems_arrive_and_endless_ones_are_cut() -> None:
     many = [Problem(f"computation {number}", "x" * 150) for number in range(1_000)]
     got = await shown(RequestError(FailureCode.INVALID_ARGUMENT, "many", problems=many))
     assert list(got.problems) == many
@@ -79,7 +79,7 @@ async def test_a_long_list_of_problems_arrives_whole_and_what_has_no_end_is_cut(
     assert got.problems[-1] == Problem("…", f"{1_000 - len(got.problems) + 1:,} more problems")
 
 
-async def test_a_store_that_fails_is_reported_as_unavailable_and_a_fault_as_internal() -> None:
+async def test_a_failing_store_is_unavailable_and_a_fault_is_internal() -> None:
     assert (await shown(StoreUnavailableError("gone"))).code is FailureCode.UNAVAILABLE
     got = await shown(KeyError("k"))
     assert got.code is FailureCode.INTERNAL
@@ -95,7 +95,7 @@ async def test_a_server_that_is_not_there_is_named_with_what_to_do() -> None:
     assert "start-dev" in caught.value.remedy
 
 
-async def test_a_server_at_the_end_of_a_slow_line_is_reached() -> None:
+async def test_a_server_behind_a_slow_connection_is_reached() -> None:
     server = create_server()
     address = bind(server)
     control_pb2_grpc.add_TopologyServiceServicer_to_server(Failing(KeyError("reached")), server)  # type: ignore[abstract]
@@ -109,7 +109,7 @@ async def test_a_server_at_the_end_of_a_slow_line_is_reached() -> None:
         await server.stop(0)
 
 
-async def test_a_server_that_does_not_answer_is_given_up_at_the_deadline() -> None:
+async def test_a_silent_server_is_given_up_at_the_deadline() -> None:
     with socket.socket() as silent:
         silent.bind(("127.0.0.1", 0))
         silent.listen()
@@ -141,7 +141,7 @@ class Ending(subscription_pb2_grpc.SubscriptionServiceServicer):
         yield wire.SubscribeResponse()
 
 
-async def test_a_call_that_ends_while_it_is_written_to_is_none_that_the_server_failed() -> None:
+async def test_a_call_that_ends_during_a_write_is_no_server_failure() -> None:
     server = create_server()
     address = bind(server)
     subscription_pb2_grpc.add_SubscriptionServiceServicer_to_server(Ending(), server)  # type: ignore[abstract]

@@ -66,7 +66,7 @@ def test_a_blocked_key_is_shown_as_one_sentence() -> None:
     assert permanent.endswith("`on_failure=mw.dead_letter()`; then `millwheel topology update`")
 
 
-def test_a_dead_letter_without_a_key_is_reported_with_its_own_remedy() -> None:
+def test_a_dead_letter_without_a_key_has_its_own_remedy() -> None:
     """It said to give such records up by dead letters, which was the setting in force."""
     problem = "its dead letter has no key at computation `repair`: KeyError: 'x': mend `repair`'s key function"
     for permanent in (False, True):
@@ -116,7 +116,7 @@ def test_intervals_together_show_oldest_keys_and_newest_failure() -> None:
     assert not merged([wire.HookFailures()]).HasField("last")
 
 
-def test_a_hook_that_does_not_end_is_said_by_itself_and_beside_failures() -> None:
+def test_an_endless_hook_is_reported_alone_and_beside_failures() -> None:
     awaited = wire.AwaitedHook(key=b"k1", hook="process_record", work="record of stream 'in'", since_us=SINCE)
     later = wire.AwaitedHook(key=b"k2", hook="process_timer", work="timer 't'", since_us=SINCE + 1)
     failing = wire.HookFailures(attempts=9, blocked_keys=2, oldest=[FAILURE], last=FAILURE)

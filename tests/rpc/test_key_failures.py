@@ -32,7 +32,7 @@ def failing(**fields: Any) -> wire.KeyFunctionFailure:
     return one
 
 
-def test_records_that_wait_are_reported_with_their_processes_and_what_to_do() -> None:
+def test_waiting_records_are_reported_with_processes_and_remedy() -> None:
     assert key_function_text(failing(waiting=waiting("p")), SINCE) == (
         "the key function of stream 'in' raises ValueError: no cats (a.py:3 in f), since 2023-11-14T22:13:20Z (7 "
         "attempts); records of injector process 'p' wait for their keys and are not ACKed: mend the computation's "
@@ -71,7 +71,7 @@ def test_a_computation_is_reported_with_its_hooks_and_its_keys() -> None:
     assert "has been awaiting for 6.0 s" in computation_text("t/c", only, "", now)
 
 
-def test_workers_together_show_the_newest_error_and_all_that_wait() -> None:
+def test_workers_together_show_the_newest_error_and_all_waiting() -> None:
     parts = [
         failing(attempts=number, since_us=SINCE - number, last_us=SINCE + at, error=f"E{at}", waiting=waiting(*names))
         for number, at, names in ((1, 5, ("q",)), (2, 9, ()), (4, 7, ("p", "q")))

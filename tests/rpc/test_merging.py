@@ -37,7 +37,7 @@ async def read(*sources: Source) -> list[tuple[str, int]]:
         return [item async for item in items]
 
 
-async def test_each_stream_keeps_its_order_and_the_end_is_that_of_the_last() -> None:
+async def test_each_stream_keeps_its_order_and_the_last_ends_the_merge() -> None:
     found = await read(Source("a", 100), Source("b", 3), Source("c", 0))
     assert [item for item in found if item[0] == "a"] == [("a", number) for number in range(100)]
     assert [item for item in found if item[0] == "b"] == [("b", number) for number in range(3)]
@@ -54,7 +54,7 @@ async def test_the_first_that_fails_ends_all(failure: BaseException) -> None:
     assert failing.closed
 
 
-async def test_closing_closes_the_sources_which_were_not_read_far_ahead() -> None:
+async def test_closing_closes_sources_that_were_not_read_far_ahead() -> None:
     sources = Source("a", 1_000), Source("b", 1_000)
     async with aclosing(merged([source.read() for source in sources])) as items:
         seen = [await anext(items) for _ in range(10)]
@@ -63,7 +63,7 @@ async def test_closing_closes_the_sources_which_were_not_read_far_ahead() -> Non
     assert sum(source.made for source in sources) <= 10 + 1 + len(sources)
 
 
-async def test_a_busy_stream_keeps_nobody_from_being_answered() -> None:
+async def test_a_busy_stream_delays_no_other_answer() -> None:
     busy, failing = Source("a", 10**9), Source("b", 1, ValueError("broken"))
     with pytest.raises(ValueError, match="broken"):
         await read(busy, failing)
@@ -71,7 +71,7 @@ async def test_a_busy_stream_keeps_nobody_from_being_answered() -> None:
     assert busy.closed
 
 
-async def test_a_stream_that_ends_quietly_when_it_is_cancelled_holds_nobody_up() -> None:
+async def test_a_stream_that_ends_quietly_on_cancel_delays_no_other() -> None:
     async def quiet() -> AsyncGenerator[tuple[str, int], None]:
         with contextlib.suppress(asyncio.CancelledError):
             yield "a", 0

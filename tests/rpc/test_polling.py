@@ -60,7 +60,7 @@ def _woken(**environment: str) -> int:
 
 
 @pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="threads are distinguished by /proc")
-def test_calls_wake_no_threads_of_grpc_unless_the_environment_says_otherwise() -> None:
+def test_calls_wake_no_grpc_threads_unless_the_environment_asks() -> None:
     assert _woken() < _CALLS / 2
     assert _woken(GRPC_EXPERIMENTS="event_engine_client") > _CALLS
 

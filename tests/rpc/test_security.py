@@ -77,7 +77,7 @@ async def test_who_shows_the_clusters_certificate_is_answered(address: str) -> N
 
 
 @pytest.mark.parametrize("name", ["two", ""])
-async def test_strangers_are_not_answered(address: str, name: str) -> None:
+async def test_clients_without_credentials_are_refused(address: str, name: str) -> None:
     use_tls(files(name) if name else None)
     with pytest.raises(grpc.aio.AioRpcError) as caught:
         await ask(address)
@@ -86,7 +86,7 @@ async def test_strangers_are_not_answered(address: str, name: str) -> None:
     assert (remedy in from_rpc_error(caught.value, address).remedy) is not bool(name)
 
 
-async def test_a_client_without_a_certificate_of_its_own_is_not_answered(address: str) -> None:
+async def test_a_client_without_its_own_certificate_is_refused(address: str) -> None:
     """The authority alone is public: it lets nobody in."""
     credentials = grpc.ssl_channel_credentials(files("one").ca.read_bytes())
     async with grpc.aio.secure_channel(address, credentials) as channel:
@@ -120,7 +120,7 @@ def test_the_environment_names_the_files_of_programs(monkeypatch: pytest.MonkeyP
         open_channel("127.0.0.1:1")
 
 
-async def test_a_server_says_what_it_waits_for_until_its_role_is_there() -> None:
+async def test_a_server_reports_what_it_waits_for_until_its_role_is_up() -> None:
     gate = Gate()
     server = create_server([gate])
     address = bind(server)

@@ -109,7 +109,7 @@ async def test_a_writer_that_fails_as_the_server_ends_is_reported() -> None:
             await read_to_the_end(call)
 
 
-async def test_a_writer_that_finds_the_call_ended_is_no_failure_of_its_own() -> None:
+async def test_a_writer_on_an_ended_call_is_no_failure() -> None:
     """An authority's shard moved, its channel was closed, and each time that was logged as an error."""
 
     async def write(call: Any) -> None:
@@ -162,7 +162,7 @@ async def test_a_cancellation_that_the_call_hides_is_not_lost() -> None:
         assert reader.cancelled()
 
 
-async def test_a_call_that_somebody_cancels_is_no_failure_of_its_writer() -> None:
+async def test_a_cancelled_call_is_no_failure_of_its_writer() -> None:
     async with conversing() as (_, call):
         with pytest.raises(asyncio.CancelledError):
             await read(call, write_for_ever(call, b"1"), lambda _: call.cancel())

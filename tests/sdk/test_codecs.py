@@ -74,6 +74,7 @@ UserId = NewType("UserId", str)
 NOON = dt.datetime(2024, 2, 29, 12, tzinfo=dt.UTC)
 
 
+@pytest.mark.paper(section="4.3")
 @pytest.mark.parametrize(
     ("record_type", "value"),
     [
@@ -106,7 +107,7 @@ NOON = dt.datetime(2024, 2, 29, 12, tzinfo=dt.UTC)
         (topology_pb2.CodeReference, topology_pb2.CodeReference(digest="d")),
     ],
 )
-def test_values_come_out_as_they_went_in_4_3(record_type: Any, value: Any) -> None:
+def test_values_come_out_as_they_went_in(record_type: Any, value: Any) -> None:
     codec = codec_for(record_type, "stream 's'")
     decoded = codec.decode(codec.checked(value))
     assert decoded == value
@@ -142,7 +143,7 @@ def test_the_format_follows_from_the_type(record_type: Any, codec: Any, expected
     assert codec_for(record_type, "stream 's'", codec).format is expected
 
 
-def test_structs_are_maps_from_field_names_for_readers_without_the_code() -> None:
+def test_structs_are_maps_by_field_name_for_readers_without_code() -> None:
     assert msgspec.msgpack.decode(codec_for(Inner, "s").encode(Inner(2, "a"))) == {"count": 2, "name": "a"}
 
 
@@ -156,7 +157,8 @@ def test_protobuf_maps_encode_deterministically() -> None:
     assert codec.encode(one) == codec.encode(other)
 
 
-def test_a_codec_of_ones_own_is_used_as_it_is_4_4() -> None:
+@pytest.mark.paper(section="4.4")
+def test_a_codec_of_ones_own_is_used_as_it_is() -> None:
     codec = codec_for(Custom, "stream 's'", CUSTOM)
     assert codec.encode(Custom("x")) == b"x"
     assert codec.decode(b"x") == Custom("x")
@@ -280,6 +282,7 @@ def test_recursive_types_are_walked_once() -> None:
     assert codec.decode(codec.encode(tree)) == tree
 
 
+@pytest.mark.paper(section="4.4")
 @pytest.mark.parametrize(
     ("state_type", "expected"),
     [
@@ -299,13 +302,14 @@ def test_recursive_types_are_walked_once() -> None:
         (topology_pb2.KeySpec, topology_pb2.KeySpec()),
     ],
 )
-def test_a_key_without_state_gets_the_types_default_4_4(state_type: Any, expected: Any) -> None:
+def test_a_key_without_state_gets_the_types_default(state_type: Any, expected: Any) -> None:
     codec = state_codec_for(state_type, "computation 'c'")
     first, second = codec.new(), codec.new()
     assert first == expected
     assert first is not second or not isinstance(first, dict | list | set)
 
 
+@pytest.mark.paper(section="4.4")
 @pytest.mark.parametrize(
     ("state_type", "why"),
     [
@@ -315,7 +319,7 @@ def test_a_key_without_state_gets_the_types_default_4_4(state_type: Any, expecte
         (Literal["a"], "TypeError: Cannot instantiate typing.Literal"),
     ],
 )
-def test_a_state_type_without_default_is_refused_4_4(state_type: Any, why: str) -> None:
+def test_a_state_type_without_default_is_refused(state_type: Any, why: str) -> None:
     with pytest.raises(UnsupportedTypeError) as raised:
         state_codec_for(state_type, "computation 'c'")
     assert str(raised.value).startswith("the state type ")

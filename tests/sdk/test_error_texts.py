@@ -58,7 +58,7 @@ def raise_wordless(*_: Any) -> Any:
     raise wordless(raises(RuntimeError("x")))
 
 
-def test_key_functions_and_codecs_tell_of_errors_without_text() -> None:
+def test_key_functions_and_codecs_name_errors_without_text() -> None:
     shown = "its __str__ raised RuntimeError"
     with pytest.raises(KeyExtractionError, match=shown) as no_key:
         mw.key(raise_wordless).bind(object, "spoken", "count")(1)

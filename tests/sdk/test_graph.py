@@ -20,7 +20,7 @@ def _reachable(edges: list[Edge]) -> set[tuple[str, str]]:
 
 
 @given(_EDGES)
-def test_a_cycle_is_found_for_each_set_of_computations_that_reach_each_other(edges: list[Edge]) -> None:
+def test_a_cycle_is_found_for_each_set_of_linked_computations(edges: list[Edge]) -> None:
     closure = _reachable(edges)
     on_cycles = {node for node in _NODES if (node, node) in closure}
     found = cycles(edges)

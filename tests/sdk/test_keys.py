@@ -60,6 +60,7 @@ class Color(enum.StrEnum):
 QUERY = Query("a b", User(7, "ann"), tags={"lang": "en"})
 
 
+@pytest.mark.paper(section="4.2")
 @pytest.mark.parametrize(
     ("extractor", "value", "expected"),
     [
@@ -80,10 +81,11 @@ QUERY = Query("a b", User(7, "ann"), tags={"lang": "en"})
         (key("name"), Typed(name=""), b""),
     ],
 )
-def test_keys_are_the_text_of_str_and_int_fields_4_2(extractor: Any, value: Any, expected: bytes) -> None:
+def test_keys_are_the_text_of_str_and_int_fields(extractor: Any, value: Any, expected: bytes) -> None:
     assert extractor.extract(value) == expected
 
 
+@pytest.mark.paper(section="4.2")
 @pytest.mark.parametrize(
     ("extractor", "value", "message"),
     [
@@ -125,7 +127,7 @@ def test_keys_are_the_text_of_str_and_int_fields_4_2(extractor: Any, value: Any,
         ),
     ],
 )
-def test_extraction_errors_name_stream_consumer_field_and_type_4_2(extractor: Any, value: Any, message: str) -> None:
+def test_extraction_errors_name_stream_consumer_field_and_type(extractor: Any, value: Any, message: str) -> None:
     with pytest.raises(KeyExtractionError) as raised:
         extractor.bind(type(value), "queries", "counter")(value)
     assert str(raised.value) == message
@@ -164,8 +166,9 @@ def test_compound_keys_can_be_taken_apart_again(parts: list[str]) -> None:
     assert split_key(join_key(*parts)) == tuple(parts)
 
 
+@pytest.mark.paper(section="4.2")
 @given(st.lists(_PART, min_size=1, max_size=4), st.lists(_PART, min_size=1, max_size=4))
-def test_different_parts_never_make_the_same_key_4_2(one: list[str], other: list[str]) -> None:
+def test_different_parts_never_make_the_same_key(one: list[str], other: list[str]) -> None:
     assert (join_key(*one) == join_key(*other)) == (one == other)
 
 
@@ -179,7 +182,7 @@ def test_every_text_is_a_compound_key_or_refused(text: str) -> None:
 
 
 @given(st.dictionaries(st.sampled_from(["a", "b"]), _PART | st.integers(), min_size=2))
-def test_injectors_without_code_extract_the_same_keys_as_user_code(fields: dict[str, Any]) -> None:
+def test_injectors_without_code_extract_the_same_keys_as_code(fields: dict[str, Any]) -> None:
     @dataclass
     class Value:
         a: Any
@@ -200,7 +203,7 @@ def test_specs_name_fields_as_they_are_encoded() -> None:
     assert by_spec(msgspec.to_builtins(value)) == by_spec(value) == extractor.bind(Renamed)(value) == b"u|3"
 
 
-def test_extractors_that_need_user_code_are_specified_as_functions() -> None:
+def test_extractors_that_need_user_code_are_functions() -> None:
     assert key("first_word").to_proto(Query).function == "Query: first_word"
     assert key(str.lower).to_proto(str).function == "builtins:str.lower"
     assert key(_by_text).to_proto(Query) == topology_pb2.KeySpec(function=f"{__name__}:_by_text")

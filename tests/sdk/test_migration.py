@@ -50,7 +50,7 @@ def to_new(self: Any, stored: mw.StoredState) -> New:
     return New(stored.read(Old).times + stored.version)
 
 
-def test_a_state_of_an_earlier_version_is_migrated_when_it_is_read() -> None:
+def test_a_state_of_an_earlier_version_is_migrated_when_read() -> None:
     old, new = codec(Old), codec(New, state_version=2, migrate=to_new)
     stored = old.encode(Old(7))
     assert stored == msgspec.msgpack.encode(Old(7)), "the first version stores nothing beside the state"
@@ -220,7 +220,7 @@ def test_what_reads_as_before_needs_no_migration(old: Any, new: Any) -> None:
         (ProtoTimestamp, ProtoDuration, ""),
     ],
 )
-def test_what_would_be_read_as_something_else_is_refused_with_both_types_named(old: Any, new: Any, shown: str) -> None:
+def test_what_would_be_misread_is_refused_with_both_types_named(old: Any, new: Any, shown: str) -> None:
     class Named:
         """Literals have no name of their own."""
 
@@ -246,7 +246,7 @@ def test_a_codec_of_ones_own_answers_for_its_bytes() -> None:
     assert "it was encoded as msgpack, and is as custom now" in problem(Old, Old, (None, own))
 
 
-def test_the_schema_says_nothing_of_names_that_are_not_stored() -> None:
+def test_the_schema_has_no_names_that_are_not_stored() -> None:
     assert topology(Old).to_spec().computations[0].state.fields[1].path == "times"
     first, again = (topology(Old).to_spec().SerializeToString(deterministic=True) for _ in range(2))
     assert first == again

@@ -498,7 +498,7 @@ MISTAKES: dict[str, tuple[Callable[[mw.Topology], object], str]] = {
 
 
 @pytest.mark.parametrize("mistake", MISTAKES)
-def test_each_mistake_says_where_it_is_why_and_what_to_do(mistake: str) -> None:
+def test_each_mistake_has_its_place_cause_and_remedy(mistake: str) -> None:
     make, expected = MISTAKES[mistake]
     topology = mw.Topology("t")
     make(topology)
@@ -509,7 +509,7 @@ def test_each_mistake_says_where_it_is_why_and_what_to_do(mistake: str) -> None:
     assert "\n".join(str(problem) for problem in topology.validate()) == expected
 
 
-def test_add_and_source_raise_nothing_and_check_raises_everything_at_once() -> None:
+def test_add_and_source_raise_nothing_check_raises_all_at_once() -> None:
     topology = mw.Topology("Wrong")
     topology.add(Hookless, inputs={"nowhere": TEXT}, late=mw.divert("gone"))
     topology.add(Printer, name="P", inputs=[], outputs="x")  # type: ignore[arg-type]

@@ -36,7 +36,7 @@ def refused(data: bytes, place: Path, entry_point: str = "odd_package:here") -> 
 
 
 @pytest.mark.parametrize("method", [zipfile.ZIP_DEFLATED, zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
-def test_a_zip_that_is_damaged_inside_is_refused_or_whole_all_the_same(tmp_path: Path, method: int) -> None:
+def test_a_zip_damaged_inside_is_refused_or_whole_all_the_same(tmp_path: Path, method: int) -> None:
     """zlib.error, EOFError and others came through: the worker gave up on every other package, too."""
     data = packed({"odd_package.py": GOOD * 50}, method)
     count = 0
@@ -69,7 +69,7 @@ def test_a_file_that_lies_outside_or_cannot_be_made_is_refused(tmp_path: Path, n
     assert [path.name for path in tmp_path.iterdir()] in ([], ["packages"])
 
 
-def test_code_that_exits_when_it_is_imported_fails_like_any_other(tmp_path: Path) -> None:
+def test_code_that_exits_on_import_fails_like_any_other(tmp_path: Path) -> None:
     """The whole process ended."""
     for line in ("import sys; sys.exit()", "raise SystemExit(3)"):
         assert "SystemExit" in refused(packed({"odd_package.py": f"{GOOD}{line}"}), tmp_path)
@@ -101,7 +101,8 @@ def test_what_was_unpacked_before_counts_only_if_it_is_whole(tmp_path: Path) -> 
     assert [path.name for path in tmp_path.iterdir()] == [digest]
 
 
-def test_g13_packages_that_come_and_go_leave_nothing_behind(tmp_path: Path) -> None:
+@pytest.mark.guarantee("G13")
+def test_packages_that_come_and_go_leave_nothing_behind(tmp_path: Path) -> None:
     """Python kept what it had found in each of their directories."""
     for number in range(5):
         data = packed({"odd_package/__init__.py": GOOD, "odd_package/part.py": "", "n.txt": str(number)})

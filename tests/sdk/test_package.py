@@ -67,7 +67,7 @@ def load(built: CodePackage, directory: Path) -> mw.Topology:
     return load_topology(built.digest, built.data, built.entry_point, directory)
 
 
-def test_a_package_holds_the_whole_top_level_package_without_caches(tmp_path: Path) -> None:
+def test_a_package_holds_its_top_level_package_without_caches(tmp_path: Path) -> None:
     file = write_package(tmp_path)
     built = build_package(f"{file}:it")
     assert built.entry_point == "mw_shop.flow:it"
@@ -99,7 +99,7 @@ def test_modules_are_found_where_the_command_runs(tmp_path: Path, monkeypatch: p
     assert load(built, tmp_path / "packages").name == "single"
 
 
-def test_the_same_code_has_the_same_digest_wherever_and_whenever_it_lies(tmp_path: Path) -> None:
+def test_the_same_code_has_the_same_digest_everywhere(tmp_path: Path) -> None:
     one, other = write_package(tmp_path / "one"), write_package(tmp_path / "other" / "deep")
     other.touch()
     first, second = build_package(f"{one}:it"), build_package(f"{other}:it")
@@ -110,7 +110,7 @@ def test_the_same_code_has_the_same_digest_wherever_and_whenever_it_lies(tmp_pat
     assert build_package(f"{other}:it").digest != first.digest
 
 
-def test_a_single_file_is_packaged_alone_and_others_can_be_included(tmp_path: Path) -> None:
+def test_a_single_file_is_packaged_alone_and_others_can_be_added(tmp_path: Path) -> None:
     file = write(tmp_path / "mw_alone.py", "from mw_friend import NAME\n" + TOPOLOGY.format(name="alone"))
     friend = write(tmp_path / "mw_friend.py", "NAME = 'x'\n")
     built = build_package(f"{file}:it")
@@ -143,7 +143,8 @@ def test_loading_the_same_package_again_gives_the_same_topology(tmp_path: Path) 
     assert load(built, tmp_path / "packages") is load(built, tmp_path / "packages")
 
 
-def test_two_versions_of_one_module_run_side_by_side_and_are_never_mixed_4_1(tmp_path: Path) -> None:
+@pytest.mark.paper(section="4.1")
+def test_two_versions_of_one_module_run_side_by_side_unmixed(tmp_path: Path) -> None:
     old_file, new_file = (write_package(tmp_path / name, topology=name) for name in ("old", "new"))
     write(new_file.parent / "parts" / "words.py", "GREETING = 'good morning'\n")
     built = [build_package(f"{file}:it") for file in (old_file, new_file)]
@@ -179,7 +180,7 @@ def found():
 """
 
 
-def test_code_that_is_loaded_apart_finds_its_own_modules_however_it_imports_them(tmp_path: Path) -> None:
+def test_code_loaded_apart_finds_its_modules_by_any_import_form(tmp_path: Path) -> None:
     first = build_package(f"{write_package(tmp_path / 'one', topology='one')}:it")
     second = write_package(tmp_path / "two", topology="two")
     second.write_text(APART + second.read_text())
@@ -192,7 +193,7 @@ def test_code_that_is_loaded_apart_finds_its_own_modules_however_it_imports_them
     assert sys.modules["mw_shop.parts.words"].GREETING == "hello"
 
 
-def test_code_that_pickles_is_refused_where_its_modules_would_have_other_names(tmp_path: Path) -> None:
+def test_code_that_pickles_is_refused_if_its_modules_are_renamed(tmp_path: Path) -> None:
     first = build_package(f"{write_package(tmp_path / 'one', topology='one')}:it")
     file = write_package(tmp_path / "two", topology="two")
     file.write_text("import pickle\n" + file.read_text())
@@ -220,9 +221,7 @@ def test_a_package_that_is_unloaded_leaves_nothing_behind(tmp_path: Path) -> Non
     assert loading._finders == {}
 
 
-def test_a_module_that_the_process_has_from_elsewhere_is_not_taken_for_the_packages(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_foreign_module_of_the_process_is_not_the_packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = write_package(tmp_path)
     built = build_package(f"{file}:it")
     monkeypatch.syspath_prepend(str(tmp_path))
@@ -232,9 +231,7 @@ def test_a_module_that_the_process_has_from_elsewhere_is_not_taken_for_the_packa
     assert Path(str(sys.modules[loaded._made_in].__file__)).is_relative_to(tmp_path / "packages")
 
 
-def test_a_packages_modules_go_before_others_of_the_same_name_on_the_path(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_packages_modules_precede_others_of_the_same_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     built = build_package(f"{write_package(tmp_path / 'mine', topology='mine')}:it")
     write_package(tmp_path / "installed", topology="installed")
     monkeypatch.syspath_prepend(str(tmp_path / "installed"))
@@ -270,9 +267,7 @@ def test_what_is_no_zip_is_refused(tmp_path: Path) -> None:
         ("Echo", "'mw_shop.flow:Echo' is no millwheel.Topology: it has it"),
     ],
 )
-def test_an_entry_point_without_a_topology_is_named_with_those_there_are(
-    tmp_path: Path, attribute: str, message: str
-) -> None:
+def test_an_entry_point_without_a_topology_is_named_with_others(tmp_path: Path, attribute: str, message: str) -> None:
     built = build_package(f"{write_package(tmp_path)}:{attribute}")
     with pytest.raises(mw.PackageError) as raised:
         load(built, tmp_path / "packages")
@@ -343,7 +338,7 @@ def test_linked_directories_are_packaged_and_loops_refused(tmp_path: Path) -> No
         build_package(f"{file}:it")
 
 
-def test_a_topology_of_this_process_is_packaged_by_where_it_was_made(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_topology_of_this_process_is_packaged_by_its_origin(monkeypatch: pytest.MonkeyPatch) -> None:
     importer = type(sys)("mw_importer")
     importer.__dict__["HERE"] = HERE
     monkeypatch.setattr(sys, "modules", {"mw_importer": importer, **sys.modules})

@@ -280,8 +280,9 @@ def takes(decode: Callable[[bytes], Any], data: bytes) -> bool:
     return True
 
 
+@pytest.mark.paper(section="4.2")
 @given(typed_values())
-def test_a_schema_takes_what_its_type_takes_and_nothing_else_4_2(typed: tuple[Any, Any]) -> None:
+def test_a_schema_takes_what_its_type_takes_and_nothing_else(typed: tuple[Any, Any]) -> None:
     kind, value = typed
     data = msgspec.msgpack.encode(value)
     expected = takes(codec_for(kind, "stream 's'").decode, data)
@@ -322,7 +323,7 @@ def test_errors_name_the_place_as_it_is_encoded(kind: Any, value: Any, message: 
         check_of(kind)(msgspec.msgpack.encode(value))
 
 
-def test_what_only_code_can_tell_has_no_schema() -> None:
+def test_types_that_need_code_have_no_schema() -> None:
     assert record_schema(specs.CodeReference) is None
     assert record_schema(bytes) is None
     assert record_schema(int, Codec[int](lambda number: b"", lambda data: 0)) is None

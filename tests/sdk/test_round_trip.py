@@ -161,20 +161,23 @@ def _accepted(kind: Any, value: Any) -> bool:
     return True
 
 
+@pytest.mark.guarantee("G2", section="4.3")
 @given(_NESTED.flatmap(lambda pair: st.tuples(st.just(pair[0]), pair[1])))
-def test_g2_what_is_of_its_declared_type_is_accepted_4_3(typed: tuple[Any, Any]) -> None:
+def test_what_is_of_its_declared_type_is_accepted(typed: tuple[Any, Any]) -> None:
     kind, value = typed
     assert _accepted(kind, value)
 
 
+@pytest.mark.guarantee("G2", section="4.3")
 @given(_NESTED, _STRAY)
-def test_g2_what_is_accepted_is_exactly_what_can_be_read_again_4_3(pair: tuple[Any, Any], value: Any) -> None:
+def test_what_is_accepted_is_exactly_what_can_be_read_again(pair: tuple[Any, Any], value: Any) -> None:
     kind = pair[0]
     assert not _accepted(kind, value) or _readable(kind, value)
 
 
+@pytest.mark.guarantee("G2", section="4.3")
 @given(_NESTED, _STRAY)
-def test_g2_one_stray_part_is_refused_unless_it_can_be_read_again_4_3(pair: tuple[Any, Any], stray: Any) -> None:
+def test_one_stray_part_is_refused_unless_it_can_be_read_again(pair: tuple[Any, Any], stray: Any) -> None:
     kind = pair[0]
     for whole, value in ((_LIST[kind], [stray]), (_DICT[str, kind], {"k": stray}), (_BOX[kind], Box(stray))):
         assert _accepted(whole, value) == _readable(whole, value), (whole, value)
@@ -285,7 +288,7 @@ def test_an_exact_test_looks_at_the_class_that_the_encoder_sees() -> None:
         (dict[str, Any], {"a": object}, "cannot be encoded"),
     ],
 )
-def test_a_refusal_names_the_path_the_value_and_the_declared_type(kind: Any, value: Any, why: str) -> None:
+def test_a_refusal_names_path_value_and_declared_type(kind: Any, value: Any, why: str) -> None:
     with pytest.raises(ValueEncodeError) as raised:
         codec_for(kind, "computation 'c', stream 's'").verify(value)
     assert str(raised.value).startswith("computation 'c', stream 's': ")
@@ -294,12 +297,13 @@ def test_a_refusal_names_the_path_the_value_and_the_declared_type(kind: Any, val
 
 
 @pytest.mark.parametrize("kind", [Any, object, dict[str, Any], dict])
-def test_what_stands_for_any_reaches_readers_of_a_stream_as_plain_values(kind: Any) -> None:
+def test_values_of_any_reach_a_streams_readers_as_plain_values(kind: Any) -> None:
     codec = codec_for(kind, "stream 's'")
     assert codec.decode(codec.verify({"a": (1, Leaf(1.0, 2))})) == {"a": [1, {"x": 1.0, "n": 2}]}
 
 
-def test_what_stands_for_any_in_a_state_must_come_back_as_it_is_4_4() -> None:
+@pytest.mark.paper(section="4.4")
+def test_what_stands_for_any_in_a_state_must_come_back_as_it_is() -> None:
     codec = state_codec_for(dict[str, Any], "computation 'c'")
     assert codec.decode(codec.verify({"a": [1, None]})) == {"a": [1, None]}
     with pytest.raises(ValueEncodeError, match=r"state: this dict could not .* tuple \(1, 2\) would be read as list"):
@@ -336,8 +340,9 @@ class Listed(msgspec.Struct):
     items: list[int] = ()  # type: ignore[assignment]
 
 
+@pytest.mark.paper(section="4.4")
 @pytest.mark.parametrize("kind", [Reading, Listed])
-def test_a_state_type_whose_default_is_of_another_type_is_refused_4_4(kind: Any) -> None:
+def test_a_state_default_of_another_type_is_refused(kind: Any) -> None:
     with pytest.raises(UnsupportedTypeError, match="default"):
         state_codec_for(kind, "computation 'c'")
 

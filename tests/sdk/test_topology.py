@@ -109,7 +109,7 @@ def test_the_default_name_is_the_classs_in_kebab_case(class_name: str, expected:
     assert list(topology.plan().computations) == [expected]
 
 
-def test_the_type_of_a_stream_is_declared_or_what_its_consumers_take() -> None:
+def test_a_streams_type_is_declared_or_what_its_consumers_take() -> None:
     class Both(mw.Computation[Query | int, None]):
         def process_record(self, ctx: mw.Context[None], record: mw.Record[Query | int]) -> None: ...
 
@@ -131,7 +131,8 @@ def test_the_type_of_a_stream_is_declared_or_what_its_consumers_take() -> None:
     }
 
 
-def test_diverted_late_records_keep_their_type_g14() -> None:
+@pytest.mark.guarantee("G14")
+def test_diverted_late_records_keep_their_type() -> None:
     topology = mw.Topology("t")
     topology.source("queries", Query)
     topology.add(Counter, inputs={"queries": mw.key("text")}, outputs=["late"], late=mw.divert("late"))
@@ -139,7 +140,7 @@ def test_diverted_late_records_keep_their_type_g14() -> None:
     assert compile_computation(topology, "counter").options.late == mw.divert("late")
 
 
-def test_dead_letters_can_be_consumed_and_come_from_the_computations_that_write_them() -> None:
+def test_dead_letters_can_be_consumed_and_name_their_writers() -> None:
     class Undertaker(mw.Computation[mw.DeadLetter, None]):
         def process_record(self, ctx: mw.Context[None], record: mw.Record[mw.DeadLetter]) -> None: ...
 
@@ -169,7 +170,7 @@ def test_declared_feedback_edges_close_cycles() -> None:
     assert [edge.stream for edge in edges] == ["small/again"]
 
 
-def test_the_spec_says_everything_that_was_declared() -> None:
+def test_the_spec_holds_everything_that_was_declared() -> None:
     topology = mw.Topology("full")
     topology.source(
         "queries",
@@ -265,7 +266,7 @@ def test_failure_policies_go_over_the_wire_whole(policy: mw.FailurePolicy) -> No
     assert sent == (policy.action.value, policy.max_attempts, policy.initial_backoff, policy.max_backoff)
 
 
-def test_compiled_computations_say_which_hooks_are_asynchronous() -> None:
+def test_compiled_computations_name_their_asynchronous_hooks() -> None:
     topology = small()
     counter, printer = compile_computation(topology, "counter"), compile_computation(topology, "printer")
     assert (counter.record_is_async, printer.record_is_async) == (False, True)
@@ -277,7 +278,7 @@ def test_compiled_computations_say_which_hooks_are_asynchronous() -> None:
     assert printer.state.new() is None
 
 
-def test_compiling_with_verify_finds_what_could_not_be_read_again() -> None:
+def test_compiling_with_verify_finds_what_cannot_be_read_again() -> None:
     topology = small()
     wrong = Count("a", "many")  # type: ignore[arg-type]
     assert compile_computation(topology, "counter", verify=False).outputs["counts"](wrong)
@@ -296,7 +297,8 @@ def test_compiling_needs_a_valid_topology_and_a_name_of_it() -> None:
         compile_computation(mw.Topology("Bad"), "counter")
 
 
-def test_consumers_are_listed_by_name_with_their_keys_figure_5() -> None:
+@pytest.mark.paper(section="fig. 5")
+def test_consumers_are_listed_by_name_with_their_keys() -> None:
     topology = small()
     topology.add(Counter, name="by-origin", inputs={"queries": mw.key("origin", "text")})
     extracted = [(name, extract(Query("a", "de"))) for name, extract in consumers_of(topology, "queries")]
@@ -304,7 +306,8 @@ def test_consumers_are_listed_by_name_with_their_keys_figure_5() -> None:
     assert consumers_of(topology, "unheard-of") == []
 
 
-def test_a_timer_without_a_hook_names_computation_key_and_tag_4_6() -> None:
+@pytest.mark.paper(section="4.6")
+def test_a_timer_without_a_hook_names_computation_key_and_tag() -> None:
     context: Context[int] = Context(b"k", StateCell(), Scope("counter", {}, int, lambda _: 0, handles_timers=True))
     with pytest.raises(mw.UsageError) as raised:
         Counter().process_timer(context, mw.Timer("end", mw.Timestamp(3)))
@@ -313,7 +316,8 @@ def test_a_timer_without_a_hook_names_computation_key_and_tag_4_6() -> None:
     )
 
 
-def test_a_timer_that_nothing_would_handle_fails_where_it_is_set_4_6() -> None:
+@pytest.mark.paper(section="4.6")
+def test_a_timer_that_nothing_would_handle_fails_where_it_is_set() -> None:
     context: Context[int] = Context(b"k", StateCell(), Scope("counter", {}, int, lambda _: 0, handles_timers=False))
     with pytest.raises(mw.UsageError, match="computation 'counter' sets a timer, and has no process_timer"):
         context.set_timer(mw.Timestamp(3))

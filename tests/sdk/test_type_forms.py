@@ -138,8 +138,9 @@ def _topology(kind: Any) -> mw.Topology:
     return topology
 
 
+@pytest.mark.paper(section="4.4")
 @pytest.mark.parametrize(("kind", "value"), FORMS, ids=lambda one: str(one)[:40])
-def test_a_type_works_in_validate_harness_and_submit_4_4(kind: Any, value: Any) -> None:
+def test_a_type_works_in_validate_harness_and_submit(kind: Any, value: Any) -> None:
     topology = _topology(kind)
     assert topology.validate() == []
     spec = topology.to_spec(topology_pb2.CodeReference(digest="d", entry_point="m:a"))
@@ -152,7 +153,7 @@ def test_a_type_works_in_validate_harness_and_submit_4_4(kind: Any, value: Any) 
     assert (harness.values("out"), harness.state("keep", "k")) == ([value], value)
 
 
-def test_the_schema_of_a_generic_state_has_the_fields_of_its_arguments() -> None:
+def test_a_generic_states_schema_has_its_arguments_fields() -> None:
     spec = _topology(Box[Box[str]]).to_spec()
     fields = {field.path: field.type for field in spec.computations[0].state.fields}
     assert fields == {"": "fields or none", "v": "fields", "v.v": "str"}

@@ -80,7 +80,7 @@ def test_types_are_named_as_a_person_writes_them(annotation: Any, expected: str)
         (Literal["a"], str, False),
     ],
 )
-def test_a_consumer_takes_a_stream_whose_every_value_is_of_its_type(wanted: Any, given: Any, expected: bool) -> None:
+def test_a_consumer_takes_a_stream_if_every_value_is_of_its_type(wanted: Any, given: Any, expected: bool) -> None:
     assert accepts(wanted, given) is expected
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 import msgspec
+import pytest
 
 import millwheel as mw
 from millwheel.sdk.compiled import compile_computation, consumers_of
@@ -89,7 +90,8 @@ zeitgeist.source("queries", Query)
 zeitgeist.source("models", Model)
 
 
-def test_the_example_is_a_valid_topology_figure_3() -> None:
+@pytest.mark.paper(section="fig. 3")
+def test_the_example_is_a_valid_topology() -> None:
     assert zeitgeist.validate() == []
 
 
@@ -103,13 +105,14 @@ def test_the_streams_types_follow_from_what_their_consumers_take() -> None:
     }
 
 
-def test_each_consumer_keys_the_stream_in_its_own_way_figure_5() -> None:
+@pytest.mark.paper(section="fig. 5")
+def test_each_consumer_keys_the_stream_in_its_own_way() -> None:
     [(name, extract)] = consumers_of(zeitgeist, "windows")
     assert (name, extract(WindowCount("skating", 3))) == ("dip-detector", b"skating")
     assert consumers_of(zeitgeist, "dips") == []
 
 
-def test_what_the_worker_runs_decodes_each_input_by_its_streams_type() -> None:
+def test_the_worker_decodes_each_input_by_its_streams_type() -> None:
     counter = compile_computation(zeitgeist, "window-counter")
     detector = compile_computation(zeitgeist, "dip-detector")
     encoded = counter.outputs["windows"](WindowCount("skating", 3))

@@ -14,7 +14,8 @@ from tests.simulation.stores import played
 BASE, LARGE = PartId("base", 1, 1), PartId("entry/2", 1, 2)
 
 
-def test_g2_a_part_list_written_without_an_answer_is_replaced_by_the_next_6_1_2(tmp_path: Path) -> None:
+@pytest.mark.guarantee("G2", section="6.1.2")
+def test_an_unanswered_part_list_is_replaced_by_the_next(tmp_path: Path) -> None:
     """The store leaves an unchanged part list out of an append, so it must know which one is stored."""
 
     async def play(world: World) -> JournalHead:
@@ -35,7 +36,8 @@ def test_g2_a_part_list_written_without_an_answer_is_replaced_by_the_next_6_1_2(
     assert played(tmp_path, "cassandra", {}, play) == JournalHead(1, 3, 2, (BASE,))
 
 
-def test_g2_the_next_owner_finishes_or_ends_an_append_left_unfinished_6_2(tmp_path: Path) -> None:
+@pytest.mark.guarantee("G2", section="6.2")
+def test_the_next_owner_settles_an_append_left_unfinished(tmp_path: Path) -> None:
     """Its fence decides; from then on every read says the same."""
 
     async def play(world: World) -> list[tuple[int, int]]:
@@ -62,7 +64,8 @@ def test_g2_the_next_owner_finishes_or_ends_an_append_left_unfinished_6_2(tmp_pa
     assert set(heads) == {(0, 0), (1, 1)}
 
 
-def test_g3_the_row_of_the_later_commit_stands_whatever_clocks_say_6_2(tmp_path: Path) -> None:
+@pytest.mark.guarantee("G3", section="6.2")
+def test_the_later_commits_row_stands_for_any_clocks(tmp_path: Path) -> None:
     """The first writer's clock is ahead of the second's, and its write is sent again at last."""
 
     async def play(world: World) -> StateRow | None:

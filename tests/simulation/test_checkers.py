@@ -41,7 +41,7 @@ def test_a_mechanism_that_is_taken_out_is_missed(name: str) -> None:
     assert any(f"({MUTATIONS[name].guarantee})" in line for line in violations), violations[:20]
 
 
-def test_a_checker_that_sees_nothing_says_so(tmp_path: Path) -> None:
+def test_a_checker_that_sees_nothing_reports_that(tmp_path: Path) -> None:
     """The product moves on, and what a checker listened at is no more: that must not pass for a run that holds."""
 
     def deafen(world: World) -> None:

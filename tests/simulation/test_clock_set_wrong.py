@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from simulation.scenarios.all import SCENARIOS
 from simulation.scenarios.play import play_all
 
 
-def test_g1_what_nobody_has_read_yet_is_kept_though_a_clock_is_set_ahead_4_3(tmp_path: Path) -> None:
+@pytest.mark.guarantee("G1", section="4.3")
+def test_unread_records_are_kept_though_a_clock_is_set_ahead(tmp_path: Path) -> None:
     """By the wall clock it was two hours old, and a stream that nobody reads keeps an hour's records."""
     (played,) = play_all([one for one in SCENARIOS if one.name == "clock-set-wrong"], tmp_path)
     assert played.problems == []

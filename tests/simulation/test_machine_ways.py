@@ -13,8 +13,9 @@ from simulation.world import World
 from tests.simulation.stores import played
 
 
+@pytest.mark.guarantee("G1", section="6.1.1")
 @pytest.mark.parametrize("pause", [0.0, 0.005], ids=["in place", "by the thread"])
-def test_g1_what_was_confirmed_survives_a_loss_of_power_in_a_sync_6_1_1(tmp_path: Path, pause: float) -> None:
+def test_what_was_confirmed_survives_a_loss_of_power_in_a_sync(tmp_path: Path, pause: float) -> None:
     """What was written in that group may survive, or not; it was not confirmed."""
 
     async def play(world: World) -> list[tuple[int, int]]:

@@ -6,6 +6,8 @@ import asyncio
 from pathlib import Path
 from random import Random
 
+import pytest
+
 from millwheel.store.contract import StoreUnavailableError
 from simulation.forking import apart
 from simulation.loop import SimulatedLoop
@@ -41,7 +43,8 @@ def carried_out(directory: Path) -> tuple[int, int, int]:
     return times.count(-1.0), sum(0.0 <= at < 10.0 for at in times), sum(at >= 10.0 for at in times)
 
 
-def test_g3_some_of_what_a_partition_held_up_arrives_long_after_its_sender_died_fig_12(tmp_path: Path) -> None:
+@pytest.mark.guarantee("G3", section="fig. 12")
+def test_a_partitions_delayed_messages_outlive_their_sender(tmp_path: Path) -> None:
     """And some does not."""
     (found,) = apart([("a partition", lambda: carried_out(tmp_path))])
     reported, before, after = found

@@ -89,7 +89,7 @@ def test_each_way_of_a_store_and_a_clock_is_in_one_of_five_seeds() -> None:
     assert {way for way in ("cassandra", "embedded", "suspended") if shares[way] < 60} == set(), shares
 
 
-def test_what_stands_still_for_ever_is_missed_soon_after_the_faults(tmp_path: Path) -> None:
+def test_a_permanent_standstill_is_noticed_soon_after_the_faults(tmp_path: Path) -> None:
     """A computation stops by its failure policy, and nobody has it go on."""
 
     def untended(world: World) -> None:

@@ -44,7 +44,7 @@ def test_guarantees_name_every_scenario_and_no_other() -> None:
     assert set(named) == {one.name for one in SCENARIOS}
 
 
-def test_a_line_that_differs_is_shown_but_for_a_moment_of_time() -> None:
+def test_a_line_that_differs_by_more_than_a_time_is_shown() -> None:
     written = "* it is killed\n    1.0 s  store  refuses it\n    2.0 s  worker  lets go\n"
     assert differences(written, written.replace("1.0 s", "1.4 s")) == []
     assert differences(written, written.replace("1.0 s", "1.8 s")) == [

@@ -14,8 +14,9 @@ def simulate(*arguments: str) -> str:
     return done.stdout
 
 
+@pytest.mark.guarantee("G1", "G2", "G3", "G4", "G5", "G6", "G7", "G8", "G9", "G10", "G11", "G12")
 @pytest.mark.timeout(900)
-def test_g1_to_g12_hold_on_300_seeds() -> None:
+def test_the_guarantees_hold_on_300_seeds() -> None:
     """A seed that fails prints its history, and the command that replays it."""
     assert "300 seeds hold" in simulate("--seeds", "300", "--seed", "1")
 

@@ -53,7 +53,8 @@ def failure(act: Callable[[], None]) -> str:
     return str(caught.value)
 
 
-def test_g1_a_load_that_is_tried_again_takes_effect_once_9(spark: SparkSession, server: TripServer) -> None:
+@pytest.mark.guarantee("G1", section="6.1.1")
+def test_a_load_that_is_tried_again_takes_effect_once(spark: SparkSession, server: TripServer) -> None:
     options = options_for(server.address, query="load", end_of_input="true")
     arm("die-midway")
     arm("die-before-cursor")
@@ -67,7 +68,8 @@ def test_g1_a_load_that_is_tried_again_takes_effect_once_9(spark: SparkSession, 
     check(server, 300)
 
 
-def test_g1_a_load_in_batches_moves_on_one_cursor_9(spark: SparkSession, server: TripServer) -> None:
+@pytest.mark.guarantee("G1", section="6.1.1")
+def test_a_load_in_batches_moves_on_one_cursor(spark: SparkSession, server: TripServer) -> None:
     for batch, end in ((0, 100), (1, 200), (0, 100), (1, 200)):
         save(trips(spark, end - 100, end), options_for(server.address, query="load", batch=str(batch)))
     assert server.cursor("load") == 1
@@ -76,7 +78,7 @@ def test_g1_a_load_in_batches_moves_on_one_cursor_9(spark: SparkSession, server:
     check(server, 200)
 
 
-def test_a_load_that_is_in_already_is_said_to_be(server: TripServer, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_load_that_is_already_in_is_reported_so(server: TripServer, caplog: pytest.LogCaptureFixture) -> None:
     """Who forgets to give the next load another name is not to think that it went in."""
     options = parse_options(options_for(server.address, query="load"))
     assert BatchWriter(options).sequencer
@@ -98,7 +100,7 @@ def test_a_row_that_cannot_be_a_record_is_named(spark: SparkSession, server: Tri
     assert "$.city" in said, "the record's type takes no null there, and that is its column"
 
 
-def test_what_is_wrong_with_a_write_is_said_before_any_row_goes(spark: SparkSession, server: TripServer) -> None:
+def test_a_writes_mistakes_are_reported_before_any_row_goes(spark: SparkSession, server: TripServer) -> None:
     frame, options = trips(spark, 0, 10), options_for(server.address, query="q")
     assert "option 'streem' of format 'millwheel' is unknown (did you mean 'stream'?)" in failure(
         lambda: save(frame, {**options, "streem": "x"})
@@ -119,7 +121,7 @@ def test_what_is_wrong_with_a_write_is_said_before_any_row_goes(spark: SparkSess
     assert server.cursor("q") == -1
 
 
-def test_workers_run_by_this_interpreter_or_the_session_says_what_to_set(
+def test_workers_run_by_this_interpreter_or_name_the_setting(
     spark: SparkSession, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     context = spark.sparkContext

@@ -55,7 +55,7 @@ def test_fractions_of_a_duration_count() -> None:
         },
     )
 )
-def test_every_option_is_taken_whatever_its_case(options: dict[str, str]) -> None:
+def test_options_are_accepted_in_any_case(options: dict[str, str]) -> None:
     parsed = parse_options({name.upper(): value for name, value in options.items()})
     assert (parsed.stream, parsed.id_column, parsed.timestamp_column) == ("flights", "id", "at")
     assert parsed.allowed_delay == (2_000_000 if "allowed_delay" in options else 0)

@@ -70,7 +70,8 @@ def master(spark: object, tmp_path: Path) -> Iterator[str]:
         yield url
 
 
-def test_g1_a_speculative_copy_of_a_task_that_stands_still_completes_its_batch_6_1_1(
+@pytest.mark.guarantee("G1", section="6.1.1")
+def test_a_speculative_copy_of_a_stuck_task_completes_its_batch(
     master: str, server: TripServer, tmp_path: Path
 ) -> None:
     for number in range(2):

@@ -60,7 +60,8 @@ def query_id(place: Path) -> str:
     return str(json.loads((place / "checkpoint" / "metadata").read_text())["id"])
 
 
-def test_g1_g7_rows_take_effect_once_and_the_watermark_follows_each_batch_5_2(
+@pytest.mark.guarantee("G1", "G7", section="5.2")
+def test_rows_take_effect_once_and_the_watermark_follows_batches(
     spark: SparkSession, server: TripServer, tmp_path: Path
 ) -> None:
     write_trips(tmp_path / "in", range(600), "0")
@@ -80,7 +81,8 @@ def test_g1_g7_rows_take_effect_once_and_the_watermark_follows_each_batch_5_2(
     check(server, 700)
 
 
-def test_g1_a_task_that_is_killed_is_tried_again_6_1_1(spark: SparkSession, server: TripServer, tmp_path: Path) -> None:
+@pytest.mark.guarantee("G1", section="6.1.1")
+def test_a_task_that_is_killed_is_tried_again(spark: SparkSession, server: TripServer, tmp_path: Path) -> None:
     write_trips(tmp_path / "in", range(400), "0")
     arm("die-midway")
     arm("die-acked")
@@ -89,9 +91,8 @@ def test_g1_a_task_that_is_killed_is_tried_again_6_1_1(spark: SparkSession, serv
     check(server, 400)
 
 
-def test_g1_copies_of_a_task_side_by_side_count_once_6_1_1(
-    spark: SparkSession, server: TripServer, tmp_path: Path
-) -> None:
+@pytest.mark.guarantee("G1", section="6.1.1")
+def test_copies_of_a_task_side_by_side_count_once(spark: SparkSession, server: TripServer, tmp_path: Path) -> None:
     for number in range(2):
         write_trips(tmp_path / "in", range(number * 300, number * 300 + 300), str(number))
     arm("twice.always")
@@ -100,8 +101,9 @@ def test_g1_copies_of_a_task_side_by_side_count_once_6_1_1(
     check(server, 600)
 
 
+@pytest.mark.guarantee("G1", "G7", section="6.1.1")
 @pytest.mark.parametrize("moment", ["die-uncommitted", "die-before-cursor", "die-committed-0"])
-def test_g1_g7_a_batch_whose_commit_dies_is_replayed_without_effect_9(
+def test_a_batch_whose_commit_dies_is_replayed_without_effect(
     spark: SparkSession, server: TripServer, tmp_path: Path, moment: str
 ) -> None:
     write_trips(tmp_path / "in", range(200), "0")
@@ -119,7 +121,8 @@ def test_g1_g7_a_batch_whose_commit_dies_is_replayed_without_effect_9(
     check(server, 400)
 
 
-def test_g1_an_old_batch_that_comes_again_in_another_order_has_no_effect_9(
+@pytest.mark.guarantee("G1", section="6.1.1")
+def test_an_old_batch_repeated_in_another_order_has_no_effect(
     spark: SparkSession, server: TripServer, tmp_path: Path
 ) -> None:
     for number in range(3):
@@ -142,9 +145,8 @@ def test_g1_an_old_batch_that_comes_again_in_another_order_has_no_effect_9(
     check(server, 600)
 
 
-def test_g1_a_driver_killed_between_our_commit_and_sparks_resumes_from_its_checkpoint_9(
-    spark: SparkSession, server: TripServer, tmp_path: Path
-) -> None:
+@pytest.mark.guarantee("G1", section="6.1.1")
+def test_a_driver_killed_between_two_commits_resumes(spark: SparkSession, server: TripServer, tmp_path: Path) -> None:
     for number in range(3):
         write_trips(tmp_path / "in", range(number * 100, number * 100 + 100), str(number))
     command = [sys.executable, "-m", "tests.spark.jobs", server.address, str(tmp_path)]
@@ -159,7 +161,8 @@ def test_g1_a_driver_killed_between_our_commit_and_sparks_resumes_from_its_check
     check(server, 300)
 
 
-def test_g14_rows_older_than_the_allowed_delay_are_late_and_take_effect_once_5_2(
+@pytest.mark.guarantee("G14", section="5.2")
+def test_rows_older_than_the_allowed_delay_are_late_once(
     spark: SparkSession, server: TripServer, tmp_path: Path
 ) -> None:
     write_trips(tmp_path / "in", range(100, 200), "0")
@@ -172,7 +175,8 @@ def test_g14_rows_older_than_the_allowed_delay_are_late_and_take_effect_once_5_2
     assert found == first + Counter((number, number < 175) for number in range(170, 180))
 
 
-def test_two_queries_under_one_process_name_do_not_go_on_side_by_side_5_2(
+@pytest.mark.paper(section="5.2")
+def test_two_queries_of_one_process_name_do_not_run_side_by_side(
     spark: SparkSession, server: TripServer, tmp_path: Path
 ) -> None:
     """Two promises under one name would be one lie: tasks whose process has a successor are refused."""

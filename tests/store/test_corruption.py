@@ -95,7 +95,7 @@ async def test_a_damaged_row_is_named_by_its_key(path: Path) -> None:
         assert await database.store.read_states("c", [b"other"]) == [StateRow(b"other", 3, b"whole")]
 
 
-async def test_a_damaged_coordinator_value_is_named_kept_and_not_served(path: Path) -> None:
+async def test_a_damaged_coordinator_value_is_named_and_not_served(path: Path) -> None:
     """It kept the whole database from being opened."""
     flip(path, b"cktopologies/t")
     async with await EmbeddedDatabase.open(path) as database:
@@ -112,7 +112,7 @@ async def test_a_damaged_coordinator_value_is_named_kept_and_not_served(path: Pa
         assert restored.value == b"value", "nothing was written over it"
 
 
-async def test_a_damaged_registration_goes_with_the_leases_and_is_written_anew(path: Path) -> None:
+async def test_a_damaged_registration_ends_with_its_lease(path: Path) -> None:
     """It does not tell its lease any more; of these kinds every key has one."""
     async with await EmbeddedDatabase.open(path) as database:
         lease = await database.coordinator.grant_lease(60)
@@ -124,7 +124,7 @@ async def test_a_damaged_registration_goes_with_the_leases_and_is_written_anew(p
         assert [entry.key for entry in (await database.coordinator.list("")).entries] == ["topologies/t"]
 
 
-async def test_a_damaged_revision_of_the_coordinator_is_named_and_nothing_is_opened(path: Path) -> None:
+async def test_a_damaged_coordinator_revision_is_named_opening_nothing(path: Path) -> None:
     """Without it nobody could tell what is newer."""
     flip(path, b"cr")
     with pytest.raises(CorruptValueError, match="revision of the coordinator: checksum"):

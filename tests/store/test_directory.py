@@ -116,7 +116,7 @@ async def test_a_damaged_or_foreign_marker_is_refused(tmp_path: Path) -> None:
     assert "not written by MillWheel" in await refusal(tmp_path)
 
 
-async def test_a_database_whose_files_are_gone_is_never_created_anew(tmp_path: Path) -> None:
+async def test_a_database_with_missing_files_is_never_created_again(tmp_path: Path) -> None:
     await create(tmp_path)
     (tmp_path / "data").rename(tmp_path.parent / f"{tmp_path.name}-moved")
     assert "its files were removed" in await refusal(tmp_path)

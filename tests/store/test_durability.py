@@ -50,7 +50,8 @@ def append_until_killed(path: Path, sequencer: int, seconds: float) -> int:
     return last
 
 
-async def test_g1_every_acknowledged_append_survives_sigkill(tmp_path: Path) -> None:
+@pytest.mark.guarantee("G1")
+async def test_every_acknowledged_append_survives_sigkill(tmp_path: Path) -> None:
     path = tmp_path / "db"
     async with await EmbeddedDatabase.open(path) as database:
         await database.store.create_journal("j")
@@ -134,7 +135,7 @@ def fill_and_free(path: Path, fill: str, free: str) -> str:
     return done.stdout
 
 
-def test_a_store_that_met_a_file_size_limit_works_again_when_it_is_lifted(tmp_path: Path) -> None:
+def test_a_store_works_again_when_a_file_size_limit_is_lifted(tmp_path: Path) -> None:
     limit = "resource.setrlimit(resource.RLIMIT_FSIZE, ({}, resource.RLIM_INFINITY))"
     assert resource.getrlimit(resource.RLIMIT_FSIZE)[1] == resource.RLIM_INFINITY
     output = fill_and_free(tmp_path / "db", limit.format(60_000), limit.format("resource.RLIM_INFINITY"))
@@ -155,7 +156,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     subprocess.run(["umount", str(disk)], check=True)
 
 
-def test_a_store_that_met_a_full_disk_works_again_when_there_is_space(small_disk: Path) -> None:
+def test_a_store_works_again_when_a_full_disk_has_space(small_disk: Path) -> None:
     grow = f"import subprocess; subprocess.run(['mount', '-o', 'remount,size=200m', {str(small_disk)!r}], check=True)"
     output = fill_and_free(small_disk / "db", "pass", grow)
     assert "No space left on device" in output
@@ -163,7 +164,7 @@ def test_a_store_that_met_a_full_disk_works_again_when_there_is_space(small_disk
     assert "refused 5" in output
 
 
-async def test_a_full_disk_at_the_start_is_said_so(small_disk: Path) -> None:
+async def test_a_full_disk_at_the_start_is_reported(small_disk: Path) -> None:
     ballast = small_disk / "ballast"
     with pytest.raises(OSError, match="No space"):
         ballast.write_bytes(bytes(13 << 20))

@@ -95,7 +95,7 @@ async def test_what_waits_together_is_committed_with_one_sync_in_order(opened: O
     assert await opened.store.read_entries("j", 1, 200) == [b"entry %d" % commit for commit in range(1, 201)]
 
 
-async def test_an_unsynced_append_does_not_sync_and_a_synced_one_in_its_group_does(opened: Opened) -> None:
+async def test_an_unsynced_append_syncs_only_with_a_synced_one(opened: Opened) -> None:
     for commit in range(1, 6):
         await opened.store.append("j", entry(commit, sync=False))
     assert (opened.rocks.writes, opened.rocks.syncs) == (5, 0)
@@ -113,7 +113,7 @@ async def test_a_refusal_writes_nothing(opened: Opened) -> None:
     assert (opened.rocks.writes, opened.rocks.syncs) == (0, 0)
 
 
-async def test_an_append_does_not_wait_for_a_flush_that_was_asked_for_before(opened: Opened) -> None:
+async def test_an_append_does_not_wait_for_an_earlier_flush(opened: Opened) -> None:
     await opened.store.append("j", entry(1))
     rows = [StateRow(b"%d" % number, 1, bytes(100)) for number in range(50_000)]
     flush = asyncio.ensure_future(opened.store.write_states("c", "j", 5, rows))
@@ -125,7 +125,8 @@ async def test_an_append_does_not_wait_for_a_flush_that_was_asked_for_before(ope
     assert (await opened.store.read_states("c", [b"49999"]))[0] == rows[-1]
 
 
-async def test_g3_a_fence_ends_a_flush_that_is_under_way_6_2(opened: Opened) -> None:
+@pytest.mark.guarantee("G3", section="6.2")
+async def test_a_fence_ends_a_flush_that_is_under_way(opened: Opened) -> None:
     await opened.store.append("j", entry(1))
     rows = [StateRow(b"%06d" % number, 1, b"old owner") for number in range(50_000)]
     flush = asyncio.ensure_future(opened.store.write_states("c", "j", 5, rows))
@@ -136,14 +137,15 @@ async def test_g3_a_fence_ends_a_flush_that_is_under_way_6_2(opened: Opened) -> 
     assert await opened.store.read_states("c", [b"049999"]) == written == [None]
 
 
-async def test_g2_a_row_ahead_of_its_entry_is_refused(opened: Opened) -> None:
+@pytest.mark.guarantee("G2")
+async def test_a_row_ahead_of_its_entry_is_refused(opened: Opened) -> None:
     await opened.store.append("j", entry(1))
     with pytest.raises(StoreError, match="commit 2"):
         await opened.store.write_states("c", "j", 5, [StateRow(b"k", 1, b"x"), StateRow(b"k", 2, b"x")])
     assert await opened.store.read_states("c", [b"k"]) == [None]
 
 
-async def test_emptied_rows_leave_nothing_once_the_floor_has_passed_them(opened: Opened) -> None:
+async def test_emptied_rows_leave_nothing_once_entries_are_truncated(opened: Opened) -> None:
     store, rocks = opened.store, opened.rocks
     for commit in (1, 2, 3):
         await store.append("j", entry(commit))
@@ -191,7 +193,7 @@ async def test_emptied_rows_are_forgotten_after_a_restart_too(tmp_path: Path) ->
     await store.close()
 
 
-async def test_deleted_entries_are_gone_before_and_after_a_restart(tmp_path: Path) -> None:
+async def test_deleted_entries_stay_deleted_after_a_restart(tmp_path: Path) -> None:
     keys = (layout.entry_key("j", 0), layout.entry_key("j", 99))
     async with await EmbeddedDatabase.open(tmp_path) as database:
         await database.store.create_journal("j")
@@ -244,7 +246,7 @@ async def test_outstanding_calls_fail_when_the_store_is_closed(opened: Opened) -
     await opened.store.close()
 
 
-async def test_a_cancelled_caller_harms_nobody(opened: Opened) -> None:
+async def test_a_cancelled_caller_harms_no_other(opened: Opened) -> None:
     tasks = [asyncio.ensure_future(opened.store.append("j", entry(commit))) for commit in range(1, 6)]
     await asyncio.sleep(0)
     tasks[2].cancel()
@@ -253,7 +255,8 @@ async def test_a_cancelled_caller_harms_nobody(opened: Opened) -> None:
     assert (await opened.store.read_head("j")).commit == 5
 
 
-async def test_g1_a_head_that_is_read_is_on_disk_before_it_is_reported_6_2(opened: Opened) -> None:
+@pytest.mark.guarantee("G1", section="6.2")
+async def test_a_head_that_is_read_is_on_disk_before_it_is_reported(opened: Opened) -> None:
     """A takeover acts on it. A head without a sync was reported while a loss of power could still undo it."""
     store, rocks = opened.store, opened.rocks
     await store.append("j", entry(1, sync=False))
@@ -264,7 +267,8 @@ async def test_g1_a_head_that_is_read_is_on_disk_before_it_is_reported_6_2(opene
     assert rocks.syncs == 1, "nothing was written since"
 
 
-async def test_g2_what_refuses_a_call_is_on_disk_before_it_is_reported_6_1_2(opened: Opened) -> None:
+@pytest.mark.guarantee("G2", section="6.1.2")
+async def test_what_refuses_a_call_is_on_disk_before_it_is_reported(opened: Opened) -> None:
     """A repetition that is refused with the caller's own commit counts as done."""
     store, rocks = opened.store, opened.rocks
     await store.append("j", entry(1, sync=False))
@@ -280,9 +284,10 @@ async def test_g2_what_refuses_a_call_is_on_disk_before_it_is_reported_6_1_2(ope
 CALLS = st.sampled_from(["append", "repeat", "head", "fence", "old fence", "part", "rows", "delete entries"])
 
 
+@pytest.mark.guarantee("G1", section="6.1.1")
 @settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(calls=st.lists(st.lists(st.tuples(CALLS, st.booleans()), min_size=1, max_size=4), max_size=12))
-def test_g1_no_answer_that_waits_for_a_sync_rests_on_less_6_1_1(
+def test_no_answer_that_waits_for_a_sync_rests_on_less(
     tmp_path_factory: pytest.TempPathFactory, calls: list[list[tuple[str, bool]]]
 ) -> None:
     """Calls at once, each of which waits for the disk or not: the last one's answer comes when all are synced."""

@@ -17,14 +17,14 @@ def test_a_journal_id_is_not_empty_and_holds_no_nul(name: str) -> None:
         rules.created(name, None, 0)
 
 
-def test_nobody_gets_the_terminal_sequencer() -> None:
+def test_the_terminal_sequencer_is_given_to_no_owner() -> None:
     for rule in (rules.fenced, rules.sealed):
         with pytest.raises(ValueError, match="reserved"):
             rule("j", HEAD, TERMINAL_SEQUENCER)
 
 
 @pytest.mark.parametrize("floor", [3, 11])
-def test_the_floor_goes_neither_back_nor_ahead(floor: int) -> None:
+def test_the_truncation_point_moves_neither_back_nor_ahead(floor: int) -> None:
     with pytest.raises(ValueError, match="floor"):
         rules.appended("j", HEAD, Append(5, 10, floor, (), b""))
 
@@ -41,7 +41,8 @@ def test_parts_that_the_head_names_are_not_deleted() -> None:
         rules.check_unnamed("j", HEAD, [PartId("timers", 5, 2), PART])
 
 
-def test_g2_a_row_is_never_ahead_of_its_entry() -> None:
+@pytest.mark.guarantee("G2")
+def test_a_row_is_never_ahead_of_its_entry() -> None:
     assert rules.check_rows("j", HEAD, [StateRow(b"k", 9, b""), StateRow(b"l", 2, b"")]) == 9
     with pytest.raises(StoreError, match="commit 10"):
         rules.check_rows("j", HEAD, [StateRow(b"k", 10, b"")])

@@ -62,14 +62,16 @@ def numbers(path: Path) -> list[int]:
     return found[0]
 
 
+@pytest.mark.guarantee("G1", section="6.1.2")
 @pytest.mark.parametrize("hole", [8, 9, 11])
-def test_g1_a_hole_behind_what_was_synced_is_cut_off_6_1_2(tmp_path: Path, hole: int) -> None:
+def test_a_hole_behind_what_was_synced_is_cut_off(tmp_path: Path, hole: int) -> None:
     write(tmp_path / "db", tmp_path / "copy", synced=8, unsynced=4)
     punch(tmp_path / "copy", hole)
     assert numbers(tmp_path / "copy") == list(range(hole))
 
 
-def test_g1_damage_to_what_was_synced_is_an_error_and_changes_nothing_6_1_2(tmp_path: Path) -> None:
+@pytest.mark.guarantee("G1", section="6.1.2")
+def test_damage_to_synced_bytes_is_an_error_and_changes_nothing(tmp_path: Path) -> None:
     write(tmp_path / "db", tmp_path / "copy", synced=8, unsynced=4)
     punch(tmp_path / "copy", 7)
     before = {one.name: one.read_bytes() for one in (tmp_path / "copy" / "data").glob("*.log")}
@@ -78,8 +80,9 @@ def test_g1_damage_to_what_was_synced_is_an_error_and_changes_nothing_6_1_2(tmp_
     assert {one.name: one.read_bytes() for one in (tmp_path / "copy" / "data").glob("*.log")} == before
 
 
+@pytest.mark.guarantee("G1", section="6.1.2")
 @pytest.mark.parametrize("note", [None, b"", b"\1" * 12])
-def test_g1_without_a_note_nothing_is_cut_off_6_1_2(tmp_path: Path, note: bytes | None) -> None:
+def test_without_a_note_nothing_is_cut_off(tmp_path: Path, note: bytes | None) -> None:
     write(tmp_path / "db", tmp_path / "copy", synced=8, unsynced=4)
     punch(tmp_path / "copy", 11)
     place = tmp_path / "copy" / "MILLWHEEL.synced"

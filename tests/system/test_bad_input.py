@@ -28,7 +28,7 @@ from tests.system.speaking import SOURCE, read, submit
 from tests.system.words import Seen, Word
 
 
-async def test_malformed_requests_are_answered_one_by_one_and_harm_nobody_else(server: Server) -> None:
+async def test_malformed_requests_are_answered_and_harm_no_others(server: Server) -> None:
     await submit(server)
     raw = await RawInjector.open(server.address, "words", "count", "spoken", "p")
     good = msgspec.msgpack.encode(Word("good"))
@@ -76,7 +76,7 @@ async def test_calls_that_begin_wrong_end_with_what_is_wrong(server: Server) -> 
     assert listed.code == 0
 
 
-async def test_values_of_another_type_follow_the_failure_policy_and_name_stream_and_type(server: Server) -> None:
+async def test_values_of_another_type_follow_the_policy_and_are_named(server: Server) -> None:
     await submit(server)
     raw = await RawInjector.open(server.address, "words", "count", "spoken", "p")
     wrong, good = msgspec.msgpack.encode({"text": 5}), msgspec.msgpack.encode(Word("good"))
@@ -111,7 +111,7 @@ async def test_what_a_hook_makes_too_large_fails_its_record_by_name(server: Serv
     assert part in letter.error, letter.error
 
 
-async def test_the_injector_refuses_what_is_too_large_before_it_is_sent(server: Server) -> None:
+async def test_the_injector_refuses_too_large_records_before_sending(server: Server) -> None:
     await submit(server)
     async with Injector("spoken", address=server.address, process="p", topology=program.words) as injector:
         with pytest.raises(mw.TooLargeError, match=r"stream 'spoken'.*1,048,576"):
@@ -141,7 +141,7 @@ async def test_an_injector_into_a_stream_that_is_produced_is_refused(server: Ser
     assert "seen" in refused.value.message
 
 
-async def test_code_that_fails_on_the_server_alone_is_named_and_harms_nobody(
+async def test_code_that_fails_on_the_server_alone_is_named(
     server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await submit(server)

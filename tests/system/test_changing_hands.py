@@ -91,8 +91,9 @@ def enough(reached: Counter[str]) -> bool:
     return reached["move"] > 2 and reached["split"] > 1 and reached["merge"] > 0
 
 
+@pytest.mark.guarantee("G11", section="7.1")
 @pytest.mark.timeout(300)
-async def test_g11_moves_splits_and_merges_under_load_lose_nothing_and_repeat_nothing_7_1(tmp_path: Path) -> None:
+async def test_moves_splits_and_merges_under_load_keep_exactly_once(tmp_path: Path) -> None:
     chance, reached = random.Random(SEED), Counter[str]()
     load_ = Load(SEED)
     async with few_workers(tmp_path, 2, SMALL) as cluster, AsyncExitStack() as stack:

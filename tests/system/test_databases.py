@@ -57,7 +57,8 @@ def fill(place: Path) -> Path:
     return filler
 
 
-async def test_g1_a_full_disk_stops_the_intake_and_loses_nothing(cramped: Server, small_disk: Path) -> None:
+@pytest.mark.guarantee("G1")
+async def test_a_full_disk_stops_the_intake_and_loses_nothing(cramped: Server, small_disk: Path) -> None:
     await submit_beside(cramped, small_disk.parent)
     await speak(cramped, "before")
     filler = fill(small_disk)
@@ -77,7 +78,8 @@ async def test_g1_a_full_disk_stops_the_intake_and_loses_nothing(cramped: Server
     assert "space" in log.lower(), log[-2_000:]
 
 
-async def test_g1_a_server_killed_on_a_full_disk_goes_on_when_there_is_room(cramped: Server, small_disk: Path) -> None:
+@pytest.mark.guarantee("G1")
+async def test_a_server_killed_on_a_full_disk_goes_on_with_free_space(cramped: Server, small_disk: Path) -> None:
     await submit_beside(cramped, small_disk.parent)
     await speak(cramped, "before")
     filler = fill(small_disk)
@@ -108,7 +110,7 @@ def remount(place: Path, how: str) -> None:
     subprocess.run(["mount", "-o", f"remount,{how}", str(place)], check=True)
 
 
-async def test_a_database_that_may_not_be_written_is_named_and_left_as_it_is(small_disk: Path, tmp_path: Path) -> None:
+async def test_a_read_only_database_is_named_and_left_as_it_is(small_disk: Path, tmp_path: Path) -> None:
     first = Server(small_disk / "db", tmp_path / "first.log")
     await first.start()
     await submit_beside(first, tmp_path)
@@ -222,9 +224,7 @@ def flip(path: Path, at: int) -> None:
 
 
 @pytest.mark.parametrize("damage", ["current", "manifest", "log"])
-async def test_a_damaged_database_is_refused_by_name_and_not_made_worse(
-    server: Server, tmp_path: Path, damage: str
-) -> None:
+async def test_a_damaged_database_is_refused_by_name_and_unchanged(server: Server, tmp_path: Path, damage: str) -> None:
     await submit(server)
     await speak(server, *(["word"] * 200))
     await server.kill()

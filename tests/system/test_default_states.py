@@ -7,6 +7,8 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 import millwheel as mw
 from millwheel.cli.loading import load
 from millwheel.client.control import ControlClient
@@ -45,7 +47,8 @@ async def _until(look: Callable[[], Awaitable[list[bytes]]], count: int) -> None
         await asyncio.sleep(0.02)
 
 
-async def test_g13_the_windows_of_the_readme_leave_no_row_and_no_cell_8_3(tmp_path: Path) -> None:
+@pytest.mark.guarantee("G13", section="8.3")
+async def test_the_windows_of_the_readme_leave_no_row_and_no_cell(tmp_path: Path) -> None:
     (tmp_path / "zeitgeist.py").write_text(blocks_of(ROOT / "README.md")[0].code)
     settings = IntervalSettings(flush_interval=10_000, checkpoint_entries=2)
     async with few_workers(tmp_path, 1, settings) as cluster:

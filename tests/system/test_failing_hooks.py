@@ -54,8 +54,9 @@ LOOKS = {
 }
 
 
+@pytest.mark.guarantee("G8", section="4.5")
 @pytest.mark.timeout(120)
-async def test_g8_a_failing_hook_is_seen_wherever_one_looks_4_5(tmp_path: Path) -> None:
+async def test_a_failing_hook_is_seen_wherever_one_looks(tmp_path: Path) -> None:
     async with running(tmp_path, RAISING) as watched, spoken(watched, "fail", "fine"):
         shown = await asyncio.gather(
             *(
@@ -113,7 +114,7 @@ async def _all_is_well(watched: Watched) -> None:
     assert set((await watched.metric("millwheel_failing_keys")).values()) == {0.0}
 
 
-async def test_a_tail_says_since_when_its_stream_keeps_records(server: Server) -> None:
+async def test_a_tail_reports_since_when_its_stream_keeps_records(server: Server) -> None:
     await submit(server)
     await speak(server, "before")
     for stream, asked, words in (
@@ -129,7 +130,7 @@ async def test_a_tail_says_since_when_its_stream_keeps_records(server: Server) -
 
 
 @pytest.mark.timeout(120)
-async def test_an_error_that_no_retry_mends_says_so(tmp_path: Path) -> None:
+async def test_an_error_that_no_retry_can_fix_is_reported_as_such(tmp_path: Path) -> None:
     async with running(tmp_path, UNDECLARED) as watched, spoken(watched, "fail"):
         for arguments in LOOKS.values():
             await seen(
@@ -141,7 +142,7 @@ async def test_an_error_that_no_retry_mends_says_so(tmp_path: Path) -> None:
 
 
 @pytest.mark.timeout(120)
-async def test_a_computation_that_stopped_by_its_policy_is_seen_everywhere(tmp_path: Path) -> None:
+async def test_a_computation_stopped_by_its_policy_is_seen_everywhere(tmp_path: Path) -> None:
     async with running(tmp_path, STOPPING) as watched, spoken(watched, "fail"):
         for name, arguments in LOOKS.items():
             words = "has stopped by its failure policy"

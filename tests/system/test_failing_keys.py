@@ -39,9 +39,10 @@ async def ordered(watched: Watched, topology: Topology | None = None) -> AsyncIt
         yield injector
 
 
+@pytest.mark.guarantee("G8", section="4.2")
 @pytest.mark.timeout(180)
 @pytest.mark.parametrize("where", ["a worker", "the injector"])
-async def test_g8_a_failing_key_function_is_seen_wherever_one_looks_4_2(tmp_path: Path, where: str) -> None:
+async def test_a_failing_key_function_is_seen_wherever_one_looks(tmp_path: Path, where: str) -> None:
     topology = program.regions if where == "the injector" else None
     async with running(tmp_path, SOURCE, "regions") as watched, ordered(watched, topology) as injector:
         for name, arguments in LOOKS.items():
@@ -66,7 +67,7 @@ async def test_g8_a_failing_key_function_is_seen_wherever_one_looks_4_2(tmp_path
 
 
 @pytest.mark.timeout(120)
-async def test_a_key_function_that_fails_at_the_only_consumer_refuses_the_record_and_is_seen(tmp_path: Path) -> None:
+async def test_a_sole_consumers_failing_key_function_refuses_records(tmp_path: Path) -> None:
     lines = tmp_path / "orders.jsonl"
     lines.write_text('{"customer": "zz1"}\n')
     async with running(tmp_path, SOURCE, "refusing") as watched:
@@ -86,7 +87,7 @@ async def test_a_key_function_that_fails_at_the_only_consumer_refuses_the_record
 
 
 @pytest.mark.timeout(120)
-async def test_a_key_function_that_fails_where_a_hook_produces_is_the_failure_of_that_hook(tmp_path: Path) -> None:
+async def test_a_key_function_failing_on_a_production_fails_the_hook(tmp_path: Path) -> None:
     async with running(tmp_path, SOURCE, "relaying") as watched, ordered(watched):
         for arguments in (("cluster", "health"), ("watermark", "explain", "relaying/by-region")):
             await seen(
@@ -101,7 +102,7 @@ async def test_a_key_function_that_fails_where_a_hook_produces_is_the_failure_of
 
 
 @pytest.mark.timeout(120)
-async def test_a_consumer_that_declares_another_type_than_others_is_seen(tmp_path: Path) -> None:
+async def test_a_consumer_declaring_another_type_than_others_is_seen(tmp_path: Path) -> None:
     async with running(tmp_path, MENDED, "regions") as watched:
         await submit_source(watched.server, "other", MENDED.replace("amount: int = 1", 'amount: str = ""'), "refusing")
         async with ordered(watched):

@@ -7,6 +7,7 @@ from collections import Counter
 from typing import Any
 
 import msgspec
+import pytest
 
 from millwheel.client.injector import Injector
 from millwheel.client.subscription import Subscription
@@ -74,7 +75,8 @@ async def order(server: Server, rows: int) -> None:
         await injector.finish()
 
 
-async def test_g2_one_firing_produces_20_mib_and_all_of_it_arrives_6_1_2(server: Server) -> None:
+@pytest.mark.guarantee("G2", section="6.1.2")
+async def test_one_firing_produces_20_mib_and_all_of_it_arrives(server: Server) -> None:
     await submit_source(server, "backlog", SOURCE, "backlog")
     await order(server, 84)
     found = await sums(server, 84)
@@ -82,7 +84,8 @@ async def test_g2_one_firing_produces_20_mib_and_all_of_it_arrives_6_1_2(server:
     assert "attempt" not in server.log.read_text(), "no hook has failed"
 
 
-async def test_g1_a_firing_of_20_mib_counts_once_through_kills_6_1(server: Server) -> None:
+@pytest.mark.guarantee("G1", section="6.1")
+async def test_a_firing_of_20_mib_counts_once_through_kills(server: Server) -> None:
     await submit_source(server, "backlog", SOURCE, "backlog")
     await order(server, 84)
     for pause in (0.05, 0.2, 0.5):

@@ -60,10 +60,9 @@ async def taken_up(server: DevServer, prefix: str, above: int = 0) -> None:
             await asyncio.sleep(0.02)
 
 
+@pytest.mark.guarantee("G1", section="6.2")
 @pytest.mark.parametrize("kinds", [(Delivery,), (Appended,)])
-async def test_g1_an_interval_with_an_internal_error_comes_back_and_loses_nothing_6_2(
-    server: DevServer, kinds: Sequence[type]
-) -> None:
+async def test_an_interval_restarts_without_loss_after_an_error(server: DevServer, kinds: Sequence[type]) -> None:
     seen: list[Seen] = []
     async with (
         asyncio.timeout(patience(40)),
@@ -86,7 +85,8 @@ async def test_g1_an_interval_with_an_internal_error_comes_back_and_loses_nothin
     assert sorted(one.times for one in seen) == list(range(1, 201)), "each once; deliveries have no order"
 
 
-async def test_g8_productions_go_on_when_their_consumer_has_been_away(server: DevServer) -> None:
+@pytest.mark.guarantee("G8")
+async def test_productions_go_on_when_their_consumer_has_been_away(server: DevServer) -> None:
     """The log's interval breaks: its senders, in this process, hear of it and send again to its successor."""
     seen: list[Seen] = []
     log = next(name for name, hosted in server.worker.hosts.hosted.items() if hosted.built.log_of == "seen")

@@ -166,7 +166,8 @@ def words_of(stored: Stored) -> str:
     ).rpartition(".j")[0]
 
 
-async def test_g1_a_damaged_row_holds_its_key_alone_until_it_is_restored_6_1(
+@pytest.mark.guarantee("G1", section="6.1")
+async def test_a_damaged_row_holds_its_key_alone_until_it_is_restored(
     path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """It took its whole interval down, and was named in the log alone."""
@@ -204,8 +205,9 @@ def figures(server: DevServer) -> list[tuple[str, float]]:
     ]
 
 
+@pytest.mark.guarantee("G3", section="6.2")
 @pytest.mark.parametrize("what", ["part", "entry"])
-async def test_g3_a_damaged_journal_stops_its_interval_alone_until_it_is_restored_6_2(
+async def test_a_damaged_journal_stops_its_interval_until_restored(
     path: Path, what: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     if what == "entry":
@@ -243,7 +245,8 @@ async def test_g3_a_damaged_journal_stops_its_interval_alone_until_it_is_restore
         assert seen == [Seen("a", 1), *(Seen("b", times) for times in range(1, 3 + more))]
 
 
-async def test_g11_a_damaged_interval_map_keeps_its_computation_as_it_is_7_1(path: Path) -> None:
+@pytest.mark.guarantee("G11", section="7.1")
+async def test_a_damaged_interval_map_keeps_its_computation_as_it_is(path: Path) -> None:
     """It kept the whole database from being opened."""
     with Stored(path) as stored:
         incarnation = words_of(stored)
@@ -260,7 +263,8 @@ async def test_g11_a_damaged_interval_map_keeps_its_computation_as_it_is_7_1(pat
         assert await speak(server, "words", 2, "b")
 
 
-async def test_g1_a_damaged_topology_is_named_and_nothing_of_it_is_dropped_7_1(path: Path) -> None:
+@pytest.mark.guarantee("G1", section="7.1")
+async def test_a_damaged_topology_is_named_and_nothing_is_dropped(path: Path) -> None:
     with Stored(path) as stored:
         place = b"ck" + keys.topology_key("words").encode()
         whole = stored.flip(place)
@@ -279,7 +283,7 @@ async def test_g1_a_damaged_topology_is_named_and_nothing_of_it_is_dropped_7_1(p
         await twin_goes_on(server)
 
 
-async def test_a_damaged_package_is_named_and_mended_by_another_upload(path: Path, database: Path) -> None:
+async def test_a_damaged_package_is_named_and_replaced_by_an_upload(path: Path, database: Path) -> None:
     with Stored(path) as stored:
         stored.flip(stored.last(layout.state_prefix("packages"), state=True), state=True)
     shutil.rmtree(path / "packages", ignore_errors=True)

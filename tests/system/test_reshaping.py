@@ -71,8 +71,9 @@ def name(computation: str, key: bytes) -> wire.IntervalName:
     return wire.IntervalName(topology="counting", computation=computation, key=key)
 
 
+@pytest.mark.guarantee("G11", section="7.1")
 @pytest.mark.timeout(240)
-async def test_g11_a_development_server_splits_and_merges_under_load_through_kills_7_1(tmp_path: Path) -> None:
+async def test_a_development_server_splits_and_merges_through_kills(tmp_path: Path) -> None:
     chance, done = random.Random(SEED), Counter[str]()
     windows, totals = Read(), Read()
     async with counting_server(tmp_path, intervals=1) as server:

@@ -119,9 +119,10 @@ async def kill_again_and_again(server: Server, feeder: FeederProcess, chance: ra
     return injectors
 
 
+@pytest.mark.guarantee("G1", section="6.1")
 @pytest.mark.timeout(120 + 8 * RUNS)
 @pytest.mark.parametrize("feeding", ["feeder", "library_feeder"])
-async def test_g1_every_result_comes_exactly_once_through_kills_at_any_moment_6_1(tmp_path: Path, feeding: str) -> None:
+async def test_every_result_comes_exactly_once_through_any_kills(tmp_path: Path, feeding: str) -> None:
     chance = random.Random(SEED)
     began = time.monotonic()
     load = Load(SEED)

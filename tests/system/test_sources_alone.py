@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from millwheel.client.injector import Injector
 from tests.system.server import Server, run_cli
 from tests.system.speaking import read, submit_source
@@ -36,7 +38,8 @@ async def inject(server: Server, process: str, *values: Seen) -> None:
         await injector.advance(5_000)
 
 
-async def test_records_of_a_source_that_nothing_reads_are_in_its_log_4_3(server: Server) -> None:
+@pytest.mark.paper(section="4.3")
+async def test_records_of_a_source_that_nothing_reads_are_in_its_log(server: Server) -> None:
     await submit_source(server, "sources", SOURCES, "sources")
     await inject(server, "a", Seen("x", 1), Seen("y", 2))
     tail = await run_cli(server.address, "stream", "tail", "sightings", "--from", "oldest", "-n", "2")
@@ -47,7 +50,8 @@ async def test_records_of_a_source_that_nothing_reads_are_in_its_log_4_3(server:
     assert "sightings" in described.out
 
 
-async def test_a_topology_of_sources_alone_survives_a_kill_4_3(server: Server) -> None:
+@pytest.mark.paper(section="4.3")
+async def test_a_topology_of_sources_alone_survives_a_kill(server: Server) -> None:
     await submit_source(server, "sources", SOURCES, "sources")
     await inject(server, "a", Seen("x", 1))
     await server.kill()
@@ -56,7 +60,8 @@ async def test_a_topology_of_sources_alone_survives_a_kill_4_3(server: Server) -
     assert sorted(one.text for one in await read(server, "sightings", Seen, 2)) == ["x", "y"]
 
 
-async def test_computations_may_come_to_sources_and_go_again_4_1(server: Server) -> None:
+@pytest.mark.paper(section="4.1")
+async def test_computations_may_come_to_sources_and_go_again(server: Server) -> None:
     await submit_source(server, "sources", SOURCES, "sources")
     await inject(server, "a", Seen("x", 1))
     path = server.db.parent / "sources.py"
@@ -71,7 +76,8 @@ async def test_computations_may_come_to_sources_and_go_again_4_1(server: Server)
     assert [one.times for one in await read(server, "sightings", Seen, 3)] == [1, 2, 3]
 
 
-async def test_sources_alone_are_drained_and_cancelled_7_1(server: Server) -> None:
+@pytest.mark.paper(section="7.1")
+async def test_sources_alone_are_drained_and_cancelled(server: Server) -> None:
     await submit_source(server, "sources", SOURCES, "sources")
     await inject(server, "a", Seen("x", 1))
     drained = await run_cli(server.address, "topology", "drain", "sources", "--wait", "20")

@@ -6,6 +6,8 @@ import asyncio
 import signal
 from pathlib import Path
 
+import pytest
+
 from millwheel.client.injector import Injector
 from millwheel.client.subscription import Subscription
 from tests.patience import patience
@@ -52,7 +54,8 @@ async def flood(injector: Injector, count: int) -> None:
         await asyncio.sleep(0.002)
 
 
-async def test_g1_a_server_that_stood_still_for_longer_than_a_lease_goes_on_and_repeats_nothing_6_2(
+@pytest.mark.guarantee("G1", section="6.2")
+async def test_a_server_paused_beyond_its_lease_repeats_nothing(
     server: Server,
 ) -> None:
     await submit(server)

@@ -43,7 +43,8 @@ async def click(server: Server, stream: str, id_: str) -> None:
         await injector.send({"user": "u"}, timestamp=1_000, id=id_)
 
 
-async def test_one_program_under_two_names_counts_each_record_once_4_1(server: Server) -> None:
+@pytest.mark.paper(section="4.1")
+async def test_one_program_under_two_names_counts_each_record_once(server: Server) -> None:
     await submit(server, "one")
     await click(server, "clicks", "a")
     await click(server, "one/clicks", "a")  # the same record, whichever name it comes under
@@ -54,7 +55,8 @@ async def test_one_program_under_two_names_counts_each_record_once_4_1(server: S
     assert await read(server, "two/totals", str, 1) == ["1 of clicks"]
 
 
-async def test_a_short_name_is_taken_while_it_is_unique_4_2(server: Server) -> None:
+@pytest.mark.paper(section="4.2")
+async def test_a_short_name_is_taken_while_it_is_unique(server: Server) -> None:
     await submit(server, "one")
     await click(server, "clicks", "a")
     assert await read(server, "totals", str, 1) == ["1 of clicks"]
@@ -75,7 +77,8 @@ async def test_a_short_name_is_taken_while_it_is_unique_4_2(server: Server) -> N
     assert "1 of clicks" in tail.out, tail.err
 
 
-async def test_another_topology_reads_a_stream_and_goes_on_when_its_owner_goes_and_comes_back_4_1(
+@pytest.mark.paper(section="4.1")
+async def test_another_topology_reads_a_stream_and_goes_on_when_its_owner_goes_and_comes_back(
     server: Server,
 ) -> None:
     await submit(server, "one", "reader")

@@ -55,8 +55,9 @@ def calls(trace: str) -> Iterator[Call]:
             yield Call(found["call"], found["rest"], number, number)
 
 
+@pytest.mark.guarantee("G1", section="6.1.1")
 @pytest.mark.skipif(shutil.which("strace") is None, reason="strace is not installed")
-async def test_g1_a_result_is_synced_between_its_append_and_its_delivery_6_1_1(tmp_path: Path) -> None:
+async def test_a_result_is_synced_between_its_append_and_its_delivery(tmp_path: Path) -> None:
     trace = tmp_path / "trace"
     wrapper = ["strace", "-D", "-f", "-yy", "-ttt", "-s", "8192", "-e", f"trace={CALLS}", "-o", str(trace)]
     server = Server(tmp_path / "db", tmp_path / "server.log", wrapper=wrapper)

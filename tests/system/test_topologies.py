@@ -39,7 +39,7 @@ async def test_two_topologies_run_side_by_side_and_one_ends_alone(server: Server
     assert (await read(server, "seen", Seen, 3))[-1] == Seen("a", 2)
 
 
-async def test_a_topology_that_is_drained_ends_with_everything_processed(server: Server) -> None:
+async def test_a_drained_topology_ends_with_everything_processed(server: Server) -> None:
     await submit(server)
     async with Injector("spoken", address=server.address, process="p", topology=program.words) as injector:
         await injector.send_many([Word(f"w{n % 7}") for n in range(500)], range(500), positions=range(500))
@@ -52,7 +52,7 @@ async def test_a_topology_that_is_drained_ends_with_everything_processed(server:
         await speak(server, "late", process="q")
 
 
-async def test_a_cancelled_topology_is_submitted_again_and_begins_anew(server: Server) -> None:
+async def test_a_cancelled_topology_can_be_submitted_again_empty(server: Server) -> None:
     await submit(server)
     async with Injector("spoken", address=server.address, process="p", topology=program.words) as injector:
         await injector.send(Word("one"), timestamp=1_000, position=0)
@@ -67,7 +67,7 @@ async def test_a_cancelled_topology_is_submitted_again_and_begins_anew(server: S
     assert await read(server, "seen", Seen, 2) == [Seen("one", 1), Seen("two", 1)]
 
 
-async def test_two_topologies_whose_modules_have_the_same_name_run_side_by_side(server: Server) -> None:
+async def test_two_topologies_with_equal_module_names_run_side_by_side(server: Server) -> None:
     await submit(server)
     place = server.db.parent / "elsewhere"
     place.mkdir()
@@ -96,7 +96,8 @@ EXPECTING = (
 )
 
 
-async def test_g7_a_stream_holds_until_every_expected_injector_has_announced_itself_5_2(server: Server) -> None:
+@pytest.mark.guarantee("G7", section="5.2")
+async def test_a_stream_holds_until_every_expected_injector_has_come(server: Server) -> None:
     await submit_source(server, "words", EXPECTING)
     async with Injector("spoken", address=server.address, process="p", topology=program.words) as first:
         await first.send(Word("early"), timestamp=1_000, position=0)
@@ -136,7 +137,8 @@ async def all_at_once():
 """No hook ends before those of all 20 keys have begun."""
 
 
-async def test_g5_asynchronous_hooks_overlap_across_keys_and_keep_the_order_of_each_4_1(server: Server) -> None:
+@pytest.mark.guarantee("G5", section="4.1")
+async def test_asynchronous_hooks_overlap_and_keep_each_keys_order(server: Server) -> None:
     await submit_source(server, "words", ASYNC)
     await speak(server, *[f"w{n % 20}" for n in range(60)])
     seen = await read(server, "seen", Seen, 60)
@@ -147,7 +149,8 @@ async def test_g5_asynchronous_hooks_overlap_across_keys_and_keep_the_order_of_e
 THROTTLED = SOURCE.replace('words.source("spoken", Word)', 'words.source("spoken", Word, allowed_skew=mw.seconds(10))')
 
 
-async def test_g13_an_injector_ahead_of_the_low_watermark_waits_and_the_one_behind_does_not_8_4(server: Server) -> None:
+@pytest.mark.guarantee("G13", section="8.4")
+async def test_only_an_injector_ahead_of_the_low_watermark_waits(server: Server) -> None:
     await submit_source(server, "words", THROTTLED)
     second = 1_000_000
     async with (

@@ -8,6 +8,8 @@ import json
 from collections import defaultdict
 from pathlib import Path
 
+import pytest
+
 from millwheel.client.injector import Injector
 from tests.patience import patience
 from tests.system import words as program
@@ -83,7 +85,8 @@ async def flow(server: Server, count: int, stop: asyncio.Event | None = None) ->
     return sent
 
 
-async def test_g1_new_code_takes_over_while_records_flow_and_counts_go_on_without_a_gap_4_1(server: Server) -> None:
+@pytest.mark.guarantee("G1", section="4.1")
+async def test_new_code_takes_over_under_load_and_counts_have_no_gap(server: Server) -> None:
     await submit(server)
     stop = asyncio.Event()
     flowing = asyncio.create_task(flow(server, 0, stop))
@@ -103,7 +106,8 @@ async def test_g1_new_code_takes_over_while_records_flow_and_counts_go_on_withou
     assert "(version 3)" in await command(server, "topology", "describe", "words")
 
 
-async def test_g1_a_server_that_is_killed_during_an_update_comes_back_with_one_of_the_versions_6_2(
+@pytest.mark.guarantee("G1", section="6.2")
+async def test_a_server_killed_during_an_update_runs_one_version(
     server: Server,
 ) -> None:
     await submit(server)
@@ -123,7 +127,8 @@ async def test_g1_a_server_that_is_killed_during_an_update_comes_back_with_one_o
     assert all(one.text.isupper() for one in seen[-20:])
 
 
-async def test_g7_a_computation_is_added_and_removed_while_the_rest_keeps_its_owner_7_1(server: Server) -> None:
+@pytest.mark.guarantee("G7", section="7.1")
+async def test_a_computation_is_added_and_removed_while_the_rest_runs(server: Server) -> None:
     await submit(server)
     await speak(server, "before")
     before = await journals(server)
@@ -144,7 +149,8 @@ async def test_g7_a_computation_is_added_and_removed_while_the_rest_keeps_its_ow
     assert "has no computation 'echo'" in again.err
 
 
-async def test_g1_a_paused_topology_keeps_everything_and_goes_on_where_it_stopped_7_1(server: Server) -> None:
+@pytest.mark.guarantee("G1", section="7.1")
+async def test_a_paused_topology_keeps_everything_and_resumes_there(server: Server) -> None:
     await submit(server)
     await flow(server, 100)
     assert "is paused" in await command(server, "topology", "pause", "words")
@@ -194,7 +200,8 @@ class Count(mw.Computation[Word, State]):""",
 )
 
 
-async def test_a_state_that_changed_is_refused_until_it_says_how_to_read_the_old_one_4_4(server: Server) -> None:
+@pytest.mark.paper(section="4.4")
+async def test_a_changed_state_is_refused_until_old_ones_can_be_read(server: Server) -> None:
     await submit(server)
     await speak(server, "a", "a", "b")
     await updated(server, RICHER)
@@ -207,7 +214,8 @@ async def test_a_state_that_changed_is_refused_until_it_says_how_to_read_the_old
     assert "(version 2)" in described, "nothing has changed"
 
 
-async def test_g1_states_are_migrated_when_they_are_next_read_whatever_happens_in_between_4_4(server: Server) -> None:
+@pytest.mark.guarantee("G1", section="4.4")
+async def test_states_are_migrated_at_their_next_read_through_failures(server: Server) -> None:
     await submit(server)
     await speak(server, "a", "a", "b")
     await updated(server, MIGRATING)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from millwheel import windows
 from millwheel.client.injector import Injector
 from tests.system.server import Server
@@ -28,7 +30,8 @@ windows.two_phase(
 """
 
 
-async def test_g6_windows_are_produced_when_the_watermark_passes_their_ends_on_a_server_4_6(server: Server) -> None:
+@pytest.mark.guarantee("G6", section="4.6")
+async def test_a_server_produces_windows_when_the_watermark_passes(server: Server) -> None:
     await submit_source(server, "hits", PROGRAM, "hits")
     names: dict[str, Any] = {"__name__": "hits"}
     exec(PROGRAM, names)

@@ -109,14 +109,14 @@ def test_a_driver_refuses_an_effect_that_it_does_not_know(perform: Any) -> None:
         perform()
 
 
-async def test_a_host_gives_its_core_up_for_an_effect_that_it_does_not_know() -> None:
+async def test_a_host_gives_its_core_up_for_an_unknown_effect() -> None:
     rig = Rig()
     await rig.perform(Unknown())
     assert rig.host.fault.startswith("internal error: AssertionError: Expected code to be unreachable, but got: <")
     assert "Unknown object" in rig.host.fault
 
 
-async def test_a_host_without_subscribers_gives_its_core_up_for_an_effect_on_one() -> None:
+async def test_a_host_without_subscribers_gives_up_on_their_effects() -> None:
     rig = Rig()
     await rig.perform(EndSubscription(object(), RequestError(FailureCode.UNAVAILABLE, "it ends")))
     assert rig.host.fault == (
@@ -125,6 +125,6 @@ async def test_a_host_without_subscribers_gives_its_core_up_for_an_effect_on_one
 
 
 @pytest.mark.parametrize("performer", [AuthorityShard._perform, Term._perform, InjectorSession._perform])
-def test_drivers_of_the_other_cores_refuse_an_effect_that_they_do_not_know(performer: Any) -> None:
+def test_drivers_of_the_other_cores_refuse_an_unknown_effect(performer: Any) -> None:
     with pytest.raises(AssertionError, match="Unknown object"):
         performer(SimpleNamespace(is_open=True), [UNKNOWN])

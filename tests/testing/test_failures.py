@@ -88,7 +88,7 @@ def test_each_attempt_that_fails_is_raised() -> None:
         harness.crash()
 
 
-def test_of_several_failures_the_first_is_raised_and_the_rest_are_counted() -> None:
+def test_of_several_failures_the_first_is_raised_others_counted() -> None:
     harness = harness_of()
     with pytest.raises(ValueError, match="I do not like it") as raised:
         harness.send_all("words", [(f"bad record {key}", AT) for key in "abc"])
@@ -97,7 +97,7 @@ def test_of_several_failures_the_first_is_raised_and_the_rest_are_counted() -> N
     assert len(harness.failures) == 3
 
 
-def test_a_transient_failure_may_be_tested_and_gone_on_from() -> None:
+def test_a_test_can_go_on_after_a_transient_failure() -> None:
     wrong = True
 
     class Transient(mw.Computation[str, int]):
@@ -152,7 +152,7 @@ def test_what_would_end_the_test_run_is_raised_as_a_failure(
     harness.close()
 
 
-def test_a_value_that_is_not_of_the_streams_type_fails_where_it_is_produced() -> None:
+def test_a_value_of_another_type_than_its_stream_fails_there() -> None:
     class Wrong(mw.Computation[str]):
         def process_record(self, ctx: mw.Context[None], record: mw.Record[str]) -> None:
             ctx.produce("numbers", "no number")
@@ -249,7 +249,7 @@ def test_names_that_do_not_exist_are_refused_with_the_nearest() -> None:
         harness.state("fragil", "a")
 
 
-def test_of_a_source_that_nothing_reads_the_records_are_what_was_injected() -> None:
+def test_a_source_without_readers_shows_what_was_injected() -> None:
     topology = mw.Topology("sources")
     topology.source("words", str)
     harness = TopologyHarness(topology)
@@ -313,7 +313,8 @@ class Swallowing(mw.Computation[str, int]):
         await self.old_ended.wait()
 
 
-def test_g1_a_hook_that_has_timed_out_and_goes_on_leaves_no_trace_4_1() -> None:
+@pytest.mark.guarantee("G1", section="4.1")
+def test_a_hook_that_has_timed_out_and_goes_on_leaves_no_trace() -> None:
     """It had the cell of its key still: one record was counted twice."""
     swallowing = Swallowing()
     topology = mw.Topology("w")
@@ -332,7 +333,7 @@ def test_g1_a_hook_that_has_timed_out_and_goes_on_leaves_no_trace_4_1() -> None:
     harness.close()
 
 
-def test_after_a_hook_that_does_not_end_the_others_begin_in_the_next_call() -> None:
+def test_after_an_endless_hook_the_others_begin_in_the_next_call() -> None:
     """Each of a hundred keys might take a minute."""
     endless = Endless()
     harness = harness_of(endless, hook_timeout_seconds=0.05)
@@ -346,7 +347,7 @@ def test_after_a_hook_that_does_not_end_the_others_begin_in_the_next_call() -> N
     harness.close()
 
 
-def test_hooks_that_were_put_off_are_dropped_by_a_crash_and_begin_anew() -> None:
+def test_a_crash_drops_postponed_hooks_and_they_begin_again() -> None:
     endless = Endless()
     harness = harness_of(endless, hook_timeout_seconds=0.05)
     with pytest.raises(HookTimeoutError):

@@ -43,8 +43,9 @@ def harness_of(act: str = "set_timer", convert: Callable[[int], int] = int, **op
     return TopologyHarness(topology, **{"any_timestamp": False, **options})
 
 
+@pytest.mark.paper(section="4.5")
 @pytest.mark.parametrize("wrong", [1_700_000_000, 1_700_000_000_000, 1_700_000_000_000_000_000])
-def test_the_harness_refuses_what_a_wrong_unit_explains_4_5(wrong: int) -> None:
+def test_the_harness_refuses_what_a_wrong_unit_explains(wrong: int) -> None:
     harness = harness_of()
     with pytest.raises(mw.UsageError, match=r"a record's timestamp of stream 'words'.*any_timestamp=True"):
         harness.send_all("words", [("a", NOW), ("b", mw.Timestamp(wrong))])
@@ -74,9 +75,10 @@ def test_a_test_that_counts_from_zero_needs_no_option() -> None:
     harness_of(any_timestamp=True).send("words", "a", mw.Timestamp(1_700_000_000))
 
 
+@pytest.mark.paper(section="4.5")
 @pytest.mark.parametrize("act", HOOKS)
 @pytest.mark.parametrize("unit", ["seconds", "milliseconds", "nanoseconds"])
-def test_a_hook_that_states_another_unit_fails_4_5(act: str, unit: str) -> None:
+def test_a_hook_that_states_another_unit_fails(act: str, unit: str) -> None:
     convert = {
         "seconds": lambda at: at // 1_000_000,
         "milliseconds": lambda at: at // 1_000,

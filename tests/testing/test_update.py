@@ -93,8 +93,9 @@ def started(made: mw.Topology, times: int = 2) -> TopologyHarness:
     return harness
 
 
+@pytest.mark.guarantee("G1", section="4.4")
 @pytest.mark.parametrize("crashes", [(), ("before",), ("after",), ("before", "after")])
-def test_g1_states_are_migrated_when_they_are_next_read_in_the_harness_too_4_4(crashes: tuple[str, ...]) -> None:
+def test_states_are_migrated_at_their_next_read_in_the_harness(crashes: tuple[str, ...]) -> None:
     harness = started(topology())
     if "before" in crashes:
         harness.crash()
@@ -109,7 +110,8 @@ def test_g1_states_are_migrated_when_they_are_next_read_in_the_harness_too_4_4(c
     assert harness.values("ends") == ["new 3"], "a timer outlives the code that set it"
 
 
-def test_an_update_is_refused_for_what_a_server_refuses_and_changes_nothing_4_4() -> None:
+@pytest.mark.paper(section="4.4")
+def test_an_update_that_a_server_would_refuse_changes_nothing() -> None:
     class Other(mw.Computation[Word, Counts]):
         def process_record(self, ctx: Any, record: Any) -> None: ...
 
@@ -133,7 +135,8 @@ def test_an_update_with_mistakes_or_another_name_is_refused() -> None:
         harness.update(topology(name="other"))
 
 
-def test_the_type_of_a_stream_does_not_change_4_1() -> None:
+@pytest.mark.paper(section="4.1")
+def test_the_type_of_a_stream_does_not_change() -> None:
     harness = started(topology())
     after = mw.Topology("words")
     after.source("words", str)
@@ -143,7 +146,8 @@ def test_the_type_of_a_stream_does_not_change_4_1() -> None:
         harness.update(after)
 
 
-def test_what_failed_goes_on_with_mended_code_4_1() -> None:
+@pytest.mark.paper(section="4.1")
+def test_failed_records_succeed_with_corrected_code() -> None:
     harness = TopologyHarness(topology(Broken))
     with pytest.raises(ValueError, match="not yet written"):
         harness.send("words", Word("a"), AT)
@@ -153,7 +157,8 @@ def test_what_failed_goes_on_with_mended_code_4_1() -> None:
     assert harness.watermark("counter") == mw.MAX_TIMESTAMP
 
 
-def test_an_added_computation_gets_what_is_produced_from_then_on_4_1() -> None:
+@pytest.mark.paper(section="4.1")
+def test_an_added_computation_gets_what_is_produced_from_then_on() -> None:
     harness = started(topology())
     harness.update(topology(reader=Sum))
     harness.send("words", Word("a"), AT)
@@ -162,7 +167,8 @@ def test_an_added_computation_gets_what_is_produced_from_then_on_4_1() -> None:
     assert harness.watermark("reader") == mw.MAX_TIMESTAMP
 
 
-def test_a_removed_computations_state_is_given_up_even_if_its_name_comes_back_4_1() -> None:
+@pytest.mark.paper(section="4.1")
+def test_a_removed_computations_state_is_dropped_for_good() -> None:
     harness = started(topology(reader=Sum))
     assert harness.values("sums") == [1, 3]
     harness.update(topology())
@@ -184,8 +190,9 @@ def without_counter(reader: Any) -> mw.Topology:
     return made
 
 
+@pytest.mark.paper(section="4.1")
 @pytest.mark.parametrize("crashes", [False, True])
-def test_what_a_removed_computation_has_produced_is_still_delivered_4_1(crashes: bool) -> None:
+def test_a_removed_computations_productions_are_still_delivered(crashes: bool) -> None:
     harness = TopologyHarness(topology(reader=Refuser))
     with pytest.raises(ValueError, match="never"):
         harness.send("words", Word("a"), AT)
@@ -201,7 +208,8 @@ def test_what_a_removed_computation_has_produced_is_still_delivered_4_1(crashes:
     assert harness.watermark("reader") == mw.Timestamp(50)
 
 
-def test_what_is_due_to_a_removed_computation_is_discarded_4_1() -> None:
+@pytest.mark.paper(section="4.1")
+def test_what_is_due_to_a_removed_computation_is_discarded() -> None:
     harness = TopologyHarness(topology(reader=Refuser))
     with pytest.raises(ValueError, match="never"):
         harness.send("words", Word("a"), AT)
@@ -212,7 +220,8 @@ def test_what_is_due_to_a_removed_computation_is_discarded_4_1() -> None:
     assert harness.values("counts") == [1]
 
 
-def test_records_that_nothing_reads_any_more_are_not_lost_silently_4_1() -> None:
+@pytest.mark.paper(section="4.1")
+def test_records_without_a_reader_any_more_are_not_lost_silently() -> None:
     harness = TopologyHarness(topology(Broken))
     with pytest.raises(ValueError, match="not yet written"):
         harness.send("words", Word("a"), AT)
@@ -228,7 +237,8 @@ def test_records_that_nothing_reads_any_more_are_not_lost_silently_4_1() -> None
     assert harness.values("counts") == [1, 1]
 
 
-def test_g7_watermarks_and_timers_go_on_from_where_they_were_4_1() -> None:
+@pytest.mark.guarantee("G7", section="4.1")
+def test_watermarks_and_timers_go_on_from_where_they_were() -> None:
     harness = started(topology())
     harness.advance(mw.Timestamp(100))
     assert harness.values("ends") == ["old 2"]
@@ -238,7 +248,8 @@ def test_g7_watermarks_and_timers_go_on_from_where_they_were_4_1() -> None:
     assert harness.values("ends") == ["old 2"], "nothing fires twice"
 
 
-def test_another_aggregator_is_refused_and_another_size_mixes_no_windows_4_4() -> None:
+@pytest.mark.paper(section="4.4")
+def test_another_aggregator_is_refused_another_size_mixes_none() -> None:
     def counting(size: int, aggregator: Any) -> mw.Topology:
         made = mw.Topology("words")
         made.source("words", Word)

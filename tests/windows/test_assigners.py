@@ -45,7 +45,7 @@ def aligned(timestamp: int, size: int, every: int, offset: int) -> list[Window]:
     st.integers(-20, 20),
     st.lists(st.integers(-40, 40), min_size=1, max_size=30),
 )
-def test_sliding_windows_are_the_same_in_whatever_order_asked(
+def test_sliding_windows_are_the_same_in_any_order_of_queries(
     size: int, every: int, offset: int, stamps: list[int]
 ) -> None:
     every = min(size, every)
@@ -54,7 +54,7 @@ def test_sliding_windows_are_the_same_in_whatever_order_asked(
         assert list(assigner.windows_of(stamp)) == aligned(stamp, size, every, offset)
 
 
-def test_an_earlier_timestamp_is_in_a_window_that_a_later_one_is_past() -> None:
+def test_an_earlier_timestamp_can_be_in_a_window_later_ones_left() -> None:
     assigner = windows.sliding(mw.seconds(7), mw.seconds(3))
     assigner.windows_of(mw.seconds(7.5))
     assert Window(0, mw.seconds(7)) in assigner.windows_of(mw.seconds(6.5))
@@ -100,7 +100,7 @@ def runs(labels: list[tuple[int, object]]) -> dict[int, Window]:
 
 @settings(max_examples=60)
 @given(st.sampled_from(sorted(CHANGES)), st.sampled_from([5, 15, 20, 30, 45, 60, 90, 240, 360, 720]), st.data())
-def test_windows_on_a_zones_clock_equal_those_that_its_clock_shows(zone: str, size: int, data: st.DataObject) -> None:
+def test_windows_on_a_zones_clock_equal_those_its_clock_shows(zone: str, size: int, data: st.DataObject) -> None:
     expected = by_clock(zone, size)
     assigner = windows.tumbling(mw.minutes(size), zone=zone)
     for stamp in data.draw(st.lists(st.sampled_from(sorted(expected)), max_size=40)):

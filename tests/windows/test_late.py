@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -13,13 +14,14 @@ from millwheel.model.time import Timestamp
 from tests.windows.hits import Hit, harness_of
 
 
+@pytest.mark.guarantee("G14", section="4.5")
 @settings(max_examples=60)
 @given(
     st.lists(st.tuples(st.sampled_from("ab"), st.integers(-20, 40), st.none() | st.integers(-20, 45)), max_size=30),
     st.sampled_from([(10, 10), (7, 3), (4, 1)]),
     st.integers(0, 12),
 )
-def test_g14_late_records_equal_a_naive_model_4_5(
+def test_late_records_equal_a_naive_model(
     steps: list[tuple[str, int, int | None]], shape: tuple[int, int], lateness: int
 ) -> None:
     size, every = shape
@@ -63,7 +65,8 @@ def test_g14_late_records_equal_a_naive_model_4_5(
     assert [harness.state("windowed", page) for page in "ab"] == [None, None], "nothing is left behind"
 
 
-def test_g14_late_records_correct_their_window_while_it_is_kept_and_go_to_too_late_afterwards_4_5() -> None:
+@pytest.mark.guarantee("G14", section="4.5")
+def test_late_records_correct_a_kept_window_or_go_to_too_late() -> None:
     aggregate = windows.Aggregate(
         windows.tumbling(mw.Duration(10)), windows.count(), allowed_lateness=mw.Duration(10), too_late="too-late"
     )

@@ -61,7 +61,7 @@ AGGREGATORS: dict[str, tuple[windows.Aggregator[Any, Any], Any]] = {
 
 
 @pytest.mark.parametrize("name", AGGREGATORS)
-def test_an_aggregate_declares_its_output_and_the_type_of_its_state(name: str) -> None:
+def test_an_aggregate_declares_its_output_and_its_states_type(name: str) -> None:
     aggregator, result = AGGREGATORS[name]
     plan = plan_of(windows.Aggregate(SECOND, aggregator))
     assert plan.streams["windows"].type == result_of(result)
@@ -137,7 +137,7 @@ def test_a_declared_stream_of_another_type_is_reported() -> None:
     assert "has two types: Result[str] by stream(), and Result[int] by declared_outputs() of" in problem.message
 
 
-def test_records_that_are_too_late_go_to_a_stream_of_the_inputs_type() -> None:
+def test_too_late_records_go_to_a_stream_of_the_inputs_type() -> None:
     count = windows.Aggregate(SECOND, windows.count(), too_late="late")
     assert plan_of(count).streams["late"].type == Hit
     assert problems_of(count, outputs={"late": Hit, "windows": windows.Result[int]}) == []
@@ -213,7 +213,7 @@ def test_a_class_as_result_function_is_its_type() -> None:
 
 
 @pytest.mark.parametrize("result", [lambda values: median(values), generic, unnamed, sorted])
-def test_an_aggregator_that_does_not_state_its_results_type_is_refused(result: Any) -> None:
+def test_an_aggregator_without_a_declared_result_type_is_refused(result: Any) -> None:
     aggregator: Any = windows.Aggregator(list[float], list, add, merge, result)
     with pytest.raises(mw.UsageError, match=r"does not state the type of its results: add result_type=\.\.\., write"):
         windows.Aggregate(SECOND, aggregator)

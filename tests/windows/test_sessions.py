@@ -39,12 +39,13 @@ def test_sessions_equal_a_naive_sweep(hits: list[tuple[str, int]], gap: int) -> 
     assert sorted((r.key, r.start, r.end, r.value) for r in harness.values("sessions")) == sorted(expected)
 
 
+@pytest.mark.guarantee("G14", section="4.5")
 @settings(max_examples=60)
 @given(
     st.lists(st.tuples(st.sampled_from("ab"), st.integers(-20, 30), st.none() | st.integers(-20, 40)), max_size=30),
     st.integers(1, 9),
 )
-def test_g14_a_late_record_extends_an_open_session_or_is_too_late_4_5(
+def test_a_late_record_extends_an_open_session_or_is_too_late(
     steps: list[tuple[str, int, int | None]], gap: int
 ) -> None:
     session = windows.session(mw.Duration(gap))

@@ -18,13 +18,14 @@ from millwheel.testing import TopologyHarness
 from tests.windows.hits import AGGREGATORS, Hit
 
 
+@pytest.mark.paper(section="8.4")
 @settings(max_examples=40)
 @given(
     st.lists(st.tuples(st.sampled_from("ab|"), st.integers(-9, 30), st.integers(0, 9), st.booleans()), max_size=40),
     st.sampled_from([(10, 10), (7, 3)]),
     st.sampled_from(sorted(AGGREGATORS)),
 )
-def test_two_phases_give_what_one_gives_8_4(
+def test_two_phases_give_what_one_gives(
     hits: list[tuple[str, int, int, bool]], shape: tuple[int, int], kind: str
 ) -> None:
     topology = mw.Topology("hot")
@@ -51,8 +52,9 @@ def test_two_phases_give_what_one_gives_8_4(
     assert once == twice
 
 
+@pytest.mark.paper(section="8.4")
 @pytest.mark.parametrize("stamp", [MIN_TIMESTAMP, LAST_TIMESTAMP])
-def test_two_phases_reach_to_the_ends_of_time_8_4(stamp: int) -> None:
+def test_two_phases_reach_to_the_ends_of_time(stamp: int) -> None:
     topology = mw.Topology("hot")
     topology.source("hits", Hit)
     windows.two_phase(
@@ -70,7 +72,8 @@ def test_two_phases_reach_to_the_ends_of_time_8_4(stamp: int) -> None:
     assert [(r.key, r.value) for r in harness.values("counts")] == [("a", 5)]
 
 
-def test_two_phases_take_protobuf_messages_8_4() -> None:
+@pytest.mark.paper(section="8.4")
+def test_two_phases_take_protobuf_messages() -> None:
     topology = mw.Topology("hot")
     topology.source("sources", StringValue)
     windows.two_phase(
@@ -88,7 +91,8 @@ def test_two_phases_take_protobuf_messages_8_4() -> None:
     assert [(r.key, r.value) for r in harness.values("counts")] == [("a", 9)]
 
 
-def test_a_record_has_the_same_shard_in_every_process_8_4() -> None:
+@pytest.mark.paper(section="8.4")
+def test_a_record_has_the_same_shard_in_every_process() -> None:
     code = (
         "import millwheel as mw; from millwheel import windows; t = mw.Topology('t'); t.source('s', set[str])\n"
         "windows.two_phase(t, 'n', source='s', key_of=len, windows=windows.tumbling(mw.seconds(1)), "

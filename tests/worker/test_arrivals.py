@@ -69,7 +69,8 @@ class Receiver:
         return [one.outcome for one in out]
 
 
-def test_g15_what_follows_the_last_that_waits_is_taken_after_a_second_look_up_6_1_1() -> None:
+@pytest.mark.guarantee("G15", section="6.1.1")
+def test_records_behind_the_last_waiting_one_get_a_second_lookup() -> None:
     """One of those that waited was taken, the next looked up: what came after the last of them was refused."""
     receiver = Receiver()
     receiver.arrives(made("a", 1, 0), Admission.WAITS)
@@ -81,7 +82,8 @@ def test_g15_what_follows_the_last_that_waits_is_taken_after_a_second_look_up_6_
     assert receiver.taken == [("a", number) for number in range(1, 6)]
 
 
-def test_g13_the_sender_that_was_silent_longest_is_forgotten_4_1() -> None:
+@pytest.mark.guarantee("G13", section="4.1")
+def test_the_sender_that_was_silent_longest_is_forgotten() -> None:
     receiver = Receiver()
     with patch("millwheel.worker.admission._MAX_SENDERS", 2):
         receiver.arrives(made("busy", 1, 0))
@@ -92,7 +94,8 @@ def test_g13_the_sender_that_was_silent_longest_is_forgotten_4_1() -> None:
         assert receiver.arrives(made("silent", 2, 1)) == [OUT_OF_ORDER]
 
 
-def test_g13_nothing_is_kept_of_a_sender_that_was_retired_while_it_waited_6_1_1() -> None:
+@pytest.mark.guarantee("G13", section="6.1.1")
+def test_nothing_is_kept_of_a_sender_retired_while_it_waited() -> None:
     receiver = Receiver()
     receiver.arrives(made("gone", 1, 0), Admission.WAITS)
     receiver.arrives(made("gone", 2, 1))
@@ -103,7 +106,8 @@ def test_g13_nothing_is_kept_of_a_sender_that_was_retired_while_it_waited_6_1_1(
     assert len(receiver.order) == 0, "what arrives late of it leaves nothing behind"
 
 
-def test_g13_bytes_that_wait_behind_look_ups_are_bounded_for_all_senders_4_1() -> None:
+@pytest.mark.guarantee("G13", section="4.1")
+def test_bytes_waiting_for_lookups_are_bounded_over_all_senders() -> None:
     """Each sender might have 64 deliveries of a megabyte wait, and there are thousands of senders."""
     receiver = Receiver(3 * SIZE)
     assert receiver.arrives(made("a", 1, 0), Admission.WAITS) == []
@@ -117,7 +121,8 @@ def test_g13_bytes_that_wait_behind_look_ups_are_bounded_for_all_senders_4_1() -
     assert receiver.taken == [("a", 1), ("a", 2), ("a", 4)]
 
 
-def test_g8_small_deliveries_do_not_keep_a_large_one_out_6_1_1() -> None:
+@pytest.mark.guarantee("G8", section="6.1.1")
+def test_small_deliveries_do_not_keep_a_large_one_out() -> None:
     """Small ones of others overlapped, so there was never room for it, however often it came."""
     receiver = Receiver(4 * SIZE)
     receiver.arrives(made("small", 1, 0), Admission.WAITS)
@@ -134,7 +139,8 @@ def test_g8_small_deliveries_do_not_keep_a_large_one_out_6_1_1() -> None:
     assert [one.sender.name for one in receiver.looked_up] == ["other"]
 
 
-def test_g8_what_leaves_the_room_that_is_kept_enters_6_1_1() -> None:
+@pytest.mark.guarantee("G8", section="6.1.1")
+def test_what_leaves_the_room_that_is_kept_enters() -> None:
     receiver = Receiver(4 * SIZE)
     receiver.arrives(made("first", 1, 0, records=3), Admission.WAITS)
     receiver.arrives(made("refused", 1, 0, records=2), Admission.WAITS)
@@ -146,7 +152,8 @@ def test_g8_what_leaves_the_room_that_is_kept_enters_6_1_1() -> None:
     assert [one.sender.name for one in receiver.looked_up] == ["other", "refused"]
 
 
-def test_g8_room_is_not_kept_for_a_sender_that_is_gone_6_1_1() -> None:
+@pytest.mark.guarantee("G8", section="6.1.1")
+def test_no_room_is_reserved_for_an_ended_sender() -> None:
     receiver = Receiver(SIZE)
     receiver.arrives(made("first", 1, 0), Admission.WAITS)
     for origin in ("gone", "retired"):
@@ -161,8 +168,9 @@ def test_g8_room_is_not_kept_for_a_sender_that_is_gone_6_1_1() -> None:
     assert len(receiver.room) == 1, "no room is kept for either"
 
 
+@pytest.mark.guarantee("G8", section="6.1.1")
 @pytest.mark.parametrize("end", [Admission.TAKEN, Admission.REFUSED])
-def test_g8_room_is_not_kept_for_a_sender_that_has_nothing_to_wait_for_6_1_1(end: Admission) -> None:
+def test_no_room_is_reserved_for_a_sender_with_nothing_waiting(end: Admission) -> None:
     """Behind a delivery that waited there was no room for the next one. When this came again, nothing waited."""
     receiver = Receiver(6 * SIZE)
     receiver.arrives(made("known", 1, 0, records=3), Admission.WAITS)
@@ -173,7 +181,8 @@ def test_g8_room_is_not_kept_for_a_sender_that_has_nothing_to_wait_for_6_1_1(end
     assert [one.sender.name for one in receiver.looked_up] == ["large"]
 
 
-def test_g8_what_follows_a_refused_delivery_does_not_lose_its_place_6_1_1() -> None:
+@pytest.mark.guarantee("G8", section="6.1.1")
+def test_what_follows_a_refused_delivery_does_not_lose_its_place() -> None:
     """A sender sends ahead: what was on its way behind the refused one comes out of order."""
     receiver = Receiver(4 * SIZE)
     receiver.arrives(made("small", 1, 0), Admission.WAITS)
@@ -184,7 +193,8 @@ def test_g8_what_follows_a_refused_delivery_does_not_lose_its_place_6_1_1() -> N
     assert len(receiver.room) == 0, "room is kept for the large one"
 
 
-def test_g8_room_that_is_kept_for_the_gone_lapses_though_others_wait_6_1_1() -> None:
+@pytest.mark.guarantee("G8", section="6.1.1")
+def test_an_ended_senders_room_expires_though_others_wait() -> None:
     """A small one fitted beside the room that was kept, again and again: it was never seen that nobody came for it."""
     receiver = Receiver(6 * SIZE)
     receiver.arrives(made("first", 1, 0, records=3), Admission.WAITS)
@@ -199,7 +209,8 @@ def test_g8_room_that_is_kept_for_the_gone_lapses_though_others_wait_6_1_1() -> 
     assert [one.sender.name for one in receiver.looked_up] == ["small", "large"]
 
 
-def test_g8_room_is_kept_for_a_sender_that_comes_as_often_as_others_6_1_1() -> None:
+@pytest.mark.guarantee("G8", section="6.1.1")
+def test_room_is_kept_for_a_sender_that_comes_as_often_as_others() -> None:
     receiver = Receiver(4 * SIZE)
     receiver.arrives(made("small", 1, 0), Admission.WAITS)
     for number in range(1, 9):
@@ -210,7 +221,8 @@ def test_g8_room_is_kept_for_a_sender_that_comes_as_often_as_others_6_1_1() -> N
     assert [one.sender.name for one in receiver.looked_up] == ["large"]
 
 
-def test_g8_more_senders_than_are_remembered_do_not_keep_room_when_they_are_gone_6_1_1() -> None:
+@pytest.mark.guarantee("G8", section="6.1.1")
+def test_forgotten_senders_that_ended_keep_no_room() -> None:
     receiver = Receiver(SIZE)
     receiver.arrives(made("first", 1, 0), Admission.WAITS)
     with patch("millwheel.worker.waiting_bytes._MAX_REFUSED_SENDERS", 2):
@@ -225,7 +237,8 @@ def test_g8_more_senders_than_are_remembered_do_not_keep_room_when_they_are_gone
     assert receiver.looked_up[-1].sender.name == "other"
 
 
-def test_g8_a_delivery_larger_than_the_bound_waits_for_its_look_up_alone_6_1_1() -> None:
+@pytest.mark.guarantee("G8", section="6.1.1")
+def test_a_delivery_over_the_bound_waits_for_its_lookup_alone() -> None:
     """Any look-up ends. To refuse it each time would be to refuse it for ever."""
     receiver = Receiver(1)
     assert receiver.arrives(made("a", 1, 0), Admission.WAITS) == []
@@ -302,5 +315,5 @@ class ArrivalModel(RuleBasedStateMachine):
             assert sender.waiting or (sender.taken and not sender.retired)
 
 
-TestArrivalModel = ArrivalModel.TestCase
+TestArrivalModel = pytest.mark.guarantee("G15")(ArrivalModel.TestCase)
 TestArrivalModel.settings = settings(max_examples=150, stateful_step_count=30)

@@ -40,7 +40,7 @@ async def test_acks_come_at_once_and_name_what_is_left() -> None:
     assert [(event.token, list(event.remaining)) for event in core.of(Acknowledged)] == [(4, [1, 2]), (4, [])]
 
 
-async def test_refusals_are_sent_again_together_and_less_and_less_often(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_refusals_are_retried_together_and_less_and_less_often(monkeypatch: pytest.MonkeyPatch) -> None:
     core, channel, _ = sender()
     loop, delays = asyncio.get_running_loop(), list[float]()
     monkeypatch.setattr("millwheel.worker.shell.destinations.random.random", lambda: 1.0)
@@ -62,7 +62,8 @@ async def test_refusals_are_sent_again_together_and_less_and_less_often(monkeypa
     assert delays[4] == delays[0], "an ACK says that the receiver is well again"
 
 
-async def test_g13_of_a_batch_that_was_refused_in_part_the_rest_is_not_sent_again_4_1() -> None:
+@pytest.mark.guarantee("G13", section="4.1")
+async def test_a_partly_refused_batchs_accepted_part_is_not_sent_again() -> None:
     core, channel, _ = sender()
     channel.reply(7, FULL, [1, 3], "full")
     channel.reply(7, FULL, [4], "full")
@@ -75,7 +76,8 @@ async def test_g13_of_a_batch_that_was_refused_in_part_the_rest_is_not_sent_agai
     assert (event.tokens, event.refused) == ([7, 8, 9], {7: {1, 3, 4}})
 
 
-async def test_g15_a_sender_hears_at_once_what_to_send_nothing_behind_4_1() -> None:
+@pytest.mark.guarantee("G15", section="4.1")
+async def test_a_sender_learns_at_once_what_to_send_nothing_behind() -> None:
     """And whether the receiver has all before it: so it is after a refusal for want of room, and after no other."""
     core, channel, _ = sender()
     channel.reply(5, FULL, (), "full")
@@ -91,7 +93,8 @@ async def test_g15_a_sender_hears_at_once_what_to_send_nothing_behind_4_1() -> N
     assert (event.tokens, event.refused, event.full) == ([5, 6, 7, 8], {7: {1}}, {5})
 
 
-async def test_what_was_refused_is_sent_again_at_once_when_intervals_change_hands_7_1() -> None:
+@pytest.mark.paper(section="7.1")
+async def test_refused_records_are_sent_again_at_once_after_a_move() -> None:
     core, channel, _ = sender()
     for round_number in range(3):
         channel.reply(7, FULL, [0], "full")
@@ -106,7 +109,8 @@ async def test_what_was_refused_is_sent_again_at_once_when_intervals_change_hand
     assert len(core.of(Resend)) == 4, "there is nothing else"
 
 
-async def test_g3_a_refused_sequencer_ends_the_sender_6_2() -> None:
+@pytest.mark.guarantee("G3", section="6.2")
+async def test_a_refused_sequencer_ends_the_sender() -> None:
     core, channel, world = sender()
     core.react = lambda event: [GiveUp(event.reason)] if type(event) is Refused else ()
     channel.reply(7, SUPERSEDED, (), "sequencer 3 has a successor")
@@ -118,7 +122,8 @@ async def test_g3_a_refused_sequencer_ends_the_sender_6_2() -> None:
     assert host.fault == "", "its successor is there already"
 
 
-async def test_g13_refusals_that_go_on_are_reported_with_their_reason_and_not_each_time(
+@pytest.mark.guarantee("G13")
+async def test_persistent_refusals_are_reported_once_with_a_reason(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A log over its cap names the cursor that keeps it full: nobody got to read that."""

@@ -8,6 +8,8 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
 
+import pytest
+
 from millwheel.rpc.channel import open_channel
 from millwheel.rpc.deliveries import encode_delivery
 from millwheel.rpc.server import bind, create_server
@@ -101,7 +103,7 @@ async def test_answers_in_parts_all_reach_the_sender() -> None:
     assert [event.tokens for event in core_of(sender).of(Resend)] == [[7]]
 
 
-async def test_acks_of_whole_batches_share_a_message_and_overtake_nothing() -> None:
+async def test_acks_of_whole_batches_share_messages_overtaking_nothing() -> None:
     """Ten batches come before any is answered; then each is, and two of the answers are of parts."""
     held: list[Delivery] = []
 
@@ -129,7 +131,7 @@ async def test_acks_of_whole_batches_share_a_message_and_overtake_nothing() -> N
     ]
 
 
-async def test_an_interval_that_is_not_here_or_lets_go_is_answered_for_at_once() -> None:
+async def test_an_absent_or_draining_interval_is_answered_for_at_once() -> None:
     receiver, sender = hosted(), hosted(journal="u.1.j1")
     async with serving({"c.1.j1": receiver}) as address:
         peer = PeerConnection(address, open_channel)
@@ -145,7 +147,8 @@ async def test_an_interval_that_is_not_here_or_lets_go_is_answered_for_at_once()
     assert core_of(sender).of(Resend)[1].tokens == [2]
 
 
-async def test_g1_what_was_not_answered_when_the_stream_broke_is_sent_again() -> None:
+@pytest.mark.guarantee("G1")
+async def test_unanswered_batches_are_sent_again_after_a_broken_stream() -> None:
     receiver, sender = hosted(), hosted(journal="u.1.j1")
     async with serving({"c.1.j1": receiver}) as address:
         peer = PeerConnection(address, open_channel)
@@ -169,7 +172,8 @@ async def test_g1_what_was_not_answered_when_the_stream_broke_is_sent_again() ->
         await peer.close()
 
 
-async def test_g1_what_was_not_answered_when_a_connection_is_closed_is_sent_again() -> None:
+@pytest.mark.guarantee("G1")
+async def test_unanswered_batches_are_sent_again_after_a_disconnect() -> None:
     """A worker that fell silent loses its intervals, and its connection is closed: batches on their way to it were
     never sent to its successors."""
     receiver, sender = hosted(), hosted(journal="u.1.j1")
@@ -182,7 +186,8 @@ async def test_g1_what_was_not_answered_when_a_connection_is_closed_is_sent_agai
         await until(lambda: {token for event in core_of(sender).of(Resend) for token in event.tokens} == {1, 2})
 
 
-async def test_g13_what_does_not_fit_into_a_connections_queue_is_sent_later() -> None:
+@pytest.mark.guarantee("G13")
+async def test_what_exceeds_a_connections_queue_is_sent_later() -> None:
     sender = hosted(journal="u.1.j1")
     peer = PeerConnection("127.0.0.1:1", open_channel)
     channel = LocalChannel(sender)
@@ -193,7 +198,7 @@ async def test_g13_what_does_not_fit_into_a_connections_queue_is_sent_later() ->
     await peer.close()
 
 
-async def test_a_call_ends_when_its_sender_has_ended_and_every_batch_is_answered() -> None:
+async def test_a_call_ends_when_its_sender_ended_and_all_is_answered() -> None:
     held: list[Delivery] = []
 
     def react(event: Any) -> Sequence[Any]:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from tests.worker.test_worker import hosted, worker
 
 
@@ -15,7 +17,8 @@ async def test_an_empty_stream_finds_no_interval_of_a_computation(tmp_path: Path
     await made.close()
 
 
-async def test_g7_of_a_stream_that_came_back_the_former_log_is_not_found_for_the_new_one_7_1(tmp_path: Path) -> None:
+@pytest.mark.guarantee("G7", section="7.1")
+async def test_a_returned_stream_does_not_find_its_former_log(tmp_path: Path) -> None:
     made = worker(tmp_path)
     hosted(made, "x.log.1.j2", 3)
     one = made.hosts.hosted["x.log.1.j2"]

@@ -31,7 +31,8 @@ class Here:
         self.host = CoreHost("c.1.j1", core, FlakyStore(), World(), queue)
 
 
-async def test_g8_an_error_does_not_end_the_following_of_the_catalog(
+@pytest.mark.guarantee("G8")
+async def test_an_error_does_not_end_the_following_of_the_catalog(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """It ended the task without a word: the worker never received an assignment again."""
@@ -57,7 +58,8 @@ async def test_g8_an_error_does_not_end_the_following_of_the_catalog(
     await coordinator.close()
 
 
-async def test_g1_who_comes_later_receives_the_sequencers_behind_the_values_it_collects_ids_by_6_1_1() -> None:
+@pytest.mark.guarantee("G1", section="6.1.1")
+async def test_a_late_follower_gets_the_sequencers_behind_its_values() -> None:
     """Only values were: an owner that had been succeeded was told from its successor by nothing then."""
     left, right = ALL_KEYS.split(b"m")
     updates: asyncio.Queue[Watermarks] = asyncio.Queue()
@@ -84,7 +86,8 @@ async def test_g1_who_comes_later_receives_the_sequencers_behind_the_values_it_c
     await following.close()
 
 
-async def test_g7_what_was_received_of_a_streams_injectors_is_nothing_to_its_next_life_5_2() -> None:
+@pytest.mark.guarantee("G7", section="5.2")
+async def test_a_former_incarnations_injectors_do_not_affect_the_next() -> None:
     """Cancelled and submitted again in one jump of the catalog: the same sender, and plus infinity was kept of it."""
     updates: asyncio.Queue[Watermarks] = asyncio.Queue()
     core = ScriptedCore()

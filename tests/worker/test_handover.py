@@ -86,7 +86,8 @@ async def with_base() -> tuple[Counting, tuple[PartId, ...]]:
     return store, parts
 
 
-async def test_the_owner_answers_when_its_journal_is_short_7_1() -> None:
+@pytest.mark.paper(section="7.1")
+async def test_the_owner_answers_when_its_journal_is_short() -> None:
     def react(event: Any) -> list[Any]:
         return [ReleasePrepared(event.request, 3, 90)] if type(event) is PrepareRelease else []
 
@@ -100,7 +101,7 @@ async def test_the_owner_answers_when_its_journal_is_short_7_1() -> None:
         assert refused.value.code() is grpc.StatusCode.FAILED_PRECONDITION
 
 
-async def test_an_interval_that_is_lost_meanwhile_does_not_keep_the_master_waiting() -> None:
+async def test_an_interval_lost_meanwhile_does_not_delay_the_master() -> None:
     host = hosting(ScriptedCore())
     async with serving(MemoryStore(), {}, host) as stub:
         call = asyncio.ensure_future(
@@ -114,7 +115,8 @@ async def test_an_interval_that_is_lost_meanwhile_does_not_keep_the_master_waiti
         assert await host.prepare_release() is None
 
 
-async def test_what_is_read_ahead_is_not_read_again_6_2() -> None:
+@pytest.mark.paper(section="6.2")
+async def test_what_is_read_ahead_is_not_read_again() -> None:
     store, parts = await with_base()
     ahead: ReadAhead = {}
     async with serving(store, ahead) as stub:
@@ -127,7 +129,8 @@ async def test_what_is_read_ahead_is_not_read_again_6_2() -> None:
     assert opened.entries == [b"entry"]
 
 
-async def test_g13_parts_that_were_read_ahead_are_forgotten_though_the_reading_was_cut_short(
+@pytest.mark.guarantee("G13")
+async def test_parts_read_ahead_are_forgotten_if_reading_breaks_off(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """They were kept for ever, and once there were enough of them nothing was read ahead any more."""
@@ -141,7 +144,8 @@ async def test_g13_parts_that_were_read_ahead_are_forgotten_though_the_reading_w
         await until(lambda: not ahead)
 
 
-async def test_g11_openers_of_children_in_any_order_seal_and_create_once_7_1() -> None:
+@pytest.mark.guarantee("G11", section="7.1")
+async def test_openers_of_children_in_any_order_seal_and_create_once() -> None:
     store, parts = await with_base()
     parent = Parent(JOURNAL, ALL_KEYS)
 
@@ -163,7 +167,8 @@ async def test_g11_openers_of_children_in_any_order_seal_and_create_once_7_1() -
     assert later.entries == [b"own entry"]
 
 
-async def test_g11_a_child_whose_head_names_no_base_reads_its_parents_7_1() -> None:
+@pytest.mark.guarantee("G11", section="7.1")
+async def test_a_child_whose_head_names_no_base_reads_its_parents() -> None:
     """The head of such a child names parts, and these are of its entry."""
     store, _ = await with_base()
     parent = Parent(JOURNAL, ALL_KEYS)

@@ -51,7 +51,7 @@ def lines(caplog: pytest.LogCaptureFixture) -> Lines:
     return Lines(caplog)
 
 
-def test_a_traceback_is_written_once_and_then_a_line_a_minute(lines: Lines) -> None:
+def test_a_traceback_is_logged_once_and_then_a_line_a_minute(lines: Lines) -> None:
     clock = Clock()
     log = HookLog(clock)
     for number in range(601):
@@ -67,7 +67,7 @@ def test_a_traceback_is_written_once_and_then_a_line_a_minute(lines: Lines) -> N
     )
 
 
-def test_each_place_and_each_computation_has_a_traceback_of_its_own(lines: Lines) -> None:
+def test_each_place_and_each_computation_has_its_own_traceback(lines: Lines) -> None:
     log = HookLog(Clock())
     for place in ("a.py:1 in f", "a.py:2 in f", "a.py:1 in f"):
         log.failed(PLACE, failed(1, place))
@@ -75,7 +75,7 @@ def test_each_place_and_each_computation_has_a_traceback_of_its_own(lines: Lines
     assert len(lines.texts) == 3
 
 
-def test_a_dead_letter_without_a_key_is_news_and_dead_letters_are_no_remedy(lines: Lines) -> None:
+def test_a_dead_letter_without_a_key_is_logged_without_remedy(lines: Lines) -> None:
     """Work that failed so went to the dead letters for long. That a key is blocked now was one more of these."""
     log = HookLog(Clock())
     for unkeyed in (False, True, True):
@@ -98,7 +98,7 @@ def test_the_last_failures_of_a_series_are_written_too(lines: Lines) -> None:
     assert not log.pending
 
 
-def test_after_an_hour_without_it_an_error_has_its_traceback_again(lines: Lines) -> None:
+def test_an_error_back_after_an_hour_has_its_traceback_again(lines: Lines) -> None:
     clock = Clock()
     log = HookLog(clock)
     log.failed(PLACE, failed(1))
@@ -107,12 +107,12 @@ def test_after_an_hour_without_it_an_error_has_its_traceback_again(lines: Lines)
     assert sum("Traceback" in text for text in lines.texts) == 2
 
 
-def test_an_error_that_no_retry_mends_is_said_to_be_one(lines: Lines) -> None:
+def test_an_error_that_no_retry_can_fix_is_logged_as_such(lines: Lines) -> None:
     HookLog(Clock()).failed(PLACE, failed(1, permanent=True))
     assert f"does not pass by trying again: {REMEDY}" in lines.texts[0]
 
 
-def test_slow_batches_are_written_with_their_time_and_then_counted(lines: Lines) -> None:
+def test_slow_batches_are_logged_with_time_and_then_counted(lines: Lines) -> None:
     clock = Clock()
     log = HookLog(clock)
     log.slow(PLACE, HooksSlow(SlowBatch("process_record", 1, 1.25, b"k")))

@@ -102,8 +102,9 @@ def entry(commit: int) -> AppendEntry:
     return AppendEntry(JOURNAL, Append(1, commit, 0, (), b"entry %d" % commit, True))
 
 
+@pytest.mark.guarantee("G2", section="6.1.2")
 @pytest.mark.parametrize("script", [[], ["lost"], ["unsure"], ["lost", "unsure"], ["unsure", "lost", "lost"]])
-async def test_g2_an_uncertain_append_is_repeated_until_its_outcome_is_known_6_1_2(script: list[str]) -> None:
+async def test_an_append_of_unknown_outcome_is_repeated_until_known(script: list[str]) -> None:
     rig = Rig()
     await rig.open()
     rig.store.script = list(script)
@@ -113,7 +114,8 @@ async def test_g2_an_uncertain_append_is_repeated_until_its_outcome_is_known_6_1
     assert await rig.store.read_entries(JOURNAL, 1, 1) == [b"entry 1"]
 
 
-async def test_g3_an_append_that_a_successor_refuses_ends_the_owner_6_2() -> None:
+@pytest.mark.guarantee("G3", section="6.2")
+async def test_an_append_that_a_successor_refuses_ends_the_owner() -> None:
     rig = Rig()
     await rig.open()
     rig.store.script = ["unsure"]
@@ -125,7 +127,8 @@ async def test_g3_an_append_that_a_successor_refuses_ends_the_owner_6_2() -> Non
     assert host.fault == ""
 
 
-async def test_g3_our_commit_number_by_another_sequencer_is_not_ours_6_2() -> None:
+@pytest.mark.guarantee("G3", section="6.2")
+async def test_our_commit_number_by_another_sequencer_is_not_ours() -> None:
     rig = Rig()
     await rig.open()
     rig.store.script = ["lost", "deposed"]
@@ -134,7 +137,8 @@ async def test_g3_our_commit_number_by_another_sequencer_is_not_ours_6_2() -> No
     assert len(rig.core.of(Deposed)) == 1
 
 
-async def test_g3_a_refusal_after_no_silence_is_never_ours_6_2() -> None:
+@pytest.mark.guarantee("G3", section="6.2")
+async def test_a_refusal_after_no_silence_is_never_ours() -> None:
     """Another process has appended under this sequencer and number: nothing of this append is in the journal."""
     rig = Rig()
     await rig.open()
@@ -144,6 +148,7 @@ async def test_g3_a_refusal_after_no_silence_is_never_ours_6_2() -> None:
     assert len(rig.core.of(Deposed)) == 1
 
 
+@pytest.mark.guarantee("G12", section="6.1.2")
 @pytest.mark.parametrize(
     ("instruction", "done"),
     [
@@ -154,7 +159,7 @@ async def test_g3_a_refusal_after_no_silence_is_never_ours_6_2() -> None:
     ],
     ids=lambda value: value.__name__ if isinstance(value, type) else type(value).__name__,
 )
-async def test_g12_a_write_is_reported_when_the_store_has_acknowledged_it_6_1_2(instruction: Any, done: type) -> None:
+async def test_a_write_is_reported_when_the_store_has_acknowledged_it(instruction: Any, done: type) -> None:
     """A core deletes what a write takes the place of as soon as it hears of it."""
     rig = Rig()
     held = rig.store = HeldStore()
@@ -171,7 +176,7 @@ async def test_g12_a_write_is_reported_when_the_store_has_acknowledged_it_6_1_2(
     await until(lambda: rig.core.of(done))
 
 
-async def test_opening_reads_what_the_head_names_and_says_why_it_cannot() -> None:
+async def test_opening_reads_what_the_head_names_or_reports_why_not() -> None:
     rig = Rig()
     await rig.open()
     await rig.store.append(JOURNAL, Append(1, 1, 0, (), b"one", True))
@@ -187,8 +192,9 @@ async def test_opening_reads_what_the_head_names_and_says_why_it_cannot() -> Non
         assert other.world.lost_hosts[0][0].fault == "", "another takeover would meet the same"
 
 
+@pytest.mark.guarantee("G3", section="6.2")
 @pytest.mark.parametrize("fences", [["lost"], ["unsure"], ["lost", "unsure", "lost"]])
-async def test_g3_a_fence_of_unknown_outcome_is_repeated_and_is_ours_if_it_held_6_2(fences: list[str]) -> None:
+async def test_a_fence_of_unknown_outcome_is_repeated_and_may_be_ours(fences: list[str]) -> None:
     """The repetition was refused with our own sequencer, and the interval given up: nobody else had it, for good."""
     rig = Rig()
     await rig.open()
@@ -199,7 +205,8 @@ async def test_g3_a_fence_of_unknown_outcome_is_repeated_and_is_ours_if_it_held_
     assert (opened.head.sequencer, opened.head.commit, opened.entries) == (7, 1, [b"one"])
 
 
-async def test_g3_a_fence_of_unknown_outcome_that_a_successor_has_passed_is_lost_6_2() -> None:
+@pytest.mark.guarantee("G3", section="6.2")
+async def test_an_uncertain_fence_passed_by_a_successors_is_lost() -> None:
     rig = Rig()
     await rig.open()
 
@@ -218,7 +225,8 @@ async def test_g3_a_fence_of_unknown_outcome_that_a_successor_has_passed_is_lost
     assert "sequencer 8" in failed.reason
 
 
-async def test_g1_id_segments_that_are_gone_are_reported_to_the_core_and_cost_nothing_else_6_1_1() -> None:
+@pytest.mark.guarantee("G1", section="6.1.1")
+async def test_missing_id_segments_are_reported_to_the_core_only() -> None:
     """They may have been collected while the read was on its way; the interval was given up for good."""
     rig = Rig()
     await rig.open()
@@ -230,7 +238,8 @@ async def test_g1_id_segments_that_are_gone_are_reported_to_the_core_and_cost_no
     assert not rig.world.lost_hosts
 
 
-async def test_g8_a_hook_that_keeps_its_cancellation_to_itself_does_not_keep_a_host_from_closing(
+@pytest.mark.guarantee("G8")
+async def test_a_hook_that_swallows_its_cancellation_delays_no_closing(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The worker waited for it, and with it everything that follows the catalog or renews the lease."""
@@ -255,7 +264,8 @@ async def test_g8_a_hook_that_keeps_its_cancellation_to_itself_does_not_keep_a_h
     await asyncio.sleep(0.01)
 
 
-async def test_g4_acceptance_is_posted_and_refusal_ends_the_owner_6_2() -> None:
+@pytest.mark.guarantee("G4", section="6.2")
+async def test_acceptance_is_posted_and_refusal_ends_the_owner() -> None:
     rig = Rig()
     rig.world.accepts = [42]
     request = AcceptSequencer("c.1", rig.core.keys, 1)
@@ -267,7 +277,8 @@ async def test_g4_acceptance_is_posted_and_refusal_ends_the_owner_6_2() -> None:
     assert len(rig.core.of(Deposed)) == 1
 
 
-async def test_g13_what_earlier_owners_left_behind_is_deleted_at_a_takeover_6_2() -> None:
+@pytest.mark.guarantee("G13", section="6.2")
+async def test_earlier_owners_leftovers_are_deleted_at_a_takeover() -> None:
     """Every takeover left a base that was not named in time, or one whose deletion was still due, until the end."""
     rig = Rig()
     await rig.open()
@@ -291,7 +302,8 @@ async def test_a_coordinator_that_is_away_is_asked_again() -> None:
     assert not rig.world.lost_hosts
 
 
-async def test_g1_every_delivery_is_answered_when_the_host_closes() -> None:
+@pytest.mark.guarantee("G1")
+async def test_every_delivery_is_answered_when_the_host_closes() -> None:
     rig = Rig()
     answers = Answers()
     kept = [delivery(token, channel=answers) for token in range(1, 4)]
@@ -323,7 +335,7 @@ async def test_settled_deliveries_are_not_kept() -> None:
 
 
 @pytest.mark.parametrize("where", ["handle", "perform", "task"])
-async def test_an_internal_error_gives_the_interval_up_and_says_so(
+async def test_an_internal_error_gives_the_interval_up_and_is_reported(
     where: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     rig = Rig()
@@ -356,7 +368,7 @@ async def test_an_internal_error_gives_the_interval_up_and_says_so(
     assert len(rig.world.lost_hosts) == 1
 
 
-async def test_a_damaged_row_is_reported_with_its_key_and_the_other_rows_are_read() -> None:
+async def test_a_damaged_row_is_reported_with_its_key_others_are_read() -> None:
     """It ended the interval, and with it every other key."""
 
     class Damaged(FlakyStore):
@@ -383,7 +395,7 @@ async def test_a_damaged_row_is_reported_with_its_key_and_the_other_rows_are_rea
 
 
 @pytest.mark.parametrize("where", ["handle", "copy", "append"])
-async def test_a_damaged_value_ends_the_interval_without_asking_for_another_takeover(where: str) -> None:
+async def test_a_damaged_value_ends_the_interval_without_takeover(where: str) -> None:
     """A successor would meet the same, again and again."""
     error = CorruptValueError("part 'segment/1' of journal x", "checksum does not hold")
 
@@ -438,7 +450,8 @@ async def test_an_alarm_rings_once_at_its_time() -> None:
     assert len(rig.core.of(Tick)) == 1, "a closed host's alarm is off"
 
 
-async def test_g8_an_alarm_rings_soon_after_the_wall_clock_has_jumped_past_its_time_4_6(
+@pytest.mark.guarantee("G8", section="4.6")
+async def test_an_alarm_rings_soon_after_the_wall_clock_jumps_past_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A machine that was suspended, or whose clock is put right: the loop's clock has not moved."""
@@ -474,7 +487,7 @@ async def test_asynchronous_hooks_report_how_they_ended() -> None:
     assert "half returned coroutine, and a hook returns None: nothing awaits it" in str(ended[3])
 
 
-async def test_a_hook_that_is_cancelled_before_it_begins_is_no_fault_of_its_author() -> None:
+async def test_a_hook_cancelled_before_it_begins_is_no_users_fault() -> None:
     """Python warned of user code that "was never awaited"."""
     rig = Rig()
     await rig.open()

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 import millwheel as mw
 from millwheel.model.time import seconds
 from millwheel.rpc.hook_failures import failure_text
@@ -57,7 +59,7 @@ def again(solo: Solo, after: int = 0) -> None:
     solo.commit_all()
 
 
-async def test_a_blocked_key_shows_error_attempts_since_and_next_attempt() -> None:
+async def test_a_blocked_key_shows_error_attempts_and_next_attempt() -> None:
     solo = Solo(Picky(), on_failure=mw.retry(initial=seconds(2)))
     solo.deliver(("k", "good", 1), ("k", "bad", 2))
     began = solo.now
@@ -71,7 +73,7 @@ async def test_a_blocked_key_shows_error_attempts_since_and_next_attempt() -> No
     assert answer.state_text == "1", "what the last commit left"
 
 
-async def test_a_dead_letter_without_a_key_is_shown_beside_the_hooks_error() -> None:
+async def test_a_dead_letter_without_a_key_is_shown_beside_hook_errors() -> None:
     solo = Solo(Picky(), on_failure=mw.dead_letter(after=1))
 
     def no_key(letter: Any) -> Any:
@@ -109,7 +111,8 @@ async def test_a_key_whose_row_is_damaged_is_shown_with_its_failure() -> None:
     assert (answer.failure.error, answer.failure.attempts, answer.pending_records) == ("StateDamagedError", 1, 1)
 
 
-async def test_g8_the_owner_says_what_holds_its_watermark_now_4_5() -> None:
+@pytest.mark.guarantee("G8", section="4.5")
+async def test_the_owner_reports_what_holds_its_watermark_now() -> None:
     solo = Solo(Picky(), on_failure=mw.retry(initial=seconds(2)))
     solo.watermark(1)
     solo.deliver(("k", "bad", 2))

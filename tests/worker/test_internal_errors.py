@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from millwheel.worker.shell.internal_errors import RESTART_BACKOFF, InternalErrors
 
 
@@ -16,13 +18,14 @@ def test_takeovers_are_spaced_out_and_bounded() -> None:
     assert errors.fault("d.1.j1", now) == 1, "another interval's errors are its own"
 
 
-def test_an_interval_that_was_well_for_long_begins_anew() -> None:
+def test_an_interval_healthy_for_long_resets_its_back_off() -> None:
     errors = InternalErrors()
     assert [errors.fault("j", at) for at in (0, 10, 20)] == [1, 2, 3]
     assert errors.fault("j", 20 + 601) == 1
 
 
-def test_g13_errors_of_long_ago_are_forgotten() -> None:
+@pytest.mark.guarantee("G13")
+def test_errors_of_long_ago_are_forgotten() -> None:
     errors = InternalErrors()
     for number in range(1_000):
         errors.fault(f"c.1.j{number}", 10.0 * number)

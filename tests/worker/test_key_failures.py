@@ -151,7 +151,7 @@ class Odd(Exception):
     """An error of a user, with a cause that is none of ours."""
 
 
-def test_the_users_own_error_is_shown_whatever_caused_it() -> None:
+def test_the_users_own_error_is_shown_for_any_cause() -> None:
     def chained(word: Any) -> Any:
         try:
             return encode_key(None)  # type: ignore[arg-type]
@@ -164,7 +164,7 @@ def test_the_users_own_error_is_shown_whatever_caused_it() -> None:
     assert (one.error, one.message) == ("Odd", "mine")
 
 
-def test_a_failure_is_forgotten_after_a_minute_and_counts_from_one_then() -> None:
+def test_a_failure_is_forgotten_after_a_minute() -> None:
     failures = KeyFailures()
     note(failures, NOW)
     assert shown(failures, NOW + 59 * SECOND)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from millwheel.coordination.contract import Put
 from millwheel.coordination.memory import MemoryCoordinator
 from millwheel.model.catalog import Catalog
@@ -46,7 +48,8 @@ async def caught_up(coordinator: MemoryCoordinator) -> Catalog:
     return known
 
 
-async def test_6_2_a_journal_that_the_catalog_knows_is_confirmed_by_its_chunk_alone() -> None:
+@pytest.mark.paper(section="6.2")
+async def test_a_journal_in_the_catalog_is_confirmed_by_its_chunk() -> None:
     coordinator = Counting()
     await put(coordinator, 0, chunk(KeyInterval(b"", b"m"), f"{NAME}.j1"))
     await put(coordinator, 1, chunk(KeyInterval(b"m"), f"{NAME}.j2", parent=f"{NAME}.j0"))
@@ -57,7 +60,8 @@ async def test_6_2_a_journal_that_the_catalog_knows_is_confirmed_by_its_chunk_al
     await coordinator.close()
 
 
-async def test_6_2_what_the_catalog_still_shows_is_not_taken_for_alive() -> None:
+@pytest.mark.paper(section="6.2")
+async def test_what_the_catalog_still_shows_is_not_taken_for_alive() -> None:
     coordinator = Counting()
     await put(coordinator, 0, chunk(KeyInterval(), f"{NAME}.j1", parent=f"{NAME}.j0"))
     stale = await caught_up(coordinator)
@@ -68,7 +72,8 @@ async def test_6_2_what_the_catalog_still_shows_is_not_taken_for_alive() -> None
     await coordinator.close()
 
 
-async def test_6_2_what_the_catalog_does_not_show_yet_or_elsewhere_is_found() -> None:
+@pytest.mark.paper(section="6.2")
+async def test_a_journal_that_the_catalog_does_not_show_yet_is_found() -> None:
     coordinator = Counting()
     await put(coordinator, 0, chunk(KeyInterval(), f"{NAME}.j1"))
     stale = await caught_up(coordinator)

@@ -26,7 +26,8 @@ async def missing(digest: str) -> bytes:
     raise PackageError("it imports a module that is not installed")
 
 
-async def test_g8_a_consumer_whose_code_cannot_be_loaded_fails_what_needs_its_key_and_nothing_else(
+@pytest.mark.guarantee("G8")
+async def test_a_consumer_with_unloadable_code_fails_only_its_own_keys(
     tmp_path: Path,
 ) -> None:
     """To make the extractor raised, for each change of the catalog: of all topologies nothing was opened any more."""
@@ -59,7 +60,8 @@ UNTIL_ALLOWED = "import os, time\nwhile not os.path.exists({!r}):\n    time.slee
 """The source of an import that ends when a file is there."""
 
 
-async def test_g8_a_package_that_takes_long_or_is_broken_holds_no_other_back_7_1(tmp_path: Path) -> None:
+@pytest.mark.guarantee("G8", section="7.1")
+async def test_a_slow_or_broken_package_delays_no_other(tmp_path: Path) -> None:
     """One that is slow to come, one whose import never seems to end, one that fails, and one that is fine."""
     allowed = tmp_path / "allowed"
     packages = {
@@ -100,7 +102,8 @@ async def test_g8_a_package_that_takes_long_or_is_broken_holds_no_other_back_7_1
             unload_package(spec.code.digest)
 
 
-async def test_g13_nothing_is_kept_of_packages_that_came_and_went(tmp_path: Path) -> None:
+@pytest.mark.guarantee("G13")
+async def test_nothing_is_kept_of_packages_that_came_and_went(tmp_path: Path) -> None:
     programs = Programs(tmp_path, missing)
     for number in range(20):
         with pytest.raises(PackageError):
@@ -118,7 +121,7 @@ topology.add(Counting, name="c", inputs={"words": mw.key(lambda word: word)})
 """
 
 
-async def test_what_an_interval_runs_is_made_once_for_a_package_and_goes_with_it(tmp_path: Path) -> None:
+async def test_an_intervals_program_is_made_once_a_package_and_dropped(tmp_path: Path) -> None:
     """To make it took 2 ms for each interval that opened, and most of them run the same."""
     spec, data = packaged(tmp_path / "once", "once", after=_COUNTING)
 
@@ -156,7 +159,8 @@ topology.add(Counting, name="c", inputs={"words": mw.key(Key())})
 """
 
 
-async def test_g8_code_that_gives_no_extractor_keeps_no_other_topology_from_its_routes_4_2(tmp_path: Path) -> None:
+@pytest.mark.guarantee("G8", section="4.2")
+async def test_code_without_an_extractor_spares_other_topologies(tmp_path: Path) -> None:
     """It raised where the routes of all topologies are made: this worker followed the catalog no more."""
     spec, data = packaged(tmp_path / "odd", "odd", after=_NO_EXTRACTOR)
 

@@ -58,7 +58,7 @@ async def registered(coordinator: MemoryCoordinator) -> AsyncIterator[Rig]:
         await rig.registration.close()
 
 
-async def test_a_worker_stays_registered_beyond_its_lease_and_leaves_at_once() -> None:
+async def test_a_worker_stays_registered_past_its_lease_until_it_ends() -> None:
     coordinator = MemoryCoordinator()
     async with registered(coordinator) as rig:
         entry = await coordinator.get(KEY)
@@ -72,7 +72,8 @@ async def test_a_worker_stays_registered_beyond_its_lease_and_leaves_at_once() -
     await coordinator.close()
 
 
-async def test_7_1_a_lease_that_has_ended_costs_the_intervals_and_brings_another_registration() -> None:
+@pytest.mark.paper(section="7.1")
+async def test_an_ended_lease_costs_the_intervals_and_registers_again() -> None:
     coordinator = MemoryCoordinator()
     async with registered(coordinator) as rig:
         entry = await coordinator.get(KEY)
@@ -83,7 +84,7 @@ async def test_7_1_a_lease_that_has_ended_costs_the_intervals_and_brings_another
     await coordinator.close()
 
 
-async def test_the_line_about_a_lease_that_has_ended_names_the_hook_that_kept_the_loop(
+async def test_the_log_of_an_ended_lease_names_the_hook_that_blocked(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     coordinator = MemoryCoordinator()
@@ -155,7 +156,7 @@ async def test_a_coordinator_that_is_away_is_waited_for() -> None:
     await coordinator.close()
 
 
-async def test_what_came_by_a_registration_that_was_not_known_to_succeed_is_given_up() -> None:
+async def test_assignments_of_an_unconfirmed_registration_are_given_up() -> None:
     """Nobody renews its lease: its intervals would be served until somebody else fences them."""
 
     class Silent(MemoryCoordinator):
@@ -182,7 +183,8 @@ async def test_what_came_by_a_registration_that_was_not_known_to_succeed_is_give
     await coordinator.close()
 
 
-async def test_g8_an_error_while_intervals_are_let_go_of_does_not_end_the_registration_7_1(
+@pytest.mark.guarantee("G8", section="7.1")
+async def test_an_error_while_intervals_close_ends_no_registration(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """The task that renews died of it, unheard: the worker went on for ever without being given an interval."""
@@ -198,7 +200,8 @@ async def test_g8_an_error_while_intervals_are_let_go_of_does_not_end_the_regist
     await coordinator.close()
 
 
-async def test_g3_a_worker_that_was_killed_and_is_back_within_its_lease_is_another_registration_6_2() -> None:
+@pytest.mark.guarantee("G3", section="6.2")
+async def test_a_worker_restarted_within_its_lease_registers_again() -> None:
     """It found the record of its former life, and the intervals assigned to that: their sequencers had been used, no
     journal could be opened with them, and no others were drawn."""
     coordinator = MemoryCoordinator()
@@ -212,8 +215,9 @@ async def test_g3_a_worker_that_was_killed_and_is_back_within_its_lease_is_anoth
     await coordinator.close()
 
 
+@pytest.mark.paper(section="7.1")
 @pytest.mark.parametrize("late", ["put", "delete"])
-async def test_a_transaction_that_takes_effect_late_does_not_cost_the_registration_that_came_after_7_1(
+async def test_a_late_transaction_does_not_cost_the_next_registration(
     late: str,
 ) -> None:
     """The lease of the later one was renewed for ever, and no interval was ever given to the worker again."""
@@ -248,7 +252,8 @@ async def test_a_transaction_that_takes_effect_late_does_not_cost_the_registrati
     await coordinator.close()
 
 
-async def test_a_worker_is_refused_by_the_name_of_the_setting_while_another_has_its_id_7_1() -> None:
+@pytest.mark.paper(section="7.1")
+async def test_a_worker_whose_id_is_taken_is_refused_by_the_setting() -> None:
     """It took the name, and the intervals; both opened what was assigned to it, under the same sequencers."""
     coordinator = MemoryCoordinator()
     first = Rig(coordinator, ttl=patience(0.1))
@@ -268,7 +273,8 @@ async def test_a_worker_is_refused_by_the_name_of_the_setting_while_another_has_
     await coordinator.close()
 
 
-async def test_of_two_that_start_with_one_id_at_once_one_is_refused_7_1() -> None:
+@pytest.mark.paper(section="7.1")
+async def test_of_two_that_start_with_one_id_at_once_one_is_refused() -> None:
     """Both saw the name free. The second took away what the first had put meanwhile: it owned nothing, and said so to
     nobody."""
     coordinator = MemoryCoordinator()

@@ -14,7 +14,8 @@ from millwheel.worker.shell import removed_consumers
 from millwheel.worker.shell.removed_consumers import RemovedConsumers
 
 
-async def test_g1_a_consumer_that_the_catalog_does_not_show_yet_is_not_gone_4_1() -> None:
+@pytest.mark.guarantee("G1", section="4.1")
+async def test_a_consumer_that_the_catalog_does_not_show_yet_is_kept() -> None:
     coordinator = MemoryCoordinator()
     edges = RemovedConsumers(coordinator, Catalog())
     reading = topology.ComputationSpec(name="c", inputs=[topology.InputSpec(stream="s")])
@@ -32,7 +33,8 @@ async def test_g1_a_consumer_that_the_catalog_does_not_show_yet_is_not_gone_4_1(
     await coordinator.close()
 
 
-async def test_g1_a_topology_that_cannot_be_read_may_have_the_consumer_4_1() -> None:
+@pytest.mark.guarantee("G1", section="4.1")
+async def test_a_topology_that_cannot_be_read_may_have_the_consumer() -> None:
     """It was passed over, and what was due to its computations given up as if they had been removed."""
     coordinator = MemoryCoordinator()
     await coordinator.transact((), [Put(topology_key("t"), b"\xff")])
@@ -41,7 +43,8 @@ async def test_g1_a_topology_that_cannot_be_read_may_have_the_consumer_4_1() -> 
     await coordinator.close()
 
 
-async def test_g13_of_consumers_that_are_gone_no_more_than_so_many_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.guarantee("G13")
+async def test_a_bounded_number_of_removed_consumers_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(removed_consumers, "_MAX_GONE", 3)
     coordinator = MemoryCoordinator()
     edges = RemovedConsumers(coordinator, Catalog())

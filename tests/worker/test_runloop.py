@@ -10,7 +10,7 @@ import pytest
 from millwheel.worker.shell.host import RunQueue
 
 
-async def test_calls_run_in_the_order_of_posting_and_never_inside_each_other() -> None:
+async def test_calls_run_in_posting_order_and_never_inside_each_other() -> None:
     queue = RunQueue(asyncio.get_running_loop())
     seen: list[int] = []
 
@@ -26,7 +26,7 @@ async def test_calls_run_in_the_order_of_posting_and_never_inside_each_other() -
     assert seen == [0, 1, 2, 3, 10, 11, 12]
 
 
-async def test_a_call_that_raises_stops_nobody_else(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_raising_call_stops_no_other(caplog: pytest.LogCaptureFixture) -> None:
     queue = RunQueue(asyncio.get_running_loop())
     seen: list[int] = []
 
@@ -62,7 +62,8 @@ async def test_a_flood_leaves_timers_their_turn() -> None:
     assert len(turns) > 10
 
 
-async def test_g8_a_cancellation_that_leaves_a_call_stops_nobody_else(caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.guarantee("G8")
+async def test_a_cancellation_raised_by_a_call_stops_no_other(caplog: pytest.LogCaptureFixture) -> None:
     """It left the queue scheduled and not running: nothing was handled in the whole process any more."""
     queue = RunQueue(asyncio.get_running_loop())
     seen: list[int] = []

@@ -35,7 +35,7 @@ def some(solo: Solo, count: int) -> Solo:
     return solo
 
 
-def test_a_counter_only_rises_when_an_interval_leaves_and_one_with_a_past_comes() -> None:
+def test_a_counter_only_rises_when_intervals_leave_and_arrive() -> None:
     """A move looked like a restart to whoever computes rates, and like all records of the past at once elsewhere."""
     here, there = Tallies(), Tallies()
     solo = some(Solo(Counting()), 5)
@@ -91,7 +91,7 @@ def tallies_of_two_that_left() -> Tallies:
     return tallies
 
 
-def test_calls_and_failures_of_hooks_stay_counted_when_an_interval_leaves() -> None:
+def test_hook_calls_stay_counted_after_an_interval_left() -> None:
     tallies = tallies_of_two_that_left()
     found = hooks(tallies)
     assert found["millwheel_hook_calls_total", "process_record"] == 2
@@ -101,14 +101,14 @@ def test_calls_and_failures_of_hooks_stay_counted_when_an_interval_leaves() -> N
     assert hooks(tallies) == {}
 
 
-def test_a_load_report_has_calls_of_hooks_of_intervals_that_have_left() -> None:
+def test_a_load_report_has_hook_calls_of_intervals_that_left() -> None:
     tallies = tallies_of_two_that_left()
     (reported,) = LoadMeter(list, hooks=tallies.hooks).load().hooks
     assert (reported.topology, reported.computation, reported.time.hook) == (*PLACE, "process_record")
     assert (reported.time.calls, reported.time.failures) == (2, 2)
 
 
-def test_a_hook_that_keeps_the_event_loop_is_a_figure_while_it_does() -> None:
+def test_a_hook_that_blocks_the_event_loop_is_measured_meanwhile() -> None:
     collector = WorkerCollector(Tallies(), running=lambda: {(PLACE, "process_record"): 2.5})
     (gauge,) = [one for one in collector.collect() if one.name == "millwheel_hook_blocking_seconds"]
     assert [(sample.labels["hook"], sample.value) for sample in gauge.samples] == [("process_record", 2.5)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -60,6 +61,7 @@ class Full:
         self.done.update(self.inside, self.before)
 
 
+@pytest.mark.guarantee("G8", section="4.5")
 @settings(max_examples=300)
 @given(
     st.lists(st.lists(st.integers(95, 105), min_size=1, max_size=6), min_size=1, max_size=5),
@@ -67,9 +69,7 @@ class Full:
         st.tuples(st.sampled_from(["try", "try", "try", "commit", "dies", "more"]), st.integers(0, 9)), max_size=60
     ),
 )
-def test_g8_every_record_that_holds_the_watermark_gets_in_4_5(
-    flows: list[list[int]], steps: list[tuple[str, int]]
-) -> None:
+def test_every_record_that_holds_the_watermark_gets_in(flows: list[list[int]], steps: list[tuple[str, int]]) -> None:
     """Whatever came before: senders that died in their turn, and others that found more late records."""
     senders = [Flow(str(number), left) for number, left in enumerate(flows)]
     full = Full()
@@ -93,7 +93,8 @@ def test_g8_every_record_that_holds_the_watermark_gets_in_4_5(
         full.commit()
 
 
-def test_g13_a_second_sender_waits_until_the_record_of_the_first_is_committed_4_5() -> None:
+@pytest.mark.guarantee("G13", section="4.5")
+def test_a_second_sender_waits_until_the_first_is_committed() -> None:
     full = Full()
     first, second = Flow("first", [500, 500, 100, 500]), Flow("second", [500, 100])
     assert full.try_one(first)
@@ -107,7 +108,8 @@ def test_g13_a_second_sender_waits_until_the_record_of_the_first_is_committed_4_
     assert not full.try_one(first)
 
 
-def test_g8_a_sender_that_died_in_its_turn_loses_it_to_one_that_comes_twice_7_1() -> None:
+@pytest.mark.guarantee("G8", section="7.1")
+def test_a_sender_that_died_in_its_turn_loses_it_to_an_eager_one() -> None:
     full = Full()
     dead, live = Flow("dead", [500, 100]), Flow("live", [100])
     assert full.try_one(dead)
@@ -115,7 +117,8 @@ def test_g8_a_sender_that_died_in_its_turn_loses_it_to_one_that_comes_twice_7_1(
     assert full.try_one(live)
 
 
-def test_g8_the_sender_that_waited_longest_is_next_4_5() -> None:
+@pytest.mark.guarantee("G8", section="4.5")
+def test_the_sender_that_waited_longest_is_next() -> None:
     full = Full()
     busy, other = Flow("busy", [100, 100, 100]), Flow("other", [100])
     assert full.try_one(busy)
@@ -125,14 +128,16 @@ def test_g8_the_sender_that_waited_longest_is_next_4_5() -> None:
     assert full.try_one(other)
 
 
-def test_g8_with_copies_of_its_record_alone_a_sender_ends_its_turn_6_1_1() -> None:
+@pytest.mark.guarantee("G8", section="6.1.1")
+def test_with_copies_of_its_record_alone_a_sender_ends_its_turn() -> None:
     turns: HolderTurns[int] = HolderTurns(lambda receipt, _: False)
     assert turns.may_enter("first", 100)
     turns.entered("first", 100, None)
     assert turns.may_enter("second", 100)
 
 
-def test_g8_a_turn_is_lost_though_all_that_are_noted_are_dead_4_5() -> None:
+@pytest.mark.guarantee("G8", section="4.5")
+def test_a_turn_is_lost_though_all_that_are_noted_are_dead() -> None:
     turns: HolderTurns[int] = HolderTurns(lambda receipt, _: True)
     assert turns.may_enter("first", 100)
     turns.entered("first", 500, None)

@@ -32,7 +32,7 @@ class Calls(mw.Computation[tuple[str, str], int]):
         self.function()
 
 
-def test_the_hook_on_a_stack_is_found_with_its_key_and_line() -> None:
+def test_a_hook_on_a_stack_is_found_with_its_key_and_line() -> None:
     found: list[RunningHook | None] = []
 
     def look() -> None:

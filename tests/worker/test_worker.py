@@ -78,7 +78,8 @@ def hosted(of: Worker, journal: str, sequencer: int) -> ScriptedCore:
     return core
 
 
-async def test_g8_an_interval_that_is_lost_while_others_are_let_go_of_is_let_go_of_once(tmp_path: Path) -> None:
+@pytest.mark.guarantee("G8")
+async def test_an_interval_lost_while_others_close_is_closed_once(tmp_path: Path) -> None:
     """A worker that wakes from a pause meets both at once, its lease's end and its deposition: the error ended the task
     that registers it."""
     one = worker(tmp_path)
@@ -101,7 +102,8 @@ async def test_g8_an_interval_that_is_lost_while_others_are_let_go_of_is_let_go_
     assert one.hosts.hosted == {}
 
 
-async def test_7_1_a_worker_whose_lease_has_ended_lets_go_of_all_at_once_although_a_hook_goes_on(
+@pytest.mark.paper(section="7.1")
+async def test_an_ended_lease_releases_all_at_once_though_a_hook_runs(
     tmp_path: Path,
 ) -> None:
     """Each waited for the hooks of those before it, up to five seconds, and served meanwhile."""
@@ -127,7 +129,8 @@ async def test_7_1_a_worker_whose_lease_has_ended_lets_go_of_all_at_once_althoug
         await asyncio.wait_for(dropping, patience(5))
 
 
-async def test_g4_a_refusal_of_an_earlier_owners_report_does_not_end_its_successor_here_6_2(tmp_path: Path) -> None:
+@pytest.mark.guarantee("G4", section="6.2")
+async def test_a_refusal_of_a_former_owners_report_spares_the_present(tmp_path: Path) -> None:
     """An announcement for the former sequencer can be refused when the next owner serves already, in the same process:
     it was deposed, and nobody else had the interval."""
     authority = Quiet()
@@ -140,7 +143,8 @@ async def test_g4_a_refusal_of_an_earlier_owners_report_does_not_end_its_success
     await until(lambda: not one.hosts.hosted)
 
 
-async def test_g8_an_interval_that_cannot_be_built_does_not_keep_others_waiting(
+@pytest.mark.guarantee("G8")
+async def test_an_interval_that_cannot_be_built_delays_no_other(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """All that came behind it in the catalog was never opened, and nobody's low watermarks were followed."""
@@ -161,9 +165,8 @@ async def test_g8_an_interval_that_cannot_be_built_does_not_keep_others_waiting(
     await one.ownership.drop_all()
 
 
-async def test_g13_journals_that_are_no_more_are_forgotten_after_a_takeover_6_1_1(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.guarantee("G13", section="6.1.1")
+async def test_ended_journals_are_forgotten_after_a_takeover(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What was retired while an interval was being opened stayed in its memory and its base for good."""
     monkeypatch.setattr(notices, "_SETTLED_AFTER_SECONDS", 0.01)
     one = worker(tmp_path)
@@ -179,9 +182,8 @@ async def test_g13_journals_that_are_no_more_are_forgotten_after_a_takeover_6_1_
     await one.ownership.drop_all()
 
 
-async def test_g13_what_removed_computations_had_sent_is_forgotten_7_1(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.guarantee("G13", section="7.1")
+async def test_what_removed_computations_had_sent_is_forgotten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(notices, "_SETTLED_AFTER_SECONDS", 0.01)
     one = worker(tmp_path)
     core = hosted(one, "c.1.j1", 4)
@@ -202,7 +204,8 @@ async def test_g13_what_removed_computations_had_sent_is_forgotten_7_1(
     await one.ownership.drop_all()
 
 
-async def test_g3_what_was_given_up_with_the_registration_is_not_opened_again_under_its_sequencer_6_2(
+@pytest.mark.guarantee("G3", section="6.2")
+async def test_what_ended_with_a_registration_is_not_opened_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The catalog shows it as this worker's until the lease's end has been heard of. A second opening whose fence times
@@ -221,7 +224,8 @@ async def test_g3_what_was_given_up_with_the_registration_is_not_opened_again_un
     await one.ownership.drop_all()
 
 
-async def test_g3_of_two_processes_of_one_name_one_opens_what_is_assigned_to_it_7_1(
+@pytest.mark.guarantee("G3", section="7.1")
+async def test_of_two_processes_of_one_name_one_opens_its_assignment(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Both did, under one sequencer. Whose journal it was neither knew for certain, and records went to the other."""
@@ -248,7 +252,8 @@ async def test_g3_of_two_processes_of_one_name_one_opens_what_is_assigned_to_it_
     await one.close()
 
 
-async def test_g8_what_waits_for_code_begins_when_that_is_there_7_1(tmp_path: Path) -> None:
+@pytest.mark.guarantee("G8", section="7.1")
+async def test_what_waits_for_code_begins_when_that_is_there(tmp_path: Path) -> None:
     """It began when it was tried again: half a minute later, where the code had been long in coming."""
     (tmp_path / "late.py").write_text("import millwheel as mw\n\ntopology = mw.Topology('late')\n")
     made, comes = build_package(f"{tmp_path / 'late.py'}:topology"), asyncio.Event()
@@ -274,7 +279,8 @@ async def test_g8_what_waits_for_code_begins_when_that_is_there_7_1(tmp_path: Pa
         unload_package(made.digest)
 
 
-async def test_a_worker_that_ends_makes_its_intervals_ready_for_others_first_7_1(tmp_path: Path) -> None:
+@pytest.mark.paper(section="7.1")
+async def test_a_stopping_worker_prepares_its_intervals_for_others(tmp_path: Path) -> None:
     one = Worker(
         WorkerSettings("w1", "here:1", tmp_path, hand_over=0.3), FlakyStore(), MemoryCoordinator(), Quiet(), nothing
     )
@@ -287,7 +293,7 @@ async def test_a_worker_that_ends_makes_its_intervals_ready_for_others_first_7_1
     assert one.hosts.hosted == {}
 
 
-async def test_an_interval_that_is_let_go_of_leaves_memory_at_once(tmp_path: Path) -> None:
+async def test_a_closed_interval_leaves_memory_at_once(tmp_path: Path) -> None:
     one = worker(tmp_path)
     core: Any = hosted(one, "c.1.j1", 4)
     core.part = core

@@ -32,7 +32,7 @@ def days(found: list[Anomaly]) -> set[tuple[str, str]]:
     return {(anomaly.kind, f"{local_time(anomaly.start):%F}") for anomaly in found}
 
 
-def test_the_table_shows_the_blizzard_and_the_worst_days_and_little_else(flights: pd.DataFrame) -> None:
+def test_the_table_shows_the_blizzard_the_worst_days_little_else(flights: pd.DataFrame) -> None:
     found = anomalies(flights, END)
     assert days(found) >= KNOWN
     assert len(found) == 14
@@ -40,8 +40,9 @@ def test_the_table_shows_the_blizzard_and_the_worst_days_and_little_else(flights
     assert sorted(anomaly.subject for anomaly in blizzard) == ["EWR", "JFK", "LGA"]
 
 
+@pytest.mark.guarantee("G1", section="2")
 @pytest.mark.timeout(300)
-def test_g1_the_whole_year_as_it_happened_finds_what_the_table_shows_2(flights: pd.DataFrame) -> None:
+def test_the_year_as_it_happened_finds_the_tables_anomalies(flights: pd.DataFrame) -> None:
     run = Run(flights, until=END)
     run.feed(batch=1_000)
     assert run.finish() == anomalies(flights, END)
@@ -71,9 +72,10 @@ def backwards_in_blocks(flights: pd.DataFrame) -> pd.DataFrame:
     return flights.assign(block=block).sort_values(["block", "known"], ascending=[True, False])
 
 
+@pytest.mark.guarantee("G11", section="4.2")
 @pytest.mark.parametrize("order", [as_known, as_scheduled, in_shuffled_weeks, backwards_in_blocks])
 @pytest.mark.parametrize("cuts", [(), ("F", "JFK|Tue", "LGA", "N")])
-def test_g11_order_and_parallelism_change_no_anomaly_4_2(
+def test_order_and_parallelism_change_no_anomaly(
     winter: pd.DataFrame, order: Callable[[pd.DataFrame], pd.DataFrame], cuts: tuple[str, ...]
 ) -> None:
     expected = anomalies(winter, end_of(winter))
@@ -83,13 +85,15 @@ def test_g11_order_and_parallelism_change_no_anomaly_4_2(
     assert run.finish() == expected
 
 
-def test_g12_crashes_change_no_anomaly_6_2(winter: pd.DataFrame) -> None:
+@pytest.mark.guarantee("G12", section="6.2")
+def test_crashes_change_no_anomaly(winter: pd.DataFrame) -> None:
     run = Run(winter, cuts=["K"])
     run.feed(batch=1_500, crash_every=3)
     assert run.finish() == anomalies(winter, end_of(winter))
 
 
-def test_g6_without_a_watermark_before_the_end_the_anomalies_are_the_same_4_6(winter: pd.DataFrame) -> None:
+@pytest.mark.guarantee("G6", section="4.6")
+def test_a_watermark_only_at_the_end_changes_no_anomaly(winter: pd.DataFrame) -> None:
     blizzard = winter[winter["known"] < new_york("2013-02-10 12:00")]
     run = Run(blizzard)
     run.feed(batch=20_000, watermarks=False)
@@ -99,7 +103,8 @@ def test_g6_without_a_watermark_before_the_end_the_anomalies_are_the_same_4_6(wi
     assert ("dip", "2013-02-09") in days(found)
 
 
-def test_a_spike_does_not_wait_for_the_watermark_and_a_dip_does_4_6(winter: pd.DataFrame) -> None:
+@pytest.mark.paper(section="4.6")
+def test_a_spike_does_not_wait_for_the_watermark_and_a_dip_does(winter: pd.DataFrame) -> None:
     evening = new_york("2013-03-08 22:00")
     run = Run(winter[winter["known"] < evening])
     run.feed(batch=1_000)
@@ -118,7 +123,8 @@ def test_a_spike_does_not_wait_for_the_watermark_and_a_dip_does_4_6(winter: pd.D
     assert not [one for one in held.harness.values("anomalies") if one.kind == "dip"]
 
 
-def test_g14_late_departures_are_dropped_and_counted_and_duplicates_are_known_4_5(winter: pd.DataFrame) -> None:
+@pytest.mark.guarantee("G14", section="4.5")
+def test_late_departures_are_dropped_and_duplicates_are_known(winter: pd.DataFrame) -> None:
     """What the stream finds is what the table shows without the departures that came too late."""
     february = winter[winter["known"] < new_york("2013-02-12")]
     held_back = february[february["flight"] % 97 == 0]

@@ -43,7 +43,7 @@ def test_an_alert_is_a_line_that_begins_with_its_local_date() -> None:
     assert alert_line(spike) == "2013-02-08  spike  NYC  more than 49,024 minutes of delay that day"
 
 
-def test_the_files_in_the_order_of_their_times_are_the_flights_in_theirs(flights: pd.DataFrame, tmp_path: Path) -> None:
+def test_files_in_order_of_their_times_hold_flights_in_theirs(flights: pd.DataFrame, tmp_path: Path) -> None:
     january = flights.head(20_000)
     count = write_files(january, tmp_path / "files")
     files = sorted((tmp_path / "files").iterdir(), key=lambda path: path.stat().st_mtime)
@@ -87,9 +87,8 @@ def test_percentiles_are_values_that_were_measured() -> None:
     assert percentiles([float(value) for value in range(100, 0, -1)]) == (51.0, 96.0, 100.0)
 
 
-async def test_g14_end_to_end_late_and_duplicate_departures_are_counted_and_change_nothing_4_5(
-    flights: pd.DataFrame, tmp_path: Path
-) -> None:
+@pytest.mark.guarantee("G14", section="4.5")
+async def test_late_and_duplicate_departures_are_counted_and_harmless(flights: pd.DataFrame, tmp_path: Path) -> None:
     with DemoServer(tmp_path / "server.log") as server:
         server.submit("examples.zeitgeist.topology:winter")
         outcome = await second_pass(server, flights)

@@ -35,7 +35,8 @@ def count(airport: str, moment: datetime, departures: int = 0, delay: int = 0) -
     return value, mw.Timestamp(window.end)
 
 
-def test_a_day_is_learned_when_the_last_hour_of_every_airport_is_in_4_5() -> None:
+@pytest.mark.paper(section="4.5")
+def test_a_day_is_learned_when_every_airports_last_hour_is_in() -> None:
     harness = delay_models()
     first = datetime(2013, 3, 1, 23, tzinfo=NEW_YORK)
     for day in range(28):
@@ -53,7 +54,8 @@ def test_a_day_is_learned_when_the_last_hour_of_every_airport_is_in_4_5() -> Non
     assert harness.counts("delay-model-calculator")["late"] == 0
 
 
-def test_the_traffic_of_a_slot_is_the_lower_median_of_six_weeks_2() -> None:
+@pytest.mark.paper(section="2")
+def test_the_traffic_of_a_slot_is_the_lower_median_of_six_weeks() -> None:
     topology = mw.Topology("traffic")
     topology.source("windows", WindowCount)
     topology.add(
@@ -70,8 +72,9 @@ def test_the_traffic_of_a_slot_is_the_lower_median_of_six_weeks_2() -> None:
     assert {model.slot for model in harness.values("traffic-models")} == {"Fri 17"}
 
 
+@pytest.mark.paper(section="4.6")
 @pytest.mark.parametrize("until", [mw.MAX_TIMESTAMP, mw.from_datetime(datetime(2013, 1, 3, tzinfo=NEW_YORK))])
-def test_hours_without_a_departure_are_counted_too_and_end_4_6(flights: pd.DataFrame, until: mw.Timestamp) -> None:
+def test_hours_without_a_departure_are_counted_too_and_end(flights: pd.DataFrame, until: mw.Timestamp) -> None:
     new_year = flights[flights["known"] < mw.from_datetime(datetime(2013, 1, 2, tzinfo=NEW_YORK))]
     records = departures(new_year)
     topology = mw.Topology("counting")
@@ -89,7 +92,7 @@ def test_hours_without_a_departure_are_counted_too_and_end_4_6(flights: pd.DataF
     assert sum(window.departures for window in harness.values("windows")) == len(new_year)
 
 
-def test_each_flight_has_an_id_of_its_own_and_its_true_time(table: pd.DataFrame, flights: pd.DataFrame) -> None:
+def test_each_flight_has_its_own_id_and_its_true_time(table: pd.DataFrame, flights: pd.DataFrame) -> None:
     assert len(table) == 336_776
     assert len(table) - len(flights) == 8_255
     assert flights["id"].is_unique

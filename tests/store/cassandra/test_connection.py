@@ -19,7 +19,7 @@ from tests.patience import patience
 from tests.store.cassandra.conftest import OpenStore
 
 
-async def test_a_node_that_hangs_up_before_it_is_ready_has_given_no_connection() -> None:
+async def test_a_node_that_disconnects_early_has_given_no_connection() -> None:
     """A closed one was handed out as if it were ready, and the first request found out."""
 
     async def close_connection(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -32,7 +32,7 @@ async def test_a_node_that_hangs_up_before_it_is_ready_has_given_no_connection()
             await asyncio.to_thread(kind.factory, DefaultEndPoint("127.0.0.1", port), 5.0)
 
 
-async def test_a_connection_that_the_driver_leaves_open_is_closed_with_the_store(
+async def test_a_connection_the_driver_leaves_open_is_closed(
     settings: CassandraSettings, monkeypatch: pytest.MonkeyPatch, open_store: OpenStore
 ) -> None:
     """A pool that was being made while the session ended was nobody's, and its sockets stayed open."""
@@ -54,7 +54,7 @@ async def test_a_connection_that_the_driver_leaves_open_is_closed_with_the_store
     assert not one.open_ones
 
 
-async def test_a_further_page_that_never_comes_is_not_waited_for_past_the_deadline(
+async def test_a_page_that_never_comes_is_given_up_at_the_deadline(
     settings: CassandraSettings, monkeypatch: pytest.MonkeyPatch, open_store: OpenStore
 ) -> None:
     """The driver sets a deadline to the first page alone."""
@@ -71,7 +71,8 @@ async def test_a_further_page_that_never_comes_is_not_waited_for_past_the_deadli
         await store.close()
 
 
-async def test_g13_requests_leave_nothing_behind_that_only_the_collector_finds(
+@pytest.mark.guarantee("G13")
+async def test_requests_leave_nothing_that_only_the_collector_finds(
     settings: CassandraSettings, open_store: OpenStore
 ) -> None:
     """A request and who waited for it knew each other: entries stayed in memory, and collecting them took 100 ms."""

@@ -11,7 +11,8 @@ from millwheel.store.cassandra.journals import Journals
 from millwheel.store.contract import JournalHead
 
 
-def test_g13_the_heads_written_last_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.guarantee("G13")
+def test_the_heads_written_last_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     """All journals that ever were owned here were, with their part lists."""
     monkeypatch.setattr(journals, "_MAX_KEPT_HEADS", 3)
     kept = Journals(cast("Any", None), {})

@@ -74,7 +74,8 @@ class _Owner:
         await self._task
 
 
-async def test_g2_each_append_takes_effect_once_through_stops_and_kills_of_cassandra(
+@pytest.mark.guarantee("G2")
+async def test_each_append_takes_effect_once_through_cassandras_kills(
     settings: CassandraSettings, store: CassandraStore, name: str, open_store: OpenStore
 ) -> None:
     (node,) = cassandra().nodes
@@ -102,7 +103,8 @@ async def test_g2_each_append_takes_effect_once_through_stops_and_kills_of_cassa
     assert await reader.read_entries(name, 1, commits) == [b"entry %d" % commit for commit in range(1, commits + 1)]
 
 
-async def test_g3_what_a_zombie_had_on_its_way_is_refused_when_it_arrives_late_6_2(
+@pytest.mark.guarantee("G3", section="6.2")
+async def test_a_zombies_delayed_write_is_refused_when_it_arrives(
     settings: CassandraSettings, store: CassandraStore, name: str, open_store: OpenStore
 ) -> None:
     """The zombie's append waits in a node that stands still, together with its successor's fence."""
@@ -127,7 +129,7 @@ async def test_g3_what_a_zombie_had_on_its_way_is_refused_when_it_arrives_late_6
     assert (await store.read_entries(name, 1, last.commit))[-1] == b"successor"
 
 
-async def test_every_call_says_that_cassandra_is_away_and_works_again_when_it_is_back(
+async def test_every_call_reports_an_outage_and_works_again_after_it(
     settings: CassandraSettings, name: str, open_store: OpenStore
 ) -> None:
     (node,) = cassandra().nodes
@@ -208,7 +210,8 @@ async def test_what_waited_past_its_deadline_is_not_sent_any_more(
     assert await store.read_states(name, [b"second"]) == [None]
 
 
-async def test_g13_a_flush_that_takes_longer_than_a_deadline_gets_through(
+@pytest.mark.guarantee("G13")
+async def test_a_flush_that_takes_longer_than_a_deadline_gets_through(
     settings: CassandraSettings, store: CassandraStore, name: str, open_store: OpenStore
 ) -> None:
     """What had to wait at the gate for longer was not sent; the repetition began anew, and came as far: for ever."""

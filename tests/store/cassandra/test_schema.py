@@ -41,7 +41,7 @@ class _Overtaken:
 
 
 @pytest.mark.parametrize("after", range(6))
-def test_one_that_is_overtaken_while_it_makes_a_keyspace_finds_it_its_own(
+def test_one_that_loses_the_race_for_a_keyspace_uses_the_others(
     settings: CassandraSettings, driver: Any, name: str, after: int
 ) -> None:
     """It took the version table of the other for a table of something else, and would not start."""
@@ -55,7 +55,7 @@ def test_one_that_is_overtaken_while_it_makes_a_keyspace_finds_it_its_own(
     assert [prepare_keyspace(replace(fresh, state_buckets=9), driver.cluster, overtaken)] == buckets
 
 
-def test_a_node_that_does_not_know_yet_what_another_has_made_is_asked_again() -> None:
+def test_a_node_that_lags_behind_another_is_asked_again() -> None:
     """One of three that had just started refused a table that was there: the store was not opened, for a setting."""
     answers = iter([InvalidRequest('message="table schema_version does not exist"')] * 2)
 
@@ -67,7 +67,7 @@ def test_a_node_that_does_not_know_yet_what_another_has_made_is_asked_again() ->
     assert until_known(work, 10.0) == "known"
 
 
-def test_what_a_node_refuses_for_another_reason_is_reported_at_once() -> None:
+def test_a_nodes_refusal_for_another_reason_is_reported_at_once() -> None:
     asked = []
 
     def work() -> None:
@@ -83,7 +83,7 @@ def test_what_a_node_refuses_for_another_reason_is_reported_at_once() -> None:
     "asked",
     ["SELECT * FROM {}.t", "CREATE TABLE {}.t (k int PRIMARY KEY)", "INSERT INTO store_tests.{} (k) VALUES (1)"],
 )
-def test_what_a_node_does_not_know_is_distinguished_from_what_it_refuses(
+def test_what_a_node_does_not_know_yet_differs_from_a_refusal(
     settings: CassandraSettings, driver: Any, name: str, asked: str
 ) -> None:
     """Of a table in a keyspace that it does not know a node says it in other words than of all else."""
@@ -151,7 +151,7 @@ async def test_a_migration_that_was_cut_short_is_finished(
     assert await store.read_states("c", [b"k"]) == [None]
 
 
-async def test_the_number_of_buckets_stays_what_the_keyspace_was_made_with(
+async def test_the_number_of_buckets_stays_that_of_the_keyspace(
     settings: CassandraSettings, driver: Any, name: str
 ) -> None:
     await (await CassandraStore.open(replace(settings, keyspace=name, state_buckets=3))).close()
@@ -159,7 +159,7 @@ async def test_the_number_of_buckets_stays_what_the_keyspace_was_made_with(
     assert [row[0] for row in driver.execute(f"SELECT state_buckets FROM {name}.schema_version")] == [3]
 
 
-async def test_a_role_that_may_only_read_learns_what_it_needs_and_goes_on_when_it_has_it(
+async def test_a_read_only_role_learns_what_it_needs_and_goes_on(
     settings: CassandraSettings, driver: Any, store: CassandraStore, name: str, open_store: OpenStore
 ) -> None:
     driver.execute(f"CREATE ROLE {name} WITH PASSWORD = 'p' AND LOGIN = true")

@@ -50,14 +50,15 @@ def test_tls_files_that_cannot_be_used_are_named(tmp_path: Path) -> None:
         CassandraSettings(tls_cert=tmp_path / "cert.pem").tls()
 
 
+@pytest.mark.guarantee("G3", section="6.2")
 @pytest.mark.parametrize("level", ["one", "local_quorum", "QUORUM", ""])
-def test_g3_a_level_that_two_owners_could_both_be_acknowledged_at_is_no_choice_6_2(level: str) -> None:
+def test_a_level_that_lets_two_owners_append_is_refused(level: str) -> None:
     with pytest.raises(StoreSettingsError, match=r"store\.write_consistency.*quorum, each_quorum, all"):
         CassandraSettings(write_consistency=level)
 
 
 @pytest.mark.parametrize("level", ["each_quorum", "all"])
-async def test_writes_are_acknowledged_by_as_many_replicas_as_are_asked_for(
+async def test_writes_are_acknowledged_by_the_set_number_of_replicas(
     settings: CassandraSettings, name: str, level: str, open_store: OpenStore
 ) -> None:
     store = await open_store(replace(settings, write_consistency=level))
@@ -81,13 +82,13 @@ def _writes(statement: PreparedStatement) -> bool:
     return not statement.query_string.startswith("SELECT")
 
 
-async def test_where_nobody_listens_it_says_where_and_that_it_is_tried_again() -> None:
+async def test_an_address_without_a_server_is_named_and_retried() -> None:
     point = f"127.0.0.1:{free_ports(1)[0]}"
     with pytest.raises(StoreUnavailableError, match=rf"{point}.*store\.contact_points.*tried again"):
         await CassandraStore.open(CassandraSettings((point,), timeout_seconds=2.0))
 
 
-async def test_a_name_without_an_address_is_said_so() -> None:
+async def test_a_name_without_an_address_is_reported() -> None:
     with pytest.raises(StoreUnavailableError, match=r"store\.contact_points.*nowhere\.invalid"):
         await CassandraStore.open(CassandraSettings(("nowhere.invalid:9042",), timeout_seconds=2.0))
 

@@ -55,7 +55,7 @@ async def test_damaged_values_are_named_never_served(
         await store.fence(name, 2)
 
 
-async def test_a_large_part_is_stored_in_chunks_and_a_missing_one_is_noticed(
+async def test_a_large_part_is_stored_in_chunks_and_a_lost_one_noticed(
     settings: CassandraSettings, store: CassandraStore, driver: Any, name: str
 ) -> None:
     await store.create_journal(name)
@@ -108,7 +108,7 @@ async def test_nothing_is_read_through_the_entries_that_were_deleted(
     assert max(tombstones for _, tombstones in counts) <= 2
 
 
-async def test_a_scan_merges_all_buckets_whatever_their_sizes(store: CassandraStore, name: str) -> None:
+async def test_a_scan_merges_all_buckets_of_any_sizes(store: CassandraStore, name: str) -> None:
     buckets = 4
     # Most keys in one bucket, few in another, none in the others.
     by_bucket: dict[int, list[bytes]] = {}

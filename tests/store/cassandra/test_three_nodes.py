@@ -15,7 +15,8 @@ from tests.store.cassandra.owner import append_for_certain
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(900)]
 
 
-async def test_g2_g3_an_owner_goes_on_while_one_node_and_then_another_is_killed(name: str) -> None:
+@pytest.mark.guarantee("G2", "G3")
+async def test_an_owner_goes_on_while_one_node_then_another_is_killed(name: str) -> None:
     cluster = three_cassandra_nodes()
     for node in cluster.nodes:
         await asyncio.to_thread(node.start)
@@ -55,7 +56,7 @@ async def test_g2_g3_an_owner_goes_on_while_one_node_and_then_another_is_killed(
     await successor.close()
 
 
-async def test_without_a_majority_nothing_is_acknowledged_and_it_says_so(name: str) -> None:
+async def test_without_a_majority_nothing_is_acknowledged(name: str) -> None:
     cluster = three_cassandra_nodes()
     store = await _open()
     await store.create_journal(name)

@@ -39,6 +39,6 @@ async def test_a_store_is_reached_through_tls(behind_tls: CassandraSettings, nam
         await store.close()
 
 
-async def test_a_node_whose_certificate_nobody_vouches_for_is_refused_by_name(behind_tls: CassandraSettings) -> None:
+async def test_a_node_with_an_untrusted_certificate_is_refused_by_name(behind_tls: CassandraSettings) -> None:
     with pytest.raises(StoreUnavailableError, match=r"TLS with Cassandra .*store\.tls_ca"):
         await CassandraStore.open(replace(behind_tls, tls_ca=CERTIFICATES / "two-ca.pem"))
