@@ -19,7 +19,7 @@ rewriting(
     "if len(found) > 1:",
     "if False:",
     seeds=0,
-    test="tests/master/test_streams.py::test_a_short_name_that_two_topologies_have_is_refused_with_the_candidates",
+    test="tests/master/test_streams.py::test_an_ambiguous_short_name_is_refused_with_candidates",
     why=_WHY,
 )
 

@@ -227,7 +227,7 @@ def test_drain_and_cancel_may_be_repeated_and_name_unknown_names() -> None:
 
 
 @pytest.mark.paper(section="4.1")
-def test_cancel_drops_logs_and_injectors_of_its_streams_though_another_topology_reads_them() -> None:
+def test_cancel_drops_a_streams_log_and_injectors_with_readers() -> None:
     world = World()
     master = Master(world)
     master.call(SubmitTopology(topology(), "r1"))

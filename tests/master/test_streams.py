@@ -28,7 +28,7 @@ def test_a_short_name_is_the_only_stream_of_that_name() -> None:
     assert resolve_stream("zeitgeist/queries", known) == "zeitgeist/queries"
 
 
-def test_a_short_name_that_two_topologies_have_is_refused_with_the_candidates() -> None:
+def test_an_ambiguous_short_name_is_refused_with_candidates() -> None:
     known = twins()[0].catalog()
     with pytest.raises(RequestError) as caught:
         resolve_stream("queries", known)
@@ -44,7 +44,7 @@ def test_an_unknown_name_is_refused_with_the_nearest_one() -> None:
     assert caught.value.code is FailureCode.NOT_FOUND
 
 
-def test_the_master_itself_knows_streams_by_their_full_names_alone() -> None:
+def test_the_master_knows_streams_by_their_full_names_alone() -> None:
     _, master = twins()
     with pytest.raises(RequestError, match=r"no stream 'queries' \(in full: other/queries, zeitgeist/queries\)"):
         master.call(OpenInjector("queries", "p"))

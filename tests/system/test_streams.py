@@ -78,7 +78,7 @@ async def test_a_short_name_is_taken_while_it_is_unique(server: Server) -> None:
 
 
 @pytest.mark.paper(section="4.1")
-async def test_another_topology_reads_a_stream_and_goes_on_when_its_owner_goes_and_comes_back(
+async def test_a_reader_of_a_stream_outlives_its_owner_and_return(
     server: Server,
 ) -> None:
     await submit(server, "one", "reader")

@@ -583,6 +583,7 @@ class EnsureStreamLogRequest(_message.Message):
 
     STREAM_FIELD_NUMBER: _builtins.int
     stream: _builtins.str
+    """A full name, or a short one that is unique in the cluster. The response has the full name."""
     def __init__(
         self,
         *,
@@ -642,6 +643,7 @@ class WatchRoutingRequest(_message.Message):
 
     STREAM_FIELD_NUMBER: _builtins.int
     stream: _builtins.str
+    """A full name, or a short one that is unique in the cluster. The response has the full name."""
     def __init__(
         self,
         *,

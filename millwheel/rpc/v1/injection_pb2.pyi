@@ -26,6 +26,7 @@ class OpenInjectorRequest(_message.Message):
     STREAM_FIELD_NUMBER: _builtins.int
     PROCESS_FIELD_NUMBER: _builtins.int
     stream: _builtins.str
+    """The stream's full name."""
     process: _builtins.str
     def __init__(
         self,
@@ -76,6 +77,7 @@ class ListInjectorsRequest(_message.Message):
 
     STREAM_FIELD_NUMBER: _builtins.int
     stream: _builtins.str
+    """A full name, or a short one that is unique in the cluster. Empty: all streams."""
     def __init__(
         self,
         *,
@@ -300,6 +302,7 @@ class RetireInjectorRequest(_message.Message):
     STREAM_FIELD_NUMBER: _builtins.int
     PROCESS_FIELD_NUMBER: _builtins.int
     stream: _builtins.str
+    """A full name, or a short one that is unique in the cluster."""
     process: _builtins.str
     def __init__(
         self,

@@ -157,7 +157,9 @@ Global___CodeReference: _TypeAlias = CodeReference  # noqa: Y015
 
 @_typing.final
 class StreamSpec(_message.Message):
-    """A stream. Its name alone identifies it. Any computation of any topology may consume it."""
+    """A stream. It belongs to the topology that its full name begins with, such as web/sessions. Only that topology writes it.
+    Any computation of any topology may consume it. All names of streams in a spec are full.
+    """
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -183,7 +185,7 @@ class StreamSpec(_message.Message):
     allowed_skew_us: _builtins.int
     """For an injected stream: the maximum lead of injected timestamps over the low watermark. 0: no throttle."""
     external: _builtins.bool
-    """Whether the stream belongs to another topology. This topology consumes it or produces to it. The type declared here
+    """Whether the stream belongs to another topology. This topology consumes it. The type declared here
     is the one that this topology expects.
     """
     @_builtins.property
