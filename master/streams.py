@@ -42,6 +42,6 @@ def refuse_unknown_stream(name: str, known: Catalog) -> NoReturn:
     raise RequestError(
         FailureCode.NOT_FOUND,
         f"there is no stream {name!r}{hint}",
-        "submit the topology that declares or produces it first",
+        "use the full name" if meant else "submit the topology that declares or produces it first",
         reason="STREAM_UNKNOWN",
     )

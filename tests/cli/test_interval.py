@@ -99,11 +99,11 @@ async def test_everything_is_listed_with_the_streams_logs(cluster: Cluster) -> N
     rows = await listed(cluster.cli, "")
     assert {(row["topology"], row["computation"], row["stream"]) for row in rows} == {
         ("sample", "counter", None),
-        (None, None, "counts"),
+        (None, None, "sample/counts"),
         (None, None, "sample/dead-letters"),
     }
     table = await cluster.cli("interval", "list")
-    assert "log of counts" in table.out
+    assert "log of sample/counts" in table.out
     assert table.out.splitlines()[0].split()[:4] == ["COMPUTATION", "KEYS", "OWNER", "JOURNAL"]
 
 

@@ -50,7 +50,7 @@ async def explained(server: Server, part: str) -> Finished:
 async def test_explain_names_each_kind_of_hold_on_a_watermark(server: Server) -> None:
     answer = await explained(server, "no injector process has announced itself")
     assert "low watermark of words/count: -inf" in answer.out
-    assert "words/count waits for source spoken  (-inf)" in answer.out
+    assert "words/count waits for source words/spoken  (-inf)" in answer.out
     async with Injector("spoken", address=server.address, process="reader", topology=program.words) as injector:
         await injector.send(Word("plain"), timestamp=1_000_000)
         await injector.advance(2_000_000)
@@ -99,7 +99,7 @@ async def test_an_operator_can_finish_a_process_that_is_lost_for_good(server: Se
         assert "has finished, and that is final" in again.err
         early = await run_cli(server.address, "injector", "retire", "spoken", "reader", "--yes")
         assert early.code == 6
-        assert "finish it first: `millwheel injector finish spoken reader`" in early.err
+        assert "finish it first: `millwheel injector finish words/spoken reader`" in early.err
         retired = await run_cli(server.address, "injector", "retire", "spoken", "gone", "--yes")
         assert (retired.code, retired.out) == (0, "injector process gone of stream spoken is retired\n"), retired.err
         again = await run_cli(server.address, "injector", "retire", "spoken", "gone", "--yes", "-o", "json")
@@ -131,8 +131,8 @@ async def test_show_has_a_row_for_each_source_and_computation(server: Server) ->
         assert shown.code == 0, shown.err
         rows = json.loads(shown.out)
         assert [(row["kind"], row["name"], row["low_watermark"], row["held_by"]) for row in rows] == [
-            ("source", "spoken", "1970-01-01T00:00:02Z", "injector process reader"),
-            ("computation", "count", "1970-01-01T00:00:02Z", "input: source spoken"),
+            ("source", "words/spoken", "1970-01-01T00:00:02Z", "injector process reader"),
+            ("computation", "count", "1970-01-01T00:00:02Z", "input: source words/spoken"),
         ]
         assert all(row["lag_seconds"] > 0 for row in rows)
         table = await run_cli(server.address, "watermark", "show", "words")

@@ -30,7 +30,7 @@ from tests.system.words import Seen, Word
 
 async def test_malformed_requests_are_answered_and_harm_no_others(server: Server) -> None:
     await submit(server)
-    raw = await RawInjector.open(server.address, "words", "count", "spoken", "p")
+    raw = await RawInjector.open(server.address, "words", "count", "words/spoken", "p")
     good = msgspec.msgpack.encode(Word("good"))
     unequal = raw.request([b"a", b"b"], [good], token=1)
     unmarked = raw.request([b"a"], [good], token=2)
@@ -78,7 +78,7 @@ async def test_calls_that_begin_wrong_end_with_what_is_wrong(server: Server) -> 
 
 async def test_values_of_another_type_follow_the_policy_and_are_named(server: Server) -> None:
     await submit(server)
-    raw = await RawInjector.open(server.address, "words", "count", "spoken", "p")
+    raw = await RawInjector.open(server.address, "words", "count", "words/spoken", "p")
     wrong, good = msgspec.msgpack.encode({"text": 5}), msgspec.msgpack.encode(Word("good"))
     answers = await raw.deliver(raw.request([b"5", b"x", b"good"], [wrong, b"\xc1", good]))
     assert answers[1].outcome == wire.DELIVERY_OUTCOME_ACKED
@@ -114,7 +114,7 @@ async def test_what_a_hook_makes_too_large_fails_its_record_by_name(server: Serv
 async def test_the_injector_refuses_too_large_records_before_sending(server: Server) -> None:
     await submit(server)
     async with Injector("spoken", address=server.address, process="p", topology=program.words) as injector:
-        with pytest.raises(mw.TooLargeError, match=r"stream 'spoken'.*1,048,576"):
+        with pytest.raises(mw.TooLargeError, match=r"stream 'words/spoken'.*1,048,576"):
             await injector.send(Word("x" * (1 << 20)), timestamp=1)
         with pytest.raises(mw.MillwheelError, match="4,096"):
             await injector.send(Word("x" * 5_000), timestamp=1)
