@@ -277,7 +277,7 @@ async def test_g3_a_second_process_of_a_name_ends_the_first_fig_12(server: DevSe
         async with Injector(server.address, "orders", topology=sample.shop) as second:
             await second.send(ORDERS[1], timestamp=6)
             await second.flush()
-            with pytest.raises(InjectorSupersededError, match="'injector' of stream 'orders' has a successor"):
+            with pytest.raises(InjectorSupersededError, match="'injector' of stream 'shop/orders' has a successor"):
                 await keep_sending(first)
             await second.finish()
         with pytest.raises(InjectorSupersededError):
