@@ -52,12 +52,12 @@ async def test_an_injector_refuses_times_in_other_units(server: DevServer, submi
     async with Injector("orders", address=server.address, settings=STRICT) as injector:
         for wrong in (1_700_000_000, 1_700_000_000_000, 1_700_000_000_000_000_000):
             with pytest.raises(
-                UsageError, match=r"a record's timestamp of stream 'orders': .*did you mean millwheel\.from_"
+                UsageError, match=r"a record's timestamp of stream 'shop/orders': .*did you mean millwheel\.from_"
             ):
                 await injector.send(order, timestamp=wrong)
             with pytest.raises(UsageError, match=r"any_timestamp=True"):
                 await injector.send_many([order, order], [from_seconds(1_700_000_000), wrong])
-            with pytest.raises(UsageError, match=r"the watermark of stream 'orders'"):
+            with pytest.raises(UsageError, match=r"the watermark of stream 'shop/orders'"):
                 await injector.advance(wrong)
         await injector.send(order, timestamp=from_seconds(1_700_000_000))
         await injector.advance(from_milliseconds(1_700_000_000_000))

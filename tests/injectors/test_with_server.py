@@ -290,7 +290,7 @@ async def test_a_second_process_of_a_name_ends_the_first(server: DevServer, subm
         async with Injector("orders", address=server.address, topology=sample.shop) as second:
             await second.send(ORDERS[1], timestamp=6)
             await second.flush()
-            with pytest.raises(InjectorSupersededError, match="'injector' of stream 'orders' has a successor"):
+            with pytest.raises(InjectorSupersededError, match="'injector' of stream 'shop/orders' has a successor"):
                 await keep_sending(first)
             await second.finish()
         with pytest.raises(InjectorSupersededError):

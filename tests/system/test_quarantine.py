@@ -180,7 +180,7 @@ async def test_a_damaged_row_holds_its_key_alone_until_it_is_restored(
         shown = await problems(server, "damaged rows")
         assert "state of key 'a' of computation count." in shown
         assert "restore" in shown
-        assert "key 'a', record of stream 'spoken'" in caplog.text
+        assert "key 'a', record of stream 'words/spoken'" in caplog.text
         async with ControlClient(server.address) as client:
             intervals = await client.list_intervals("words")
             assert [one.load.damaged_rows for one in intervals] == [1]
