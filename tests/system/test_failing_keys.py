@@ -18,6 +18,15 @@ from tests.system.watched import Watched, has, running, seen, update
 
 SOURCE = Path(program.__file__).read_text()
 MENDED = SOURCE.replace("[order.customer[:2]]", '.get(order.customer[:2], "elsewhere")')
+OTHER = (
+    MENDED.replace("amount: int = 1", 'amount: str = ""')
+    .replace('refusing.source("orders", Order)', 'refusing.external("regions/orders", Order)')
+    .replace(
+        'refusing.add(Total, name="by-region", inputs={"orders"',
+        'refusing.add(Total, name="by-region", inputs={"regions/orders"',
+    )
+)
+"""Another topology that reads the stream of ``regions``, with another type for its records."""
 RAISES = "the key function of stream 'regions/orders' raises KeyError: 'zz' (regions.py:18 in region), since 20"
 WAITS = "records of injector process 'p' wait for their keys and are not ACKed: mend the computation's code"
 
@@ -56,7 +65,7 @@ async def test_a_failing_key_function_is_seen_wherever_one_looks(tmp_path: Path,
         assert "regions/by-region has not ACKed 1 record: there is no key for the first of them" in injector.stall
         assert "mend the computation's code" in injector.stall
         failures = await watched.metric("millwheel_key_failures_total")
-        assert failures['{computation="by-region",stream="orders",topology="regions"}'] >= 1
+        assert failures['{computation="by-region",stream="regions/orders",topology="regions"}'] >= 1
         log = watched.server.log.read_text()
         assert log.count("key function of stream 'regions/orders': KeyError: 'zz'\nTraceback") == 1
         await update(watched, MENDED)
@@ -104,11 +113,14 @@ async def test_a_key_function_failing_on_a_production_fails_the_hook(tmp_path: P
 @pytest.mark.timeout(120)
 async def test_a_consumer_declaring_another_type_than_others_is_seen(tmp_path: Path) -> None:
     async with running(tmp_path, MENDED, "regions") as watched:
-        await submit_source(watched.server, "other", MENDED.replace("amount: int = 1", 'amount: str = ""'), "refusing")
+        await submit_source(watched.server, "other", OTHER, "refusing")
         async with ordered(watched):
             shown = await seen(lambda: watched.cli("watermark", "explain", "regions/by-customer"), has("decoder"))
-            assert "held by source refusing/orders: the decoder for computation refusing/by-region raises" in shown.out
-            assert "the decoder of stream 'refusing/orders' raises ValueDecodeError: stream 'orders': {" in shown.out
+            assert "held by source regions/orders: the decoder for computation refusing/by-region raises" in shown.out
+            assert (
+                "the decoder of stream 'regions/orders' raises ValueDecodeError: stream 'regions/orders': {"
+                in shown.out
+            )
             assert "is no Order: Expected `str`, got `int`" in shown.out
             done = await watched.cli("topology", "cancel", "refusing", "--yes")
             assert done.code == 0, done.err
