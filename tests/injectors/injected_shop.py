@@ -79,6 +79,11 @@ fussy.source("orders", Order)
 fussy.add(Echo, inputs={"orders": mw.key(only_odd)}, outputs={"echo": dict})
 
 
+fussy_shop = mw.Topology("fussy-shop")
+fussy_shop.external("shop/orders", Order)
+fussy_shop.add(Echo, inputs={"shop/orders": mw.key(only_odd)}, outputs={"echo": dict})
+
+
 def moody(order: Order) -> int:
     """A key that some records do not have now, and may have later."""
     if str(order.number) in os.environ.get("MILLWHEEL_TEST_WITHOUT_KEY", "").split():
@@ -87,24 +92,29 @@ def moody(order: Order) -> int:
 
 
 moody_hours = mw.Topology("moody-hours")
-moody_hours.source("orders", Order)
-moody_hours.add(Hours, inputs={"orders": mw.key(moody)}, outputs={"totals": dict})
+moody_hours.external("shop/orders", Order)
+moody_hours.add(Hours, inputs={"shop/orders": mw.key(moody)}, outputs={"totals": dict})
 
 unkeyable = mw.Topology("unkeyable")
-unkeyable.source("orders", Any)
-unkeyable.add(Loose, inputs={"orders": mw.key("missing")})
+unkeyable.external("shop/orders", Any)
+unkeyable.add(Loose, inputs={"shop/orders": mw.key("missing")})
 
 anything = mw.Topology("anything")
-anything.source("orders", Any)
-anything.add(Loose, inputs={"orders": mw.key(str)})
+anything.external("unread/orders", Any)
+anything.add(Loose, inputs={"unread/orders": mw.key(str)})
 
 fussy_hours = mw.Topology("fussy-hours")
-fussy_hours.source("orders", Order)
-fussy_hours.add(Hours, inputs={"orders": mw.key(only_odd)}, outputs={"totals": dict})
+fussy_hours.external("shop/orders", Order)
+fussy_hours.add(Hours, inputs={"shop/orders": mw.key(only_odd)}, outputs={"totals": dict})
 
 late_shop = mw.Topology("late-shop")
-late_shop.source("orders", Order)
-late_shop.add(Hours, inputs={"orders": mw.key(bucket)}, outputs={"totals": dict})
+late_shop.external("shop/orders", Order)
+late_shop.add(Hours, inputs={"shop/orders": mw.key(bucket)}, outputs={"totals": dict})
+
+
+broken = mw.Topology("broken")
+broken.external("shop/orders", Order)
+broken.add(Hours, inputs={"shop/orders": mw.key(bucket)}, outputs={"totals": dict})
 
 
 class Poisoned(mw.Computation[Order, int]):

@@ -59,9 +59,9 @@ def processes(server: DevServer) -> list[str]:
 
 @pytest.mark.paper(section="4.2")
 async def test_a_consumer_whose_workers_hang_delays_no_other(server: DevServer, submit: Submit) -> None:
-    async with opened(server, submit, "shop", "fussy", "fussy_hours") as injector:
+    async with opened(server, submit, "shop", "fussy_shop", "fussy_hours") as injector:
         hangs = consumer_of(injector, "fussy-hours").incarnation
-        others = consumer_of(injector, "fussy").incarnation
+        others = consumer_of(injector, "fussy-shop").incarnation
         real, asked, under_way, most = injector._admission.keying._ask, Counter[str](), Counter[str](), 0
 
         async def ask(
@@ -111,7 +111,7 @@ async def test_a_worker_knows_when_all_keys_of_a_process_are_found(
 
 @pytest.mark.paper(section="4.2")
 async def test_a_process_waits_while_another_of_its_queues_does(server: DevServer, submit: Submit) -> None:
-    asker = RecordAsker("orders", "p")
+    asker = RecordAsker("fussy/orders", "p")
     async with opened(server, submit, "fussy") as injector:
         consumer = consumer_of(injector, "fussy")
         even, odd = (msgspec.msgpack.encode({"user": "u", "number": number}) for number in (2, 3))
@@ -128,7 +128,7 @@ async def test_a_process_waits_while_another_of_its_queues_does(server: DevServe
 
 @pytest.mark.paper(section="4.2")
 async def test_after_the_first_failure_no_waiting_record_is_tried(server: DevServer, submit: Submit) -> None:
-    asker = RecordAsker("orders", "p")
+    asker = RecordAsker("fussy/orders", "p")
     async with opened(server, submit, "fussy") as injector:
         consumer = consumer_of(injector, "fussy")
         values = [msgspec.msgpack.encode({"user": "u", "number": number}) for number in (1, 3, 4, 5, 6)]

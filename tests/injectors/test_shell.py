@@ -202,11 +202,11 @@ async def test_what_is_missing_for_a_start_is_named() -> None:
     settings = InjectorSettings(patience=0.3)
     async with cluster(1) as made:
         made.mute = True
-        with pytest.raises(InjectorError, match=r"the routing of stream 's' did not come within 0\.3 s"):
-            await Injector("s", address=made.address, settings=settings).open()
+        with pytest.raises(InjectorError, match=r"the routing of stream 't/s' did not come within 0\.3 s"):
+            await Injector("t/s", address=made.address, settings=settings).open()
         made.authority = ""
-        with pytest.raises(InjectorError, match="no low watermark authority serves stream 's'"):
-            await Injector("s", address=made.address, settings=settings).open()
+        with pytest.raises(InjectorError, match="no low watermark authority serves stream 't/s'"):
+            await Injector("t/s", address=made.address, settings=settings).open()
 
 
 @pytest.mark.paper(section="6.1.1")

@@ -66,19 +66,19 @@ async def test_a_stall_is_logged_with_its_reason(
 ) -> None:
     monkeypatch.setattr("millwheel.client.injector.stalls._LOOK_SECONDS", 0.01)
     monkeypatch.setattr("millwheel.client.injector.stalls.AckWatch.__init__.__defaults__", (0.1, 60.0))
-    await submit("late_shop")
+    await submit("codekeyed")
     async with ControlClient(server.address) as control, Injector("orders", address=server.address) as injector:
         await injector.send(ORDER, timestamp=5)
         await injector.flush()
-        await control.pause("late-shop")
+        await control.pause("codekeyed")
         await injector._session.until(lambda: not any(route.address for route in routes(injector)))
         await injector.send(ORDER, timestamp=6)
         while not injector.stall:  # noqa: ASYNC110  # it has no event
             await asyncio.sleep(0.01)
-        assert "late-shop/hours has not ACKed 1 record" in injector.stall
+        assert "codekeyed/hours has not ACKed 1 record" in injector.stall
         assert "is paused" in injector.stall
         assert injector.stall in caplog.text
-        await control.resume("late-shop")
+        await control.resume("codekeyed")
         await asyncio.wait_for(injector.flush(), 20)
 
 

@@ -218,8 +218,7 @@ async def submit_broken(control: ControlClient) -> None:
     """Submit a topology whose code no worker can import."""
     data = packed({"broken.py": "raise RuntimeError('not today')"})
     digest = hashlib.sha256(data).hexdigest()
-    spec = sample.codekeyed.to_spec(CodeReference(digest=digest, entry_point="broken:topology"))
-    spec.name = "broken"
+    spec = sample.broken.to_spec(CodeReference(digest=digest, entry_point="broken:topology"))
     await control.upload_package(digest, data)
     await control.submit(spec)
 
@@ -240,7 +239,7 @@ async def test_no_topology_that_is_submitted_ends_an_injector(
         for number in range(500, 520):
             await injector.send(plain[number], timestamp=TIMES[number], position=number)
         rows: list[dict[str, Any]] = []
-        async with Subscription("echo", start=From.OLDEST, address=server.address, record_type=dict) as reader:
+        async with Subscription("shop/echo", start=From.OLDEST, address=server.address, record_type=dict) as reader:
             async for batch in reader:
                 rows += batch.values
                 if len(rows) >= 520:
