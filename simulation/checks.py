@@ -27,6 +27,7 @@ from simulation.blocks import DIVIDED, SEEN, STATELESS, Item
 from simulation.clients import Progress
 from simulation.expected import differences, missed_by_added, neighbour_differences
 from simulation.forms import MIDDLE, SINK, life_of
+from simulation.joining import Joinings
 from simulation.order import JournalOrder, steps_out_of_order
 from simulation.store import StoreWatch, finished, whole_entry
 from simulation.updates import update_differences
@@ -63,6 +64,7 @@ class Checks(StoreWatch):
         """Streams of late records, which are late by definition."""
         self._catalog = Catalog()
         self._order = JournalOrder()
+        self._joinings = Joinings(world)
         world.changes.append(self._changed)
         world.broadcasts.append(self._on_broadcast)
         world.taps.deliveries.append(self._order.sent)
@@ -216,7 +218,9 @@ class Checks(StoreWatch):
         self._check_neighbour()
         for disorder in steps_out_of_order(self._world.plan, self._progress.sunk):
             self._world.violated(disorder)
-        self._check_steps([item for sunk in self._progress.sunk.values() for _, item in sunk.values()])
+        self._check_steps([one for sunk in self._progress.sunk.values() for one in sunk.values()])
+        if self._joinings.excused:
+            self._world.history.note("records are late, because their computation joined behind them")
 
     def _check_added(self, found: Mapping[str, Counter[int]]) -> None:
         """A computation that was added gets every record that is sent after all workers know of it."""
@@ -246,21 +250,25 @@ class Checks(StoreWatch):
         return {one.number for by in readers for one in by.inputs[: read.get((by.stream, by.process), 0)]}
 
     def _check_promises(self, sink: str) -> None:
-        """A watermark that a subscriber received bounds all later records, except late ones."""
+        """A watermark that a subscriber received bounds all later records, except late ones.
+
+        Records of a computation that has joined may be late, too: see :mod:`simulation.joining`.
+        """
         promised = sorted(self._progress.promised.get(sink, []), reverse=True)
         watermark = int(MIN_TIMESTAMP)
         for offset, (timestamp, item) in sorted(self._progress.sunk.get(sink, {}).items()):
             while promised and promised[-1][0] <= offset:
                 watermark = max(watermark, promised.pop()[1])
-            if timestamp < watermark and not item.tainted and sink not in self._aside:
+            excused = item.tainted or sink in self._aside or self._joinings.excuses(item, timestamp)
+            if timestamp < watermark and not excused:
                 self._world.violated(f"stream {sink}, offset {offset}: {timestamp} after watermark {watermark} (G7)")
 
-    def _check_steps(self, items: list[Item]) -> None:
+    def _check_steps(self, records: list[tuple[int, Item]]) -> None:
         """Each key's step counter is 1, 2, 3, … without a gap, and its watermarks never decrease."""
         keys: dict[tuple[str, str], dict[int, int]] = {}
-        for item in items:
+        for timestamp, item in records:
             for step in item.steps:
-                if step.late:
+                if step.late and not (step is item.steps[-1] and self._joinings.excuses(item, timestamp)):
                     text = f"{step.computation}, key {step.key}: step {step.number} at {step.watermark}"
                     self._world.violated(f"{text}: one of {item.ids} is late, and was not injected late (G7)")
                 seen = keys.setdefault((life_of(step.computation), step.key), {})

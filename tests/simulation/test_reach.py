@@ -32,6 +32,7 @@ LEFT = ["s0/r0 is retired", "query s0-r"]
         pytest.param(6, TENDED, id="operators"),
         pytest.param(10, LEFT, id="leaving"),
         pytest.param(565, FORMS, id="forms"),
+        pytest.param(990020, ["their computation joined behind them"], id="joining"),
         pytest.param(4, ["the topology is cancelled", "the topology is back"], id="returning"),
         pytest.param(13, FILES, id="files"),
         pytest.param(109, [*SPARK, "is killed before it can write the commit"], id="spark"),
