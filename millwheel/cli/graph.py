@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterator
 
 from millwheel.model.catalog import outputs_of
+from millwheel.model.stream_names import local_name
 from millwheel.rpc.v1 import topology_pb2 as specs
 
 __all__ = ["key_text", "to_dot", "to_mermaid", "to_text"]
@@ -29,7 +30,8 @@ def _label(spec: specs.TopologySpec, name: str) -> str:
     made = any(name in outputs_of(computation) for computation in spec.computations)
     kind = "source" if declared.injected else "" if made else "external"
     details = ", ".join(part for part in (kind, declared.record_type) if part)
-    return f"{name} ({details})" if details else name
+    shown = local_name(spec.name, name)
+    return f"{shown} ({details})" if details else shown
 
 
 def to_text(spec: specs.TopologySpec) -> str:

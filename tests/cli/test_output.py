@@ -88,8 +88,9 @@ def test_dot_and_mermaid_name_every_node_and_edge() -> None:
     spec = topology()
     dot = to_dot(spec)
     assert dot.startswith('digraph "zeitgeist" {')
-    assert '"s:queries" -> "c:window-counter" [label="text"];' in dot
-    assert '"c:dip-detector" -> "s:dips";' in dot
+    assert '"s:zeitgeist/queries" -> "c:window-counter" [label="text"];' in dot
+    assert '"c:dip-detector" -> "s:zeitgeist/dips";' in dot
+    assert 'label="dips"]' in dot
     mermaid = to_mermaid(spec)
     assert mermaid.startswith("flowchart LR")
     assert len(re.findall(r"-->", mermaid)) == 4
