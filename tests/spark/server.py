@@ -70,7 +70,7 @@ class TripServer:
 
         async def ask() -> int:
             async with ControlClient(self.address) as client:
-                return await client.batch_cursor(f"{query}/trips")
+                return await client.batch_cursor(f"{query}/trips/trips")
 
         return run(ask())
 

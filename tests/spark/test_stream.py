@@ -182,11 +182,11 @@ def test_two_queries_of_one_process_name_do_not_run_side_by_side(
     """Two promises under one name would be one lie: tasks whose process has a successor are refused."""
     from millwheel.client.injector import BatchOf
     from millwheel.injectors.batches import open_task
-    from millwheel.injectors.spark.driver import announce
+    from millwheel.injectors.spark.driver import announce, resolve
     from millwheel.injectors.spark.loop import run as do
     from millwheel.injectors.spark.options import parse_options
 
-    options = parse_options(options_for(server.address))
+    options = resolve(parse_options(options_for(server.address)))
     older = announce(options)
     newer = announce(options)
     assert newer > older
