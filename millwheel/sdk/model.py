@@ -20,8 +20,8 @@ class Record(msgspec.Struct, Generic[In_co], eq=False):
     """One record as its consumer sees it: the paper's triple of key, value and timestamp (section 3).
 
     ``timestamp`` is in microseconds since the epoch. ``stream`` is the input stream of the record. ``late`` says
-    whether the timestamp was below the interval's input watermark when the record was processed (G14). The commit
-    stores ``late``, so it stays the same when the record is processed again after a crash.
+    whether the timestamp was below the interval's input watermark when the record was processed (G14). A
+    record whose attempt left no commit may be judged otherwise at the next attempt (G10).
     """
 
     # A Struct, because one is created for each record: that takes half as long as with our own ``__init__``.

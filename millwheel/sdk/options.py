@@ -34,7 +34,7 @@ class LateAction(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Late:
-    """What happens to a record whose timestamp is below the low watermark when it arrives (section 4.5, G14).
+    """What happens to a record whose timestamp is below the low watermark when it is processed (section 4.5, G14).
 
     ``Late.PROCESS`` (the default) passes it to ``process_record`` with ``record.late`` set, to correct an earlier
     result. ``Late.DROP`` counts it and drops it, as Zeitgeist does. :func:`divert` sends it to another stream.

@@ -167,9 +167,10 @@ class Injector:
         position: int | None = None,
         partition: str = "",
     ) -> None:
-        """Send one record. Returns when the record is accepted, which may need a wait for room.
+        """Send one record. Returns when this process has taken the record, which may need a wait for room.
 
-        :meth:`flush` waits for ACKs. The arguments and errors are those of :meth:`send_many`, for one record.
+        The record is lost if the process dies now. :meth:`flush` waits until all records are ACKed, and so durable.
+        The arguments and errors are those of :meth:`send_many`, for one record.
         """
         self._session.check()
         if not self._intake.put(value, timestamp, id, position, partition):
