@@ -13,7 +13,7 @@ from pyspark.sql import functions as f
 
 from millwheel.client.injector import BatchOf
 from millwheel.injectors.spark import SinkError
-from millwheel.injectors.spark.driver import settle
+from millwheel.injectors.spark.driver import resolve, settle
 from millwheel.injectors.spark.interpreter import check_interpreter, ignore_pandas_warning
 from millwheel.injectors.spark.options import parse_options
 from millwheel.injectors.spark.source import BatchWriter
@@ -80,19 +80,20 @@ def test_a_load_in_batches_moves_on_one_cursor(spark: SparkSession, server: Trip
 
 def test_a_load_that_is_already_in_is_reported_so(server: TripServer, caplog: pytest.LogCaptureFixture) -> None:
     """Who forgets to give the next load another name is not to think that it went in."""
-    options = parse_options(options_for(server.address, query="load"))
+    options = resolve(parse_options(options_for(server.address, query="load")))
     assert BatchWriter(options).sequencer
     assert caplog.text == ""
     settle(options, [], BatchOf(options.scope("load"), 0))
     assert not BatchWriter(options).sequencer
-    assert "batch 0 of 'load' into stream 'trips' is in already: no row is sent" in caplog.text
+    assert "batch 0 of 'load' into stream 'trips/trips' is in already: no row is sent" in caplog.text
 
 
 def test_a_row_that_cannot_be_a_record_is_named(spark: SparkSession, server: TripServer) -> None:
     bad = trips(spark, 0, 200)
     no_time = bad.withColumn("when", f.when(f.col("id") != "trip-150", f.col("when")))
     said = failure(lambda: save(no_time, options_for(server.address, query="a")))
-    assert "stream 'trips': the row with id 'trip-150' (row 50 of partition 1): column 'when': the time is null" in said
+    named = "stream 'trips/trips': the row with id 'trip-150' (row 50 of partition 1)"
+    assert f"{named}: column 'when': the time is null" in said
     no_key = bad.withColumn("city", f.when(f.col("id") != "trip-77", f.col("city")))
     said = failure(lambda: save(no_key, options_for(server.address, query="b")))
     assert "the row with id 'trip-77' (row 77 of partition 0)" in said
