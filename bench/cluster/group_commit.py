@@ -73,7 +73,7 @@ async def _count(running: System, records: int) -> tuple[set[str], float, str]:
     await running.arrange("counts", "second-counter", _POINTS, owners)
     await running.log_on("counts", running.workers[0])
     known = await running.components.catalog()
-    log = known.logs["counts"].incarnation
+    log = known.logs["counts/counts"].incarnation
     try:
         wanted = await asyncio.to_thread(expected_results, records)
         costs = Costs(running)

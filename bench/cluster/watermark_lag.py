@@ -35,7 +35,7 @@ async def measure(system: System, warm: float, seconds: float) -> list[Figure]:
     for computation in _STAGES:
         await system.arrange("chain", computation, [name_of(_KEYS // 2).encode()], system.workers[:2])
     await system.log_on("ticks-3", system.workers[1])
-    senders = [injector_sender("ticks"), *(record.incarnations[name] for name in _STAGES)]
+    senders = [injector_sender("chain/ticks"), *(record.incarnations[name] for name in _STAGES)]
     try:
         samples = await _samples(system, senders, warm, seconds)
     finally:

@@ -28,7 +28,7 @@ async def test_watermarks_of_all_shards_are_shown_on_every_process(tmp_path: Pat
         for authority in cluster.authorities:
             shown = await run_cli(cluster.masters[0].address, "watermark", "show", "-o", "json")
             assert shown.code == 0, shown.err
-            assert {row["name"] for row in json.loads(shown.out)} == {"events", *record.incarnations}
+            assert {row["name"] for row in json.loads(shown.out)} == {"counting/events", *record.incarnations}
             if authority is cluster.authorities[0]:
                 await authority.stop()
                 await cluster.until(

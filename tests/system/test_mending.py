@@ -89,7 +89,7 @@ async def test_an_interval_restarts_without_loss_after_an_error(server: DevServe
 async def test_productions_go_on_when_their_consumer_has_been_away(server: DevServer) -> None:
     """The log's interval breaks: its senders, in this process, hear of it and send again to its successor."""
     seen: list[Seen] = []
-    log = next(name for name, hosted in server.worker.hosts.hosted.items() if hosted.built.log_of == "seen")
+    log = next(name for name, hosted in server.worker.hosts.hosted.items() if hosted.built.log_of == "words/seen")
     before = server.worker.hosts.hosted[log].sequencer
     async with (
         asyncio.timeout(patience(40)),
