@@ -125,7 +125,7 @@ class System:
 
     async def log_on(self, stream: str, worker: str) -> None:
         """Put the log of a stream on this worker."""
-        await self.client.ensure_stream_log(stream)
+        stream = (await self.client.ensure_stream_log(stream)).stream.name
 
         async def owned() -> catalog.IntervalRecord | None:
             found = [one.interval for one in await self.client.list_intervals() if one.stream == stream]

@@ -96,7 +96,8 @@ async def _explained(cluster: Together) -> None:
     async with ControlClient(cluster.address, patience=20.0) as client:
         record = (await client.get_topology("counting")).topology
         authority = WatermarkClient(client.address, on_refused=lambda report: None)
-        for sender in (record.incarnations["counter"], record.incarnations["adder"], injector_sender("counting/events")):
+        computations = (record.incarnations["counter"], record.incarnations["adder"])
+        for sender in (*computations, injector_sender("counting/events")):
             async with asyncio.timeout(patience(20)):
                 while (await authority.explain(sender)).watermark_us < MAX_TIMESTAMP:  # noqa: ASYNC110 only asking tells
                     await asyncio.sleep(0.05)
