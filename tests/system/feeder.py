@@ -33,7 +33,7 @@ from tests.system.counting import Load
 
 BATCH = 20
 WINDOW = 2_000
-STREAM, PROCESS = "events", "feeder"
+STREAM, PROCESS = "counting/events", "feeder"
 Row = tuple[int, bytes, bytes, int]
 
 
