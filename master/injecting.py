@@ -7,7 +7,7 @@ from typing import Final, NoReturn
 from millwheel.errors import did_you_mean
 from millwheel.master.draft import ChangePlan, Draft
 from millwheel.master.messages import CommitBatch, FinishInjector, OpenInjector, RetireInjector, RetireQuery
-from millwheel.master.streams import refuse_unknown_stream
+from millwheel.master.stream_resolution import refuse_unknown_stream
 from millwheel.model import catalog_keys as keys
 from millwheel.model.catalog import Catalog
 from millwheel.model.time import Timestamp

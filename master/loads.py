@@ -15,7 +15,7 @@ import grpc
 
 from millwheel.coordination.contract import DamagedValueError
 from millwheel.master.balancing import Balancer, HotKey
-from millwheel.master.handover import reshape
+from millwheel.master.handover_hints import reshape
 from millwheel.master.load_book import LoadBook
 from millwheel.master.messages import MergeIntervals, MoveInterval, ReleaseParents, Reshape
 from millwheel.master.observer import Observer

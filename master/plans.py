@@ -18,7 +18,7 @@ from millwheel.master.messages import (
     UpdateTopology,
 )
 from millwheel.master.settings import MasterSettings
-from millwheel.master.streams import refuse_unknown_stream
+from millwheel.master.stream_resolution import refuse_unknown_stream
 from millwheel.master.updating import changed_computations, other_specs, plain_spec, update_problems
 from millwheel.master.validation import validate
 from millwheel.model import catalog_keys as keys

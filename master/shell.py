@@ -12,13 +12,13 @@ from typing import Final
 from millwheel.coordination.contract import Coordinator, CoordinatorError
 from millwheel.coordination.election import Election, Leadership
 from millwheel.master.balancing import HotKey
-from millwheel.master.collecting import collect_packages
-from millwheel.master.expecting import Expectations
-from millwheel.master.handover import refuse_quarantined, reshape
+from millwheel.master.expected_injectors import Expectations
+from millwheel.master.handover_hints import refuse_quarantined, reshape
 from millwheel.master.load_book import LoadBook
 from millwheel.master.loads import Loads, kind_of
 from millwheel.master.messages import Answer, Intervals, Request, Reshape
 from millwheel.master.observer import Observer
+from millwheel.master.package_garbage import collect_packages
 from millwheel.master.packages import Packages
 from millwheel.master.presence import keep_present
 from millwheel.master.settings import MasterSettings

@@ -17,7 +17,7 @@ from millwheel.master.load_book import LoadBook
 from millwheel.master.loads import FRESH
 from millwheel.master.plans import refuse_unknown_topology
 from millwheel.master.shell import MasterShell, steady_clock
-from millwheel.master.streams import refuse_unknown_stream, resolve_stream
+from millwheel.master.stream_resolution import refuse_unknown_stream, resolve_stream
 from millwheel.master.views import names_of
 from millwheel.model.catalog import ACTIVE_STATES, Catalog, incarnations_of
 from millwheel.rpc.clock import wall_now

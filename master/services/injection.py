@@ -10,7 +10,7 @@ from millwheel.master.injecting import not_finished, refuse_retired
 from millwheel.master.messages import CommitBatch, FinishInjector, OpenInjector, RetireInjector, RetireQuery
 from millwheel.master.observer import MAX_ROWS
 from millwheel.master.shell import MasterShell
-from millwheel.master.streams import refuse_unknown_stream, resolve_stream
+from millwheel.master.stream_resolution import refuse_unknown_stream, resolve_stream
 from millwheel.model.catalog import Catalog, injector_sender
 from millwheel.model.catalog_keys import batch_key
 from millwheel.model.time import MAX_TIMESTAMP, MIN_TIMESTAMP

@@ -10,7 +10,7 @@ import grpc
 from millwheel.master.messages import EnsureLog
 from millwheel.master.services.routing_diff import RoutingDiff
 from millwheel.master.shell import MasterShell
-from millwheel.master.streams import refuse_unknown_stream, resolve_stream
+from millwheel.master.stream_resolution import refuse_unknown_stream, resolve_stream
 from millwheel.model.catalog import Catalog, injector_sender
 from millwheel.rpc.errors import abort, answering, as_request_error
 from millwheel.rpc.failures import NOT_LEADING, FailureCode, RequestError

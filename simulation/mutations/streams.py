@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from millwheel.client.injector import Injector
 from millwheel.master import validation
-from millwheel.master.streams import resolve_stream
+from millwheel.master.stream_resolution import resolve_stream
 from simulation.mutations.base import rewriting
 
 __all__: list[str] = []
@@ -19,7 +19,7 @@ rewriting(
     "if len(found) > 1:",
     "if False:",
     seeds=0,
-    test="tests/master/test_streams.py::test_an_ambiguous_short_name_is_refused_with_candidates",
+    test="tests/master/test_stream_resolution.py::test_an_ambiguous_short_name_is_refused_with_candidates",
     why=_WHY,
 )
 

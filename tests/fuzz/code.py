@@ -55,7 +55,7 @@ class Specs:
                 raise PackageError(f"there is no package {digest!r}")
             return package.data
 
-        self._programs = Programs(Path(self._place.name) / "worker", fetch)
+        self._programs = Programs(Path(self._place.name) / "worker", fetch, lambda: None)
         return self
 
     async def __aexit__(self, *_: object) -> None:

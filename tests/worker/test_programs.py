@@ -31,7 +31,7 @@ async def test_a_consumer_with_unloadable_code_fails_only_its_own_keys(
     tmp_path: Path,
 ) -> None:
     """To make the extractor raised, for each change of the catalog: of all topologies nothing was opened any more."""
-    programs = Programs(tmp_path, missing)
+    programs = Programs(tmp_path, missing, lambda: None)
     spec = specs.TopologySpec(name="other", code=CODE, computations=[specs.ComputationSpec(name="counter")])
     assert not await programs.load_all([spec])
     extract = programs.extractor(consumer(specs.KeySpec(function="other:by_user")), "clicks")
@@ -40,7 +40,7 @@ async def test_a_consumer_with_unloadable_code_fails_only_its_own_keys(
 
 
 async def test_keys_by_fields_need_no_code(tmp_path: Path) -> None:
-    programs = Programs(tmp_path, missing)
+    programs = Programs(tmp_path, missing, lambda: None)
     extract = programs.extractor(consumer(specs.KeySpec(fields=["user"])), "clicks")
     assert extract({"user": "u"}) == b"u"
 
@@ -81,8 +81,7 @@ async def test_a_slow_or_broken_package_delays_no_other(tmp_path: Path) -> None:
             await comes.wait()
         return packages[digest][1]
 
-    programs = Programs(tmp_path / "unpacked", fetch)
-    programs.on_loaded = reported.set
+    programs = Programs(tmp_path / "unpacked", fetch, reported.set)
     try:
         assert not await programs.load_all([late, slow, broken, fine])
         assert programs.has(fine.code)
@@ -104,7 +103,7 @@ async def test_a_slow_or_broken_package_delays_no_other(tmp_path: Path) -> None:
 
 @pytest.mark.guarantee("G13")
 async def test_nothing_is_kept_of_packages_that_came_and_went(tmp_path: Path) -> None:
-    programs = Programs(tmp_path, missing)
+    programs = Programs(tmp_path, missing, lambda: None)
     for number in range(20):
         with pytest.raises(PackageError):
             await programs.load(specs.CodeReference(digest=f"{number:064x}", entry_point="m:t"))
@@ -128,7 +127,7 @@ async def test_an_intervals_program_is_made_once_a_package_and_dropped(tmp_path:
     async def fetch(digest: str) -> bytes:
         return data
 
-    programs = Programs(tmp_path, fetch)
+    programs = Programs(tmp_path, fetch, lambda: None)
     consumer = Consumer("c.1", "once", "c", specs.KeySpec(), spec.code, exactly_once=True, feedback=False, log=False)
     await programs.load(spec.code)
     before = programs.compile(spec.code, "c")
@@ -167,7 +166,7 @@ async def test_code_without_an_extractor_spares_other_topologies(tmp_path: Path)
     async def fetch(digest: str) -> bytes:
         return data
 
-    programs = Programs(tmp_path, fetch)
+    programs = Programs(tmp_path, fetch, lambda: None)
     function = specs.KeySpec(function="odd:Key")
     consumer = Consumer("c.1", "odd", "c", function, spec.code, exactly_once=True, feedback=False, log=False)
     try:

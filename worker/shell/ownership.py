@@ -43,12 +43,13 @@ class Ownership:
         sending: DeliverySender,
         hooks: HookReports,
         background: BackgroundTasks,
+        renew: Callable[[], None],
     ) -> None:
+        """``renew``: registers this worker again, so that it gets fresh sequencers."""
         self.hosts = hosts
         self.send = sending.send
         self.report = authority.report
-        self.renew: Callable[[], None] = lambda: None
-        """Registers this worker again, so that it gets fresh sequencers."""
+        self._renew = renew
         self.quarantined: dict[IntervalPlace, Quarantined] = {}
         """The intervals among those given up that have a damaged stored value."""
         self._given_up: dict[IntervalPlace, str] = {}
@@ -180,7 +181,7 @@ class Ownership:
         else:
             delay = RESTART_BACKOFF.delay(errors, random.random())
             log.warning("interval %s: is opened again in %.1f s", journal, delay)
-            loop.call_later(delay, self.renew)
+            loop.call_later(delay, self._renew)
 
     # What hosts need.
 

@@ -87,8 +87,22 @@ class _Loaded:
 class Programs:
     """The code packages that this process has loaded."""
 
-    def __init__(self, directory: Path, fetch: Callable[[str], Awaitable[bytes]], *, verify: bool = True) -> None:
-        """``verify``: whether to refuse values of hooks that could not be read again as their declared type."""
+    def __init__(
+        self,
+        directory: Path,
+        fetch: Callable[[str], Awaitable[bytes]],
+        on_late_load: Callable[[], None],
+        *,
+        verify: bool = True,
+    ) -> None:
+        """
+        Args:
+            directory: Where packages are unpacked.
+            fetch: Returns the bytes of a package, by its digest.
+            on_late_load: Called when a package is loaded after ``load_all`` has returned.
+            verify: Whether to refuse values of hooks that could not be read again as their declared type.
+        """
+        self._on_late_load = on_late_load
         self._directory = directory
         self._fetch = fetch
         self._verify = verify
@@ -97,8 +111,6 @@ class Programs:
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         """By digest. A lock exists as long as a task holds it or waits for it."""
         self._loading: dict[Place, asyncio.Task[bool]] = {}
-        self.on_loaded: Callable[[], None] = lambda: None
-        """Called when a package is loaded after ``load_all`` has returned."""
 
     async def load_all(self, specs: Iterable[topology.TopologySpec]) -> bool:
         """Load missing packages. Returns False if a package is still missing.
@@ -140,7 +152,7 @@ class Programs:
 
     def _came_late(self, task: asyncio.Task[bool]) -> None:
         if not task.cancelled() and task.result():
-            self.on_loaded()
+            self._on_late_load()
 
     def close(self) -> None:
         """Cancel all loading."""

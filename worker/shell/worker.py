@@ -65,7 +65,10 @@ class Worker:
         self.catalog = catalog = Catalog()
         self.tallies = Tallies()
         self.key_failures = KeyFailures()
-        self.programs = Programs(settings.packages, fetch_package, verify=settings.check_values)
+        self._follower = CatalogFollower(coordinator, catalog, self._reconcile, background)
+        self.programs = Programs(
+            settings.packages, fetch_package, self._follower.catch_up_soon, verify=settings.check_values
+        )
         routing = CatalogRouting(catalog, self.programs.extractor)
         builder = Builder(catalog, self.programs, routing, settings.core, settings.slow_hook)
         queue = RunQueue(asyncio.get_running_loop())
@@ -73,7 +76,7 @@ class Worker:
         self.hooks = HookReports(settings.slow_hook, hosts.place_of_scope)
         self._sending = DeliverySender(coordinator, catalog, hosts.hosted, settings.address, background.run)
         self.ownership = Ownership(
-            hosts, catalog, self.programs, coordinator, authority, self._sending, self.hooks, background
+            hosts, catalog, self.programs, coordinator, authority, self._sending, self.hooks, background, self._renew
         )
         self._notices = HostNotices(hosts, catalog, coordinator, authority, background)
         self._registration = Registration(
@@ -84,10 +87,7 @@ class Worker:
             self.ownership.drop_all,
             self.hooks.slowest_since,
         )
-        self.ownership.renew = self._registration.renew_from_scratch
         self._assignments = Assignments(catalog, self._registration, settings.worker_id)
-        self._follower = CatalogFollower(coordinator, catalog, self._reconcile, background)
-        self.programs.on_loaded = self._follower.catch_up_soon
         self._services = WorkerServices(
             catalog, self.programs, hosts, store, self.tallies, self.hooks, self.key_failures, self._absence,
             lambda: self.ownership.quarantined,
@@ -117,6 +117,9 @@ class Worker:
         await self.ownership.drop_all()
         await self._sending.close()
         await self._registration.close()
+
+    def _renew(self) -> None:
+        self._registration.renew_from_scratch()
 
     async def _reconcile(self) -> bool:
         """Run exactly the intervals that the catalog assigns to this worker, and route by its consumers.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from millwheel.master.messages import CancelTopology, OpenInjector, SubmitTopology
-from millwheel.master.streams import resolve_stream
+from millwheel.master.stream_resolution import resolve_stream
 from millwheel.rpc.failures import FailureCode, RequestError
 
 from .harness import Master, World, topology
