@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Any, cast
 
 import typer
@@ -10,7 +9,7 @@ import typer
 from millwheel.cli.failing import ExitCode
 from millwheel.cli.options import DEFAULT_ADDRESS, Address, Output, Timeout
 from millwheel.cli.output import OutputFormat, Plain, print_plain, print_table
-from millwheel.client.control import ControlClient
+from millwheel.cli.reaching import ask
 from millwheel.rpc.channel import DEFAULT_DEADLINE_SECONDS
 from millwheel.rpc.v1 import cluster_pb2 as wire
 
@@ -29,12 +28,7 @@ def health(
     output: Output = OutputFormat.TABLE, address: Address = DEFAULT_ADDRESS, timeout: Timeout = DEFAULT_DEADLINE_SECONDS
 ) -> None:
     """Show masters, workers, authority, store and intervals, and their problems. Exit code 1 if there are problems."""
-
-    async def work() -> wire.GetClusterHealthResponse:
-        async with ControlClient(address, deadline=timeout) as client:
-            return await client.cluster_health()
-
-    found = asyncio.run(work())
+    found = ask(lambda client: client.cluster_health(), address, timeout)
     if output is OutputFormat.TABLE:
         _print(cast("dict[str, Any]", _plain(found)))
     else:

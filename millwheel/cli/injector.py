@@ -10,6 +10,7 @@ import typer
 from millwheel.cli.asking import Yes, confirm
 from millwheel.cli.options import DEFAULT_ADDRESS, Address, Output, Timeout
 from millwheel.cli.output import OutputFormat, Plain, print_plain, print_table
+from millwheel.cli.reaching import ask
 from millwheel.client.control import ControlClient
 from millwheel.client.injector import Injector
 from millwheel.model.time import Timestamp, format_timestamp
@@ -137,11 +138,7 @@ def retire(
     if not yes:
         confirm(f"Forget the records of injector process {process} of stream {stream}?")
 
-    async def work() -> None:
-        async with ControlClient(address, deadline=timeout) as client:
-            await client.retire_injector(stream, process)
-
-    asyncio.run(work())
+    ask(lambda client: client.retire_injector(stream, process), address, timeout)
     if output is not OutputFormat.TABLE:
         print_plain({"stream": stream, "process": process, "state": "retired"}, output)
         return
@@ -153,12 +150,7 @@ def queries(
     output: Output = OutputFormat.TABLE, address: Address = DEFAULT_ADDRESS, timeout: Timeout = DEFAULT_DEADLINE_SECONDS
 ) -> None:
     """List the queries of batch sources (Spark), each with its last committed batch."""
-
-    async def work() -> list[injection.BatchCursor]:
-        async with ControlClient(address, deadline=timeout) as client:
-            return await client.batch_cursors()
-
-    found = asyncio.run(work())
+    found = ask(lambda client: client.batch_cursors(), address, timeout)
     if output is not OutputFormat.TABLE:
         print_plain([_plain_cursor(one) for one in found], output)
         return
@@ -183,11 +175,7 @@ def retire_query(
         question = f"Forget query {query}? If its records come again, they are taken for new records."
         confirm(question)
 
-    async def work() -> None:
-        async with ControlClient(address, deadline=timeout) as client:
-            await client.retire_query(query)
-
-    asyncio.run(work())
+    ask(lambda client: client.retire_query(query), address, timeout)
     if output is not OutputFormat.TABLE:
         print_plain({"query": query, "retired": True}, output)
         return

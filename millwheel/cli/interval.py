@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from typing import Annotated, Any, cast
 
 import typer
@@ -12,8 +11,8 @@ from millwheel.cli.hooks import plain_failures, plain_hooks
 from millwheel.cli.naming import split_place
 from millwheel.cli.options import DEFAULT_ADDRESS, Address, Output, Timeout
 from millwheel.cli.output import OutputFormat, Plain, print_plain, print_table
+from millwheel.cli.reaching import ask
 from millwheel.cli.records import plain_interval
-from millwheel.client.control import ControlClient
 from millwheel.rpc.channel import DEFAULT_DEADLINE_SECONDS
 from millwheel.rpc.clock import wall_now
 from millwheel.rpc.hook_failures import blocks, computation_text, failed_lately, heading
@@ -68,11 +67,7 @@ def list_intervals(
     """List intervals with their owners and the load that the owners last reported."""
     topology, computation = split_place(place) if "/" in place else (place, "")
 
-    async def work() -> list[wire.IntervalStatus]:
-        async with ControlClient(address, deadline=timeout) as client:
-            return await client.list_intervals(topology, computation)
-
-    listed = asyncio.run(work())
+    listed = ask(lambda client: client.list_intervals(topology, computation), address, timeout)
     if output is not OutputFormat.TABLE:
         print_plain([_plain(status) for status in listed], output)
         return
@@ -95,10 +90,7 @@ def move(
     """Move an interval to another worker."""
     interval = _name(name, key)
 
-    async def work(client: ControlClient) -> list[catalog.IntervalRecord]:
-        return [await client.move_interval(interval, to, request_id)]
-
-    _print(_run(work, address, timeout), output)
+    _print([ask(lambda client: client.move_interval(interval, to, request_id), address, timeout)], output)
 
 
 @app.command()
@@ -122,10 +114,8 @@ def split(
         raise typer.BadParameter("an empty key divides nothing: no key is below it", param_hint="--at")
     interval = _name(name, at if key is None and "/" in name else key)
 
-    async def work(client: ControlClient) -> list[catalog.IntervalRecord]:
-        return await client.split_interval(interval, None if at is None else at.encode(), to, request_id)
-
-    _print(_run(work, address, timeout), output)
+    middle = None if at is None else at.encode()
+    _print(ask(lambda client: client.split_interval(interval, middle, to, request_id), address, timeout), output)
 
 
 @app.command()
@@ -144,10 +134,7 @@ def merge(
     """Merge an interval with the next one."""
     interval = _name(name, key)
 
-    async def work(client: ControlClient) -> list[catalog.IntervalRecord]:
-        return [await client.merge_intervals(interval, to, request_id)]
-
-    _print(_run(work, address, timeout), output)
+    _print([ask(lambda client: client.merge_intervals(interval, to, request_id), address, timeout)], output)
 
 
 def _name(name: str, key: str | None) -> wire.IntervalName:
@@ -163,16 +150,6 @@ def _name(name: str, key: str | None) -> wire.IntervalName:
     if key is not None:
         interval.key = key.encode()
     return interval
-
-
-def _run(
-    work: Callable[[ControlClient], Awaitable[list[catalog.IntervalRecord]]], address: str, timeout: float
-) -> list[catalog.IntervalRecord]:
-    async def run() -> list[catalog.IntervalRecord]:
-        async with ControlClient(address, deadline=timeout) as client:
-            return await work(client)
-
-    return asyncio.run(run())
 
 
 def _print(made: Sequence[catalog.IntervalRecord], output: OutputFormat) -> None:

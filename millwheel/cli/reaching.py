@@ -1,19 +1,32 @@
-"""Clients for commands that wait for a server which is still starting. They print to stderr that they wait."""
+"""The way of a command to the master: one request, or a client that waits for a server which is still starting."""
 
 from __future__ import annotations
 
+import asyncio
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from typing import Final
+from typing import Final, TypeVar
 
 from millwheel.client.control import ControlClient
 from millwheel.rpc.waiting import wait_notices
 
-__all__ = ["retrying_client"]
+__all__ = ["ask", "retrying_client"]
+
+Answer = TypeVar("Answer")
 
 _FIRST_NOTICE_SECONDS: Final = 1.0
 _NEXT_NOTICE_SECONDS: Final = 10.0
+
+
+def ask(work: Callable[[ControlClient], Awaitable[Answer]], address: str, timeout: float) -> Answer:
+    """Return what ``work`` answers with a client. RequestError: the master refused, or cannot be reached."""
+
+    async def run() -> Answer:
+        async with ControlClient(address, deadline=timeout) as client:
+            return await work(client)
+
+    return asyncio.run(run())
 
 
 @asynccontextmanager

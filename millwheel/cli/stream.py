@@ -14,6 +14,7 @@ import typer
 from millwheel.cli.asking import Yes, confirm
 from millwheel.cli.options import DEFAULT_ADDRESS, Address, Output, Timeout
 from millwheel.cli.output import OutputFormat, print_plain, print_table, to_yaml
+from millwheel.cli.reaching import ask
 from millwheel.client.control import ControlClient
 from millwheel.client.subscription import Batch, From, Subscription
 from millwheel.client.subscription.cursors import delete_cursor, list_cursors
@@ -193,9 +194,5 @@ def delete(
     if not yes:
         confirm(f"Delete cursor {cursor} of stream {stream} for good?")
 
-    async def work() -> None:
-        async with ControlClient(address, deadline=timeout) as client:
-            await delete_cursor(stream, cursor, client)
-
-    asyncio.run(work())
+    ask(lambda client: delete_cursor(stream, cursor, client), address, timeout)
     print(f"cursor {cursor} of stream {stream} is deleted")

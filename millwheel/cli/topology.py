@@ -18,7 +18,7 @@ from millwheel.cli.hooks import HOOK_COLUMNS, hook_cells, plain_computation, pla
 from millwheel.cli.loading import load
 from millwheel.cli.options import DEFAULT_ADDRESS, DEFAULT_PATIENCE_SECONDS, Address, Output, Patience, Timeout
 from millwheel.cli.output import OutputFormat, print_plain, print_table
-from millwheel.cli.reaching import retrying_client
+from millwheel.cli.reaching import ask, retrying_client
 from millwheel.cli.records import describe_topology, summarize_topology
 from millwheel.client.control import ControlClient
 from millwheel.model.stream_names import dead_letter_stream
@@ -190,12 +190,7 @@ def list_topologies(
     output: Output = OutputFormat.TABLE, address: Address = DEFAULT_ADDRESS, timeout: Timeout = DEFAULT_DEADLINE_SECONDS
 ) -> None:
     """List the topologies of a cluster."""
-
-    async def work() -> list[catalog.TopologyRecord]:
-        async with ControlClient(address, deadline=timeout) as client:
-            return await client.list_topologies()
-
-    _print_records(asyncio.run(work()), output)
+    _print_records(ask(lambda client: client.list_topologies(), address, timeout), output)
 
 
 @app.command()
@@ -252,12 +247,7 @@ def pause(
     timeout: Timeout = DEFAULT_DEADLINE_SECONDS,
 ) -> None:
     """Stop processing, for minutes: state, timers and pending records are kept until `resume`."""
-
-    async def work() -> catalog.TopologyRecord:
-        async with ControlClient(address, deadline=timeout) as client:
-            return await client.pause(name)
-
-    _print_record(asyncio.run(work()), output)
+    _print_record(ask(lambda client: client.pause(name), address, timeout), output)
 
 
 @app.command()
@@ -268,12 +258,7 @@ def resume(
     timeout: Timeout = DEFAULT_DEADLINE_SECONDS,
 ) -> None:
     """Let a paused topology go on where it stopped."""
-
-    async def work() -> catalog.TopologyRecord:
-        async with ControlClient(address, deadline=timeout) as client:
-            return await client.resume(name)
-
-    _print_record(asyncio.run(work()), output)
+    _print_record(ask(lambda client: client.resume(name), address, timeout), output)
 
 
 @app.command()
@@ -326,11 +311,7 @@ def cancel(
     if not yes:
         confirm(f"Cancel topology {name}, and delete its state for good?")
 
-    async def work() -> catalog.TopologyRecord:
-        async with ControlClient(address, deadline=timeout) as client:
-            return await client.cancel(name, request_id)
-
-    _print_record(asyncio.run(work()), output)
+    _print_record(ask(lambda client: client.cancel(name, request_id), address, timeout), output)
 
 
 async def _get(name: str, address: str, timeout: float) -> control.GetTopologyResponse:
