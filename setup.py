@@ -25,7 +25,6 @@ _MODULES: Final = [
     "millwheel/worker/interval/firing.py",
     "millwheel/worker/interval/intake.py",
     "millwheel/worker/interval/draining.py",
-    "millwheel/worker/interval/journal.py",
     "millwheel/worker/interval/outbox.py",
     "millwheel/worker/interval/pending.py",
     "millwheel/worker/interval/runner.py",
@@ -35,6 +34,9 @@ _MODULES: Final = [
     "millwheel/worker/interval/state.py",
     "millwheel/worker/interval/timers.py",
     "millwheel/worker/interval/weak_commits.py",
+    "millwheel/worker/journal.py",
+    "millwheel/worker/log/core.py",
+    "millwheel/worker/owner.py",
 ]
 
 # The links to the role folders, where mypyc finds the modules above. A source distribution has no links.

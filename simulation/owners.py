@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from millwheel.worker.dedup import PositionIds
-from millwheel.worker.interval import IntervalCore, IntervalPhase
+from millwheel.worker.interval import IntervalCore
 from millwheel.worker.interval.state import INDEX_BITS
 from millwheel.worker.messages import Delivery, SendDelivery
+from millwheel.worker.owner import OwnerPhase
 from simulation.world import World
 
 __all__ = ["OwnerChecks", "serving"]
@@ -18,7 +19,7 @@ def serving(world: World) -> Iterator[tuple[str, IntervalCore]]:
     for name, worker in world.workers.items():
         for hosted in worker.hosts.hosted.values():
             core = hosted.built.core
-            if isinstance(core, IntervalCore) and core.phase is IntervalPhase.SERVING:
+            if isinstance(core, IntervalCore) and core.phase is OwnerPhase.SERVING:
                 head = world.store.inner._head(core.state.config.journal)
                 if head is not None and head.sequencer == core.state.config.sequencer:
                     yield name, core

@@ -14,11 +14,11 @@ from millwheel.model.time import MAX_CLOCK_SKEW_US
 from millwheel.store.contract import JournalHead, JournalMissingError
 from millwheel.store.memory import MemoryStore
 from millwheel.worker.interval import IntervalCore
-from millwheel.worker.interval.core import IntervalPhase
 from millwheel.worker.interval.entry import TimerRow, decode_part
 from millwheel.worker.interval.state import IntervalState
-from millwheel.worker.log import LogCore, LogPhase
+from millwheel.worker.log import LogCore
 from millwheel.worker.log.state import LogState
+from millwheel.worker.owner import OwnerPhase
 from millwheel.worker.shell.worker import Worker
 from simulation.soft_ids import id_differences, sequencer_differences
 from simulation.soft_logs import log_differences, log_rests
@@ -50,7 +50,7 @@ def _at_rest(worker: Worker, store: MemoryStore) -> Iterator[Core]:
     """Serving cores without appends in flight that no newer owner has replaced."""
     for hosted in worker.hosts.hosted.values():
         core = hosted.built.core
-        if not isinstance(core, Core) or core.phase not in (IntervalPhase.SERVING, LogPhase.SERVING):
+        if not isinstance(core, Core) or core.phase is not OwnerPhase.SERVING:
             continue
         state = core.state
         try:
@@ -87,8 +87,8 @@ def differences(state: IntervalState | LogState, store: MemoryStore, *, recovere
 
 def _stored_ids(state: IntervalState | LogState, store: MemoryStore, name: str) -> set[bytes]:
     """The ids of a segment. A child's segment may still be in a parent's journal."""
-    own = state if isinstance(state, LogState) else state.journal
-    journal = state.config.journal if isinstance(own, LogState) else own.foreign.get(name, state.config.journal)
+    own = state.journal
+    journal = own.foreign.get(name, own.name)
     (blob,) = finished(store.read_parts(journal, own.segments[name][:1]))
     return {blob[at : at + 16] for at in range(0, len(blob), 16)}
 

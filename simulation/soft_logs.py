@@ -31,7 +31,7 @@ def log_differences(state: LogState, twin: LogTwin, *, recovered: bool) -> Itera
         yield f"age {state.clock.journaled_age}, now {state.clock.age}, in memory, {twin.age} in the journal"
     if twin.watermark > state.watermark or (recovered and twin.watermark != state.watermark):
         yield f"watermark {state.watermark} in memory, {twin.watermark} in the journal"
-    if recovered and (state.counts.records, state.counts.duplicates, state.counts.late) != twin.counts:
+    if recovered and state.counts.row[:3] != twin.counts:
         yield f"{state.counts} in memory, {twin.counts} in the journal"
     yield from _record_differences(mine, twin)
 

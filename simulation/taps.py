@@ -29,6 +29,7 @@ from millwheel.worker.log import core as log_core
 from millwheel.worker.log.messages import Publish, Subscribe
 from millwheel.worker.log.state import LogState
 from millwheel.worker.messages import Accepted, Acknowledge, Appended, Opened, SendDelivery
+from millwheel.worker.owner import OwnerCore
 
 __all__ = ["Taps"]
 
@@ -68,8 +69,7 @@ class Taps:
         owner, shard = self._around_owner, self._around_shard
         with ExitStack() as stack:
             for core, around in (
-                (IntervalCore, owner),
-                (LogCore, owner),
+                (OwnerCore, owner),
                 (AuthorityCore, shard),
                 (InjectorCore, None),
                 (MasterCore, None),

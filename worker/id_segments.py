@@ -1,4 +1,4 @@
-"""The stored id segments of one owner's duplicate check: they are written, and read again for filter hits (6.1.1)."""
+"""The stored ids of one owner's duplicate check: base parts, and segments that filter hits read again (6.1.1)."""
 
 from __future__ import annotations
 
@@ -6,11 +6,15 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, Protocol
 
+from millwheel.model.keys import KeyInterval
 from millwheel.store.contract import PartId
 from millwheel.worker.dedup import Dedup, DeliveryVerdict, SegmentSealed
 from millwheel.worker.messages import OwnerEffect, ReadSegments, WriteParts
 
-__all__ = ["SEGMENT_PART", "AdmissionConfig", "AdmissionState", "IdSegments"]
+__all__ = ["DEDUP_PART", "SEGMENT_PART", "AdmissionConfig", "AdmissionState", "IdSegments", "restored_ids"]
+
+DEDUP_PART: Final = "dedup"
+"""The kind of base part that holds the ids in memory, and the names of the segments."""
 
 SEGMENT_PART: Final = "segment"
 """The kind of base part that holds a stored id segment, or its filter."""
@@ -99,3 +103,27 @@ class IdSegments:
             name, parts = self._writes.pop(number)
             self._judged.segments[name] = parts
             self._judged.dedup.segment_stored(name)
+
+
+def restored_ids(
+    keys: KeyInterval, journal: str, parts: Mapping[PartId, bytes]
+) -> tuple[Dedup | None, dict[str, tuple[PartId, ...]]]:
+    """The duplicate check that a base has, and the parts of its stored id segments. None if it has no ids."""
+    ids: dict[int, bytes] = {}
+    filters: dict[str, bytes] = {}
+    segments: dict[str, tuple[PartId, ...]] = {}
+    for part, blob in parts.items():
+        kind, _, name = part.name.partition("/")
+        if kind == DEDUP_PART:
+            ids[int(name)] = blob
+        elif kind == SEGMENT_PART:
+            what, _, segment = name.partition("/")
+            # The part of ids comes first, then the part of the filter.
+            found = segments.get(segment, ())
+            segments[segment] = (*found, part) if what == "filter" else (part, *found)
+            if what == "filter":
+                filters[segment] = blob
+    if not ids:
+        return None, segments
+    # The parts form one list of rows in the order of their numbers. A head lists part 10 before part 2.
+    return Dedup.restore(keys, journal, [ids[number] for number in sorted(ids)], filters), segments

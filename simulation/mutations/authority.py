@@ -16,9 +16,8 @@ from millwheel.model.keys import KeyInterval
 from millwheel.model.time import MIN_TIMESTAMP
 from millwheel.rpc.watermarks import WatermarkReport
 from millwheel.store.contract import Append
-from millwheel.worker.interval import IntervalCore
-from millwheel.worker.log.core import LogCore
 from millwheel.worker.messages import Accepted
+from millwheel.worker.owner import OwnerCore
 from simulation.mutations.base import mutation, replace
 
 __all__: list[str] = []
@@ -34,8 +33,7 @@ def served_unaccepted() -> None:
 
         return begun
 
-    replace(IntervalCore, "_on_opened", make)
-    replace(LogCore, "_on_opened", make)
+    replace(OwnerCore, "_on_opened", make)
 
 
 @mutation(

@@ -8,6 +8,7 @@ from millwheel.worker.admission import DeliveryAdmission
 from millwheel.worker.interval import clocks
 from millwheel.worker.interval.blocked_key_table import BlockedKeyTable
 from millwheel.worker.interval.blocked_keys import BlockedKeys
+from millwheel.worker.interval.checkpoint import StateRows
 from millwheel.worker.interval.clocks import KeyWatermarkBounds
 from millwheel.worker.interval.commits import CommitPipeline
 from millwheel.worker.interval.core import IntervalCore
@@ -16,7 +17,6 @@ from millwheel.worker.interval.intake import IntervalIntake
 from millwheel.worker.interval.outbox import Outbox
 from millwheel.worker.interval.runner import Runner
 from millwheel.worker.interval.scheduler import KeyScheduler
-from millwheel.worker.interval.state_rows import StateRows
 from millwheel.worker.interval.timers import IntervalTimers
 from millwheel.worker.interval.weak_commits import WeakCommits
 from simulation.mutations.base import rewriting
@@ -27,8 +27,8 @@ rewriting(
     "output-lowered-at-opening",
     "G7",
     "an owner reports no less than was broadcast before",
-    IntervalCore._on_accepted,
-    "self.state.holds.raise_output(event.watermark)",
+    IntervalCore._serve,
+    "self.state.holds.raise_output(watermark)",
     "None",
     seeds=0,
     test="tests/interval/test_weak_line.py::test_an_owner_reports_no_less_than_was_broadcast_before_it",

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from millwheel.worker.log.commits import Retainer
+from millwheel.worker.journal import OwnedJournal
+from millwheel.worker.log.commits import LogCommits, Retainer
 from millwheel.worker.log.core import LogCore
 from millwheel.worker.log.cursors import Cursors
-from millwheel.worker.log.receiving import LogReceiving
+from millwheel.worker.log.intake import LogReceiving
 from millwheel.worker.log.sessions import Sessions
-from millwheel.worker.log.state import LogJournal
 from millwheel.worker.log.subscribers import Subscribers
 from millwheel.worker.turns import HolderTurns
 from simulation.mutations.base import rewriting
@@ -55,8 +55,8 @@ rewriting(
     "G13",
     "a log that is a quarter beyond its cap takes nothing",
     LogReceiving._limit,
-    "MIN_TIMESTAMP - 1 if hard else state.inputs.value",
-    "state.inputs.value",
+    "MIN_TIMESTAMP - 1 if hard else self._inputs.value",
+    "self._inputs.value",
     seeds=0,
     test="tests/log/test_log_subscribers.py::test_a_quarter_beyond_the_cap_nothing_is_taken",
     why="seeds were not tried: the test shows it by itself, in seconds",
@@ -150,9 +150,9 @@ rewriting(
     "base-before-its-rows",
     "G12",
     "a log's truncation point waits for the rows before it",
-    LogJournal.next_head,
-    " and records.covered(base.commit)",
-    "",
+    LogCommits.try_commit,
+    "state.records.stored_to",
+    "1 << 62",
     seeds=0,
     test="tests/log/test_log_core.py::test_the_truncation_point_waits_for_the_rows",
     why="seeds were not tried: the test shows it by itself, in seconds",
@@ -162,7 +162,7 @@ rewriting(
     "log-deleted-one-too-far",
     "G12",
     "the entry after a log's truncation point stays",
-    LogJournal.head_appended,
+    OwnedJournal.appended,
     "self.truncation_point + 1",
     "self.truncation_point + 2",
     seeds=0,

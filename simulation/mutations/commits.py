@@ -24,13 +24,14 @@ def acked_uncommitted() -> None:
     """Senders are ACKed as soon as their records' append is in flight."""
 
     def make(append: Any) -> Any:
-        def early(self: CommitPipeline, sealed: Any, out: list[Any]) -> None:
-            append(self, sealed, out)
+        def early(self: CommitPipeline, sealed: Any) -> list[Any]:
+            out: list[Any] = append(self, sealed)
             out.extend(
                 Acknowledge(receipt.delivery, _ACKED, receipt.excluded)
                 for receipt, indexes in sealed.consumed
                 if receipt.open == len(indexes)
             )
+            return out
 
         return early
 
@@ -42,11 +43,12 @@ def sent_uncommitted() -> None:
     """Strong productions are delivered as soon as their append is in flight."""
 
     def make(append: Any) -> Any:
-        def early(self: CommitPipeline, sealed: Any, out: list[Any]) -> None:
-            append(self, sealed, out)
+        def early(self: CommitPipeline, sealed: Any) -> list[Any]:
+            out: list[Any] = append(self, sealed)
             if not self._weak:
                 self._outbox.release()
                 out.extend(self._send_ready())
+            return out
 
         return early
 

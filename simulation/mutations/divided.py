@@ -6,9 +6,9 @@ from typing import Any
 
 from millwheel.store import journal_rules
 from millwheel.store.contract import PartId
-from millwheel.worker.interval.checkpoint import Checkpointer
 from millwheel.worker.interval.commits import EntryWriter
 from millwheel.worker.interval.divided import is_entry_part
+from millwheel.worker.journal import OwnedJournal
 from millwheel.worker.messages import DeleteParts, WriteParts
 from millwheel.worker.shell import opening
 from simulation.mutations.base import mutation, replace
@@ -35,11 +35,11 @@ def earlier_parts_unnamed() -> None:
     """An append names only the parts of its own entry. The next owner deletes those of earlier entries."""
 
     def make(append: Any) -> Any:
-        def short(self: EntryWriter, commit: int, entry: bytes) -> Any:
+        def short(self: EntryWriter, commit: int, entry: bytes, size: int) -> Any:
             named = self._journal.entry_parts
             for number in [number for number in named if number != commit]:
                 del named[number]
-            return append(self, commit, entry)
+            return append(self, commit, entry, size)
 
         return short
 
@@ -50,17 +50,17 @@ def earlier_parts_unnamed() -> None:
 def parts_collected_early() -> None:
     """The parts of an entry are deleted, and no longer named, when the next entry is appended."""
 
-    def make(truncated: Any) -> Any:
-        def early(self: Checkpointer) -> list[Any]:
-            journal, out = self._journal, truncated(self)
+    def make(appended: Any) -> Any:
+        def early(self: OwnedJournal, commit: int) -> list[Any]:
+            out: list[Any] = appended(self, commit)
             older: list[PartId] = []
-            for commit in [commit for commit in journal.entry_parts if commit < journal.committed - 1]:
-                older += journal.entry_parts.pop(commit)
-            return [*out, DeleteParts(self._setup.config.journal, older)] if older else list(out)
+            for passed in [passed for passed in self.entry_parts if passed < commit - 1]:
+                older += self.entry_parts.pop(passed)
+            return [*out, DeleteParts(self.name, older)] if older else out
 
         return early
 
-    replace(Checkpointer, "truncation_committed", make)
+    replace(OwnedJournal, "appended", make)
     # The head names them until the next append, so the store's own check would refuse the deletion.
     replace(journal_rules, "check_unnamed", lambda _: lambda journal, head, parts: None)
 
@@ -87,16 +87,16 @@ def children_without_parents() -> None:
 def parts_kept_for_ever() -> None:
     """The parts of entries are never deleted, and stay named."""
 
-    def make(truncated: Any) -> Any:
-        def keeping(self: Checkpointer) -> list[Any]:
-            kept = dict(self._journal.entry_parts)
-            out = [one for one in truncated(self) if not _deletes_entry_parts(one)]
-            self._journal.entry_parts = kept
+    def make(appended: Any) -> Any:
+        def keeping(self: OwnedJournal, commit: int) -> list[Any]:
+            kept = dict(self.entry_parts)
+            out = [one for one in appended(self, commit) if not _deletes_entry_parts(one)]
+            self.entry_parts = kept
             return out
 
         return keeping
 
-    replace(Checkpointer, "truncation_committed", make)
+    replace(OwnedJournal, "appended", make)
 
 
 def _deletes_entry_parts(effect: Any) -> bool:

@@ -30,13 +30,14 @@ def log_acks_uncommitted() -> None:
     """A log ACKs records as soon as their append is in flight."""
 
     def make(try_commit: Any) -> Any:
-        def early(self: LogCommits, out: list[Any]) -> None:
+        def early(self: LogCommits) -> list[Any]:
             before = self._in_flight
-            try_commit(self, out)
+            out: list[Any] = try_commit(self)
             if self._in_flight is not None and self._in_flight is not before:
                 receipts = [piece.receipt for piece in self._in_flight.pieces]
                 acked = DeliveryOutcome.DELIVERY_OUTCOME_ACKED
                 out.extend(Acknowledge(one.delivery, acked, one.excluded) for one in receipts if one.open == 1)
+            return out
 
         return early
 
@@ -48,12 +49,13 @@ def log_shows_uncommitted() -> None:
     """Subscribers get records whose append is still in flight."""
 
     def commit(try_commit: Any) -> Any:
-        def early(self: LogCommits, out: list[Any]) -> None:
+        def early(self: LogCommits) -> list[Any]:
             before = self._in_flight
-            try_commit(self, out)
+            out: list[Any] = try_commit(self)
             sealed = self._in_flight
             if sealed is not None and sealed is not before:
                 self.state.records.apply(sealed.entry, sealed.commit)
+            return out
 
         return early
 
@@ -130,7 +132,7 @@ def cursors_by_name() -> None:
     def by_name(self: Subscribers, session: Any) -> bool:
         cursors, cursor = self.state.cursors, session.cursor
         old = cursors._durable.get(cursor.name)
-        if old is None or cursors._news.get(cursor.name) is cursor:
+        if old is None or cursors.news.get(cursor.name) is cursor:
             return False
         session.ready = True
         session.position = max(cursor.newest, old.acked or 0, session.resume or 0)

@@ -8,7 +8,7 @@ from millwheel.model import envelope
 from millwheel.store.contract import StateRow
 from millwheel.store.memory import MemoryStore
 from millwheel.worker.interval.cells import CellCache
-from millwheel.worker.interval.checkpoint import Checkpointer
+from millwheel.worker.interval.checkpoint import Checkpointer, StateRows
 from simulation.mutations.base import mutation, replace
 
 __all__: list[str] = []
@@ -18,15 +18,7 @@ __all__: list[str] = []
 def floor_first() -> None:
     """The truncation point follows the base, even if rows are not acknowledged."""
 
-    def make(truncation_and_parts: Any) -> Any:
-        def hasty(self: Checkpointer) -> Any:
-            if self._base is not None:
-                self.rows.upto = max(self.rows.upto, self._base[0])
-            return truncation_and_parts(self)
-
-        return hasty
-
-    replace(Checkpointer, "truncation_and_parts", make)
+    replace(StateRows, "acknowledged", lambda _: lambda self: self._journal.committed)
 
 
 @mutation("G13", "the journal beyond the floor is kept short")

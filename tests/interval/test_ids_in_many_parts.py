@@ -11,7 +11,7 @@ import millwheel as mw
 from millwheel.rpc.v1.delivery_pb2 import DeliveryOutcome
 from millwheel.store.contract import JournalHead
 from millwheel.worker.dedup import PositionIds, Sender
-from millwheel.worker.interval.base_parts import DEDUP_PART
+from millwheel.worker.id_segments import DEDUP_PART
 from millwheel.worker.messages import (
     Accepted,
     Acknowledge,
@@ -51,7 +51,7 @@ def test_a_takeover_knows_ids_that_fill_many_parts(monkeypatch: pytest.MonkeyPat
     for number in range(SEQUENCES):
         solo.handle(delivery(number))
     solo.commit_all()
-    (write,) = solo.core._checkpoints._write_base()
+    write = solo.core._checkpoints._write_base()
     assert isinstance(write, WriteParts)
     parts = {part: write.parts[part] for part in sorted(write.parts)}  # as the head names them
     assert sum(part.name.startswith(DEDUP_PART) for part in parts) > SEQUENCES

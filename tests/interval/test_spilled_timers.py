@@ -18,7 +18,8 @@ import pytest
 import millwheel as mw
 from millwheel.model.time import MAX_TIMESTAMP, Timestamp
 from millwheel.rpc.v1.inspection_pb2 import GetWorkerLoadResponse, InspectKeyRequest
-from millwheel.worker.interval import IntervalCore, IntervalPhase
+from millwheel.worker.interval import IntervalCore
+from millwheel.worker.owner import OwnerPhase
 from millwheel.worker.shell.inspection import InspectionService
 from tests.interval.checks import all_timers, check_quiet, check_soft_state, decoded
 from tests.interval.shifting import SeededHistory, ShiftingWorld
@@ -183,7 +184,7 @@ class History(SeededHistory):
 def check_inspection(world: World) -> None:
     """A key's timers are shown wherever they stand."""
     for journal, owner in world.current.items():
-        if owner.core.phase is not IntervalPhase.SERVING:
+        if owner.core.phase is not OwnerPhase.SERVING:
             continue
         core = owner.core
         service = InspectionService(

@@ -70,7 +70,7 @@ def test_a_takeover_costs_a_few_calls_for_each_key_and_timer() -> None:
     solo, parts = owner()
     commit = solo.state.committed
     assert calls_to_open(JournalHead(7, commit, 0, ()), {}, solo.entries) < CALLS * KEYS
-    (write,) = solo.core._checkpoints._write_base()
+    write = solo.core._checkpoints._write_base()
     assert isinstance(write, WriteParts)
     parts.update(write.parts)
     assert calls_to_open(JournalHead(7, commit, commit, tuple(parts)), parts, []) < CALLS * KEYS

@@ -21,7 +21,7 @@ from millwheel.sdk.topology import Topology
 from millwheel.store.contract import CorruptValueError, JournalMissingError, SequencerRefusedError, StoreError
 from millwheel.store.memory import MemoryStore
 from millwheel.worker.dedup import PositionIds, Sender
-from millwheel.worker.interval import IntervalConfig, IntervalCore, IntervalPhase, IntervalSettings
+from millwheel.worker.interval import IntervalConfig, IntervalCore, IntervalSettings
 from millwheel.worker.messages import (
     Accepted,
     AcceptSequencer,
@@ -65,6 +65,7 @@ from millwheel.worker.messages import (
     Tick,
     WriteParts,
 )
+from millwheel.worker.owner import OwnerPhase
 from millwheel.worker.shell.opening import Opener
 from tests.interval.shares import Shares
 from tests.interval.stepping import Stepping, certain
@@ -234,8 +235,8 @@ class World:
             return
         self.tasks += [Task(owner, effect) for effect in owner.core.step(event, self.now)]
         owner.core.check_invariants()
-        if owner.core.phase is IntervalPhase.LOST and owner is self.current.get(owner.journal):
-            raise AssertionError(f"{owner.journal} was lost by its current owner: {owner.core.lost_because}")
+        if owner.core.phase is OwnerPhase.LOST and owner is self.current.get(owner.journal):
+            raise AssertionError(f"{owner.journal} was lost by its current owner")
 
     # The injector.
 

@@ -19,7 +19,6 @@ from millwheel.worker.log import (
     LogCore,
     LogEffect,
     LogEvent,
-    LogPhase,
     LogRetention,
     LogSettings,
     Publish,
@@ -44,6 +43,7 @@ from millwheel.worker.messages import (
     StoreEffect,
     Tick,
 )
+from millwheel.worker.owner import OwnerPhase
 
 __all__ = ["ACKED", "FULL", "SMALL", "STREAM", "LogDriver", "Reader", "fill", "numbered", "run"]
 
@@ -140,7 +140,7 @@ class LogDriver:
         for event in self.early:
             self.handle(event)
         self.perform(start)
-        assert self.core.phase is LogPhase.SERVING, self.core.lost_because
+        assert self.core.phase is OwnerPhase.SERVING
 
     def crash(self, applied: bool) -> None:
         """End the owner; ``applied`` says whether what was on its way to the store still got there. Then take over."""

@@ -21,7 +21,6 @@ from millwheel.worker.log import (
     ListCursors,
     LogConfig,
     LogCore,
-    LogPhase,
     LogSettings,
     Start,
 )
@@ -36,6 +35,7 @@ from millwheel.worker.messages import (
     SenderWatermarks,
     Started,
 )
+from millwheel.worker.owner import OwnerPhase
 from tests.log.driver import ACKED, FULL, JOURNAL, LOG, SMALL, STREAM, LogDriver, fill, numbered, run
 
 # Delivery.
@@ -397,7 +397,7 @@ def test_a_deposed_owner_publishes_no_watermark_it_receives() -> None:
     run(driver.store.fence(JOURNAL, driver.sequencer + 1))
     driver.handle(SenderWatermarks({"injector/windows": MAX_TIMESTAMP}))
     driver.tell()
-    assert driver.core.phase is LogPhase.LOST
+    assert driver.core.phase is OwnerPhase.LOST
     assert all(one.watermark < 10 for one in tail.published)
 
 

@@ -1,9 +1,9 @@
 """The interval core: one owned key interval as a pure state machine. Start reading in ``core.py``."""
 
-from millwheel.worker.interval.core import IntervalCore, IntervalPhase
+from millwheel.worker.interval.core import IntervalCore
 from millwheel.worker.interval.draining import DrainingCore
 from millwheel.worker.interval.hook_times import HookMeter, HookTime
-from millwheel.worker.interval.state import IntervalConfig, IntervalCounts, IntervalSettings
+from millwheel.worker.interval.state import IntervalConfig, IntervalSettings
 
 __all__ = [
     "DrainingCore",
@@ -11,7 +11,5 @@ __all__ = [
     "HookTime",
     "IntervalConfig",
     "IntervalCore",
-    "IntervalCounts",
-    "IntervalPhase",
     "IntervalSettings",
 ]

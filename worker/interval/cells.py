@@ -50,8 +50,6 @@ class CellCache:
         self.limit_bytes = limit_bytes
         self.evicted = evicted
         self.bytes_held = 0
-        self.hits = 0
-        self.misses = 0
         self._cells: dict[bytes, KeyCell] = {}
         self._dirty: dict[bytes, KeyCell] = {}
         self._skip = 0
@@ -93,7 +91,6 @@ class CellCache:
         if cell is not None:
             return cell
         if self.evicted:
-            self.misses += 1
             return None
         return self.insert(key, b"")
 

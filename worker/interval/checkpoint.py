@@ -1,10 +1,6 @@
-"""Keeping the journal short: flushed state rows, base parts, and the truncation point.
+"""Keeping the journal short: when state rows and bases are written, and what waits for them (sections 6.1.2, 6.2; G12).
 
-Invariant: the truncation point moves only inside an append, to a commit n with two properties. (a) The rows
-of all keys that changed up to n are acknowledged. (b) Base parts captured at n or later are acknowledged, and the same
-append names them. An owner that stops in between leaves unnamed parts, and entries that the next takeover reads again.
-It never leaves a truncation point without its base. Captures happen only while no sealed commit is in flight, so they
-show committed state only.
+``OwnedJournal`` has the invariant of the truncation point. State rows follow the journal, many commits in one write.
 
 To become independent of parents, rows and base are *pressed*: they are written at once. If no work causes an append, an
 extra append names the base. The same happens before the interval moves to a successor (PrepareRelease).
@@ -12,24 +8,17 @@ extra append names the base. The same happens before the interval moves to a suc
 
 from __future__ import annotations
 
+from collections.abc import Container
 from typing import Any, Final
 
-from millwheel.store.contract import PartId
-from millwheel.worker.interval.base_parts import BaseParts
+from millwheel.store.contract import StateRow
+from millwheel.worker.interval.base_parts import write_base
 from millwheel.worker.interval.parents import Needs, ParentNeeds
-from millwheel.worker.interval.setup import IntervalSetup
 from millwheel.worker.interval.spilling import Spilling
 from millwheel.worker.interval.state import IntervalState
-from millwheel.worker.interval.state_rows import StateRows
-from millwheel.worker.messages import (
-    DeleteEntries,
-    DeleteParts,
-    IntervalEffect,
-    ReleasePrepared,
-    WriteParts,
-)
+from millwheel.worker.messages import FlushStates, IntervalEffect, ReleasePrepared, WriteParts
 
-__all__ = ["Checkpointer"]
+__all__ = ["Checkpointer", "StateRows"]
 
 _MAX_ROUNDS: Final = 3
 """Maximum bases that are written before a move while work continues."""
@@ -38,27 +27,101 @@ _SHORT_BYTES: Final = 256 << 10
 """A journal with at most this much above its truncation point is short: some milliseconds to read."""
 
 
+class StateRows:
+    """Decides when rows are written. One write is in flight at a time.
+
+    In each method, ``needed`` is whether something waits for the rows: a base that shows their commits.
+    """
+
+    def __init__(self, state: IntervalState) -> None:
+        self._config = state.config
+        self._settings = state.settings
+        self._cells = state.cells
+        self._journal = state.journal
+        self._number = 0
+        self._flush: tuple[int, int, list[tuple[bytes, int, bytes]]] | None = None
+        """The flush in flight: its number, the commit at which it was captured, its rows."""
+        self._flushed_at = 0
+        self.upto = 0
+        """Every row that changed up to this commit is acknowledged."""
+
+    def wants_capture(self, now: int, needed: bool) -> bool:
+        """Whether rows wait to be captured, once no commit is in flight."""
+        return self._flush is None and bool(self._cells.dirty_count) and self._due(now, needed)
+
+    def next_alarm(self, now: int, needed: bool) -> int | None:
+        """When rows must be written if no commit comes before."""
+        if self._flush is not None or not self._cells.dirty_count:
+            return None
+        return now if self._due(now, needed) else self._flush_at
+
+    def capture(self, now: int, needed: bool) -> list[IntervalEffect]:
+        """Write the rows if they are due. No sealed commit is in flight."""
+        if self._flush is not None or not self._due(now, needed):
+            return []
+        self._flushed_at = now
+        rows = self._cells.dirty_rows()
+        if not rows:
+            self.upto = self._journal.committed
+            return []
+        self._number += 1
+        self._flush = (self._number, self._journal.committed, rows)
+        config = self._config
+        states = [StateRow(key, commit, encoded) for key, commit, encoded in rows]
+        return [FlushStates(config.computation, config.journal, config.sequencer, self._number, states)]
+
+    def _due(self, now: int, needed: bool) -> bool:
+        """Whether rows must be written now.
+
+        The truncation point needs them, together with a base, and so does memory. Otherwise they wait, because a later
+        write covers more commits.
+        """
+        return now >= self._flush_at or needed or self._cells.crowded
+
+    @property
+    def _flush_at(self) -> int:
+        """When rows are written that nothing waits for.
+
+        Many rows are written sooner. A move to a successor must write all of them first.
+        """
+        settings = self._settings
+        behind = settings.flush_interval
+        if self._cells.dirty_count >= settings.flush_rows:
+            behind = min(behind, settings.flush_apart)
+        return self._flushed_at + behind
+
+    def flushed(self, number: int, busy: Container[bytes] = ()) -> None:
+        """The rows of a flush are acknowledged. The cells of ``busy`` keys are in use."""
+        if self._flush is None or self._flush[0] != number:
+            return
+        _, commit, rows = self._flush
+        self._flush = None
+        self._cells.flushed(rows, busy)
+        self.upto = max(self.upto, commit)
+
+    def acknowledged(self) -> int:
+        """The newest commit up to which every changed row is acknowledged."""
+        if not self._cells.dirty_count:
+            # If no state changes, no capture ever raises ``upto``.
+            self.upto = max(self.upto, self._journal.committed)
+        return self.upto
+
+    def recovered(self, now: int, upto: int) -> None:
+        """The state has been rebuilt from the journal. Its rows above ``upto`` are behind and will be written."""
+        self._flushed_at = now
+        self.upto = upto
+
+
 class Checkpointer:
     """Decides when rows and base parts are written, and how far the truncation point moves."""
 
     def __init__(self, state: IntervalState) -> None:
-        self._setup: IntervalSetup = state
+        self._state = state
+        self._settings = state.settings
         self._outbox = state.outbox
         self._journal = state.journal
         self.spilling = Spilling(state)
         self.rows = StateRows(state)
-        self._bases = BaseParts(state, self.spilling)
-        self._number = 0
-        self._parts: tuple[int, int, tuple[PartId, ...]] | None = None
-        """The base parts in flight: their number, the commit that they show, their ids."""
-        self._base: tuple[int, tuple[PartId, ...]] | None = None
-        """The newest acknowledged base that no append has named."""
-        self._named: tuple[int, tuple[PartId, ...]] | None = None
-        """The base that the append in flight names."""
-        self._collected: list[PartId] = []
-        """Parts of collected id segments. They are deleted with the next base."""
-        self.journal_bytes = 0
-        """Approximate size of the entries above the truncation point."""
         self.parents = ParentNeeds(state)
         self._requests: list[Any] = []
         """Requests that wait for a short journal."""
@@ -70,7 +133,8 @@ class Checkpointer:
         if self.spilling.leaving:
             self.spilling.release()
         # The base comes first, because it waits for rows of the same commit.
-        return (self._write_base() if self._base_due() else []) + self.rows.capture(now, self._base_waits)
+        base: list[IntervalEffect] = [self._write_base()] if self._base_due() else []
+        return base + self.rows.capture(now, self._base_waits)
 
     def wants_stillness(self, now: int) -> bool:
         """Whether a capture or a load of timers is due that requires that no commit is in flight."""
@@ -85,72 +149,32 @@ class Checkpointer:
         """Flush rows if they are due. No commit is in flight."""
         return self.rows.capture(now, self._base_waits)
 
+    def _base_due(self) -> bool:
+        settings, journal = self._settings, self._journal
+        if journal.needs_base(settings.checkpoint_entries, settings.checkpoint_bytes):
+            return True
+        crowded = journal.above >= settings.checkpoint_entries // 16 and self.spilling.overflowing
+        return crowded and journal.may_write_base()
+
     @property
     def _base_waits(self) -> bool:
-        """Whether a captured base waits for rows that changed before it."""
-        shown = self._parts[1] if self._parts is not None else self._base[0] if self._base is not None else None
-        return shown is not None and self.rows.upto < shown
+        return self._journal.base_waits(self.rows.upto)
 
-    def _base_due(self) -> bool:
-        if not self._may_write_base():
-            return False
-        settings, journal = self._setup.settings, self._journal
-        above = journal.committed - journal.truncation_point
-        return (
-            above >= settings.checkpoint_entries
-            or self.journal_bytes >= settings.checkpoint_bytes
-            or (above >= settings.checkpoint_entries // 16 and self.spilling.overflowing)
-        )
-
-    def _may_write_base(self) -> bool:
-        """Whether a base can be captured: none is in progress, and it would name parts of its own journal only."""
-        on_its_way = self._parts is not None or self._base is not None or self._named is not None
-        return not on_its_way and not self._journal.foreign
-
-    def _write_base(self) -> list[IntervalEffect]:
-        parts, kept, collected = self._bases.capture()
-        self._collected += collected
-        self._number += 1
-        self._parts = (self._number, self._journal.committed, tuple(sorted([*parts, *kept])))
-        self.journal_bytes = 0
-        return [WriteParts(self._setup.config.journal, self._number, parts)]
+    def _write_base(self) -> WriteParts:
+        return write_base(self._state, self.spilling)
 
     def parts_written(self, number: int) -> None:
-        """Parts are acknowledged. If they are base parts, an append may name them."""
-        self._collected += self.parents.copied(number)
-        if self._parts is None or self._parts[0] != number:
-            return
-        _, commit, parts = self._parts
-        self._parts = None
-        self._base = (commit, parts)
+        """Parts are acknowledged: those of a base, or copies of parents' parts."""
+        self.parents.copied(number)
+        self._journal.parts_written(number)
 
-    def truncation_and_parts(self) -> tuple[int, tuple[PartId, ...]]:
-        """The truncation point and the base parts that the next append names."""
-        self.rows.look()
-        if self._base is not None and self._base[0] <= self.rows.upto:
-            self._named, self._base = self._base, None
-        if self._named is not None:
-            return self._named
-        return self._journal.truncation_point, self._journal.parts
-
-    def truncation_committed(self) -> list[IntervalEffect]:
-        """The append that named a base is committed. Returns the deletions of what is below the truncation point."""
-        if self._named is None:
-            return []
-        gone = self._journal.truncate(*self._named, self._collected)
-        self._collected = []
-        self._named = None
+    def base_named(self) -> None:
+        """The append that names a base is committed."""
         self.spilling.named()
         self.parents.base_named()
-        journal = self._setup.config.journal
-        effects: list[IntervalEffect] = [DeleteEntries(journal, self._journal.truncation_point + 1)]
-        if gone:
-            effects.append(DeleteParts(journal, gone))
-        return effects
 
-    def recovered(self, now: int, entry_bytes: int) -> None:
+    def recovered(self, now: int) -> None:
         """The state has been rebuilt from the journal. Its rows are behind and will be flushed."""
-        self.journal_bytes = entry_bytes
         self.parents.recovered()
         # The parents' rows are behind too, and are older than the truncation point.
         self.rows.recovered(now, -1 if self.parents.needs is Needs.DATA else self._journal.truncation_point)
@@ -175,15 +199,15 @@ class Checkpointer:
     @property
     def wants_append(self) -> bool:
         """Whether an append is needed only to name a base."""
-        return self.pressing and self._base is not None and self._base[0] <= self.rows.upto
+        return self.pressing and self._journal.wants_append(self.rows.upto)
 
     def press(self, now: int) -> list[IntervalEffect]:
         """Write what can be written while no commit is in flight, and answer requests that are complete."""
         out = self._answers()
         if not self.pressing:
             return out
-        if self._may_write_base() and self._base_pressing():
-            out += self._write_base()
+        if self._journal.may_write_base() and self._base_pressing():
+            out.append(self._write_base())
         if self._base_waits:
             out += self.rows.capture(now, True)
         return out
@@ -199,10 +223,10 @@ class Checkpointer:
     def _answers(self) -> list[IntervalEffect]:
         if not self._requests:
             return []
-        above = self._journal.committed - self._journal.truncation_point
-        short = above <= _SHORT_ENTRIES and self.journal_bytes <= _SHORT_BYTES and self.parents.needs is not Needs.DATA
-        written = self._parts is None and self._base is None and self._named is None
-        if not short and (self._rounds or not written):
+        journal = self._journal
+        short = journal.above <= _SHORT_ENTRIES and journal.bytes <= _SHORT_BYTES
+        short = short and self.parents.needs is not Needs.DATA
+        if not short and (self._rounds or not journal.base_at_rest):
             return []
         requests, self._requests = self._requests, []
-        return [ReleasePrepared(request, above, self._journal.committed) for request in requests]
+        return [ReleasePrepared(request, journal.above, journal.committed) for request in requests]

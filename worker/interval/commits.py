@@ -16,13 +16,13 @@ flight.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import Final
 
 from millwheel.rpc.v1.delivery_pb2 import DeliveryOutcome
-from millwheel.store.contract import Append, PartId
+from millwheel.store.contract import PartId
 from millwheel.worker.dedup import OpaqueIds, PositionIds, Sender
-from millwheel.worker.interval.checkpoint import Checkpointer
+from millwheel.worker.interval.checkpoint import Checkpointer, StateRows
 from millwheel.worker.interval.divided import divide
 from millwheel.worker.interval.entry import encode
 from millwheel.worker.interval.flows import ProductionBatch
@@ -36,12 +36,15 @@ from millwheel.worker.interval.state import INDEX_BITS, IntervalState
 from millwheel.worker.interval.weak_commits import WeakCommits
 from millwheel.worker.messages import (
     Acknowledge,
+    Acknowledged,
+    Appended,
     AppendEntry,
     Delivery,
     DeliveryOrder,
     IntervalEffect,
     Resend,
     SendDelivery,
+    Tick,
     WriteParts,
 )
 
@@ -84,11 +87,10 @@ class CommitPipeline:
         self._sealer = Sealer(state, failed)
         self.checkpoints = checkpoints = Checkpointer(state)
         self._input = received
-        self._writer = EntryWriter(state, checkpoints)
+        self.writer = EntryWriter(state, checkpoints.rows)
         self._weak = not self._setup.program.options.strong
         self._in_flight: Sealed | None = None
         """The commit whose append is in flight, or whose entry's parts are being written before the append."""
-        self._entry_bytes = 0
         self._waiting = WeakCommits(state, runner, self._sealer, checkpoints)
         self.crowded = False
         """Whether the open commit has no room for the current batch. The batch waits until the queue moves."""
@@ -122,7 +124,7 @@ class CommitPipeline:
             return False
         if not self._weak or batch.fired:
             sealed = self._sealer.seal(self._runner.take_batch(), changed, duplicates, stored_first=True)
-            self._append(sealed, out)
+            out.extend(self._append(sealed))
         elif waiting.join(self._in_flight, changed, duplicates):
             out.extend(self._send_ready())
         else:
@@ -137,7 +139,7 @@ class CommitPipeline:
             batch.hold.release()
             batch.hold = self._holds.open()
 
-    def _append(self, sealed: Sealed, out: list[IntervalEffect]) -> None:
+    def _append(self, sealed: Sealed) -> list[IntervalEffect]:
         """Append the entry of a commit. A commit without lasting effects needs no append."""
         self.crowded = False
         assert sealed.entry is not None
@@ -148,52 +150,42 @@ class CommitPipeline:
             if self._waiting.passes(sealed) and not kept and not self.checkpoints.wants_append:
                 assert sealed.commit == self._journal.sealed, "nothing is sealed behind what passes"
                 self._journal.sealed -= 1
-                self._done(sealed, out)
-                return
+                return self._done(sealed)
         self._in_flight = sealed
-        blob = encode(entry)
-        self._entry_bytes = len(blob)
-        out.extend(self._writer.write(sealed.commit, blob))
+        return self.writer.write(sealed.commit, encode(entry))
 
-    def parts_written(self, number: int) -> list[IntervalEffect]:
-        """Parts are acknowledged. If they belong to the entry in flight, append the entry."""
-        return self._writer.parts_written(number)
-
-    def appended(self, commit: int) -> list[IntervalEffect]:
+    def appended(self, event: Appended) -> list[IntervalEffect]:
         """The entry is in the journal: ACK the senders, send productions and release holds."""
         out: list[IntervalEffect] = []
         sealed = self._in_flight
-        if sealed is None or sealed.commit != commit:
+        if sealed is None or sealed.commit != event.commit:
             return out
-        self._journal.committed = commit
-        self.crowded = False
-        out.extend(self.checkpoints.truncation_committed())
         self._in_flight = None
-        self._done(sealed, out)
-        self.checkpoints.journal_bytes += self._entry_bytes
+        self.crowded = False
+        out.extend(self._journal.appended(event.commit))
+        if out:
+            self.checkpoints.base_named()
+        out.extend(self._done(sealed))
         # Sealed id segments hold committed ids only, so queued commits do not matter.
         out.extend(self._input.seal_segments())
         if not self._waiting.queue:
             out.extend(self.checkpoints.after_commit(self._clocks.elapsed))
         return out
 
-    def _done(self, sealed: Sealed, out: list[IntervalEffect]) -> None:
+    def _done(self, sealed: Sealed) -> list[IntervalEffect]:
         if sealed.ids is not None:
             self._ids.dedup.committed(sealed.ids)
         sealed.hold.release()
         if sealed.entry is not None:
-            records, duplicates, late, dead_letters = sealed.entry.counts
-            counts = self._journal.counts
-            counts.records += records
-            counts.duplicates += duplicates
-            counts.late += late
-            counts.dead_letters += dead_letters
-        self._acknowledge(sealed, out)
+            self._journal.counts.add(*sealed.entry.counts)
+        out = self._acknowledge(sealed)
         if sealed.stored_first:
             self._outbox.release()
             out.extend(self._send_ready())
+        return out
 
-    def _acknowledge(self, sealed: Sealed, out: list[IntervalEffect]) -> None:
+    def _acknowledge(self, sealed: Sealed) -> list[IntervalEffect]:
+        out: list[IntervalEffect] = []
         settle = self._intake.settle
         touched: dict[int, DeliveryReceipt] = {}
         for receipt, indexes in sealed.consumed:
@@ -206,6 +198,7 @@ class CommitPipeline:
                 receipt.answered = receipt.open
                 remaining = sorted({*receipt.blocked, *receipt.excluded})
                 out.append(Acknowledge(receipt.delivery, DeliveryOutcome.DELIVERY_OUTCOME_ACKED, remaining))
+        return out
 
     # Sending.
 
@@ -244,14 +237,14 @@ class CommitPipeline:
             )
         )
 
-    def acknowledged(self, token: int, remaining: Sequence[int]) -> list[IntervalEffect]:
-        """A receiver has ACKed an outbound batch, except for the indexes ``remaining``."""
-        outbound = self._outbox.get(token)
+    def acknowledged(self, event: Acknowledged) -> list[IntervalEffect]:
+        """A receiver has ACKed an outbound batch, or a part of it."""
+        outbound = self._outbox.get(event.token)
         if outbound is None:
             return []
         if outbound.opaque and outbound.awaited is None:
-            self._waiting.acknowledged(outbound, remaining)
-        self._outbox.acknowledged(token, remaining)
+            self._waiting.acknowledged(outbound, event.remaining)
+        self._outbox.acknowledged(event.token, event.remaining)
         return self._send_ready()
 
     def resend(self, event: Resend) -> list[IntervalEffect]:
@@ -293,7 +286,7 @@ class CommitPipeline:
             return self._waiting.queue[0][1]
         return self.checkpoints.next_alarm(self._clocks.elapsed)
 
-    def idle(self) -> list[IntervalEffect]:
+    def idle(self, event: Tick) -> list[IntervalEffect]:
         """Time has passed: flush rows if nothing is in flight."""
         still = self._in_flight is None and not self._waiting.queue
         return self.checkpoints.idle(self._clocks.elapsed) if still else []
@@ -310,7 +303,7 @@ class CommitPipeline:
             sealed = self._waiting.pop()
             if sealed is None:
                 break
-            self._append(sealed, out)
+            out.extend(self._append(sealed))
             over = over or not self._appends()
         return over
 
@@ -326,38 +319,34 @@ class EntryWriter:
     leaves parts that no head names. The next owner deletes them.
     """
 
-    def __init__(self, state: IntervalState, checkpoints: Checkpointer) -> None:
-        self._setup: IntervalSetup = state
+    def __init__(self, state: IntervalState, rows: StateRows) -> None:
+        self._settings = state.settings
         self._journal = state.journal
-        self._checkpoints = checkpoints
-        self._waiting: tuple[int, int, bytes, tuple[PartId, ...]] | None = None
-        """The entry whose parts are being written: their number, its commit, the small entry to append, their ids."""
+        self._rows = rows
+        options = state.program.options
+        self._sync = options.exactly_once or options.strong
+        self._waiting: tuple[int, int, bytes, int, tuple[PartId, ...]] | None = None
+        """The entry whose parts are being written: their number, its commit, the small entry to append, its whole size,
+        their ids."""
 
     def write(self, commit: int, entry: bytes) -> list[IntervalEffect]:
         """Append ``entry`` to the journal, or first write its parts if it is too large for one append."""
-        config = self._setup.config
-        if len(entry) <= self._setup.settings.entry_bytes:
-            return [self._append(commit, entry)]
-        most = min(self._setup.settings.entry_bytes, PART_BYTES)
-        small, parts = divide(entry, config.sequencer, commit, most)
+        most = self._settings.entry_bytes
+        if len(entry) <= most:
+            return [self._append(commit, entry, len(entry))]
+        small, parts = divide(entry, self._journal.sequencer, commit, min(most, PART_BYTES))
         number = _FIRST_ENTRY_NUMBER + commit
-        self._waiting = number, commit, small, tuple(parts)
-        return [WriteParts(config.journal, number, parts)]
+        self._waiting = number, commit, small, len(entry), tuple(parts)
+        return [WriteParts(self._journal.name, number, parts)]
 
     def parts_written(self, number: int) -> list[IntervalEffect]:
         """Parts are acknowledged. If they belong to the waiting entry, append it."""
         if self._waiting is None or self._waiting[0] != number:
             return []
-        _, commit, small, parts = self._waiting
+        _, commit, small, size, parts = self._waiting
         self._waiting = None
         self._journal.entry_parts[commit] = parts
-        return [self._append(commit, small)]
+        return [self._append(commit, small, size)]
 
-    def _append(self, commit: int, entry: bytes) -> AppendEntry:
-        config, options = self._setup.config, self._setup.program.options
-        point, parts = self._checkpoints.truncation_and_parts()
-        if self._journal.entry_parts:
-            needed = (each for number, each in self._journal.entry_parts.items() if number > point)
-            parts = sum(needed, parts)
-        sync = options.exactly_once or options.strong
-        return AppendEntry(config.journal, Append(config.sequencer, commit, point, parts, entry, sync))
+    def _append(self, commit: int, entry: bytes, size: int) -> AppendEntry:
+        return self._journal.append(commit, entry, size, self._rows.acknowledged(), self._sync)

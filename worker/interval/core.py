@@ -1,35 +1,23 @@
 """The core of one owned key interval: a pure state machine (sections 4, 5.1, 6.1, 6.2).
 
-The core takes an event and the wall-clock time, and returns effects (:mod:`millwheel.model.core_protocol`). An owner
-goes through four steps:
-
-1. It fences the journal and reads it (G3).
-2. It replays the journal.
-3. It has the authority accept its sequencer (G4).
-4. It serves.
-
-While the interval serves, a record passes these steps: delivery → duplicate check → hooks on cached state → one
-conditional append → ACK to the sender → productions sent until their consumers ACK them.
+The core takes an event and the wall-clock time, and returns effects (:mod:`millwheel.model.core_protocol`). It has the
+stages of every owner (:mod:`millwheel.worker.owner`). While it serves, a record passes these steps: delivery →
+duplicate check → hooks on cached state → one conditional append → ACK to the sender → productions sent until their
+consumers ACK them.
 
 One commit is in flight at a time. Meanwhile the next batch runs on the in-memory state.
-
-Invariant: no effect of a batch is visible outside the core before the preceding commit is in the journal. An older
-owner that wakes up after a pause could break it. The fence refuses its appends and the authority refuses its reports.
-At the first refusal the older owner drops the interval: it ACKs, sends and reports nothing more.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from enum import Enum
+from functools import partial
 from typing import Final
 
-from millwheel.model.keys import KeyInterval
 from millwheel.rpc.v1.watermark_pb2 import HoldKind
 from millwheel.sdk.compiled import CompiledComputation
 from millwheel.sdk.context import OutputBinding
 from millwheel.worker.interval.commits import CommitPipeline
-from millwheel.worker.interval.divided import is_entry_part
 from millwheel.worker.interval.failing_keys import FailingKeys
 from millwheel.worker.interval.hook_times import AwaitedHook, HookMeter
 from millwheel.worker.interval.intake import IntervalInput
@@ -41,14 +29,8 @@ from millwheel.worker.interval.spilled_timers import is_spilled
 from millwheel.worker.interval.state import IntervalConfig, IntervalState
 from millwheel.worker.interval.subjects import BLOCKED, hold_subject, hold_witness
 from millwheel.worker.messages import (
-    Accepted,
-    AcceptSequencer,
     Acknowledged,
     Appended,
-    CatalogChanged,
-    Delivery,
-    Deposed,
-    FenceJournal,
     GiveUp,
     Halted,
     HookFinished,
@@ -56,38 +38,25 @@ from millwheel.worker.messages import (
     IntervalEffect,
     IntervalEvent,
     Opened,
-    OpenFailed,
     PartsMissing,
     PartsRead,
     PartsWritten,
     PrepareRelease,
     Refused,
-    Report,
     Resend,
-    SenderWatermarks,
-    SequenceChecked,
-    Started,
     StatesFlushed,
     StatesRead,
     Tick,
 )
+from millwheel.worker.owner import Handler, OwnerCore, OwnerPhase
 
-__all__ = ["IntervalCore", "IntervalPhase"]
+__all__ = ["IntervalCore"]
 
 _REPEAT_REPORT_US: Final = 5_000_000
 """Minimum time in microseconds before an unchanged watermark is reported again because its key has failed again."""
 
 
-class IntervalPhase(Enum):
-    """The stage that an owner has reached."""
-
-    OPENING = "taking the journal"
-    ACCEPTING = "waiting for the authority"
-    SERVING = "serving"
-    LOST = "not the owner any more"
-
-
-class IntervalCore:
+class IntervalCore(OwnerCore[IntervalEvent, IntervalEffect]):
     """One interval, for one sequencer. Driven as :class:`millwheel.model.core_protocol.Core` says."""
 
     def __init__(
@@ -100,27 +69,22 @@ class IntervalCore:
     ) -> None:
         """``meter`` measures the run times of hooks. None: they are not measured."""
         self.state = state = IntervalState(config, program, outputs, locate, meter)
-        self.phase = IntervalPhase.OPENING
-        self.lost_because = ""
         self._input = IntervalInput(state, state.clocks, state.intake, state.ids, state.blocked.is_done)
+        super().__init__(config, state.inputs, state.ids, self._input, state.clocks.set_now)
         self._scheduler = scheduler = KeyScheduler(state)
         self._blocked_keys = blocked_keys = scheduler.blocked_keys
-        self._commits = CommitPipeline(
+        self._commits = commits = CommitPipeline(
             state, scheduler.runner, self._input, lambda key, error: blocked_keys.failed(key, None, error)
         )
-        self._checkpoints = self._commits.checkpoints
+        self._checkpoints = commits.checkpoints
         self._reported: tuple[int, int, int, bytes | None] | None = None
         self._reported_failures = 0
         self._reported_at = 0
         self._invariants = IntervalInvariants(state)
-        self._handlers: dict[type, Callable[..., Sequence[IntervalEffect]]] = {
-            Started: self._on_started,
-            Delivery: self._on_delivery,
-            Appended: self._on_appended,
-            Acknowledged: self._on_acknowledged,
-            SenderWatermarks: self._on_watermarks,
-            CatalogChanged: self._on_catalog_changed,
-            Tick: self._on_tick,
+        self._handlers |= {
+            Appended: commits.appended,
+            Acknowledged: commits.acknowledged,
+            Tick: commits.idle,
             Refused: self._on_refused,
             Halted: self._on_halted,
             Resend: self._on_resend,
@@ -129,29 +93,13 @@ class IntervalCore:
             PartsWritten: self._on_parts_written,
             PartsRead: self._on_parts_read,
             PartsMissing: self._on_parts_missing,
-            SequenceChecked: self._on_sequence_checked,
             HookFinished: self._on_hook_finished,
             PrepareRelease: self._on_prepare_release,
-            Opened: self._on_opened,
-            Accepted: self._on_accepted,
-            OpenFailed: self._on_lost,
-            Deposed: self._on_lost,
         }
-
-    def step(self, event: IntervalEvent, now: int) -> Sequence[IntervalEffect]:
-        """Process ``event`` at wall-clock time ``now`` (microseconds)."""
-        if self.phase is IntervalPhase.LOST:
-            return []
-        state = self.state
-        state.clocks.set_now(now)
-        out = [*self._handlers[type(event)](event)]
-        if self.phase is IntervalPhase.SERVING:
-            self._pump(out)
-        return out
 
     def next_deadline(self) -> int | None:
         """The wall-clock time at which a Tick is due if no other event comes before. None: no Tick is needed."""
-        if self.phase is not IntervalPhase.SERVING:
+        if self.phase is not OwnerPhase.SERVING:
             return None
         ring, wall_at = self._scheduler.next_ring(), self.state.clocks.wall_at
         retry, alarm = self._scheduler.next_retry(), self._commits.next_alarm()
@@ -170,7 +118,7 @@ class IntervalCore:
     @property
     def independent(self) -> bool:
         """Whether neither this owner nor a successor needs the parents' journals. True if there are no parents."""
-        if self.phase is not IntervalPhase.SERVING:
+        if self.phase is not OwnerPhase.SERVING:
             return not self.state.config.parents
         return self._checkpoints.parents.needs is Needs.NOTHING and not self._input.reads_elsewhere
 
@@ -203,73 +151,27 @@ class IntervalCore:
 
     # Stages of an owner.
 
-    def _on_started(self, event: Started) -> Sequence[IntervalEffect]:
-        config = self.state.config
-        return [FenceJournal(config.journal, config.sequencer, config.parents)]
+    def _recover(self, opened: Opened) -> None:
+        recover(self.state, opened)
+        self._checkpoints.recovered(self.state.clocks.elapsed)
 
-    def _on_opened(self, event: Opened) -> Sequence[IntervalEffect]:
-        recover(self.state, event)
-        in_parts = sum(len(blob) for part, blob in event.parts.items() if is_entry_part(part))
-        self._checkpoints.recovered(self.state.clocks.elapsed, in_parts + sum(map(len, event.entries)))
-        self._input.collect_early()
-        self.phase = IntervalPhase.ACCEPTING
-        config = self.state.config
-        return [AcceptSequencer(config.computation, config.keys, config.sequencer)]
-
-    def _on_accepted(self, event: Accepted) -> Sequence[IntervalEffect]:
-        self.state.holds.raise_output(event.watermark)
-        self.phase = IntervalPhase.SERVING
+    def _serve(self, watermark: int) -> Sequence[IntervalEffect]:
+        self.state.holds.raise_output(watermark)
         return [*self._checkpoints.parents.copy_segments(), *self._commits.begin(), *self._input.opened()]
 
-    def _on_lost(self, event: Deposed | OpenFailed) -> Sequence[IntervalEffect]:
-        self.phase = IntervalPhase.LOST
-        self.lost_because = event.reason
-        return []
+    def _deliveries(self, serving: bool) -> Handler:
+        return partial(self._input.deliver, serving=serving)
 
     # Events while serving.
-
-    def _on_delivery(self, event: Delivery) -> Sequence[IntervalEffect]:
-        return self._input.deliver(event, self.phase is IntervalPhase.SERVING)
-
-    def _on_appended(self, event: Appended) -> Sequence[IntervalEffect]:
-        return self._commits.appended(event.commit)
-
-    def _on_acknowledged(self, event: Acknowledged) -> Sequence[IntervalEffect]:
-        return self._commits.acknowledged(event.token, event.remaining)
 
     def _on_refused(self, event: Refused) -> Sequence[IntervalEffect]:
         return [GiveUp(event.reason)] if self.state.outbox.get(event.token) is not None else []
 
     def _on_resend(self, event: Resend) -> Sequence[IntervalEffect]:
-        return self._commits.resend(event) if self.phase is IntervalPhase.SERVING else []
+        return self._commits.resend(event) if self.phase is OwnerPhase.SERVING else []
 
-    def _on_halted(self, event: Halted) -> Sequence[IntervalEffect]:
+    def _on_halted(self, event: Halted) -> None:
         self.state.outbox.halt(event.token)
-        return []
-
-    def _on_watermarks(self, event: SenderWatermarks) -> Sequence[IntervalEffect]:
-        self.state.clocks.inputs.update(event.values)
-        if self.phase is IntervalPhase.OPENING:
-            self._input.collect_later(event)
-        else:
-            self._input.collect(event)
-        return []
-
-    def _on_catalog_changed(self, event: CatalogChanged) -> Sequence[IntervalEffect]:
-        if event.slack is not None:
-            self.state.ids.slack = event.slack
-        self._input.retire(event.retired)
-        self._input.end(event.ended_injectors, event.ended_queries)
-        inputs = self.state.clocks.inputs
-        known = inputs.senders.keys()
-        for sender in event.senders.difference(known):
-            inputs.add(sender)
-        for sender in known - event.senders:
-            inputs.remove(sender)
-        return []
-
-    def _on_tick(self, event: Tick) -> Sequence[IntervalEffect]:
-        return self._commits.idle()
 
     def _on_states_read(self, event: StatesRead) -> Sequence[IntervalEffect]:
         committed = self.state.journal.committed
@@ -284,14 +186,13 @@ class IntervalCore:
                 self._blocked_keys.row_read(key, row.blob if row is not None else b"")
         return []
 
-    def _on_flushed(self, event: StatesFlushed) -> Sequence[IntervalEffect]:
+    def _on_flushed(self, event: StatesFlushed) -> None:
         self._checkpoints.rows.flushed(event.number, self._scheduler.busy())
-        return []
 
     def _on_parts_written(self, event: PartsWritten) -> Sequence[IntervalEffect]:
         self._checkpoints.parts_written(event.number)
         self._input.parts_written(event.number)
-        return self._commits.parts_written(event.number)
+        return self._commits.writer.parts_written(event.number)
 
     def _on_parts_missing(self, event: PartsMissing) -> Sequence[IntervalEffect]:
         if is_spilled(event.parts):
@@ -304,20 +205,15 @@ class IntervalCore:
             return []
         return self._input.segments_read(event)
 
-    def _on_sequence_checked(self, event: SequenceChecked) -> Sequence[IntervalEffect]:
-        return self._input.sequence_checked(event)
-
-    def _on_prepare_release(self, event: PrepareRelease) -> Sequence[IntervalEffect]:
+    def _on_prepare_release(self, event: PrepareRelease) -> None:
         self._checkpoints.ask(event.request)
-        return []
 
-    def _on_hook_finished(self, event: HookFinished) -> Sequence[IntervalEffect]:
+    def _on_hook_finished(self, event: HookFinished) -> None:
         self._blocked_keys.hook_finished(event.hook, event.error)
-        return []
 
     # The pump: run, fire, commit and report as far as possible.
 
-    def _pump(self, out: list[IntervalEffect]) -> None:
+    def _pump(self) -> list[IntervalEffect]:
         """Do everything that is possible after an event. The order of the passes is fixed:
 
         1. Evict cells, once.
@@ -337,6 +233,7 @@ class IntervalCore:
         """
         state, scheduler, commits, checkpoints = self.state, self._scheduler, self._commits, self._checkpoints
         blocked_keys, clocks, spilled = self._blocked_keys, state.clocks, state.timers.spilled
+        out: list[IntervalEffect] = []
         if state.cells.bytes_held > state.cells.limit_bytes:
             state.cells.evict(scheduler.busy(), state.timers.next_of_key)
         while True:
@@ -365,7 +262,8 @@ class IntervalCore:
         if state.meter.slow is not None:
             out.append(HooksSlow(state.meter.slow))
             state.meter.slow = None
-        self._report(out)
+        out.extend(self._report())
+        return out
 
     def _run(self) -> None:
         self._scheduler.run(not self._commits.crowded, not self._checkpoints.releasing)
@@ -381,9 +279,13 @@ class IntervalCore:
     def explain_hold(self) -> tuple[HoldKind.ValueType, str]:
         """What holds the output watermark now: the kind, and the record, timer, production or key."""
         held, hold = self._held()
-        return hold, hold_subject(self.state, hold, max(held, self.state.holds.output))
+        return hold, self._subject(hold, max(held, self.state.holds.output))
 
-    def _report(self, out: list[IntervalEffect]) -> None:
+    def _subject(self, hold: HoldKind.ValueType, value: int) -> str:
+        """What holds the output watermark at ``value``, for people."""
+        return self._slowest_senders() if hold == HoldKind.HOLD_KIND_INPUT else hold_subject(self.state, hold, value)
+
+    def _report(self) -> Sequence[IntervalEffect]:
         """Report the output watermark, which is monotone, if its value or its hold explanation has changed."""
         state = self.state
         output, hold = self._held()
@@ -393,15 +295,7 @@ class IntervalCore:
         at_once = self._reported_failures == 0 or failures == BLOCKED
         rested = at_once or state.clocks.elapsed - self._reported_at >= _REPEAT_REPORT_US
         again = failures != self._reported_failures and rested
-        if reported != self._reported or again:
-            self._reported, self._reported_failures, self._reported_at = reported, failures, state.clocks.elapsed
-            config = state.config
-            subject = hold_subject(state, hold, output)
-            out.append(
-                Report(config.computation, config.keys, config.sequencer, output, state.clocks.watermark, hold, subject)
-            )
-
-    @property
-    def keys(self) -> KeyInterval:
-        """The interval's keys."""
-        return self.state.config.keys
+        if reported == self._reported and not again:
+            return ()
+        self._reported, self._reported_failures, self._reported_at = reported, failures, state.clocks.elapsed
+        return [self._report_of(output, state.clocks.watermark, hold, self._subject(hold, output))]

@@ -20,10 +20,10 @@ from millwheel.sdk.computation import Computation
 from millwheel.sdk.context import Context
 from millwheel.sdk.model import Record
 from millwheel.sdk.options import ComputationOptions
-from millwheel.worker.interval.core import IntervalCore, IntervalPhase
+from millwheel.worker.interval.core import IntervalCore
 from millwheel.worker.interval.state import IntervalConfig
-from millwheel.worker.interval.subjects import hold_subject
-from millwheel.worker.messages import Acknowledge, Delivery, IntervalEffect, Report
+from millwheel.worker.messages import Acknowledge, Delivery, IntervalEffect
+from millwheel.worker.owner import Handler, OwnerPhase
 
 __all__ = ["DrainingCore"]
 
@@ -69,17 +69,20 @@ class DrainingCore(IntervalCore):
         super().__init__(config, _program(name, options), {}, locate)
         self._reported_hold: tuple[int, HoldKind.ValueType] | None = None
 
-    def _on_delivery(self, event: Delivery) -> Sequence[IntervalEffect]:
+    def _deliveries(self, serving: bool) -> Handler:
+        return self._refuse
+
+    def _refuse(self, delivery: Delivery) -> Sequence[IntervalEffect]:
         """Refuse the delivery. A sender that knows of the removal discards it. Others look up the topology again."""
         message = f"computation {self.state.program.name!r} was removed"
-        return [Acknowledge(event, _NOT_OWNER, (), message)]
+        return [Acknowledge(delivery, _NOT_OWNER, (), message)]
 
     def _run(self) -> None:
         """Run nothing."""
 
     def next_deadline(self) -> int | None:
         """The next alarm of the commits. Timers are void and need none."""
-        delay = self._commits.next_alarm() if self.phase is IntervalPhase.SERVING else None
+        delay = self._commits.next_alarm() if self.phase is OwnerPhase.SERVING else None
         return None if delay is None else self.state.clocks.wall_at(delay)
 
     def _held(self) -> tuple[int, HoldKind.ValueType]:
@@ -89,14 +92,12 @@ class DrainingCore(IntervalCore):
             return pending, HoldKind.HOLD_KIND_PRODUCTION
         return int(MAX_TIMESTAMP), HoldKind.HOLD_KIND_INPUT
 
-    def _report(self, out: list[IntervalEffect]) -> None:
+    def _report(self) -> Sequence[IntervalEffect]:
         """Report the output watermark if its value or its hold kind has changed."""
         state = self.state
         output, hold = self._held()
         output = state.holds.raise_output(output)
         if (output, hold) == self._reported_hold:
-            return
+            return ()
         self._reported_hold = output, hold
-        config = state.config
-        subject = hold_subject(state, hold, output)
-        out.append(Report(config.computation, config.keys, config.sequencer, output, output, hold, subject))
+        return [self._report_of(output, output, hold, self._subject(hold, output))]

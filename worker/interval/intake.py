@@ -17,8 +17,8 @@ from millwheel.store.contract import PartId
 from millwheel.worker.admission import Admission, DeliveryAdmission, column_problem, refusal
 from millwheel.worker.dedup import Dedup, DeliveryVerdict
 from millwheel.worker.interval.clocks import IntervalClocks
-from millwheel.worker.interval.journal import IntervalJournal
 from millwheel.worker.interval.setup import IntervalConfig, IntervalSetup
+from millwheel.worker.journal import OwnedJournal
 from millwheel.worker.messages import Acknowledge, Delivery, OwnerEffect, SenderWatermarks, without
 from millwheel.worker.turns import HolderTurns
 
@@ -227,7 +227,7 @@ class ReceivedIds:
     It is the sole owner of the ids. The stored segments belong to the journal.
     """
 
-    def __init__(self, config: IntervalConfig, journal: IntervalJournal) -> None:
+    def __init__(self, config: IntervalConfig, journal: OwnedJournal) -> None:
         self.config = config
         self.journal = journal
         self.dedup = Dedup(config.keys, config.journal)

@@ -68,6 +68,14 @@ class ParentNeeds:
         self._copies[_FIRST_COPY_NUMBER] = copied
         return [CopyParts(config.journal, _FIRST_COPY_NUMBER, copies)]
 
-    def copied(self, number: int) -> list[PartId]:
-        """Parts are acknowledged. If they are copies, returns those that are not needed any more."""
-        return self._journal.segments_copied(self._copies.pop(number)) if number in self._copies else []
+    def copied(self, number: int) -> None:
+        """Parts are acknowledged. If they are copies, no segment is in another journal any more."""
+        if number not in self._copies:
+            return
+        journal = self._journal
+        journal.foreign.clear()
+        for name, parts in self._copies.pop(number).items():
+            if name in journal.segments:
+                journal.segments[name] = parts
+            else:
+                journal.collect(parts)

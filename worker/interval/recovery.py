@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Final
 
 from millwheel.model.keys import KeyInterval
 from millwheel.model.time import MIN_TIMESTAMP
@@ -15,9 +16,8 @@ from millwheel.model.watermarks import MinTracker
 from millwheel.sdk.context import TimerSetting
 from millwheel.store.contract import CorruptValueError, JournalHead, PartId
 from millwheel.worker.dedup import Dedup, IdDelta
-from millwheel.worker.id_segments import SEGMENT_PART
+from millwheel.worker.id_segments import DEDUP_PART, SEGMENT_PART, restored_ids
 from millwheel.worker.interval.base_parts import (
-    DEDUP_PART,
     HOLDS_PART,
     INHERITED_PART,
     META_PART,
@@ -26,7 +26,7 @@ from millwheel.worker.interval.base_parts import (
     VOIDS_PART,
 )
 from millwheel.worker.interval.clocks import BoundRow, KeyWatermarkBounds
-from millwheel.worker.interval.divided import ENTRY_PART, base_parts, entry_parts, joined, names_base
+from millwheel.worker.interval.divided import ENTRY_PART, base_parts, entry_parts, is_entry_part, joined, names_base
 from millwheel.worker.interval.entry import (
     BaseMeta,
     InheritedRow,
@@ -40,9 +40,13 @@ from millwheel.worker.interval.entry import (
 from millwheel.worker.interval.holds import Holds
 from millwheel.worker.interval.spilled_timers import FAR_PART, SpilledPart, SpilledTimers, is_spilled
 from millwheel.worker.interval.state import INDEX_BITS, IntervalState
+from millwheel.worker.journal import numbered_entries
 from millwheel.worker.messages import Opened, OpenedParent
 
 __all__ = ["recover"]
+
+_READ_APART: Final = frozenset({DEDUP_PART, SEGMENT_PART, FAR_PART, VOIDS_PART, ENTRY_PART})
+"""The kinds of parts that are not read one by one."""
 
 Productions = dict[tuple[str, int, str], ProductionRow]
 """By sequence (empty: the interval's own journal), position and consumer. A production reaches each consumer once."""
@@ -77,9 +81,9 @@ def recover(state: IntervalState, opened: Opened) -> None:
     heads = [parent.head for parent in opened.parents] or [head]
     state.cells.evicted = any(one.floor > 0 for one in heads)
     journal = state.journal
-    journal.truncation_point, journal.parts = head.floor, base_parts(head.parts)
-    journal.entry_parts = entry_parts(head.parts)
-    journal.sealed = journal.committed = head.commit
+    journal.opened(head, opened.entries)
+    journal.parts, journal.entry_parts = base_parts(head.parts), entry_parts(head.parts)
+    journal.bytes += sum(len(blob) for part, blob in opened.parts.items() if is_entry_part(part))
     productions: Productions = {}
     whole = _IntervalWhole(config.keys, Dedup(config.keys, config.journal))
     if opened.parents:
@@ -155,39 +159,22 @@ class _Reader:
 
     def read(self, head: JournalHead, parts: dict[PartId, bytes], entries: Sequence[bytes]) -> None:
         """Read the base, and then apply the entries in order."""
-        where = f"journal {self._journal}"
-        if len(entries) != head.commit - head.floor:
-            needed = f"entries {head.floor + 1} to {head.commit} are needed"
-            raise CorruptValueError(where, f"{needed} and {len(entries)} were found")
+        numbered = numbered_entries(f"journal {self._journal}", head, entries)
         self._base(parts)
-        for number, blob in enumerate(entries, head.floor + 1):
-            which = f"{where}, entry {number}"
+        for number, which, blob in numbered:
             entry = decode_entry(joined(blob, number, parts, which), which)
             self._apply(number, entry if self._keys is None else _cut(entry, self._keys))
 
     def _base(self, parts: dict[PartId, bytes]) -> None:
-        ids: dict[int, bytes] = {}
-        filters: dict[str, bytes] = {}
         for part, blob in parts.items():
-            kind, _, name = part.name.partition("/")
-            if kind == DEDUP_PART:
-                ids[int(name)] = blob
-            elif kind in (FAR_PART, VOIDS_PART, ENTRY_PART):
-                continue
-            elif kind == SEGMENT_PART:
-                what, _, segment = name.partition("/")
-                # The part of ids comes first, then the part of the filter.
-                found = self._whole.segments.get(segment, ())
-                self._whole.segments[segment] = (*found, part) if what == "filter" else (part, *found)
-                if what == "filter":
-                    filters[segment] = blob
-            else:
+            kind = part.name.partition("/")[0]
+            if kind not in _READ_APART:
                 self._restore(kind, blob, f"journal {self._journal}, base part {part.name}")
         self._spilled_timers(parts)
-        if ids:
-            # The parts form one list of rows in the order of their numbers. A head lists part 10 before part 2.
-            ordered = [ids[number] for number in sorted(ids)]
-            self._whole.dedup = Dedup.restore(self._whole.keys, self._journal, ordered, filters)
+        dedup, segments = restored_ids(self._whole.keys, self._journal, parts)
+        self._whole.segments.update(segments)
+        if dedup is not None:
+            self._whole.dedup = dedup
 
     def _restore(self, kind: str, blob: bytes, where: str) -> None:
         if kind == META_PART:

@@ -15,19 +15,19 @@ from millwheel.worker.interval.flows import INDEX_BITS
 from millwheel.worker.interval.holds import Holds
 from millwheel.worker.interval.hook_times import HookMeter
 from millwheel.worker.interval.intake import IntervalIntake, ReceivedIds
-from millwheel.worker.interval.journal import IntervalCounts, IntervalJournal
 from millwheel.worker.interval.outbox import Outbox
 from millwheel.worker.interval.setup import IntervalConfig, IntervalSettings, IntervalSetup
 from millwheel.worker.interval.timers import IntervalTimers
+from millwheel.worker.journal import CommitCounts, OwnedJournal
 
-__all__ = ["INDEX_BITS", "IntervalConfig", "IntervalCounts", "IntervalSettings", "IntervalState"]
+__all__ = ["INDEX_BITS", "IntervalConfig", "IntervalSettings", "IntervalState"]
 
 
 class IntervalState(IntervalSetup):
     """One owner for each piece of an interval's data. No attribute is assigned after this.
 
-    Only code that looks at the whole interval takes this object: the core, the takeover, explanations and inspection.
-    Every other part takes the owners that it uses.
+    Only code that looks at the whole interval takes this object: the core, the takeover, bases, explanations and
+    inspection. Every other part takes the owners that it uses.
     """
 
     def __init__(
@@ -40,7 +40,7 @@ class IntervalState(IntervalSetup):
     ) -> None:
         super().__init__(config, program, outputs, meter)
         self.clocks = IntervalClocks(self.scope, InputWatermark(config.senders))
-        self.journal = IntervalJournal()
+        self.journal = OwnedJournal(config.journal, config.sequencer)
         self.ids = ReceivedIds(config, self.journal)
         self.intake = IntervalIntake()
         self.blocked = BlockedKeyTable(self.intake)
@@ -57,7 +57,7 @@ class IntervalState(IntervalSetup):
         return self.journal.committed
 
     @property
-    def counts(self) -> IntervalCounts:
+    def counts(self) -> CommitCounts:
         """The totals since the computation began."""
         return self.journal.counts
 

@@ -35,9 +35,7 @@ def hold_witness(state: IntervalState, hold: HoldKind.ValueType) -> tuple[bytes 
 
 
 def hold_subject(state: IntervalState, hold: HoldKind.ValueType, value: int) -> str:
-    """What holds the output watermark at ``value``. Empty if only a long search could find it."""
-    if hold == HoldKind.HOLD_KIND_INPUT:
-        return ", ".join(state.clocks.inputs.holding()[:3])
+    """What holds the output watermark at ``value``, besides senders. Empty if only a long search could find it."""
     if hold == HoldKind.HOLD_KIND_RECORD:
         return _record(state, value)
     if hold == HoldKind.HOLD_KIND_PRODUCTION:

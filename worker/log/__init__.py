@@ -6,7 +6,7 @@ deliveries as every consumer does, drops duplicates, and assigns consecutive off
 Subscribers read them through durable, named cursors, or as a tail without a cursor.
 """
 
-from millwheel.worker.log.core import LogCore, LogPhase
+from millwheel.worker.log.core import LogCore
 from millwheel.worker.log.messages import (
     AckOffset,
     CursorInfo,
@@ -39,7 +39,6 @@ __all__ = [
     "LogCore",
     "LogEffect",
     "LogEvent",
-    "LogPhase",
     "LogRetention",
     "LogSettings",
     "Publish",

@@ -11,16 +11,15 @@ from dataclasses import dataclass
 from typing import Final
 
 from millwheel.rpc.v1.delivery_pb2 import DeliveryOutcome
-from millwheel.store.contract import Append
 from millwheel.worker.dedup import IdDelta
 from millwheel.worker.log.checkpoint import LogCheckpointer
 from millwheel.worker.log.cursors import CursorChanges
 from millwheel.worker.log.entry import LOG_ENTRY_FORMAT, LogEntry, encode
+from millwheel.worker.log.intake import FreshRecords, LogReceiving
 from millwheel.worker.log.messages import CursorsAnswer, LogEffect
-from millwheel.worker.log.receiving import LogReceiving
 from millwheel.worker.log.segments import LogSegment
-from millwheel.worker.log.state import FreshRecords, LogState
-from millwheel.worker.messages import Acknowledge, AppendEntry
+from millwheel.worker.log.state import LogState
+from millwheel.worker.messages import Acknowledge, Appended
 
 __all__ = ["LogCommits", "Retainer"]
 
@@ -41,9 +40,10 @@ class _Sealed:
     pieces: list[FreshRecords]
     delta: IdDelta
     entry: LogEntry
+    changes: CursorChanges | None
+    """Its changes of cursors. None: there are none."""
     checkpoint: bool
     """Whether a base is captured at this commit."""
-    size: int = 0
 
 
 class LogCommits:
@@ -66,17 +66,14 @@ class LogCommits:
         self._retainer = Retainer(state)
         self._in_flight: _Sealed | None = None
 
-    def try_commit(self, out: list[LogEffect]) -> None:
+    def try_commit(self) -> list[LogEffect]:
         """Seal what is waiting and append it, if no commit is in flight."""
         if self._in_flight is not None or not self._wanted():
-            return
+            return []
         state = self.state
         sealed = self._in_flight = self._seal(state.intake.take(state.settings.batch_bytes))
         blob = encode(sealed.entry)
-        sealed.size = len(blob)
-        point, parts = state.journal.next_head(state.records)
-        config = state.config
-        out.append(AppendEntry(config.journal, Append(config.sequencer, sealed.commit, point, parts, blob)))
+        return [state.journal.append(sealed.commit, blob, len(blob), state.records.stored_to)]
 
     def _wanted(self) -> bool:
         state = self.state
@@ -102,24 +99,25 @@ class LogCommits:
         return self._alarm() if self._in_flight is None else None
 
     def _seal(self, pieces: list[FreshRecords]) -> _Sealed:
-        state, records = self.state, self.state.records
-        changes = state.cursors.seal(records.start, records.end)
-        checkpoint = state.journal.needs_base(state.committed, state.settings)
+        state, records, cursors, settings = self.state, self.state.records, self.state.cursors, self.state.settings
+        changes: CursorChanges | None = None
+        if cursors.news or cursors.deleted:
+            changes = cursors.seal(records.start, records.end)
+        checkpoint = state.journal.needs_base(settings.checkpoint_entries, settings.checkpoint_bytes)
         cuts = self._cuts(pieces, checkpoint)
-        start = self._retainer.start_after(state.cursors.after(changes), cuts)
+        start = self._retainer.start_after(cursors.durable if changes is None else cursors.after(changes), cuts)
         delta = state.dedup.take((piece.verdict, piece.indexes) for piece in pieces)
         entry = self._entry(pieces, cuts, start, changes, delta)
-        return _Sealed(state.committed + 1, pieces, delta, entry, checkpoint)
+        return _Sealed(state.journal.committed + 1, pieces, delta, entry, changes, checkpoint)
 
     def _entry(
-        self, pieces: list[FreshRecords], cuts: list[int], start: int, changes: CursorChanges, delta: IdDelta
+        self, pieces: list[FreshRecords], cuts: list[int], start: int, changes: CursorChanges | None, delta: IdDelta
     ) -> LogEntry:
         state = self.state
         values, timestamps = _columns(pieces)
         watermark = state.watermark
         late = sum(sum(at < watermark for at in one.timestamps) for one in pieces if one.held < watermark)
         counts = (len(values), self._receiving.take_duplicates(), late)
-        moved = list(changes.moved.items())
         return LogEntry(
             LOG_ENTRY_FORMAT,
             watermark,
@@ -129,8 +127,8 @@ class LogCommits:
             timestamps,
             cuts,
             start,
-            moved,
-            changes.deleted,
+            [] if changes is None else list(changes.moved.items()),
+            [] if changes is None else changes.deleted,
             delta.to_wire(),
             counts,
         )
@@ -155,31 +153,30 @@ class LogCommits:
 
     # Acknowledgement.
 
-    def appended(self, commit: int) -> list[LogEffect]:
+    def appended(self, event: Appended) -> list[LogEffect]:
         """The entry is in the journal: publish its records, ACK their senders, and advance the watermark."""
         out: list[LogEffect] = []
         sealed = self._in_flight
-        if sealed is None or sealed.commit != commit:
+        if sealed is None or sealed.commit != event.commit:
             return out
         self._in_flight = None
-        state = self.state
-        state.committed = commit
-        state.assured = max(state.assured, sealed.entry.watermark)
-        state.clock.journaled_age = sealed.entry.age
+        state, entry = self.state, sealed.entry
+        out.extend(state.journal.appended(sealed.commit))
+        state.assured = max(state.assured, entry.watermark)
+        state.clock.journaled_age = entry.age
         state.clock.appended_at = state.clock.now
-        state.journal.bytes += sealed.size
-        out.extend(state.journal.head_appended(state.config.journal))
-        state.records.apply(sealed.entry, commit)
-        state.counts.add(sealed.entry.counts)
+        if entry.values or entry.cuts or entry.start != state.records.start:
+            state.records.apply(entry, sealed.commit)
+        state.journal.counts.add(*entry.counts)
         state.dedup.committed(sealed.delta)
-        for asker in state.cursors.committed(commit).askers:
-            out.append(CursorsAnswer(asker, []))
+        if sealed.changes is not None:
+            out.extend(CursorsAnswer(asker, []) for asker in state.cursors.committed(sealed.commit).askers)
         for piece in sealed.pieces:
             if state.intake.settle(piece):
                 out.append(Acknowledge(piece.receipt.delivery, _ACKED, piece.receipt.excluded))
         out.extend(self._receiving.seal_segments())
         if sealed.checkpoint:
-            out.extend(self._checkpoints.capture())
+            out.append(self._checkpoints.capture())
         return out
 
 

@@ -61,16 +61,17 @@ class Cursors:
     """The cursors of one log.
 
     ``_current`` has the present life of each name. ``_durable`` has the lives that are in the journal. Changes wait in
-    ``_news`` and ``_deleted`` for the next commit, and in ``_sealed`` for its acknowledgement. One commit is in flight
+    ``news`` and ``deleted`` for the next commit, and in ``_sealed`` for its acknowledgement. One commit is in flight
     at a time.
     """
 
     def __init__(self) -> None:
         self._current: dict[str, Cursor] = {}
         self._durable: dict[str, Cursor] = {}
-        self._news: dict[str, Cursor] = {}
+        self.news: dict[str, Cursor] = {}
         """Lives that the next commit creates or moves."""
-        self._deleted: dict[str, list[Any]] = {}
+        self.deleted: dict[str, list[Any]] = {}
+        """Names that the next commit deletes, with the requests that wait for it."""
         self._sealed = CursorChanges()
         self.ack_since: int | None = None
         """When the first ACK was received that is not part of any commit yet."""
@@ -108,21 +109,21 @@ class Cursors:
 
     def create(self, name: str, start: Start) -> Cursor:
         """Add the creation of a cursor to the next commit."""
-        cursor = self._current[name] = self._news[name] = Cursor(name, start)
+        cursor = self._current[name] = self.news[name] = Cursor(name, start)
         return cursor
 
     def delete(self, name: str, asker: Any) -> None:
         """Add the deletion of a cursor to the next commit, which then answers ``asker``."""
         self._current.pop(name, None)
-        self._news.pop(name, None)
-        self._deleted.setdefault(name, []).append(asker)
+        self.news.pop(name, None)
+        self.deleted.setdefault(name, []).append(asker)
 
     def ack(self, cursor: Cursor, below: int, now: int) -> None:
         """ACK everything below the offset. No effect on a deleted life."""
         if below <= cursor.newest or self._current.get(cursor.name) is not cursor:
             return
         cursor.received = below
-        self._news[cursor.name] = cursor
+        self.news[cursor.name] = cursor
         if self.ack_since is None:
             self.ack_since = now
 
@@ -132,11 +133,11 @@ class Cursors:
 
     def urgent(self) -> bool:
         """Whether to commit at once, because the creation or deletion of a cursor is waiting."""
-        return bool(self._deleted) or any(self._is_new(cursor) for cursor in self._news.values())
+        return bool(self.deleted) or any(self._is_new(cursor) for cursor in self.news.values())
 
     def askers(self) -> list[Any]:
         """All requests that wait for a deletion."""
-        return self._sealed.askers + [asker for waiting in self._deleted.values() for asker in waiting]
+        return self._sealed.askers + [asker for waiting in self.deleted.values() for asker in waiting]
 
     @staticmethod
     def _is_new(cursor: Cursor) -> bool:
@@ -146,13 +147,13 @@ class Cursors:
 
     def seal(self, start: int, end: int) -> CursorChanges:
         """The changes for the commit that is being sealed. ``start`` and ``end`` are the log's before it."""
-        for cursor in self._news.values():
+        for cursor in self.news.values():
             begin = (start if cursor.start is Start.OLDEST else end) if self._is_new(cursor) else 0
             cursor.sealed = max(cursor.received, begin)
-        moved = {name: cursor.sealed or 0 for name, cursor in self._news.items()}
-        askers = [asker for waiting in self._deleted.values() for asker in waiting]
-        self._sealed = CursorChanges(moved, list(self._deleted), askers, list(self._news.values()))
-        self._news, self._deleted = {}, {}
+        moved = {name: cursor.sealed or 0 for name, cursor in self.news.items()}
+        askers = [asker for waiting in self.deleted.values() for asker in waiting]
+        self._sealed = CursorChanges(moved, list(self.deleted), askers, list(self.news.values()))
+        self.news, self.deleted = {}, {}
         self.ack_since = None
         return self._sealed
 

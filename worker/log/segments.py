@@ -21,6 +21,9 @@ RECORD_OVERHEAD_BYTES: Final = 16
 _MEMORY_OVERHEAD_BYTES: Final = 80
 """Approximate bytes of a record in memory beside its value and RECORD_OVERHEAD: two objects, two list slots."""
 
+_NO_COMMIT: Final = 1 << 62
+"""Larger than every commit number."""
+
 
 def records_size(values: Sequence[bytes]) -> int:
     """Approximate bytes of records in the journal or in a row."""
@@ -225,11 +228,12 @@ class Records:
 
     # The store.
 
-    def covered(self, commit: int) -> bool:
-        """Whether the rows of all closed segments with records of commits up to ``commit`` are acknowledged."""
+    @property
+    def stored_to(self) -> int:
+        """Up to this commit, the rows of all closed segments are acknowledged."""
         oldest = next(iter(self.dirty.values()), None)
-        emptied = next(iter(self.emptied.values()), None)
-        return (oldest is None or oldest.commit > commit) and (emptied is None or emptied > commit)
+        behind = _NO_COMMIT if oldest is None else oldest.commit
+        return min(behind, next(iter(self.emptied.values()), _NO_COMMIT)) - 1
 
     def acknowledged(self, firsts: Sequence[int], emptied: Sequence[tuple[int, int]]) -> None:
         """The rows of segments ``firsts`` are stored. The rows ``emptied`` are empty."""

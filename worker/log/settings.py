@@ -6,6 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
+from millwheel.model.keys import ALL_KEYS, KeyInterval
+from millwheel.worker.messages import Parent
+
 __all__ = ["DEFAULT_RETENTION", "LogConfig", "LogRetention", "LogSettings"]
 
 
@@ -79,3 +82,13 @@ class LogConfig:
     """How far behind an injector's watermark the ids of its late records are kept, in microseconds (6.1.1)."""
     retention: LogRetention = DEFAULT_RETENTION
     settings: LogSettings = field(default_factory=LogSettings)
+
+    @property
+    def keys(self) -> KeyInterval:
+        """All keys: a log has one interval."""
+        return ALL_KEYS
+
+    @property
+    def parents(self) -> tuple[Parent, ...]:
+        """None: a log is not split or merged."""
+        return ()

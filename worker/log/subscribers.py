@@ -6,7 +6,7 @@ in the window beyond the cursor's last ACK.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import accumulate
 from typing import Final
 
@@ -51,13 +51,15 @@ class Subscribers:
 
     # Serving.
 
-    def serve(self, out: list[LogEffect]) -> None:
+    def serve(self) -> list[LogEffect]:
         """Send everything that may be sent."""
+        out: list[LogEffect] = []
         for session in list(self._sessions.by_subscriber.values()):
             if session.credit and (session.ready or self._make_ready(session)):
-                self._serve(session, out)
+                out.extend(self._serve(session))
         if self._reader.wanted:
             out.append(self._reader.request())
+        return out
 
     def _make_ready(self, session: SubscriberSession) -> bool:
         """Invariant: nothing is sent through a cursor before the creation of its present life is in the journal."""
@@ -67,7 +69,7 @@ class Subscribers:
         session.position = max(session.cursor.newest, session.resume or 0)
         return True
 
-    def _serve(self, session: SubscriberSession, out: list[LogEffect]) -> None:
+    def _serve(self, session: SubscriberSession) -> Iterator[LogEffect]:
         records = self.state.records
         while session.credit:
             session.position = max(session.position, records.start)
@@ -75,13 +77,15 @@ class Subscribers:
             if session.cursor is not None:
                 limit = min(limit, session.cursor.newest + session.window)
             if session.position >= limit:
-                self._serve_news(session, out)
+                # There are no records to send: send an empty response if the watermark or the durable ACK has advanced.
+                if self._news(session) != session.sent:
+                    yield self._response(session, session.position, [], [])
                 return
             segment = records.find(session.position)
             if not segment.loaded:
                 self._reader.want(segment)
                 return
-            out.append(self._publish(session, segment, min(limit, segment.end)))
+            yield self._publish(session, segment, min(limit, segment.end))
 
     def _publish(self, session: SubscriberSession, segment: LogSegment, limit: int) -> Publish:
         settings, first = self.state.settings, session.position
@@ -97,11 +101,6 @@ class Subscribers:
         session.credit -= 1
         life = session.cursor.life if session.cursor is not None else 0
         return Publish(session.subscriber, first, values, timestamps, watermark, following, acked, life)
-
-    def _serve_news(self, session: SubscriberSession, out: list[LogEffect]) -> None:
-        """There are no records to send: send an empty response if the watermark or the durable ACK has advanced."""
-        if self._news(session) != session.sent:
-            out.append(self._response(session, session.position, [], []))
 
     def _news(self, session: SubscriberSession) -> tuple[int, int, int]:
         acked = session.cursor.acked or 0 if session.cursor is not None else 0

@@ -14,9 +14,10 @@ from millwheel.rpc.v1.inspection_pb2_grpc import InspectionServiceServicer
 from millwheel.sdk.context import TimerSetting
 from millwheel.sdk.error_texts import error_message
 from millwheel.store.contract import CorruptValueError, PartId, StateStore
-from millwheel.worker.interval import IntervalCore, IntervalPhase
+from millwheel.worker.interval import IntervalCore
 from millwheel.worker.interval.entry import TimerRow, decode_part
 from millwheel.worker.interval.state import IntervalState
+from millwheel.worker.owner import OwnerPhase
 from millwheel.worker.shell.hook_status import failures_of, hooks_of, key_failure, waits_of
 from millwheel.worker.shell.rows import read_rows
 
@@ -128,7 +129,7 @@ class InspectionService(InspectionServiceServicer):
             RequestError: Says why no core serves it.
         """
         core = self._core_of(journal)
-        if core is not None and core.phase is IntervalPhase.SERVING:
+        if core is not None and core.phase is OwnerPhase.SERVING:
             return core
         why = f"it is {core.phase.value}" if core is not None else self._absence(journal)
         raise _not_serving(what, why) if why else _not_owned(what)

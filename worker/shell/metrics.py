@@ -125,7 +125,7 @@ _HOOK_COUNTERS: dict[str, tuple[str, Callable[[HookTime], float]]] = {
     ),
 }
 
-# In the order of ``IntervalCounts.row``.
+# In the order of ``CommitCounts.row``.
 _COUNTERS = {
     "millwheel_records": "Records committed",
     "millwheel_duplicates": "Duplicate deliveries recognised",

@@ -10,7 +10,8 @@ from collections import defaultdict
 from collections.abc import Set
 from threading import Lock
 
-from millwheel.worker.interval import HookTime, IntervalCore, IntervalCounts
+from millwheel.worker.interval import HookTime, IntervalCore
+from millwheel.worker.journal import CommitCounts
 
 __all__ = ["HookPlace", "Place", "Tallies"]
 
@@ -27,7 +28,7 @@ class Tallies:
     def __init__(self) -> None:
         self._lock = Lock()
         self._cores: dict[str, tuple[Place, IntervalCore]] = {}
-        self._past: defaultdict[Place, IntervalCounts] = defaultdict(IntervalCounts)
+        self._past: defaultdict[Place, CommitCounts] = defaultdict(CommitCounts)
         self._past_hooks: defaultdict[HookPlace, HookTime] = defaultdict(HookTime)
 
     def enter(self, journal: str, place: Place, core: IntervalCore) -> None:
@@ -40,7 +41,7 @@ class Tallies:
         with self._lock:
             place, core = self._cores.pop(journal, (None, None))
             if place is not None and core is not None:
-                self._past[place].add(core.state.journal.counted)
+                self._past[place].add(*core.state.journal.counted.row)
                 _add_hooks(self._past_hooks, place, core)
 
     def keep(self, places: Set[Place]) -> None:
@@ -61,15 +62,13 @@ class Tallies:
                 _add_hooks(sums, place, core)
         return dict(sums)
 
-    def look(self) -> tuple[list[tuple[Place, IntervalCore]], dict[Place, IntervalCounts]]:
+    def look(self) -> tuple[list[tuple[Place, IntervalCore]], dict[Place, CommitCounts]]:
         """The cores, and the counts of each computation in this process since it began."""
         with self._lock:
             cores = list(self._cores.values())
-            sums = defaultdict(
-                IntervalCounts, {place: IntervalCounts(*counts.row) for place, counts in self._past.items()}
-            )
+            sums = defaultdict(CommitCounts, {place: CommitCounts(*counts.row) for place, counts in self._past.items()})
             for place, core in cores:
-                sums[place].add(core.state.journal.counted)
+                sums[place].add(*core.state.journal.counted.row)
         return cores, dict(sums)
 
 

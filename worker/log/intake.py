@@ -1,40 +1,133 @@
-"""Admission of deliveries to a log: limits, the duplicate check, and the bounds of queue and log (6.1.1; G13)."""
+"""Records that a log has received and not committed: their admission and their queue (6.1.1; G13)."""
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
 from typing import Final
 
 from millwheel.model.time import MIN_TIMESTAMP
+from millwheel.model.watermarks import InputWatermark, MinTracker
 from millwheel.rpc.v1.delivery_pb2 import DeliveryOutcome
 from millwheel.worker.admission import Admission, DeliveryAdmission, column_problem, refusal
 from millwheel.worker.dedup import DeliveryVerdict
-from millwheel.worker.log.segments import RECORD_OVERHEAD_BYTES, records_size
-from millwheel.worker.log.state import FreshRecords, LogReceipt, LogState
+from millwheel.worker.id_segments import AdmissionState
+from millwheel.worker.log.cursors import Cursors
+from millwheel.worker.log.segments import RECORD_OVERHEAD_BYTES, Records, records_size
+from millwheel.worker.log.settings import LogConfig
 from millwheel.worker.messages import Acknowledge, Delivery, OwnerEffect
 from millwheel.worker.turns import HolderTurns
 
-__all__ = ["LogReceiving"]
+__all__ = ["FreshRecords", "LogIntake", "LogReceipt", "LogReceiving"]
 
 _ACKED: Final = DeliveryOutcome.DELIVERY_OUTCOME_ACKED
 _INVALID: Final = DeliveryOutcome.DELIVERY_OUTCOME_INVALID
 
 
+class LogReceipt:
+    """The uncommitted records of one delivery. ``excluded`` records were refused, and the sender repeats them."""
+
+    __slots__ = ("delivery", "excluded", "open")
+
+    def __init__(self, delivery: Delivery, excluded: Sequence[int]) -> None:
+        self.delivery = delivery
+        self.excluded = excluded
+        self.open = 0
+
+
+class FreshRecords:
+    """Fresh records of one delivery that are committed together. ``indexes`` None: all fresh records of the verdict."""
+
+    __slots__ = ("held", "indexes", "receipt", "size", "timestamps", "values", "verdict")
+
+    def __init__(
+        self,
+        receipt: LogReceipt,
+        verdict: DeliveryVerdict,
+        indexes: Sequence[int] | None,
+        values: list[bytes],
+        timestamps: list[int],
+        size: int,
+    ) -> None:
+        self.receipt = receipt
+        self.verdict = verdict
+        self.indexes = indexes
+        self.values = values
+        self.timestamps = timestamps
+        self.size = size
+        self.held = min(timestamps)
+        """The watermark that these records hold."""
+        receipt.open += 1
+
+
+class LogIntake:
+    """Received and uncommitted records: the queue, and those of the commit in flight. ``pending``: their timestamps."""
+
+    def __init__(self) -> None:
+        self.queue: deque[FreshRecords] = deque()
+        self.pending = MinTracker()
+        self.bytes = 0
+
+    def put(self, piece: FreshRecords) -> None:
+        """Queue a piece. It holds the watermark from now on."""
+        self.queue.append(piece)
+        self.pending.add(piece.held)
+        self.bytes += piece.size
+
+    def take(self, limit: int) -> list[FreshRecords]:
+        """Remove the next pieces from the queue, up to ``limit`` bytes but at least one."""
+        taken: list[FreshRecords] = []
+        size = 0
+        while self.queue and (not taken or size + self.queue[0].size <= limit):
+            piece = self.queue.popleft()
+            taken.append(piece)
+            size += piece.size
+        return taken
+
+    def settle(self, piece: FreshRecords) -> bool:
+        """The piece is committed. Returns whether it was the last of its delivery."""
+        self.pending.remove(piece.held)
+        self.bytes -= piece.size
+        piece.receipt.open -= 1
+        return piece.receipt.open == 0
+
+
 class LogReceiving(DeliveryAdmission):
     """Checks deliveries and queues the fresh records."""
 
-    def __init__(self, state: LogState) -> None:
-        super().__init__(state, state.settings.queue_bytes)
-        self.state = state
+    def __init__(
+        self,
+        config: LogConfig,
+        ids: AdmissionState,
+        inputs: InputWatermark,
+        intake: LogIntake,
+        records: Records,
+        cursors: Cursors,
+    ) -> None:
+        """
+        Args:
+            config: The log's identity and limits.
+            ids: The ids that it knows.
+            inputs: The watermarks of its senders.
+            intake: Its queue.
+            records: Its committed records.
+            cursors: Its cursors, which decide what it keeps.
+        """
+        super().__init__(ids, config.settings.queue_bytes)
+        self._config = config
+        self._settings = config.settings
+        self._inputs = inputs
+        self._intake = intake
+        self._records = records
+        self._cursors = cursors
         self._turns: HolderTurns[LogReceipt] = HolderTurns(lambda receipt, _: receipt.open == 0)
 
     def deliver(self, delivery: Delivery, serving: bool) -> list[OwnerEffect]:
         """Check a delivery. Every record of it is finally ACKed, or answered with another outcome."""
-        config = self.state.config
         if not serving:
             return [refusal(delivery, "the log is being opened")]
-        if delivery.stream != config.stream:
-            return [Acknowledge(delivery, _INVALID, (), f"this is the log of stream {config.stream!r}")]
+        if delivery.stream != self._config.stream:
+            return [Acknowledge(delivery, _INVALID, (), f"this is the log of stream {self._config.stream!r}")]
         if (problem := column_problem(delivery)) is not None:
             return [Acknowledge(delivery, _INVALID, (), problem)]
         if not delivery.keys:
@@ -61,7 +154,7 @@ class LogReceiving(DeliveryAdmission):
             bound, reason = limit
             beyond, ahead = self._turns.choose(delivery, fresh, bound)
             if ahead:
-                self.state.dedup.abandon(verdict, ahead)
+                self._judged.dedup.abandon(verdict, ahead)
                 if delivery.order is not None:
                     out.append(refusal(delivery, reason))
                     return Admission.REFUSED
@@ -85,20 +178,19 @@ class LogReceiving(DeliveryAdmission):
         watermark for all consumers. Above that, everything is refused: a subscriber that never returns must not fill
         the store.
         """
-        state, settings = self.state, self.state.settings
-        kept = state.records.kept + state.intake.bytes
+        settings, intake, records = self._settings, self._intake, self._records
+        kept = records.kept + intake.bytes
         if kept >= settings.cap_bytes:
             hard = kept >= settings.cap_bytes + settings.cap_bytes // 4
-            return (MIN_TIMESTAMP - 1 if hard else state.inputs.value), self._cap_reason(kept)
-        if state.intake.bytes >= settings.queue_bytes or state.records.dirty_memory >= settings.memory_bytes:
-            least = min(state.intake.pending.min(), max(delivery.timestamps))
-            return max(least, state.inputs.value), "intake is full: the store is behind"
+            return (MIN_TIMESTAMP - 1 if hard else self._inputs.value), self._cap_reason(kept)
+        if intake.bytes >= settings.queue_bytes or records.dirty_memory >= settings.memory_bytes:
+            least = min(intake.pending.min(), max(delivery.timestamps))
+            return max(least, self._inputs.value), "intake is full: the store is behind"
         return None
 
     def _cap_reason(self, kept: int) -> str:
-        state = self.state
-        stream, cap, end = state.config.stream, state.settings.cap_bytes, state.records.end
-        slowest, oldest = state.cursors.slowest(), next(state.records.oldest(), None)
+        stream, cap, end = self._config.stream, self._settings.cap_bytes, self._records.end
+        slowest, oldest = self._cursors.slowest(), next(self._records.oldest(), None)
         full = f"the log of stream {stream!r} keeps {kept:,} bytes, and its cap is {cap:,}"
         if slowest is None or (oldest is not None and slowest[1] >= oldest.end):
             return f"{full}: lower the stream's retention, or raise the cap"
@@ -115,8 +207,8 @@ class LogReceiving(DeliveryAdmission):
         whole = len(fresh) == len(values)
         if not whole:
             values, timestamps = [values[index] for index in fresh], [timestamps[index] for index in fresh]
-        size, limit = records_size(values), self.state.settings.segment_bytes
-        put = self.state.intake.put
+        size, limit = records_size(values), self._settings.segment_bytes
+        put = self._intake.put
         if size <= limit:
             put(FreshRecords(receipt, verdict, None if whole else fresh, values, timestamps, size))
             return

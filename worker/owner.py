@@ -1,0 +1,206 @@
+"""The stages of every owner of a journal: of a key interval, or of a stream's log (sections 6.2, 7.1).
+
+1. It fences the journal and reads it (G3). Then it replays the journal.
+2. It has the authority accept its sequencer (G4).
+3. It serves.
+4. It is lost: at the first refusal by the store, the authority or a receiver.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from enum import Enum
+from typing import Any, Generic, Protocol, TypeVar
+
+from millwheel.model.keys import KeyInterval
+from millwheel.model.watermarks import InputWatermark
+from millwheel.rpc.v1.watermark_pb2 import HoldKind
+from millwheel.worker.admission import DeliveryAdmission
+from millwheel.worker.id_segments import AdmissionState
+from millwheel.worker.messages import (
+    Accepted,
+    AcceptSequencer,
+    CatalogChanged,
+    Delivery,
+    Deposed,
+    FenceJournal,
+    Opened,
+    OpenFailed,
+    OwnerEffect,
+    Parent,
+    Report,
+    SenderWatermarks,
+    SequenceChecked,
+    Started,
+)
+
+__all__ = ["OwnerConfig", "OwnerCore", "OwnerPhase"]
+
+EventT = TypeVar("EventT")
+EffectT = TypeVar("EffectT")
+
+Handler = Callable[[Any], Sequence[Any] | None]
+"""Processes an event of one type. None: there is no effect."""
+
+
+class OwnerPhase(Enum):
+    """The stage that an owner has reached."""
+
+    OPENING = "taking the journal"
+    ACCEPTING = "waiting for the authority"
+    SERVING = "serving"
+    LOST = "not the owner any more"
+
+
+class OwnerConfig(Protocol):
+    """The identity of an owner."""
+
+    @property
+    def computation(self) -> str: ...
+    @property
+    def journal(self) -> str: ...
+    @property
+    def keys(self) -> KeyInterval: ...
+    @property
+    def sequencer(self) -> int: ...
+    @property
+    def parents(self) -> tuple[Parent, ...]: ...
+
+
+class OwnerCore(ABC, Generic[EventT, EffectT]):
+    """One owner of a journal, for one sequencer. Driven as :class:`millwheel.model.core_protocol.Core` says.
+
+    Invariant: no effect of a commit leaves the core before the preceding commit is in the journal. An older owner that
+    wakes up after a pause could break it. The fence refuses its appends, and the authority refuses its reports. At the
+    first refusal the owner is lost: it ACKs, sends and reports nothing more.
+    """
+
+    def __init__(
+        self,
+        config: OwnerConfig,
+        inputs: InputWatermark,
+        ids: AdmissionState,
+        admission: DeliveryAdmission,
+        look: Callable[[int], None],
+    ) -> None:
+        """
+        Args:
+            config: Its identity.
+            inputs: The broadcast watermarks of its senders.
+            ids: The ids that it knows.
+            admission: Admits its deliveries.
+            look: Sets its clock.
+        """
+        self.phase = OwnerPhase.OPENING
+        self._config = config
+        self._inputs = inputs
+        self._ids = ids
+        self._admission = admission
+        self._look = look
+        self._handlers: dict[type, Handler] = {
+            Started: self._on_started,
+            Delivery: self._deliveries(serving=False),
+            SenderWatermarks: self._on_watermarks,
+            CatalogChanged: self._on_catalog_changed,
+            SequenceChecked: admission.sequence_checked,
+            Opened: self._on_opened,
+            Accepted: self._on_accepted,
+            OpenFailed: self._on_lost,
+            Deposed: self._on_lost,
+        }
+
+    @property
+    def keys(self) -> KeyInterval:
+        """The keys that it owns."""
+        return self._config.keys
+
+    def step(self, event: EventT, now: int) -> Sequence[EffectT]:
+        """Process ``event`` at ``now``, in microseconds of its clock."""
+        if self.phase is OwnerPhase.LOST:
+            return self._answer_lost(event)
+        self._look(now)
+        out: list[EffectT] = list(self._handlers[type(event)](event) or ())
+        if self.phase is OwnerPhase.SERVING:
+            out.extend(self._pump())
+        return out
+
+    # What an interval and a log do differently.
+
+    @abstractmethod
+    def _recover(self, opened: Opened) -> None:
+        """Rebuild the cached state from the journal."""
+
+    @abstractmethod
+    def _serve(self, watermark: int) -> Sequence[EffectT]:
+        """The owner begins to serve. ``watermark`` is the last broadcast value for its keys."""
+
+    @abstractmethod
+    def _pump(self) -> Sequence[EffectT]:
+        """After each event: do every step that is possible now."""
+
+    @abstractmethod
+    def _deliveries(self, serving: bool) -> Handler:
+        """Processes deliveries, while the owner serves and before."""
+
+    def _end(self) -> Sequence[EffectT]:
+        """The owner is lost."""
+        return ()
+
+    def _answer_lost(self, event: EventT) -> Sequence[EffectT]:
+        """An event after the loss."""
+        return ()
+
+    # Stages.
+
+    def _on_started(self, event: Started) -> Sequence[OwnerEffect]:
+        config = self._config
+        return [FenceJournal(config.journal, config.sequencer, config.parents)]
+
+    def _on_opened(self, event: Opened) -> Sequence[OwnerEffect]:
+        self._recover(event)
+        self._admission.collect_early()
+        self.phase = OwnerPhase.ACCEPTING
+        config = self._config
+        return [AcceptSequencer(config.computation, config.keys, config.sequencer)]
+
+    def _on_accepted(self, event: Accepted) -> Sequence[EffectT]:
+        self.phase = OwnerPhase.SERVING
+        self._handlers[Delivery] = self._deliveries(serving=True)
+        return self._serve(event.watermark)
+
+    def _on_lost(self, event: Deposed | OpenFailed) -> Sequence[EffectT]:
+        self.phase = OwnerPhase.LOST
+        return self._end()
+
+    # Senders.
+
+    def _on_watermarks(self, event: SenderWatermarks) -> None:
+        self._inputs.update(event.values)
+        if self.phase is OwnerPhase.OPENING:
+            self._admission.collect_later(event)
+        else:
+            self._admission.collect(event)
+
+    def _on_catalog_changed(self, event: CatalogChanged) -> None:
+        if event.slack is not None:
+            self._ids.slack = event.slack
+        self._admission.retire(event.retired)
+        self._admission.end(event.ended_injectors, event.ended_queries)
+        inputs = self._inputs
+        known = inputs.senders.keys()
+        for sender in event.senders - known:
+            inputs.add(sender)
+        for sender in known - event.senders:
+            inputs.remove(sender)
+
+    # Reports.
+
+    def _slowest_senders(self) -> str:
+        """The senders that hold the input watermark."""
+        return ", ".join(self._inputs.holding()[:3])
+
+    def _report_of(self, output: int, watermark: int, hold: HoldKind.ValueType, subject: str) -> Report:
+        """A report to the authority: the output and the input watermark, and what holds the output watermark."""
+        config = self._config
+        return Report(config.computation, config.keys, config.sequencer, output, watermark, hold, subject)
