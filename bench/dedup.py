@@ -52,7 +52,6 @@ def measure(name: str, size: int, deliveries: Deliveries, *, kept: int | None = 
     prepared = list(deliveries)
     keys = [b"key"] * size
     stamped = [(ids, [number] * size) for ids, number in prepared]
-    peak = 0
     gc.collect()
     started = time.perf_counter()
     for ids, timestamps in stamped:
@@ -67,9 +66,8 @@ def measure(name: str, size: int, deliveries: Deliveries, *, kept: int | None = 
             for sealed in dedup.seal():
                 dedup.segment_stored(sealed.name)
     spent = time.perf_counter() - started
-    peak = max(peak, dedup.bytes_held)
     count = size * len(stamped)
-    print(f"{name:<44} {size:>6} {spent / count * 1e6:>9.3f} us/record {peak / 1e6:>8.1f} MB held at the end")
+    print(f"{name:<44} {size:>6} {spent / count * 1e6:>9.3f} us/record")
 
 
 def main(sizes: list[int]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Final
 
+from simulation.held_ids import pending_ids
 from simulation.owners import serving
 from simulation.world import World
 
@@ -41,7 +42,7 @@ def _on_their_way(world: World) -> dict[tuple[str, int], str]:
     found = {}
     for name, core in serving(world):
         process, config, state = world.processes[name], core.state.config, core.state
-        left = state.intake.records, len(state.outbox), state.dedup.pending_ids
+        left = state.intake.records, len(state.outbox), pending_ids(state.dedup)
         if process.alive and any(left):
             text = "{} records, {} outbound batches and {} ids".format(*left)
             found[config.journal, config.sequencer] = f"{process}, {config.journal}: {text}"

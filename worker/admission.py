@@ -8,73 +8,38 @@ could break this.
 The state of the order is only cached. A receiver that has forgotten a sender refuses every delivery that names a
 predecessor. The sender then starts again from its oldest delivery that is not ACKed.
 
-The duplicate check may have to look up whether a sequence is alive, or to read id segments. Such a delivery waits here
-for the answer. Later deliveries of the same sending interval wait behind it. The subclass receives the result in
-``_admit``.
+The duplicate check may have to look something up (``lookups.py``). Such a delivery waits for the answer, and later
+deliveries of the same sending interval wait behind it. The subclass says whether there is room, and queues records.
 """
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from enum import Enum
-from typing import Final
+from typing import Any, Final
 
 from millwheel.model.limits import MAX_DELIVERED_BYTES, MAX_KEY_BYTES
 from millwheel.rpc.v1.delivery_pb2 import DeliveryOutcome
-from millwheel.store.contract import CorruptValueError
 from millwheel.worker.dedup import CheckOutcome, DeliveryVerdict
-from millwheel.worker.id_segments import SEGMENT_PART, AdmissionState, IdSegments
+from millwheel.worker.id_segments import AdmissionState
 from millwheel.worker.latest_watermarks import LatestWatermarks
-from millwheel.worker.messages import (
-    Acknowledge,
-    CheckSequence,
-    Delivery,
-    OwnerEffect,
-    PartsMissing,
-    PartsRead,
-    SenderWatermarks,
-    SequenceChecked,
-)
-from millwheel.worker.waiting_bytes import WaitingBytes
+from millwheel.worker.lookups import Admission, DeliveryLookups, WaitingBytes, refusal
+from millwheel.worker.messages import Acknowledge, Delivery, OwnerEffect, SenderWatermarks
+from millwheel.worker.turns import HolderTurns
 
-__all__ = ["Admission", "ArrivalOrder", "DeliveryAdmission", "column_problem", "refusal"]
+__all__ = ["ArrivalOrder", "DeliveryAdmission", "column_problem"]
 
 _ACKED: Final = DeliveryOutcome.DELIVERY_OUTCOME_ACKED
 _FULL: Final = DeliveryOutcome.DELIVERY_OUTCOME_REFUSED_FULL
 _REFUSED: Final = DeliveryOutcome.DELIVERY_OUTCOME_REFUSED_SEQUENCER
 _OUT_OF_ORDER: Final = DeliveryOutcome.DELIVERY_OUTCOME_OUT_OF_ORDER
 
-_MAX_UNCHECKED: Final = 64
-"""Maximum number of deliveries that wait for one sequence's look-up. Senders may repeat them meanwhile (G13)."""
-
 _MAX_WAITING_PER_SENDER: Final = 64
 """Maximum number of deliveries of one sender that wait behind a delivery with a pending look-up (G13)."""
 
 _MAX_SENDERS: Final = 10_000
 """Maximum number of senders that are remembered. A forgotten sender has to start again (G13)."""
-
-
-class Admission(Enum):
-    """The result for one delivery."""
-
-    TAKEN = 1
-    """Each of its records is queued, committed, or a copy of such a record."""
-    REFUSED = 2
-    """None of its records was accepted: the sender has to send it again."""
-    WAITS = 3
-    """A look-up is in progress, and its answer decides."""
-    NO_ROOM = 4
-    """Refused: the delivery needs a look-up, and there is no room in which it can wait."""
-
-
-def refusal(delivery: Delivery, why: str, indexes: Sequence[int] | None = None) -> Acknowledge:
-    """Ask the sender to send the records ``indexes`` again later. None: all records."""
-    if indexes is None:
-        # An ordered sender gets no indexes: it continues from this delivery as a whole.
-        indexes = range(len(delivery.keys)) if delivery.order is None else ()
-    return Acknowledge(delivery, _FULL, indexes, why)
 
 
 def column_problem(delivery: Delivery) -> str | None:
@@ -259,31 +224,52 @@ def _out_of_order(delivery: Delivery) -> Acknowledge:
     return Acknowledge(delivery, _OUT_OF_ORDER, (), "what comes before it was not taken here: begin again")
 
 
-class DeliveryAdmission(ABC):
-    """Checks deliveries for duplicates, and keeps those that wait for a look-up. One object per owner."""
+class DeliveryAdmission(DeliveryLookups):
+    """Decides which records of deliveries are accepted. One object per owner."""
 
-    def __init__(self, judged: AdmissionState, waiting_bytes: int, foreign: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        judged: AdmissionState,
+        waiting_bytes: int,
+        is_done: Callable[[Any, int], bool],
+        foreign: Mapping[str, str] | None = None,
+        exactly_once: bool = True,
+    ) -> None:
         """
         Args:
             judged: The cached state that the duplicate check works on.
             waiting_bytes: Maximum bytes of all deliveries that wait for look-ups (G13).
+            is_done: Whether all records of a receipt up to a timestamp are done, or blocked by a failing hook.
             foreign: Stored id segments whose parts are in another journal, with the name of that journal.
+            exactly_once: Whether duplicates are found (6.1.3).
         """
-        self._judged = judged
-        self._waiting = WaitingBytes(waiting_bytes)
-        self._arrivals = ArrivalOrder(self._take_in, self._waiting)
-        self._segments = IdSegments(judged, {} if foreign is None else foreign)
-        self._duplicates = 0
-        self._unchecked: dict[str, list[Delivery]] = {}
-        """Deliveries whose sequence is being looked up, by sequence."""
-        self._unsure: list[tuple[Delivery, DeliveryVerdict]] = []
-        """Deliveries with filter hits, whose id segments are being read."""
+        super().__init__(judged, WaitingBytes(waiting_bytes), {} if foreign is None else foreign)
+        self._exactly_once = exactly_once
+        self._turns: HolderTurns[Any] = HolderTurns(is_done)
+        self._arrivals = ArrivalOrder(self._judge, self._waiting)
+        self._settled = self._arrivals.settled
         self._early = LatestWatermarks()
         """Watermarks received before the committed ids are known."""
         self._ended: tuple[frozenset[str], frozenset[str]] = frozenset(), frozenset()
         """The sender names of retired injector processes, and the retired queries."""
 
     @abstractmethod
+    def _limit(self, delivery: Delivery) -> tuple[int, str] | None:
+        """A bound above which timestamps are refused, and the reason. None: there is room for the delivery.
+
+        Records at or below the bound hold the watermark. If there is room for everything, no sender has a turn.
+        """
+
+    @abstractmethod
+    def _put(
+        self, delivery: Delivery, verdict: DeliveryVerdict | None, fresh: Sequence[int], excluded: Sequence[int]
+    ) -> Any:
+        """Queue the fresh records. ``excluded`` are sent again.
+
+        Returns:
+            The receipt that the sender's turn waits for. None: no fresh record holds the watermark.
+        """
+
     def _admit(
         self,
         delivery: Delivery,
@@ -296,11 +282,29 @@ class DeliveryAdmission(ABC):
 
         Records refused for lack of room are abandoned in the duplicate check. Waiting records are copies of records
         that are not committed yet. An ordered delivery is accepted (except for such copies) or refused as a whole.
-        """
 
-    def _take_in(self, delivery: Delivery, out: list[OwnerEffect]) -> Admission:
-        """Process a delivery that is next in its sender's order."""
-        return self._judge(delivery, out)
+        Records that hold the watermark are always admitted, from one sender at a time. Their sender's broadcast value
+        waits for them. If the sender keeps an order, the records before them are admitted too.
+        """
+        excluded, why = sorted(waiting), "a copy is being processed"
+        beyond = False
+        if (limit := self._limit(delivery)) is not None:
+            beyond, ahead = self._turns.choose(delivery, fresh, limit[0])
+            if ahead:
+                why = limit[1]
+                if verdict is not None:
+                    self._judged.dedup.abandon(verdict, ahead)
+                if delivery.order is not None:
+                    out.append(refusal(delivery, why))
+                    return Admission.REFUSED
+                refused = set(ahead)
+                fresh = [index for index in fresh if index not in refused]
+                excluded = sorted([*excluded, *ahead])
+        self._answer_taken(delivery, fresh, excluded, why, out)
+        receipt = self._put(delivery, verdict, fresh, excluded) if fresh else None
+        if beyond:
+            self._turns.entered(delivery.sender.name, min(delivery.timestamps), receipt)
+        return Admission.TAKEN
 
     def _answer_taken(
         self, delivery: Delivery, fresh: Sequence[int], excluded: Sequence[int], why: str, out: list[OwnerEffect]
@@ -329,18 +333,15 @@ class DeliveryAdmission(ABC):
         return count
 
     def _judge(self, delivery: Delivery, out: list[OwnerEffect]) -> Admission:
+        """Process a delivery that is next in its sender's order."""
+        if not self._exactly_once:
+            return self._admit(delivery, None, range(len(delivery.keys)), (), out)
         verdict = self._judged.dedup.check(delivery.ids, delivery.keys, delivery.timestamps, delivery.sender)
         if verdict.outcome is CheckOutcome.JUDGED:
             if verdict.all_fresh:
                 return self._admit(delivery, verdict, range(verdict.size), (), out)
             if verdict.unsure:
-                if not self._waiting.enter(delivery):
-                    self._judged.dedup.abandon(verdict)
-                    out.append(refusal(delivery, "too much waits for stored ids to be read"))
-                    return Admission.NO_ROOM
-                self._unsure.append((delivery, verdict))
-                out.append(self._segments.read(verdict))
-                return Admission.WAITS
+                return self._read_segments(delivery, verdict, out)
             self._duplicates += len(verdict.duplicates)
             return self._admit(delivery, verdict, verdict.fresh, verdict.waiting, out)
         if verdict.outcome is CheckOutcome.REFUSED_SEQUENCER:
@@ -350,39 +351,7 @@ class DeliveryAdmission(ABC):
         if verdict.outcome is CheckOutcome.SEND_AGAIN:
             out.append(refusal(delivery, "too old to distinguish from a duplicate: send it again as it now stands"))
             return Admission.REFUSED
-        sequence = getattr(delivery.ids, "sequence", "")
-        waiting = self._unchecked.get(sequence, [])
-        if len(waiting) >= _MAX_UNCHECKED or not self._waiting.enter(delivery):
-            out.append(refusal(delivery, f"whether sequence {sequence} lives is still being looked up"))
-            return Admission.NO_ROOM
-        waiting.append(delivery)
-        if len(waiting) == 1:
-            self._unchecked[sequence] = waiting
-            out.append(CheckSequence(sequence))
-        return Admission.WAITS
-
-    # Sequences.
-
-    def sequence_checked(self, event: SequenceChecked) -> list[OwnerEffect]:
-        """The sequence is alive or retired: check the deliveries that waited for this answer."""
-        waiting = self._unchecked.pop(event.sequence, [])
-        out: list[OwnerEffect] = []
-        if event.alive:
-            self._judged.dedup.admit(event.sequence)
-        else:
-            self._judged.dedup.retire(event.sequence)
-            self._arrivals.forget([event.sequence])
-        for delivery in waiting:
-            admission = Admission.REFUSED
-            if event.alive:
-                admission = self._judge(delivery, out)
-            else:
-                out.append(Acknowledge(delivery, _REFUSED, (), f"sequence {event.sequence} is retired"))
-            if admission is not Admission.WAITS:
-                # A delivery that waits for another look-up stays counted.
-                self._waiting.leave(delivery)
-            self._arrivals.settled(delivery, admission, out)
-        return out
+        return self._look_up_sequence(delivery, out)
 
     def retire(self, sequences: Iterable[str]) -> None:
         """Drop the state of parents' journals under which no child sends any more (G13)."""
@@ -402,53 +371,6 @@ class DeliveryAdmission(ABC):
         for query in queries:
             self._judged.dedup.retire_query(query)
 
-    # Opaque ids: segments and their garbage collection.
-
-    def segments_read(self, event: PartsRead) -> list[OwnerEffect]:
-        """Segments have been read: check the records that hit their filters."""
-        self._segments.have_read(event.blobs)
-        blobs = {part.name.removeprefix(f"{SEGMENT_PART}/ids/"): blob for part, blob in event.blobs.items()}
-        return self._resolve(blobs, lambda verdict: verdict.segments <= blobs.keys())
-
-    def segments_missing(self, event: PartsMissing) -> list[OwnerEffect]:
-        """Segments could not be read. If they were collected meanwhile, refuse the records that hit their filters: the
-        sender repeats them, and they are checked again.
-
-        Raises:
-            CorruptValueError: The store has lost a segment that is still in use.
-        """
-        self._segments.have_read(event.parts)
-        names = {part.name.removeprefix(f"{SEGMENT_PART}/ids/") for part in event.parts}
-        if names <= self._judged.segments.keys():
-            raise CorruptValueError(event.where, event.why)
-        return self._resolve({}, lambda verdict: verdict.segments == names)
-
-    def _resolve(self, blobs: Mapping[str, bytes], concerned: Callable[[DeliveryVerdict], bool]) -> list[OwnerEffect]:
-        """Check the unsure records of the verdicts that ``concerned`` selects, and admit their deliveries."""
-        out: list[OwnerEffect] = []
-        still: list[tuple[Delivery, DeliveryVerdict]] = []
-        resolved: list[tuple[Delivery, DeliveryVerdict, list[int], Sequence[int]]] = []
-        for delivery, verdict in self._unsure:
-            if not concerned(verdict):
-                still.append((delivery, verdict))
-                continue
-            resolution = self._judged.dedup.resolve(verdict, blobs)
-            self._duplicates += len(verdict.duplicates) + len(resolution.duplicates)
-            fresh = sorted({*verdict.fresh, *resolution.fresh})
-            resolved.append((delivery, verdict, fresh, resolution.again))
-        self._unsure = still
-        for delivery, verdict, fresh, again in resolved:
-            self._waiting.leave(delivery)
-            if delivery.order is not None and again:
-                # These records may be copies. No later delivery of the sender may be accepted until that is known.
-                self._judged.dedup.abandon(verdict, fresh)
-                out.append(refusal(delivery, "whether some records are copies is not known any more"))
-                admission = Admission.REFUSED
-            else:
-                admission = self._admit(delivery, verdict, fresh, [*verdict.waiting, *again], out)
-            self._arrivals.settled(delivery, admission, out)
-        return out
-
     def collect_later(self, event: SenderWatermarks) -> None:
         """Record watermarks that arrive before recovery has ended. ``collect_early`` applies them."""
         self._early.add(event)
@@ -461,20 +383,13 @@ class DeliveryAdmission(ABC):
 
     def collect(self, event: SenderWatermarks) -> None:
         """Drop ids that no sender can send again, according to broadcast watermarks."""
+        if not self._exactly_once:
+            return
         for computation, watermark in event.values.items():
             slack = self._judged.slack.get(computation, 0)
             self._judged.dedup.advance(computation, watermark, slack, event.sequencers.get(computation, ()))
-
-    @property
-    def reads_elsewhere(self) -> bool:
-        """Whether parts of another journal are being read."""
-        return self._segments.reads_elsewhere
 
     def seal_segments(self) -> list[OwnerEffect]:
         """Write full id segments to the store. Call this method after each acknowledged commit."""
         sealed = self._judged.dedup.seal()
         return self._segments.write(sealed) if sealed else []
-
-    def parts_written(self, number: int) -> None:
-        """Parts are stored. If they are a segment, its ids leave memory, and its filter stays."""
-        self._segments.written(number)

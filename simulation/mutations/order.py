@@ -12,8 +12,8 @@ from millwheel.worker.interval.commits import CommitPipeline
 from millwheel.worker.interval.flows import Flow
 from millwheel.worker.interval.intake import IntervalIntake
 from millwheel.worker.interval.outbox import Outbox
+from millwheel.worker.lookups import WaitingBytes
 from millwheel.worker.turns import HolderTurns
-from millwheel.worker.waiting_bytes import WaitingBytes
 from simulation.mutations.base import mutation, replace, rewriting
 
 __all__: list[str] = []

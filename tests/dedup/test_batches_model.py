@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import rule
 
 from millwheel.worker.dedup import BatchIds, Sender
+from simulation.held_ids import pending_ids, seen_ids
 from tests.dedup.rules import ReceiverRules, chosen, keys, subset
 from tests.dedup.world import Copy, Record
 
@@ -59,8 +60,8 @@ class BatchesModel(ReceiverRules):
             for record in batch:
                 assert self.world.effects.get(record.identity) == 1, "a record was lost"
         for receiver in self.receivers.all:
-            assert receiver.dedup.seen_ids <= max(map(len, self.batches)), "ids of old batches are kept"
-            assert receiver.dedup.pending_ids == 0
+            assert seen_ids(receiver.dedup) <= max(map(len, self.batches)), "ids of old batches are kept"
+            assert pending_ids(receiver.dedup) == 0
 
 
 BatchesModel.TestCase.settings = settings(max_examples=60, stateful_step_count=50)

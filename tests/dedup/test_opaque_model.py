@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import precondition, rule
 
 from millwheel.model.keys import ALL_KEYS
+from simulation.held_ids import pending_ids, seen_ids, segment_count
 from tests.dedup.rules import ReceiverRules, chosen, keys, some, subset
 from tests.dedup.weak_senders import COMPUTATION, Owner, Upstream
 from tests.dedup.world import Receiver
@@ -97,9 +98,9 @@ class OpaqueModel(ReceiverRules):
         self._broadcast(self.pick(at), self.broadcasts[-min(old, len(self.broadcasts))])
 
     def _broadcast(self, receiver: Receiver, broadcast: tuple[int, int]) -> None:
-        before = receiver.dedup.seen_ids + 1_000 * receiver.dedup.segment_count
+        before = seen_ids(receiver.dedup) + 1_000 * segment_count(receiver.dedup)
         self._advance(receiver, broadcast)
-        self.world.reached["collected"] += before > receiver.dedup.seen_ids + 1_000 * receiver.dedup.segment_count
+        self.world.reached["collected"] += before > seen_ids(receiver.dedup) + 1_000 * segment_count(receiver.dedup)
 
     def _advance(self, receiver: Receiver, broadcast: tuple[int, int]) -> None:
         receiver.dedup.advance(COMPUTATION, broadcast[0], 0, [(ALL_KEYS, broadcast[1])])
@@ -130,8 +131,8 @@ class OpaqueModel(ReceiverRules):
         self.owner_reports()
         for receiver in self.receivers.all:
             self._broadcast(receiver, self.broadcasts[-1])
-            assert receiver.dedup.seen_ids == receiver.dedup.pending_ids == 0, "ids are kept for ever"
-            assert receiver.dedup.segment_count == 0
+            assert seen_ids(receiver.dedup) == pending_ids(receiver.dedup) == 0, "ids are kept for ever"
+            assert segment_count(receiver.dedup) == 0
 
 
 OpaqueModel.TestCase.settings = settings(max_examples=60, stateful_step_count=60)

@@ -7,6 +7,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import rule
 
+from simulation.held_ids import pending_ids, seen_ids
 from tests.dedup.rules import ReceiverRules, chosen, keys, some, subset
 from tests.dedup.strong_senders import Owner, StrongSenders
 
@@ -91,8 +92,8 @@ class PositionsModel(ReceiverRules):
         for receiver in self.receivers.all:
             for name in retired:
                 receiver.dedup.retire(name)
-            assert receiver.dedup.seen_ids == 0, "ids are kept for ever"
-            assert receiver.dedup.pending_ids == 0
+            assert seen_ids(receiver.dedup) == 0, "ids are kept for ever"
+            assert pending_ids(receiver.dedup) == 0
 
 
 PositionsModel.TestCase.settings = settings(max_examples=60, stateful_step_count=60)

@@ -15,6 +15,7 @@ from millwheel.worker.interval.recovery import recover
 from millwheel.worker.interval.state import IntervalState
 from millwheel.worker.interval.timers import effective_hold
 from millwheel.worker.messages import Opened, OpenedParent
+from simulation.held_ids import pending_ids
 from tests.interval.programs import Event, Outside, end_of
 from tests.interval.world import World, now_of
 
@@ -43,7 +44,7 @@ def check_quiet(world: World) -> None:
         assert not state.blocked.ready
         unacked = outbox.unacked
         assert (unacked.records, unacked.bytes, len(outbox), len(unacked.held)) == (0, 0, 0, 0), owner.journal
-        assert state.dedup.pending_ids == 0
+        assert pending_ids(state.dedup) == 0
         assert state.journal.sealed == state.committed
         assert len(state.timers.tables[False]) == len(state.timers.tables[True]) == 0
         assert len(state.holds) == 0, owner.journal

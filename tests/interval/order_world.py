@@ -12,10 +12,11 @@ from typing import Any, Final
 
 from millwheel.model.keys import ALL_KEYS
 from millwheel.rpc.v1.delivery_pb2 import DeliveryOutcome
-from millwheel.worker.admission import Admission, ArrivalOrder
+from millwheel.worker.admission import ArrivalOrder
 from millwheel.worker.dedup import PositionIds, Sender
 from millwheel.worker.interval.flows import INDEX_BITS
 from millwheel.worker.interval.outbox import Outbox
+from millwheel.worker.lookups import Admission
 from millwheel.worker.messages import Acknowledge, Delivery, OwnerEffect
 
 __all__ = ["OrderWorld"]

@@ -33,6 +33,7 @@ from millwheel.worker.messages import (
     StatesFlushed,
     WriteParts,
 )
+from simulation.held_ids import pending_ids, seen_ids
 from tests.interval.solo import INJECTOR, Solo
 
 ACKED = DeliveryOutcome.DELIVERY_OUTCOME_ACKED
@@ -110,7 +111,7 @@ def test_a_segment_collected_while_it_is_read_costs_a_repetition() -> None:
     assert answers == [(FULL, [0]), (ACKED, [0])], "the one that needed no look is in, the other is asked for again"
     stamped = Sender("injector/in/p", 1, None, INJECTOR, 1_000)
     deliver(solo, OpaqueIds([id_of(2)]), "c", 1_500, stamped)
-    assert solo.state.dedup.pending_ids == 1, "judged anew"
+    assert pending_ids(solo.state.dedup) == 1, "judged anew"
 
 
 @pytest.mark.guarantee("G1")
@@ -205,7 +206,7 @@ def test_a_later_declared_slack_counts_from_then_on() -> None:
     tidy(solo)
     solo.watermark(400)
     deliver(solo, OpaqueIds([id_of(1)]), "x", 10)
-    assert solo.state.dedup.counts.duplicates == 1
+    assert len(solo.take(Acknowledge)) == 2, "the copy is ACKed at once"
     solo.handle(CatalogChanged(frozenset({INJECTOR})))
     assert solo.state.ids.slack == {INJECTOR: 500}
 
@@ -238,7 +239,7 @@ def test_a_retired_sequence_is_forgotten_also_by_successors() -> None:
     taken = Solo(Seen(), entries=solo.entries, early=[reported])
     solo.handle(reported)
     for one in (solo, taken):
-        assert one.state.dedup.seen_ids == 0
+        assert seen_ids(one.state.dedup) == 0
         one.take(Acknowledge)
         late = deliver(one, PositionIds("in/p/0", 0, [1]), ["a"], 5)
         (answer,) = one.take(Acknowledge)

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 from millwheel.model.keys import ALL_KEYS
 from millwheel.model.time import MIN_TIMESTAMP
 from millwheel.rpc.v1.delivery_pb2 import DeliveryOutcome
-from millwheel.worker.admission import Admission, ArrivalOrder
+from millwheel.worker.admission import ArrivalOrder
 from millwheel.worker.dedup import PositionIds, Sender
+from millwheel.worker.lookups import Admission
 from millwheel.worker.messages import Acknowledge, Delivery, DeliveryOrder, OwnerEffect, SendDelivery
 from tests.interval.tight_programs import Work
 from tests.interval.world import BACKOFF, INJECTOR, Task

@@ -13,10 +13,10 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from millwheel.model.keys import ALL_KEYS
 from millwheel.rpc.v1.delivery_pb2 import DeliveryOutcome
-from millwheel.worker.admission import Admission, ArrivalOrder
+from millwheel.worker.admission import ArrivalOrder
 from millwheel.worker.dedup import PositionIds, Sender
+from millwheel.worker.lookups import Admission, WaitingBytes
 from millwheel.worker.messages import Delivery, DeliveryOrder
-from millwheel.worker.waiting_bytes import WaitingBytes
 
 FULL = DeliveryOutcome.DELIVERY_OUTCOME_REFUSED_FULL
 OUT_OF_ORDER = DeliveryOutcome.DELIVERY_OUTCOME_OUT_OF_ORDER
@@ -225,7 +225,7 @@ def test_room_is_kept_for_a_sender_that_comes_as_often_as_others() -> None:
 def test_forgotten_senders_that_ended_keep_no_room() -> None:
     receiver = Receiver(SIZE)
     receiver.arrives(made("first", 1, 0), Admission.WAITS)
-    with patch("millwheel.worker.waiting_bytes._MAX_REFUSED_SENDERS", 2):
+    with patch("millwheel.worker.lookups._MAX_REFUSED_SENDERS", 2):
         for origin in ("gone", "gone too"):
             receiver.arrives(made(origin, 1, 0), Admission.WAITS)
         receiver.answers(Admission.TAKEN)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
 from millwheel.model.deliveries import DeliveryIds, OpaqueIds, PositionIds, Sender
@@ -20,34 +19,17 @@ from millwheel.worker.dedup.sequencers import Span
 from millwheel.worker.dedup.snapshot import DedupSnapshot, dump, inherit, load
 from millwheel.worker.dedup.tables import Tables
 
-__all__ = ["Dedup", "DedupCounts"]
+__all__ = ["Dedup"]
 
 SEGMENT_IDS: Final = 1 << 16
 """Exact ids of one sending computation that form a segment: about 8 MB of memory, 1 MiB stored."""
 CACHED_SEGMENTS: Final = 4
 
 
-@dataclass(slots=True)
-class DedupCounts:
-    """Totals since this object was created, for metrics."""
-
-    fresh: int = 0
-    duplicates: int = 0
-    waiting: int = 0
-    unsure: int = 0
-    """Records whose check needed a segment from the store."""
-    confirmed: int = 0
-    """Unsure records that were duplicates. The other unsure records are false hits of the filters."""
-    refused: int = 0
-    """Records of refused deliveries."""
-    stale: int = 0
-    """Records of deliveries answered with SEND_AGAIN."""
-
-
 class Dedup:
     """The ids that one receiving interval knows. The package's documentation shows how to use it.
 
-    It has many methods: each is a step of the contract in docs/decisions/0002-duplicates.md, or a figure for metrics.
+    It has many methods: each is a step of the contract in docs/decisions/0002-duplicates.md.
     """
 
     def __init__(
@@ -58,7 +40,6 @@ class Dedup:
         self._segment_ids = segment_ids
         self._news = IdDelta()
         self._marks: dict[str, tuple[int, Sequence[int]]] = {}
-        self.counts = DedupCounts()
 
     @classmethod
     def restore(
@@ -103,7 +84,7 @@ class Dedup:
         ``keys`` and ``timestamps`` are the records' columns. Nothing becomes pending if the outcome is not JUDGED.
         """
         if self._tables.sequencers.current.get(sender.name) != sender.sequencer and not self._accept(sender):
-            return self._refuse(CheckOutcome.REFUSED_SEQUENCER, len(keys))
+            return DeliveryVerdict(CheckOutcome.REFUSED_SEQUENCER, len(keys))
         if isinstance(ids, PositionIds):
             verdict = self._check_positions(ids, keys, sender)
         elif isinstance(ids, OpaqueIds):
@@ -112,7 +93,6 @@ class Dedup:
             verdict = DeliveryVerdict(CheckOutcome.JUDGED, len(ids.ids))
             verdict._ids = ids.ids
             verdict._source = self._tables.query(ids.query).check(ids.batch, ids.ids, verdict)
-        self._count(verdict)
         return verdict
 
     def _accept(self, sender: Sender) -> bool:
@@ -145,7 +125,7 @@ class Dedup:
 
     def _check_positions(self, ids: PositionIds, keys: Sequence[bytes], sender: Sender) -> DeliveryVerdict:
         source = self._tables.positions.get(ids.sequence)
-        if source is None or not source.covered():
+        if source is None or not source.complete:
             if sender.keys is not None:
                 return DeliveryVerdict(CheckOutcome.UNKNOWN_SEQUENCE, len(keys))
             source = self._tables.admit(ids.sequence, sender.name)
@@ -163,30 +143,13 @@ class Dedup:
     def _check_opaque(self, ids: OpaqueIds, timestamps: Sequence[int], sender: Sender) -> DeliveryVerdict:
         source = self._tables.computation(sender.computation)
         if sender.watermark is not None and sender.watermark < source.horizon:
-            return self._refuse(CheckOutcome.SEND_AGAIN, len(ids.ids))
+            return DeliveryVerdict(CheckOutcome.SEND_AGAIN, len(ids.ids))
         verdict = DeliveryVerdict(CheckOutcome.JUDGED, len(ids.ids))
         verdict._ids = ids.ids
         verdict._source = source
         least = max(stamp for stamp in (sender.watermark, sender.heard, MIN_TIMESTAMP) if stamp is not None)
         source.check(ids.ids, timestamps, least, verdict)
         return verdict
-
-    def _refuse(self, outcome: CheckOutcome, size: int) -> DeliveryVerdict:
-        if outcome is CheckOutcome.SEND_AGAIN:
-            self.counts.stale += size
-        else:
-            self.counts.refused += size
-        return DeliveryVerdict(outcome, size)
-
-    def _count(self, verdict: DeliveryVerdict) -> None:
-        counts = self.counts
-        if verdict.all_fresh:
-            counts.fresh += verdict.size
-        else:
-            counts.fresh += len(verdict.fresh)
-            counts.duplicates += len(verdict.duplicates)
-            counts.waiting += len(verdict.waiting)
-            counts.unsure += len(verdict.unsure)
 
     def resolve(self, verdict: DeliveryVerdict, blobs: Mapping[str, bytes]) -> Resolution:
         """Check a verdict's unsure records against the segments that were read. The verdict has none afterwards.
@@ -204,11 +167,7 @@ class Dedup:
             return Resolution([], [], [])
         if not isinstance(source, OpaqueSource):
             raise DedupError("only opaque ids can be unsure")
-        resolution = source.resolve(verdict, blobs)
-        self.counts.fresh += len(resolution.fresh)
-        self.counts.duplicates += len(resolution.duplicates)
-        self.counts.confirmed += len(resolution.duplicates)
-        return resolution
+        return source.resolve(verdict, blobs)
 
     def take(self, consumed: Iterable[tuple[DeliveryVerdict, Sequence[int] | None]]) -> IdDelta:
         """The ids of consumed records, for the entry that commits them. Indexes None: all fresh records of the
@@ -313,11 +272,15 @@ class Dedup:
                 self._learn(computation, (span.start, span.end), sequencer)
             else:
                 self._learn("", span, sequencer)
-        source = self._tables.computation(computation)
         horizon = watermark
         if MIN_TIMESTAMP < watermark < MAX_TIMESTAMP:
             horizon = max(MIN_TIMESTAMP, watermark - slack)
-        if source.advance(watermark, horizon):
+        source = self._tables.opaque.get(computation) or self._tables.computation(computation)
+        source.watermark = max(source.watermark, watermark)
+        if horizon > source.horizon:
+            source.horizon = horizon
+            if source.groups or source.segments:
+                source.forget()
             self._news.horizons = [row for row in self._news.horizons if row[0] != computation]
             self._news.horizons.append((computation, watermark, horizon))
 
@@ -354,33 +317,6 @@ class Dedup:
         known = self._tables.queries.get(query)
         if known is not None and not any(batch.pending.ids for batch in known.batches.values()):
             del self._tables.queries[query]
-
-    @property
-    def bytes_held(self) -> int:
-        """An estimate of the memory held, in bytes."""
-        return self._tables.bytes_held
-
-    @property
-    def pending_ids(self) -> int:
-        """Ids received and not yet committed."""
-        tables = self._tables
-        held = sum(len(source.pending.ids) for source in tables.positions.values())
-        held += sum(len(source.pending.ids) for source in tables.opaque.values())
-        return held + sum(len(b.pending.ids) for query in tables.queries.values() for b in query.batches.values())
-
-    @property
-    def seen_ids(self) -> int:
-        """Committed ids that are kept one by one in memory."""
-        tables = self._tables
-        held = sum(len(source.seen) for source in tables.positions.values())
-        held += sum(len(source.exact) for source in tables.opaque.values())
-        held += sum(len(s.ids) for source in tables.opaque.values() for s in source.segments.values() if s.ids)
-        return held + sum(len(b.seen) for query in tables.queries.values() for b in query.batches.values())
-
-    @property
-    def segment_count(self) -> int:
-        """Sealed segments that are not collected yet."""
-        return sum(len(source.segments) for source in self._tables.opaque.values())
 
 
 def _ids_of(verdict: DeliveryVerdict, indexes: Sequence[int] | None) -> Sequence[Any]:

@@ -160,16 +160,12 @@ class OpaqueSource:
         else:
             groups.append(_Group(collect, list(ids)))
 
-    def advance(self, watermark: int, horizon: int) -> bool:
-        """Forget the ids that the sender can no longer send. Returns whether the horizon moved.
+    def forget(self) -> None:
+        """Forget the ids below the horizon, which the sender can no longer send.
 
         A stray copy with such an id is refused from now on, by its sequencer or its watermark.
         """
-        self.watermark = max(self.watermark, watermark)
-        if horizon <= self.horizon:
-            return False
-        self.horizon = horizon
-        kept = []
+        horizon, kept = self.horizon, []
         for group in self.groups:
             if group.collect < horizon:
                 self.exact.difference_update(group.ids)
@@ -180,7 +176,6 @@ class OpaqueSource:
             del self.segments[name]
             self._front.drop(name)
             self._cache.discard(name)
-        return True
 
     def seal(self, name: str, most: int) -> SegmentSealed:
         """Make a segment of the exact ids. If there are more than ``most``, only the oldest whole groups go into it."""
@@ -235,10 +230,3 @@ class OpaqueSource:
         new = [id_ for id_ in ids if id_ not in self.exact]
         if new:
             self.remember(collect, new)
-
-    @property
-    def bytes_held(self) -> int:
-        """An estimate of the memory: an id in a set costs its 49 bytes, a slot and its place in a group."""
-        unstored = sum(len(segment.ids) for segment in self.segments.values() if segment.ids is not None)
-        filters = sum(4 * segment.count for segment in self.segments.values())
-        return 130 * (len(self.pending.ids) + len(self.exact) + unstored) + filters + self._front.bytes_held

@@ -53,7 +53,8 @@ class PositionRange:
 class PositionSource:
     """One sequence at one receiver. ``pieces`` are disjoint and sorted. Keys outside them are not admitted."""
 
-    __slots__ = ("_prune_at", "_starts", "interval", "origin", "pending", "pieces", "seen", "sequence", "top")
+    __slots__ = ("_prune_at", "_starts", "complete", "interval", "origin", "pending", "pieces", "seen", "sequence",
+                 "top")  # fmt: skip
 
     def __init__(self, sequence: str, interval: KeyInterval, pieces: Sequence[PositionRange], seen: set[int]) -> None:
         self.sequence = sequence
@@ -82,18 +83,6 @@ class PositionSource:
                 gaps.append(PositionRange(KeyInterval(at, self.interval.end)))
         self.pieces = sorted([*self.pieces, *gaps], key=lambda piece: piece.interval.start)
         self._index()
-
-    def covered(self) -> bool:
-        """Whether the pieces cover the whole interval."""
-        pieces = self.pieces
-        if len(pieces) == 1:
-            return pieces[0].interval.covers(self.interval)
-        at: bytes | None = self.interval.start
-        for piece in pieces:
-            if at is None or piece.interval.start > at:
-                return False
-            at = piece.interval.end
-        return at is None or (self.interval.end is not None and at >= self.interval.end)
 
     def check(self, ids: PositionIds, keys: Sequence[bytes], verdict: DeliveryVerdict) -> None:
         """Check the positions. The pieces must cover the interval."""
@@ -192,18 +181,26 @@ class PositionSource:
 
     def _common_mark(self) -> int:
         """Below it the marks imply everything in ``seen``. It is 0 while the pieces do not cover the interval."""
-        return min(piece.mark for piece in self.pieces) if self.covered() else 0
+        return min(piece.mark for piece in self.pieces) if self.complete else 0
 
     def _coalesce(self) -> None:
         first = self.pieces[0]
-        if len(self.pieces) == 1 or not self.covered():
+        if len(self.pieces) == 1 or not self.complete:
             return
         if all(piece.mark == first.mark and piece.holes == first.holes for piece in self.pieces):
             self.pieces = [PositionRange(self.interval, first.mark, first.holes)]
             self._index()
 
     def _index(self) -> None:
+        """The pieces have changed."""
         self._starts = [piece.interval.start for piece in self.pieces]
+        at: bytes | None = self.interval.start
+        for piece in self.pieces:
+            if at is None or piece.interval.start > at:
+                break
+            at = piece.interval.end
+        self.complete = at is None or (self.interval.end is not None and at >= self.interval.end)
+        """Whether the pieces cover the whole interval."""
 
     def _piece(self, key: bytes) -> PositionRange:
         return self.pieces[bisect_right(self._starts, key) - 1]

@@ -160,11 +160,6 @@ class Front:
             copy.unexpired = set(generation.unexpired)
             self._generations.insert(0, copy)
 
-    @property
-    def bytes_held(self) -> int:
-        """Memory of the filters."""
-        return sum(generation.filter.size_in_bits // 8 for generation in self._generations)
-
 
 class SegmentCache:
     """The segments read most recently. Look-ups search the blob. After ``_SEARCHES`` look-ups it becomes a set."""
@@ -208,8 +203,3 @@ class SegmentCache:
             members = self._sets[name] = frozenset(split_ids(self._blobs[name]))
             return id_ in members
         return _find(self._blobs[name], id_)
-
-    @property
-    def bytes_held(self) -> int:
-        """Memory of blobs and sets."""
-        return sum(map(len, self._blobs.values())) + sum(120 * len(members) for members in self._sets.values())

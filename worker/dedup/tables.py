@@ -75,19 +75,10 @@ class Tables:
         for sequence in delta.retired:
             self.positions.pop(sequence, None)
         for computation, watermark, horizon in delta.horizons:
-            self.computation(computation).advance(watermark, horizon)
+            source = self.computation(computation)
+            source.watermark, source.horizon = max(source.watermark, watermark), max(source.horizon, horizon)
+            source.forget()
         for computation, collect, ids in delta.opaque:
             self.computation(computation).remember(collect, ids)
         for query, batch, ids in delta.batches:
             self.query(query).remember(batch, ids)
-
-    @property
-    def bytes_held(self) -> int:
-        """An estimate of the memory. A position in a set costs its object and a slot."""
-        held = self.cache.bytes_held
-        for source in self.positions.values():
-            held += 90 * (len(source.seen) + len(source.pending.ids) + sum(len(p.holes) for p in source.pieces)) + 1_000
-        held += sum(source.bytes_held + 1_000 for source in self.opaque.values())
-        for query in self.queries.values():
-            held += sum(120 * (len(b.seen) + len(b.pending.ids)) + 1_000 for b in query.batches.values())
-        return held

@@ -61,7 +61,7 @@ class Firing:
                     self._blocked.block(key, Wait.READY)
                     self.postpone(key, timer)
             if due:
-                self._setup.meter.ran_timers(fired, began, due[0][1] if len(due) == 1 else None)
+                self._measure(fired, began, due[0][1] if len(due) == 1 else None)
 
     def run_due_of(self, keys: Iterable[bytes]) -> bool:
         """Fire the due timers of these keys, because their records are about to run.
@@ -166,7 +166,10 @@ class Firing:
     def _fire_alone(self, key: bytes, timer: TimerItem) -> None:
         """Fire one timer and measure its run time."""
         began = self._setup.meter.clock()
-        self._setup.meter.ran_timers(int(self.fire(key, timer)), began, key)
+        self._measure(int(self.fire(key, timer)), began, key)
+
+    def _measure(self, calls: int, began: float, key: bytes | None) -> None:
+        self.runner.measure("process_timer", self._setup.meter.timers, calls, began, key)
 
     def fire(self, key: bytes, timer: TimerItem) -> bool:
         """Fire one timer that is in the table. Returns whether its hook was called."""

@@ -83,12 +83,13 @@ class Holds:
     owners are the intake and the outbox.
     """
 
-    __slots__ = ("_of_keys", "_open", "_passing", "_productions", "_records", "_stated", "output")
+    __slots__ = ("_open", "_passing", "_productions", "_records", "_stated", "of_keys", "output")
 
     def __init__(self, records: MinTracker, productions: MinTracker) -> None:
         self._records = records
         self._productions = productions
-        self._of_keys: dict[bytes, int] = {}
+        self.of_keys: dict[bytes, int] = {}
+        """The stated hold of each key that has one. Only ``set_of_key`` changes it."""
         self._stated = MinTracker()
         self._passing = MinTracker()
         self._open: dict[Hold, None] = {}
@@ -133,18 +134,11 @@ class Holds:
         if ending is not None:
             ending.cover(at)
 
-    # Holds of keys.
-
-    @property
-    def of_keys(self) -> dict[bytes, int]:
-        """The stated hold of each key that has one. Only ``set_of_key`` changes it."""
-        return self._of_keys
-
     def set_of_key(self, key: bytes, at: int | None, ending: Hold | None) -> None:
         """Set the key's stated hold, or end it (``at`` None). ``ending`` covers the previous one, as in ``end``."""
-        previous = self._of_keys.pop(key, None)
+        previous = self.of_keys.pop(key, None)
         if at is not None:
-            self._of_keys[key] = at
+            self.of_keys[key] = at
             self._stated.add(at)
         if previous is not None:
             self.end(previous, ending)

@@ -79,24 +79,16 @@ class HookMeter:
         self.slow: SlowBatch | None = None
         """The slowest batch since the core last reported one. None: no batch was slow."""
 
-    def ran_records(self, calls: int, began: float, key: bytes | None) -> None:
-        """Register ``calls`` calls of ``process_record`` since ``began``. ``key`` is set for a single call."""
-        self._ran("process_record", self.records, calls, self.clock() - began, key)
-
-    def ran_timers(self, calls: int, began: float, key: bytes | None) -> None:
-        """Register ``calls`` calls of ``process_timer`` since ``began``. ``key`` is set for a single call."""
-        self._ran("process_timer", self.timers, calls, self.clock() - began, key)
-
     def awaited(self, record: bool, began: float) -> None:
         """Register the end of an asynchronous hook. Its call was counted at the start."""
         (self.records if record else self.timers).seconds += self.clock() - began
 
-    def _ran(self, hook: str, time: HookTime, calls: int, seconds: float, key: bytes | None) -> None:
-        time.calls += calls
-        time.seconds += seconds
-        if self.limit and seconds >= self.limit and calls:
-            time.blocked += 1
-            if seconds >= calls * self.limit * _SLOW_CALL:
-                time.slow_seconds += seconds
-            if self.slow is None or seconds > self.slow.seconds:
-                self.slow = SlowBatch(hook, calls, seconds, key)
+    def ran_long(self, hook: str, time: HookTime, calls: int, seconds: float, key: bytes | None) -> None:
+        """Register a batch of calls that reached the limit."""
+        if not calls:
+            return
+        time.blocked += 1
+        if seconds >= calls * self.limit * _SLOW_CALL:
+            time.slow_seconds += seconds
+        if self.slow is None or seconds > self.slow.seconds:
+            self.slow = SlowBatch(hook, calls, seconds, key)

@@ -14,13 +14,13 @@ from millwheel.model.time import MIN_TIMESTAMP
 from millwheel.model.watermarks import MinTracker
 from millwheel.rpc.v1.delivery_pb2 import DeliveryOutcome
 from millwheel.store.contract import PartId
-from millwheel.worker.admission import Admission, DeliveryAdmission, column_problem, refusal
+from millwheel.worker.admission import DeliveryAdmission, column_problem
 from millwheel.worker.dedup import Dedup, DeliveryVerdict
 from millwheel.worker.interval.clocks import IntervalClocks
 from millwheel.worker.interval.setup import IntervalConfig, IntervalSetup
 from millwheel.worker.journal import OwnedJournal
-from millwheel.worker.messages import Acknowledge, Delivery, OwnerEffect, SenderWatermarks, without
-from millwheel.worker.turns import HolderTurns
+from millwheel.worker.lookups import refusal
+from millwheel.worker.messages import Acknowledge, Delivery, OwnerEffect, without
 
 __all__ = ["DeliveryReceipt", "IntervalInput", "IntervalIntake", "KeySample", "QueuedRecords", "ReceivedIds"]
 
@@ -264,11 +264,11 @@ class IntervalInput(DeliveryAdmission):
             ids: The ids that it knows.
             is_done: Whether all records of a delivery up to a timestamp are done, or blocked by a failing hook.
         """
-        super().__init__(ids, setup.settings.queue_bytes, ids.journal.foreign)
+        exactly_once = setup.program.options.exactly_once
+        super().__init__(ids, setup.settings.queue_bytes, is_done, ids.journal.foreign, exactly_once)
         self._setup = setup
         self._clocks = clocks
         self._intake = intake
-        self._turns: HolderTurns[DeliveryReceipt] = HolderTurns(is_done)
         self._early_deliveries: list[Delivery] = []
         self._early_bytes = 0
 
@@ -291,11 +291,6 @@ class IntervalInput(DeliveryAdmission):
         out: list[OwnerEffect] = []
         self._arrivals.arrived(delivery, out)
         return out
-
-    def _take_in(self, delivery: Delivery, out: list[OwnerEffect]) -> Admission:
-        if not self._setup.program.options.exactly_once:
-            return self._admit(delivery, None, range(len(delivery.keys)), (), out)
-        return self._judge(delivery, out)
 
     def _keep_waiting(self, delivery: Delivery) -> list[OwnerEffect]:
         """Keep a delivery while the interval is being opened, if there is room. A resend would take longer."""
@@ -320,60 +315,28 @@ class IntervalInput(DeliveryAdmission):
 
     def _problem(self, delivery: Delivery) -> str | None:
         """Why the records can never be accepted as they are. None: no problem."""
-        keys, config = delivery.keys, self._setup.config
+        keys, own = delivery.keys, self._setup.config.keys
         if (problem := column_problem(delivery)) is not None:
             return problem
-        if keys and (min(keys) not in config.keys or max(keys) not in config.keys):
-            return f"keys outside the interval {config.keys}: look up the interval map again"
+        if keys and (min(keys) < own.start or (own.end is not None and max(keys) >= own.end)):
+            return f"keys outside the interval {own}: look up the interval map again"
         return None
 
-    def _admit(
-        self,
-        delivery: Delivery,
-        verdict: DeliveryVerdict | None,
-        fresh: Sequence[int],
-        waiting: Sequence[int],
-        out: list[OwnerEffect],
-    ) -> Admission:
-        excluded = sorted(waiting)
-        beyond, ahead = self._ahead(delivery, fresh)
-        if ahead:
-            if verdict is not None:
-                self._judged.dedup.abandon(verdict, ahead)
-            if delivery.order is not None:
-                out.append(refusal(delivery, "intake is full"))
-                return Admission.REFUSED
-            refused = set(ahead)
-            fresh = [index for index in fresh if index not in refused]
-            excluded = sorted([*excluded, *ahead])
-        self._answer_taken(delivery, fresh, excluded, "intake is full, or a copy is being processed", out)
-        receipt: DeliveryReceipt | None = None
-        if fresh:
-            receipt = self._intake.admit(delivery, verdict, fresh)
-            receipt.excluded = excluded
-        if beyond:
-            holds = receipt is not None and receipt.held <= self._clocks.inputs.value
-            self._turns.entered(delivery.sender.name, min(delivery.timestamps), receipt if holds else None)
-        return Admission.TAKEN
+    def _put(
+        self, delivery: Delivery, verdict: DeliveryVerdict | None, fresh: Sequence[int], excluded: Sequence[int]
+    ) -> DeliveryReceipt | None:
+        receipt = self._intake.admit(delivery, verdict, fresh)
+        receipt.excluded = excluded
+        return receipt if receipt.held <= self._clocks.inputs.value else None
 
-    def _ahead(self, delivery: Delivery, fresh: Sequence[int]) -> tuple[bool, Sequence[int]]:
-        """Whether the delivery exceeds the bound, and which fresh records have no room.
-
-        Records that hold the watermark are always admitted, from one sender at a time. Their sender's broadcast value
-        waits for them. If the sender keeps an order, the records before them are admitted too. Records on a feedback
-        stream need no turn.
-        """
+    def _limit(self, delivery: Delivery) -> tuple[int, str] | None:
+        """The bound is the input watermark. Records on a feedback stream need no turn."""
         intake, settings, feedback = self._intake, self._setup.settings, self._setup.config.feedback
         if intake.records < settings.queue_records and intake.bytes < settings.queue_bytes:
             if self._turns.origin:
                 self._turns.clear()
-            return False, ()
+            return None
         order = delivery.order
         if delivery.stream in feedback or (order is not None and not feedback.isdisjoint(order.streams)):
-            return False, ()
-        return self._turns.choose(delivery, fresh, self._clocks.inputs.value)
-
-    def collect(self, event: SenderWatermarks) -> None:
-        """Delete ids that no sender can send again, by the broadcast watermarks."""
-        if self._setup.program.options.exactly_once:
-            super().collect(event)
+            return None
+        return self._clocks.inputs.value, "intake is full"

@@ -18,6 +18,7 @@ from millwheel.worker.interval.blocked_key_table import TimerItem, Wait
 from millwheel.worker.interval.cells import KeyCell
 from millwheel.worker.interval.failures import HOOK_ERRORS
 from millwheel.worker.interval.holds import Hold
+from millwheel.worker.interval.hook_times import HookTime
 from millwheel.worker.interval.intake import DeliveryReceipt, QueuedRecords
 from millwheel.worker.interval.setup import IntervalSetup
 from millwheel.worker.interval.state import IntervalState
@@ -238,11 +239,20 @@ class Runner:
             if scope.produced_bytes > budget:
                 break
         ran = len(taken) - operator.length_hint(running)
-        meter.ran_records(ran - aside - waits, began, key if ran == 1 else None)
+        self.measure("process_record", meter.records, ran - aside - waits, began, key if ran == 1 else None)
         chunk.cursor += ran
         batch.records += ran
         batch.size += size + ran * receipt.average
         return ran > waits
+
+    def measure(self, hook: str, time: HookTime, calls: int, began: float, key: bytes | None) -> None:
+        """Add ``calls`` calls of a hook since ``began`` to its ``time``. ``key`` is set for a single call."""
+        meter = self._setup.meter
+        seconds = meter.clock() - began
+        time.calls += calls
+        time.seconds += seconds
+        if seconds >= meter.limit > 0:
+            meter.ran_long(hook, time, calls, seconds, key)
 
     def _load(self, key: bytes) -> KeyCell | None:
         """The cell of a key that has none. None: the key is blocked until its row has been read."""

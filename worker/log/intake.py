@@ -9,14 +9,14 @@ from typing import Final
 from millwheel.model.time import MIN_TIMESTAMP
 from millwheel.model.watermarks import InputWatermark, MinTracker
 from millwheel.rpc.v1.delivery_pb2 import DeliveryOutcome
-from millwheel.worker.admission import Admission, DeliveryAdmission, column_problem, refusal
+from millwheel.worker.admission import DeliveryAdmission, column_problem
 from millwheel.worker.dedup import DeliveryVerdict
 from millwheel.worker.id_segments import AdmissionState
 from millwheel.worker.log.cursors import Cursors
 from millwheel.worker.log.segments import RECORD_OVERHEAD_BYTES, Records, records_size
 from millwheel.worker.log.settings import LogConfig
+from millwheel.worker.lookups import refusal
 from millwheel.worker.messages import Acknowledge, Delivery, OwnerEffect
-from millwheel.worker.turns import HolderTurns
 
 __all__ = ["FreshRecords", "LogIntake", "LogReceipt", "LogReceiving"]
 
@@ -113,14 +113,13 @@ class LogReceiving(DeliveryAdmission):
             records: Its committed records.
             cursors: Its cursors, which decide what it keeps.
         """
-        super().__init__(ids, config.settings.queue_bytes)
+        super().__init__(ids, config.settings.queue_bytes, lambda receipt, _: receipt.open == 0)
         self._config = config
         self._settings = config.settings
         self._inputs = inputs
         self._intake = intake
         self._records = records
         self._cursors = cursors
-        self._turns: HolderTurns[LogReceipt] = HolderTurns(lambda receipt, _: receipt.open == 0)
 
     def deliver(self, delivery: Delivery, serving: bool) -> list[OwnerEffect]:
         """Check a delivery. Every record of it is finally ACKed, or answered with another outcome."""
@@ -136,43 +135,8 @@ class LogReceiving(DeliveryAdmission):
         self._arrivals.arrived(delivery, out)
         return out
 
-    def _admit(
-        self,
-        delivery: Delivery,
-        verdict: DeliveryVerdict | None,
-        fresh: Sequence[int],
-        waiting: Sequence[int],
-        out: list[OwnerEffect],
-    ) -> Admission:
-        assert verdict is not None, "a log always checks for duplicates"
-        excluded = sorted(waiting)
-        why = "a copy is being committed"
-        beyond = False
-        if (limit := self._limit(delivery)) is None:
-            self._turns.clear()
-        else:
-            bound, reason = limit
-            beyond, ahead = self._turns.choose(delivery, fresh, bound)
-            if ahead:
-                self._judged.dedup.abandon(verdict, ahead)
-                if delivery.order is not None:
-                    out.append(refusal(delivery, reason))
-                    return Admission.REFUSED
-                refused = set(ahead)
-                fresh = [index for index in fresh if index not in refused]
-                excluded = sorted([*excluded, *ahead])
-                why = reason
-        self._answer_taken(delivery, fresh, excluded, why, out)
-        receipt: LogReceipt | None = None
-        if fresh:
-            receipt = LogReceipt(delivery, excluded)
-            self._put(receipt, verdict, fresh)
-        if beyond:
-            self._turns.entered(delivery.sender.name, min(delivery.timestamps), receipt)
-        return Admission.TAKEN
-
     def _limit(self, delivery: Delivery) -> tuple[int, str] | None:
-        """A bound above which timestamps are refused, and the reason. None while there is room.
+        """The bound is at least the input watermark, unless the log is far above its cap.
 
         Records that hold the watermark are accepted up to a quarter above the cap. So a full log does not stop the
         watermark for all consumers. Above that, everything is refused: a subscriber that never returns must not fill
@@ -186,6 +150,8 @@ class LogReceiving(DeliveryAdmission):
         if intake.bytes >= settings.queue_bytes or records.dirty_memory >= settings.memory_bytes:
             least = min(intake.pending.min(), max(delivery.timestamps))
             return max(least, self._inputs.value), "intake is full: the store is behind"
+        if self._turns.origin:
+            self._turns.clear()
         return None
 
     def _cap_reason(self, kept: int) -> str:
@@ -200,9 +166,12 @@ class LogReceiving(DeliveryAdmission):
             f"or delete it with `millwheel stream cursors delete {stream} {name}`"
         )
 
-    def _put(self, receipt: LogReceipt, verdict: DeliveryVerdict, fresh: Sequence[int]) -> None:
+    def _put(
+        self, delivery: Delivery, verdict: DeliveryVerdict | None, fresh: Sequence[int], excluded: Sequence[int]
+    ) -> LogReceipt:
         """Queue fresh records, in pieces that each fit into a segment."""
-        delivery = receipt.delivery
+        assert verdict is not None, "a log always checks for duplicates"
+        receipt = LogReceipt(delivery, excluded)
         values, timestamps = delivery.values, delivery.timestamps
         whole = len(fresh) == len(values)
         if not whole:
@@ -211,10 +180,11 @@ class LogReceiving(DeliveryAdmission):
         put = self._intake.put
         if size <= limit:
             put(FreshRecords(receipt, verdict, None if whole else fresh, values, timestamps, size))
-            return
+            return receipt
         for first, last, size in _cut(values, limit):
             part = fresh[first:last]
             put(FreshRecords(receipt, verdict, part, values[first:last], timestamps[first:last], size))
+        return receipt
 
 
 def _cut(values: Sequence[bytes], limit: int) -> list[tuple[int, int, int]]:

@@ -9,12 +9,14 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
+from bisect import bisect_right
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any, Final, Protocol
 
 from millwheel.coordination.contract import Coordinator, CoordinatorError
 from millwheel.model.backoff import Backoff
 from millwheel.model.catalog import Catalog, Consumer
+from millwheel.model.interval_table import interval_from_proto
 from millwheel.model.outbound import AnswerKind, answer_kind
 from millwheel.rpc.channel import open_channel
 from millwheel.rpc.v1.delivery_pb2 import DeliveryOutcome
@@ -36,6 +38,8 @@ _BACKOFF: Final = Backoff(0.02, 1.0)
 _LOG_SECONDS: Final = 60.0
 """Minimum seconds between two log lines about continuing refusals."""
 
+_NOTHING: Final[tuple[list[bytes], list[tuple[bytes | None, str]]]] = ([], [])
+
 Route = Callable[[Any], tuple[tuple[str, bytes], ...]]
 Extractor = Callable[[Any], bytes]
 
@@ -47,6 +51,10 @@ class CatalogRouting:
         self._catalog = catalog
         self._extractor_of = extractor_of
         self._bindings: list[tuple[str, OutputBinding]] = []
+        self._located: dict[str, tuple[list[bytes], list[tuple[bytes | None, str]]]] = {}
+        """By consumer: the first keys of intervals that were looked up, and their ends and journals."""
+        self._located_shape = -1
+        """The catalog's ``shape`` for which ``_located`` is valid."""
 
     def bind(self, stream: str, encode: Callable[[Any], bytes]) -> OutputBinding:
         """A binding for one producer of ``stream``. It is kept up to date until ``release``."""
@@ -69,8 +77,27 @@ class CatalogRouting:
 
     def locate(self, consumer: str, key: bytes) -> str:
         """The journal of the interval of ``consumer`` with ``key``. Empty while there is none."""
+        if self._located_shape != self._catalog.shape:
+            self._located_shape = self._catalog.shape
+            self._located.clear()
+        starts, found = self._located.get(consumer, _NOTHING)
+        if index := bisect_right(starts, key):
+            end, journal = found[index - 1]
+            if end is None or key < end:
+                return journal
+        return self._look_up(consumer, key)
+
+    def _look_up(self, consumer: str, key: bytes) -> str:
+        """Find the interval in the catalog, which reads several messages, and remember it."""
         interval = self._catalog.locate(consumer, key)
-        return "" if interval is None else interval.journal
+        if interval is None:
+            return ""
+        keys = interval_from_proto(interval.keys)
+        starts, found = self._located.setdefault(consumer, ([], []))
+        index = bisect_right(starts, keys.start)
+        starts.insert(index, keys.start)
+        found.insert(index, (keys.end, interval.journal))
+        return interval.journal
 
     def _route(self, stream: str) -> Route:
         """A function from a value to its (consumer, key) pairs."""
