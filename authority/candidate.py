@@ -14,6 +14,7 @@ import logging
 from collections.abc import Awaitable
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Final
 
 from millwheel.authority.metrics import ShardMetrics
@@ -35,6 +36,7 @@ from millwheel.rpc.failures import FailureCode, RequestError
 from millwheel.rpc.v1.catalog_pb2 import AuthorityRecord
 from millwheel.rpc.v1.common_pb2 import Endpoint
 from millwheel.store.contract import JournalExistsError, StateStore, StoreError
+from millwheel.store.sequencer_allocation import reserve_sequencers
 
 __all__ = ["SHARD_ELSEWHERE", "Candidate", "CandidateSettings", "ShardElsewhereError", "journal_of"]
 
@@ -197,7 +199,7 @@ class Candidate:
         """Fence the shard's journal with a freshly drawn sequencer, and open the shard."""
         with suppress(JournalExistsError):
             await self._store.create_journal(journal_of(shard))
-        sequencer = await draw_sequencer(self._coordinator)
+        sequencer = await draw_sequencer(self._coordinator, partial(reserve_sequencers, self._store))
         registry = self.metrics.add(shard)
         stack.callback(self.metrics.drop, shard)
         shell = await AuthorityShard.open(

@@ -43,6 +43,9 @@ class Presence:
                 await self._coordinator.transact((), [Put(*self._put, lease)])
                 self._lease = lease
         except LeaseExpiredError:
+            # The lease ran out while the coordinator or this process was away. The next call, after
+            # ``CandidateSettings.look`` seconds, registers again. The leases of served shards are separate:
+            # ``Leadership`` notices their end by itself.
             self._lease = 0
             return
         self._renew_at = now + self._ttl / _RENEWALS

@@ -3,7 +3,8 @@
 Events go in and effects come out (:mod:`millwheel.model.core_protocol`). The core performs one operation at a time,
 each based on the newest catalog that the coordinator has delivered:
 
-    plan -> [drop] -> [create journals] -> transact -> wait until the catalog shows it -> answer
+    plan -> [reserve numbers, plan again] -> [drop] -> [create journals]
+         -> transact -> wait until the catalog shows it -> answer
 
 A transaction compares the leadership and every value that the plan rests on. If the transaction fails, or its outcome
 is unknown, the core reads everything again and makes a new plan. A change that took effect is then found to be done.
@@ -38,6 +39,7 @@ from millwheel.master.messages import (
     MasterEvent,
     MergeIntervals,
     MoveInterval,
+    NumbersReserved,
     Observe,
     OpenInjector,
     PauseTopology,
@@ -47,6 +49,7 @@ from millwheel.master.messages import (
     Reply,
     Request,
     RequestReceived,
+    ReserveNumbers,
     ResumeTopology,
     RetireInjector,
     RetireQuery,
@@ -79,6 +82,7 @@ _TICK_EVERY: Final = milliseconds(200)
 
 
 class _Phase(Enum):
+    RESERVING = auto()
     DROPPING = auto()
     CREATING = auto()
     TRANSACTING = auto()
@@ -119,6 +123,9 @@ class MasterCore:
         self._operation: _Operation | None = None
         self._numbers = 0
         self._burned = 0
+        """No number up to this one is drawn: it was drawn already, or is not reserved for this term."""
+        self._reserved = 0
+        """The last number that is reserved for this term."""
         self.loads: Mapping[str, float] = {}
         """The cost of intervals by journal, in cores, from the last ``LoadsMeasured``."""
         self._now = Timestamp(0)
@@ -145,12 +152,8 @@ class MasterCore:
             case RequestReceived():
                 self._queue.append((event.ticket, event.request))
                 return self._and_go_on([])
-            case StateDropped():
-                current = self._current(event.operation, _Phase.DROPPING)
-                return self._and_go_on(self._create(current)) if current else []
-            case JournalsCreated():
-                current = self._current(event.operation, _Phase.CREATING)
-                return self._and_go_on(self._transact(current)) if current else []
+            case NumbersReserved() | StateDropped() | JournalsCreated():
+                return self._on_prepared(event)
             case StoreFailed():
                 return self._on_store_failure(event)
             case TransactionEnded():
@@ -180,7 +183,9 @@ class MasterCore:
             return
         plan = operation.plan
         require(operation.number <= self._numbers, "an operation has a number that was drawn")
-        require(plan.drawn <= self._burned, "a number that a plan draws is never drawn again")
+        if operation.phase is not _Phase.RESERVING:
+            require(plan.drawn <= self._burned, "a number that a plan draws is never drawn again")
+            require(plan.drawn <= self._reserved, "a number is drawn only if it is reserved in the store (6.2)")
         require(operation.phase is not _Phase.CREATING or bool(plan.journals), "journals are created for a plan")
         if operation.phase in (_Phase.TRANSACTING, _Phase.FOLLOWING):
             require(bool(plan.puts or plan.deletes), "a transaction changes something")
@@ -207,9 +212,25 @@ class MasterCore:
             return self._step_down()
         return self._and_go_on(self._followed())
 
-    def _on_store_failure(self, event: StoreFailed) -> list[MasterEffect]:
-        current = self._current(event.operation, _Phase.DROPPING) or self._current(event.operation, _Phase.CREATING)
+    def _on_prepared(self, event: NumbersReserved | StateDropped | JournalsCreated) -> list[MasterEffect]:
+        """Take the next step of an operation, after one that the store has done."""
+        if isinstance(event, NumbersReserved):
+            phase, go_on = _Phase.RESERVING, self._plan_again
+        elif isinstance(event, StateDropped):
+            phase, go_on = _Phase.DROPPING, self._create
+        else:
+            phase, go_on = _Phase.CREATING, self._transact
+        current = self._current(event.operation, phase)
         if current is None:
+            return []
+        if isinstance(event, NumbersReserved):
+            self._burned, self._reserved = max(self._burned, event.first - 1), event.last
+        return self._and_go_on(go_on(current))
+
+    def _on_store_failure(self, event: StoreFailed) -> list[MasterEffect]:
+        current = self._operation
+        awaited = (_Phase.RESERVING, _Phase.DROPPING, _Phase.CREATING)
+        if current is None or current.number != event.operation or current.phase not in awaited:
             return []
         if event.retry:
             return self._and_go_on(self._plan_again(current))
@@ -318,6 +339,9 @@ class MasterCore:
 
     def _carry_out(self, operation: _Operation) -> list[MasterEffect]:
         plan = operation.plan
+        if plan.drawn > self._reserved:
+            operation.phase = _Phase.RESERVING
+            return [ReserveNumbers(operation.number, max(self.catalog.drawn, self._burned))]
         self._burned = max(self._burned, plan.drawn)
         if plan.clears:
             operation.phase = _Phase.DROPPING
@@ -486,7 +510,7 @@ class MasterCore:
         return self._planner().missing_logs()
 
     def _retirements(self) -> ChangePlan:
-        return garbage.retire_streams(self.catalog, self._settings.maps_per_transaction)
+        return garbage.retire_streams(self.catalog, self._settings.maps_per_transaction, self._burned)
 
     def _garbage(self) -> ChangePlan:
         return garbage.collect_garbage(self.catalog, self._settings.maps_per_transaction)

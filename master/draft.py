@@ -31,8 +31,9 @@ class ChangePlan:
     """One operation: drop data from the store, create journals, run one transaction, then answer.
 
     ``silence``: injectors that the authority forgets, each unless it accepted a sequencer above the given one.
-    ``drawn``: the largest number that the plan has drawn. Without puts and deletes there is no transaction, and the
-    answer is available at once. Otherwise ``answer`` is called only once the catalog shows the transaction's effect.
+    ``drawn``: the largest number that the plan draws, or names as the largest drawn one in ``silence``. 0: neither.
+    Without puts and deletes there is no transaction, and the answer is available at once. Otherwise ``answer`` is
+    called only once the catalog shows the transaction's effect.
     """
 
     compares: tuple[Compare, ...] = ()
@@ -55,8 +56,8 @@ class Draft:
     """Collects puts and deletes together with their compares, and draws numbers.
 
     Invariant: sequencers grow in the order of assignments, because a number is drawn from one counter in the
-    transaction that uses it. Numbers up to ``burned`` were drawn for failed transactions. They are skipped, since
-    journals may have been named after them.
+    transaction that uses it. Numbers up to ``burned`` are skipped. They come before the block that this term reserved,
+    or were drawn for failed transactions, and journals may have been named after them.
     """
 
     def __init__(self, known: Catalog, burned: int = 0) -> None:
@@ -69,6 +70,11 @@ class Draft:
         self._journals: dict[str, None] = {}
         self._edits: dict[str, MapEdit] = {}
         self._chunks: dict[str, dict[str, IntervalChunk]] = {}
+
+    @property
+    def drawn(self) -> int:
+        """The largest number that was drawn until now, by any master."""
+        return self._drawn
 
     def draw(self) -> int:
         """Return the next number, which is larger than every number drawn before, by any master.
@@ -200,7 +206,7 @@ class Draft:
             drop_journals,
             drop_computations,
             silence,
-            self._drawn,
+            self._drawn if silence or self._drawn > self._first else 0,
             answer,
         )
 

@@ -20,14 +20,14 @@ from millwheel.rpc.v1 import catalog_pb2 as catalog
 __all__ = ["collect_garbage", "drop_retired", "forget_cancelled", "forget_queries", "retire_streams"]
 
 
-def retire_streams(known: Catalog, most: int) -> ChangePlan:
+def retire_streams(known: Catalog, most: int, burned: int = 0) -> ChangePlan:
     """Forget the logs and injectors of up to ``most`` streams that no live topology declares or produces any more.
 
     The authority forgets the injectors' watermarks first. A later stream of that name starts without them.
     """
     streams = known.streams()
     known.check_readable(keys.SEQUENCER)
-    draft = Draft(known)
+    draft = Draft(known, burned)
     silenced: dict[str, int] = {}
     for stream, log in sorted(known.logs.items()):
         if stream not in streams and most > 0 and keys.log_key(stream) not in known.damaged:
@@ -39,7 +39,7 @@ def retire_streams(known: Catalog, most: int) -> ChangePlan:
             most -= 1
             draft.delete(keys.injector_key(stream, process))
             # A process that opens the re-created stream gets a sequencer larger than any number drawn until now.
-            silenced[injector_sender(stream)] = known.drawn
+            silenced[injector_sender(stream)] = draft.drawn
     return draft.plan(silence=tuple(sorted(silenced.items())))
 
 

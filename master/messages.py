@@ -31,6 +31,7 @@ __all__ = [
     "MasterEvent",
     "MergeIntervals",
     "MoveInterval",
+    "NumbersReserved",
     "Observe",
     "OpenInjector",
     "PauseTopology",
@@ -41,6 +42,7 @@ __all__ = [
     "Reply",
     "Request",
     "RequestReceived",
+    "ReserveNumbers",
     "Reshape",
     "ResumeTopology",
     "RetireInjector",
@@ -312,8 +314,17 @@ class JournalsCreated:
 
 
 @dataclass(frozen=True, slots=True)
+class NumbersReserved:
+    """``ReserveNumbers`` is done: this term alone may draw the numbers from ``first`` to ``last``."""
+
+    operation: int
+    first: int
+    last: int
+
+
+@dataclass(frozen=True, slots=True)
 class StoreFailed:
-    """``Drop`` or ``CreateJournals`` failed, or a journal to create exists already (``retry``).
+    """``ReserveNumbers``, ``Drop`` or ``CreateJournals`` failed, or a journal to create exists already (``retry``).
 
     An existing journal was created for a transaction that failed. It is left alone, and other numbers are drawn.
     """
@@ -350,6 +361,7 @@ MasterEvent = (
     | RevisionArrived
     | RequestReceived
     | StateDropped
+    | NumbersReserved
     | JournalsCreated
     | StoreFailed
     | TransactionEnded
@@ -360,6 +372,14 @@ MasterEvent = (
 
 
 # Effects. An event that carries the same ``operation`` reports the end of each one that has an operation.
+
+
+@dataclass(frozen=True, slots=True)
+class ReserveNumbers:
+    """Reserve a block of sequencers above ``above`` in the store. A plan needs numbers that are not reserved yet."""
+
+    operation: int
+    above: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -429,4 +449,4 @@ class StepDown:
     reason: str
 
 
-MasterEffect = CreateJournals | Transact | Drop | Reload | Observe | Reply | Fail | StepDown
+MasterEffect = ReserveNumbers | CreateJournals | Transact | Drop | Reload | Observe | Reply | Fail | StepDown

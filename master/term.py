@@ -21,6 +21,7 @@ from millwheel.master.messages import (
     LoadsMeasured,
     MasterEffect,
     MasterEvent,
+    NumbersReserved,
     Observe,
     Progress,
     ProgressObserved,
@@ -28,6 +29,7 @@ from millwheel.master.messages import (
     Reply,
     Request,
     RequestReceived,
+    ReserveNumbers,
     RevisionArrived,
     SnapshotLoaded,
     StateDropped,
@@ -42,6 +44,7 @@ from millwheel.model.catalog import Catalog
 from millwheel.model.time import Timestamp
 from millwheel.rpc.failures import NOT_LEADING, FailureCode, RequestError
 from millwheel.store.contract import JournalExistsError, StateStore, StoreError
+from millwheel.store.sequencer_allocation import reserve_sequencers
 
 __all__ = ["Term"]
 
@@ -196,6 +199,8 @@ class Term:
                     self._end()
                 case Transact():
                     self._spawn(self._transact(effect))
+                case ReserveNumbers(operation, above):
+                    self._spawn(self._reserve(operation, above))
                 case CreateJournals(operation, journals):
                     self._spawn(self._create(operation, journals))
                 case Drop():
@@ -241,6 +246,14 @@ class Term:
             self._step(TransactionEnded(wanted.operation, None))
         else:
             self._step(TransactionEnded(wanted.operation, outcome))
+
+    async def _reserve(self, operation: int, above: int) -> None:
+        try:
+            block = await reserve_sequencers(self._store, above)
+        except StoreError as error:
+            self._step(StoreFailed(operation, str(error), retry=False))
+        else:
+            self._step(NumbersReserved(operation, block.first, block.last))
 
     async def _create(self, operation: int, journals: tuple[str, ...]) -> None:
         try:

@@ -9,6 +9,7 @@ import tempfile
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, ExitStack, asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import grpc
@@ -19,6 +20,7 @@ from millwheel.authority.shard import AuthorityShard
 from millwheel.client.control import ControlClient
 from millwheel.config.addresses import is_loopback
 from millwheel.coordination.contract import Put
+from millwheel.coordination.sequencers import draw_sequencer
 from millwheel.embedded.database import EmbeddedDatabase
 from millwheel.master.metrics import MasterCollector
 from millwheel.master.services import SERVICES as MASTER_SERVICES
@@ -35,12 +37,12 @@ from millwheel.rpc.v1.watermark_pb2_grpc import add_WatermarkServiceServicer_to_
 from millwheel.server.listen_address import advertised_as, reachable
 from millwheel.server.startup import (
     cancel,
-    draw_sequencer,
     ensure_journal,
     refuse_old_maps,
     serve_metrics,
     settle_memory,
 )
+from millwheel.store.sequencer_allocation import reserve_sequencers
 from millwheel.worker.interval import IntervalSettings
 from millwheel.worker.shell.metrics import WorkerCollector
 from millwheel.worker.shell.watermarks import AuthorityLink
@@ -146,7 +148,7 @@ async def _start_authority(
     address: str,
     registry: CollectorRegistry,
 ) -> AuthorityShard:
-    sequencer = await draw_sequencer(database.coordinator)
+    sequencer = await draw_sequencer(database.coordinator, partial(reserve_sequencers, database.store))
     await ensure_journal(database.store, _AUTHORITY_JOURNAL)
     shell = await AuthorityShard.open(database.store, _AUTHORITY_JOURNAL, sequencer, registry=registry)
     stack.push_async_callback(shell.close)

@@ -11,7 +11,6 @@ from typing import Final
 from millwheel.config import MasterSection
 from millwheel.master.balancing import BalanceSettings
 from millwheel.master.metrics import MasterCollector
-from millwheel.master.sequencer_allocation import raise_counter, remember_drawn
 from millwheel.master.services import SERVICES, add_services
 from millwheel.master.services.watermarks import WatermarkProxy
 from millwheel.master.settings import MasterSettings
@@ -19,7 +18,7 @@ from millwheel.master.shell import MasterShell
 from millwheel.model.time import seconds
 from millwheel.rpc.v1.watermark_pb2_grpc import add_WatermarkServiceServicer_to_server
 from millwheel.server.daemon import Daemon, Role
-from millwheel.server.startup import cancel, keep, retried
+from millwheel.server.startup import cancel, keep
 
 __all__ = ["MASTER"]
 
@@ -43,7 +42,6 @@ def _balancing(section: MasterSection) -> BalanceSettings:
 @asynccontextmanager
 async def _master(daemon: Daemon) -> AsyncIterator[None]:
     section, coordinator, store = daemon.settings.master, daemon.backends.coordinator, daemon.backends.store
-    await retried("comparing the counter of sequencers", lambda: raise_counter(coordinator, store))
     shell = MasterShell(
         coordinator,
         store,
@@ -58,17 +56,12 @@ async def _master(daemon: Daemon) -> AsyncIterator[None]:
     explaining = WatermarkProxy(shell)  # type: ignore[abstract]  # other calls are for the shards themselves
     add_WatermarkServiceServicer_to_server(explaining, daemon.server)
 
-    def drawn() -> int:
-        return shell.catalog.drawn if shell.catalog is not None else 0
-
-    remembering = asyncio.create_task(keep("remembering sequencers", lambda: remember_drawn(store, drawn)))
     # The cancellation at the end resigns the leadership, so another replica leads at once.
     task = asyncio.create_task(keep("the master", shell.run))
     try:
         yield
     finally:
         await cancel(task)
-        await cancel(remembering)
 
 
 MASTER: Final = Role("master", (*SERVICES, "millwheel.v1.WatermarkService"), _master, lambda settings: _GRACE_SECONDS)

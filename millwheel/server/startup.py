@@ -15,7 +15,6 @@ from prometheus_client import CollectorRegistry, start_http_server
 
 from millwheel.config import ClusterSection
 from millwheel.coordination.contract import Compare, Coordinator, CoordinatorError, Put
-from millwheel.coordination.sequencers import draw_sequencer
 from millwheel.model.backoff import Backoff
 from millwheel.model.catalog_keys import CLUSTER_SETTINGS, INTERVALS, split_key
 from millwheel.rpc.failures import FailureCode, RequestError
@@ -25,7 +24,6 @@ from millwheel.store.contract import JournalExistsError, StateStore, StoreError
 
 __all__ = [
     "cancel",
-    "draw_sequencer",
     "ensure_cluster_settings",
     "ensure_journal",
     "keep",

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from millwheel.master import assignment, draft, draining, garbage, injecting, sequencer_allocation
+from millwheel.coordination import sequencers
+from millwheel.master import assignment, draft, draining, garbage, injecting
 from millwheel.master.assignment import IntervalAssigner
+from millwheel.master.core import MasterCore
 from millwheel.master.draft import Draft
 from millwheel.master.draining import DrainWatch
 from millwheel.master.services.injection import InjectionServicer
@@ -160,7 +162,7 @@ rewriting(
     "G7",
     "a removed stream's injectors are over up to all sequencers that were drawn",
     garbage.retire_streams,
-    "= known.drawn",
+    "= draft.drawn",
     "= 1",
     seeds=0,
     test="tests/master/test_endings.py::test_a_deposed_master_silences_no_returned_streams_injectors",
@@ -180,26 +182,26 @@ rewriting(
 )
 
 rewriting(
-    "counter-left-behind",
+    "restored-counter-trusted",
     "G3",
-    "a counter that was set back is raised above all that was drawn",
-    sequencer_allocation.raise_counter,
-    "drawn >= remembered",
-    "drawn >= 0",
+    "an authority's number comes from the block that it reserved, also if the counter was set back",
+    sequencers.draw_sequencer,
+    "max(drawn + 1, first)",
+    "drawn + 1",
     seeds=0,
     test="tests/master/test_sequencer_allocation.py::test_a_restored_coordinator_draws_no_earlier_sequencer_again",
     why="seeds were not tried: the test shows it by itself, in seconds",
 )
 
 rewriting(
-    "counter-raised-too-little",
+    "block-not-used",
     "G3",
-    "a raised counter passes what may have been drawn unremembered",
-    sequencer_allocation.raise_counter,
-    "str(remembered + _MAX_UNRECORDED_DRAWS)",
-    "str(remembered)",
+    "a master's numbers come from the block that it reserved, also if the counter was set back",
+    MasterCore._on_prepared,
+    "max(self._burned, event.first - 1)",
+    "self._burned",
     seeds=0,
-    test="tests/master/test_sequencer_allocation.py::test_a_restored_coordinator_draws_no_earlier_sequencer_again",
+    test="tests/master/test_sequencer_allocation.py::test_a_master_draws_no_number_of_before_a_restore",
     why="seeds were not tried: the test shows it by itself, in seconds",
 )
 

@@ -17,11 +17,13 @@ from millwheel.master.messages import (
     JournalsCreated,
     MasterEffect,
     MasterEvent,
+    NumbersReserved,
     Observe,
     Reload,
     Reply,
     Request,
     RequestReceived,
+    ReserveNumbers,
     RevisionArrived,
     SnapshotLoaded,
     StateDropped,
@@ -40,6 +42,7 @@ from millwheel.rpc.v1 import catalog_pb2 as catalog
 from millwheel.rpc.v1 import topology_pb2 as specs
 from millwheel.store.contract import JournalExistsError, JournalHead, JournalMissingError
 from millwheel.store.memory import MemoryStore
+from millwheel.store.sequencer_allocation import reserve_sequencers
 
 Result = TypeVar("Result")
 
@@ -163,16 +166,17 @@ class Master:
         """Carry out the oldest effect."""
         effect = self.waiting.popleft()
         match effect:
-            case Reply(ticket, answer):
+            case Reply(ticket, answer) | Fail(ticket, answer):
                 self.answers[ticket] = answer
-            case Fail(ticket, error):
-                self.answers[ticket] = error
             case StepDown():
                 self.stepped_down = True
             case Observe(topology):
                 self.observing.append(topology)
             case Reload():
                 self.post(SnapshotLoaded(self.world.state.list("")))
+            case ReserveNumbers(operation, above):
+                block = now_of(reserve_sequencers(self.world.store, above))
+                self.post(NumbersReserved(operation, block.first, block.last))
             case CreateJournals(operation, journals):
                 self._create(operation, journals)
             case Drop(operation, journals, computations, silence):

@@ -6,12 +6,14 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from millwheel.authority.service import WatermarkServicer
 from millwheel.authority.shard import AuthorityShard
 from millwheel.client.control import ControlClient
 from millwheel.coordination.contract import Put
+from millwheel.coordination.sequencers import draw_sequencer
 from millwheel.embedded.database import EmbeddedDatabase
 from millwheel.master.services import add_services
 from millwheel.master.settings import MasterSettings
@@ -22,7 +24,8 @@ from millwheel.rpc.server import bind, create_server
 from millwheel.rpc.v1 import catalog_pb2 as catalog
 from millwheel.rpc.v1.common_pb2 import Endpoint
 from millwheel.rpc.v1.watermark_pb2_grpc import add_WatermarkServiceServicer_to_server
-from millwheel.server.startup import cancel, draw_sequencer, ensure_journal
+from millwheel.server.startup import cancel, ensure_journal
+from millwheel.store.sequencer_allocation import reserve_sequencers
 from millwheel.worker.interval import IntervalSettings
 from millwheel.worker.shell.watermarks import AuthorityLink
 from millwheel.worker.shell.worker import Worker, WorkerSettings
@@ -46,7 +49,7 @@ async def few_workers(path: Path, count: int, settings: IntervalSettings | None 
         database = await stack.enter_async_context(await EmbeddedDatabase.open(path / "db"))
         server = create_server()
         address = bind(server, 0)
-        sequencer = await draw_sequencer(database.coordinator)
+        sequencer = await draw_sequencer(database.coordinator, partial(reserve_sequencers, database.store))
         await ensure_journal(database.store, "authority.0")
         authority = await AuthorityShard.open(database.store, "authority.0", sequencer)
         stack.push_async_callback(authority.close)
