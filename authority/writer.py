@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-import logging
-import random
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
+from functools import partial
 from typing import Final
 
 from millwheel.authority.base import BaseSnapshot
 from millwheel.authority.core import AuthorityCore, CoreSettings
-from millwheel.model.backoff import Backoff
-from millwheel.store.contract import Append, PartId, SequencerRefusedError, StateStore, StoreUnavailableError
+from millwheel.store.contract import Append, PartId, StateStore
+from millwheel.store.repetition import CertainCalls
 
 __all__ = ["JournalWriter", "read_core"]
-
-log = logging.getLogger("millwheel.authority")
 
 _MAX_ENTRIES_PER_READ: Final = 256
 """The number of entries that one call reads at a restart."""
@@ -43,52 +40,25 @@ async def read_core(store: StateStore, journal: str, sequencer: int, settings: C
 class JournalWriter:
     """The writer of one shard's journal."""
 
-    def __init__(self, store: StateStore, journal: str, backoff: Backoff | None = None) -> None:
+    def __init__(self, store: StateStore, journal: str) -> None:
         self._store = store
         self._journal = journal
-        self._backoff = backoff or Backoff(first=0.02)
+        self._certain = CertainCalls(f"authority shard {journal}")
 
     async def append(self, append: Append) -> None:
         """Append to the journal, repeating the identical bytes.
 
         Raises SequencerRefusedError if the append never succeeds.
         """
-        uncertain = False
-
-        async def attempt() -> None:
-            nonlocal uncertain
-            try:
-                await self._store.append(self._journal, append)
-            except StoreUnavailableError:
-                uncertain = True
-                raise
-            except SequencerRefusedError as error:
-                # Refused with our sequencer and number after an attempt of unknown outcome: that attempt was applied.
-                if not uncertain or (error.sequencer, error.commit) != (append.sequencer, append.commit):
-                    raise
-
-        await self._until_certain(attempt)
+        await self._certain.append(self._store, self._journal, append)
 
     async def write_parts(self, snapshot: BaseSnapshot) -> None:
         """Write all parts of ``snapshot``, one after the other."""
         for part, blob in snapshot.parts():
-            await self._write_part(part, blob)
+            await self._certain.call(partial(self._store.write_part, self._journal, part, blob))
             await asyncio.sleep(0)  # encoding a part blocks the event loop for a while: let other tasks run
 
     async def tidy(self, below: int, parts: Sequence[PartId]) -> None:
         """Delete entries and parts that no restart reads any more."""
-        await self._until_certain(lambda: self._store.delete_entries(self._journal, below))
-        await self._until_certain(lambda: self._store.delete_parts(self._journal, parts))
-
-    async def _write_part(self, part: PartId, blob: bytes) -> None:
-        await self._until_certain(lambda: self._store.write_part(self._journal, part, blob))
-
-    async def _until_certain(self, attempt: Callable[[], Awaitable[None]]) -> None:
-        failures = 0
-        while True:
-            try:
-                return await attempt()
-            except StoreUnavailableError as error:
-                failures += 1
-                log.warning("authority shard %s: %s; trying again", self._journal, error)
-            await asyncio.sleep(self._backoff.delay(failures, random.random()))
+        await self._certain.call(lambda: self._store.delete_entries(self._journal, below))
+        await self._certain.call(lambda: self._store.delete_parts(self._journal, parts))

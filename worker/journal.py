@@ -5,7 +5,7 @@ Intervals and logs share it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from millwheel.store.contract import Append, CorruptValueError, JournalHead, PartId
@@ -116,28 +116,29 @@ class OwnedJournal:
 
     # Appends.
 
-    def append(self, commit: int, entry: bytes, size: int, rows_upto: int, sync: bool = True) -> AppendEntry:
+    def append(
+        self, commit: int, entry: bytes, size: int, rows_upto: Callable[[], int], sync: bool = True
+    ) -> AppendEntry:
         """Append the entry of a commit.
 
         Args:
             commit: Its number.
             entry: Its bytes.
             size: The bytes that a takeover reads for it: more than the entry, if the entry names parts.
-            rows_upto: All rows that changed up to this commit are acknowledged.
+            rows_upto: Returns the newest commit up to which all changed rows are acknowledged.
             sync: Whether the store must have it on disk.
         """
         self._size = size
-        point, parts = self.next_head(rows_upto)
-        return AppendEntry(self.name, Append(self.sequencer, commit, point, parts, entry, sync))
-
-    def next_head(self, rows_upto: int) -> tuple[int, tuple[PartId, ...]]:
-        """The truncation point and the parts that the next append names."""
-        if self.wants_append(rows_upto):
-            self._named, self._written = self._written, None
+        if self._writing is not None or self._written is not None:
+            self._name_base(rows_upto())
         point, parts = (self.truncation_point, self.parts) if self._named is None else self._named
         if self.entry_parts:
             parts = sum((each for number, each in self.entry_parts.items() if number > point), parts)
-        return point, parts
+        return AppendEntry(self.name, Append(self.sequencer, commit, point, parts, entry, sync))
+
+    def _name_base(self, rows_upto: int) -> None:
+        if self.wants_append(rows_upto):
+            self._named, self._written = self._written, None
 
     def appended(self, commit: int) -> list[OwnerEffect]:
         """The entry is in the journal. If its append has named a base, returns the deletions of what is below it."""

@@ -196,11 +196,18 @@ class OwnerCore(ABC, Generic[EventT, EffectT]):
 
     # Reports.
 
-    def _slowest_senders(self) -> str:
-        """The senders that hold the input watermark."""
-        return ", ".join(self._inputs.holding()[:3])
-
-    def _report_of(self, output: int, watermark: int, hold: HoldKind.ValueType, subject: str) -> Report:
+    def _report_of(self, output: int, watermark: int, hold: HoldKind.ValueType) -> Report:
         """A report to the authority: the output and the input watermark, and what holds the output watermark."""
-        config = self._config
+        config, subject = self._config, self._subject(hold, output)
         return Report(config.computation, config.keys, config.sequencer, output, watermark, hold, subject)
+
+    def _subject(self, hold: HoldKind.ValueType, value: int) -> str:
+        """What holds the output watermark at ``value``, for people: the slowest senders, or something of the owner."""
+        return (
+            ", ".join(self._inputs.holding()[:3])
+            if hold == HoldKind.HOLD_KIND_INPUT
+            else self._own_subject(hold, value)
+        )
+
+    def _own_subject(self, hold: HoldKind.ValueType, value: int) -> str:
+        return ""

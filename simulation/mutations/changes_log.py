@@ -152,7 +152,7 @@ rewriting(
     "a log's truncation point waits for the rows before it",
     LogCommits.try_commit,
     "state.records.stored_to",
-    "1 << 62",
+    "lambda: 1 << 62",
     seeds=0,
     test="tests/log/test_log_core.py::test_the_truncation_point_waits_for_the_rows",
     why="seeds were not tried: the test shows it by itself, in seconds",

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from millwheel.authority import writer
 from millwheel.authority.shard import AuthorityShard
-from millwheel.authority.writer import JournalWriter
 from millwheel.coordination.loop_clock import LoopClock
 from millwheel.master.term import Term
+from millwheel.store.repetition import CertainCalls
 from simulation.mutations.base import rewriting
 
 __all__: list[str] = []
@@ -87,7 +87,7 @@ rewriting(
     "successors-append-taken",
     "G3",
     "a refusal by a successor is no success of the authority's append",
-    JournalWriter.append,
+    CertainCalls.append,
     "if not uncertain or (error.sequencer, error.commit) != (append.sequencer, append.commit):",
     "if not uncertain:",
     seeds=0,

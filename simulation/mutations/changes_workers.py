@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from millwheel.model.outbound import OutboundSending
+from millwheel.store.repetition import CertainCalls
 from millwheel.worker.shell.calls import HostCalls
 from millwheel.worker.shell.delivery_service import _StreamChannel
 from millwheel.worker.shell.host import CoreHost
@@ -18,9 +19,9 @@ rewriting(
     "refused-after-silence",
     "G3",
     "of a refusal after a silence only one by the very same append is success",
-    CoreHost._append,
-    "applied = uncertain and (error.sequencer, error.commit) == (append.sequencer, append.commit)",
-    "applied = uncertain",
+    CertainCalls.append,
+    "if not uncertain or (error.sequencer, error.commit) != (append.sequencer, append.commit):",
+    "if not uncertain:",
     seeds=0,
     test="tests/worker/test_host.py::test_our_commit_number_by_another_sequencer_is_not_ours",
     why="the first 12 seeds hold without it; the test shows it in seconds",
@@ -30,9 +31,9 @@ rewriting(
     "refused-without-silence",
     "G3",
     "a refusal that nothing uncertain came before is a refusal",
-    CoreHost._append,
-    "applied = uncertain and (error.sequencer, error.commit)",
-    "applied = (error.sequencer, error.commit)",
+    CertainCalls.append,
+    "if not uncertain or (error.sequencer, error.commit)",
+    "if (error.sequencer, error.commit)",
     seeds=0,
     test="tests/worker/test_host.py::test_a_refusal_after_no_silence_is_never_ours",
     why="the first 12 seeds hold without it; the test shows it in seconds",
@@ -109,8 +110,8 @@ rewriting(
     "G12",
     "rows are taken for written when the store has acknowledged them",
     HostCalls._flush,
-    "    await self._host.until_certain(",
-    "    self._host.post(StatesFlushed(flush.number))\n    await self._host.until_certain(",
+    "    await self._certain.call(",
+    "    self._host.post(StatesFlushed(flush.number))\n    await self._certain.call(",
     seeds=0,
     test="tests/worker/test_host.py::test_a_write_is_reported_when_the_store_has_acknowledged_it",
     why="seeds were not tried: the test shows it by itself, in seconds",

@@ -6,7 +6,7 @@ from typing import Any
 
 from millwheel.store import journal_rules
 from millwheel.store.contract import PartId
-from millwheel.worker.interval.commits import EntryWriter
+from millwheel.worker.interval.commits import CommitPipeline
 from millwheel.worker.interval.divided import is_entry_part
 from millwheel.worker.journal import OwnedJournal
 from millwheel.worker.messages import DeleteParts, WriteParts
@@ -20,14 +20,14 @@ __all__: list[str] = []
 def appended_before_its_parts() -> None:
     """The append is sent together with the parts, and may arrive before them."""
 
-    def make(write: Any) -> Any:
-        def early(self: EntryWriter, commit: int, entry: bytes) -> list[Any]:
-            (first,) = write(self, commit, entry)
-            return [first, *self.parts_written(first.number)] if isinstance(first, WriteParts) else [first]
+    def make(append: Any) -> Any:
+        def early(self: CommitPipeline, sealed: Any) -> list[Any]:
+            out: list[Any] = append(self, sealed)
+            return [*out, *self.parts_written(out[0].number)] if out and isinstance(out[0], WriteParts) else out
 
         return early
 
-    replace(EntryWriter, "write", make)
+    replace(CommitPipeline, "_append", make)
 
 
 @mutation("G12", "the head names the parts of all divided entries above the floor")
@@ -35,15 +35,15 @@ def earlier_parts_unnamed() -> None:
     """An append names only the parts of its own entry. The next owner deletes those of earlier entries."""
 
     def make(append: Any) -> Any:
-        def short(self: EntryWriter, commit: int, entry: bytes, size: int) -> Any:
-            named = self._journal.entry_parts
+        def short(self: OwnedJournal, commit: int, *arguments: Any) -> Any:
+            named = self.entry_parts
             for number in [number for number in named if number != commit]:
                 del named[number]
-            return append(self, commit, entry, size)
+            return append(self, commit, *arguments)
 
         return short
 
-    replace(EntryWriter, "_append", make)
+    replace(OwnedJournal, "append", make)
 
 
 @mutation("G12", "the parts of a divided entry are kept until the floor has passed it")

@@ -19,7 +19,7 @@ from millwheel.store.contract import (
 )
 from millwheel.store.memory import MemoryStore
 from millwheel.worker.messages import Appended, AppendEntry
-from millwheel.worker.shell.host import CoreHost
+from millwheel.worker.shell.calls import HostCalls
 from simulation.mutations.base import mutation, replace
 
 __all__: list[str] = []
@@ -86,12 +86,12 @@ def zombie_floor() -> None:
 def refusal_taken_for_success() -> None:
     """A refused append counts as successful: its records are ACKed, and its productions are sent."""
 
-    async def append(self: CoreHost, effect: AppendEntry) -> None:
+    async def append(self: HostCalls, effect: AppendEntry) -> None:
         with suppress(SequencerRefusedError):
-            await self.until_certain(lambda: self._store.append(effect.journal, effect.append))
-        self.post(Appended(effect.append.commit))
+            await self._certain.append(self._store, effect.journal, effect.append)
+        self._host.post(Appended(effect.append.commit))
 
-    replace(CoreHost, "_append", lambda _: append)
+    replace(HostCalls, "append", lambda _: append)
 
 
 @mutation("G1", "an append of unknown outcome is repeated until it is certain")
@@ -99,18 +99,18 @@ def silence_taken_for_success() -> None:
     """An append without an answer counts as successful."""
 
     def make(append: Any) -> Any:
-        async def once(self: CoreHost, effect: AppendEntry) -> None:
+        async def once(self: HostCalls, effect: AppendEntry) -> None:
             try:
                 await self._store.append(effect.journal, effect.append)
-                self.post(Appended(effect.append.commit))
+                self._host.post(Appended(effect.append.commit))
             except StoreUnavailableError:
-                self.post(Appended(effect.append.commit))
+                self._host.post(Appended(effect.append.commit))
             except SequencerRefusedError:
                 await append(self, effect)
 
         return once
 
-    replace(CoreHost, "_append", make)
+    replace(HostCalls, "append", make)
 
 
 @mutation("G3", "each assignment has a sequencer of its own")

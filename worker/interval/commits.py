@@ -20,15 +20,13 @@ from collections.abc import Callable, Iterator
 from typing import Final
 
 from millwheel.rpc.v1.delivery_pb2 import DeliveryOutcome
-from millwheel.store.contract import PartId
 from millwheel.worker.dedup import OpaqueIds, PositionIds, Sender
-from millwheel.worker.interval.checkpoint import Checkpointer, StateRows
-from millwheel.worker.interval.divided import divide
+from millwheel.worker.interval.checkpoint import Checkpointer
+from millwheel.worker.interval.divided import DividedEntries
 from millwheel.worker.interval.entry import encode
 from millwheel.worker.interval.flows import ProductionBatch
 from millwheel.worker.interval.holds import Hold
 from millwheel.worker.interval.intake import DeliveryReceipt, IntervalInput
-from millwheel.worker.interval.parts import PART_BYTES
 from millwheel.worker.interval.runner import OpenCommit, Runner
 from millwheel.worker.interval.sealing import Sealed, Sealer
 from millwheel.worker.interval.setup import IntervalSetup
@@ -38,22 +36,18 @@ from millwheel.worker.messages import (
     Acknowledge,
     Acknowledged,
     Appended,
-    AppendEntry,
     Delivery,
     DeliveryOrder,
     IntervalEffect,
     Resend,
     SendDelivery,
     Tick,
-    WriteParts,
 )
 
-__all__ = ["CommitPipeline", "EntryWriter"]
+__all__ = ["CommitPipeline"]
 
 _STUCK_AFTER_COMMITS: Final = 1_000
 """Number of commits after which a production without an ACK counts as stuck."""
-_FIRST_ENTRY_NUMBER: Final = 1 << 42
-"""PartsWritten numbers of entries start here, to be distinct from those of checkpoints, id segments and copies."""
 
 
 class CommitPipeline:
@@ -87,7 +81,8 @@ class CommitPipeline:
         self._sealer = Sealer(state, failed)
         self.checkpoints = checkpoints = Checkpointer(state)
         self._input = received
-        self.writer = EntryWriter(state, checkpoints.rows)
+        self._divided = DividedEntries(state.journal, self._setup.settings.entry_bytes)
+        self._sync = self._setup.program.options.exactly_once or self._setup.program.options.strong
         self._weak = not self._setup.program.options.strong
         self._in_flight: Sealed | None = None
         """The commit whose append is in flight, or whose entry's parts are being written before the append."""
@@ -152,7 +147,15 @@ class CommitPipeline:
                 self._journal.sealed -= 1
                 return self._done(sealed)
         self._in_flight = sealed
-        return self.writer.write(sealed.commit, encode(entry))
+        blob = encode(entry)
+        if len(blob) > self._setup.settings.entry_bytes:
+            return [self._divided.write(sealed.commit, blob)]
+        return [self._journal.append(sealed.commit, blob, len(blob), self.checkpoints.rows.acknowledged, self._sync)]
+
+    def parts_written(self, number: int) -> list[IntervalEffect]:
+        """Parts are acknowledged. If they belong to the entry in flight, append the entry."""
+        small = self._divided.written(number)
+        return [] if small is None else [self._journal.append(*small, self.checkpoints.rows.acknowledged, self._sync)]
 
     def appended(self, event: Appended) -> list[IntervalEffect]:
         """The entry is in the journal: ACK the senders, send productions and release holds."""
@@ -310,43 +313,3 @@ class CommitPipeline:
     def _appends(self) -> bool:
         """Whether an append is in flight. The compiler takes an attribute for unchanged in a loop, but not a call."""
         return self._in_flight is not None
-
-
-class EntryWriter:
-    """Writes one entry at a time, of any size, into the interval's journal (6.1.2; G2).
-
-    Invariant: an append starts only after every part that it names is acknowledged. An owner that is deposed in between
-    leaves parts that no head names. The next owner deletes them.
-    """
-
-    def __init__(self, state: IntervalState, rows: StateRows) -> None:
-        self._settings = state.settings
-        self._journal = state.journal
-        self._rows = rows
-        options = state.program.options
-        self._sync = options.exactly_once or options.strong
-        self._waiting: tuple[int, int, bytes, int, tuple[PartId, ...]] | None = None
-        """The entry whose parts are being written: their number, its commit, the small entry to append, its whole size,
-        their ids."""
-
-    def write(self, commit: int, entry: bytes) -> list[IntervalEffect]:
-        """Append ``entry`` to the journal, or first write its parts if it is too large for one append."""
-        most = self._settings.entry_bytes
-        if len(entry) <= most:
-            return [self._append(commit, entry, len(entry))]
-        small, parts = divide(entry, self._journal.sequencer, commit, min(most, PART_BYTES))
-        number = _FIRST_ENTRY_NUMBER + commit
-        self._waiting = number, commit, small, len(entry), tuple(parts)
-        return [WriteParts(self._journal.name, number, parts)]
-
-    def parts_written(self, number: int) -> list[IntervalEffect]:
-        """Parts are acknowledged. If they belong to the waiting entry, append it."""
-        if self._waiting is None or self._waiting[0] != number:
-            return []
-        _, commit, small, size, parts = self._waiting
-        self._waiting = None
-        self._journal.entry_parts[commit] = parts
-        return [self._append(commit, small, size)]
-
-    def _append(self, commit: int, entry: bytes, size: int) -> AppendEntry:
-        return self._journal.append(commit, entry, size, self._rows.acknowledged(), self._sync)

@@ -192,7 +192,7 @@ class IntervalCore(OwnerCore[IntervalEvent, IntervalEffect]):
     def _on_parts_written(self, event: PartsWritten) -> Sequence[IntervalEffect]:
         self._checkpoints.parts_written(event.number)
         self._input.parts_written(event.number)
-        return self._commits.writer.parts_written(event.number)
+        return self._commits.parts_written(event.number)
 
     def _on_parts_missing(self, event: PartsMissing) -> Sequence[IntervalEffect]:
         if is_spilled(event.parts):
@@ -281,9 +281,8 @@ class IntervalCore(OwnerCore[IntervalEvent, IntervalEffect]):
         held, hold = self._held()
         return hold, self._subject(hold, max(held, self.state.holds.output))
 
-    def _subject(self, hold: HoldKind.ValueType, value: int) -> str:
-        """What holds the output watermark at ``value``, for people."""
-        return self._slowest_senders() if hold == HoldKind.HOLD_KIND_INPUT else hold_subject(self.state, hold, value)
+    def _own_subject(self, hold: HoldKind.ValueType, value: int) -> str:
+        return hold_subject(self.state, hold, value)
 
     def _report(self) -> Sequence[IntervalEffect]:
         """Report the output watermark, which is monotone, if its value or its hold explanation has changed."""
@@ -298,4 +297,4 @@ class IntervalCore(OwnerCore[IntervalEvent, IntervalEffect]):
         if reported == self._reported and not again:
             return ()
         self._reported, self._reported_failures, self._reported_at = reported, failures, state.clocks.elapsed
-        return [self._report_of(output, state.clocks.watermark, hold, self._subject(hold, output))]
+        return [self._report_of(output, state.clocks.watermark, hold)]

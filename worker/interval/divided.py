@@ -16,8 +16,20 @@ import msgspec
 
 from millwheel.store.contract import CorruptValueError, PartId
 from millwheel.worker.interval.entry import encode
+from millwheel.worker.interval.parts import PART_BYTES
+from millwheel.worker.journal import OwnedJournal
+from millwheel.worker.messages import WriteParts
 
-__all__ = ["ENTRY_PART", "base_parts", "divide", "entry_parts", "is_entry_part", "joined", "names_base"]
+__all__ = [
+    "ENTRY_PART",
+    "DividedEntries",
+    "base_parts",
+    "divide",
+    "entry_parts",
+    "is_entry_part",
+    "joined",
+    "names_base",
+]
 
 ENTRY_PART: Final = "entry"
 
@@ -38,6 +50,9 @@ class _Divided(msgspec.Struct, array_like=True, frozen=True):
     size: int
     """Total size of all parts in bytes."""
 
+
+_FIRST_ENTRY_NUMBER: Final = 1 << 42
+"""PartsWritten numbers of entries start here, to be distinct from those of bases, id segments and copies."""
 
 _decoder = msgspec.msgpack.Decoder(_Divided)
 
@@ -98,3 +113,34 @@ def entry_parts(parts: Iterable[PartId]) -> dict[int, tuple[PartId, ...]]:
     for part in filter(is_entry_part, parts):
         found[part.commit] = (*found.get(part.commit, ()), part)
     return found
+
+
+class DividedEntries:
+    """Writes the parts of one large entry at a time.
+
+    Invariant: an append starts only after every part that it names is acknowledged. An owner that is deposed in between
+    leaves parts that no head names. The next owner deletes them.
+    """
+
+    def __init__(self, journal: OwnedJournal, entry_bytes: int) -> None:
+        """``entry_bytes``: the maximum size of one append."""
+        self._journal = journal
+        self._most = min(entry_bytes, PART_BYTES)
+        self._waiting: tuple[int, tuple[PartId, ...], tuple[int, bytes, int]] | None = None
+        """The entry whose parts are being written: their number, their ids, and what ``written`` returns."""
+
+    def write(self, commit: int, entry: bytes) -> WriteParts:
+        """Write the parts of the entry."""
+        small, parts = divide(entry, self._journal.sequencer, commit, self._most)
+        number = _FIRST_ENTRY_NUMBER + commit
+        self._waiting = number, tuple(parts), (commit, small, len(entry))
+        return WriteParts(self._journal.name, number, parts)
+
+    def written(self, number: int) -> tuple[int, bytes, int] | None:
+        """Parts are acknowledged. If they are those of the entry: its commit, the small entry to append, its size."""
+        if self._waiting is None or self._waiting[0] != number:
+            return None
+        _, parts, small = self._waiting
+        self._waiting = None
+        self._journal.entry_parts[small[0]] = parts
+        return small

@@ -100,4 +100,4 @@ class DrainingCore(IntervalCore):
         if (output, hold) == self._reported_hold:
             return ()
         self._reported_hold = output, hold
-        return [self._report_of(output, output, hold, self._subject(hold, output))]
+        return [self._report_of(output, output, hold)]

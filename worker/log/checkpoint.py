@@ -77,7 +77,7 @@ class LogCheckpointer:
 
     def _wanted(self) -> bool:
         records = self.state.records
-        if self.state.journal.base_waits(records.stored_to):
+        if self.state.journal.base_waits(records.stored_to()):
             return True
         if records.dirty and records.memory > self.state.settings.memory_bytes // 2:
             return True

@@ -71,7 +71,8 @@ class LogCommits:
         if self._in_flight is not None or not self._wanted():
             return []
         state = self.state
-        sealed = self._in_flight = self._seal(state.intake.take(state.settings.batch_bytes))
+        pieces = state.intake.take(state.settings.batch_bytes) if state.intake.queue else []
+        sealed = self._in_flight = self._seal(pieces)
         blob = encode(sealed.entry)
         return [state.journal.append(sealed.commit, blob, len(blob), state.records.stored_to)]
 

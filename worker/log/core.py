@@ -174,7 +174,7 @@ class LogCore(OwnerCore[LogEvent, LogEffect]):
         if (reported := (state.watermark, hold)) == self._reported:
             return ()
         self._reported = reported
-        return [self._report_of(state.watermark, state.watermark, hold, "" if pending else self._slowest_senders())]
+        return [self._report_of(state.watermark, state.watermark, hold)]
 
     def check_invariants(self) -> None:
         """Check the log's invariants, once its journal is read.

@@ -228,7 +228,6 @@ class Records:
 
     # The store.
 
-    @property
     def stored_to(self) -> int:
         """Up to this commit, the rows of all closed segments are acknowledged."""
         oldest = next(iter(self.dirty.values()), None)

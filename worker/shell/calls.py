@@ -1,7 +1,7 @@
 """The calls that a core asks for and then waits for: to the store, the authority, the coordinator and coroutine hooks.
 
-Each posts an event with its result. The append is the only such call that every record needs: it is in
-:mod:`millwheel.worker.shell.host`.
+Each posts an event with its result. A call with an unknown outcome is repeated until the outcome is known. Only the
+append is a call that every record needs.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable, Coroutine
 from functools import partial
 from typing import Any, Protocol, assert_never
 
+from millwheel.coordination.contract import CoordinatorUnavailableError
 from millwheel.store.contract import (
     CorruptValueError,
     JournalMissingError,
@@ -19,11 +20,15 @@ from millwheel.store.contract import (
     SequencerRefusedError,
     StateStore,
     StoreError,
+    StoreUnavailableError,
 )
+from millwheel.store.repetition import CertainCalls
 from millwheel.worker.interval.failures import refuse_result
 from millwheel.worker.messages import (
     Accepted,
     AcceptSequencer,
+    Appended,
+    AppendEntry,
     AsyncHook,
     CheckSequence,
     CopyParts,
@@ -75,9 +80,6 @@ class CallingHost(Protocol):
     def post(self, event: IntervalEvent) -> None:
         """Let the core process ``event``."""
 
-    async def until_certain(self, call: Callable[[], Awaitable[Any]]) -> Any:
-        """Repeat a call until its outcome is known."""
-
 
 class CallPeers(Protocol):
     """The authority and the coordinator."""
@@ -105,6 +107,16 @@ class HostCalls:
         self._store = store
         self._peers = peers
         self._ahead = ahead
+        self._certain = CertainCalls(f"journal {host.journal}", (StoreUnavailableError, CoordinatorUnavailableError))
+
+    async def append(self, effect: AppendEntry) -> None:
+        """Append to the journal."""
+        try:
+            await self._certain.append(self._store, effect.journal, effect.append)
+        except SequencerRefusedError as error:
+            self._host.post(Deposed(str(error)))
+            return
+        self._host.post(Appended(effect.append.commit))
 
     def perform(self, call: Call) -> Coroutine[Any, Any, None]:
         """A coroutine that performs the call."""
@@ -136,7 +148,7 @@ class HostCalls:
 
     async def _open(self, fence: FenceJournal) -> None:
         try:
-            opened = await Opener(self._store, fence, self._host.until_certain, self._ahead).open()
+            opened = await Opener(self._store, fence, self._certain.call, self._ahead).open()
         except (SequencerRefusedError, JournalMissingError, CorruptValueError) as error:
             log.error("journal %s cannot be opened: %s", fence.journal, error)
             damaged = isinstance(error, (JournalMissingError, CorruptValueError))
@@ -169,18 +181,18 @@ class HostCalls:
     async def _read_states(self, read: ReadStates) -> None:
         damaged: dict[bytes, str] = {}
         reading = partial(read_rows, self._store, read.computation, read.keys, damaged)
-        rows = await self._host.until_certain(reading)
+        rows = await self._certain.call(reading)
         self._host.post(StatesRead(read.keys, rows, damaged))
 
     async def _flush(self, flush: FlushStates) -> None:
-        await self._host.until_certain(
+        await self._certain.call(
             lambda: self._store.write_states(flush.computation, flush.journal, flush.sequencer, flush.rows)
         )
         self._host.post(StatesFlushed(flush.number))
 
     async def _write_parts(self, write: WriteParts) -> None:
         for part, blob in write.parts.items():
-            await self._host.until_certain(partial(self._store.write_part, write.journal, part, blob))
+            await self._certain.call(partial(self._store.write_part, write.journal, part, blob))
         self._host.post(PartsWritten(write.number))
 
     async def _read_segments(self, read: ReadSegments) -> None:
@@ -190,7 +202,7 @@ class HostCalls:
         found: dict[PartId, bytes] = {}
         try:
             for journal, parts in by_journal.items():
-                blobs = await self._host.until_certain(partial(self._store.read_parts, journal, parts))
+                blobs = await self._certain.call(partial(self._store.read_parts, journal, parts))
                 found.update(zip(parts, blobs, strict=True))
         except CorruptValueError as error:
             self._host.post(PartsMissing(read.parts, error.where, error.why))
@@ -200,8 +212,8 @@ class HostCalls:
     async def _copy_parts(self, effect: CopyParts) -> None:
         """Copy one part after the other, because each may have a megabyte."""
         for journal, part, copy in effect.copies:
-            (blob,) = await self._host.until_certain(partial(self._store.read_parts, journal, [part]))
-            await self._host.until_certain(partial(self._store.write_part, effect.journal, copy, blob))
+            (blob,) = await self._certain.call(partial(self._store.read_parts, journal, [part]))
+            await self._certain.call(partial(self._store.write_part, effect.journal, copy, blob))
         self._host.post(PartsWritten(effect.number))
 
     async def _tidy(self, work: Callable[[], Awaitable[None]]) -> None:
@@ -214,7 +226,7 @@ class HostCalls:
     # Senders and hooks.
 
     async def _check_sequence(self, check: CheckSequence) -> None:
-        lives = await self._host.until_certain(partial(self._peers.sequence_lives, check.sequence))
+        lives = await self._certain.call(partial(self._peers.sequence_lives, check.sequence))
         self._host.post(SequenceChecked(check.sequence, lives))
 
     async def run_hook(self, hook: AsyncHook) -> None:

@@ -1,40 +1,27 @@
 """Drives the cores of one process: brings events to them, and performs their effects.
 
-A host makes no decisions. If the store reports an uncertain outcome, the host repeats the call with the identical
-bytes until the outcome is certain. A refusal that names this owner's sequencer and commit means: the append was
-applied. Calls that few events need are in :mod:`millwheel.worker.shell.calls`.
+A host makes no decisions. Calls that a core waits for are in :mod:`millwheel.worker.shell.calls`.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-import random
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from time import perf_counter
 from typing import Any, Final, Protocol
 from weakref import WeakKeyDictionary
 
-from millwheel.coordination.contract import CoordinatorUnavailableError
-from millwheel.model.backoff import Backoff
 from millwheel.model.core_protocol import Core
 from millwheel.rpc.clock import wall_now
 from millwheel.rpc.v1.delivery_pb2 import DeliveryOutcome
 from millwheel.sdk.error_texts import error_message
-from millwheel.store.contract import (
-    Append,
-    CorruptValueError,
-    SequencerRefusedError,
-    StateStore,
-    StoreError,
-    StoreUnavailableError,
-)
+from millwheel.store.contract import CorruptValueError, StateStore, StoreError
 from millwheel.worker.log.messages import CursorsAnswer, EndSubscription, LogEffect, LogEvent, Publish, SubscriberEffect
 from millwheel.worker.messages import (
     Acknowledge,
-    Appended,
     AppendEntry,
     AsyncHook,
     Delivery,
@@ -63,9 +50,6 @@ log = logging.getLogger("millwheel.worker")
 
 _TURN_SECONDS: Final = 0.005
 """How long the run queue runs before sockets and timers get their turn."""
-
-_BACKOFF: Final = Backoff(0.02, 2.0)
-"""Seconds between repetitions of a call with an unknown outcome. The delay doubles each time, with jitter."""
 
 _MAX_SLEEP_SECONDS: Final = 30.0
 """Maximum seconds until the wall clock is read again, however far away an alarm is. The clock may have been set
@@ -181,7 +165,6 @@ class CoreHost:
         self.journal = journal
         self.core = core
         self._now = clock
-        self._store = store
         self._peers = peers
         self._queue = queue
         self._calls = HostCalls(self, store, peers, {} if ahead is None else ahead)
@@ -199,7 +182,7 @@ class CoreHost:
         self.busy = 0.0
         """Seconds spent in the core, including the performance of its effects."""
         self._hooks = _log_hook if hooks is None else hooks
-        self._subscribers = subscribers
+        self._subscribers = _no_subscribers if subscribers is None else subscribers
 
     def start(self) -> None:
         """Start the core."""
@@ -250,15 +233,16 @@ class CoreHost:
         for effect in effects:
             match effect:
                 case Acknowledge():
-                    self._acknowledge(effect)
+                    answered = effect.delivery
+                    answered.channel.reply(answered.token, effect.outcome, effect.remaining, effect.message)
                 case SendDelivery():
                     self._peers.send(self, effect)
                 case Report():
                     self._peers.report(effect)
                 case AppendEntry():
-                    self._spawn(self._append(effect))
+                    self._spawn(self._calls.append(effect))
                 case Publish() | EndSubscription() | CursorsAnswer():
-                    self._perform_for_subscribers(effect)
+                    self._subscribers(effect)
                 case AsyncHook():
                     # Close the coroutine: Python would warn the user if a task is cancelled before its first step.
                     running = self._spawn(self._calls.run_hook(effect))
@@ -273,47 +257,6 @@ class CoreHost:
                 case _:
                     self._spawn(self._calls.perform(effect))
         self._set_alarm()
-
-    def _acknowledge(self, answer: Acknowledge) -> None:
-        delivery = answer.delivery
-        delivery.channel.reply(delivery.token, answer.outcome, answer.remaining, answer.message)
-
-    def _perform_for_subscribers(self, effect: SubscriberEffect) -> None:
-        if self._subscribers is None:
-            raise TypeError(f"{type(effect).__name__} is an effect of a stream log, and this host has no subscribers")
-        self._subscribers(effect)
-
-    async def _append(self, effect: AppendEntry) -> None:
-        append: Append = effect.append
-        uncertain = False
-
-        async def attempt() -> None:
-            nonlocal uncertain
-            try:
-                await self._store.append(effect.journal, append)
-            except StoreUnavailableError:
-                uncertain = True
-                raise
-
-        try:
-            await self.until_certain(attempt)
-        except SequencerRefusedError as error:
-            applied = uncertain and (error.sequencer, error.commit) == (append.sequencer, append.commit)
-            if not applied:
-                self.post(Deposed(str(error)))
-                return
-        self.post(Appended(append.commit))
-
-    async def until_certain(self, call: Callable[[], Awaitable[Any]]) -> Any:
-        """Repeat a call until its outcome is known."""
-        failures = 0
-        while True:
-            try:
-                return await call()
-            except (StoreUnavailableError, CoordinatorUnavailableError) as error:
-                log.warning("journal %s: trying again: %s", self.journal, error)
-                failures += 1
-                await asyncio.sleep(_BACKOFF.delay(failures, random.random()))
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.get_running_loop().create_task(work)
@@ -423,3 +366,7 @@ def _refuse(delivery: Delivery) -> None:
 
 def _log_hook(report: HookReport) -> None:
     log.warning("%s", report.message if isinstance(report, HookFailed) else report.batch)
+
+
+def _no_subscribers(effect: SubscriberEffect) -> None:
+    raise TypeError(f"{type(effect).__name__} is an effect of a stream log, and this host has no subscribers")
