@@ -141,9 +141,9 @@ def _timers(state: IntervalState, store: MemoryStore) -> Mapping[TimerName, tupl
         (blob,) = finished(store.read_parts(state.config.journal, [part.rows]))
         rows = decode_part(blob, list[TimerRow], str(part.rows))
         found.update((row[:3], row[3:]) for row in state.timers.spilled.standing(rows))
-    for wall, table in state.timers.tables.items():
+    for domain, table in state.timers.tables.items():
         for key, tag, one in table.items():
-            found[key, wall, tag] = one.at, one.hold, one.cause, one.origin
+            found[key, bool(domain), tag] = one.at, one.hold, one.cause, one.origin
     return found
 
 

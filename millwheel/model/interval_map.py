@@ -19,7 +19,6 @@ from millwheel.model.keys import ALL_KEYS, KeyInterval
 __all__ = ["IntervalMap"]
 
 V = TypeVar("V")
-D = TypeVar("D")
 
 
 class IntervalMap(Generic[V]):
@@ -53,40 +52,13 @@ class IntervalMap(Generic[V]):
         """The number of pieces."""
         return len(self._starts)
 
-    def __eq__(self, other: object) -> bool:
-        """Whether both have the same pieces with equal values."""
-        if not isinstance(other, IntervalMap):
-            return NotImplemented
-        return self._pieces == other._pieces and self._values == other._values
-
-    __hash__ = None  # type: ignore[assignment]  # a mutable map has no hash
-
-    def __repr__(self) -> str:
-        return f"IntervalMap({', '.join(f'{piece}: {value!r}' for piece, value in self.items())})"
-
     def items(self) -> Iterator[tuple[KeyInterval, V]]:
         """All pieces in key order. The caller must not change the map during the iteration."""
         return zip(self._pieces, self._values, strict=True)
 
-    def intervals(self) -> list[KeyInterval]:
-        """A copy of the pieces' intervals, in key order."""
-        return self._pieces.copy()
-
     def values(self) -> list[V]:
         """A copy of the values, in key order of their pieces."""
         return self._values.copy()
-
-    def find(self, key: bytes) -> tuple[KeyInterval, V] | None:
-        """The piece that contains ``key``, with its value; None in a gap."""
-        index = bisect_right(self._starts, key) - 1
-        if index < 0 or key not in self._pieces[index]:
-            return None
-        return self._pieces[index], self._values[index]
-
-    def get(self, key: bytes, default: D | None = None) -> V | D | None:
-        """The value at ``key``, or ``default`` in a gap."""
-        found = self.find(key)
-        return default if found is None else found[1]
 
     def exact(self, interval: KeyInterval) -> V | None:
         """The value of the piece that is exactly ``interval``; None if there is no such piece."""
@@ -111,21 +83,23 @@ class IntervalMap(Generic[V]):
             found.append(KeyInterval(reached, interval.end))
         return found
 
-    def covers(self, interval: KeyInterval = ALL_KEYS) -> bool:
-        """Whether every key of ``interval`` is in a piece (G11)."""
-        return not self.gaps(interval)
-
     def assign(self, interval: KeyInterval, value: V) -> None:
         """Make ``interval`` one piece with ``value``. A piece that this cuts keeps its part outside the interval."""
         index = self._index_of(interval)
         if index is not None:
             self._values[index] = value
-        else:
-            self._replace(interval, [(interval, value)])
-
-    def remove(self, interval: KeyInterval) -> None:
-        """Make ``interval`` a gap. A piece that this cuts keeps its part outside the interval."""
-        self._replace(interval, [])
+            return
+        first, last = self._span(interval)
+        middle = [(interval, value)]
+        if first < last:
+            left, right = self._pieces[first], self._pieces[last - 1]
+            if left.start < interval.start:
+                middle.insert(0, (KeyInterval(left.start, interval.start), self._values[first]))
+            if interval.end is not None and (right.end is None or interval.end < right.end):
+                middle.append((KeyInterval(interval.end, right.end), self._values[last - 1]))
+        self._starts[first:last] = [piece.start for piece, _ in middle]
+        self._pieces[first:last] = [piece for piece, _ in middle]
+        self._values[first:last] = [value for _, value in middle]
 
     def _index_of(self, interval: KeyInterval) -> int | None:
         """The index of the piece that equals ``interval``, or None."""
@@ -143,16 +117,3 @@ class IntervalMap(Generic[V]):
             first += 1
         last = len(self._starts) if interval.end is None else bisect_left(self._starts, interval.end)
         return first, last
-
-    def _replace(self, interval: KeyInterval, middle: list[tuple[KeyInterval, V]]) -> None:
-        """Replace ``interval`` by the pieces ``middle``. Pieces that cross its ends keep their outer parts."""
-        first, last = self._span(interval)
-        if first < last:
-            left, right = self._pieces[first], self._pieces[last - 1]
-            if left.start < interval.start:
-                middle.insert(0, (KeyInterval(left.start, interval.start), self._values[first]))
-            if interval.end is not None and (right.end is None or interval.end < right.end):
-                middle.append((KeyInterval(interval.end, right.end), self._values[last - 1]))
-        self._starts[first:last] = [piece.start for piece, _ in middle]
-        self._pieces[first:last] = [piece for piece, _ in middle]
-        self._values[first:last] = [value for _, value in middle]

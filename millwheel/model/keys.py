@@ -26,12 +26,6 @@ class KeyInterval:
     def __contains__(self, key: bytes) -> bool:
         return self.start <= key and (self.end is None or key < self.end)
 
-    def covers(self, other: KeyInterval) -> bool:
-        """Whether every key of ``other`` is a key of this interval."""
-        if self.start > other.start:
-            return False
-        return self.end is None or (other.end is not None and other.end <= self.end)
-
     def overlaps(self, other: KeyInterval) -> bool:
         """Whether at least one key is in both intervals."""
         return (self.end is None or other.start < self.end) and (other.end is None or self.start < other.end)

@@ -8,6 +8,7 @@ infinity: a watermark without any information. ``MAX_TIMESTAMP`` stands for plus
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
+from enum import IntEnum
 from typing import Final, NewType
 
 __all__ = [
@@ -16,6 +17,7 @@ __all__ = [
     "MAX_TIMESTAMP",
     "MIN_TIMESTAMP",
     "Duration",
+    "TimeDomain",
     "Timestamp",
     "format_duration",
     "format_timestamp",
@@ -44,6 +46,16 @@ LAST_TIMESTAMP: Final = Timestamp(MAX_TIMESTAMP - 1)
 Pending work at plus infinity could not hold the watermark below it. The end of the stream could then be published
 before that work is done.
 """
+
+
+class TimeDomain(IntEnum):
+    """The clock that a timer follows (section 4.6)."""
+
+    EVENT_TIME = 0
+    """The low watermark of the input."""
+    PROCESSING_TIME = 1
+    """The wall clock."""
+
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)

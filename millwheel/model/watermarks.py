@@ -35,18 +35,12 @@ class MinTracker:
         self._heap: list[int] = []
         self._gone = 0
         self._size = 0
-        self.add_all(timestamps)
+        for timestamp in timestamps:
+            self.add(timestamp)
 
     def __len__(self) -> int:
         """The number of timestamps. A repeated timestamp counts as often as it was added."""
         return self._size
-
-    def __contains__(self, timestamp: int) -> bool:
-        return self._counts.get(timestamp, 0) > 0
-
-    def count(self, timestamp: int) -> int:
-        """How many times ``timestamp`` is present."""
-        return self._counts.get(timestamp, 0)
 
     def items(self) -> Iterator[tuple[int, int]]:
         """Each present timestamp with its count, in no particular order."""
@@ -91,26 +85,6 @@ class MinTracker:
             self._gone += 1
             if self._gone * 2 > len(self._heap) > _SMALL_HEAP:
                 self._compact()
-
-    def add_all(self, timestamps: Iterable[int]) -> None:
-        """Add each of ``timestamps`` once."""
-        counts, heap = self._counts, self._heap
-        for timestamp in timestamps:
-            held = counts.get(timestamp)
-            if held is None:
-                heappush(heap, timestamp)
-                counts[timestamp] = 1
-            else:
-                if held == 0:
-                    self._gone -= 1
-                counts[timestamp] = held + 1
-            self._size += 1
-
-    def clear(self) -> None:
-        """Remove all timestamps."""
-        self._counts.clear()
-        self._heap.clear()
-        self._gone = self._size = 0
 
     def _compact(self) -> None:
         """Drop the removed timestamps from the heap.

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 from millwheel.model.limits import MAX_PRODUCTIONS, MAX_TAG_BYTES, MAX_VALUE_BYTES
-from millwheel.model.time import LAST_TIMESTAMP, MAX_TIMESTAMP, MIN_TIMESTAMP, Timestamp
+from millwheel.model.time import LAST_TIMESTAMP, MAX_TIMESTAMP, MIN_TIMESTAMP, TimeDomain, Timestamp
 from millwheel.model.units import (
     ANY_TIMESTAMP_VARIABLE,
     NEWEST_USUAL_US,
@@ -170,7 +170,7 @@ class Context(Generic[State]):
         self._cell = cell
         self._scope = scope
         self._productions: list[Production] | None = None
-        self._timers: dict[tuple[bool, str], TimerSetting | None] | None = None
+        self._timers: dict[tuple[TimeDomain, str], TimerSetting | None] | None = None
         self._produced = 0
         self._hold: Any = UNSET
         # From the record or timer of the current hook: the default timestamp of productions, the least timestamp of
@@ -277,19 +277,27 @@ class Context(Generic[State]):
             raise self._too_many("produce", "records")
         self._productions.append(production)
 
-    def set_timer(self, at: Timestamp, tag: str = "", *, wall: bool = False, hold: Timestamp | None = None) -> None:
+    def set_timer(
+        self,
+        at: Timestamp,
+        tag: str = "",
+        *,
+        domain: TimeDomain = TimeDomain.EVENT_TIME,
+        hold: Timestamp | None = None,
+    ) -> None:
         """Call ``process_timer`` for this key when the low watermark, or the wall clock, reaches ``at``.
 
-        A key has at most one timer for each domain (event time or wall time) and tag. Setting it again replaces it.
+        A key has at most one timer for each domain (event time or processing time) and tag. Setting it again replaces
+        it.
         Until the firing is committed, the timer holds the output watermark. The records that the firing produces are
         therefore not late (section 4.6).
 
         Args:
             at: When the timer fires, in microseconds since the epoch.
             tag: Distinguishes the timers of a key; up to 256 bytes.
-            wall: Whether ``at`` is a wall time instead of an event time.
-            hold: Where the timer holds the output watermark. By default ``at``; for a wall timer, the timestamp of the
-                record or timer that the hook runs for.
+            domain: Whether ``at`` is an event time or a processing time.
+            hold: Where the timer holds the output watermark. By default ``at``; in processing time, the timestamp of
+                the record or timer that the hook runs for.
 
         Raises:
             UsageError: The computation has no ``process_timer``. Or an argument has a wrong type, is out of range, or
@@ -300,7 +308,8 @@ class Context(Generic[State]):
             raise UsageError(
                 f"computation {self._scope.computation!r} sets a timer, and has no process_timer: define it"
             )
-        at = self._checked(at, "set_timer", wall)
+        _check_domain(domain)
+        at = self._checked(at, "set_timer", domain)
         hold = None if hold is None else self._checked(hold, "set_timer(hold=…)")
         if not isinstance(tag, str):
             raise UsageError(f"a timer's tag is a str, not {type(tag).__name__}: {tag!r}")
@@ -311,18 +320,22 @@ class Context(Generic[State]):
             self._timers = {}
         elif len(self._timers) >= self._scope.most:
             raise self._too_many("set", "timers")
-        self._timers[wall, tag] = TimerSetting(at, hold, self._cause)
+        self._timers[domain, tag] = TimerSetting(at, hold, self._cause)
 
-    def cancel_timer(self, tag: str = "", *, wall: bool = False) -> None:
+    def cancel_timer(self, tag: str = "", *, domain: TimeDomain = TimeDomain.EVENT_TIME) -> None:
         """Cancel a timer of this key. This has no effect if there is no such timer.
 
         Args:
             tag: The tag of the timer.
-            wall: Whether the timer is in wall time instead of event time.
+            domain: The domain of the timer.
+
+        Raises:
+            UsageError: The domain is no TimeDomain.
         """
+        _check_domain(domain)
         if self._timers is None:
             self._timers = {}
-        self._timers[wall, tag] = None
+        self._timers[domain, tag] = None
 
     def _made(self, size: int) -> None:
         """Count bytes of the commit, without states. If there are many, no more hooks run before the commit."""
@@ -352,28 +365,34 @@ class Context(Generic[State]):
         """Remove the hold of this key's state."""
         self._hold = None
 
-    def _checked(self, timestamp: Timestamp, method: str, wall: bool = False) -> Timestamp:
+    def _checked(self, timestamp: Timestamp, method: str, domain: TimeDomain = TimeDomain.EVENT_TIME) -> Timestamp:
         """The timestamp, after a check of its type and range. The journal could not decode a value of another type."""
         if type(timestamp) is not int and not _is_integer(timestamp):
             kind = type(timestamp).__name__
             raise UsageError(f"{method} takes a Timestamp (integer microseconds), not {kind}: {timestamp!r}")
         if not OLDEST_USUAL_US <= timestamp <= NEWEST_USUAL_US:
-            self._check_unusual(timestamp, method, wall)
+            self._check_unusual(timestamp, method, domain is TimeDomain.PROCESSING_TIME)
         return Timestamp(int(timestamp))
 
-    def _check_unusual(self, timestamp: Timestamp, method: str, wall: bool) -> None:
+    def _check_unusual(self, timestamp: Timestamp, method: str, processing: bool) -> None:
         """Raise UsageError for a time that is out of range, or that is probably in another unit."""
         if not MIN_TIMESTAMP <= timestamp <= MAX_TIMESTAMP:
             raise UsageError(f"{method} takes a Timestamp between MIN_TIMESTAMP and MAX_TIMESTAMP, not {timestamp}")
-        reference = self._scope.now if wall else self._cause
+        reference = self._scope.now if processing else self._cause
         unit = "" if self._scope.any_timestamp else wrong_unit(timestamp, reference)
         if unit:
-            relative = "ctx.now" if wall else "the timestamp of the record or timer"
+            relative = "ctx.now" if processing else "the timestamp of the record or timer"
             raise UsageError(
                 f"{method} takes a moment in microseconds since 1970. {describe_wrong_unit(timestamp, unit)}. "
                 f"If the number is a delay, add it to {relative}. "
                 f"If the moment is meant, set {ANY_TIMESTAMP_VARIABLE}=1 where the hook runs"
             )
+
+
+def _check_domain(domain: Any) -> None:
+    """Raise UsageError if it is no TimeDomain. A bool would equal one, and be journaled as the other."""
+    if type(domain) is not TimeDomain:
+        raise UsageError(f"a timer's domain is a TimeDomain, not {type(domain).__name__}: {domain!r}")
 
 
 def _clear_state(context: Context[Any]) -> None:

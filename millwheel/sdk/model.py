@@ -7,7 +7,7 @@ from typing import Any, Generic, TypeVar
 
 import msgspec
 
-from millwheel.model.time import Timestamp
+from millwheel.model.time import TimeDomain, Timestamp
 
 __all__ = ["Record", "Timer"]
 
@@ -57,16 +57,16 @@ class Record(msgspec.Struct, Generic[In_co], eq=False):
 class Timer:
     """A timer that fires. Its ``tag`` is that of ``ctx.set_timer`` (section 4.6).
 
-    ``timestamp`` is the time that was set, in microseconds since the epoch. The low watermark has reached it or, if
-    ``wall`` is true, the wall clock has.
+    ``timestamp`` is the time that was set, in microseconds since the epoch. The clock of ``domain`` has reached it: the
+    low watermark or, in processing time, the wall clock.
     """
 
-    __slots__ = ("tag", "timestamp", "wall")
+    __slots__ = ("domain", "tag", "timestamp")
 
-    def __init__(self, tag: str, timestamp: Timestamp, wall: bool = False) -> None:
+    def __init__(self, tag: str, timestamp: Timestamp, domain: TimeDomain = TimeDomain.EVENT_TIME) -> None:
         self.tag = tag
         self.timestamp = timestamp
-        self.wall = wall
+        self.domain = domain
 
     def __repr__(self) -> str:
-        return f"Timer(tag={self.tag!r}, timestamp={self.timestamp}, wall={self.wall})"
+        return f"Timer(tag={self.tag!r}, timestamp={self.timestamp}, domain={self.domain.name})"

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from millwheel.client.injector import RecordsLeftError
 from millwheel.model.stream_names import DEAD_LETTERS
-from millwheel.model.time import MAX_TIMESTAMP, MIN_TIMESTAMP, Duration, Timestamp
+from millwheel.model.time import MAX_TIMESTAMP, MIN_TIMESTAMP, Duration, TimeDomain, Timestamp
 from millwheel.model.units import describe_wrong_unit, wrong_unit
 from millwheel.sdk.compiled import consumers_of
 from millwheel.sdk.error_texts import error_message
@@ -308,7 +308,7 @@ class TopologyHarness:
         encoded = cell.encoded if cell is not None else self._row(core.state.config.computation, data)
         return core.state.program.state.decode(encoded) if encoded else None
 
-    def timers(self, computation: str, key: str | int) -> dict[tuple[str, bool], Timestamp]:
+    def timers(self, computation: str, key: str | int) -> dict[tuple[str, TimeDomain], Timestamp]:
         """A key's timers.
 
         Args:
@@ -316,7 +316,7 @@ class TopologyHarness:
             key: The key.
 
         Returns:
-            By (tag, wall): the time of the timer, in microseconds since the epoch.
+            By (tag, domain): the time of the timer, in microseconds since the epoch.
 
         Raises:
             UsageError: There is no such computation.
@@ -324,8 +324,8 @@ class TopologyHarness:
         data = encode_key(key)
         tables = self._cluster.core_of(self._known(computation), data).state.timers.tables
         return {
-            (tag, wall): Timestamp(setting.at)
-            for wall, table in tables.items()
+            (tag, domain): Timestamp(setting.at)
+            for domain, table in tables.items()
             for tag, setting in table.of_key(data).items()
         }
 

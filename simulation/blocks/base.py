@@ -99,7 +99,7 @@ def check_due(block: Block, ctx: Any, timer: mw.Timer) -> None:
 
 def _least(timer: mw.Timer) -> int:
     """The lowest timestamp that a firing may produce at: for an event-time timer, the timer's timestamp."""
-    return mw.MIN_TIMESTAMP if timer.wall else timer.timestamp
+    return mw.MIN_TIMESTAMP if timer.domain is mw.TimeDomain.PROCESSING_TIME else timer.timestamp
 
 
 def release(block: Block, ctx: Any, timer: mw.Timer) -> None:

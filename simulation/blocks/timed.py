@@ -86,7 +86,7 @@ class Delay(Block, mw.Computation[Item, Gathered]):
         tag = str(record.value.ids[0]) if record.value.ids else f"chaff {record.value.b}"
         gather(self, ctx, tag, record, record.timestamp)
         due = ctx.state.buckets[tag].due = ctx.now + self.wait
-        ctx.set_timer(mw.Timestamp(due), tag, wall=True)
+        ctx.set_timer(mw.Timestamp(due), tag, domain=mw.TimeDomain.PROCESSING_TIME)
 
     def process_timer(self, ctx: mw.Context[Gathered], timer: mw.Timer) -> None:
         """Forward the record: its time has come."""
@@ -135,5 +135,5 @@ class Batch(Block, mw.Computation[Item, Gathered]):
         bucket = ctx.state.buckets[_ONLY]
         if bucket.tainted:
             bucket.timestamp = now
-        release(self, ctx, mw.Timer(_ONLY, now, wall=True))
+        release(self, ctx, mw.Timer(_ONLY, now, domain=mw.TimeDomain.PROCESSING_TIME))
         ctx.clear_hold()

@@ -80,7 +80,7 @@ class WeakDelay(_Keeping, mw.Computation[Item, _Kept]):
             return
         tag = f"{record.timestamp} {item.ids[0]}"
         ctx.state[tag] = [item]
-        ctx.set_timer(mw.Timestamp(ctx.now + self.wait), tag, wall=True)
+        ctx.set_timer(mw.Timestamp(ctx.now + self.wait), tag, domain=mw.TimeDomain.PROCESSING_TIME)
 
     def process_timer(self, ctx: mw.Context[_Kept], timer: mw.Timer) -> None:
         """Forward the record: its time has come."""

@@ -18,7 +18,7 @@ __all__: list[str] = []
 @mutation("G12", "a takeover clears the timers that its predecessor's commits have cleared")
 def cleared_timers_read() -> None:
     """A takeover sets timers again that have fired or were cancelled since the base."""
-    replace(recovery._Reader, "_clear_timer", lambda _: lambda self, key, wall, tag, commit: None)
+    replace(recovery._Reader, "_clear_timer", lambda _: lambda self, key, domain, tag, commit: None)
 
 
 @mutation("G1", "a takeover knows which positions are committed, and takes no others for it")

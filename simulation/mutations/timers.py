@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from millwheel.model.time import MAX_TIMESTAMP, seconds
+from millwheel.model.time import MAX_TIMESTAMP, TimeDomain, seconds
 from millwheel.worker.interval.scheduler import KeyScheduler
 from millwheel.worker.interval.spilled_timers import SpilledTimers
 from millwheel.worker.interval.timers import IntervalTimers, TimerTable
@@ -18,8 +18,8 @@ def early_timers() -> None:
     """Timers are due before their time."""
 
     def make(due_until: Any) -> Any:
-        def early(self: IntervalTimers, wall: bool, *arguments: Any) -> int:
-            limit: int = due_until(self, wall, *arguments)
+        def early(self: IntervalTimers, domain: TimeDomain, *arguments: Any) -> int:
+            limit: int = due_until(self, domain, *arguments)
             return min(MAX_TIMESTAMP, limit + seconds(5))
 
         return early
@@ -41,10 +41,12 @@ def unsorted_timers() -> None:
 def far_timers_overtaken() -> None:
     """Timers in memory fire without regard to spilled ones."""
 
-    def due_until(self: IntervalTimers, wall: bool, key: bytes | None = None) -> int:
+    def due_until(self: IntervalTimers, domain: TimeDomain, key: bytes | None = None) -> int:
         clocks = self._clocks
-        limit = clocks.wall if wall else clocks.watermark
-        return max(limit, clocks.key_bounds.of(key)) if key is not None and clocks.bounded and not wall else limit
+        limit = clocks.time_in(domain)
+        if key is None or not clocks.bounded or domain is not TimeDomain.EVENT_TIME:
+            return limit
+        return max(limit, clocks.key_bounds.of(key))
 
     replace(IntervalTimers, "due_until", lambda _: due_until)
 

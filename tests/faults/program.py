@@ -97,12 +97,14 @@ class Numberer(mw.Computation[Event, Tally]):
             ctx.set_timer(mw.Timestamp(end), str(end))
         tally.windows[end] = tally.windows.get(end, 0) + 1
         if tally.records % BELL == 0:
-            ctx.set_timer(mw.Timestamp(ctx.now + BELL_DELAY), f"bell {tally.records}", wall=True)
+            ctx.set_timer(
+                mw.Timestamp(ctx.now + BELL_DELAY), f"bell {tally.records}", domain=mw.TimeDomain.PROCESSING_TIME
+            )
         ctx.produce("numbered", Numbered(event.key, tally.records, event.group, event.source, event.position))
 
     def process_timer(self, ctx: mw.Context[Tally], timer: mw.Timer) -> None:
         """A window is complete, or a bell is due."""
-        if timer.wall:
+        if timer.domain is mw.TimeDomain.PROCESSING_TIME:
             number = int(timer.tag.removeprefix("bell "))
             ctx.produce("rung", Rung(ctx.key, number, timer.timestamp, ctx.now))
             return

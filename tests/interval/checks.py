@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
-from millwheel.model.time import MAX_TIMESTAMP
+from millwheel.model.time import MAX_TIMESTAMP, TimeDomain
 from millwheel.sdk.context import TimerSetting
 from millwheel.store.contract import JournalHead, PartId
 from millwheel.worker.interval import IntervalCore
@@ -46,7 +46,7 @@ def check_quiet(world: World) -> None:
         assert (unacked.records, unacked.bytes, len(outbox), len(unacked.held)) == (0, 0, 0, 0), owner.journal
         assert pending_ids(state.dedup) == 0
         assert state.journal.sealed == state.committed
-        assert len(state.timers.tables[False]) == len(state.timers.tables[True]) == 0
+        assert not any(map(len, state.timers.tables.values()))
         assert len(state.holds) == 0, owner.journal
         assert state.cells.bytes_held == sum(
             len(key) + len(cell.encoded) * 3 + 400 for key, cell in state.cells.items()
@@ -76,15 +76,15 @@ def check_soft_state(world: World) -> None:
         recover(fresh.state, _opened(world, journal))
         mine, theirs = owner.core.state, fresh.state
         assert _states(world, owner.core, config.computation) == _states(world, fresh, config.computation), journal
-        for wall in (False, True):
-            assert all_timers(world, mine, wall) == all_timers(world, theirs, wall), journal
+        for domain in TimeDomain:
+            assert all_timers(world, mine, domain) == all_timers(world, theirs, domain), journal
         assert mine.holds.of_keys == theirs.holds.of_keys
         assert mine.clocks.key_bounds.rows() == theirs.clocks.key_bounds.above(mine.watermark).rows()
         assert theirs.watermark <= mine.watermark
         assert all(key in config.keys for key in _producers(theirs)), "productions are sent by who has their key"
         stored = Counter(_productions(theirs))
         assert not Counter(_productions(mine)) - stored, "every production that is pending is stored"
-        held = [effective_hold(one[2], wall) for wall in (False, True) for one in all_timers(world, mine, wall)]
+        held = [effective_hold(one[2], domain) for domain in TimeDomain for one in all_timers(world, mine, domain)]
         held += mine.holds.of_keys.values()
         expected = min((hold for hold in held if hold is not None), default=MAX_TIMESTAMP)
         assert theirs.holds.min() <= expected
@@ -96,10 +96,10 @@ def check_soft_state(world: World) -> None:
             assert (counts.records, counts.dead_letters) == (stored_counts.records, stored_counts.dead_letters)
 
 
-def all_timers(world: World, state: IntervalState, wall: bool) -> list[tuple[bytes, str, TimerSetting]]:
+def all_timers(world: World, state: IntervalState, domain: TimeDomain) -> list[tuple[bytes, str, TimerSetting]]:
     """What counts of one domain, in memory and in the store."""
-    found = list(state.timers.tables[wall].items())
-    for part in state.timers.spilled.of_domain(wall):
+    found = list(state.timers.tables[domain].items())
+    for part in state.timers.spilled.of_domain(domain):
         (blob,) = now_of(world.store.read_parts(state.config.journal, [part.rows]))
         rows = state.timers.spilled.standing(decode_part(blob, list[TimerRow], "far part"))
         found += [(row[0], row[2], TimerSetting._make(row[3:])) for row in rows]

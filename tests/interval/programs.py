@@ -139,14 +139,14 @@ class Counter(mw.Computation[Item, Seen]):
         state.windows[end] = state.windows.get(end, 0) + 1
         ctx.set_timer(Timestamp(end), str(end))
         if item.kind == "wall":
-            ctx.set_timer(Timestamp(ctx.now + WALL_DELAY), f"wall {item.name}", wall=True)
+            ctx.set_timer(Timestamp(ctx.now + WALL_DELAY), f"wall {item.name}", domain=mw.TimeDomain.PROCESSING_TIME)
         if item.kind == "flaky":
             self.outside.fails_at_first(f"counter {item.name}")
 
     def process_timer(self, ctx: mw.Context[Seen], timer: mw.Timer) -> None:
         outside = self.outside
         ctx.state.shown(ctx.watermark)
-        if timer.wall:
+        if timer.domain is mw.TimeDomain.PROCESSING_TIME:
             ctx.state.expect(ctx.now >= timer.timestamp, f"wall timer {timer} early at {ctx.now}")
             ctx.produce("out", (ctx.key, timer.tag, 1))
             return

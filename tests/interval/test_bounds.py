@@ -199,13 +199,13 @@ def test_timers_that_end_together_are_spread_over_commits() -> None:
     commits = solo.commit_all()
     assert commits >= 10
     assert len(solo.sent()) == 95
-    assert len(solo.state.timers.tables[False]) == 0
+    assert len(solo.state.timers.tables[mw.TimeDomain.EVENT_TIME]) == 0
 
 
 @pytest.mark.guarantee("G13")
 def test_a_timer_that_moves_with_each_record_leaves_no_trail() -> None:
     """Each move left a slot in a bucket until the watermark came by: for sessions a slot a record."""
-    table = TimerTable(Holds(MinTracker(), MinTracker()), wall=False)
+    table = TimerTable(Holds(MinTracker(), MinTracker()), domain=mw.TimeDomain.EVENT_TIME)
     for at in range(10_000):
         table.set(b"k", "session", TimerSetting(1_000_000 + at, None, at), None)
     table.cancel(b"j", "none", None)

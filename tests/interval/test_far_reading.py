@@ -48,8 +48,9 @@ def with_far_timers(part: int = 1, **options: Any) -> tuple[Solo, dict[PartId, b
     for number, at in [*((number, 1_000 + number) for number in range(8)), (0, 5_000), (1, 5_001)]:
         solo.deliver((f"k{number}", str(at), 0))
         settle(solo, stored)
-    assert sorted(setting.at for _, _, setting in solo.state.timers.tables[False].items()) == [5_000, 5_001]
-    assert solo.state.timers.spilled.first(False) == 1_002
+    timers, domain = solo.state.timers, mw.TimeDomain.EVENT_TIME
+    assert sorted(setting.at for _, _, setting in timers.tables[domain].items()) == [5_000, 5_001]
+    assert timers.spilled.first(domain) == 1_002
     return solo, stored
 
 

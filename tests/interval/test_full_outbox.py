@@ -25,7 +25,7 @@ class Windows(mw.Computation[tuple[str, str], list[str]]):
         if what == "at":
             ctx.set_timer(Timestamp(int(at)), at)
         elif what == "wall":
-            ctx.set_timer(Timestamp(int(at)), at, wall=True)
+            ctx.set_timer(Timestamp(int(at)), at, domain=mw.TimeDomain.PROCESSING_TIME)
         elif what == "say":
             ctx.produce("out", record.value[1])
 

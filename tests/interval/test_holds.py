@@ -168,7 +168,9 @@ def test_an_asynchronous_timer_at_the_end_of_time_fires() -> None:
 def test_a_wall_timer_that_fires_after_the_end_keeps_its_time() -> None:
     """It produced at the end of time: where nothing holds the watermark, so that consumers ended before it came, and
     where no user code can set a timer any more."""
-    hooks: dict[str, Do] = {"set": lambda ctx: ctx.set_timer(mw.Timestamp(ctx.now + 1_000), "t", wall=True)}
+    hooks: dict[str, Do] = {
+        "set": lambda ctx: ctx.set_timer(mw.Timestamp(ctx.now + 1_000), "t", domain=mw.TimeDomain.PROCESSING_TIME)
+    }
     solo = Solo(Scripted(hooks, lambda ctx: ctx.produce("out", "fired")))
     solo.deliver(("k", "set", 100))
     solo.commit_all()

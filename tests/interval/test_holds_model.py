@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from millwheel.model.time import LAST_TIMESTAMP, MAX_TIMESTAMP, MIN_TIMESTAMP
+from millwheel.model.time import LAST_TIMESTAMP, MAX_TIMESTAMP, MIN_TIMESTAMP, TimeDomain
 from millwheel.model.watermarks import MinTracker
 from millwheel.rpc.v1.watermark_pb2 import HoldKind
 from millwheel.sdk.context import TimerSetting
@@ -19,6 +19,7 @@ from millwheel.worker.interval.timers import TimerTable
 
 TIMES = st.one_of(st.integers(0, 6), st.sampled_from([LAST_TIMESTAMP, MAX_TIMESTAMP]))
 NUMBERS = st.integers(0, 5)
+DOMAINS = st.sampled_from(TimeDomain)
 
 
 @dataclass
@@ -37,8 +38,8 @@ class HoldsModel(RuleBasedStateMachine):
         self.records, self.productions = MinTracker(), MinTracker()
         self.holds = Holds(self.records, self.productions)
         self.keys: dict[bytes, int] = {}
-        self.tables = {wall: TimerTable(self.holds, wall) for wall in (False, True)}
-        self.timers: dict[tuple[bool, str], TimerSetting] = {}
+        self.tables = {domain: TimerTable(self.holds, domain) for domain in TimeDomain}
+        self.timers: dict[tuple[TimeDomain, str], TimerSetting] = {}
         self.passing: list[Passing] = []
 
     def _open(self, number: int) -> Passing:
@@ -86,30 +87,30 @@ class HoldsModel(RuleBasedStateMachine):
         if at is not None:
             self.keys[key] = at
 
-    @rule(wall=st.booleans(), tag=st.sampled_from("tu"), at=TIMES, hold=st.none() | TIMES, number=NUMBERS)
-    def set_timer(self, wall: bool, tag: str, at: int, hold: int | None, number: int) -> None:
+    @rule(domain=DOMAINS, tag=st.sampled_from("tu"), at=TIMES, hold=st.none() | TIMES, number=NUMBERS)
+    def set_timer(self, domain: TimeDomain, tag: str, at: int, hold: int | None, number: int) -> None:
         ending, setting = self._open(number), TimerSetting(at, hold, 3, 0)
-        self.tables[wall].set(b"k", tag, setting, ending.hold)
-        self._ended(wall, tag, ending)
-        self.timers[wall, tag] = setting
+        self.tables[domain].set(b"k", tag, setting, ending.hold)
+        self._ended(domain, tag, ending)
+        self.timers[domain, tag] = setting
 
-    @rule(wall=st.booleans(), tag=st.sampled_from("tu"), number=NUMBERS)
-    def cancel_timer(self, wall: bool, tag: str, number: int) -> None:
+    @rule(domain=DOMAINS, tag=st.sampled_from("tu"), number=NUMBERS)
+    def cancel_timer(self, domain: TimeDomain, tag: str, number: int) -> None:
         ending = self._open(number)
-        assert self.tables[wall].cancel(b"k", tag, ending.hold) == self.timers.get((wall, tag))
-        self._ended(wall, tag, ending)
+        assert self.tables[domain].cancel(b"k", tag, ending.hold) == self.timers.get((domain, tag))
+        self._ended(domain, tag, ending)
 
-    @rule(wall=st.booleans(), tag=st.sampled_from("tu"))
-    def spill_timer_and_load_it(self, wall: bool, tag: str) -> None:
-        setting = self.timers.get((wall, tag))
+    @rule(domain=DOMAINS, tag=st.sampled_from("tu"))
+    def spill_timer_and_load_it(self, domain: TimeDomain, tag: str) -> None:
+        setting = self.timers.get((domain, tag))
         if setting is not None:
-            assert self.tables[wall].spill(b"k", tag) == _stated(setting, wall)
-            self.tables[wall].load([(b"k", tag, setting)])
+            assert self.tables[domain].spill(b"k", tag) == _stated(setting, domain)
+            self.tables[domain].load([(b"k", tag, setting)])
 
-    def _ended(self, wall: bool, tag: str, ending: Passing) -> None:
-        previous = self.timers.pop((wall, tag), None)
+    def _ended(self, domain: TimeDomain, tag: str, ending: Passing) -> None:
+        previous = self.timers.pop((domain, tag), None)
         if previous is not None:
-            hold = _stated(previous, wall)
+            hold = _stated(previous, domain)
             ending.times.append(previous.at if hold is None else hold)
 
     @rule(at=TIMES)
@@ -118,7 +119,7 @@ class HoldsModel(RuleBasedStateMachine):
         assert self.holds.raise_output(at) == self.holds.output == max(before, at)
 
     def _model(self) -> list[int]:
-        timers = [_stated(setting, wall) for (wall, _), setting in self.timers.items()]
+        timers = [_stated(setting, domain) for (domain, _), setting in self.timers.items()]
         return [*self.keys.values(), *(hold for hold in timers if hold is not None)]
 
     @invariant()
@@ -146,9 +147,9 @@ def _refuses(hold: Hold) -> None:
             use()
 
 
-def _stated(setting: TimerSetting, wall: bool) -> int | None:
+def _stated(setting: TimerSetting, domain: TimeDomain) -> int | None:
     """Where a timer has a stated hold, by its definition in section 4.6: where its setter says so, or by the clock."""
-    return setting.cause if setting.hold is None and wall else setting.hold
+    return setting.cause if setting.hold is None and domain is TimeDomain.PROCESSING_TIME else setting.hold
 
 
 TestHolds = HoldsModel.TestCase

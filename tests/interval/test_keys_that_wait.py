@@ -193,7 +193,7 @@ def test_alarms_that_wait_for_something_else_do_not_ring_again() -> None:
     class Rings(mw.Computation[tuple[str, str], list[str]]):
         def process_record(self, ctx: mw.Context[list[str]], record: mw.Record[tuple[str, str]]) -> None:
             ctx.state.append("x")
-            ctx.set_timer(Timestamp(ctx.now + 10), "ring", wall=True)
+            ctx.set_timer(Timestamp(ctx.now + 10), "ring", domain=mw.TimeDomain.PROCESSING_TIME)
 
         def process_timer(self, ctx: mw.Context[list[str]], timer: mw.Timer) -> None:
             pass

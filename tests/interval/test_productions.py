@@ -286,7 +286,7 @@ def test_a_wall_clock_that_had_been_far_ahead_is_followed_back() -> None:
 
     class Alarm(Echo):
         def process_record(self, ctx: mw.Context[None], record: mw.Record[tuple[str, str]]) -> None:
-            ctx.set_timer(Timestamp(ctx.now + 1_000_000), "soon", wall=True)
+            ctx.set_timer(Timestamp(ctx.now + 1_000_000), "soon", domain=mw.TimeDomain.PROCESSING_TIME)
 
     solo = Solo(Alarm())
     solo.now += 3_600_000_000

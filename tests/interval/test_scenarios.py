@@ -152,7 +152,7 @@ def test_a_raising_hook_leaves_only_a_dead_letter_with_its_id() -> None:
     harness.send("queries", Query("good", "y"), at(3))
     harness.send("queries", Query("late", "x"), at(4))
     assert harness.values("out") == [("good", 1), ("good", 1)], "other keys go on, the failed one waits"
-    assert harness.timers("failing", "x") == {("t", False): at(1) + 1}
+    assert harness.timers("failing", "x") == {("t", mw.TimeDomain.EVENT_TIME): at(1) + 1}
     harness.advance_clock(seconds(2))
     assert harness.values("out") == [("good", 1), ("good", 1), ("late", 2)]
     (letter,) = harness.values("dead-letters")
@@ -215,7 +215,7 @@ def test_asynchronous_hooks_keep_the_order_of_a_key() -> None:
 
 class Wall(mw.Computation[Query, None]):
     def process_record(self, ctx: mw.Context[None], record: mw.Record[Query]) -> None:
-        ctx.set_timer(Timestamp(ctx.now + seconds(10)), "ring", wall=True)
+        ctx.set_timer(Timestamp(ctx.now + seconds(10)), "ring", domain=mw.TimeDomain.PROCESSING_TIME)
 
     def process_timer(self, ctx: mw.Context[None], timer: mw.Timer) -> None:
         ctx.produce("out", (timer.tag, ctx.now - timer.timestamp))

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 import millwheel as mw
-from millwheel.model.time import MAX_TIMESTAMP, Timestamp
+from millwheel.model.time import MAX_TIMESTAMP, TimeDomain, Timestamp
 from millwheel.rpc.v1.inspection_pb2 import GetWorkerLoadResponse, InspectKeyRequest
 from millwheel.worker.interval import IntervalCore
 from millwheel.worker.owner import OwnerPhase
@@ -67,21 +67,21 @@ class Clockwork(mw.Computation[Order, Log]):
     def process_record(self, ctx: mw.Context[Log], record: mw.Record[Order]) -> None:
         order = record.value
         shown = int(ctx.now if order.wall else ctx.watermark)
-        unsealed = list(ctx._timers or ())
+        unsealed = [(bool(domain), tag) for domain, tag in ctx._timers or ()]
         if order.at is None:
-            ctx.cancel_timer(order.tag, wall=order.wall)
+            ctx.cancel_timer(order.tag, domain=TimeDomain(order.wall))
             ctx.state.done.append(Done("cancel", order.tag, order.wall, 0, shown, unsealed))
             return
         hold = None if order.hold is None else Timestamp(min(order.hold, order.at) if not order.wall else order.hold)
         if hold is not None and hold < record.timestamp:
             hold = record.timestamp
-        ctx.set_timer(Timestamp(order.at), order.tag, wall=order.wall, hold=hold)
+        ctx.set_timer(Timestamp(order.at), order.tag, domain=TimeDomain(order.wall), hold=hold)
         ctx.state.done.append(Done("set", order.tag, order.wall, order.at, shown, unsealed))
 
     def process_timer(self, ctx: mw.Context[Log], timer: mw.Timer) -> None:
-        shown = int(ctx.now if timer.wall else ctx.watermark)
-        ctx.state.done.append(Done("fire", timer.tag, timer.wall, int(timer.timestamp), shown))
-        ctx.produce("fired", (ctx.key, timer.tag, timer.wall, int(timer.timestamp)))
+        shown = int(ctx.now if timer.domain else ctx.watermark)
+        ctx.state.done.append(Done("fire", timer.tag, bool(timer.domain), int(timer.timestamp), shown))
+        ctx.produce("fired", (ctx.key, timer.tag, bool(timer.domain), int(timer.timestamp)))
 
 
 def clockwork() -> mw.Topology:
@@ -107,7 +107,7 @@ class FarWorld(ShiftingWorld):
     def look(self, core: IntervalCore) -> None:
         spilled = core.state.timers.spilled
         self.reached["spilled"] += bool(spilled)
-        self.reached["both domains"] += spilled.first(False) is not None and spilled.first(True) is not None
+        self.reached["both domains"] += all(spilled.first(domain) is not None for domain in TimeDomain)
         self.reached["void"] += spilled.void_count > 0
         self.reached["holds"] += any(True for _ in spilled.holding())
         self.reached["behind"] += core.state.timers.behind
@@ -199,9 +199,9 @@ def check_inspection(world: World) -> None:
                 reported = now_of(service.InspectKey(InspectKeyRequest(computation="mapper", key=key.encode()), None))
                 shown = {(one.wall_time, one.tag, one.timestamp_us) for one in reported.timers}
                 expected = {
-                    (wall, tag, setting.at)
-                    for wall in (False, True)
-                    for one, tag, setting in all_timers(world, core.state, wall)
+                    (bool(domain), tag, setting.at)
+                    for domain in TimeDomain
+                    for one, tag, setting in all_timers(world, core.state, domain)
                     if one == key.encode()
                 }
                 assert shown == expected, f"{journal}, key {key}"

@@ -61,7 +61,7 @@ def calls_to_open(head: JournalHead, parts: dict[PartId, bytes], entries: list[b
         successor.step(Opened(head, parts, entries), 1)
     finally:
         sys.setprofile(None)
-    assert len(successor.state.timers.tables[False]) == KEYS
+    assert len(successor.state.timers.tables[mw.TimeDomain.EVENT_TIME]) == KEYS
     return calls
 
 

@@ -29,7 +29,7 @@ class Counting(mw.Computation[tuple[str, str], int]):
     def process_record(self, ctx: mw.Context[int], record: mw.Record[tuple[str, str]]) -> None:
         ctx.state += 1
         if record.value[1] == "timer":
-            ctx.set_timer(Timestamp(ctx.now + 10), "t", wall=True)
+            ctx.set_timer(Timestamp(ctx.now + 10), "t", domain=mw.TimeDomain.PROCESSING_TIME)
         ctx.produce("out", record.value[1])
 
     def process_timer(self, ctx: mw.Context[int], timer: mw.Timer) -> None:
@@ -141,10 +141,10 @@ def test_a_later_batch_of_a_commit_replaces_its_changes_of_a_key() -> None:
         solo.handle(Acknowledged(token))
     assert solo.commit_all() == 2
     successor = Solo(Changing(), strong=False, entries=solo.entries)
-    for wall in (False, True):
-        assert sorted(successor.state.timers.tables[wall].items()) == sorted(solo.state.timers.tables[wall].items())
+    for domain in mw.TimeDomain:
+        assert sorted(successor.state.timers.tables[domain].items()) == sorted(solo.state.timers.tables[domain].items())
     assert successor.state.holds.of_keys == solo.state.holds.of_keys
-    assert {key: setting.at for key, _, setting in solo.state.timers.tables[False].items()} == {
+    assert {key: setting.at for key, _, setting in solo.state.timers.tables[mw.TimeDomain.EVENT_TIME].items()} == {
         b"k": 100,
         b"moved": 200,
     }

@@ -192,9 +192,8 @@ class Masters(RuleBasedStateMachine):
                 parents = [interval_from_proto(parent.keys) for parent in interval.parents]
                 mine = interval_from_proto(interval.keys)
                 assert all(parent.overlaps(mine) for parent in parents)
-                assert not parents or (
-                    parents[0].start <= mine.start and KeyInterval(mine.start, parents[-1].end).covers(mine)
-                )
+                if parents:
+                    assert KeyInterval(parents[0].start, parents[-1].end).intersection(mine) == mine
 
     @invariant()
     def nothing_that_lives_is_dropped(self) -> None:

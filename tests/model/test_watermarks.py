@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -28,8 +30,7 @@ def test_min_tracker_equals_a_sorted_list(history: list[tuple[bool, int, int]]) 
                 tracker.remove(timestamp, count)
         assert tracker.min() == min(model, default=MAX_TIMESTAMP)
         assert len(tracker) == len(model)
-        assert tracker.count(timestamp) == model.count(timestamp)
-        assert (timestamp in tracker) == (timestamp in model)
+        assert dict(tracker.items()) == Counter(model)
 
 
 @pytest.mark.paper(section="7.2")
@@ -41,7 +42,8 @@ def test_min_tracker_batches_survive_compaction(timestamps: list[int], chance: o
     chance.shuffle(timestamps)  # type: ignore[attr-defined]
     while timestamps:
         gone, timestamps = timestamps[:7], timestamps[7:]
-        tracker.add_all(gone[:2])
+        for timestamp in gone[:2]:
+            tracker.add(timestamp)
         for timestamp in (*gone, *gone[:2]):
             tracker.remove(timestamp)
         for timestamp in gone:
@@ -66,8 +68,7 @@ def test_min_tracker_counts_must_be_positive() -> None:
     for refused in (tracker.add, tracker.remove):
         with pytest.raises(ValueError, match="count must be positive, not 0"):
             refused(5, 0)
-    tracker.clear()
-    assert (len(tracker), tracker.min()) == (0, MAX_TIMESTAMP)
+    assert (len(tracker), tracker.min()) == (1, 5)
 
 
 @pytest.mark.guarantee("G7", section="7.2")

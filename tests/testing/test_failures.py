@@ -232,7 +232,7 @@ def test_keys_are_what_extractors_give() -> None:
     harness.send("in", 7, AT)
     for key in (7, "7"):
         assert harness.state("alarm", key) == 1
-        assert harness.timers("alarm", key) == {("t", False): 5}
+        assert harness.timers("alarm", key) == {("t", mw.TimeDomain.EVENT_TIME): 5}
     with pytest.raises(mw.UsageError, match="got float"):
         harness.state("alarm", 7.0)  # type: ignore[arg-type]
 

@@ -17,10 +17,14 @@ NOW = mw.from_seconds(1_700_000_000)
 FACTORS = {"s": 1_000_000, "ms": 1_000}
 HOOKS: dict[str, Callable[[Any, Any], None]] = {
     "set_timer": lambda ctx, at: ctx.set_timer(at),
-    "wall timer": lambda ctx, at: ctx.set_timer(at, wall=True),
+    "wall timer": lambda ctx, at: ctx.set_timer(at, domain=mw.TimeDomain.PROCESSING_TIME),
     "hold of a timer": lambda ctx, at: ctx.set_timer(NOW, hold=at),
     "set_hold": lambda ctx, at: ctx.set_hold(at),
     "produce": lambda ctx, at: ctx.produce("out", "text", timestamp=at),
+}
+WITH_BOOLS: dict[str, Callable[[Any, Any], None]] = {
+    "set": lambda ctx, at: ctx.set_timer(at, domain=True),
+    "cancel": lambda ctx, at: ctx.cancel_timer(domain=False),
 }
 
 
@@ -39,7 +43,9 @@ class Hook(mw.Computation[str]):
 def harness_of(act: str = "set_timer", convert: Callable[[int], int] = int, **options: Any) -> TopologyHarness:
     topology = mw.Topology("words")
     topology.source("words", str)
-    topology.add(Hook(HOOKS[act], convert), name="hook", inputs={"words": mw.key(str)}, outputs={"out": str})
+    topology.add(
+        Hook({**HOOKS, **WITH_BOOLS}[act], convert), name="hook", inputs={"words": mw.key(str)}, outputs={"out": str}
+    )
     return TopologyHarness(topology, **{"any_timestamp": False, **options})
 
 
@@ -113,3 +119,10 @@ def test_a_stream_that_is_not_there_is_named() -> None:
     with pytest.raises(mw.UsageError, match=r"topology 'words' has no stream 'owt'; did you mean 'out'\?|'owt'"):
         harness.values("owt")
     assert harness.values("out") == harness.values("dead-letters") == []
+
+
+@pytest.mark.paper(section="4.6")
+@pytest.mark.parametrize("act", WITH_BOOLS)
+def test_a_timers_domain_is_no_bool(act: str) -> None:
+    with pytest.raises(mw.UsageError, match="a timer's domain is a TimeDomain, not bool"):
+        harness_of(act).send("words", "a", NOW)

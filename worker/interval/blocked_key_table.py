@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Sequence
 from enum import Enum
 
+from millwheel.model.time import TimeDomain
 from millwheel.worker.interval.failing_keys import FailingKeys, KeyFailure
 from millwheel.worker.interval.holds import Hold
 from millwheel.worker.interval.intake import DeliveryReceipt, IntervalIntake
@@ -27,7 +28,7 @@ class Wait(Enum):
 
 
 RecordItem = tuple[DeliveryReceipt, int]
-TimerItem = tuple[int, bool, str]
+TimerItem = tuple[int, TimeDomain, str]
 """Time, whether it is in processing time, tag."""
 Item = RecordItem | TimerItem
 

@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from millwheel.model.keys import KeyInterval
-from millwheel.model.time import MAX_CLOCK_SKEW_US, MIN_TIMESTAMP
+from millwheel.model.time import MAX_CLOCK_SKEW_US, MIN_TIMESTAMP, TimeDomain
 from millwheel.model.watermarks import InputWatermark
 from millwheel.sdk.context import Scope
 
@@ -51,6 +51,10 @@ class IntervalClocks:
         """The bounds from before a merge that the watermark has not passed."""
         self.bounded = False
         """Whether there are such bounds."""
+
+    def time_in(self, domain: TimeDomain) -> int:
+        """The time in use of that domain. Timers up to it are due."""
+        return self.watermark if domain is TimeDomain.EVENT_TIME else self.wall
 
     def set_now(self, now: int) -> None:
         """Set the wall-clock time to ``now``.

@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Final
 
+from millwheel.model.time import TimeDomain
 from millwheel.rpc.v1.watermark_pb2 import HoldKind
 from millwheel.sdk.compiled import CompiledComputation
 from millwheel.sdk.context import OutputBinding
@@ -272,8 +273,8 @@ class IntervalCore(OwnerCore[IntervalEvent, IntervalEffect]):
 
     def _held(self) -> tuple[int, HoldKind.ValueType]:
         """The output watermark that the unfinished work allows, and the kind of work that is lowest."""
-        timers = self.state.timers
-        times = timers.tables[False].next_time(), timers.spilled.first(False)
+        timers, domain = self.state.timers, TimeDomain.EVENT_TIME
+        times = timers.tables[domain].next_time(), timers.spilled.first(domain)
         return self.state.holds.lowest(self.state.clocks.watermark, *times)
 
     def explain_hold(self) -> tuple[HoldKind.ValueType, str]:

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from millwheel.model.backoff import Backoff
 from millwheel.model.stream_names import DEAD_LETTERS
-from millwheel.model.time import Timestamp, format_timestamp
+from millwheel.model.time import TimeDomain, Timestamp, format_timestamp
 from millwheel.sdk.context import Production
 from millwheel.sdk.dead_letters import DeadLetter
 from millwheel.sdk.error_texts import bare_message, error_message, error_traceback
@@ -160,7 +160,8 @@ class Failures:
             stamp, value, tag = delivery.timestamps[index], delivery.values[index], ""
             origin = (delivery.ids, index)
         else:
-            stream, stamp, value, tag = "", item[0] if not item[1] else self._clocks.watermark_of(key), b"", item[2]
+            stream, value, tag = "", b"", item[2]
+            stamp = item[0] if item[1] is TimeDomain.EVENT_TIME else self._clocks.watermark_of(key)
             setting = self._timers.tables[item[1]].get(key, item[2])
             origin = setting.origin if setting else 0
         letter = DeadLetter(

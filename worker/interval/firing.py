@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from millwheel.model.time import LAST_TIMESTAMP, MAX_TIMESTAMP
+from millwheel.model.time import LAST_TIMESTAMP, MAX_TIMESTAMP, TimeDomain
 from millwheel.sdk.context import Context, TimerSetting
 from millwheel.sdk.model import Timer
 from millwheel.worker.interval.blocked_key_table import TimerItem, Wait
@@ -31,7 +31,7 @@ class Firing:
         self.failed: Callable[[bytes, TimerItem, BaseException], None]
         self.returned: Callable[[bytes, Context[Any], TimerItem, Any], None]
 
-    def run_due(self, wall: bool, upto: int) -> None:
+    def run_due(self, domain: TimeDomain, upto: int) -> None:
         """Fire the timers of one domain that are due by ``upto``, up to the limits of the batch.
 
         Invariant: after the call, unless the batch is full, each key that still has a timer due by ``upto`` is blocked.
@@ -42,15 +42,15 @@ class Firing:
         such a hook set an earlier timer. Settings take effect when their batch is sealed.
         """
         runner = self.runner
-        table = self._timers.tables[wall]
+        table = self._timers.tables[domain]
         while (first := table.next_time()) is not None and first <= upto and not runner.full():
             due = table.pop_due(upto, self._setup.settings.batch_records - runner.batch.records)
-            if due and not wall:
+            if due and domain is TimeDomain.EVENT_TIME:
                 # Popped timers are in no bucket, so their bucket does not hold the watermark. The batch does.
                 runner.batch.hold.cover(due[0][0])
             fired, began = 0, self._setup.meter.clock()
             for at, key, tag in due:
-                timer = at, wall, tag
+                timer = at, domain, tag
                 if key in self._blocked.keys:
                     self.postpone(key, timer)
                 elif runner.full():
@@ -69,32 +69,32 @@ class Firing:
         Returns:
             Whether all of them have fired, or wait with their blocked key. False: the batch was full before.
         """
-        return all(self._fire_due_of(key, wall) for key in dict.fromkeys(keys) for wall in (False, True))
+        return all(self._fire_due_of(key, domain) for key in dict.fromkeys(keys) for domain in TimeDomain)
 
-    def _fire_due_of(self, key: bytes, wall: bool) -> bool:
-        all_fired = self._fire_of_key(key, wall, self._timers.due_until(wall, key))
+    def _fire_due_of(self, key: bytes, domain: TimeDomain) -> bool:
+        all_fired = self._fire_of_key(key, domain, self._timers.due_until(domain, key))
         return all_fired or key in self._blocked.keys
 
-    def _fire_of_key(self, key: bytes, wall: bool, upto: int, above: int | None = None) -> bool:
+    def _fire_of_key(self, key: bytes, domain: TimeDomain, upto: int, above: int | None = None) -> bool:
         """Fire the key's timers up to a time. Returns whether none of them is left for later.
 
         ``above``: nothing fires while a timer up to that time is left.
         """
         runner = self.runner
-        table = self._timers.tables[wall]
-        fired = {tag for _, domain, tag in runner.batch.fired.get(key, ()) if domain == wall}
+        table = self._timers.tables[domain]
+        fired = {tag for _, one, tag in runner.batch.fired.get(key, ()) if one is domain}
         for at, tag in table.due_of_key(key, upto):
             if tag in fired:
                 continue
             if (above is not None and at <= above) or key in self._blocked.keys or runner.full():
                 return False
-            if not self._may_fire(key, (at, wall, tag)):
+            if not self._may_fire(key, (at, domain, tag)):
                 self._blocked.block(key, Wait.READY)
                 return False
             table.hand_out(key, tag, at)
-            if not wall:
+            if domain is TimeDomain.EVENT_TIME:
                 runner.batch.hold.cover(at)
-            self._fire_alone(key, (at, wall, tag))
+            self._fire_alone(key, (at, domain, tag))
         return True
 
     def run_ahead(self) -> None:
@@ -105,7 +105,8 @@ class Firing:
             if key in self._blocked.keys:
                 continue
             # Timers that the watermark has reached fire before, by ``run_due``.
-            if self._fire_of_key(key, False, self._clocks.key_bounds.of(key), above=self._clocks.watermark):
+            upto = self._clocks.key_bounds.of(key)
+            if self._fire_of_key(key, TimeDomain.EVENT_TIME, upto, above=self._clocks.watermark):
                 del self._timers.ahead[key]
 
     def _may_fire(self, key: bytes, timer: TimerItem) -> bool:
@@ -114,17 +115,17 @@ class Firing:
             return True
         if self._setup.program.timer_is_async:
             return False
-        at, wall, tag = timer
+        at, domain, tag = timer
         return context._timers is None or not any(
-            domain == wall and (name == tag or (setting is not None and setting.at < at))
-            for (domain, name), setting in context._timers.items()
+            other is domain and (name == tag or (setting is not None and setting.at < at))
+            for (other, name), setting in context._timers.items()
         )
 
     def postpone(self, key: bytes, timer: TimerItem) -> None:
         """Keep the timer with its blocked key. It holds the watermark at its own time."""
         blocked = self._blocked.keys[key]
         blocked.due.append(timer)
-        if not timer[1]:
+        if timer[1] is TimeDomain.EVENT_TIME:
             if blocked.hold is None:
                 blocked.hold = self._holds.open()
             blocked.hold.cover(timer[0])
@@ -132,18 +133,18 @@ class Firing:
     def return_postponed(self, key: bytes) -> None:
         """Return the postponed timers of a key that is being unblocked. They are due again."""
         due, hold = self._blocked.keys[key].take_due()
-        for at, wall, tag in due:
-            self._timers.tables[wall].requeue(key, tag, at)
-            if not wall:
+        for at, domain, tag in due:
+            self._timers.tables[domain].requeue(key, tag, at)
+            if domain is TimeDomain.EVENT_TIME:
                 self._timers.note_due(key, at)
         if hold is not None:
             hold.release()
 
     def next_due(self, key: bytes) -> TimerItem | None:
         """The timer that a blocked key fires next: its earliest in event time, else its earliest in processing time."""
-        for wall in (False, True):
-            if found := self._timers.tables[wall].due_of_key(key, self._timers.due_until(wall, key)):
-                return found[0][0], wall, found[0][1]
+        for domain in TimeDomain:
+            if found := self._timers.tables[domain].due_of_key(key, self._timers.due_until(domain, key)):
+                return found[0][0], domain, found[0][1]
         return None
 
     def fire_blocked(self, key: bytes, timer: TimerItem) -> None:
@@ -153,13 +154,13 @@ class Firing:
 
     def take_over(self, key: bytes, timer: TimerItem) -> None:
         """Move a blocked key's timer into the batch, which holds the watermark at its time from here on."""
-        if not timer[1]:
+        if timer[1] is TimeDomain.EVENT_TIME:
             self.runner.batch.hold.cover(timer[0])
         postponed, hold = self._blocked.keys[key].take_due()
-        for at, wall, tag in postponed:
-            setting = self._timers.tables[wall].get(key, tag)
-            if (at, wall, tag) != timer and setting is not None and setting.at == at:
-                self.postpone(key, (at, wall, tag))
+        for at, domain, tag in postponed:
+            setting = self._timers.tables[domain].get(key, tag)
+            if (at, domain, tag) != timer and setting is not None and setting.at == at:
+                self.postpone(key, (at, domain, tag))
         if hold is not None:
             hold.release()
 
@@ -173,19 +174,19 @@ class Firing:
 
     def fire(self, key: bytes, timer: TimerItem) -> bool:
         """Fire one timer that is in the table. Returns whether its hook was called."""
-        at, wall, tag = timer
-        setting = self._timers.tables[wall].get(key, tag)
+        at, domain, tag = timer
+        setting = self._timers.tables[domain].get(key, tag)
         assert setting is not None, "a timer that is handed out stays until its batch is sealed"
         batch = self.runner.batch
         context = batch.contexts.get(key) or self.runner.open(key)
         if context is None:
             self.postpone(key, timer)
             return False
-        self._aim(key, context, setting, wall)
+        self._aim(key, context, setting, domain)
         batch.records += 1
         batch.size += len(key) + len(tag)
         try:
-            outcome = self._setup.program.computation.process_timer(context, Timer(tag, at, wall))  # type: ignore[arg-type]
+            outcome = self._setup.program.computation.process_timer(context, Timer(tag, at, domain))  # type: ignore[arg-type]
         except HOOK_ERRORS as error:
             self.failed(key, timer, error)
             return True
@@ -195,16 +196,17 @@ class Firing:
             batch.fired.setdefault(key, []).append(timer)
         return True
 
-    def _aim(self, key: bytes, context: Context[Any], setting: TimerSetting, wall: bool) -> None:
+    def _aim(self, key: bytes, context: Context[Any], setting: TimerSetting, domain: TimeDomain) -> None:
         """Set the timestamp of the firing: the least and the default timestamp of its productions.
 
         An event-time timer uses its own time, or its hold if that is later. A processing-time timer has no event time.
         It uses the larger of its hold and the input watermark. If the input has ended, it uses its hold. The hook may
         state others.
         """
-        hold = effective_hold(setting, wall)
-        at = self._clocks.watermark_of(key) if wall else setting.at
-        if wall and at == MAX_TIMESTAMP and hold is not None:
+        hold = effective_hold(setting, domain)
+        processing = domain is TimeDomain.PROCESSING_TIME
+        at = self._clocks.watermark_of(key) if processing else setting.at
+        if processing and at == MAX_TIMESTAMP and hold is not None:
             at = hold
         at = min(at, LAST_TIMESTAMP)
         earliest = at if hold is None else min(hold, LAST_TIMESTAMP)

@@ -46,6 +46,6 @@ class IntervalInvariants:
         require((unacked.records == 0) == (len(outbox) == 0), "the outbox's records are balanced (G13)")
         require(unacked.bytes >= 0 and (unacked.records > 0 or unacked.bytes == 0), "its bytes are balanced, too (G13)")
         tables, spilled = state.timers.tables, state.timers.spilled
-        effective = (effective_hold(one, wall) for wall, table in tables.items() for _, _, one in table.items())
+        effective = (effective_hold(one, domain) for domain, table in tables.items() for _, _, one in table.items())
         stated = [*state.holds.of_keys.values(), *effective, *(part.hold for part in spilled.parts.values())]
         state.holds.check((at for at in stated if at is not None), passing)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from millwheel.model.sketch import TimestampSketch
-from millwheel.model.time import MAX_TIMESTAMP
+from millwheel.model.time import MAX_TIMESTAMP, TimeDomain
 from millwheel.rpc.watermarks import PendingWork
 from millwheel.worker.interval.state import IntervalState
 
@@ -21,7 +21,7 @@ def pending_work(state: IntervalState) -> PendingWork:
     sketch.add(state.intake.pending.items())
     sketch.add((outbound.held, outbound.count()) for outbound in state.outbox)
     sketch.add(state.holds.items())
-    sketch.add(state.timers.tables[False].times())
+    sketch.add(state.timers.tables[TimeDomain.EVENT_TIME].times())
     # For a part of spilled timers only the first time is known.
-    sketch.add((part.first, part.count) for part in state.timers.spilled.of_domain(False))
+    sketch.add((part.first, part.count) for part in state.timers.spilled.of_domain(TimeDomain.EVENT_TIME))
     return PendingWork(sketch, min(state.intake.newest, MAX_TIMESTAMP))

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from millwheel.model.keys import KeyInterval
-from millwheel.model.time import MIN_TIMESTAMP
+from millwheel.model.time import MIN_TIMESTAMP, TimeDomain
 from millwheel.model.watermarks import MinTracker
 from millwheel.sdk.context import TimerSetting
 from millwheel.store.contract import CorruptValueError, JournalHead, PartId
@@ -132,7 +132,7 @@ def _settle(state: IntervalState, whole: _IntervalWhole, productions: Production
     for sequence in sorted({sequence for sequence, _, _ in productions}):
         state.outbox.add([row for place, row in ordered if place[0] == sequence], sequence)
     if state.clocks.bounded:
-        for key, _, setting in state.timers.tables[False].items():
+        for key, _, setting in state.timers.tables[TimeDomain.EVENT_TIME].items():
             state.timers.note_due(key, setting.at)
 
 
@@ -215,8 +215,9 @@ class _Reader:
         keys, make = self._keys, TimerSetting._make
         if keys is not None:
             rows = [row for row in rows if row[0] in keys]
-        for wall, table in self._state.timers.tables.items():
-            table.load((row[0], row[2], make(row[3:])) for row in rows if row[1] is wall)
+        for domain, table in self._state.timers.tables.items():
+            processing = domain is TimeDomain.PROCESSING_TIME
+            table.load((row[0], row[2], make(row[3:])) for row in rows if row[1] is processing)
 
     def _spilled_timers(self, parts: dict[PartId, bytes]) -> None:
         """Spilled timers of the own journal stay in the store.
@@ -230,24 +231,25 @@ class _Reader:
                 spilled.add(SpilledPart.decode(part, blob, f"{where} {part.name}"))
         for part, blob in parts.items():
             if part.name.startswith(VOIDS_PART):
-                for void in decode_part(blob, list[VoidRow], f"{where} {part.name}"):
-                    spilled.void(*void)
+                for key, processing, tag, below in decode_part(blob, list[VoidRow], f"{where} {part.name}"):
+                    spilled.void(key, TimeDomain(processing), tag, below)
         if self._keys is not None:
             for name in spilled.parts:
                 rows = decode_part(parts[name], list[TimerRow], f"{where} {name.name}")
                 self._load_timers(spilled.standing(rows))
 
     def _set_timer(self, row: TimerRow) -> None:
-        key, wall, tag, at, hold, cause, origin = row
+        key, processing, tag, at, hold, cause, origin = row
+        domain = TimeDomain(processing)
         if self._keys is None or key in self._keys:
-            previous = self._state.timers.tables[wall].set(key, tag, TimerSetting(at, hold, cause, origin), None)
+            previous = self._state.timers.tables[domain].set(key, tag, TimerSetting(at, hold, cause, origin), None)
             if previous is None and self._keys is None and self._state.timers.spilled:
-                self._state.timers.spilled.void(key, wall, tag, origin)
+                self._state.timers.spilled.void(key, domain, tag, origin)
 
-    def _clear_timer(self, key: bytes, wall: bool, tag: str, commit: int) -> None:
-        previous = self._state.timers.tables[wall].cancel(key, tag, None)
+    def _clear_timer(self, key: bytes, domain: TimeDomain, tag: str, commit: int) -> None:
+        previous = self._state.timers.tables[domain].cancel(key, tag, None)
         if previous is None and self._keys is None and self._state.timers.spilled:
-            self._state.timers.spilled.void(key, wall, tag, commit << INDEX_BITS)
+            self._state.timers.spilled.void(key, domain, tag, commit << INDEX_BITS)
 
     def _apply(self, number: int, entry: IntervalEntry) -> None:
         """Apply one entry: the same changes in the same order as when its owner sealed it."""
@@ -260,8 +262,8 @@ class _Reader:
         state.cells.changed(entry.states, number)
         for key, hold in entry.holds:
             state.holds.set_of_key(key, hold, None)
-        for key, wall, tag in entry.timers_cleared:
-            self._clear_timer(key, wall, tag, number)
+        for key, processing, tag in entry.timers_cleared:
+            self._clear_timer(key, TimeDomain(processing), tag, number)
         for row in entry.timers_set:
             self._set_timer(row)
         for production in entry.productions:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from millwheel.model.time import TimeDomain
 from millwheel.sdk.context import Context
 from millwheel.worker.interval.blocked_key_table import Item
 from millwheel.worker.interval.failures import work_text
@@ -55,7 +56,7 @@ class RunningHooks:
 
     def start(self, key: bytes, context: Context[Any], item: Item, coroutine: Any) -> None:
         """Start a hook. A timer in event time holds the output watermark at its time."""
-        hold = self._holds.open(item[0]) if len(item) == 3 and not item[1] else None
+        hold = self._holds.open(item[0]) if len(item) == 3 and item[1] is TimeDomain.EVENT_TIME else None
         number = self._next_number
         self._next_number += 1
         self._hooks[number] = StartedHook(key, context, item, self._setup.meter.clock(), self._clocks.wall, hold)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterator
 
+from millwheel.model.time import TimeDomain
 from millwheel.worker.interval.blocked_key_table import BlockedKeyTable
 from millwheel.worker.interval.blocked_keys import BlockedKeys
 from millwheel.worker.interval.firing import Firing
@@ -67,13 +68,13 @@ class KeyScheduler:
         still in the store, it is unknown which keys have one. Then no timer waits.
         """
         timers, firing = self._timers, self._firing
-        upto, waits = timers.due_until(False), False
+        upto, waits = timers.due_until(TimeDomain.EVENT_TIME), False
         if crowded and not (timers.behind and self._has_holder):
             pending = self._outbox.unacked.held.min()
             waits = pending <= self._holds.min_stated()
             if waits:
                 upto = min(upto, pending - 1)
-        firing.run_due(False, upto)
+        firing.run_due(TimeDomain.EVENT_TIME, upto)
         if waits:
             return
         if timers.ahead:
@@ -82,7 +83,7 @@ class KeyScheduler:
             else:
                 # The watermark has reached every timer that was due by a bound.
                 timers.ahead.clear()
-        firing.run_due(True, timers.due_until(True))
+        firing.run_due(TimeDomain.PROCESSING_TIME, timers.due_until(TimeDomain.PROCESSING_TIME))
 
     @property
     def _has_holder(self) -> bool:
@@ -109,8 +110,8 @@ class KeyScheduler:
         A timer that is due already needs no deadline. It waits for another event: its key is unblocked, the commit is
         appended, or its spilled part is read.
         """
-        wall = self._clocks.wall
-        rings = (self._timers.tables[True].next_time(), self._timers.spilled.first(True))
+        wall, domain = self._clocks.wall, TimeDomain.PROCESSING_TIME
+        rings = (self._timers.tables[domain].next_time(), self._timers.spilled.first(domain))
         return min((at for at in rings if at is not None and at > wall), default=None)
 
     def next_retry(self) -> int | None:

@@ -8,6 +8,7 @@ from typing import Any, Final
 from msgspec.structs import replace
 
 from millwheel.model.limits import MAX_STATE_BYTES
+from millwheel.model.time import TimeDomain
 from millwheel.sdk.context import UNSET, Context, Production, TimerSetting
 from millwheel.sdk.errors import TooLargeError
 from millwheel.worker.dedup import IdDelta
@@ -230,45 +231,46 @@ class Sealer:
     def _clear_fired(self, batch: OpenCommit, sealed: Sealed) -> list[tuple[bytes, bool, str]]:
         cleared = []
         for key, fired in batch.fired.items():
-            for _, wall, tag in fired:
-                self._timers.tables[wall].cancel(key, tag, sealed.hold)
-                cleared.append((key, wall, tag))
+            for _, domain, tag in fired:
+                self._timers.tables[domain].cancel(key, tag, sealed.hold)
+                cleared.append((key, domain is TimeDomain.PROCESSING_TIME, tag))
         return cleared
 
     def _apply_timers(
         self,
         key: bytes,
-        settings: dict[tuple[bool, str], TimerSetting | None],
+        settings: dict[tuple[TimeDomain, str], TimerSetting | None],
         sealed: Sealed,
         timers: list[TimerRow],
         cleared: list[tuple[bytes, bool, str]],
     ) -> None:
         tables, spilled = self._timers.tables, self._timers.spilled
-        for (wall, tag), setting in settings.items():
+        for (domain, tag), setting in settings.items():
+            processing = domain is TimeDomain.PROCESSING_TIME
             if setting is None:
-                known = tables[wall].cancel(key, tag, sealed.hold) is not None
-                if known or (spilled and spilled.void(key, wall, tag, sealed.commit << INDEX_BITS)):
-                    cleared.append((key, wall, tag))
+                known = tables[domain].cancel(key, tag, sealed.hold) is not None
+                if known or (spilled and spilled.void(key, domain, tag, sealed.commit << INDEX_BITS)):
+                    cleared.append((key, processing, tag))
                 continue
-            previous = tables[wall].get(key, tag)
+            previous = tables[domain].get(key, tag)
             hold = setting.hold
-            if held_at(setting, wall) < self._holds.output:
+            if held_at(setting, domain) < self._holds.output:
                 # A hold below the reported watermark has no effect. The hold becomes the cause's timestamp: what a late
                 # record causes is late.
                 hold = setting.cause
-            if previous is not None and (previous.at, previous.hold) == (setting.at, hold) and not wall:
+            if previous is not None and (previous.at, previous.hold) == (setting.at, hold) and not processing:
                 # The timer is unchanged, as when each record of a window sets it. Nothing is journaled.
                 continue
             origin = sealed.commit << INDEX_BITS | sealed.timers
             sealed.timers += 1
             setting = TimerSetting(setting.at, hold, setting.cause, origin)
 
-            tables[wall].set(key, tag, setting, sealed.hold)
-            if not wall:
+            tables[domain].set(key, tag, setting, sealed.hold)
+            if not processing:
                 self._timers.note_due(key, setting.at)
             if previous is None and spilled:
-                spilled.void(key, wall, tag, origin)
-            timers.append((key, wall, tag, setting.at, hold, setting.cause, origin))
+                spilled.void(key, domain, tag, origin)
+            timers.append((key, processing, tag, setting.at, hold, setting.cause, origin))
 
     def _apply_hold(self, key: bytes, context: Context[Any], sealed: Sealed) -> int | None:
         hold: int | None = None

@@ -21,6 +21,7 @@ from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 from zlib import crc32
 
+from millwheel.model.time import TimeDomain
 from millwheel.store.contract import PartId
 from millwheel.worker.dedup.segments import Front, dump_halves, load_halves
 from millwheel.worker.interval.entry import TimerRow, VoidRow, decode_part, encode_part
@@ -63,11 +64,11 @@ class SpilledPart:
     timer does.
     """
 
-    __slots__ = ("count", "first", "hold", "prints", "rows", "voids", "wall")
+    __slots__ = ("count", "domain", "first", "hold", "prints", "rows", "voids")
 
-    def __init__(self, rows: PartId, wall: bool, first: int, hold: int | None, prints: array[int]) -> None:
+    def __init__(self, rows: PartId, domain: TimeDomain, first: int, hold: int | None, prints: array[int]) -> None:
         self.rows = rows
-        self.wall = wall
+        self.domain = domain
         self.first = first
         self.hold = hold
         self.prints = prints
@@ -80,17 +81,17 @@ class SpilledPart:
         """Create the part for ``rows``, which are of one time domain and in increasing time."""
         part = PartId(f"{_ROWS}{number}", sequencer, commit)
         prints = array("q", sorted(_print(row[0], row[2]) for row in rows))
-        return cls(part, rows[0][1], rows[0][3], hold, prints)
+        return cls(part, TimeDomain(rows[0][1]), rows[0][3], hold, prints)
 
     def encode(self) -> bytes:
         """The index as stored."""
-        return encode_part((self.wall, self.first, self.hold, dump_halves(self.prints)))
+        return encode_part((self.domain is TimeDomain.PROCESSING_TIME, self.first, self.hold, dump_halves(self.prints)))
 
     @classmethod
     def decode(cls, index: PartId, blob: bytes, where: str) -> SpilledPart:
         """The part whose index is stored as ``blob``."""
-        wall, first, hold, prints = decode_part(blob, tuple[bool, int, int | None, bytes], where)
-        return cls(rows_of(index), wall, first, hold, load_halves(prints))
+        processing, first, hold, prints = decode_part(blob, tuple[bool, int, int | None, bytes], where)
+        return cls(rows_of(index), TimeDomain(processing), first, hold, load_halves(prints))
 
     def may_have(self, printed: int) -> bool:
         """Whether a timer with this fingerprint is in the part."""
@@ -120,7 +121,7 @@ class SpilledTimers:
         """By the ids of their rows."""
         self.count = 0
         """The number of timers in the parts, including deleted ones."""
-        self._firsts: dict[bool, int | None] = {False: None, True: None}
+        self._firsts: dict[TimeDomain, int | None] = dict.fromkeys(TimeDomain)
         self._front = Front()
         self._voids: dict[_Name, tuple[int, int]] = {}
         """By timer: copies at positions below the first number are deleted. The second number counts the parts that may
@@ -129,13 +130,13 @@ class SpilledTimers:
     def __bool__(self) -> bool:
         return bool(self.parts)
 
-    def first(self, wall: bool) -> int | None:
+    def first(self, domain: TimeDomain) -> int | None:
         """A lower bound of the times of all spilled timers of that domain. None: there are none."""
-        return self._firsts[wall]
+        return self._firsts[domain]
 
-    def of_domain(self, wall: bool) -> list[SpilledPart]:
+    def of_domain(self, domain: TimeDomain) -> list[SpilledPart]:
         """The parts of one domain, ordered by their first times."""
-        return sorted((part for part in self.parts.values() if part.wall is wall), key=lambda part: part.first)
+        return sorted((part for part in self.parts.values() if part.domain is domain), key=lambda part: part.first)
 
     def holding(self) -> Iterator[SpilledPart]:
         """The parts with a timer that holds the output watermark besides its own time."""
@@ -152,17 +153,17 @@ class SpilledTimers:
             self._holds.state(part.hold)
         self.count += part.count
         self._front.cover(str(part.rows), part.prints, self.count)
-        self._find_first(part.wall)
+        self._find_first(part.domain)
 
-    def void(self, key: bytes, wall: bool, tag: str, below: int) -> bool:
+    def void(self, key: bytes, domain: TimeDomain, tag: str, below: int) -> bool:
         """Delete stored copies of the timer at positions below ``below``. Returns whether there may be one."""
         printed = _print(key, tag)
         if not self.parts or not self._front.may_have(printed):
             return False
-        name = key, wall, tag
+        name = key, domain is TimeDomain.PROCESSING_TIME, tag
         hit = False
         for part in self.parts.values():
-            if part.wall is wall and part.may_have(printed):
+            if part.domain is domain and part.may_have(printed):
                 hit = True
                 before, parts = self._voids.get(name, (0, 0))
                 self._voids[name] = max(before, below), parts + (name not in part.voids)
@@ -189,7 +190,7 @@ class SpilledTimers:
                 del self._voids[name]
             else:
                 self._voids[name] = below, parts - 1
-        self._find_first(part.wall)
+        self._find_first(part.domain)
 
     @property
     def void_count(self) -> int:
@@ -200,5 +201,5 @@ class SpilledTimers:
         """The tombstones as a base part stores them."""
         return [(*name, below) for name, (below, _) in self._voids.items()]
 
-    def _find_first(self, wall: bool) -> None:
-        self._firsts[wall] = min((part.first for part in self.parts.values() if part.wall is wall), default=None)
+    def _find_first(self, domain: TimeDomain) -> None:
+        self._firsts[domain] = min((part.first for part in self.parts.values() if part.domain is domain), default=None)

@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import count
 
+from millwheel.model.time import TimeDomain
 from millwheel.sdk.context import TimerSetting
 from millwheel.store.contract import CorruptValueError, PartId
 from millwheel.worker.interval.entry import TimerRow, decode_part
@@ -63,12 +64,13 @@ class Spilling:
         blobs: dict[PartId, bytes] = {}
         self._captured, self.leaving = [], []
         numbers = count()
-        for wall, table in self._timers.tables.items():
-            rows = [(key, wall, tag, *setting) for key, tag, setting in table.items()]
+        for domain, table in self._timers.tables.items():
+            processing = domain is TimeDomain.PROCESSING_TIME
+            rows = [(key, processing, tag, *setting) for key, tag, setting in table.items()]
             most = self._setup.settings.timer_part
             if (excess := (len(rows) - self._setup.settings.timers_kept) // most * most) > 0:
                 # Due timers are needed in memory.
-                due = self._due_first(rows, wall)
+                due = self._due_first(rows, domain)
                 cut = max(len(rows) - excess, due)
                 for part_rows, blob in in_parts(rows[cut:], most):
                     part = self._part(next(numbers), part_rows)
@@ -78,21 +80,21 @@ class Spilling:
             near += rows
         return near, blobs, kept
 
-    def _due_first(self, rows: list[TimerRow], wall: bool) -> int:
+    def _due_first(self, rows: list[TimerRow], domain: TimeDomain) -> int:
         """Sort the rows of one domain: the due timers first, then the others, each in increasing time.
 
         Returns the number of due ones.
         """
-        if not wall and self._clocks.bounded:
+        if domain is TimeDomain.EVENT_TIME and self._clocks.bounded:
             shown = self._clocks.watermark_of
             rows.sort(key=lambda row: (row[3] > shown(row[0]), row[3]))
             return sum(row[3] <= shown(row[0]) for row in rows)
-        limit = self._clocks.wall if wall else self._clocks.watermark
+        limit = self._clocks.time_in(domain)
         rows.sort(key=lambda row: row[3])
         return sum(row[3] <= limit for row in rows)
 
     def _part(self, number: int, rows: Sequence[TimerRow]) -> SpilledPart:
-        holds = (effective_hold(TimerSetting._make(row[3:]), row[1]) for row in rows)
+        holds = (effective_hold(TimerSetting._make(row[3:]), TimeDomain(row[1])) for row in rows)
         hold = min((hold for hold in holds if hold is not None), default=None)
         return SpilledPart.of(number, self._setup.config.sequencer, self._journal.committed, rows, hold)
 
@@ -121,10 +123,10 @@ class Spilling:
         tombstone for their copy in the part.
         """
         part, rows = self.leaving.pop(0)
-        if part.first <= (self._clocks.wall if part.wall else self._clocks.watermark):
+        if part.first <= (self._clocks.time_in(part.domain)):
             # Some timers are about to fire. The part is not used, and the next base no longer names it.
             return
-        table = self._timers.tables[part.wall]
+        table = self._timers.tables[part.domain]
         changed: list[TimerRow] = []
         holds: list[int] = []
         for row in rows:
@@ -135,8 +137,8 @@ class Spilling:
                 holds.append(hold)
         part.hold = min(holds, default=None)
         self._timers.spilled.add(part)
-        for key, wall, tag, _, _, _, origin in changed:
-            self._timers.spilled.void(key, wall, tag, origin + 1)
+        for key, _, tag, _, _, _, origin in changed:
+            self._timers.spilled.void(key, part.domain, tag, origin + 1)
 
     # Loading.
 
@@ -174,15 +176,15 @@ class Spilling:
         assert read is not None, "it has been read"
         rows = self._timers.spilled.standing(read)
         self._timers.spilled.remove(part)
-        self._timers.tables[part.wall].load((row[0], row[2], TimerSetting._make(row[3:])) for row in rows)
+        self._timers.tables[part.domain].load((row[0], row[2], TimerSetting._make(row[3:])) for row in rows)
 
     def _wanted(self) -> SpilledPart | None:
         """The part to read next, if any."""
         spilled, kept = self._timers.spilled, self._setup.settings.timers_kept
-        for wall in (False, True):
-            first = spilled.first(wall)
-            if first is not None and self._may_come(wall, first):
-                return spilled.of_domain(wall)[0]
+        for domain in TimeDomain:
+            first = spilled.first(domain)
+            if first is not None and self._may_come(domain, first):
+                return spilled.of_domain(domain)[0]
         binding = self._holds.min()
         if binding < self._clocks.watermark:
             for part in spilled.holding():
@@ -192,11 +194,11 @@ class Spilling:
             return max(spilled.parts.values(), key=lambda part: len(part.voids))
         return None
 
-    def _may_come(self, wall: bool, first: int) -> bool:
-        settings, table = self._setup.settings, self._timers.tables[wall]
+    def _may_come(self, domain: TimeDomain, first: int) -> bool:
+        settings, table = self._setup.settings, self._timers.tables[domain]
         if len(table) < settings.timers_kept // 2:
             return True
-        acted = self._clocks.wall if wall else self._clocks.watermark
+        acted = self._clocks.time_in(domain)
         if first > acted + settings.timer_lead:
             return False
         if len(table) + settings.timer_part <= settings.timers_kept * 3 // 2:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from itertools import islice
 from typing import Final
 
+from millwheel.model.time import TimeDomain
 from millwheel.rpc.v1.watermark_pb2 import HoldKind
 from millwheel.worker.interval.blocked_key_table import BlockedKey, Wait
 from millwheel.worker.interval.state import IntervalState
@@ -41,7 +42,7 @@ def hold_subject(state: IntervalState, hold: HoldKind.ValueType, value: int) -> 
     if hold == HoldKind.HOLD_KIND_PRODUCTION:
         return _production(state, value)
     if hold == HoldKind.HOLD_KIND_TIMER:
-        first = state.timers.tables[False].first()
+        first = state.timers.tables[TimeDomain.EVENT_TIME].first()
         return "" if first is None else f"key {_shown(first[0])}, tag {first[1]!r}"
     return _hold(state, value)
 
@@ -89,11 +90,11 @@ def _hold(state: IntervalState, value: int) -> str:
         if held == value:
             return f"key {_shown(key)}"
     for key, blocked in islice(state.blocked.keys.items(), _LOOK):
-        for at, wall, tag in blocked.due:
-            if at == value and not wall:
+        for at, domain, tag in blocked.due:
+            if at == value and domain is TimeDomain.EVENT_TIME:
                 return f"timer {tag!r} of key {_shown(key)} is due and {_waits(blocked)}"
-    for wall in (False, True):
-        for key, tag, setting in islice(state.timers.tables[wall].items(), _LOOK):
-            if effective_hold(setting, wall) == value:
+    for domain, table in state.timers.tables.items():
+        for key, tag, setting in islice(table.items(), _LOOK):
+            if effective_hold(setting, domain) == value:
                 return f"timer {tag!r} of key {_shown(key)}"
     return ""

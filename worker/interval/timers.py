@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator
 from itertools import islice
 from typing import Final
 
+from millwheel.model.time import TimeDomain
 from millwheel.sdk.context import TimerSetting
 from millwheel.worker.interval.clocks import IntervalClocks
 from millwheel.worker.interval.holds import Hold, Holds
@@ -29,8 +30,8 @@ class IntervalTimers:
 
     def __init__(self, holds: Holds, clocks: IntervalClocks) -> None:
         self._clocks = clocks
-        self.tables = {wall: TimerTable(holds, wall) for wall in (False, True)}
-        """The timers in memory, by whether they are in processing time."""
+        self.tables = {domain: TimerTable(holds, domain) for domain in TimeDomain}
+        """The timers in memory."""
         self.spilled = SpilledTimers(holds)
         """Spilled timers: those that only the store holds."""
         self.ahead: dict[bytes, None] = {}
@@ -41,16 +42,18 @@ class IntervalTimers:
         """The number of timers, with spilled ones. A spilled timer that was set again counts twice."""
         return sum(map(len, self.tables.values())) + self.spilled.count
 
-    def due_until(self, wall: bool, key: bytes | None = None) -> int:
+    def due_until(self, domain: TimeDomain, key: bytes | None = None) -> int:
         """The latest time for which timers may fire. No timer fires before an earlier spilled one (G5).
 
         With ``key``, the time is for this key. A timer that is due by its key's watermark bound is never spilled.
         """
         clocks = self._clocks
-        limit = clocks.wall if wall else clocks.watermark
-        if self.spilled and (first := self.spilled.first(wall)) is not None:
+        limit = clocks.time_in(domain)
+        if self.spilled and (first := self.spilled.first(domain)) is not None:
             limit = min(first, limit)
-        return max(limit, clocks.key_bounds.of(key)) if key is not None and clocks.bounded and not wall else limit
+        if key is not None and clocks.bounded and domain is TimeDomain.EVENT_TIME:
+            limit = max(limit, clocks.key_bounds.of(key))
+        return limit
 
     def note_due(self, key: bytes, at: int) -> None:
         """Register that ``key`` has an event-time timer at ``at`` if it may be due by the key's watermark bound."""
@@ -61,12 +64,12 @@ class IntervalTimers:
     @property
     def behind(self) -> bool:
         """Whether spilled event-time timers are due. They fire before any more records run."""
-        first = self.spilled.first(False)
+        first = self.spilled.first(TimeDomain.EVENT_TIME)
         return first is not None and first <= self._clocks.watermark
 
     def next_of_key(self, key: bytes) -> int | None:
         """The time of the key's first event-time timer, for cache eviction."""
-        return self.tables[False].next_of_key(key)
+        return self.tables[TimeDomain.EVENT_TIME].next_of_key(key)
 
 
 class TimerTable:
@@ -80,11 +83,11 @@ class TimerTable:
     - Every timer of the table with an effective hold has a stated hold there (G7).
     """
 
-    __slots__ = ("_buckets", "_by_key", "_holds", "_size", "_stale", "_times", "_wall")
+    __slots__ = ("_buckets", "_by_key", "_domain", "_holds", "_size", "_stale", "_times")
 
-    def __init__(self, holds: Holds, wall: bool) -> None:
+    def __init__(self, holds: Holds, domain: TimeDomain) -> None:
         self._holds = holds
-        self._wall = wall
+        self._domain = domain
         self._by_key: dict[bytes, dict[str, TimerSetting]] = {}
         self._buckets: dict[int, dict[tuple[bytes, str], None]] = {}
         self._times: list[int] = []
@@ -130,7 +133,7 @@ class TimerTable:
             timers = self._by_key[key] = {}
         previous = timers.get(tag)
         timers[tag] = setting
-        if (hold := effective_hold(setting, self._wall)) is not None:
+        if (hold := effective_hold(setting, self._domain)) is not None:
             self._holds.state(hold)
         if previous is None:
             self._size += 1
@@ -144,7 +147,7 @@ class TimerTable:
 
     def _end(self, setting: TimerSetting, ending: Hold | None) -> None:
         """The timer ends: it does not hold the output watermark any more, but ``ending`` does."""
-        if (hold := effective_hold(setting, self._wall)) is not None:
+        if (hold := effective_hold(setting, self._domain)) is not None:
             self._holds.end(hold, ending)
         elif ending is not None:
             ending.cover(setting.at)
@@ -152,9 +155,9 @@ class TimerTable:
     def load(self, rows: Iterable[tuple[bytes, str, TimerSetting]]) -> None:
         """Add many timers, none of which is set yet, as in a takeover."""
         by_key, buckets, times = self._by_key, self._buckets, self._times
-        wall, state = self._wall, self._holds.state
+        domain, state = self._domain, self._holds.state
         for key, tag, setting in rows:
-            if (hold := effective_hold(setting, wall)) is not None:
+            if (hold := effective_hold(setting, domain)) is not None:
                 state(hold)
             timers = by_key.get(key)
             if timers is None:
@@ -184,7 +187,7 @@ class TimerTable:
         """Remove a timer that only the store holds from now on. Returns its effective hold, which is the caller's."""
         previous = self._remove(key, tag)
         assert previous is not None, "a timer that is spilled is in the table"
-        hold = effective_hold(previous, self._wall)
+        hold = effective_hold(previous, self._domain)
         if hold is not None:
             self._holds.end(hold, None)
         return hold
@@ -274,7 +277,7 @@ class TimerTable:
         heapq.heapify(self._times)
 
 
-def effective_hold(setting: TimerSetting, wall: bool) -> int | None:
+def effective_hold(setting: TimerSetting, domain: TimeDomain) -> int | None:
     """The timestamp at which a timer that is not due holds the output watermark.
 
     None for an event-time timer without a stated hold. Such a timer holds at its own time, which is above the input
@@ -282,10 +285,10 @@ def effective_hold(setting: TimerSetting, wall: bool) -> int | None:
     """
     if setting.hold is not None:
         return setting.hold
-    return setting.cause if wall else None
+    return setting.cause if domain is TimeDomain.PROCESSING_TIME else None
 
 
-def held_at(setting: TimerSetting, wall: bool) -> int:
+def held_at(setting: TimerSetting, domain: TimeDomain) -> int:
     """The timestamp at which a timer holds the output watermark, due or not."""
-    hold = effective_hold(setting, wall)
+    hold = effective_hold(setting, domain)
     return setting.at if hold is None else hold

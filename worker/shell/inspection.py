@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 
+from millwheel.model.time import TimeDomain
 from millwheel.rpc.errors import answering
 from millwheel.rpc.failures import FailureCode, RequestError
 from millwheel.rpc.v1 import inspection_pb2 as wire
@@ -76,10 +77,11 @@ class InspectionService(InspectionServiceServicer):
                 response.state_text = _as_text(state.program.state.decode(encoded))
             except Exception as error:  # of a codec, or of a migration in user code
                 response.state_error = error_message(error)
-        for wall, table in state.timers.tables.items():
-            stored = {row[2]: TimerSetting._make(row[3:]) for row in spilled if row[1] is wall}
+        for domain, table in state.timers.tables.items():
+            processing = domain is TimeDomain.PROCESSING_TIME
+            stored = {row[2]: TimerSetting._make(row[3:]) for row in spilled if row[1] is processing}
             for tag, setting in sorted((stored | table.of_key(request.key)).items()):
-                timer = response.timers.add(tag=tag, timestamp_us=setting.at, wall_time=wall)
+                timer = response.timers.add(tag=tag, timestamp_us=setting.at, wall_time=processing)
                 if setting.hold is not None:
                     timer.hold_us = setting.hold
         hold = state.holds.of_keys.get(request.key)
