@@ -14,9 +14,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from millwheel.authority.injected import InjectorComputation
-from millwheel.authority.journal import REMOVED_PART, KeysRow, Part, ProcessRow, encode
+from millwheel.authority.journal import REMOVED_PART, KeysRow, Part, ProcessRow, encode, row_size
 from millwheel.authority.registry import Registry
-from millwheel.authority.shares import AnyShare, keys_row, process_row
+from millwheel.authority.shares import AnyShare, journal_row
 from millwheel.model.time import MIN_TIMESTAMP
 from millwheel.store.contract import PartId
 
@@ -78,9 +78,9 @@ class BaseSnapshot:
         piece: list[KeysRow | ProcessRow] = []
         size = 0
         for share in shares:
-            row = process_row(share) if isinstance(share.member, str) else keys_row(share)
+            row = journal_row(share)
             piece.append(row)
-            size += row.size()
+            size += row_size(row)
             if size >= self.size_limit:
                 yield piece
                 piece, size = [], 0

@@ -10,14 +10,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from time import monotonic_ns
 from typing import assert_never
 
 from millwheel.authority.base import BaseSnapshot
+from millwheel.authority.broadcasts import Broadcasts
 from millwheel.authority.core import AuthorityCore
-from millwheel.authority.listeners import Listeners
 from millwheel.authority.messages import (
     AnswerCall,
     AppendChanges,
@@ -38,7 +38,7 @@ from millwheel.authority.metrics import AuthorityMetrics
 from millwheel.authority.shares import Refusal
 from millwheel.authority.writer import JournalWriter
 from millwheel.rpc.failures import FailureCode, RequestError
-from millwheel.rpc.watermarks import BroadcastUpdate, WatermarkReport
+from millwheel.rpc.watermarks import WatermarkReport
 from millwheel.store.contract import Append, SequencerRefusedError
 
 __all__ = ["AuthorityDriver", "AuthorityStoppedError", "now_us"]
@@ -68,7 +68,7 @@ class AuthorityDriver:
         self._writer = writer
         self._core = core
         self._metrics = metrics
-        self._listeners = Listeners(lambda name: (core.broadcast(name), core.sequencers(name)))
+        self.broadcasts = Broadcasts(lambda name: (core.broadcast(name), core.sequencers(name)))
         self._answers: dict[int, asyncio.Future[int]] = {}
         """The calls that wait for their answers, by token."""
         self._timer: asyncio.TimerHandle | None = None
@@ -112,21 +112,6 @@ class AuthorityDriver:
         self._metrics.reports.inc(len(reports))
         effects = self._step(ReportsReceived(reports))
         return [effect.refusal for effect in effects if isinstance(effect, RefuseReport)]
-
-    async def watch(self, computations: Iterable[str]) -> AsyncGenerator[dict[str, BroadcastUpdate], None]:
-        """Yield the broadcast values of ``computations`` at once, then changes.
-
-        A slow listener gets only the newest.
-
-        Raises AuthorityStoppedError when the shard stops.
-        """
-        self._check()
-        listener = self._listeners.add(computations)
-        try:
-            while True:
-                yield await listener.next()
-        finally:
-            self._listeners.remove(listener)
 
     # -- the journal -----------------------------------------------------------------------------
 
@@ -173,7 +158,7 @@ class AuthorityDriver:
                 case AnswerCall() | RefuseCall():
                     self._answer(effect)
                 case BroadcastValues(values, sequencers):
-                    self._listeners.publish(values, sequencers)
+                    self.broadcasts.publish(values, sequencers)
                     for computation, watermark in values.items():
                         self._metrics.show(computation, watermark)
                 case ForgetComputation(computation):
@@ -239,7 +224,7 @@ class AuthorityDriver:
         for answer in self._answers.values():
             if not answer.done():
                 answer.set_exception(self._failure())
-        self._listeners.fail(self._failure)
+        self.broadcasts.fail(self._failure)
         if self._timer is not None:
             self._timer.cancel()
         if self._appending is not None and asyncio.current_task() is not self._appending:

@@ -28,6 +28,7 @@ __all__ = [
     "decode_entry",
     "decode_part",
     "encode",
+    "row_size",
 ]
 
 _ENTRY_FORMAT: Final = 1
@@ -48,10 +49,6 @@ class KeysRow(msgspec.Struct, array_like=True, gc=False):
     sequencer: int
     watermark: int
 
-    def size(self) -> int:
-        """Return the approximate size in bytes."""
-        return ROW_BYTES + len(self.start) + len(self.end or b"")
-
 
 class ProcessRow(msgspec.Struct, array_like=True, gc=False):
     """The watermark of one injector process. ``last_report`` is the number of the last report that it includes."""
@@ -62,9 +59,12 @@ class ProcessRow(msgspec.Struct, array_like=True, gc=False):
     idle: bool
     last_report: int = 0
 
-    def size(self) -> int:
-        """Return the approximate size in bytes."""
-        return ROW_BYTES + len(self.process)
+
+def row_size(row: KeysRow | ProcessRow) -> int:
+    """Return the approximate size of a row in bytes."""
+    if isinstance(row, ProcessRow):
+        return ROW_BYTES + len(row.process)
+    return ROW_BYTES + len(row.start) + len(row.end or b"")
 
 
 class AcceptKeys(msgspec.Struct, array_like=True, tag=1):

@@ -16,8 +16,9 @@ from millwheel.authority.journal import (
     Percentile,
     ProcessRow,
     Remove,
+    row_size,
 )
-from millwheel.authority.shares import Acceptance, AnyShare, M, Share, keys_row, process_row
+from millwheel.authority.shares import Acceptance, AnyShare, M, Share, journal_row
 from millwheel.rpc.watermarks import Member
 
 __all__ = ["Pending", "Taken"]
@@ -138,12 +139,12 @@ class Pending:
             for share in shares:
                 if size <= 0:
                     break
-                if isinstance(share.member, str):
-                    processes.append(process_row(share))
-                    size -= processes[-1].size()
+                row = journal_row(share)
+                if isinstance(row, ProcessRow):
+                    processes.append(row)
                 else:
-                    keys.append(keys_row(share))
-                    size -= keys[-1].size()
+                    keys.append(row)
+                size -= row_size(row)
             if keys:
                 entry.keys[computation] = keys
             if processes:
@@ -164,14 +165,13 @@ class Pending:
 
 
 def _accepted(computation: str, share: AnyShare) -> AcceptKeys | AcceptProcess:
-    if isinstance(share.member, str):
-        return AcceptProcess(computation, process_row(share))
-    return AcceptKeys(computation, keys_row(share))
+    row = journal_row(share)
+    return AcceptProcess(computation, row) if isinstance(row, ProcessRow) else AcceptKeys(computation, row)
 
 
 def _size(change: Change) -> int:
     """Return the approximate size of ``change`` in bytes."""
     if isinstance(change, AcceptKeys | AcceptProcess):
-        return change.row.size() + len(change.computation)
+        return row_size(change.row) + len(change.computation)
     names: Sequence[str] = change.processes if isinstance(change, Expect) else ()
     return ROW_BYTES + len(change.computation) + sum(len(name) + 8 for name in names)

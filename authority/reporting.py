@@ -1,39 +1,28 @@
-"""The part of WatermarkService that each report and each broadcast runs (7.2)."""
+"""The Report call of WatermarkService (7.2)."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable
 from contextlib import aclosing
-from typing import Any, Final, Protocol, TypeAlias
+from typing import Protocol
 
-import grpc
-
+from millwheel.authority.broadcasts import BroadcastServicer, Context
 from millwheel.authority.driver import AuthorityStoppedError
 from millwheel.authority.shard import AuthorityShard
 from millwheel.authority.shares import Refusal
-from millwheel.errors import Problem
-from millwheel.model.time import MIN_TIMESTAMP
 from millwheel.rpc.errors import abort
-from millwheel.rpc.failures import FailureCode, RequestError
+from millwheel.rpc.failures import RequestError
 from millwheel.rpc.merging import merged
 from millwheel.rpc.v1 import watermark_pb2 as pb
-from millwheel.rpc.v1 import watermark_pb2_grpc
 from millwheel.rpc.watermarks import (
-    BroadcastUpdate,
     WatermarkReport,
+    check_names,
     report_from_wire,
     report_to_wire,
-    sequencers_to_wire,
 )
 
-__all__ = ["MAX_NAME_BYTES", "Context", "ReportingServicer", "Shards", "check_names", "invalid"]
-
-MAX_NAME_BYTES: Final = 1024
-"""The maximum length of a computation, stream or process name, in bytes."""
-
-_MAX_SEQUENCERS_PER_MESSAGE: Final = 5_000
-Context: TypeAlias = grpc.aio.ServicerContext[Any, Any]
+__all__ = ["ReportingServicer", "Shards"]
 
 
 class Shards(Protocol):
@@ -43,11 +32,13 @@ class Shards(Protocol):
         """Return the shard that keeps ``computation``; RequestError (UNAVAILABLE) if it is not served here."""
 
 
-class ReportingServicer(watermark_pb2_grpc.WatermarkServiceServicer):
-    """The two streaming calls of the service."""
+class ReportingServicer(BroadcastServicer):
+    """The calls with streams: reports come in, broadcasts go out."""
+
+    _shards: Shards
 
     def __init__(self, shards: Shards) -> None:
-        self._shards = shards
+        super().__init__(shards)
 
     async def Report(
         self, request_iterator: AsyncIterator[pb.ReportRequest], context: Context
@@ -77,28 +68,6 @@ class ReportingServicer(watermark_pb2_grpc.WatermarkServiceServicer):
             await abort(context, error)
         finally:
             events.leave()
-
-    async def WatchWatermarks(
-        self, request: pb.WatchWatermarksRequest, context: Context
-    ) -> AsyncIterator[pb.WatchWatermarksResponse]:
-        """Send all current values at once, then changes. A slow listener gets only the newest of each computation."""
-        try:
-            if not request.computations:
-                raise invalid("computations", "is empty: name the computations to watch")
-            for number, computation in enumerate(request.computations):
-                check_names(**{f"computations[{number}]": computation})
-                if not computation:
-                    raise invalid(f"computations[{number}]", 'is empty: name an incarnation, or "injector/{stream}"')
-            shards: dict[AuthorityShard, list[str]] = {}
-            for computation in request.computations:
-                shards.setdefault(self._shards.of(computation), []).append(computation)
-            watches = [shard.watch(computations) for shard, computations in shards.items()]
-            async with aclosing(merged(watches)) as updates:
-                async for news in updates:
-                    for response in _responses(news):
-                        yield response
-        except RequestError as error:
-            await abort(context, error)
 
     async def _take(self, request: pb.ReportRequest, events: _ShardEvents) -> pb.ReportResponse | None:
         """Check a whole batch, then apply it and follow its shards. Return the refused reports, if any.
@@ -176,33 +145,3 @@ class _ShardEvents:
 
 def _wire(reports: Iterable[WatermarkReport]) -> list[pb.IntervalWatermark]:
     return [report_to_wire(report) for report in reports]
-
-
-def _responses(news: dict[str, BroadcastUpdate]) -> Iterator[pb.WatchWatermarksResponse]:
-    """Split the updates into messages of bounded size.
-
-    A computation's value comes with the last of its sequencers, or after them.
-    """
-    response = pb.WatchWatermarksResponse()
-    room = _MAX_SEQUENCERS_PER_MESSAGE
-    for computation, update in news.items():
-        sequencers = sequencers_to_wire(update.sequencers) if update.sequencers else []
-        while len(sequencers) > room:
-            response.watermarks.add(computation=computation, watermark_us=MIN_TIMESTAMP, sequencers=sequencers[:room])
-            yield response
-            sequencers, response, room = sequencers[room:], pb.WatchWatermarksResponse(), _MAX_SEQUENCERS_PER_MESSAGE
-        response.watermarks.add(computation=computation, watermark_us=update.watermark, sequencers=sequencers)
-        room -= len(sequencers)
-    yield response
-
-
-def check_names(**names: str) -> None:
-    for where, name in names.items():
-        if len(name.encode()) > MAX_NAME_BYTES:
-            raise invalid(where, f"has {len(name.encode())} bytes: {MAX_NAME_BYTES} are the most")
-
-
-def invalid(where: str, why: str) -> RequestError:
-    return RequestError(
-        FailureCode.INVALID_ARGUMENT, f"{where} {why}", reason="INVALID_FIELD", problems=[Problem(where, why)]
-    )

@@ -4,19 +4,22 @@ from __future__ import annotations
 
 from typing import Final
 
+from millwheel.authority.broadcasts import Context
 from millwheel.authority.percentiles import WHOLE
-from millwheel.authority.reporting import MAX_NAME_BYTES, Context, ReportingServicer, Shards, check_names, invalid
+from millwheel.authority.reporting import ReportingServicer, Shards
 from millwheel.authority.shares import Explanation, ShareView
 from millwheel.rpc.errors import answering
 from millwheel.rpc.failures import FailureCode, RequestError
 from millwheel.rpc.v1 import watermark_pb2 as pb
 from millwheel.rpc.watermarks import (
+    check_names,
     injector_computation,
     interval_to_wire,
+    invalid,
     member_from_wire,
 )
 
-__all__ = ["MAX_NAME_BYTES", "Shards", "WatermarkServicer"]
+__all__ = ["Shards", "WatermarkServicer"]
 
 _DEFAULT_ROWS: Final = 100
 _MAX_ROWS: Final = 10_000

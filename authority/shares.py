@@ -21,8 +21,7 @@ __all__ = [
     "Share",
     "ShareView",
     "TrackedComputation",
-    "keys_row",
-    "process_row",
+    "journal_row",
     "process_share",
 ]
 
@@ -109,18 +108,12 @@ def process_share(row: ProcessRow) -> Share[str]:
 AnyShare = Share[KeyInterval] | Share[str]
 
 
-def keys_row(share: AnyShare) -> KeysRow:
-    """Return the journal row of an interval's share."""
-    keys = share.member
-    assert isinstance(keys, KeyInterval)
-    return KeysRow(keys.start, keys.end, share.sequencer, share.watermark)
-
-
-def process_row(share: AnyShare) -> ProcessRow:
-    """Return the journal row of an injector process's share."""
-    process = share.member
-    assert isinstance(process, str)
-    return ProcessRow(process, share.sequencer, share.watermark, share.idle, share.last_report)
+def journal_row(share: AnyShare) -> KeysRow | ProcessRow:
+    """Return the journal row of a share."""
+    member = share.member
+    if isinstance(member, str):
+        return ProcessRow(member, share.sequencer, share.watermark, share.idle, share.last_report)
+    return KeysRow(member.start, member.end, share.sequencer, share.watermark)
 
 
 class Acceptance(NamedTuple, Generic[M]):

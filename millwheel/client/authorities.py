@@ -1,8 +1,9 @@
-"""Finds the authority's shards by requests to the master (7.2)."""
+"""Where the authority's shards are: at one fixed address, as routing says, or as the master answers (7.2)."""
 
 from __future__ import annotations
 
 from collections.abc import Hashable
+from typing import Protocol
 
 import grpc
 
@@ -13,14 +14,58 @@ from millwheel.rpc.failures import authority_is_away
 from millwheel.rpc.v1 import control_pb2 as control
 from millwheel.rpc.v1 import control_pb2_grpc
 
-__all__ = ["MasterPlaces"]
+__all__ = ["MasterPlaces", "OnePlace", "RoutedShards", "ShardPlaces"]
+
+
+class ShardPlaces(Protocol):
+    """Finds shards. The client uses it before every attempt to connect, and a few times a second in between."""
+
+    def shard_of(self, computation: str) -> Hashable:
+        """A value that is the same for all computations of one shard, and differs between shards."""
+
+    async def address_of(self, shard: Hashable) -> str:
+        """The shard's address, as host:port. RequestError (UNAVAILABLE) while no authority serves the shard."""
+
+
+class OnePlace:
+    """An authority that is a single server at a fixed address."""
+
+    def __init__(self, address: str) -> None:
+        self._address = address
+
+    def shard_of(self, computation: str) -> Hashable:
+        """All computations have the same shard."""
+        return None
+
+    async def address_of(self, shard: Hashable) -> str:
+        """The fixed address."""
+        return self._address
+
+
+class RoutedShards:
+    """The addresses of the authority's shards, from the master's routing. Without a new address the old one stays."""
+
+    def __init__(self, injector: str, address: str) -> None:
+        self._injector = injector
+        self._addresses = {injector: address}
+
+    def learn(self, routing: control.WatchRoutingResponse) -> None:
+        """Take the addresses in a routing."""
+        addresses = {self._injector: routing.authority.address}
+        addresses.update((consumer.incarnation, consumer.authority.address) for consumer in routing.consumers)
+        self._addresses.update((name, address) for name, address in addresses.items() if address)
+
+    def shard_of(self, computation: str) -> Hashable:
+        """Each computation counts as a shard here. The cluster may map several computations to one shard."""
+        return computation
+
+    async def address_of(self, shard: Hashable) -> str:
+        """The address of the authority that keeps the computation's watermark."""
+        return self._addresses.get(str(shard)) or self._addresses[self._injector]
 
 
 class MasterPlaces:
-    """Requests a shard's address from the leading master before every attempt to connect.
-
-    Implements :class:`~millwheel.client.shards.ShardPlaces`.
-    """
+    """Requests a shard's address from the leading master before every attempt to connect."""
 
     def __init__(self, shards: int, master: str, deadline: float = DEFAULT_DEADLINE_SECONDS) -> None:
         """Use :meth:`ask` instead."""

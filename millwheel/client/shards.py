@@ -5,67 +5,20 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Hashable, Iterable
 from contextlib import aclosing, suppress
-from typing import Final, Protocol
+from typing import Final
 
+from millwheel.client.authorities import ShardPlaces
 from millwheel.client.watermark_streams import PendingOf, nothing_reported
 from millwheel.client.watermarks import WatermarkClient, client_is_closed
 from millwheel.rpc.failures import RequestError
 from millwheel.rpc.merging import merged
-from millwheel.rpc.v1 import control_pb2 as control
 from millwheel.rpc.v1 import watermark_pb2 as pb
 from millwheel.rpc.watermarks import BroadcastUpdate, Member, WatermarkReport
 
-__all__ = ["OnePlace", "RoutedShards", "ShardPlaces", "ShardedWatermarks"]
+__all__ = ["ShardedWatermarks"]
 
 _POLL_SECONDS: Final = 0.5
 """Seconds between two checks whether a shard has moved."""
-
-
-class ShardPlaces(Protocol):
-    """Finds shards. The client uses it before every attempt to connect, and a few times a second in between."""
-
-    def shard_of(self, computation: str) -> Hashable:
-        """A value that is the same for all computations of one shard, and differs between shards."""
-
-    async def address_of(self, shard: Hashable) -> str:
-        """The shard's address, as host:port. RequestError (UNAVAILABLE) while no authority serves the shard."""
-
-
-class OnePlace:
-    """An authority that is a single server at a fixed address."""
-
-    def __init__(self, address: str) -> None:
-        self._address = address
-
-    def shard_of(self, computation: str) -> Hashable:
-        """All computations have the same shard."""
-        return None
-
-    async def address_of(self, shard: Hashable) -> str:
-        """The fixed address."""
-        return self._address
-
-
-class RoutedShards:
-    """The addresses of the authority's shards, from the master's routing. Without a new address the old one stays."""
-
-    def __init__(self, injector: str, address: str) -> None:
-        self._injector = injector
-        self._addresses = {injector: address}
-
-    def learn(self, routing: control.WatchRoutingResponse) -> None:
-        """Take the addresses in a routing."""
-        addresses = {self._injector: routing.authority.address}
-        addresses.update((consumer.incarnation, consumer.authority.address) for consumer in routing.consumers)
-        self._addresses.update((name, address) for name, address in addresses.items() if address)
-
-    def shard_of(self, computation: str) -> Hashable:
-        """Each computation counts as a shard here. The cluster may map several computations to one shard."""
-        return computation
-
-    async def address_of(self, shard: Hashable) -> str:
-        """The address of the authority that keeps the computation's watermark."""
-        return self._addresses.get(str(shard)) or self._addresses[self._injector]
 
 
 class ShardedWatermarks:
@@ -87,6 +40,7 @@ class ShardedWatermarks:
         self._pending_of = pending_of
         self._refresh = refresh
         self._clients: dict[Hashable, WatermarkClient] = {}
+        self._by_computation: dict[str, WatermarkClient] = {}
         self._follower: asyncio.Task[None] | None = None
         self._closing: set[asyncio.Task[None]] = set()
         self._closed = False
@@ -105,6 +59,7 @@ class ShardedWatermarks:
             await asyncio.gather(self._follower, return_exceptions=True)
             self._follower = None
         clients, self._clients = list(self._clients.values()), {}
+        self._by_computation.clear()
         await asyncio.gather(*(client.close() for client in clients), *self._closing)
 
     def keep(self, computations: Iterable[str]) -> None:
@@ -112,6 +67,7 @@ class ShardedWatermarks:
 
         No watch or report may use them any more.
         """
+        self._by_computation.clear()
         for shard in self._clients.keys() - {self._places.shard_of(computation) for computation in computations}:
             task = asyncio.create_task(self._clients.pop(shard).close())
             self._closing.add(task)
@@ -119,9 +75,14 @@ class ShardedWatermarks:
 
     def of(self, computation: str) -> WatermarkClient:
         """The client of the computation's shard. RequestError (FAILED_PRECONDITION) if this object is closed."""
+        client = self._by_computation.get(computation)
+        if client is None:
+            client = self._by_computation[computation] = self._open(self._places.shard_of(computation))
+        return client
+
+    def _open(self, shard: Hashable) -> WatermarkClient:
         if self._closed:
             raise client_is_closed()
-        shard = self._places.shard_of(computation)
         client = self._clients.get(shard)
         if client is None:
             places = self._places

@@ -20,6 +20,7 @@ from millwheel.rpc.v1.watermark_pb2 import HoldKind
 
 __all__ = [
     "INJECTOR_PREFIX",
+    "MAX_NAME_BYTES",
     "REPORT_NOT_HEARD",
     "SEQUENCER_REFUSED",
     "AcceptRefusedError",
@@ -28,9 +29,11 @@ __all__ = [
     "PendingWork",
     "ReportNotReceivedError",
     "WatermarkReport",
+    "check_names",
     "injector_computation",
     "interval_from_wire",
     "interval_to_wire",
+    "invalid",
     "is_injector",
     "member_from_wire",
     "report_from_wire",
@@ -44,6 +47,9 @@ Member: TypeAlias = KeyInterval | str
 
 INJECTOR_PREFIX: Final = "injector/"
 """The prefix of injectors' names. An injector's members are processes; all other members are key intervals."""
+
+MAX_NAME_BYTES: Final = 1024
+"""The maximum length of a computation, stream or process name, in bytes."""
 
 SEQUENCER_REFUSED: Final = "SEQUENCER_REFUSED"
 """The reason of an :class:`AcceptRefusedError`."""
@@ -144,23 +150,23 @@ def member_from_wire(
     """Return the member of a message; RequestError (INVALID_ARGUMENT) names a wrong field, below ``where``."""
     computation = message.computation
     if not computation or computation == INJECTOR_PREFIX:
-        raise _invalid(f"{where}computation", 'is empty: name an incarnation, or "injector/{stream}"')
+        raise invalid(f"{where}computation", 'is empty: name an incarnation, or "injector/{stream}"')
     if message.sequencer == 0:
-        raise _invalid(f"{where}sequencer", "is 0: use the one that the assignment drew, 1 or larger")
+        raise invalid(f"{where}sequencer", "is 0: use the one that the assignment drew, 1 or larger")
     if is_injector(computation):
         if not message.process:
-            raise _invalid(f"{where}process", f"is empty, but {computation!r} is an injector: name the process")
+            raise invalid(f"{where}process", f"is empty, but {computation!r} is an injector: name the process")
         if message.HasField("keys"):
-            raise _invalid(f"{where}keys", f"is set, but {computation!r} is an injector: it has processes, no keys")
+            raise invalid(f"{where}keys", f"is set, but {computation!r} is an injector: it has processes, no keys")
         return message.process
     if message.process:
-        raise _invalid(f"{where}process", f"is set, but {computation!r} is no injector: give its keys instead")
+        raise invalid(f"{where}process", f"is set, but {computation!r} is no injector: give its keys instead")
     if not message.HasField("keys"):
-        raise _invalid(f"{where}keys", f"is missing: say which interval of {computation!r} is meant")
+        raise invalid(f"{where}keys", f"is missing: say which interval of {computation!r} is meant")
     try:
         return interval_from_wire(message.keys)
     except ValueError as error:
-        raise _invalid(f"{where}keys", str(error)) from error
+        raise invalid(f"{where}keys", str(error)) from error
 
 
 def report_to_wire(report: WatermarkReport) -> watermark_pb2.IntervalWatermark:
@@ -208,13 +214,13 @@ def _pending_to_wire(pending: PendingWork) -> watermark_pb2.PendingTimestamps:
 
 def _pending_from_wire(message: watermark_pb2.PendingTimestamps, where: str) -> PendingWork:
     if len(message.buckets) != len(message.counts):
-        raise _invalid(where, f"has {len(message.buckets)} buckets, and {len(message.counts)} counts: one of each")
+        raise invalid(where, f"has {len(message.buckets)} buckets, and {len(message.counts)} counts: one of each")
     if len(message.buckets) > MAX_BUCKETS:
-        raise _invalid(where, f"has {len(message.buckets)} buckets: {MAX_BUCKETS} are the most")
+        raise invalid(where, f"has {len(message.buckets)} buckets: {MAX_BUCKETS} are the most")
     try:
         sketch = TimestampSketch(message.shift, dict(zip(message.buckets, message.counts, strict=True)))
     except ValueError as error:
-        raise _invalid(where, str(error)) from error
+        raise invalid(where, str(error)) from error
     return PendingWork(sketch, message.newest_us)
 
 
@@ -233,7 +239,15 @@ def sequencers_from_wire(messages: Iterable[watermark_pb2.IntervalSequencer]) ->
     return tuple((message.process or interval_from_wire(message.keys), message.sequencer) for message in messages)
 
 
-def _invalid(where: str, why: str) -> RequestError:
+def check_names(**names: str) -> None:
+    """Raise RequestError (INVALID_ARGUMENT) for a name that is too long. ``names``: by the field that has it."""
+    for where, name in names.items():
+        if len(name.encode()) > MAX_NAME_BYTES:
+            raise invalid(where, f"has {len(name.encode())} bytes: {MAX_NAME_BYTES} are the most")
+
+
+def invalid(where: str, why: str) -> RequestError:
+    """The error for a field of a message that has no valid value."""
     return RequestError(
         FailureCode.INVALID_ARGUMENT, f"{where} {why}", reason="INVALID_FIELD", problems=[Problem(where, why)]
     )

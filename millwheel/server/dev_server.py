@@ -17,6 +17,7 @@ from prometheus_client import CollectorRegistry
 
 from millwheel.authority.service import WatermarkServicer
 from millwheel.authority.shard import AuthorityShard
+from millwheel.client.authorities import OnePlace
 from millwheel.client.control import ControlClient
 from millwheel.config.addresses import is_loopback
 from millwheel.coordination.contract import Put
@@ -189,9 +190,6 @@ async def _start_worker(
     path: Path,
 ) -> Worker:
     control = await stack.enter_async_context(ControlClient(address))
-    link = AuthorityLink(address)
-    await link.start()
-    stack.push_async_callback(link.close)
     worker = Worker(
         WorkerSettings(
             _WORKER_ID,
@@ -204,7 +202,7 @@ async def _start_worker(
         ),
         database.store,
         database.coordinator,
-        link,
+        partial(AuthorityLink, OnePlace(address)),
         control.download_package,
     )
     worker.add_services(server)

@@ -6,6 +6,7 @@ import logging
 import socket
 from collections.abc import AsyncIterator, Hashable
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -48,8 +49,6 @@ async def _worker(daemon: Daemon) -> AsyncIterator[None]:
     section = daemon.settings.worker
     coordinator = daemon.backends.coordinator
     places = _CatalogShards()
-    link = AuthorityLink(places)
-    await link.start()
     worker = Worker(
         WorkerSettings(
             f"{worker_name(daemon.settings, daemon.address)}.{daemon.index}",
@@ -63,7 +62,7 @@ async def _worker(daemon: Daemon) -> AsyncIterator[None]:
         ),
         daemon.backends.store,
         coordinator,
-        link,
+        partial(AuthorityLink, places),
         lambda digest: _download(coordinator, digest),
     )
     places.catalog = worker.catalog
@@ -79,7 +78,6 @@ async def _worker(daemon: Daemon) -> AsyncIterator[None]:
         yield
     finally:
         await worker.close()
-        await link.close()
 
 
 class _CatalogShards:

@@ -109,7 +109,7 @@ async def test_a_woken_zombie_publishes_nothing_and_reporters_leave_it() -> None
             async with WatermarkClient(successor.address, on_refused=them.refused.append) as other:
                 await other.accept(name, ALL_KEYS, 2)
             shell = zombie.candidate.of(name)
-            received = shell.watch([name])
+            received = shell.broadcasts.watch([name])
             assert (await anext(received))[name].watermark == 10
             stale = said(name, 1_000)
             stale.number = 99

@@ -129,7 +129,7 @@ async def test_an_old_sequencers_refusal_takes_nothing_from_the_newer(serve: Ser
                 await served.shell.accept(COMPUTATION, ALL_KEYS, 2)
                 stream.report(said(2, 20))
                 answer.set()
-                async for news in served.shell.watch([COMPUTATION]):
+                async for news in served.shell.broadcasts.watch([COMPUTATION]):
                     if news[COMPUTATION].watermark == 20:
                         break
             assert refused == [], "the newer sequencer's owner has lost nothing"
@@ -160,7 +160,7 @@ async def test_an_unexpected_error_ends_one_stream_not_the_reporting(
         try:
             stream.report(said(1, 20))
             async with asyncio.timeout(patience(10)):
-                async for news in served.shell.watch([COMPUTATION]):
+                async for news in served.shell.broadcasts.watch([COMPUTATION]):
                     if news[COMPUTATION].watermark == 20:
                         break
         finally:
@@ -190,7 +190,7 @@ async def test_a_new_stream_begins_with_every_report(serve: Serve) -> None:
         try:
             stream.report(said(1, 20))
             async with asyncio.timeout(patience(3)):
-                async for news in served.shell.watch([COMPUTATION]):
+                async for news in served.shell.broadcasts.watch([COMPUTATION]):
                     if news[COMPUTATION].watermark == 20:
                         break
         finally:

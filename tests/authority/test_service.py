@@ -170,11 +170,11 @@ async def test_a_reporter_without_a_watch_leaves_a_deposed_shard(serve: Serve) -
     async with client(served) as owner:
         await owner.accept(COMPUTATION, ALL_KEYS, 1)
         owner.report(said(10))
-        await reaches(served.shell.watch([COMPUTATION]), 10)
+        await reaches(served.shell.broadcasts.watch([COMPUTATION]), 10)
         await served.start()
         owner.report(said(20))  # this one the old process takes, cannot journal, and stops
         async with asyncio.timeout(patience(3)):
-            await reaches(served.shell.watch([COMPUTATION]), 20)
+            await reaches(served.shell.broadcasts.watch([COMPUTATION]), 20)
 
 
 @pytest.mark.guarantee("G8", section="7.2")
@@ -295,11 +295,11 @@ async def test_what_an_earlier_connection_delivers_late_is_ignored(serve: Serve)
     async with client(served) as process:
         await process.accept(INJECTOR, "a", 1)
         process.report(said(10, 1, "a", INJECTOR))
-        await reaches(served.shell.watch([INJECTOR]), 10, INJECTOR)
+        await reaches(served.shell.broadcasts.watch([INJECTOR]), 10, INJECTOR)
         await served.kill()
         await served.start()
         process.report(said(20, 1, "a", INJECTOR))
-        await reaches(served.shell.watch([INJECTOR]), 20, INJECTOR)
+        await reaches(served.shell.broadcasts.watch([INJECTOR]), 20, INJECTOR)
         late = report_to_wire(WatermarkReport(INJECTOR, "a", 1, 15, idle=True, number=1))
         async with grpc.aio.insecure_channel(served.address) as channel:
             call = WatermarkServiceStub(channel).Report()  # type: ignore[call-arg]
@@ -319,7 +319,7 @@ async def test_an_unsendable_report_is_logged_and_retried(serve: Serve, caplog: 
         owner.report(said(1 << 63))
         await until(lambda: "watermarks cannot be reported" in caplog.text)
         owner.report(said(20))
-        await reaches(served.shell.watch([COMPUTATION]), 20)
+        await reaches(served.shell.broadcasts.watch([COMPUTATION]), 20)
 
 
 async def test_a_watch_of_many_sequencers_gets_bounded_messages(serve: Serve) -> None:
@@ -330,7 +330,7 @@ async def test_a_watch_of_many_sequencers_gets_bounded_messages(serve: Serve) ->
     )
     assert set(accepted) == {MIN_TIMESTAMP}
     await served.shell.report([WatermarkReport(COMPUTATION, keys, n, 7) for n, keys in enumerate(pieces, start=1)])
-    await reaches(served.shell.watch([COMPUTATION]), 7)
+    await reaches(served.shell.broadcasts.watch([COMPUTATION]), 7)
     async with grpc.aio.insecure_channel(served.address) as channel:
         call = WatermarkServiceStub(channel).WatchWatermarks(pb.WatchWatermarksRequest(computations=[COMPUTATION]))
         seen: dict[bytes, int] = {}

@@ -42,7 +42,7 @@ async def reaches(updates: AsyncIterator[dict[str, BroadcastUpdate]], watermark:
 @pytest.mark.guarantee("G4", section="7.2")
 async def test_accept_report_and_watch_work_through_the_driver() -> None:
     shell = await opened(MemoryStore())
-    updates = shell.watch([COMPUTATION, "other.2"])
+    updates = shell.broadcasts.watch([COMPUTATION, "other.2"])
     first = await anext(updates)
     assert first == {COMPUTATION: BroadcastUpdate(MIN_TIMESTAMP), "other.2": BroadcastUpdate(MIN_TIMESTAMP)}
     assert await shell.accept(COMPUTATION, ALL_KEYS, 1) == MIN_TIMESTAMP
@@ -61,7 +61,7 @@ async def test_nothing_is_let_out_before_it_is_journaled() -> None:
     store = FaultyStore()
     shell = await opened(store)
     await shell.accept(COMPUTATION, ALL_KEYS, 1)
-    updates = shell.watch([COMPUTATION])
+    updates = shell.broadcasts.watch([COMPUTATION])
     await anext(updates)
     store.gate.clear()
     accepting = asyncio.create_task(shell.accept("other.2", ALL_KEYS, 2))
@@ -84,7 +84,7 @@ async def test_changes_during_an_append_share_the_next_one() -> None:
     await shell.accept(COMPUTATION, ALL_KEYS, 1)
     before = len(store.appends)
     store.gate.clear()
-    updates = shell.watch([COMPUTATION])
+    updates = shell.broadcasts.watch([COMPUTATION])
     for watermark in range(1, 200):
         await shell.report(said(watermark))
         if watermark % 20 == 0:
@@ -101,7 +101,7 @@ async def test_nearby_changes_share_an_append_a_lone_one_does_not_wait() -> None
     store, pause = FaultyStore(), patience(0.3)
     shell = await opened(store, settings=ShardSettings(coalesce=pause))
     await shell.accept(COMPUTATION, ALL_KEYS, 1)
-    updates = shell.watch([COMPUTATION])
+    updates = shell.broadcasts.watch([COMPUTATION])
     await asyncio.sleep(pause * 1.1)
     store.appends.clear()
     async with asyncio.timeout(pause * 0.9):
@@ -133,7 +133,7 @@ async def test_watermarks_leave_a_slow_store_idle_but_calls_do_not() -> None:
     await shell.report(said(10))
     await asyncio.sleep(0.05)
     assert store.appends == []
-    updates = shell.watch([COMPUTATION])
+    updates = shell.broadcasts.watch([COMPUTATION])
     async with asyncio.timeout(patience(1)):
         await shell.accept("other.2", ALL_KEYS, 2)
         await reaches(updates, 10)
@@ -144,7 +144,7 @@ async def test_watermarks_leave_a_slow_store_idle_but_calls_do_not() -> None:
 @pytest.mark.guarantee("G8", section="7.2")
 async def test_watermarks_resume_soon_after_any_store_outage() -> None:
     _, shell = await after_a_slow_append(longest_rest=0.05)
-    updates = shell.watch([COMPUTATION])
+    updates = shell.broadcasts.watch([COMPUTATION])
     async with asyncio.timeout(patience(1)):
         await shell.report(said(10))
         await reaches(updates, 10)
@@ -156,7 +156,7 @@ async def test_an_append_of_unknown_outcome_is_repeated_byte_for_byte() -> None:
     store = FaultyStore()
     shell = await opened(store)
     await shell.accept(COMPUTATION, ALL_KEYS, 1)
-    updates = shell.watch([COMPUTATION])
+    updates = shell.broadcasts.watch([COMPUTATION])
     store.appends.clear()
     store.lost_requests, store.lost_answers = 1, 1
     await shell.report(said(10))
@@ -173,7 +173,7 @@ async def test_a_deposed_shard_stops_and_never_broadcasts() -> None:
     store = MemoryStore()
     zombie = await opened(store)
     await zombie.accept(COMPUTATION, ALL_KEYS, 1)
-    updates = zombie.watch([COMPUTATION])
+    updates = zombie.broadcasts.watch([COMPUTATION])
     await anext(updates)
     successor = await opened(store, 2)
     await zombie.report(said(1_000))
@@ -199,7 +199,7 @@ async def test_a_deposed_shard_stops_and_never_broadcasts() -> None:
 async def test_a_deposed_shard_with_nothing_to_write_finds_out_itself() -> None:
     store = MemoryStore()
     zombie = await opened(store, settings=ShardSettings(verify=0.05))
-    updates = zombie.watch([COMPUTATION])
+    updates = zombie.broadcasts.watch([COMPUTATION])
     await anext(updates)
     successor = await opened(store, 2)
     with pytest.raises(AuthorityStoppedError, match="deposed"):
@@ -214,7 +214,7 @@ async def test_a_lost_answer_is_no_success_if_another_process_appended() -> None
     await zombie.accept(COMPUTATION, ALL_KEYS, 1)
     store.gate.clear()
     store.lost_requests = 1
-    updates = zombie.watch([COMPUTATION])
+    updates = zombie.broadcasts.watch([COMPUTATION])
     await anext(updates)
     await zombie.report(said(10))
     await asyncio.sleep(0.02)
@@ -240,13 +240,13 @@ async def test_a_successor_starts_from_what_was_broadcast() -> None:
     store = MemoryStore()
     shell = await opened(store)
     await shell.accept(COMPUTATION, ALL_KEYS, 1)
-    updates = shell.watch([COMPUTATION])
+    updates = shell.broadcasts.watch([COMPUTATION])
     await shell.report(said(77))
     await reaches(updates, 77)
     await shell.close()
     registry = CollectorRegistry()
     successor = await opened(store, 2, registry=registry)
-    first = await anext(successor.watch([COMPUTATION]))
+    first = await anext(successor.broadcasts.watch([COMPUTATION]))
     assert first == {COMPUTATION: BroadcastUpdate(77, ((ALL_KEYS, 1),))}
     assert registry.get_sample_value("millwheel_authority_watermark_seconds", {"computation": COMPUTATION}) == 77e-6
     await successor.close()
@@ -273,7 +273,7 @@ async def test_a_base_is_written_at_run_time_and_crash_remains_deleted() -> None
     shell = await opened(store, settings=settings)
     await shell.accept(COMPUTATION, ALL_KEYS, 1)
     store.lost_parts = 1
-    updates = shell.watch([COMPUTATION])
+    updates = shell.broadcasts.watch([COMPUTATION])
     for watermark in range(1, 60):
         await shell.report(said(watermark))
         await reaches(updates, watermark)
@@ -288,7 +288,7 @@ async def test_a_base_is_written_at_run_time_and_crash_remains_deleted() -> None
     head = await store.read_head(JOURNAL)
     assert head.floor > 0
     assert set(await store.list_parts(JOURNAL)) == set(head.parts)
-    assert (await anext(successor.watch([COMPUTATION])))[COMPUTATION].watermark == 59
+    assert (await anext(successor.broadcasts.watch([COMPUTATION])))[COMPUTATION].watermark == 59
     await successor.close()
 
 
@@ -315,7 +315,7 @@ async def test_an_owner_deposed_while_opening_spares_its_successor() -> None:
 async def test_a_slow_listener_gets_only_the_newest_value() -> None:
     shell = await opened(MemoryStore(), settings=ShardSettings(coalesce=0.0))
     await shell.accept(COMPUTATION, ALL_KEYS, 1)
-    slow, fast = shell.watch([COMPUTATION]), shell.watch([COMPUTATION])
+    slow, fast = shell.broadcasts.watch([COMPUTATION]), shell.broadcasts.watch([COMPUTATION])
     await anext(slow)
     for watermark in range(1, 50):
         await shell.report(said(watermark))
@@ -323,7 +323,7 @@ async def test_a_slow_listener_gets_only_the_newest_value() -> None:
     assert await anext(slow) == {COMPUTATION: BroadcastUpdate(49)}
     await slow.aclose()
     await fast.aclose()
-    assert len(shell._listeners) == 0
+    assert len(shell.broadcasts._listeners) == 0
     await shell.close()
 
 
@@ -331,14 +331,14 @@ async def test_a_slow_listener_gets_only_the_newest_value() -> None:
 async def test_a_listener_that_missed_many_sequencers_gets_all_of_them(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("millwheel.authority.listeners._MAX_WAITING_SEQUENCERS", 3)
+    monkeypatch.setattr("millwheel.authority.broadcasts._MAX_WAITING_SEQUENCERS", 3)
     shell = await opened(MemoryStore(), settings=ShardSettings(coalesce=0.0))
-    updates = shell.watch([COMPUTATION])
+    updates = shell.broadcasts.watch([COMPUTATION])
     await anext(updates)
     pieces = cut(b"a", b"b", b"c", b"d", b"e")
     for sequencer, keys in enumerate(pieces, start=1):
         await shell.accept(COMPUTATION, keys, sequencer)
-    (listener,) = shell._listeners._all
+    (listener,) = shell.broadcasts._listeners
     assert len(listener._sequencers) == 0
     news = await anext(updates)
     assert dict(news[COMPUTATION].sequencers) == dict(zip(pieces, range(1, 7), strict=True))
@@ -355,7 +355,7 @@ async def test_expected_injectors_and_removal_work_through_the_driver() -> None:
         await shell.accept(INJECTOR, "c", 1)
     await shell.accept(INJECTOR, "a", 1)
     await shell.accept(INJECTOR, "b", 2)
-    updates = shell.watch([INJECTOR])
+    updates = shell.broadcasts.watch([INJECTOR])
     await shell.report([WatermarkReport(INJECTOR, "a", 1, 5), WatermarkReport(INJECTOR, "b", 2, MAX_TIMESTAMP)])
     await reaches(updates, 5, INJECTOR)
     await shell.report([WatermarkReport(INJECTOR, "a", 1, MAX_TIMESTAMP)])

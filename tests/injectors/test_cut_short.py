@@ -216,7 +216,7 @@ async def test_an_injector_closed_during_its_end_leaves_no_connection(
 
 
 async def reaches(shell: AuthorityShard, watermark: int) -> None:
-    async with asyncio.timeout(patience(5)), aclosing(shell.watch(["injector/s"])) as updates:
+    async with asyncio.timeout(patience(5)), aclosing(shell.broadcasts.watch(["injector/s"])) as updates:
         async for news in updates:
             if news["injector/s"].watermark >= watermark:
                 return

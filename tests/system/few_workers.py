@@ -11,6 +11,7 @@ from pathlib import Path
 
 from millwheel.authority.service import WatermarkServicer
 from millwheel.authority.shard import AuthorityShard
+from millwheel.client.authorities import OnePlace
 from millwheel.client.control import ControlClient
 from millwheel.coordination.contract import Put
 from millwheel.coordination.sequencers import draw_sequencer
@@ -80,16 +81,13 @@ async def _worker(
     control: ControlClient,
     settings: IntervalSettings,
 ) -> Worker:
-    link = AuthorityLink(authority)
-    await link.start()
-    stack.push_async_callback(link.close)
     server = create_server()
     address = bind(server, 0)
     worker = Worker(
         WorkerSettings(name, address, path / "packages", 30.0, core=settings),
         database.store,
         database.coordinator,
-        link,
+        partial(AuthorityLink, OnePlace(authority)),
         control.download_package,
     )
     worker.add_services(server)

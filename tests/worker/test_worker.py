@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import weakref
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Iterable
 from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
@@ -31,7 +31,7 @@ from millwheel.worker.shell.building import Built
 from millwheel.worker.shell.destinations import LocalChannel
 from millwheel.worker.shell.host import CoreHost
 from millwheel.worker.shell.hosts import Hosted
-from millwheel.worker.shell.watermarks import Watermarks
+from millwheel.worker.shell.watermarks import OnRefused, Watermarks
 from millwheel.worker.shell.worker import Worker, WorkerSettings
 from tests.patience import patience
 from tests.worker.doubles import FlakyStore, ScriptedCore, until
@@ -40,8 +40,14 @@ from tests.worker.doubles import FlakyStore, ScriptedCore, until
 class Quiet:
     """An authority that says nothing by itself."""
 
-    on_refused: Callable[[str, KeyInterval, int], None]
-    pending_of: PendingOf
+    on_refused: OnRefused
+
+    def connect(self, on_refused: OnRefused, _: PendingOf) -> Quiet:
+        self.on_refused = on_refused
+        return self
+
+    async def close(self) -> None:
+        return
 
     def forget(self, computation: str, keys: KeyInterval) -> None:
         return
@@ -63,7 +69,7 @@ async def nothing(digest: str) -> bytes:
 
 def worker(directory: Path, authority: Quiet | None = None) -> Worker:
     settings = WorkerSettings("w1", "here:1", directory)
-    return Worker(settings, FlakyStore(), MemoryCoordinator(), authority or Quiet(), nothing)
+    return Worker(settings, FlakyStore(), MemoryCoordinator(), (authority or Quiet()).connect, nothing)
 
 
 def owned(journal: str, sequencer: int) -> OwnedInterval:
@@ -262,7 +268,7 @@ async def test_what_waits_for_code_begins_when_that_is_there(tmp_path: Path) -> 
         await comes.wait()
         return made.data
 
-    one = Worker(WorkerSettings("w1", "here:1", tmp_path), FlakyStore(), MemoryCoordinator(), Quiet(), fetch)
+    one = Worker(WorkerSettings("w1", "here:1", tmp_path), FlakyStore(), MemoryCoordinator(), Quiet().connect, fetch)
     one._follower._failures = 1_000
     code = topology_pb2.CodeReference(digest=made.digest, entry_point=made.entry_point)
     spec = topology_pb2.TopologySpec(name="late", code=code, computations=[topology_pb2.ComputationSpec(name="c")])
@@ -282,7 +288,11 @@ async def test_what_waits_for_code_begins_when_that_is_there(tmp_path: Path) -> 
 @pytest.mark.paper(section="7.1")
 async def test_a_stopping_worker_prepares_its_intervals_for_others(tmp_path: Path) -> None:
     one = Worker(
-        WorkerSettings("w1", "here:1", tmp_path, hand_over=0.3), FlakyStore(), MemoryCoordinator(), Quiet(), nothing
+        WorkerSettings("w1", "here:1", tmp_path, hand_over=0.3),
+        FlakyStore(),
+        MemoryCoordinator(),
+        Quiet().connect,
+        nothing,
     )
     ready, hangs = hosted(one, "c.1.j1", 4), hosted(one, "c.1.j2", 5)
     ready.react = lambda event: [ReleasePrepared(event.request, 0, 9)] if type(event) is PrepareRelease else ()

@@ -23,7 +23,7 @@ from millwheel.worker.shell.load import Metered
 from millwheel.worker.shell.log_service import LogService
 from millwheel.worker.shell.opening import ReadAhead
 from millwheel.worker.shell.tallies import Place, Tallies
-from millwheel.worker.shell.watermarks import Authority
+from millwheel.worker.shell.watermarks import ConnectAuthority
 
 __all__ = ["Hosted", "Hosts", "Quarantined"]
 
@@ -62,7 +62,7 @@ class Hosts:
         self,
         catalog: Catalog,
         store: StateStore,
-        authority: Authority,
+        connect: ConnectAuthority,
         routing: CatalogRouting,
         builder: Builder,
         queue: RunQueue,
@@ -77,10 +77,8 @@ class Hosts:
         self.routing = routing
         self._catalog = catalog
         self._store = store
-        self._authority = authority
         self._tallies = tallies
-        authority.on_refused = self._report_refused
-        authority.pending_of = self._pending_of
+        self.authority = connect(self._report_refused, self._pending_of)
 
     # Start and end.
 
@@ -114,7 +112,7 @@ class Hosts:
         hosted = self.hosted.pop(journal, None)
         if hosted is not None:
             self.routing.release(hosted.built.bindings)
-            self._authority.forget(hosted.owned.incarnation, hosted.built.core.keys)
+            self.authority.forget(hosted.owned.incarnation, hosted.built.core.keys)
             self._tallies.leave(hosted.host.journal)
             if hosted.built.log_of:
                 self.logs.dropped(hosted.built.log_of)

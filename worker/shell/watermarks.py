@@ -10,8 +10,9 @@ from contextlib import aclosing
 from types import MappingProxyType
 from typing import Final, Protocol
 
-from millwheel.client.shards import OnePlace, ShardedWatermarks, ShardPlaces
-from millwheel.client.watermark_streams import PendingOf, nothing_reported
+from millwheel.client.authorities import ShardPlaces
+from millwheel.client.shards import ShardedWatermarks
+from millwheel.client.watermark_streams import PendingOf
 from millwheel.model.backoff import Backoff
 from millwheel.model.keys import KeyInterval
 from millwheel.rpc.channel import PASSING
@@ -22,7 +23,7 @@ from millwheel.worker.latest_watermarks import LatestWatermarks
 from millwheel.worker.messages import Report, SenderWatermarks
 from millwheel.worker.shell.host import RunningInterval
 
-__all__ = ["Authority", "AuthorityLink", "SenderWatch", "Watermarks"]
+__all__ = ["Authority", "AuthorityLink", "ConnectAuthority", "OnRefused", "SenderWatch", "Watermarks"]
 
 log = logging.getLogger("millwheel.worker")
 
@@ -33,13 +34,12 @@ Watermarks = Mapping[str, tuple[int, Sequence[tuple[KeyInterval | str, int]]]]
 """The broadcast value of each sender, and the new sequencers behind it."""
 
 
+OnRefused = Callable[[str, KeyInterval, int], None]
+"""Called with a computation, keys and a sequencer whose report was refused: another owner has the keys (G4)."""
+
+
 class Authority(Protocol):
     """The low watermark authority's interface for a worker (7.2)."""
-
-    on_refused: Callable[[str, KeyInterval, int], None]
-    """Called with a computation, keys and a sequencer whose report was refused (G4)."""
-    pending_of: PendingOf
-    """Called with a computation when the authority requests the pending work of its intervals here (7.2)."""
 
     def forget(self, computation: str, keys: KeyInterval) -> None:
         """Report nothing more for an interval."""
@@ -60,24 +60,21 @@ class Authority(Protocol):
     def watch(self, computations: Iterable[str]) -> AsyncIterator[Watermarks]:
         """Broadcast values: first all of them, then changes."""
 
+    async def close(self) -> None:
+        """Stop reports."""
+
+
+ConnectAuthority = Callable[[OnRefused, PendingOf], Authority]
+"""Connects a worker to the authority, with the functions that the authority's responses call."""
+
 
 class AuthorityLink:
     """The worker's connection to the authority, over gRPC."""
 
-    def __init__(self, places: ShardPlaces | str) -> None:
-        """``places``: the addresses of the shards, or of the one server with all shards."""
-        places = OnePlace(places) if isinstance(places, str) else places
-        self._client = ShardedWatermarks(
-            places, on_refused=self._refused, pending_of=lambda name: self.pending_of(name)
-        )
-        self.on_refused: Callable[[str, KeyInterval, int], None] = lambda computation, keys, sequencer: None
-        """Called with a computation, keys and a sequencer whose report was refused: another owner has the keys."""
-        self.pending_of: PendingOf = nothing_reported
-        """The pending work of a computation's intervals (7.2)."""
-
-    async def start(self) -> None:
-        """Start sending reports."""
-        await self._client.__aenter__()
+    def __init__(self, places: ShardPlaces, on_refused: OnRefused, pending_of: PendingOf) -> None:
+        """``places``: the addresses of the shards. ``pending_of``: the pending work of a computation's intervals."""
+        self._client = ShardedWatermarks(places, on_refused=self._refused, pending_of=pending_of)
+        self._on_refused = on_refused
 
     async def close(self) -> None:
         """Stop sending."""
@@ -89,7 +86,7 @@ class AuthorityLink:
 
     def _refused(self, report: WatermarkReport) -> None:
         if isinstance(report.member, KeyInterval):
-            self.on_refused(report.computation, report.member, report.sequencer)
+            self._on_refused(report.computation, report.member, report.sequencer)
 
     async def accept(self, computation: str, keys: KeyInterval, sequencer: int) -> int:
         """Let the authority accept a sequencer (G4). Waits while the authority is unreachable.

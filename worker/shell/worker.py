@@ -27,7 +27,7 @@ from millwheel.worker.shell.registration import Assignments, Registration
 from millwheel.worker.shell.services import WorkerServices
 from millwheel.worker.shell.tallies import Tallies
 from millwheel.worker.shell.tasks import BackgroundTasks
-from millwheel.worker.shell.watermarks import Authority
+from millwheel.worker.shell.watermarks import ConnectAuthority
 
 __all__ = ["Worker", "WorkerSettings"]
 
@@ -57,7 +57,7 @@ class Worker:
         settings: WorkerSettings,
         store: StateStore,
         coordinator: Coordinator,
-        authority: Authority,
+        connect_authority: ConnectAuthority,
         fetch_package: Callable[[str], Awaitable[bytes]],
     ) -> None:
         self._settings = settings
@@ -72,13 +72,21 @@ class Worker:
         routing = CatalogRouting(catalog, self.programs.extractor)
         builder = Builder(catalog, self.programs, routing, settings.core, settings.slow_hook)
         queue = RunQueue(asyncio.get_running_loop())
-        self.hosts = hosts = Hosts(catalog, store, authority, routing, builder, queue, self.tallies)
+        self.hosts = hosts = Hosts(catalog, store, connect_authority, routing, builder, queue, self.tallies)
         self.hooks = HookReports(settings.slow_hook, hosts.place_of_scope)
         self._sending = DeliverySender(coordinator, catalog, hosts.hosted, settings.address, background.run)
         self.ownership = Ownership(
-            hosts, catalog, self.programs, coordinator, authority, self._sending, self.hooks, background, self._renew
+            hosts,
+            catalog,
+            self.programs,
+            coordinator,
+            hosts.authority,
+            self._sending,
+            self.hooks,
+            background,
+            self._renew,
         )
-        self._notices = HostNotices(hosts, catalog, coordinator, authority, background)
+        self._notices = HostNotices(hosts, catalog, coordinator, hosts.authority, background)
         self._registration = Registration(
             coordinator,
             settings.worker_id,
@@ -117,6 +125,7 @@ class Worker:
         await self.ownership.drop_all()
         await self._sending.close()
         await self._registration.close()
+        await self.hosts.authority.close()
 
     def _renew(self) -> None:
         self._registration.renew_from_scratch()

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, suppress
 from typing import Final, Protocol
 
+from millwheel.client.authorities import RoutedShards
 from millwheel.client.control import ControlClient
 from millwheel.client.injector.core import InjectorCore
 from millwheel.client.injector.errors import InjectorError, InjectorSupersededError
@@ -22,7 +23,6 @@ from millwheel.client.injector.messages import (
 from millwheel.client.injector.routing import StreamRouting
 from millwheel.client.injector.unacked import pending_work
 from millwheel.client.injector.watermark_reporter import WatermarkReporter
-from millwheel.client.shards import RoutedShards
 from millwheel.rpc.failures import RequestError
 from millwheel.rpc.v1 import control_pb2 as control
 from millwheel.rpc.watermarks import AcceptRefusedError, injector_computation

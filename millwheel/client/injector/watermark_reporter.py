@@ -8,8 +8,9 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from typing import Final
 
+from millwheel.client.authorities import ShardPlaces
 from millwheel.client.injector.messages import Published
-from millwheel.client.shards import ShardedWatermarks, ShardPlaces
+from millwheel.client.shards import ShardedWatermarks
 from millwheel.model.backoff import Backoff
 from millwheel.model.time import MIN_TIMESTAMP
 from millwheel.rpc.failures import RequestError

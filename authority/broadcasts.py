@@ -1,0 +1,184 @@
+"""Broadcasts of a shard: the watches of listeners, and the WatchWatermarks call (7.2).
+
+A slow watch costs no more than a fast one. For each computation only the newest value waits, and the sequencers
+accepted since the last delivery. Above a limit, the watch sends all sequencers again instead.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Iterator, Mapping
+from contextlib import aclosing
+from typing import Any, Final, Protocol, TypeAlias
+
+import grpc
+
+from millwheel.model.time import MIN_TIMESTAMP
+from millwheel.rpc.errors import abort
+from millwheel.rpc.failures import RequestError
+from millwheel.rpc.merging import merged
+from millwheel.rpc.v1 import watermark_pb2 as pb
+from millwheel.rpc.v1.watermark_pb2_grpc import WatermarkServiceServicer
+from millwheel.rpc.watermarks import BroadcastUpdate, Member, check_names, invalid, sequencers_to_wire
+
+__all__ = ["BroadcastServicer", "Broadcasts", "Context", "Listener"]
+
+_MAX_WAITING_SEQUENCERS: Final = 10_000
+"""The maximum number of sequencers that wait one by one for one watch and computation."""
+
+_MAX_SEQUENCERS_PER_MESSAGE: Final = 5_000
+Context: TypeAlias = grpc.aio.ServicerContext[Any, Any]
+Current: TypeAlias = Callable[[str], tuple[int, list[tuple[Member, int]]]]
+"""A computation's broadcast value, and all its members' sequencers."""
+
+
+class Listener:
+    """One watch of some computations."""
+
+    def __init__(self, computations: Iterable[str], current: Current) -> None:
+        self.computations = frozenset(computations)
+        self._current = current
+        self._whole: set[str] = set(self.computations)
+        self._values: dict[str, int] = {}
+        self._sequencers: dict[str, dict[Member, int]] = {}
+        self._news = asyncio.Event()
+        self._news.set()
+        self._failure: Callable[[], Exception] | None = None
+
+    def publish(self, values: Mapping[str, int], sequencers: Iterable[tuple[str, Member, int]]) -> None:
+        """Keep updates of the watched computations until :meth:`next` returns them."""
+        for computation, member, sequencer in sequencers:
+            if computation in self.computations and computation not in self._whole:
+                waiting = self._sequencers.setdefault(computation, {})
+                waiting[member] = sequencer
+                if len(waiting) > _MAX_WAITING_SEQUENCERS:
+                    del self._sequencers[computation]
+                    self._whole.add(computation)
+        for computation in self.computations & values.keys():
+            self._values[computation] = values[computation]
+        if self._values or self._sequencers or self._whole:
+            self._news.set()
+
+    def fail(self, error: Callable[[], Exception]) -> None:
+        """End the watch with the exception that ``error`` creates."""
+        self._failure = error
+        self._news.set()
+
+    async def next(self) -> dict[str, BroadcastUpdate]:
+        """Wait for updates and return all of them since the last call. The first call returns the current values.
+
+        Raises the exception that ended the watch.
+        """
+        await self._news.wait()
+        if self._failure is not None:
+            raise self._failure()
+        self._news.clear()
+        news = {}
+        for computation in self._whole:
+            watermark, members = self._current(computation)
+            news[computation] = BroadcastUpdate(watermark, tuple(members))
+        for computation in (self._values.keys() | self._sequencers.keys()) - self._whole:
+            # Only if no value waits: to list all of a computation's members takes long.
+            watermark = self._values[computation] if computation in self._values else self._current(computation)[0]
+            members_since = tuple(self._sequencers.get(computation, {}).items())
+            news[computation] = BroadcastUpdate(watermark, members_since)
+        self._whole.clear()
+        self._values.clear()
+        self._sequencers.clear()
+        return news
+
+
+class Broadcasts:
+    """All watches of a shard."""
+
+    def __init__(self, current: Current) -> None:
+        self._current = current
+        self._listeners: dict[Listener, None] = {}
+        """The listeners in the order of their arrival."""
+        self._failure: Callable[[], Exception] | None = None
+
+    async def watch(self, computations: Iterable[str]) -> AsyncGenerator[dict[str, BroadcastUpdate], None]:
+        """Yield the broadcast values of ``computations`` at once, then changes.
+
+        A slow listener gets only the newest.
+
+        Raises the exception of :meth:`fail`.
+        """
+        listener = Listener(computations, self._current)
+        if self._failure is not None:
+            raise self._failure()
+        self._listeners[listener] = None
+        try:
+            while True:
+                yield await listener.next()
+        finally:
+            del self._listeners[listener]
+
+    def publish(self, values: Mapping[str, int], sequencers: Iterable[tuple[str, Member, int]]) -> None:
+        """Broadcast to all watches."""
+        for listener in self._listeners:
+            listener.publish(values, sequencers)
+
+    def fail(self, error: Callable[[], Exception]) -> None:
+        """End all watches, and later ones too, each with an exception that ``error`` creates."""
+        self._failure = error
+        for listener in self._listeners:
+            listener.fail(error)
+
+
+class _Shard(Protocol):
+    @property
+    def broadcasts(self) -> Broadcasts:
+        """The shard's watches."""
+
+
+class _Shards(Protocol):
+    def of(self, computation: str) -> _Shard:
+        """Return the shard that keeps ``computation``; RequestError (UNAVAILABLE) if it is not served here."""
+
+
+class BroadcastServicer(WatermarkServiceServicer):
+    """The call that sends broadcasts to clients."""
+
+    def __init__(self, shards: _Shards) -> None:
+        self._shards = shards
+
+    async def WatchWatermarks(
+        self, request: pb.WatchWatermarksRequest, context: Context
+    ) -> AsyncIterator[pb.WatchWatermarksResponse]:
+        """Send all current values at once, then changes. A slow listener gets only the newest of each computation."""
+        try:
+            if not request.computations:
+                raise invalid("computations", "is empty: name the computations to watch")
+            for number, computation in enumerate(request.computations):
+                check_names(**{f"computations[{number}]": computation})
+                if not computation:
+                    raise invalid(f"computations[{number}]", 'is empty: name an incarnation, or "injector/{stream}"')
+            shards: dict[Broadcasts, list[str]] = {}
+            for computation in request.computations:
+                shards.setdefault(self._shards.of(computation).broadcasts, []).append(computation)
+            watches = [broadcasts.watch(computations) for broadcasts, computations in shards.items()]
+            async with aclosing(merged(watches)) as updates:
+                async for news in updates:
+                    for response in _responses(news):
+                        yield response
+        except RequestError as error:
+            await abort(context, error)
+
+
+def _responses(news: dict[str, BroadcastUpdate]) -> Iterator[pb.WatchWatermarksResponse]:
+    """Split the updates into messages of bounded size.
+
+    A computation's value comes with the last of its sequencers, or after them.
+    """
+    response = pb.WatchWatermarksResponse()
+    room = _MAX_SEQUENCERS_PER_MESSAGE
+    for computation, update in news.items():
+        sequencers = sequencers_to_wire(update.sequencers) if update.sequencers else []
+        while len(sequencers) > room:
+            response.watermarks.add(computation=computation, watermark_us=MIN_TIMESTAMP, sequencers=sequencers[:room])
+            yield response
+            sequencers, response, room = sequencers[room:], pb.WatchWatermarksResponse(), _MAX_SEQUENCERS_PER_MESSAGE
+        response.watermarks.add(computation=computation, watermark_us=update.watermark, sequencers=sequencers)
+        room -= len(sequencers)
+    yield response
