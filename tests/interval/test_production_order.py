@@ -16,7 +16,6 @@ from millwheel.worker.dedup import PositionIds, Sender
 from millwheel.worker.interval.flows import INDEX_BITS, ProductionBatch
 from millwheel.worker.interval.outbox import Outbox
 from millwheel.worker.messages import Acknowledge, Delivery, DeliveryOrder, OwnerEffect
-from tests.interval.order_world import OrderWorld
 
 ACKED = DeliveryOutcome.DELIVERY_OUTCOME_ACKED
 FULL = DeliveryOutcome.DELIVERY_OUTCOME_REFUSED_FULL
@@ -255,16 +254,6 @@ def test_a_refusal_has_what_follows_wait_and_go_on_from_there() -> None:
     assert order.after, "what the receiver has is not sent again"
     pair.received("j0", pair.receiver("j0").arrive(delivery(one, order)))
     assert len(pair.outbox.take_ready()) == 2, "twice as many, as the first was taken"
-
-
-@pytest.mark.guarantee("G15", section="4.1")
-@pytest.mark.parametrize("seed", range(0, 600, 100))
-def test_copies_zombies_and_moves_break_no_order(seed: int) -> None:
-    for one in range(seed, seed + 100):
-        world = OrderWorld(one)
-        for _ in range(120):
-            world.step()
-        world.heal()
 
 
 @pytest.mark.guarantee("G15", section="7.1")

@@ -30,6 +30,7 @@ from millwheel.worker.shell.hook_reports import HookReports
 from millwheel.worker.shell.log_service import LogService
 from tests.authority.shard import Shard
 from tests.injectors import test_core_model
+from tests.interval.programs import Outside, topology
 from tests.interval.solo import Solo
 from tests.interval.test_takeover import Waiting
 from tests.interval.world import Owner, World
@@ -83,7 +84,7 @@ def _harness() -> None:
 
 
 def _interval_model() -> None:
-    World.__new__(World)._perform(Owner("j", UNUSED), UNKNOWN)
+    World(topology(Outside(), "strong"), {}).perform_effect(Owner("j", UNUSED), UNKNOWN)
 
 
 def _log_driver() -> None:

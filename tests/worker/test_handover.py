@@ -24,11 +24,15 @@ from millwheel.worker.shell import handover
 from millwheel.worker.shell.handover import HandoverService
 from millwheel.worker.shell.host import CoreHost, RunQueue
 from millwheel.worker.shell.opening import Opener, ReadAhead
-from tests.interval.stepping import certain
 from tests.patience import patience
 from tests.worker.doubles import ScriptedCore, World, until
 
 JOURNAL = "c.1.j1"
+
+
+async def certain(call: Callable[[], Awaitable[Any]]) -> Any:
+    """The outcome of a call of the memory store is always known."""
+    return await call()
 
 
 async def no_code(computation: str) -> None:
