@@ -66,7 +66,7 @@ class Clockwork(mw.Computation[Order, Log]):
     def process_record(self, ctx: mw.Context[Log], record: mw.Record[Order]) -> None:
         order = record.value
         shown = int(ctx.now if order.wall else ctx.watermark)
-        unsealed = list(ctx._timers or ())
+        unsealed = list(ctx._timers or ())  # noqa: SLF001  # what this commit has changed so far
         if order.at is None:
             ctx.cancel_timer(order.tag, wall=order.wall)
             ctx.state.done.append(Done("cancel", order.tag, order.wall, 0, shown, unsealed))

@@ -75,7 +75,7 @@ class Worker:
         self.ownership = Ownership(
             hosts, catalog, self.programs, coordinator, authority, self._sending, self.hooks, background
         )
-        self._notices = HostNotices(hosts, catalog, coordinator, authority, background)
+        self.notices = HostNotices(hosts, catalog, coordinator, authority, background)
         self._registration = Registration(
             coordinator,
             settings.worker_id,
@@ -86,8 +86,8 @@ class Worker:
         )
         self.ownership.renew = self._registration.renew_from_scratch
         self._assignments = Assignments(catalog, self._registration, settings.worker_id)
-        self._follower = CatalogFollower(coordinator, catalog, self._reconcile, background)
-        self.programs.on_loaded = self._follower.catch_up_soon
+        self.follower = CatalogFollower(coordinator, catalog, self._reconcile, background)
+        self.programs.on_loaded = self.follower.catch_up_soon
         self._services = WorkerServices(
             catalog, self.programs, hosts, store, self.tallies, self.hooks, self.key_failures, self._absence,
             lambda: self.ownership.quarantined,
@@ -101,7 +101,7 @@ class Worker:
         """Register, and follow the catalog."""
         await self._registration.start()
         self.hooks.start()
-        self._follower.start()
+        self.follower.start()
 
     async def close(self) -> None:
         """Release everything: intervals, connections, the registration.
@@ -111,9 +111,9 @@ class Worker:
         await self.ownership.prepare_releases(self._settings.hand_over)
         self.hooks.close()
         self.programs.close()
-        self._follower.close()
+        self.follower.close()
         await self._background.close()
-        await self._notices.watch.close()
+        await self.notices.watch.close()
         await self.ownership.drop_all()
         await self._sending.close()
         await self._registration.close()
@@ -135,8 +135,8 @@ class Worker:
         self._sending.refresh()
         started, built = self.ownership.start(owned)
         for hosted in started:
-            self._notices.started(hosted)
-        self._notices.notify()
+            self.notices.started(hosted)
+        self.notices.notify()
         places = {self.hosts.place_of(incarnation) for incarnation in self.catalog.tables}
         self.tallies.keep(places)
         self.hooks.log.keep(places)
