@@ -25,7 +25,7 @@ def stop_servers_with_their_loops() -> None:
     """From now on, a loop that ``asyncio.run`` or ``asyncio.Runner`` ends stops its servers first."""
     make: Any = grpc.aio.server
     runners: Any = asyncio.runners
-    cancel_all_tasks = runners._cancel_all_tasks
+    cancel_all_tasks = runners._cancel_all_tasks  # noqa: SLF001  # asyncio has no hook for a loop's end
 
     def server(*arguments: Any, **options: Any) -> grpc.aio.Server:
         made: grpc.aio.Server = make(*arguments, **options)
@@ -39,7 +39,7 @@ def stop_servers_with_their_loops() -> None:
             cancel_all_tasks(loop)
 
     setattr(grpc.aio, "server", server)  # noqa: B010  # its type is a function's
-    runners._cancel_all_tasks = stop_and_cancel
+    runners._cancel_all_tasks = stop_and_cancel  # noqa: SLF001  # asyncio has no hook for a loop's end
 
 
 async def _stop(servers: list[grpc.aio.Server]) -> None:

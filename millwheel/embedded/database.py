@@ -29,8 +29,8 @@ class EmbeddedDatabase:
     def __init__(self, directory: DatabaseDirectory, rocks: Rocks, thread: StoreThread) -> None:
         """Use :meth:`open`."""
         self._directory = directory
-        self._rocks = rocks
-        self._thread = thread
+        self.rocks = rocks
+        self.thread = thread
         self._closing = threading.Lock()
         self._closed = False
         self.store = EmbeddedStore(rocks, thread, self._shut)
@@ -80,8 +80,8 @@ class EmbeddedDatabase:
             if self._closed:
                 return
             self._closed = True
-            self._thread.close()
-            self._rocks.close()
+            self.thread.close()
+            self.rocks.close()
             self._directory.release()
 
     async def __aenter__(self) -> Self:

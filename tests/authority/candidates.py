@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Hashable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Hashable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from typing import Any, cast
 
 import grpc
 
@@ -14,16 +15,7 @@ from millwheel.authority.placement import PlacementDelays
 from millwheel.authority.service import WatermarkServicer
 from millwheel.authority.shard import ShardSettings
 from millwheel.client.shards import ShardedWatermarks
-from millwheel.coordination.contract import (
-    Change,
-    Compare,
-    Coordinator,
-    CoordinatorUnavailableError,
-    KeyValue,
-    PrefixSnapshot,
-    Put,
-    TransactionResult,
-)
+from millwheel.coordination.contract import Change, Coordinator, CoordinatorUnavailableError
 from millwheel.coordination.memory import MemoryCoordinator
 from millwheel.model.catalog import Catalog, shard_of
 from millwheel.rpc.failures import authority_is_away
@@ -41,7 +33,7 @@ QUICK = CandidateSettings(
 )
 
 
-class Line(Coordinator):
+class Line:
     """One process's way to a coordinator. ``cut``: nothing gets through, and is said not to.
 
     ``asleep``: nothing gets through, nor is that noticed: renewals seem to go well, all else takes for ever. So stands
@@ -59,39 +51,22 @@ class Line(Coordinator):
         if self.cut:
             raise CoordinatorUnavailableError("the line is cut")
 
-    async def get(self, key: str) -> KeyValue | None:
-        await self._pass()
-        return await self._coordinator.get(key)
+    def __getattr__(self, name: str) -> Callable[..., Awaitable[Any]]:
+        call = getattr(self._coordinator, name)
 
-    async def list(self, prefix: str) -> PrefixSnapshot:
-        await self._pass()
-        return await self._coordinator.list(prefix)
+        async def passed(*arguments: Any) -> Any:
+            if name == "keep_alive" and self.asleep:
+                return None
+            await self._pass()
+            return await call(*arguments)
 
-    async def transact(
-        self, compares: Sequence[Compare], puts: Sequence[Put] = (), deletes: Sequence[str] = ()
-    ) -> TransactionResult:
-        await self._pass()
-        return await self._coordinator.transact(compares, puts, deletes)
+        return passed
 
     async def watch(self, prefix: str, after: int) -> AsyncIterator[tuple[Change, ...]]:
         await self._pass()
         async for changes in self._coordinator.watch(prefix, after):
             await self._pass()
             yield changes
-
-    async def grant_lease(self, ttl: float) -> int:
-        await self._pass()
-        return await self._coordinator.grant_lease(ttl)
-
-    async def keep_alive(self, lease: int) -> None:
-        if self.asleep:
-            return
-        await self._pass()
-        await self._coordinator.keep_alive(lease)
-
-    async def revoke_lease(self, lease: int) -> None:
-        await self._pass()
-        await self._coordinator.revoke_lease(lease)
 
     async def close(self) -> None:
         """Its owner's."""
@@ -136,7 +111,7 @@ class Group:
         server = create_server()
         address = bind(server)
         line = Line(self.coordinator)
-        candidate = Candidate(line, self.store, address, self.shards, settings or self._settings)
+        candidate = Candidate(cast("Coordinator", line), self.store, address, self.shards, settings or self._settings)
         add_WatermarkServiceServicer_to_server(WatermarkServicer(candidate), server)
         await server.start()
         made = Process(line, candidate, server, address, asyncio.create_task(candidate.run()))

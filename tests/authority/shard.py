@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Coroutine, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from itertools import count
 from typing import Any, TypeVar, assert_never
@@ -34,6 +34,7 @@ from millwheel.model.time import MIN_TIMESTAMP
 from millwheel.rpc.watermarks import Member, WatermarkReport
 from millwheel.store.contract import Append
 from millwheel.store.memory import MemoryStore
+from millwheel.testing.store_effects import result_of
 
 T = TypeVar("T")
 
@@ -43,15 +44,6 @@ STREAM = "queries"
 INJECTOR = "injector/queries"
 AT_ONCE = PaceSettings(coalesce=0, longest_rest=0, idle=0, verify=1 << 60)
 """What waits is appended at the next tick, and only what waits."""
-
-
-def now(step: Coroutine[Any, Any, T]) -> T:
-    """The result of a coroutine that never waits, as those of the memory store do."""
-    try:
-        step.send(None)
-    except StopIteration as done:
-        return done.value  # type: ignore[no-any-return]
-    raise AssertionError("the store waited")
 
 
 def cut(*bounds: bytes) -> list[KeyInterval]:
@@ -67,7 +59,7 @@ class Shard:
         self.settings = replace(settings or CoreSettings(), pace=AT_ONCE)
         self.store = store or MemoryStore()
         if store is None:
-            now(self.store.create_journal(JOURNAL))
+            result_of(self.store.create_journal(JOURNAL))
         self.broadcasts: dict[str, int] = {}
         self.answers: dict[int, int] = {}
         self.snapshots = 0
@@ -83,11 +75,11 @@ class Shard:
     def restart(self) -> AuthorityCore:
         """Fence with a larger sequencer and read everything back: a new process."""
         self._sequencer += 1
-        head = now(self.store.fence(JOURNAL, self._sequencer))
+        head = result_of(self.store.fence(JOURNAL, self._sequencer))
         core = AuthorityCore(JOURNAL, self._sequencer, head, self.settings)
         core.restore(
-            now(self.store.read_parts(JOURNAL, head.parts)),
-            now(self.store.read_entries(JOURNAL, head.floor + 1, head.commit)),
+            result_of(self.store.read_parts(JOURNAL, head.parts)),
+            result_of(self.store.read_entries(JOURNAL, head.floor + 1, head.commit)),
         )
         for name, value in core.computations().items():
             self._received(name, value)
@@ -187,7 +179,7 @@ class Shard:
         append = self.next_append()
         if append is None:
             return False
-        now(self.store.append(JOURNAL, append))
+        result_of(self.store.append(JOURNAL, append))
         return True
 
     def perform(self, effects: Iterable[AuthorityEffect]) -> None:
@@ -203,11 +195,11 @@ class Shard:
                 case ForgetComputation(computation):
                     self.removed.append(computation)
                 case DeleteJournaled(below, parts):
-                    now(self.store.delete_entries(JOURNAL, below))
-                    now(self.store.delete_parts(JOURNAL, parts))
+                    result_of(self.store.delete_entries(JOURNAL, below))
+                    result_of(self.store.delete_parts(JOURNAL, parts))
                 case WriteSnapshot(snapshot):
                     for part, blob in snapshot.parts():
-                        now(self.store.write_part(JOURNAL, part, blob))
+                        result_of(self.store.write_part(JOURNAL, part, blob))
                     self.post(SnapshotWritten(snapshot))
                     self.snapshots += 1
                 case AppendChanges() | RefuseCall() | RefuseReport():

@@ -12,7 +12,8 @@ from millwheel.model.keys import ALL_KEYS
 from millwheel.model.time import MIN_TIMESTAMP
 from millwheel.rpc.watermarks import Member
 from millwheel.store.contract import CorruptValueError, SequencerRefusedError
-from tests.authority.shard import COMPUTATION, INJECTOR, JOURNAL, Shard, cut, now
+from millwheel.testing.store_effects import result_of
+from tests.authority.shard import COMPUTATION, INJECTOR, JOURNAL, Shard, cut
 
 LEFT, RIGHT = cut(b"m")
 SMALL = CoreSettings(entry_bytes=200, part_bytes=150, snapshot_bytes=1_000)
@@ -25,7 +26,7 @@ def state(core: AuthorityCore) -> object:
             computation.value,
             [(share.member, share.sequencer, share.watermark, share.idle) for share in computation.shares()],
         )
-        for computation in core._registry
+        for computation in core._registry  # noqa: SLF001  # all that a restart knows
     }
 
 
@@ -120,10 +121,10 @@ def test_the_journal_stays_short_and_restarts_read_the_base() -> None:
     shard.say("a", 100, 1_000, INJECTOR, idle=True)
     shard.flush()
     assert shard.snapshots > 3
-    head = now(shard.store.read_head(JOURNAL))
+    head = result_of(shard.store.read_head(JOURNAL))
     assert head.commit - head.floor < 40, f"{head.commit - head.floor} entries of {head.commit}"
-    assert set(now(shard.store.list_parts(JOURNAL))) >= set(head.parts)
-    assert len(now(shard.store.list_parts(JOURNAL))) <= 2 * len(head.parts), "old parts go"
+    assert set(result_of(shard.store.list_parts(JOURNAL))) >= set(head.parts)
+    assert len(result_of(shard.store.list_parts(JOURNAL))) <= 2 * len(head.parts), "old parts go"
     before = state(shard.core)
     assert state(shard.restart()) == before
     assert shard.known() == 199
@@ -139,7 +140,7 @@ def test_a_base_holds_expected_sets_removals_and_old_values() -> None:
     shard.accept(ALL_KEYS, 5, "busy.5")
     for value in range(100):
         shard.report(ALL_KEYS, 5, value, "busy.5")
-    head = now(shard.store.read_head(JOURNAL))
+    head = result_of(shard.store.read_head(JOURNAL))
     assert head.floor > 6, "the entries above are gone"
     shard.restart()
     assert shard.core.computations() == {COMPUTATION: 10, "busy.5": 99, INJECTOR: MIN_TIMESTAMP}
@@ -169,9 +170,9 @@ def test_a_base_whose_parts_no_append_has_named_is_not_read() -> None:
     shard = Shard(SMALL)
     snapshot, value = until_snapshot(shard, 8)
     for part, blob in snapshot.parts():
-        now(shard.store.write_part(JOURNAL, part, blob))
+        result_of(shard.store.write_part(JOURNAL, part, blob))
     shard.flush()
-    head = now(shard.store.read_head(JOURNAL))
+    head = result_of(shard.store.read_head(JOURNAL))
     assert (head.parts, head.floor) == ((), 0)
     before = state(shard.core)
     assert state(shard.restart()) == before
@@ -184,7 +185,7 @@ def test_a_base_written_amid_moves_and_reports_loses_nothing() -> None:
     snapshot, value = until_snapshot(shard, 16)
     parts = 0
     for parts, (part, blob) in enumerate(snapshot.parts(), start=1):
-        now(shard.store.write_part(JOURNAL, part, blob))
+        result_of(shard.store.write_part(JOURNAL, part, blob))
         shard.accept(cut(b"%02d" % parts, b"%02d5" % parts)[1], 100 + parts)
         for keys, sequencer in shard.core.sequencers(COMPUTATION):
             shard.say(keys, sequencer, value + parts)
@@ -192,7 +193,7 @@ def test_a_base_written_amid_moves_and_reports_loses_nothing() -> None:
     assert parts > 3
     shard.post(SnapshotWritten(snapshot))
     shard.flush()
-    assert now(shard.store.read_head(JOURNAL)).floor == snapshot.commit
+    assert result_of(shard.store.read_head(JOURNAL)).floor == snapshot.commit
     before = state(shard.core)
     assert state(shard.restart()) == before
 
@@ -205,7 +206,7 @@ def test_an_entry_of_a_bounded_size_leaves_the_rest_to_the_next() -> None:
     sizes = []
     while append := shard.next_append():
         sizes.append(len(append.entry))
-        now(shard.store.append(JOURNAL, append))
+        result_of(shard.store.append(JOURNAL, append))
         shard.perform(shard.appended())
     assert len(sizes) > 10
     assert max(sizes) < 400

@@ -91,7 +91,7 @@ async def test_a_refused_zombie_is_notified_and_stops_reporting(serve: Serve) ->
         zombie.report(said(1_000))
         await until(lambda: len(refused) == 1)
         assert (refused[0].computation, refused[0].member, refused[0].sequencer) == (COMPUTATION, ALL_KEYS, 1)
-        assert zombie.reports._newest == {}
+        assert zombie.reports._newest == {}  # noqa: SLF001  # what is kept of reports and connections shows nowhere else
         successor.report(said(6, 2))
         await reaches(updates, 6)
     assert served.registry.get_sample_value("millwheel_authority_refused_total", {"reason": "superseded"}) == 1
@@ -157,9 +157,9 @@ async def test_a_refusal_of_an_old_sequencer_spares_the_present_one() -> None:
     refused: list[WatermarkReport] = []
     owner = WatermarkClient("127.0.0.1:1", on_refused=refused.append)
     owner.report(said(10, 3))
-    owner.reports._heed(pb.ReportResponse(refused=[report_to_wire(said(5, 1))]))
+    owner.reports._heed(pb.ReportResponse(refused=[report_to_wire(said(5, 1))]))  # noqa: SLF001  # what is kept of reports and connections shows nowhere else
     assert refused == []
-    owner.reports._heed(pb.ReportResponse(refused=[report_to_wire(said(10, 3))]))
+    owner.reports._heed(pb.ReportResponse(refused=[report_to_wire(said(10, 3))]))  # noqa: SLF001  # what is kept of reports and connections shows nowhere else
     assert [report.sequencer for report in refused] == [3]
     await owner.close()
 
@@ -218,7 +218,7 @@ async def test_a_report_never_accepted_is_accepted_when_sent_again(serve: Serve)
         await owner.accept(COMPUTATION, ALL_KEYS, 5)
         owner.report(said(20, 3))
         await until(lambda: len(refused) == 1)
-        await until(lambda: owner.reports._accepting == {})
+        await until(lambda: owner.reports._accepting == {})  # noqa: SLF001  # what is kept of reports and connections shows nowhere else
 
 
 @pytest.mark.guarantee("G8")
@@ -421,5 +421,5 @@ async def test_a_client_closes_connections_to_shards_it_stopped_using() -> None:
             kept = sharded.of("injector/s")
             sharded.of(f"c.{number}")
             sharded.keep(["injector/s", f"c.{number}"])
-            assert len(sharded._clients) == 2
+            assert len(sharded._clients) == 2  # noqa: SLF001  # what is kept of reports and connections shows nowhere else
         assert sharded.of("injector/s") is kept

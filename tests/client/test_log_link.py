@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import pytest
@@ -9,10 +10,10 @@ import pytest
 from millwheel.client.subscription.log_link import LogLink
 from millwheel.rpc.errors import abort
 from millwheel.rpc.failures import FailureCode, RequestError
-from millwheel.rpc.server import bind, create_server
 from millwheel.rpc.v1 import control_pb2 as control
 from millwheel.rpc.v1 import subscription_pb2 as wire
 from millwheel.rpc.v1 import subscription_pb2_grpc
+from tests.serving import serving
 
 
 class Refusing(subscription_pb2_grpc.SubscriptionServiceServicer):
@@ -62,13 +63,10 @@ async def test_a_call_that_ends_while_it_begins_reports_why(monkeypatch: pytest.
             return Late(self.real.Subscribe())
 
     monkeypatch.setattr("millwheel.client.subscription.log_call.SubscriptionServiceStub", Stub)
-    server = create_server()
-    address = bind(server)
-    subscription_pb2_grpc.add_SubscriptionServiceServicer_to_server(Refusing(), server)  # type: ignore[abstract]
-    await server.start()
-    link = LogLink(Control(address), "s", patience=30.0)  # type: ignore[arg-type]
-    with pytest.raises(RequestError, match="no such cursor") as caught:
-        await link.reopen(lambda: [wire.SubscribeRequest()] * 3, None)
-    assert caught.value.code is FailureCode.FAILED_PRECONDITION
-    await link.close()
-    await server.stop(0)
+    add = partial(subscription_pb2_grpc.add_SubscriptionServiceServicer_to_server, Refusing())  # type: ignore[abstract]
+    async with serving(add) as address:
+        link = LogLink(Control(address), "s", patience=30.0)  # type: ignore[arg-type]
+        with pytest.raises(RequestError, match="no such cursor") as caught:
+            await link.reopen(lambda: [wire.SubscribeRequest()] * 3, None)
+        assert caught.value.code is FailureCode.FAILED_PRECONDITION
+        await link.close()

@@ -25,8 +25,8 @@ from millwheel.coordination.contract import (
     TransactionTooLargeError,
 )
 from millwheel.coordination.etcd import EtcdCoordinator, EtcdSettings
-from millwheel.coordination.etcd.v3 import etcd_pb2
-from tests.components import etcd
+from millwheel.model.envelope import wrap
+from tests.components import etcd, put_raw
 from tests.patience import patience
 from tests.proxy import CuttingProxy
 
@@ -227,7 +227,7 @@ async def test_a_short_lease_is_renewed_in_time_with_a_paused_member(tmp_path: P
     async with CuttingProxy(real) as proxy:
         settings = EtcdSettings((proxy.address, real), prefix=f"etcd{tmp_path}/", timeout=patience(10))
         async with opened(settings) as coordinator:
-            coordinator._link._order = [proxy.address, real]
+            coordinator._link._order = [proxy.address, real]  # noqa: SLF001  # the member that is tried first is drawn
             lease = await coordinator.grant_lease(patience(3))
             proxy.is_deaf = True
             # LeaseExpiredError if the lease ends meanwhile.
@@ -345,16 +345,13 @@ def test_a_password_is_not_printed() -> None:
 # Damage.
 
 
-async def test_a_damaged_or_foreign_value_is_named_and_not_served(coordinator: EtcdCoordinator) -> None:
+async def test_a_damaged_or_foreign_value_is_named_and_not_served(coordinator: EtcdCoordinator, tmp_path: Path) -> None:
     """Values had no checksum: any bytes were taken for a record."""
     await coordinator.transact([], [Put("topologies/t", b"whole"), Put("topologies/u", b"other")])
     first = await coordinator.list("")
-    raw = etcd_pb2.RangeRequest(key=coordinator._keyspace.key("topologies/t"))
-    (pair,) = (await coordinator._range(raw)).kvs
-    for bad in (pair.value[:-1], pair.value[:3], b"", b"whole", pair.value[:-1] + b"E"):
-        request = etcd_pb2.TxnRequest()
-        request.success.add(request_put=etcd_pb2.PutRequest(key=pair.key, value=bad))
-        await coordinator._link.call("/etcdserverpb.KV/Txn", request, etcd_pb2.TxnResponse, repeatable=False)
+    whole_value = wrap(b"whole")
+    for bad in (whole_value[:-1], whole_value[:3], b"", b"whole", whole_value[:-1] + b"E"):
+        await put_raw(f"etcd{tmp_path}/topologies/t", bad)
         with pytest.raises(DamagedValueError, match="value topologies/t is damaged"):
             await coordinator.get("topologies/t")
         damaged, whole = (await coordinator.list("topologies/")).entries
@@ -370,11 +367,9 @@ async def test_a_damaged_or_foreign_value_is_named_and_not_served(coordinator: E
     assert all(change.damage and change.value == b"" for change in seen)
 
 
-async def test_a_key_that_is_no_text_leaves_the_others_readable(coordinator: EtcdCoordinator) -> None:
+async def test_a_key_that_is_no_text_leaves_the_others_readable(coordinator: EtcdCoordinator, tmp_path: Path) -> None:
     await coordinator.transact([], [Put("k", b"v")])
-    request = etcd_pb2.TxnRequest()
-    request.success.add(request_put=etcd_pb2.PutRequest(key=coordinator._keyspace.key("k") + b"\xff\xfe", value=b""))
-    await coordinator._link.call("/etcdserverpb.KV/Txn", request, etcd_pb2.TxnResponse, repeatable=False)
+    await put_raw(f"etcd{tmp_path}/k".encode() + b"\xff\xfe", b"")
     assert [(entry.key, entry.value) for entry in (await coordinator.list("")).entries] == [
         ("k", b"v"),
         ("k\\xff\\xfe", b""),

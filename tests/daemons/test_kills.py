@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import random
-import shutil
 from collections import Counter
 from itertools import islice
 from pathlib import Path
@@ -15,12 +14,11 @@ import pytest
 import millwheel as mw
 from deploy.local.cluster import settings_of
 from deploy.local.daemons import Daemons
-from millwheel.cli.loading import load
-from millwheel.client.control import ControlClient
 from millwheel.client.injector import Injector, InjectorSettings
 from millwheel.client.subscription import From, Subscription
 from tests.components import cassandra, etcd
 from tests.patience import patience
+from tests.submitting import submit_copy
 from tests.system import counting as counting_module
 from tests.system.counting import WINDOW, Load, WindowCount, counting
 
@@ -31,13 +29,6 @@ PAUSE = 0.05
 """Seconds between two chunks of records."""
 _EACH = 12.0
 """Seconds that a kill may cost until all flows again: a lease's time, a restart and a takeover."""
-
-
-async def submit(address: str, place: Path) -> None:
-    packaged = load(f"{shutil.copy(str(counting_module.__file__), place / 'counted.py')}:counting")
-    async with ControlClient(address, patience=60.0) as client:
-        await client.upload_package(packaged.package.digest, packaged.package.data)
-        await client.submit(packaged.spec())
 
 
 async def feed(address: str, load: Load, enough: asyncio.Event) -> int:
@@ -79,7 +70,7 @@ async def test_results_are_right_if_any_daemon_is_killed(tmp_path: Path) -> None
     settings = settings_of(etcd(), node, name) + "\n[master]\nlease_seconds = 2\n[authority]\nlease_seconds = 2\n"
     events = Load(SEED)
     async with Daemons(tmp_path, settings, lambda line: None) as daemons:
-        await submit(daemons.address, tmp_path)
+        await submit_copy(daemons.address, counting_module.__file__, "counting", tmp_path, 60.0)
         found: Counter[WindowCount] = Counter()
         enough = asyncio.Event()
         async with (

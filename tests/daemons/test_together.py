@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import shutil
 from collections import Counter
 from itertools import islice
 from pathlib import Path
@@ -11,7 +10,6 @@ from pathlib import Path
 import pytest
 
 import millwheel as mw
-from millwheel.cli.loading import load
 from millwheel.client.control import ControlClient
 from millwheel.client.injector import Injector
 from millwheel.client.subscription import From, Subscription
@@ -22,6 +20,7 @@ from millwheel.rpc.failures import RequestError
 from millwheel.rpc.identity import use_tls
 from tests.daemons.together import Together, together
 from tests.patience import patience
+from tests.submitting import submit_copy
 from tests.system import counting as counting_module
 from tests.system.counting import WINDOW, Load, WindowCount, counting
 
@@ -29,14 +28,6 @@ _HERE = Path(__file__).parents[1] / "rpc" / "certificates"
 CERTIFICATES = (_HERE / "one-ca.pem", _HERE / "one.pem", _HERE / "one.key")
 RECORDS = 6_000
 CHUNK = 500
-
-
-async def submit(cluster: Together, place: Path) -> None:
-    # Out of the tests' package, for only the module itself is the topology's code.
-    packaged = load(f"{shutil.copy(str(counting_module.__file__), place / 'counted.py')}:counting")
-    async with ControlClient(cluster.address, patience=20.0) as client:
-        await client.upload_package(packaged.package.digest, packaged.package.data)
-        await client.submit(packaged.spec())
 
 
 async def feed(cluster: Together, load: Load, accidents: dict[int, str]) -> None:
@@ -70,7 +61,7 @@ async def befall(cluster: Together, accident: str) -> None:
 async def test_results_are_right_while_daemons_come_and_go(tmp_path: Path) -> None:
     loaded = Load(seed=5)
     async with together(tmp_path) as cluster:
-        await submit(cluster, tmp_path)
+        await submit_copy(cluster.address, counting_module.__file__, "counting", tmp_path)
         accidents = {2: "worker", 5: "master", 8: "authority"}
         assert await _results(cluster, loaded, accidents) == loaded.expected(RECORDS)
 
@@ -82,7 +73,7 @@ async def test_with_tls_all_show_certificates_and_results_are_the_same(
     loaded = Load(seed=6)
     monkeypatch.setattr("millwheel.rpc.identity._chosen", [])  # what the daemons choose is this process's
     async with together(tmp_path, tls) as cluster:
-        await submit(cluster, tmp_path)
+        await submit_copy(cluster.address, counting_module.__file__, "counting", tmp_path)
         assert await _results(cluster, loaded, {}) == loaded.expected(RECORDS)
         await _explained(cluster)
         use_tls(None)

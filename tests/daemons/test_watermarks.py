@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import json
-import shutil
 from pathlib import Path
 
 import pytest
 
-from millwheel.cli.loading import load
-from millwheel.client.control import ControlClient
 from tests.daemons.together import together
 from tests.patience import patience
+from tests.submitting import submit_copy
 from tests.system import counting as counting_module
 from tests.system.server import run_cli
 
@@ -20,10 +18,7 @@ from tests.system.server import run_cli
 @pytest.mark.guarantee("G8")
 async def test_watermarks_of_all_shards_are_shown_on_every_process(tmp_path: Path) -> None:
     async with together(tmp_path) as cluster, asyncio.timeout(patience(50)):
-        packaged = load(f"{shutil.copy(str(counting_module.__file__), tmp_path / 'counted.py')}:counting")
-        async with ControlClient(cluster.address, patience=20.0) as client:
-            await client.upload_package(packaged.package.digest, packaged.package.data)
-            record = await client.submit(packaged.spec())
+        record = await submit_copy(cluster.address, counting_module.__file__, "counting", tmp_path)
         await cluster.until(lambda known: len(known.authorities) == 2)
         for authority in cluster.authorities:
             shown = await run_cli(cluster.masters[0].address, "watermark", "show", "-o", "json")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import shutil
 import subprocess
 import urllib.request
 from collections import Counter
@@ -18,12 +17,12 @@ from deploy.local.cassandra import CassandraCluster
 from deploy.local.cluster import catalog_of, settings_of
 from deploy.local.daemons import Daemons
 from deploy.local.etcd import EtcdCluster
-from millwheel.cli.loading import load
 from millwheel.client.control import ControlClient
 from millwheel.model.catalog import Catalog
 from tests.faults import program
 from tests.faults.clocks import Clocks
 from tests.faults.links import Links, through
+from tests.submitting import submit_copy
 
 __all__ = ["Cluster", "cluster", "etcd_status", "small_disk"]
 
@@ -68,10 +67,7 @@ class Cluster:
 
     async def submit(self) -> None:
         """Run the topology of the load."""
-        code = shutil.copy(program.__file__, self.place / "faults_program.py")
-        packaged = await asyncio.to_thread(load, f"{code}:faults")
-        await self.client.upload_package(packaged.package.digest, packaged.package.data)
-        await self.client.submit(packaged.spec())
+        await submit_copy(self.address, program.__file__, "faults", self.place, _PATIENCE)
 
     # Who is who.
 

@@ -10,14 +10,13 @@ from cassandra.cluster import Cluster
 
 from millwheel.coordination.contract import DamagedValueError, Put
 from millwheel.coordination.etcd import EtcdCoordinator, EtcdSettings
-from millwheel.coordination.etcd.v3 import etcd_pb2
 from millwheel.model.envelope import wrap
 from millwheel.store.cassandra import CassandraStore
 from millwheel.store.cassandra.session import connect
 from millwheel.store.cassandra.states import bucket_of
 from millwheel.store.contract import Append, CorruptValueError, PartId, StateRow
 from millwheel.store.layout import commit_bytes, encode_parts
-from tests.components import cassandra, cassandra_settings, etcd
+from tests.components import cassandra, cassandra_settings, etcd, put_raw
 from tests.fuzz.odd import damaged
 from tests.fuzz.tally import Unclear
 
@@ -30,7 +29,8 @@ class EtcdValues:
     name = "etcd"
 
     async def __aenter__(self) -> EtcdValues:
-        self._coordinator = EtcdCoordinator(EtcdSettings(etcd().endpoints, prefix=f"fuzz-{uuid4()}/"))
+        self._prefix = f"fuzz-{uuid4()}/"
+        self._coordinator = EtcdCoordinator(EtcdSettings(etcd().endpoints, prefix=self._prefix))
         await self._coordinator.transact([], [Put("whole", b"whole")])
         return self
 
@@ -44,9 +44,7 @@ class EtcdValues:
         if bad == value:
             return "UNCHANGED"
         coordinator = self._coordinator
-        request = etcd_pb2.TxnRequest()
-        request.success.add(request_put=etcd_pb2.PutRequest(key=coordinator._keyspace.key("bad"), value=bad))
-        await coordinator._link.call("/etcdserverpb.KV/Txn", request, etcd_pb2.TxnResponse, repeatable=False)
+        await put_raw(f"{self._prefix}bad", bad)
         try:
             await coordinator.get("bad")
         except DamagedValueError:

@@ -49,7 +49,7 @@ class StoredValues:
         place = Path(self._stack.enter_context(tempfile.TemporaryDirectory(prefix="millwheel-fuzz-"))) / "db"
         shutil.copytree(await _made(), place)
         self._database = await self._stack.enter_async_context(await EmbeddedDatabase.open(place))
-        rocks = self._database._rocks
+        rocks = self._database.rocks
         kinds = {"head": layout.HEAD, "part list": layout.PARTS, "entry": b"e", "part": b"b", "coordinator": b"ck"}
         for kind, prefix in kinds.items():
             self._rows[kind] = rocks.scan(prefix, layout.past(prefix))
@@ -80,7 +80,7 @@ class StoredValues:
         return f"{kind} named"
 
     def _put(self, kind: str, key: bytes, value: bytes) -> None:
-        rocks = self._database._rocks
+        rocks = self._database.rocks
         batch = RowBatch(rocks)
         if kind == "state":
             batch.put(key, value, rocks.state_family)
@@ -88,10 +88,10 @@ class StoredValues:
             batch.put(key, value)
         rocks.write(batch)
         if kind in ("head", "part list"):
-            self._database.store._heads.load()
+            self._database.store._heads.load()  # noqa: SLF001  # heads are read once, when a database is opened
 
     def _get(self, kind: str, key: bytes) -> bytes | None:
-        return self._database._rocks.get([key], state=kind == "state")[0]
+        return self._database.rocks.get([key], state=kind == "state")[0]
 
 
 _databases: list[Path] = []
@@ -149,7 +149,7 @@ async def _state(database: EmbeddedDatabase, key: bytes, _: bytes) -> None:
 
 
 async def _coordinator(database: EmbeddedDatabase, key: bytes, _: bytes) -> None:
-    coordinator = EmbeddedCoordinator(database._rocks, database._thread)
+    coordinator = EmbeddedCoordinator(database.rocks, database.thread)
     name = key[2:].decode()
     await _named(name, lambda: coordinator.get(name))
     entries = {entry.key: entry for entry in (await coordinator.list("")).entries}
@@ -160,7 +160,7 @@ async def _coordinator(database: EmbeddedDatabase, key: bytes, _: bytes) -> None
 
 async def _revision(database: EmbeddedDatabase, key: bytes, _: bytes) -> None:
     async def read() -> object:
-        return EmbeddedCoordinator(database._rocks, database._thread)
+        return EmbeddedCoordinator(database.rocks, database.thread)
 
     await _named("revision of the coordinator", read)
 

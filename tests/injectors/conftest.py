@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 
 import pytest
 
-from millwheel.cli.loading import load
-from millwheel.client.control import ControlClient
 from millwheel.server.dev_server import DevServer, DevSettings, running
+from tests.injectors import injected_shop
+from tests.submitting import submit_copy
 
-SHOP = Path(__file__).with_name("injected_shop.py")
+SHOP = Path(injected_shop.__file__)
 Submit = Callable[[str], Awaitable[None]]
 
 
@@ -32,9 +31,4 @@ def submit(server: DevServer, tmp_path: Path) -> Submit:
 
 async def submit_to(address: str, name: str, directory: Path) -> None:
     """Run a topology of :mod:`tests.injectors.injected_shop` on any server."""
-    # Out of the tests' package, for only the module itself is the topology's code.
-    copy = shutil.copy(SHOP, directory)
-    packaged = load(f"{copy}:{name}")
-    async with ControlClient(address) as client:
-        await client.upload_package(packaged.package.digest, packaged.package.data)
-        await client.submit(packaged.spec())
+    await submit_copy(address, injected_shop.__file__, name, directory)

@@ -20,6 +20,7 @@ from millwheel.sdk.record_schema import record_schema
 from millwheel.server.dev_server import DevServer
 from tests.injectors.conftest import SHOP, Submit
 from tests.injectors.injected_shop import Order, shop
+from tests.injectors.inside import routing_task_of, session_of
 from tests.injectors.test_with_server import everything
 from tests.patience import patience
 
@@ -150,7 +151,7 @@ async def test_without_the_check_a_wrong_record_blocks_its_key(server: DevServer
     injector = Injector("orders", address=server.address, settings=InjectorSettings(check_types=False))
     await injector.open()
     await injector.send(WRONG[0], timestamp=1)
-    await injector._session.until(lambda: injector.unacked > 0, patience(10))
+    await session_of(injector).until(lambda: injector.unacked > 0, patience(10))
     await injector.close()
 
 
@@ -161,9 +162,7 @@ async def test_what_an_update_allows_is_taken_from_then_on(server: DevServer, su
     async with Injector("orders", address=server.address) as injector:
         with pytest.raises(ValueEncodeError, match=r"\$.number"):
             await injector.send(WRONG[0], timestamp=1)
-        router = injector._session.follower._task
-        assert router is not None
-        router.cancel()
+        routing_task_of(injector).cancel()
         await update(server, tmp_path, "number: int", "number: int | str")
         await injector.send(WRONG[0], timestamp=1)
         await injector.send_many([WRONG[0]], [1])
@@ -178,7 +177,7 @@ async def test_a_reader_of_any_type_does_not_end_the_check(server: DevServer, su
     await submit("unread")
     async with Injector("orders", address=server.address) as injector:
         await submit("anything")
-        await injector._session.until(lambda: len(injector._session.routing.consumers) == 2, patience(20))
+        await session_of(injector).until(lambda: len(session_of(injector).routing.consumers) == 2, patience(20))
         with pytest.raises(ValueEncodeError):
             await injector.send("a text", timestamp=1)
 

@@ -16,6 +16,7 @@ from millwheel.client.injector.routing_follower import SharedLooks, routing_from
 from millwheel.sdk.errors import ValueEncodeError
 from millwheel.server.dev_server import DevServer
 from tests.injectors.conftest import Submit
+from tests.injectors.inside import admission_of, ask_instead, routing_task_of, session_of
 from tests.injectors.test_checking import WRONG, update
 from tests.patience import patience
 
@@ -107,8 +108,7 @@ async def test_turns_are_busy_between_one_call_and_the_next() -> None:
 
 def alone(injector: Injector) -> None:
     """Its watch of the routing brings nothing any more."""
-    router = injector._session.follower._task
-    assert router is not None
+    router = routing_task_of(injector)
     router.cancel()
 
 
@@ -138,7 +138,7 @@ async def test_nothing_overtakes_a_record_that_waits_for_a_look(
         first = (0, "first", 0, "more") if many else ("first",)
         await asyncio.gather(send(injector, 0, *first), send(injector, 20, 2), send(injector, 30, 3))
         assert accepted == [0, 20, 30, 40]
-        assert injector._session.follower.looks.begun == 1
+        assert session_of(injector).follower.looks.begun == 1
         await asyncio.wait_for(injector.finish(), patience(20))
 
 
@@ -147,17 +147,17 @@ async def test_workers_are_asked_in_turn_also_by_calls_already_begun(server: Dev
     """The keys become code while the call is under way."""
     await submit("shop")
     async with Injector("orders", address=server.address) as injector, ControlClient(server.address) as control:
-        session, keying = injector._session, injector._admission.keying
+        session = session_of(injector)
         alone(injector)
         await submit("late_shop")
         response = await control.routing("orders")
-        real, turns = keying._ask, []
+        turns = []
 
         async def ask(*arguments: Any) -> Any:
-            turns.append(bool(injector._admission.turns.calls))
+            turns.append(bool(admission_of(injector).turns.calls))
             return await real(*arguments)
 
-        keying._ask = ask
+        real = ask_instead(injector, ask)
         values = [{"user": "u", "number": number} for number in range(1_500)]
         sending = asyncio.create_task(injector.send_many(values, [1] * len(values)))
         await asyncio.sleep(0)
@@ -175,11 +175,11 @@ async def test_wrong_records_of_many_tasks_share_their_looks(server: DevServer, 
         calls = (injector.send(WRONG[0], timestamp=1) for _ in range(200))
         found = await asyncio.gather(*calls, return_exceptions=True)
         assert all(isinstance(error, ValueEncodeError) for error in found)
-        assert injector._session.follower.looks.begun <= 2
-        begun = injector._session.follower.looks.begun
+        assert session_of(injector).follower.looks.begun <= 2
+        begun = session_of(injector).follower.looks.begun
         with pytest.raises(ValueEncodeError):
             await injector.send(WRONG[0], timestamp=1)
-        assert injector._session.follower.looks.begun == begun + 1
+        assert session_of(injector).follower.looks.begun == begun + 1
 
 
 @pytest.mark.paper(section="4.1")

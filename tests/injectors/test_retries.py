@@ -19,6 +19,7 @@ from millwheel.rpc.v1 import delivery_pb2 as wire
 from millwheel.rpc.v1 import inspection_pb2 as inspection
 from millwheel.server.dev_server import DevServer
 from tests.injectors.conftest import Submit
+from tests.injectors.inside import ask_instead, session_of
 from tests.patience import patience
 
 WITHOUT_KEY = "MILLWHEEL_TEST_WITHOUT_KEY"
@@ -44,7 +45,7 @@ async def opened(server: DevServer, submit: Submit, *topologies: str) -> AsyncIt
 
 
 def consumer_of(injector: Injector, topology: str) -> ConsumerRouting:
-    (found,) = (one for one in injector._session.routing.consumers.values() if one.topology == topology)
+    (found,) = (one for one in session_of(injector).routing.consumers.values() if one.topology == topology)
     return found
 
 
@@ -62,14 +63,14 @@ async def test_a_consumer_whose_workers_hang_delays_no_other(server: DevServer, 
     async with opened(server, submit, "shop", "fussy_shop", "fussy_hours") as injector:
         hangs = consumer_of(injector, "fussy-hours").incarnation
         others = consumer_of(injector, "fussy-shop").incarnation
-        real, asked, under_way, most = injector._admission.keying._ask, Counter[str](), Counter[str](), 0
+        asked, under_way, most = Counter[str](), Counter[str](), 0
 
         async def ask(
             consumer: ConsumerRouting, encoded: Sequence[bytes], waiting: WaitingSummary | None
         ) -> wire.PrepareRecordsResponse | str:
             nonlocal most
             if waiting is None:
-                return await real(consumer, encoded, waiting)
+                return await real(consumer, encoded, waiting)  # type: ignore[no-any-return]
             name = consumer.incarnation
             asked[name] += 1
             under_way[name] += 1
@@ -77,16 +78,16 @@ async def test_a_consumer_whose_workers_hang_delays_no_other(server: DevServer, 
             try:
                 if name == hangs:
                     await asyncio.Event().wait()
-                return await real(consumer, encoded, waiting)
+                return await real(consumer, encoded, waiting)  # type: ignore[no-any-return]
             finally:
                 under_way[name] -= 1
 
-        injector._admission.keying._ask = ask
+        real = ask_instead(injector, ask)
         for partition in "ab":
             await injector.send({"user": "u", "number": 2}, timestamp=1, position=0, partition=partition)
         await until(lambda: asked[hangs] == 1 and asked[others] >= 6)
         assert most == 1, "answers about one consumer's queues come in their order"
-        assert injector._session.core.unkeyed.summary(hangs) == (1, 2)
+        assert session_of(injector).core.unkeyed.summary(hangs) == (1, 2)
 
 
 @pytest.mark.paper(section="4.2")
@@ -97,7 +98,7 @@ async def test_a_worker_knows_when_all_keys_of_a_process_are_found(
     async with opened(server, submit, "shop", "moody_hours") as injector:
         for number, partition in ((2, "a"), (4, "b")):
             await injector.send({"user": "u", "number": number}, timestamp=1, position=0, partition=partition)
-        unkeyed = injector._session.core.unkeyed
+        unkeyed = session_of(injector).core.unkeyed
         await until(lambda: processes(server) == ["p"])
         monkeypatch.setenv(WITHOUT_KEY, "2")
         await until(lambda: unkeyed.records == 1)

@@ -15,6 +15,7 @@ import pytest
 from millwheel.client.injector import Injector, InjectorError, InjectorSettings, InjectorSupersededError, Limits
 from millwheel.model.time import MAX_TIMESTAMP
 from millwheel.sdk.errors import UsageError
+from tests.injectors.inside import session_of
 from tests.injectors.loopback import Cluster, cluster
 from tests.injectors.receivers import Consumer
 from tests.patience import patience
@@ -194,7 +195,7 @@ async def test_a_link_that_connects_during_closing_sends_nothing() -> None:
             async with injector:
                 await injector.send_many(values(0, 10), [5] * 10)
                 raise ZeroDivisionError
-        injector._session.connected(one.address)
+        session_of(injector).connected(one.address)
         await one.start()
 
 

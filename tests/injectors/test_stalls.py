@@ -14,6 +14,7 @@ from millwheel.client.injector.routing import Route
 from millwheel.client.injector.stalls import AckWatch
 from millwheel.server.dev_server import DevServer, DevSettings, running
 from tests.injectors.conftest import Submit, submit_to
+from tests.injectors.inside import explained, session_of
 from tests.patience import patience
 
 ORDER = {"user": "u", "number": 1}
@@ -58,7 +59,7 @@ async def test_a_timeout_names_the_computation_that_does_not_ack(server: DevServ
 
 def routes(injector: Injector) -> list[Route]:
     """Where records go."""
-    return [route for consumer in injector._session.routing.consumers.values() for route in consumer.routes]
+    return [route for consumer in session_of(injector).routing.consumers.values() for route in consumer.routes]
 
 
 async def test_a_stall_is_logged_with_its_reason(
@@ -71,7 +72,7 @@ async def test_a_stall_is_logged_with_its_reason(
         await injector.send(ORDER, timestamp=5)
         await injector.flush()
         await control.pause("codekeyed")
-        await injector._session.until(lambda: not any(route.address for route in routes(injector)))
+        await session_of(injector).until(lambda: not any(route.address for route in routes(injector)))
         await injector.send(ORDER, timestamp=6)
         while not injector.stall:  # noqa: ASYNC110  # it has no event
             await asyncio.sleep(0.01)
@@ -88,7 +89,7 @@ async def test_a_stall_names_the_key_and_what_its_hook_raises(server: DevServer,
     await injector.open()
     await injector.send(ORDER, timestamp=5)
     async with asyncio.timeout(patience(20)):
-        while "RuntimeError: poison" not in (why := await injector._monitor.explain()):  # noqa: ASYNC110  # it has no event
+        while "RuntimeError: poison" not in (why := await explained(injector)):  # noqa: ASYNC110  # it has no event
             await asyncio.sleep(0.1)
     assert "poisoned/poisoned has not ACKed 1 record: computation poisoned/poisoned: " in why
     assert "key" in why

@@ -28,6 +28,7 @@ from millwheel.server.dev_server import DevServer
 from tests.injectors import injected_shop as sample
 from tests.injectors.conftest import Submit
 from tests.injectors.injected_shop import Order
+from tests.injectors.inside import session_of
 from tests.patience import patience
 from tests.sdk.test_odd_packages import packed
 
@@ -234,7 +235,7 @@ async def test_no_topology_that_is_submitted_ends_an_injector(
     async with Injector("orders", address=server.address) as injector, ControlClient(server.address) as control:
         await injector.send_many(plain[:100], TIMES[:100], positions=range(100))
         await (submit_broken(control) if name == "broken" else submit(name))
-        await injector._session.until(lambda: len(injector._session.routing.consumers) == 2)
+        await session_of(injector).until(lambda: len(session_of(injector).routing.consumers) == 2)
         await injector.send_many(plain[100:500], TIMES[100:500], positions=range(100, 500))
         for number in range(500, 520):
             await injector.send(plain[number], timestamp=TIMES[number], position=number)

@@ -16,7 +16,11 @@ WALL_DELAY = 50
 
 @dataclass
 class Event:
-    """An injected record. ``kind``: plain, flaky (fails at first), poison (always fails), wall (a wall timer)."""
+    """An injected record, and what the mapper does with it.
+
+    ``kind``: plain, flaky (fails at first), poison (always fails), wall (the counter sets a wall timer), many (makes
+    three items), held (holds the watermark until its window ends, and makes its item then).
+    """
 
     number: int
     key: str
@@ -41,6 +45,8 @@ class Seen:
 
     names: list[str] = field(default_factory=list)
     windows: dict[int, int] = field(default_factory=dict)
+    held: dict[str, Item] = field(default_factory=dict)
+    """By a timer's tag: what its hook makes, and the watermark is held for."""
     fired: int = -(1 << 62)
     watermark: int = -(1 << 63)
     wrong: list[str] = field(default_factory=list)
@@ -81,6 +87,14 @@ def end_of(stamp: int) -> int:
     return stamp - stamp % WINDOW + WINDOW
 
 
+def items_of(event: Event) -> list[Item]:
+    """What the mapper makes of an event; only the first asks for more than to be counted."""
+    made = [Item(str(event.number), event.group, event.kind, event.time)]
+    if event.kind == "many":
+        made += [Item(f"{event.number}{more}", event.group, "plain", event.time) for more in "bc"]
+    return made
+
+
 class Mapper(mw.Computation[Event, Seen]):
     """Its productions depend on its input alone, as weak productions ask (6.1.3)."""
 
@@ -91,9 +105,16 @@ class Mapper(mw.Computation[Event, Seen]):
         event = record.value
         ctx.state.shown(ctx.watermark)
         ctx.state.expect(not (self.outside.on_time and record.late), f"event {event} late at {ctx.watermark}")
-        ctx.state.names.append(str(event.number))
-        ctx.produce("items", Item(str(event.number), event.group, event.kind, record.timestamp))
-        ctx.set_timer(Timestamp(end_of(record.timestamp)), str(end_of(record.timestamp)))
+        end = Timestamp(end_of(record.timestamp))
+        if event.kind == "held" and not record.late:
+            ctx.state.held[f"held {event.number}"] = items_of(event)[0]
+            ctx.set_timer(end, f"held {event.number}")
+            self.hold(ctx)
+        else:
+            ctx.state.names.append(str(event.number))
+            for item in items_of(event):
+                ctx.produce("items", item)
+        ctx.set_timer(end, str(end))
         if event.kind == "flaky":
             self.outside.fails_at_first(f"mapper {event.number}")
         if event.kind == "poison":
@@ -102,12 +123,24 @@ class Mapper(mw.Computation[Event, Seen]):
     def process_record(self, ctx: mw.Context[Seen], record: mw.Record[Event]) -> Any:
         self.work(ctx, record)
 
+    def hold(self, ctx: mw.Context[Seen]) -> None:
+        """Hold the watermark at the oldest of what is to be made."""
+        if ctx.state.held:
+            ctx.set_hold(Timestamp(min(item.time for item in ctx.state.held.values())))
+        else:
+            ctx.clear_hold()
+
     def process_timer(self, ctx: mw.Context[Seen], timer: mw.Timer) -> Any:
         outside = self.outside
         ctx.state.shown(ctx.watermark)
         ctx.state.expect(ctx.watermark >= timer.timestamp, f"timer {timer} early at {ctx.watermark}")
         ctx.state.expect(not outside.on_time or timer.timestamp >= ctx.state.fired, f"timer {timer} out of order")
         ctx.state.fired = timer.timestamp
+        if (held := ctx.state.held.pop(timer.tag, None)) is not None:
+            ctx.state.names.append(held.name)
+            ctx.produce("items", held, timestamp=Timestamp(held.time))
+            self.hold(ctx)
+            return
         ctx.produce("items", Item(f"end {ctx.key} {timer.tag}", "ends", "plain", timer.timestamp))
 
 
@@ -122,6 +155,22 @@ class AsyncMapper(Mapper):
     async def process_timer(self, ctx: mw.Context[Seen], timer: mw.Timer) -> None:
         await breath()
         Mapper.process_timer(self, ctx, timer)
+
+
+class Passing(mw.Computation[Event, None]):
+    """Keeps nothing, and copies of records are not recognised."""
+
+    def __init__(self, outside: Outside) -> None:
+        self.outside = outside
+
+    def process_record(self, ctx: mw.Context[None], record: mw.Record[Event]) -> None:
+        event = record.value
+        for item in items_of(event):
+            ctx.produce("items", item)
+        if event.kind == "flaky":
+            self.outside.fails_at_first(f"mapper {event.number}")
+        if event.kind == "poison":
+            raise ValueError("poison")
 
 
 class Counter(mw.Computation[Item, Seen]):
@@ -156,21 +205,25 @@ class Counter(mw.Computation[Item, Seen]):
         ctx.produce("out", (ctx.key, timer.tag, ctx.state.windows.pop(timer.timestamp)))
 
 
-def topology(outside: Outside, *, strong: bool, waiting: bool, late: mw.Late = mw.Late.PROCESS) -> mw.Topology:
+MAPPERS: dict[str, Any] = {"strong": Mapper, "weak": Mapper, "asynchronous": AsyncMapper}
+MAPPERS |= {"weak, asynchronous": AsyncMapper, "passing": Passing}
+"""By the way in which it produces."""
+
+
+def topology(outside: Outside, way: str) -> mw.Topology:
     """events → mapper → items → counter → out."""
     made = mw.Topology("world")
     made.source("events", Event)
-    mapper: Mapper = AsyncMapper(outside) if waiting else Mapper(outside)
     policy = mw.dead_letter(after=2, initial=Duration(3))
     made.add(
-        mapper,
+        MAPPERS[way](outside),
         name="mapper",
         inputs={"events": mw.key("key")},
         outputs={"items": Item},
-        strong=strong,
+        strong=way in ("strong", "asynchronous"),
+        exactly_once=way != "passing",
         straggler_delay=Duration(20),
         on_failure=policy,
-        late=late,
     )
     made.add(
         Counter(outside),

@@ -59,9 +59,13 @@ class Solo:
         keys: KeyInterval = ALL_KEYS,
         meter: HookMeter | None = None,
         accepted: int = MIN_TIMESTAMP,
+        segment_ids: int | None = None,
         **options: Any,
     ) -> None:
-        """``accepted``: what the authority answers that it has broadcast for these keys."""
+        """``accepted``: what the authority answers that it has broadcast for these keys.
+
+        ``segment_ids``: of so few ids a segment is made.
+        """
         topology = mw.Topology("solo")
         topology.source("in", tuple[str, str])
         outputs = {"out": str, "other": str, "late": tuple[str, str]}
@@ -94,6 +98,8 @@ class Solo:
         head = JournalHead(7, start + len(self.entries), start, tuple(self.parts))
         self.handle(Opened(head, dict(self.parts), self.entries, parents))
         self.handle(Accepted(accepted))
+        if segment_ids is not None:
+            self.state.dedup._segment_ids = segment_ids  # noqa: SLF001  # no setting: only tests need another
 
     def handle(self, event: Any) -> None:
         """Have the core handle an event; what it asks for waits in ``out``."""
@@ -153,6 +159,17 @@ class Solo:
             return False
         self.parts.update(write.parts)
         return True
+
+    def base(self) -> WriteParts:
+        """The base that the core would write now."""
+        write = self.core._checkpoints._write_base()  # noqa: SLF001  # a step that waits for its time otherwise
+        assert isinstance(write, WriteParts)
+        return write
+
+    @property
+    def outbox_full(self) -> bool:
+        """Whether no more hooks run that produce, but those that hold the watermark."""
+        return self.core._scheduler.outbox_full  # noqa: SLF001  # a step that waits for its time otherwise
 
     def sent(self) -> list[tuple[str, int]]:
         """(value, timestamp) of what was sent since the last call."""

@@ -210,7 +210,7 @@ def test_with_a_full_outbox_a_hook_checks_its_own_keys_timers(
     solo.watermark(50)
     solo.deliver(("s", "say", 50))
     ended(solo)
-    assert solo.core._scheduler.outbox_full
+    assert solo.outbox_full
     monkeypatch.setattr(TimerTable, "due_of_key", counted)
     solo.deliver(*((f"k{number}", "", 50) for number in range(2_000)))
     ended(solo)

@@ -82,8 +82,7 @@ def tidy(solo: Solo) -> None:
 
 def sealing(**options: Any) -> Solo:
     """An interval whose id segments hold four ids; one of them is stored."""
-    solo = Solo(Seen(), **options)
-    solo.state.dedup._segment_ids = 4
+    solo = Solo(Seen(), segment_ids=4, **options)
     deliver(solo, OpaqueIds([id_of(number) for number in range(4)]), "abcd", 10)
     tidy(solo)
     assert len(solo.state.journal.segments) == 1

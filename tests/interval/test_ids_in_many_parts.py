@@ -19,7 +19,6 @@ from millwheel.worker.messages import (
     Delivery,
     Opened,
     Started,
-    WriteParts,
 )
 from tests.interval.solo import INJECTOR, Solo
 
@@ -51,8 +50,7 @@ def test_a_takeover_knows_ids_that_fill_many_parts(monkeypatch: pytest.MonkeyPat
     for number in range(SEQUENCES):
         solo.handle(delivery(number))
     solo.commit_all()
-    write = solo.core._checkpoints._write_base()
-    assert isinstance(write, WriteParts)
+    write = solo.base()
     parts = {part: write.parts[part] for part in sorted(write.parts)}  # as the head names them
     assert sum(part.name.startswith(DEDUP_PART) for part in parts) > SEQUENCES
 

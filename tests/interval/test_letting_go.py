@@ -91,9 +91,8 @@ class Disk:
 
 def sealed(*, segments: bool = False) -> tuple[OpenedParent, Disk]:
     """A parent that has taken some records, ACKed to its senders, of whose productions none is ACKed."""
-    solo, disk = Solo(Echo(), settings=IntervalSettings(checkpoint_entries=2, flush_interval=0)), Disk()
-    if segments:
-        solo.state.dedup._segment_ids = 3
+    settings, disk = IntervalSettings(checkpoint_entries=2, flush_interval=0), Disk()
+    solo = Solo(Echo(), settings=settings, segment_ids=3 if segments else None)
     for first in range(0, RECORDS, 2):
         opaque(solo, range(first, first + 2))
         disk.serve(solo)

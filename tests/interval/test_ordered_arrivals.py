@@ -277,7 +277,7 @@ def test_a_sender_is_notified_at_once_of_an_earlier_commit() -> None:
     solo = Solo(Keeps(), settings=settings, entries=list(before.entries))
     solo.watermark(17)
     solo.commit_all()
-    assert solo.core._scheduler.outbox_full
+    assert solo.outbox_full
     again = replace(made(2, *both, after=0), ids=PositionIds("u.1.j1", 0, [100, 101]))
     solo.handle(again)
     known(solo)

@@ -3,7 +3,7 @@
 Histories from seeds: timers are set, set again and cancelled, event time and the clock advance, owners die or
 become zombies, intervals are split and merged, while memory keeps two timers of a domain. The keys' states are logs of
 what happened in the order in which it was committed; replayed on a naive table they must make sense.
-``python -m tests.interval.test_far_timers FIRST COUNT`` runs more.
+``python -m tests.interval.test_spilled_timers FIRST COUNT`` runs more.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from typing import Any
 import pytest
 
 import millwheel as mw
-from millwheel.model.time import MAX_TIMESTAMP, TimeDomain, Timestamp
+from millwheel.model.time import TimeDomain, Timestamp
 from millwheel.rpc.v1.inspection_pb2 import GetWorkerLoadResponse, InspectKeyRequest
+from millwheel.testing.store_effects import result_of
 from millwheel.worker.interval import IntervalCore
 from millwheel.worker.owner import OwnerPhase
 from millwheel.worker.shell.inspection import InspectionService
-from tests.interval.checks import all_timers, check_quiet, check_soft_state, decoded
-from tests.interval.shifting import SeededHistory, ShiftingWorld
-from tests.interval.world import Owner, World, now_of
+from tests.interval.checks import all_timers, decoded
+from tests.interval.histories import KEYS, History, simulate
+from tests.interval.world import Owner, World
 
-KEYS = ["a", "b", "m", "z"]
 TAGS = ["r", "s", "t"]
 SEEDS = 60
 
@@ -67,7 +67,7 @@ class Clockwork(mw.Computation[Order, Log]):
     def process_record(self, ctx: mw.Context[Log], record: mw.Record[Order]) -> None:
         order = record.value
         shown = int(ctx.now if order.wall else ctx.watermark)
-        unsealed = [(bool(domain), tag) for domain, tag in ctx._timers or ()]
+        unsealed = [(bool(domain), tag) for domain, tag in ctx._timers or ()]  # noqa: SLF001  # changes of this commit
         if order.at is None:
             ctx.cancel_timer(order.tag, domain=TimeDomain(order.wall))
             ctx.state.done.append(Done("cancel", order.tag, order.wall, 0, shown, unsealed))
@@ -93,7 +93,7 @@ def clockwork() -> mw.Topology:
     return made
 
 
-class FarWorld(ShiftingWorld):
+class FarWorld(World):
     """Notes what it has seen of far timers."""
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
@@ -113,32 +113,21 @@ class FarWorld(ShiftingWorld):
         self.reached["behind"] += core.state.timers.behind
 
 
-class History(SeededHistory):
-    """One history, chosen by a seed."""
+class Timed(History):
+    """Timers are set, set again and cancelled."""
 
     world: FarWorld
 
     def __init__(self, seed: int) -> None:
-        super().__init__(seed)
-        self.world = FarWorld(clockwork(), {"mapper": ["k"]})
+        super().__init__(seed, lambda chance: FarWorld(clockwork(), {"mapper": ["k"]}))
         self.orders = 0
-        self.shifting = seed % 2 == 1
-
-    def run(self) -> Counter[str]:
-        steps = [self.inject, self.inject, self.pass_time, self.perform, self.perform_in_order, self.perform_in_order]
-        steps += [self.crash, self.shift if self.shifting else self.perform_in_order]
-        for _ in range(self.chance.randint(10, 60)):
-            self.chance.choice(steps)()
-            check_soft_state(self.world)
-            check_inspection(self.world)
-        self.finish()
-        return self.world.reached
+        self.steps += [self.inject, self.shift if seed % 2 else self.perform_in_order]
 
     def inject(self) -> None:
         made = []
         chance = self.chance
         for _ in range(chance.randint(1, 5)):
-            now = max(0, self.world.declared)
+            now = max(0, self.world.injector.declared)
             order = Order(chance.choice(KEYS), chance.choice(TAGS), chance.random() < 0.3)
             if chance.random() < 0.75:
                 ahead = chance.choice([5, 30, 200])
@@ -146,31 +135,13 @@ class History(SeededHistory):
                 order.hold = now + chance.randint(0, 50) if chance.random() < 0.3 else None
             made.append((order, now + chance.randint(0, 4)))
         self.orders += len(made)
-        self.world.inject(made)
+        self.world.injector.send(made)
 
-    def pass_time(self) -> None:
-        if self.chance.random() < 0.6:
-            self.world.advance(max(0, self.world.declared) + self.chance.choice([2, 10, 60]))
-        else:
-            self.world.now += self.chance.randint(1, 60)
-            self.world.ring()
+    def look(self) -> None:
+        super().look()
+        check_inspection(self.world)
 
-    def crash(self) -> None:
-        self.world.crash(self.chance.choice(sorted(self.world.current)), zombie=self.chance.random() < 0.5)
-
-    def shift(self) -> None:
-        chance = self.chance
-        if chance.random() < 0.5:
-            self.world.split("mapper", chance.choice("bghmpy").encode(), zombie=chance.random() < 0.5)
-        else:
-            self.world.merge("mapper", chance.randint(0, 3), zombie=chance.random() < 0.5)
-
-    def finish(self) -> None:
-        self.world.resend_injected()
-        self.world.advance(MAX_TIMESTAMP)
-        self.world.settle()
-        check_soft_state(self.world)
-        check_quiet(self.world)
+    def check(self) -> None:
         fired: Counter[Any] = Counter()
         total = 0
         for key, log in decoded(self.world, "mapper").items():
@@ -179,6 +150,7 @@ class History(SeededHistory):
         assert total == self.orders
         assert Counter(tuple(value) for stream, value, _ in self.world.out if stream == "fired") == fired
         assert not any(owner.core.state.timers.spilled for owner in self.world.current.values())
+        self.reached += self.world.reached
 
 
 def check_inspection(world: World) -> None:
@@ -196,7 +168,9 @@ def check_inspection(world: World) -> None:
         )
         for key in KEYS:
             if key.encode() in core.keys:
-                reported = now_of(service.InspectKey(InspectKeyRequest(computation="mapper", key=key.encode()), None))
+                reported = result_of(
+                    service.InspectKey(InspectKeyRequest(computation="mapper", key=key.encode()), None)
+                )
                 shown = {(one.wall_time, one.tag, one.timestamp_us) for one in reported.timers}
                 expected = {
                     (bool(domain), tag, setting.at)
@@ -231,24 +205,13 @@ def check_log(log: Log) -> list[tuple[str, bool, int]]:
     return fired
 
 
-def simulate(seeds: range) -> Counter[str]:
-    reached: Counter[str] = Counter()
-    for seed in seeds:
-        try:
-            reached += History(seed).run()
-        except BaseException as error:
-            error.add_note(f"seed {seed}")
-            raise
-    return reached
-
-
 @pytest.mark.guarantee("G6", section="4.6")
 @pytest.mark.parametrize("part", range(4))
 def test_timers_in_the_store_fire_once_in_order_and_never_early(part: int) -> None:
     first = 2_000 + part * SEEDS // 4
-    assert simulate(range(first, first + SEEDS // 4)).keys() >= {"spilled", "void", "holds", "behind"}
+    assert simulate(Timed, range(first, first + SEEDS // 4)).keys() >= {"spilled", "void", "holds", "behind"}
 
 
 if __name__ == "__main__":
     first, count = int(sys.argv[1]), int(sys.argv[2])
-    sys.stdout.write(f"{dict(simulate(range(first, first + count)))}\n")
+    sys.stdout.write(f"{dict(simulate(Timed, range(first, first + count)))}\n")

@@ -14,7 +14,6 @@ from millwheel.worker.messages import (
     AppendEntry,
     Opened,
     Started,
-    WriteParts,
 )
 from tests.interval.solo import Solo
 
@@ -70,7 +69,6 @@ def test_a_takeover_costs_a_few_calls_for_each_key_and_timer() -> None:
     solo, parts = owner()
     commit = solo.state.committed
     assert calls_to_open(JournalHead(7, commit, 0, ()), {}, solo.entries) < CALLS * KEYS
-    write = solo.core._checkpoints._write_base()
-    assert isinstance(write, WriteParts)
+    write = solo.base()
     parts.update(write.parts)
     assert calls_to_open(JournalHead(7, commit, commit, tuple(parts)), parts, []) < CALLS * KEYS

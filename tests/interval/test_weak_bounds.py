@@ -100,8 +100,7 @@ def test_many_stored_stragglers_acks_are_journaled_in_portions() -> None:
 
 @pytest.mark.guarantee("G13", section="6.1.1")
 def test_full_id_segments_are_stored_with_a_never_empty_queue() -> None:
-    solo = Solo(Echoing(), strong=False, straggler_delay=1_000)
-    solo.state.dedup._segment_ids = 4
+    solo = Solo(Echoing(), strong=False, straggler_delay=1_000, segment_ids=4)
     tokens: list[int] = []
     most = 0
     for number in range(100):
@@ -115,7 +114,7 @@ def test_full_id_segments_are_stored_with_a_never_empty_queue() -> None:
         for append in solo.take(AppendEntry):
             solo.out.append(append)
             solo.commit()
-        most = max(most, *(len(source.exact) for source in solo.state.dedup._tables.opaque.values()))
+        most = max(most, *(len(source.exact) for source in solo.state.dedup._tables.opaque.values()))  # noqa: SLF001  # what is kept is bounded
     assert solo.state.committed > 10
     assert most < 8
 

@@ -2,38 +2,43 @@
 
 Everything that a core asks for is a task that the test performs when it likes, in any order that it likes.
 Owners die at any instant, with their appends applied or not, or live on as zombies beside their
-successors. Intervals are split and merged; opening one takes several steps of the store's. The store is the
-contract's memory implementation; authority, network and injector are models.
+successors. Intervals are split and merged; opening one takes several steps of the store's. Consumers outside take what
+they like. The store is the contract's memory implementation, and the authority is the real core. Network, master and
+injector are models.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import types
+from collections import defaultdict
+from collections.abc import Awaitable, Callable, Generator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, assert_never
+from enum import Enum
+from typing import Any
 
 from millwheel.model.keys import KeyInterval
 from millwheel.model.time import MIN_TIMESTAMP
 from millwheel.rpc.v1.delivery_pb2 import DeliveryOutcome
+from millwheel.rpc.watermarks import AcceptRefusedError
 from millwheel.sdk.compiled import compile_computation, consumers_of
 from millwheel.sdk.context import OutputBinding
 from millwheel.sdk.topology import Topology
-from millwheel.store.contract import CorruptValueError, JournalMissingError, SequencerRefusedError, StoreError
+from millwheel.store.contract import StoreError
 from millwheel.store.memory import MemoryStore
-from millwheel.worker.dedup import PositionIds, Sender
+from millwheel.testing.store_effects import perform_at_store, result_of
+from millwheel.worker.admission import ArrivalOrder
+from millwheel.worker.dedup import PositionIds
 from millwheel.worker.interval import IntervalConfig, IntervalCore, IntervalSettings
+from millwheel.worker.lookups import Admission
 from millwheel.worker.messages import (
     Accepted,
     AcceptSequencer,
     Acknowledge,
     Acknowledged,
-    Appended,
     AppendEntry,
     AsyncHook,
+    CatalogChanged,
     CheckSequence,
-    CopyParts,
-    DeleteEntries,
-    DeleteParts,
     Delivery,
     Deposed,
     FenceJournal,
@@ -45,12 +50,10 @@ from millwheel.worker.messages import (
     HooksSlow,
     IntervalEffect,
     IntervalEvent,
+    OwnerEffect,
     Parent,
     PartsMissing,
-    PartsRead,
-    PartsWritten,
     ReadSegments,
-    ReadStates,
     Refused,
     ReleasePrepared,
     Report,
@@ -59,21 +62,17 @@ from millwheel.worker.messages import (
     SenderWatermarks,
     SequenceChecked,
     Started,
-    StatesFlushed,
-    StatesRead,
     StoreEffect,
     Tick,
     WriteParts,
 )
 from millwheel.worker.owner import OwnerPhase
 from millwheel.worker.shell.opening import Opener
-from tests.interval.shares import Shares
-from tests.interval.stepping import Stepping, certain
+from tests.authority.shard import Shard
+from tests.interval.injector import INJECTOR, WorldInjector
 
-__all__ = ["INJECTOR", "SMALL", "Owner", "Task", "World", "now_of"]
+__all__ = ["SMALL", "Owner", "Taking", "Task", "World"]
 
-INJECTOR = "injector/events"
-PROCESS = "injector/events/p"
 BACKOFF = 5
 """Until what is refused is sent again."""
 SMALL = IntervalSettings(
@@ -92,13 +91,17 @@ SMALL = IntervalSettings(
 )
 
 
-def now_of(coroutine: Any) -> Any:
-    """The result of a coroutine that does not wait, as the memory store's."""
-    try:
-        coroutine.send(None)
-    except StopIteration as stop:
-        return stop.value
-    raise AssertionError("the memory store waited")
+ACKED = DeliveryOutcome.DELIVERY_OUTCOME_ACKED
+FULL = DeliveryOutcome.DELIVERY_OUTCOME_REFUSED_FULL
+DEPOSED = DeliveryOutcome.DELIVERY_OUTCOME_REFUSED_SEQUENCER
+
+
+class Taking(Enum):
+    """What consumers outside of the topology take."""
+
+    ALL = "everything"
+    HOLDERS = "what holds the watermark, as a consumer that is full"
+    NOTHING = "nothing"
 
 
 @dataclass(eq=False)
@@ -121,6 +124,34 @@ class Opening:
     coroutine: Any
 
 
+@dataclass(frozen=True)
+class Released:
+    """Word on its way to the master: a child has let go."""
+
+    journal: str
+
+
+class Stepping:
+    """Passes calls on to ``store``, each after a pause of its caller, for all that may happen meanwhile."""
+
+    def __init__(self, store: Any) -> None:
+        self._store = store
+
+    def __getattr__(self, name: str) -> Callable[..., Awaitable[Any]]:
+        call = getattr(self._store, name)
+
+        async def paused(*arguments: Any) -> Any:
+            await _pause()
+            return await call(*arguments)
+
+        return paused
+
+
+@types.coroutine
+def _pause() -> Generator[None, None, None]:
+    yield
+
+
 @dataclass(eq=False)
 class Task:
     """Something to be performed for an owner (None: the injector), some time."""
@@ -130,12 +161,25 @@ class Task:
 
 
 class World:
-    """Cores, store, authority, network and injector. ``pick`` chooses among n possibilities."""
+    """Cores, store, authority, network, injector, and a master that keeps its rules.
 
-    def __init__(self, topology: Topology, cuts: dict[str, list[str]], settings: IntervalSettings = SMALL) -> None:
+    A child that has not let go of its parents is neither split nor merged.
+    """
+
+    def __init__(
+        self,
+        topology: Topology,
+        cuts: dict[str, list[str]],
+        settings: IntervalSettings = SMALL,
+        *,
+        on_time: bool = False,
+    ) -> None:
+        """``on_time``: no record is injected late, so none may come out late."""
         self.topology = topology
         self.settings = settings
+        self.on_time = on_time
         self.store = MemoryStore()
+        self.authority = Shard()
         self.now = 1_000
         self.tasks: list[Task] = []
         self.later: list[tuple[int, Task]] = []
@@ -146,21 +190,19 @@ class World:
         self.parents: dict[str, list[Parent]] = {}
         """Of children that have not let go."""
         self.out: list[tuple[str, Any, int]] = []
+        self.taking = Taking.ALL
+        self.sinks = defaultdict[str, ArrivalOrder](lambda: ArrivalOrder(self._admit))
         self._sunk: set[Any] = set()
         self._sequencer = 0
-        self.shares: dict[str, Shares] = {}
+        self._journals = 10  # what a name ends in is larger than what its parents' names end in
         self.broadcast: dict[str, int] = {INJECTOR: MIN_TIMESTAMP}
-        self.declared: int = MIN_TIMESTAMP
-        self.unacked: dict[int, Delivery] = {}
-        self._position = 0
-        self.sent: list[Delivery] = []
+        self.injector = WorldInjector(self)
         for name in topology.plan().computations:
             points = [cut.encode() for cut in cuts.get(name, [])]
             ranges = [KeyInterval(a, b) for a, b in zip([b"", *points], [*points, None], strict=True)]
             self.slots[name] = [(keys, f"{name}/{number}") for number, keys in enumerate(ranges)]
-            self.shares[name] = Shares()
             for keys, journal in self.slots[name]:
-                now_of(self.store.create_journal(journal))
+                result_of(self.store.create_journal(journal))
                 self.start(name, keys, journal)
 
     # Owners.
@@ -228,7 +270,7 @@ class World:
         for other in [*self.current.values(), *self.zombies]:
             if other is not fresh:
                 self.tasks.append(Task(other, Resend(None)))
-        self.resend_injected()
+        self.injector.resend()
 
     def handle(self, owner: Owner, event: Any) -> None:
         if owner.dead:
@@ -237,53 +279,81 @@ class World:
         owner.core.check_invariants()
         if owner.core.phase is OwnerPhase.LOST and owner is self.current.get(owner.journal):
             raise AssertionError(f"{owner.journal} was lost by its current owner")
+        if owner.journal in self.parents and owner.core.independent:
+            released = Released(owner.journal)
+            if all(task.what != released for task in self.tasks):
+                self.tasks.append(Task(None, released))
 
-    # The injector.
+    # Splits and merges.
 
-    def inject(self, records: list[tuple[Any, int]]) -> None:
-        """Records that go out together; one delivery for each interval concerned."""
-        deliveries: dict[str, Delivery] = {}
-        codec = self.topology.plan().streams["events"].codec
-        assert codec is not None
-        ((_, extract),) = consumers_of(self.topology, "events")
-        for value, stamp in records:
-            key = extract(value)
-            journal = self.locate("mapper", key)
-            self._position += 1
-            ids = PositionIds(PROCESS, 0, [])
-            sender = Sender(PROCESS, 1, None, INJECTOR, self.broadcast[INJECTOR])
-            one = deliveries.setdefault(
-                journal, Delivery("mapper", journal, "events", sender, ids, [], [], [], self._position)
-            )
-            one.ids.positions.append(self._position)  # type: ignore[union-attr]
-            one.keys.append(key)
-            one.values.append(codec.checked(value))
-            one.timestamps.append(stamp)
-        for delivery in deliveries.values():
-            self.unacked[delivery.token] = delivery
-            self.sent.append(delivery)
-            self.tasks.append(Task(None, SendDelivery(delivery)))
+    def split(self, name: str, at: bytes, *, zombie: bool) -> bool:
+        """Cut the interval of ``at`` in two there, if that may be done; whether it was."""
+        slots = self.slots[name]
+        index = next(number for number, (keys, _) in enumerate(slots) if at in keys)
+        keys, journal = slots[index]
+        if at == keys.start or journal in self.parents:
+            return False
+        parents = [Parent(journal, keys)]
+        self._replace(name, index, 1, list(keys.split(at)), parents, zombie=zombie)
+        return True
 
-    def resend_injected(self) -> None:
-        self.tasks += [Task(None, SendDelivery(delivery)) for delivery in self.unacked.values()]
+    def merge(self, name: str, which: int, *, zombie: bool) -> bool:
+        """Make one interval of two neighbours, if that may be done; whether it was."""
+        slots = self.slots[name]
+        if len(slots) < 2:
+            return False
+        index = which % (len(slots) - 1)
+        (low, first), (high, second) = slots[index : index + 2]
+        if first in self.parents or second in self.parents:
+            return False
+        parents = [Parent(first, low), Parent(second, high)]
+        self._replace(name, index, 2, [KeyInterval(low.start, high.end)], parents, zombie=zombie)
+        return True
 
-    def advance(self, to: int) -> None:
-        """The injector declares a watermark; what is not ACKed holds it."""
-        self.declared = max(self.declared, to)
-        self._inject_watermark()
+    def _replace(
+        self, name: str, index: int, count: int, ranges: list[KeyInterval], parents: list[Parent], *, zombie: bool
+    ) -> None:
+        """One transaction of the master's: these intervals are no more, those are there."""
+        fresh: list[tuple[KeyInterval, str]] = []
+        for keys in ranges:
+            self._journals += 1
+            fresh.append((keys, f"{name}/c{self._journals}"))
+        self.slots[name][index : index + count] = fresh
+        for parent in parents:
+            self.end(self.current.pop(parent.journal), zombie=zombie)
+        for keys, journal in fresh:
+            self.parents[journal] = list(parents)
+            self.start(name, keys, journal)
+        for _, journal in fresh:
+            self.disconnected(journal)
 
-    def _inject_watermark(self) -> None:
-        pending = [min(one.timestamps) for one in self.unacked.values()]
-        self._tell(INJECTOR, min([self.declared, *pending]))
+    def _released(self, child: str) -> None:
+        """The master drops the parents of a child that has let go; every worker gets to know, some time."""
+        gone = self.parents.pop(child, [])
+        named = {parent.journal for parents in self.parents.values() for parent in parents}
+        for parent in gone:
+            if parent.journal not in named:
+                result_of(self.store.drop_journal(parent.journal))
+                for owner in self.current.values():
+                    senders = owner.core.state.config.senders
+                    self.tasks.append(Task(owner, CatalogChanged(senders, retired=frozenset({parent.journal}))))
 
-    def _tell(self, computation: str, value: int) -> None:
+    # Watermarks, and the injector.
+
+    def send_injected(self, deliveries: Sequence[Delivery]) -> None:
+        """The injector's deliveries are on their way."""
+        self.tasks += [Task(None, SendDelivery(one)) for one in deliveries]
+
+    def broadcast_value(self, computation: str, value: int) -> None:
+        """A watermark reaches everybody, some time, if it is new."""
         if value > self.broadcast.get(computation, MIN_TIMESTAMP):
             self.broadcast[computation] = value
             for owner in [*self.current.values(), *self.zombies]:
                 self.tasks.append(Task(owner, self._watermarks({computation: value})))
 
     def _watermarks(self, values: dict[str, int]) -> SenderWatermarks:
-        sequencers = {name: shares.sequencers() for name, shares in self.shares.items() if name in values}
+        accepted = [one for one in self.authority.accepted if one[0] in values]
+        sequencers = {name: [(keys, sequencer) for of, keys, sequencer in accepted if of == name] for name in values}
         return SenderWatermarks(dict(values), sequencers)
 
     # Performing.
@@ -301,21 +371,25 @@ class World:
         elif isinstance(task.what, IntervalEvent):
             if task.owner is not None:
                 self.handle(task.owner, task.what)
-        elif isinstance(task.what, SendDelivery):
-            self._send(task.owner, task.what)
-        elif isinstance(task.what, Acknowledge):
-            self._acknowledge(task.what)
-        elif isinstance(task.what, Opening):
-            self._open(_owner_of(task), task.what)
+        elif isinstance(task.what, Released):
+            self._released(task.what.journal)
         else:
-            self._perform(_owner_of(task), task.what)
+            self.perform_effect(task.owner, task.what)
 
-    def _perform(self, owner: Owner, effect: IntervalEffect) -> None:
+    def perform_effect(self, owner: Owner | None, effect: IntervalEffect | Opening) -> None:
+        """Do what a core asked for, or the injector (``owner`` None)."""
+        if isinstance(effect, SendDelivery):
+            self._send(owner, effect)
+        elif isinstance(effect, Acknowledge):
+            self._acknowledge(effect)
+        else:
+            assert owner is not None, f"the injector has no core that says {effect!r:.200}"
+            self._perform_for(owner, effect)
+
+    def _perform_for(self, owner: Owner, effect: Any) -> None:
         match effect:
-            case SendDelivery():
-                self._send(owner, effect)
-            case Acknowledge():
-                self._acknowledge(effect)
+            case Opening():
+                self._open(owner, effect)
             case AcceptSequencer():
                 self._accept(owner, effect)
             case CheckSequence():
@@ -332,27 +406,26 @@ class World:
                 self._perform_at_store(owner, effect)
 
     def _perform_at_store(self, owner: Owner, effect: StoreEffect) -> None:
-        match effect:
-            case FenceJournal():
-                self._fence(owner, effect)
-            case AppendEntry():
-                self._append(owner, effect)
-            case CopyParts():
-                self._copy_parts(owner, effect)
-            case FlushStates():
-                self._flush(owner, effect)
-            case WriteParts():
-                self._write_parts(owner, effect)
-            case ReadStates():
-                self._read_states(owner, effect)
-            case ReadSegments():
-                self._read_parts(owner, effect)
-            case DeleteEntries():
-                now_of(self.store.delete_entries(effect.journal, effect.below))
-            case DeleteParts():
-                now_of(self.store.delete_parts(effect.journal, effect.parts))
-            case _:
-                assert_never(effect)
+        """As the store does; of several parts one, and then the others: anything may come between any two."""
+        try:
+            if isinstance(effect, FenceJournal):
+                opener = Opener(Stepping(self.store), effect, lambda call: call(), {})  # type: ignore[arg-type]
+                self._open(owner, Opening(opener.open()))
+                return
+            if isinstance(effect, WriteParts) and len(effect.parts) > 1:
+                (part, blob), *others = effect.parts.items()
+                perform_at_store(self.store, replace(effect, parts={part: blob}))
+                self.tasks.append(Task(owner, replace(effect, parts=dict(others))))
+                return
+            answer = perform_at_store(self.store, effect)
+        except StoreError as error:
+            if isinstance(effect, ReadSegments) and owner is self.current.get(owner.journal):
+                self.tasks.append(Task(owner, PartsMissing(effect.parts, effect.journal, str(error))))
+            else:
+                self._gone(owner, error)
+        else:
+            if answer is not None:
+                self.tasks.append(Task(owner, answer))
 
     def _lost(self, task: Task) -> None:
         if isinstance(task.what, SendDelivery):
@@ -371,43 +444,26 @@ class World:
                 self.tasks.append(Task(delivery.channel, Halted(delivery.token)))
             again = Resend([delivery.token], refused, [delivery.token] if full else [])
             self.later.append((self.now + BACKOFF, Task(delivery.channel, again)))
-        elif delivery.token in self.unacked:
-            self.later.append((self.now + BACKOFF, Task(None, SendDelivery(self.unacked[delivery.token]))))
+        elif delivery.token in self.injector.unacked:
+            whole = SendDelivery(self.injector.unacked[delivery.token])
+            self.later.append((self.now + BACKOFF, Task(None, whole)))
 
     def _send(self, owner: Owner | None, one: SendDelivery) -> None:
         delivery = replace(one.delivery, channel=owner)
         if owner is None:
-            mark = min(min(other.ids.positions) for other in [delivery, *self.unacked.values()])  # type: ignore[union-attr]
-            sender = replace(delivery.sender, watermark=self.broadcast[INJECTOR])
-            ids = PositionIds(PROCESS, mark, delivery.ids.positions)  # type: ignore[union-attr]
-            delivery = replace(delivery, ids=ids, sender=sender)
+            delivery = self.injector.as_sent_now(delivery)
         if delivery.consumer.startswith("sink:"):
-            self._sink(delivery)
+            out: list[OwnerEffect] = []
+            self.sinks[delivery.consumer].arrived(delivery, out)
+            self.tasks += [Task(None, one) for one in out]
             return
         receiver = self.current.get(delivery.journal)
         if receiver is not None:
             self.handle(receiver, delivery)
         elif owner is None:
-            self._reroute(delivery)
+            self.injector.reroute(delivery)
         else:
             self._refuse(delivery)
-
-    def _reroute(self, delivery: Delivery) -> None:
-        """The injector learns that the journal is gone: it sends the records to who owns their keys now."""
-        if self.unacked.pop(delivery.token, None) is None:
-            return
-        parts: dict[str, list[int]] = {}
-        for index, key in enumerate(delivery.keys):
-            parts.setdefault(self.locate("mapper", key), []).append(index)
-        for journal, indexes in parts.items():
-            self._position += 1
-            columns = (delivery.keys, delivery.values, delivery.timestamps)
-            keys, values, stamps = ([column[index] for index in indexes] for column in columns)
-            positions = [delivery.ids.positions[index] for index in indexes]  # type: ignore[union-attr]
-            part = replace(delivery, journal=journal, keys=keys, values=values, timestamps=stamps)  # type: ignore[arg-type]
-            part = replace(part, token=self._position, ids=PositionIds(PROCESS, 0, positions))
-            self.unacked[part.token] = part
-            self.tasks.append(Task(None, SendDelivery(part)))
 
     def _reaches_zombie(self, task: Task) -> bool:
         """A copy goes to an owner that has a successor, if there is one. No answer of it arrives."""
@@ -417,39 +473,43 @@ class World:
                 return True
         return False
 
-    def _sink(self, delivery: Delivery) -> None:
-        self.take_out(delivery)
-        self.tasks.append(Task(delivery.channel, Acknowledged(delivery.token)))
+    def _admit(self, delivery: Delivery, out: list[OwnerEffect]) -> Admission:
+        assert delivery.order is not None
+        holds = delivery.order.pending <= self.broadcast.get(delivery.sender.computation, MIN_TIMESTAMP)
+        if self.taking is Taking.ALL or (self.taking is Taking.HOLDERS and holds):
+            self._take_out(delivery)
+            out.append(Acknowledge(delivery, ACKED))
+            return Admission.TAKEN
+        out.append(Acknowledge(delivery, FULL))
+        return Admission.REFUSED
 
-    def take_out(self, delivery: Delivery) -> None:
+    def _take_out(self, delivery: Delivery) -> None:
         """What has come out of the topology, each record once."""
         ids = delivery.ids
+        watermark = self.broadcast.get(delivery.sender.computation, MIN_TIMESTAMP)
         for index, value in enumerate(delivery.values):
             name = (ids.sequence, ids.positions[index]) if isinstance(ids, PositionIds) else ids.ids[index]
             if name not in self._sunk:
                 self._sunk.add(name)
                 codec = self.topology.plan().streams[delivery.stream].codec
                 assert codec is not None
-                self.out.append((delivery.stream, codec.decode(value), delivery.timestamps[index]))
+                stamp = delivery.timestamps[index]
+                assert stamp >= watermark or not self.on_time, f"{value!r} of {stamp} comes out at {watermark}"
+                self.out.append((delivery.stream, codec.decode(value), stamp))
 
     def _acknowledge(self, one: Acknowledge) -> None:
         delivery, outcome = one.delivery, one.outcome
-        if outcome == DeliveryOutcome.DELIVERY_OUTCOME_REFUSED_SEQUENCER:
+        if outcome == DEPOSED:
             if delivery.channel is not None:
                 self.tasks.append(Task(delivery.channel, Refused(delivery.token, one.message)))
-        elif outcome != DeliveryOutcome.DELIVERY_OUTCOME_ACKED:
-            full = outcome == DeliveryOutcome.DELIVERY_OUTCOME_REFUSED_FULL
+        elif outcome != ACKED:
+            full = outcome == FULL
             assert full or outcome == DeliveryOutcome.DELIVERY_OUTCOME_OUT_OF_ORDER, one
             self._refuse(delivery, one.remaining, full=full and not one.remaining)
         elif delivery.channel is not None:
             self.tasks.append(Task(delivery.channel, Acknowledged(delivery.token, one.remaining)))
         elif not one.remaining:
-            self.unacked.pop(delivery.token, None)
-            self._inject_watermark()
-
-    def _fence(self, owner: Owner, one: FenceJournal) -> None:
-        opener = Opener(Stepping(self.store), one, certain, {})  # type: ignore[arg-type]
-        self._open(owner, Opening(opener.open()))
+            self.injector.acknowledged(delivery.token)
 
     def _open(self, owner: Owner, one: Opening) -> None:
         try:
@@ -463,24 +523,17 @@ class World:
             self.tasks.append(Task(owner, one))
 
     def _accept(self, owner: Owner, one: AcceptSequencer) -> None:
-        value = self.shares[one.computation].accept(one.keys, one.sequencer)
-        if value is None:
-            self.tasks.append(Task(owner, Deposed("the authority knows a successor")))
+        try:
+            value = self.authority.accept(one.keys, one.sequencer, one.computation)
+        except AcceptRefusedError as error:
+            self.tasks.append(Task(owner, Deposed(str(error))))
         else:
             self.tasks.append(Task(owner, Accepted(value)))
 
-    def _append(self, owner: Owner, one: AppendEntry) -> None:
-        try:
-            now_of(self.store.append(one.journal, one.append))
-        except (SequencerRefusedError, JournalMissingError) as error:
-            self.tasks.append(Task(owner, Deposed(str(error))))
-        else:
-            self.tasks.append(Task(owner, Appended(one.append.commit)))
-
     def _report(self, one: Report) -> None:
-        shares = self.shares[one.computation]
-        shares.report(one.keys, one.sequencer, one.output)
-        self._tell(one.computation, shares.value)
+        self.authority.say(one.keys, one.sequencer, one.output, one.computation)
+        self.authority.flush()
+        self.broadcast_value(one.computation, self.authority.known(one.computation))
 
     def _hook(self, owner: Owner, one: AsyncHook) -> None:
         error: BaseException | None = None
@@ -495,53 +548,10 @@ class World:
             return
         self.tasks.append(Task(owner, HookFinished(one.hook, error)))
 
-    def _flush(self, owner: Owner, one: FlushStates) -> None:
-        now_of(self.store.write_states(one.computation, one.journal, one.sequencer, one.rows))
-        self.tasks.append(Task(owner, StatesFlushed(one.number)))
-
-    def _write_parts(self, owner: Owner, one: WriteParts) -> None:
-        """One part, and then the others: a crash, or a successor, may come between any two."""
-        if one.parts:
-            part, *others = one.parts
-            try:
-                now_of(self.store.write_part(one.journal, part, one.parts[part]))
-            except JournalMissingError as error:
-                self._gone(owner, error)
-                return
-            rest = {other: one.parts[other] for other in others}
-            if rest:
-                self.tasks.append(Task(owner, replace(one, parts=rest)))
-                return
-        self.tasks.append(Task(owner, PartsWritten(one.number)))
-
     def _gone(self, owner: Owner, error: StoreError) -> None:
         """A journal was taken or dropped: only those who do not own it any more may meet that."""
         assert owner is not self.current.get(owner.journal), error
         self.tasks.append(Task(owner, Deposed(str(error))))
-
-    def _copy_parts(self, owner: Owner, one: CopyParts) -> None:
-        try:
-            for journal, part, copy in one.copies:
-                now_of(self.store.write_part(one.journal, copy, now_of(self.store.read_parts(journal, [part]))[0]))
-        except StoreError as error:
-            self._gone(owner, error)
-        else:
-            self.tasks.append(Task(owner, PartsWritten(one.number)))
-
-    def _read_states(self, owner: Owner, one: ReadStates) -> None:
-        self.tasks.append(Task(owner, StatesRead(one.keys, now_of(self.store.read_states(one.computation, one.keys)))))
-
-    def _read_parts(self, owner: Owner, one: ReadSegments) -> None:
-        try:
-            blobs = [now_of(self.store.read_parts(one.elsewhere.get(p, one.journal), [p]))[0] for p in one.parts]
-        except (CorruptValueError, JournalMissingError) as error:
-            if owner is not self.current.get(owner.journal):
-                # Its successor has let go of them.
-                self._gone(owner, error)
-                return
-            self.tasks.append(Task(owner, PartsMissing(one.parts, one.journal, str(error))))
-        else:
-            self.tasks.append(Task(owner, PartsRead(dict(zip(one.parts, blobs, strict=True)))))
 
     def _check(self, owner: Owner, one: CheckSequence) -> None:
         named = {parent.journal for parents in self.parents.values() for parent in parents}
@@ -582,8 +592,3 @@ class World:
 def _outlives(what: Any) -> bool:
     """Whether a task of a dead owner may still be on its way: writes, and messages that have left."""
     return isinstance(what, AppendEntry | FlushStates | WriteParts | SendDelivery | Acknowledge | Report)
-
-
-def _owner_of(task: Task) -> Owner:
-    assert task.owner is not None, f"the injector has no core that says {task.what!r:.200}"
-    return task.owner

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Coroutine, Sequence
+from collections.abc import Sequence
 from typing import Any, TypeVar, assert_never
 
 from millwheel.model.time import MIN_TIMESTAMP
 from millwheel.rpc.failures import RequestError
 from millwheel.rpc.v1.delivery_pb2 import DeliveryOutcome
 from millwheel.store.memory import MemoryStore
-from millwheel.testing.store_effects import perform_at_store
+from millwheel.testing.store_effects import perform_at_store, result_of
 from millwheel.worker.dedup import DeliveryIds, PositionIds, Sender
 from millwheel.worker.log import (
     CursorsAnswer,
@@ -45,7 +45,7 @@ from millwheel.worker.messages import (
 )
 from millwheel.worker.owner import OwnerPhase
 
-__all__ = ["ACKED", "FULL", "SMALL", "STREAM", "LogDriver", "Reader", "fill", "numbered", "run"]
+__all__ = ["ACKED", "FULL", "SMALL", "STREAM", "LogDriver", "Reader", "fill", "numbered"]
 
 STREAM = "windows"
 LOG = "log.windows.1"
@@ -68,16 +68,6 @@ SMALL = LogSettings(
 """Bounds so small that a few records reach them."""
 
 Result = TypeVar("Result")
-
-
-def run(work: Coroutine[Any, Any, Result]) -> Result:
-    """The result of a coroutine of the memory store, which never waits."""
-    try:
-        work.send(None)
-    except StopIteration as done:
-        result: Result = done.value
-        return result
-    raise AssertionError("the memory store suspended its caller")
 
 
 class Reader:
@@ -106,9 +96,11 @@ class LogDriver:
         settings: LogSettings | None = None,
         retention: LogRetention | None = None,
         senders: frozenset[str] = frozenset({"injector/windows"}),
+        segment_ids: int | None = None,
     ) -> None:
+        """``segment_ids``: of so few ids the first owner makes a segment."""
         self.store = MemoryStore()
-        run(self.store.create_journal(JOURNAL))
+        result_of(self.store.create_journal(JOURNAL))
         self.settings = settings or LogSettings()
         self.retention = retention or LogRetention()
         self.senders = senders
@@ -124,6 +116,8 @@ class LogDriver:
         self.early: list[LogEvent] = []
         """Events that come before the journal has been read."""
         self.open()
+        if segment_ids is not None:
+            self.core.state.dedup._segment_ids = segment_ids  # noqa: SLF001  # no setting: only tests need another
 
     # Life.
 
@@ -232,9 +226,14 @@ class LogDriver:
             one.delivery is delivery and one.outcome == ACKED and not list(one.remaining) for one in self.answers
         )
 
+    @property
+    def stored(self) -> Any:
+        """The journal, as the store has it."""
+        return self.store._journals[JOURNAL]  # noqa: SLF001  # only tests need it
+
     def rows(self) -> set[int]:
         """First offsets of the segment rows in the store."""
-        rows = run(self.store.scan_states(LOG, self.core.keys, None, 1_000_000))
+        rows = result_of(self.store.scan_states(LOG, self.core.keys, None, 1_000_000))
         return {int.from_bytes(row.key, "big") for row in rows}
 
     # Performing.

@@ -10,11 +10,12 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from hypothesis.stateful import run_state_machine_as_test as run_machine
 
+from millwheel.testing.store_effects import result_of
 from millwheel.worker.log import AckOffset, DeleteCursor, Fetch, LogConfig, Start, Subscribe
 from millwheel.worker.log.recovery import recover
 from millwheel.worker.log.state import LogState
 from millwheel.worker.messages import Opened
-from tests.log.driver import JOURNAL, LOG, SMALL, STREAM, LogDriver, Reader, numbered, run
+from tests.log.driver import JOURNAL, LOG, SMALL, STREAM, LogDriver, Reader, numbered
 
 NAMES = ["a", "b"]
 
@@ -198,9 +199,9 @@ class CursorMachine(RuleBasedStateMachine):
     def in_store(self) -> list[tuple[str, int, int]]:
         """The cursors that a takeover would find now."""
         store, config = self.driver.store, LogConfig(STREAM, LOG, JOURNAL, 1_000, frozenset(), settings=SMALL)
-        head = run(store.read_head(JOURNAL))
-        blobs = run(store.read_parts(JOURNAL, head.parts))
-        entries = run(store.read_entries(JOURNAL, head.floor + 1, head.commit))
+        head = result_of(store.read_head(JOURNAL))
+        blobs = result_of(store.read_parts(JOURNAL, head.parts))
+        entries = result_of(store.read_entries(JOURNAL, head.floor + 1, head.commit))
         twin = LogState(config)
         recover(twin, Opened(head, dict(zip(head.parts, blobs, strict=True)), entries))
         return twin.cursors.facts()

@@ -12,7 +12,7 @@ from millwheel.model.time import MAX_TIMESTAMP
 from millwheel.rpc.failures import FailureCode
 from millwheel.rpc.v1.delivery_pb2 import DeliveryOutcome
 from millwheel.store.contract import CorruptValueError
-from millwheel.testing.store_effects import perform_at_store
+from millwheel.testing.store_effects import perform_at_store, result_of
 from millwheel.worker.dedup import PositionIds, Sender
 from millwheel.worker.log import (
     AckOffset,
@@ -36,7 +36,7 @@ from millwheel.worker.messages import (
     Started,
 )
 from millwheel.worker.owner import OwnerPhase
-from tests.log.driver import ACKED, FULL, JOURNAL, LOG, SMALL, STREAM, LogDriver, fill, numbered, run
+from tests.log.driver import ACKED, FULL, JOURNAL, LOG, SMALL, STREAM, LogDriver, fill, numbered
 
 # Delivery.
 
@@ -199,7 +199,7 @@ def test_a_lost_log_answers_nothing_and_ends_its_subscribers() -> None:
 def test_a_takeover_refuses_a_journal_with_a_hole() -> None:
     driver = LogDriver()
     fill(driver, 0, 3)
-    journal = driver.store._journals["log.windows.1.j1"]
+    journal = driver.stored
     journal.entries[2] = journal.entries[3]
     with pytest.raises(CorruptValueError, match="entry 2: it begins at offset 2, and the log ends at 1"):
         driver.open()
@@ -249,7 +249,7 @@ def test_what_a_full_log_refuses_is_fresh_when_sent_again() -> None:
 def test_the_truncation_point_moves_and_a_takeover_reads_little() -> None:
     driver = LogDriver(SMALL)
     values = fill(driver, 0, 12)
-    journal = driver.store._journals["log.windows.1.j1"]
+    journal = driver.stored
     assert journal.head.floor > 0
     assert min(journal.entries) == journal.head.floor + 1
     assert set(journal.parts) == set(journal.head.parts)
@@ -394,7 +394,7 @@ def test_a_deposed_owner_publishes_no_watermark_it_receives() -> None:
     tail = driver.subscribe()
     driver.deliver([b"a"], [10])
     driver.settle()
-    run(driver.store.fence(JOURNAL, driver.sequencer + 1))
+    result_of(driver.store.fence(JOURNAL, driver.sequencer + 1))
     driver.handle(SenderWatermarks({"injector/windows": MAX_TIMESTAMP}))
     driver.tell()
     assert driver.core.phase is OwnerPhase.LOST

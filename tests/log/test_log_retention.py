@@ -6,10 +6,11 @@ import pytest
 
 from millwheel.rpc.v1.delivery_pb2 import DeliveryOutcome
 from millwheel.store.memory import MemoryStore
+from millwheel.testing.store_effects import result_of
 from millwheel.worker.dedup import OpaqueIds, Sender
 from millwheel.worker.log import AckOffset, LogRetention, LogSettings, Start
 from millwheel.worker.messages import PartsMissing, ReadSegments, SenderWatermarks
-from tests.log.driver import ACKED, FULL, JOURNAL, SMALL, LogDriver, fill, run
+from tests.log.driver import ACKED, FULL, JOURNAL, SMALL, LogDriver, fill
 
 
 def test_a_stated_retention_keeps_records_for_later_subscribers() -> None:
@@ -130,15 +131,14 @@ def send(driver: LogDriver, first: int, count: int, stamp: int) -> None:
 
 
 def parts(store: MemoryStore) -> int:
-    return len(run(store.list_parts(JOURNAL)))
+    return len(result_of(store.list_parts(JOURNAL)))
 
 
 @pytest.mark.guarantee("G13", section="6.1.1")
 def test_segments_collected_before_a_base_names_them_are_removed() -> None:
     """Only what an earlier base had named was deleted: where the watermark moves on quickly, every segment stayed, in
     the store for ever and in memory till the next takeover."""
-    driver = LogDriver(IDS)
-    driver.core.state.dedup._segment_ids = 4
+    driver = LogDriver(IDS, segment_ids=4)
     counts = []
     for round_number in range(1, 13):
         stamp = round_number * 100
@@ -152,8 +152,7 @@ def test_segments_collected_before_a_base_names_them_are_removed() -> None:
 
 @pytest.mark.guarantee("G1", section="6.1.1")
 def test_a_segment_collected_while_it_is_read_costs_a_repetition() -> None:
-    driver = LogDriver(IDS)
-    driver.core.state.dedup._segment_ids = 4
+    driver = LogDriver(IDS, segment_ids=4)
     send(driver, 0, 4, 100)
     copy = driver.deliver([b"2"], [100], ids=OpaqueIds([id_of(2)]), sender=weak(100))
     (read,) = [job for job in driver.jobs if isinstance(job, ReadSegments)]

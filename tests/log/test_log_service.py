@@ -197,9 +197,9 @@ async def test_a_subscriber_that_disconnects_is_forgotten(cluster: Cluster) -> N
     core = cluster.host.core
     assert isinstance(core, LogCore)
     async with Subscription(STREAM, address=cluster.address):
-        assert len(core._sessions.by_subscriber) == 1
+        assert len(core._sessions.by_subscriber) == 1  # noqa: SLF001  # no public name counts them
     async with asyncio.timeout(patience(5)):
-        while core._sessions.by_subscriber:  # noqa: ASYNC110
+        while core._sessions.by_subscriber:  # noqa: ASYNC110, SLF001
             await asyncio.sleep(0.01)
 
 
@@ -311,7 +311,7 @@ async def test_a_subscriber_that_does_not_read_holds_few_responses(cluster: Clus
         for _ in range(40):
             await cluster.produce([b"." * 100_000] * 10)
         await asyncio.sleep(0.1)
-        [call] = cluster.workers[0].service._calls
+        [call] = cluster.workers[0].service._calls  # noqa: SLF001  # the call of a subscriber that hangs
         assert call.queue.qsize() <= 4
         assert len(offsets(await collected(subscription, 400))) == 400
 

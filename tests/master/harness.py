@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Coroutine
 from typing import Any, TypeVar, assert_never
 
-from millwheel.coordination.contract import Compare, Put, TransactionResult
+from millwheel.coordination.contract import Compare, KeyValue, Put, TransactionResult
 from millwheel.coordination.state import CoordinatorState
 from millwheel.master.core import MasterCore
 from millwheel.master.messages import (
@@ -43,24 +42,28 @@ from millwheel.rpc.v1 import topology_pb2 as specs
 from millwheel.store.contract import JournalExistsError, JournalHead, JournalMissingError
 from millwheel.store.memory import MemoryStore
 from millwheel.store.sequencer_allocation import reserve_sequencers
+from millwheel.testing.store_effects import result_of
 
 Result = TypeVar("Result")
 
 
-def now_of(work: Coroutine[Any, Any, Result]) -> Result:
-    """The result of a coroutine that never suspends, as those of MemoryStore."""
-    try:
-        work.send(None)
-    except StopIteration as stop:
-        return stop.value  # type: ignore[no-any-return]
-    raise AssertionError("it suspended")
+class SpoiltState(CoordinatorState):
+    """A coordinator's state whose entries a test can spoil, as a disk does."""
+
+    def entry(self, key: str) -> KeyValue:
+        """The entry of a key that there is."""
+        return self._entries[key]
+
+    def store(self, entry: KeyValue) -> None:
+        """Have the entry be this, without a revision that says so."""
+        self._entries[entry.key] = entry
 
 
 class World:
     """What survives masters: the coordinator and the store."""
 
     def __init__(self) -> None:
-        self.state = CoordinatorState()
+        self.state = SpoiltState()
         self.store = MemoryStore()
         self.workers: dict[str, int] = {}
         self.accepted: dict[str, int] = {}
@@ -95,7 +98,7 @@ class World:
 
     def has_journal(self, journal: str) -> bool:
         try:
-            head: JournalHead = now_of(self.store.read_head(journal))
+            head: JournalHead = result_of(self.store.read_head(journal))
         except JournalMissingError:
             return False
         return head is not None
@@ -175,15 +178,15 @@ class Master:
             case Reload():
                 self.post(SnapshotLoaded(self.world.state.list("")))
             case ReserveNumbers(operation, above):
-                block = now_of(reserve_sequencers(self.world.store, above))
+                block = result_of(reserve_sequencers(self.world.store, above))
                 self.post(NumbersReserved(operation, block.first, block.last))
             case CreateJournals(operation, journals):
                 self._create(operation, journals)
             case Drop(operation, journals, computations, silence):
                 for journal in journals:
-                    now_of(self.world.store.drop_journal(journal))
+                    result_of(self.world.store.drop_journal(journal))
                 for computation in computations:
-                    now_of(self.world.store.drop_computation(computation))
+                    result_of(self.world.store.drop_computation(computation))
                 for injector, sequencer in silence:
                     self.world.silence(injector, sequencer)
                 self.post(StateDropped(operation))
@@ -195,7 +198,7 @@ class Master:
     def _create(self, operation: int, journals: tuple[str, ...]) -> None:
         try:
             for journal in journals:
-                now_of(self.world.store.create_journal(journal))
+                result_of(self.world.store.create_journal(journal))
         except JournalExistsError as error:
             self.post(StoreFailed(operation, str(error), retry=True))
         else:

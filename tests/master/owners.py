@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 
 from millwheel.coordination.contract import Coordinator
 from millwheel.model.catalog import Catalog
-from millwheel.rpc.server import bind, create_server
 from millwheel.rpc.v1 import handover_pb2, handover_pb2_grpc, inspection_pb2, inspection_pb2_grpc
+from tests.serving import serving
 
 from .replica import register_worker
 
@@ -67,14 +68,10 @@ class Owner(inspection_pb2_grpc.InspectionServiceServicer, handover_pb2_grpc.Han
 @asynccontextmanager
 async def owner(coordinator: Coordinator, worker: str) -> AsyncIterator[Owner]:
     """A registered worker behind real gRPC on loopback."""
-    server = create_server()
-    address = bind(server)
     servicer = Owner(coordinator, worker)  # type: ignore[abstract]
-    inspection_pb2_grpc.add_InspectionServiceServicer_to_server(servicer, server)
-    handover_pb2_grpc.add_HandoverServiceServicer_to_server(servicer, server)
-    await server.start()
-    await register_worker(coordinator, worker, address)
-    try:
+    inspecting = partial(inspection_pb2_grpc.add_InspectionServiceServicer_to_server, servicer)
+    async with serving(
+        inspecting, partial(handover_pb2_grpc.add_HandoverServiceServicer_to_server, servicer)
+    ) as address:
+        await register_worker(coordinator, worker, address)
         yield servicer
-    finally:
-        await server.stop(0)

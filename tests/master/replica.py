@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 
 from millwheel.coordination.contract import Coordinator, Put
 from millwheel.master.services import SERVICES, add_services
@@ -15,6 +16,7 @@ from millwheel.rpc.server import add_health, bind, create_server
 from millwheel.rpc.v1 import catalog_pb2 as catalog
 from millwheel.rpc.v1 import inspection_pb2, inspection_pb2_grpc, watermark_pb2, watermark_pb2_grpc
 from millwheel.store.contract import StateStore
+from tests.serving import serving
 
 
 @asynccontextmanager
@@ -111,13 +113,9 @@ class Neighbours(inspection_pb2_grpc.InspectionServiceServicer, watermark_pb2_gr
 @asynccontextmanager
 async def neighbours() -> AsyncIterator[tuple[str, Neighbours]]:
     """A server of :class:`Neighbours`."""
-    server = create_server()
-    address = bind(server)
     servicer = Neighbours()  # type: ignore[abstract]
-    inspection_pb2_grpc.add_InspectionServiceServicer_to_server(servicer, server)
-    watermark_pb2_grpc.add_WatermarkServiceServicer_to_server(servicer, server)
-    await server.start()
-    try:
+    inspecting = partial(inspection_pb2_grpc.add_InspectionServiceServicer_to_server, servicer)
+    async with serving(
+        inspecting, partial(watermark_pb2_grpc.add_WatermarkServiceServicer_to_server, servicer)
+    ) as address:
         yield address, servicer
-    finally:
-        await server.stop(0)

@@ -42,13 +42,13 @@ def running() -> tuple[World, Master]:
 
 def damage(world: World, key: str) -> bytes:
     """Have the value of ``key`` be illegible for whoever reads it from now on; returns what it was."""
-    entry = world.state._entries[key]
-    world.state._entries[key] = replace(entry, value=b"", damage=WHY)
+    entry = world.state.entry(key)
+    world.state.store(replace(entry, value=b"", damage=WHY))
     return entry.value
 
 
 def restore(world: World, key: str, value: bytes) -> None:
-    world.state._entries[key] = replace(world.state._entries[key], value=value, damage="")
+    world.state.store(replace(world.state.entry(key), value=value, damage=""))
 
 
 def incarnation_of(world: World, name: str) -> str:
@@ -80,12 +80,12 @@ def test_a_new_master_drops_nothing_of_an_unreadable_topology(kind: str) -> None
     value = damage(world, key)
     world.leave("w1")
     world.join("w2")
-    before = dict(world.state._entries)
+    before = {one.key: one for one in world.state.list("").entries}
     master = Master(world, "m2")
-    before[keys.LEADERSHIP] = world.state._entries[keys.LEADERSHIP]
+    before[keys.LEADERSHIP] = world.state.entry(keys.LEADERSHIP)
     for hour in range(2, 40):
         master.tick(int(hours(hour)))
-    assert world.state._entries == before
+    assert {one.key: one for one in world.state.list("").entries} == before
     assert all(map(world.has_journal, journals))
     assert key in str(refused(master, SubmitTopology(topology("three"), "r3")))
     assert key in str(refused(master, OpenInjector("two/two.in", "p")))
@@ -102,25 +102,25 @@ def test_a_map_with_a_damaged_chunk_is_frozen_and_others_go_on() -> None:
     journals = [interval.journal for interval in world.catalog().tables[one]]
     key = keys.chunk_key(one, 0)
     value = damage(world, key)
-    damaged = world.state._entries[key]
+    damaged = world.state.entry(key)
     world.leave("w1")
     world.join("w2")
     master = Master(world, "m2")
     master.tick(int(hours(2)))
     assert owners(world, two) == {"w2"}
-    assert world.state._entries[key] == damaged
+    assert world.state.entry(key) == damaged
     master.call(CancelTopology("one", "c1"))
     for hour in range(3, 40):
         master.tick(int(hours(hour)))
     assert world.catalog().topologies.get("one") is None or (
         world.catalog().topologies["one"].state not in LIVE_STATES
     ), "what its own record says can be changed"
-    assert world.state._entries[key] == damaged
+    assert world.state.entry(key) == damaged
     assert all(map(world.has_journal, journals)), "what the chunk names is not known, and stays"
     restore(world, key, value)
     again = Master(world, "m3")
     again.tick(int(hours(41)))
-    assert key not in world.state._entries
+    assert world.state.get(key) is None
     assert not any(map(world.has_journal, journals))
 
 
@@ -149,13 +149,13 @@ def test_a_damaged_injector_or_cursor_refuses_its_own_alone() -> None:
     injector, cursor = keys.injector_key("one/one.in", "p"), keys.batch_key("q")
     damage(world, injector)
     damage(world, cursor)
-    before = world.state._entries[injector], world.state._entries[cursor]
+    before = world.state.entry(injector), world.state.entry(cursor)
     master = Master(world, "m2")
     master.tick(int(hours(2)))
     for request in (OpenInjector("one/one.in", "p"), FinishInjector("one/one.in", "p", 1)):
         assert injector in str(refused(master, request))
     assert cursor in str(refused(master, CommitBatch("q", 1)))
-    assert (world.state._entries[injector], world.state._entries[cursor]) == before
+    assert (world.state.entry(injector), world.state.entry(cursor)) == before
     master.call(OpenInjector("two/two.in", "p"))
     master.call(CommitBatch("r", 1))
     assert sorted(master.core.catalog.damaged) == sorted([injector, cursor])
@@ -168,12 +168,12 @@ def test_garbage_collection_spares_what_a_damaged_chunk_names() -> None:
     one, two = incarnation_of(world, "one"), incarnation_of(world, "two")
     mine, others = ([interval.journal for interval in world.catalog().tables[table]] for table in (one, two))
     damage(world, keys.chunk_key(one, 0))
-    damaged = world.state._entries[keys.chunk_key(one, 0)]
+    damaged = world.state.entry(keys.chunk_key(one, 0))
     master.post(SnapshotLoaded(world.state.list("")))
     for name in ("one", "two"):
         master.call(CancelTopology(name, f"c{name}"))
     for hour in range(2, 5):
         master.tick(int(hours(hour)))
-    assert world.state._entries[keys.chunk_key(one, 0)] == damaged
+    assert world.state.entry(keys.chunk_key(one, 0)) == damaged
     assert all(map(world.has_journal, mine))
     assert not any(map(world.has_journal, others))

@@ -115,7 +115,7 @@ async def test_pages_make_up_the_whole_list_in_order(cluster: Cluster) -> None:
 
 
 async def test_a_list_goes_on_where_it_was_through_splits(cluster: Cluster) -> None:
-    stub = cluster.client._intervals()
+    stub = cluster.client._intervals()  # noqa: SLF001  # the client hides pages
     request = wire.ListIntervalsRequest(topology="zeitgeist", computation="window-counter", page_size=2)
     first = await stub.ListIntervals(request)
     request.page_token = first.next_page_token
@@ -128,8 +128,8 @@ async def test_a_foreign_page_token_is_refused(cluster: Cluster) -> None:
     for token in ("nonsense", "a.b", "Zm9v.Zm9v.Zm9v", "€"):
         with pytest.raises(RequestError) as caught:
             async with asyncio.timeout(patience(5)):
-                await cluster.client._call(
-                    lambda token=token: cluster.client._intervals().ListIntervals(  # type: ignore[misc]
+                await cluster.client._call(  # noqa: SLF001  # the client hides pages
+                    lambda token=token: cluster.client._intervals().ListIntervals(  # type: ignore[misc]  # noqa: SLF001
                         wire.ListIntervalsRequest(page_token=token)
                     )
                 )

@@ -28,8 +28,9 @@ from millwheel.model.catalog import ACTIVE_STATES
 from millwheel.model.interval_table import check_coverage, interval_from_proto
 from millwheel.model.keys import KeyInterval
 from millwheel.rpc.v1 import catalog_pb2 as catalog
+from millwheel.testing.store_effects import result_of
 
-from .harness import Master, World, computation, now_of, source, topology
+from .harness import Master, World, computation, source, topology
 
 NAMES = st.sampled_from(["one", "two", "three"])
 WORKERS = st.sampled_from(["w1", "w2", "w3"])
@@ -103,7 +104,7 @@ class Masters(RuleBasedStateMachine):
                 if interval.HasField("owner") and not self.world.has_journal(interval.journal):
                     assert interval.parents
                     assert all(self.world.has_journal(parent.journal) for parent in interval.parents)
-                    now_of(self.world.store.create_journal(interval.journal))
+                    result_of(self.world.store.create_journal(interval.journal))
 
     @rule(who=st.integers(0, 3), some=st.integers(1, 3))
     def owners_let_go_of_parents(self, who: int, some: int) -> None:

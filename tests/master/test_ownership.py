@@ -21,8 +21,9 @@ from millwheel.model import catalog_keys as keys
 from millwheel.model.catalog import Catalog
 from millwheel.rpc.failures import FailureCode, RequestError
 from millwheel.rpc.v1 import catalog_pb2 as catalog
+from millwheel.testing.store_effects import result_of
 
-from .harness import Master, World, now_of, topology
+from .harness import Master, World, topology
 
 
 def running(intervals: int = 4, workers: tuple[str, ...] = ("w1", "w2")) -> tuple[World, Master]:
@@ -149,7 +150,7 @@ def test_a_failed_submissions_journals_are_skipped_not_adopted() -> None:
     new = Master(world, "new")
     new.run()
     old.step()
-    now_of(world.store.fence(created.journals[0], 1))
+    result_of(world.store.fence(created.journals[0], 1))
     new.call(SubmitTopology(topology(), "r2"))
     used = set(sequencers(world.catalog()))
     assert not used & set(created.journals)

@@ -24,8 +24,9 @@ from millwheel.model.catalog import Catalog
 from millwheel.model.keys import KeyInterval
 from millwheel.rpc.failures import FailureCode, RequestError
 from millwheel.rpc.v1 import catalog_pb2 as catalog
+from millwheel.testing.store_effects import result_of
 
-from .harness import Master, World, now_of, topology
+from .harness import Master, World, topology
 
 COUNTER = IntervalName("zeitgeist", "window-counter")
 CODE = topology().code.digest
@@ -281,7 +282,7 @@ def test_a_cancelled_topology_leaves_no_parents_journal() -> None:
     world, master = running()
     parent = here(world.catalog(), b"a").journal
     lower, _ = make(master, SplitInterval(at(b"a"), b"g"))
-    now_of(world.store.create_journal(lower.journal))
+    result_of(world.store.create_journal(lower.journal))
     master.call(CancelTopology("zeitgeist"))
     assert not world.has_journal(parent)
     assert not world.has_journal(lower.journal)

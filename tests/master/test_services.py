@@ -455,7 +455,7 @@ async def test_a_standby_names_the_leader_and_takes_over_when_it_ends() -> None:
         second, _ = await new.enter_async_context(replica(coordinator, store, ttl=0.3))
         async with ControlClient(second) as client:
             with pytest.raises(grpc.aio.AioRpcError, match=f"the master at {first} leads"):
-                await client._topologies().ListTopologies(control.ListTopologiesRequest(), timeout=patience(5))
+                await client._topologies().ListTopologies(control.ListTopologiesRequest(), timeout=patience(5))  # noqa: SLF001  # the client would try again
             await client.upload_package(DIGEST, CODE)
             assert client.address == first
             await client.submit(with_code(topology()), "r1")

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager
+from functools import partial
 from typing import Any
 
 from millwheel.rpc.delivery_connection import DeliveryConnection
-from millwheel.rpc.server import bind, create_server
 from millwheel.rpc.v1 import delivery_pb2 as wire
 from millwheel.rpc.v1 import delivery_pb2_grpc
+from tests.serving import serving
 from tests.worker.doubles import until
 
 
@@ -52,21 +53,14 @@ def encode(token: int) -> wire.DeliverRequest:
     return wire.DeliverRequest(token=token)
 
 
-@asynccontextmanager
-async def serving(port: int = 0) -> AsyncIterator[str]:
-    server = create_server()
-    delivery_pb2_grpc.add_DeliveryServiceServicer_to_server(Echo(), server)  # type: ignore[abstract]
-    address = bind(server, port)
-    await server.start()
-    try:
-        yield address
-    finally:
-        await server.stop(0)
+def echoing(port: int = 0) -> AbstractAsyncContextManager[str]:
+    add = partial(delivery_pb2_grpc.add_DeliveryServiceServicer_to_server, Echo())  # type: ignore[abstract]
+    return serving(add, port=port)
 
 
 async def test_items_are_sent_in_order_and_an_ended_stream_is_reopened() -> None:
     owner = Owner()
-    async with serving() as address:
+    async with echoing() as address:
         connection = DeliveryConnection(address, encode, owner)
         for token in (1, 2, 3, 0):
             connection.send(token)
@@ -81,13 +75,13 @@ async def test_items_are_sent_in_order_and_an_ended_stream_is_reopened() -> None
 
 async def test_items_for_an_absent_worker_are_dropped_and_reported() -> None:
     owner = Owner()
-    async with serving() as address:
+    async with echoing() as address:
         pass
     connection = DeliveryConnection(address, encode, owner)
     connection.send(1)
     await until(lambda: "disconnected" in owner.events)
     assert connection.queued == 0
-    async with serving(int(address.rpartition(":")[2])):
+    async with echoing(int(address.rpartition(":")[2])):
         await until(lambda: "connected" in owner.events)
         connection.send(2)
         await until(lambda: 2 in owner.events)
@@ -96,7 +90,7 @@ async def test_items_for_an_absent_worker_are_dropped_and_reported() -> None:
 
 
 async def test_the_owner_decides_if_an_unknown_error_ends_the_call() -> None:
-    async with serving() as address:
+    async with echoing() as address:
         for goes_on in (True, False):
             owner = Owner(goes_on=goes_on)
             connection = DeliveryConnection(address, encode, owner)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from contextlib import suppress
+from contextlib import AbstractAsyncContextManager, suppress
+from functools import partial
 
 import pytest
 
@@ -21,6 +22,7 @@ from millwheel.sdk.errors import Problem
 from millwheel.store.contract import StoreUnavailableError
 from tests.patience import patience
 from tests.proxy import CuttingProxy
+from tests.serving import serving
 
 
 class Failing(control_pb2_grpc.TopologyServiceServicer):
@@ -39,21 +41,18 @@ class Failing(control_pb2_grpc.TopologyServiceServicer):
         await abort(context, self.error)
 
 
+def failing_with(error: Exception) -> AbstractAsyncContextManager[str]:
+    return serving(partial(control_pb2_grpc.add_TopologyServiceServicer_to_server, Failing(error)))  # type: ignore[abstract]
+
+
 async def shown(error: Exception) -> RequestError:
-    server = create_server()
-    address = bind(server)
-    control_pb2_grpc.add_TopologyServiceServicer_to_server(Failing(error), server)  # type: ignore[abstract]
-    await server.start()
-    try:
-        async with ControlClient(address) as client:
-            with pytest.raises(RequestError) as caught:
-                await client.get_topology("x")
-            if isinstance(error, RequestError):
-                with pytest.raises(RequestError, match=error.message):
-                    await client.download_package("0" * 64)
-            return caught.value
-    finally:
-        await server.stop(0)
+    async with failing_with(error) as address, ControlClient(address) as client:
+        with pytest.raises(RequestError) as caught:
+            await client.get_topology("x")
+        if isinstance(error, RequestError):
+            with pytest.raises(RequestError, match=error.message):
+                await client.download_package("0" * 64)
+        return caught.value
 
 
 async def test_everything_arrives() -> None:
@@ -96,17 +95,13 @@ async def test_a_server_that_is_not_there_is_named_with_what_to_do() -> None:
 
 
 async def test_a_server_behind_a_slow_connection_is_reached() -> None:
-    server = create_server()
-    address = bind(server)
-    control_pb2_grpc.add_TopologyServiceServicer_to_server(Failing(KeyError("reached")), server)  # type: ignore[abstract]
-    await server.start()
-
-    try:
-        async with CuttingProxy(address, delay=0.6) as line, ControlClient(line.address) as client:
-            with pytest.raises(RequestError, match="reached"):
-                await client.get_topology("x")
-    finally:
-        await server.stop(0)
+    async with (
+        failing_with(KeyError("reached")) as address,
+        CuttingProxy(address, delay=0.6) as line,
+        ControlClient(line.address) as client,
+    ):
+        with pytest.raises(RequestError, match="reached"):
+            await client.get_topology("x")
 
 
 async def test_a_silent_server_is_given_up_at_the_deadline() -> None:
@@ -120,16 +115,11 @@ async def test_a_silent_server_is_given_up_at_the_deadline() -> None:
 
 
 async def test_a_call_that_the_server_does_not_know_is_answered_so() -> None:
-    server = create_server()
-    address = bind(server)
-    await server.start()
-    channel = open_channel(address)
-    stub = control_pb2_grpc.TopologyServiceStub(channel)
-    with pytest.raises(RequestError, match="does not offer this call"):
-        async with calling(address):
-            await stub.GetTopology(control.GetTopologyRequest(), timeout=patience(5))
-    await channel.close(None)
-    await server.stop(0)
+    async with serving() as address, open_channel(address) as channel:
+        stub = control_pb2_grpc.TopologyServiceStub(channel)
+        with pytest.raises(RequestError, match="does not offer this call"):
+            async with calling(address):
+                await stub.GetTopology(control.GetTopologyRequest(), timeout=patience(5))
 
 
 class Ending(subscription_pb2_grpc.SubscriptionServiceServicer):

@@ -8,6 +8,7 @@ import sys
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
@@ -31,6 +32,11 @@ it.add(Echo, inputs={{"words": mw.key(str)}})
 """
 
 
+def module_of(topology: mw.Topology) -> ModuleType:
+    """The module that made a topology, which a package gives a name of its own."""
+    return sys.modules[topology._made_in]  # noqa: SLF001  # what loading keeps by package
+
+
 @pytest.fixture(autouse=True)
 def _forget_packages() -> Iterator[None]:
     """What a test loads is gone after it."""
@@ -39,7 +45,7 @@ def _forget_packages() -> Iterator[None]:
     for name in set(sys.modules) - modules:
         del sys.modules[name]
     sys.meta_path[:] = finders
-    loading._finders.clear()
+    loading._finders.clear()  # noqa: SLF001  # what loading keeps by package
 
 
 def write(path: Path, text: str) -> Path:
@@ -158,7 +164,7 @@ def test_two_versions_of_one_module_run_side_by_side_unmixed(tmp_path: Path) -> 
 
 
 def greeting(topology: mw.Topology) -> object:
-    return vars(sys.modules[topology._made_in])["GREETING"]
+    return vars(module_of(topology))["GREETING"]
 
 
 APART = """\
@@ -187,7 +193,7 @@ def test_code_loaded_apart_finds_its_modules_by_any_import_form(tmp_path: Path) 
     write(second.parent / "parts" / "words.py", "GREETING = 'two'\n")
     load(first, tmp_path / "packages")
     topology = load(build_package(f"{second}:it"), tmp_path / "packages")
-    same, greeting_found = vars(sys.modules[topology._made_in])["found"]()
+    same, greeting_found = vars(module_of(topology))["found"]()
     assert len(same) == 1
     assert greeting_found == "two"
     assert sys.modules["mw_shop.parts.words"].GREETING == "hello"
@@ -215,10 +221,10 @@ def test_a_package_that_is_unloaded_leaves_nothing_behind(tmp_path: Path) -> Non
     for name in ("one", "two"):
         built = build_package(f"{write_package(tmp_path / name, topology=name)}:it")
         load(built, tmp_path / "packages")
-    for digest in list(loading._finders):
+    for digest in list(loading._finders):  # noqa: SLF001  # what loading keeps by package
         loading.unload_package(digest)
     assert (set(sys.modules), list(sys.meta_path)) == before
-    assert loading._finders == {}
+    assert loading._finders == {}  # noqa: SLF001  # what loading keeps by package
 
 
 def test_a_foreign_module_of_the_process_is_not_the_packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -228,7 +234,7 @@ def test_a_foreign_module_of_the_process_is_not_the_packages(tmp_path: Path, mon
     elsewhere = __import__("mw_shop.flow").flow.it
     loaded = load(built, tmp_path / "packages")
     assert loaded is not elsewhere
-    assert Path(str(sys.modules[loaded._made_in].__file__)).is_relative_to(tmp_path / "packages")
+    assert Path(str(module_of(loaded).__file__)).is_relative_to(tmp_path / "packages")
 
 
 def test_a_packages_modules_precede_others_of_the_same_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -247,7 +253,7 @@ def test_damaged_bytes_are_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["../evil.py", "/evil.py", "a/../../evil.py"])
 def test_a_package_cannot_write_outside_of_its_directory(tmp_path: Path, name: str) -> None:
-    data = package._zip({name: b"x = 1"})
+    data = package._zip({name: b"x = 1"})  # noqa: SLF001  # what loading keeps by package
     digest = hashlib.sha256(data).hexdigest()
     with pytest.raises(mw.PackageError, match="which lies outside of it"):
         load_topology(digest, data, "evil:x", tmp_path / "packages")
@@ -319,7 +325,7 @@ def test_code_that_cannot_be_packaged_is_refused_with_what_to_do(
 
 def test_packages_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = write_package(tmp_path)
-    size = sum(len(data) for _, data in package._files([file.parent]))
+    size = sum(len(data) for _, data in package._files([file.parent]))  # noqa: SLF001  # what loading keeps by package
     monkeypatch.setattr(package, "MAX_PACKAGE_BYTES", size)
     build_package(f"{file}:it")
     monkeypatch.setattr(package, "MAX_PACKAGE_BYTES", size - 1)

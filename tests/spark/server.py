@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import os
-import shutil
 import signal
 import subprocess
 import sys
 from pathlib import Path
 
-from millwheel.cli.loading import load
 from millwheel.client.control import ControlClient
 from millwheel.client.subscription import From, Subscription
 from millwheel.injectors.spark.loop import run
+from tests.spark import trips
 from tests.spark.trips import Seen
+from tests.submitting import submit_copy
 
 __all__ = ["TripServer"]
 
@@ -37,20 +37,12 @@ class TripServer:
         line = self._process.stdout.readline()
         assert line.startswith("millwheel is ready at "), (self._place / "server.log").read_text()
         self.address = line.removeprefix("millwheel is ready at ").partition(";")[0].strip()
-        run(self._submit())
+        run(submit_copy(self.address, trips.__file__, "trips", self._place))
         return self
 
     def __exit__(self, *_: object) -> None:
         os.kill(self._process.pid, signal.SIGKILL)
         self._process.communicate()
-
-    async def _submit(self) -> None:
-        # Out of the tests' package, for only the module itself is the topology's code.
-        copy = shutil.copy(Path(__file__).with_name("trips.py"), self._place / "trips_topology.py")
-        packaged = load(f"{copy}:trips")
-        async with ControlClient(self.address, patience=10.0) as client:
-            await client.upload_package(packaged.package.digest, packaged.package.data)
-            await client.submit(packaged.spec())
 
     def effects(self, stream: str = "seen") -> list[Seen]:
         """Every record of a stream that has ended."""

@@ -201,13 +201,13 @@ async def test_deleted_entries_stay_deleted_after_a_restart(tmp_path: Path) -> N
         for commit in range(1, 11):
             await database.store.append("j", entry(commit, floor=commit - 1))
         await database.store.delete_entries("j", 4)
-        assert database.store._rocks.keys(*keys) == [layout.entry_key("j", commit) for commit in range(4, 11)]
+        assert database.rocks.keys(*keys) == [layout.entry_key("j", commit) for commit in range(4, 11)]
         await database.store.delete_entries("j", 6)
-        assert database.store._rocks.keys(*keys) == [layout.entry_key("j", commit) for commit in range(6, 11)]
+        assert database.rocks.keys(*keys) == [layout.entry_key("j", commit) for commit in range(6, 11)]
     async with await EmbeddedDatabase.open(tmp_path) as database:
         await database.store.delete_entries("j", 8)
         await database.store.delete_entries("j", 9)
-        assert database.store._rocks.keys(*keys) == [layout.entry_key("j", 9), layout.entry_key("j", 10)]
+        assert database.rocks.keys(*keys) == [layout.entry_key("j", 9), layout.entry_key("j", 10)]
 
 
 @pytest.mark.parametrize("applied", [False, True])

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import random
-import shutil
 import time
 from collections import Counter
 from contextlib import AsyncExitStack
@@ -15,29 +14,22 @@ from typing import Any
 
 import pytest
 
-from millwheel.cli.loading import load
 from millwheel.client.control import ControlClient
 from millwheel.client.injector import Injector, InjectorSettings
 from millwheel.client.subscription import From, Subscription
 from millwheel.rpc.failures import RequestError
 from millwheel.rpc.v1 import interval_pb2 as wire
 from millwheel.worker.interval import IntervalSettings
+from tests.daemons.together import Together, together
 from tests.patience import patience
+from tests.submitting import submit_copy
 from tests.system import counting
 from tests.system.counting import Load, Total, WindowCount
-from tests.system.few_workers import FewWorkers, few_workers
 
 SMALL = IntervalSettings(flush_interval=50_000, checkpoint_entries=20)
 RATE = 2_000
+WORKERS = ["w0.0", "w1.0"]
 SEED = int(os.environ.get("MILLWHEEL_SEED", "11"))
-
-
-async def submit(cluster: FewWorkers, place: Path) -> None:
-    program = shutil.copy(counting.__file__, place / "counting.py")
-    packaged = load(f"{program}:counting")
-    async with ControlClient(cluster.address) as client:
-        await client.upload_package(packaged.package.digest, packaged.package.data)
-        await client.submit(packaged.spec())
 
 
 async def everything(address: str, stream: str, kind: type) -> list[Any]:
@@ -50,7 +42,7 @@ async def everything(address: str, stream: str, kind: type) -> list[Any]:
     return found
 
 
-async def feed(cluster: FewWorkers, load_: Load, stop: asyncio.Event) -> int:
+async def feed(cluster: Together, load_: Load, stop: asyncio.Event) -> int:
     rows, position = load_.records(), 0
     settings = InjectorSettings(patience=30.0)
     async with Injector("events", address=cluster.address, topology=counting.counting, settings=settings) as injector:
@@ -75,13 +67,13 @@ async def reshape(client: ControlClient, chance: random.Random, reached: Counter
     what = chance.choice(["move", "split", "merge"])
     try:
         if what == "move":
-            await client.move_interval(name, chance.choice(["w0", "w1"]))
+            await client.move_interval(name, chance.choice(WORKERS))
         elif what == "split":
             at = f"key-{chance.randrange(40)}" if computation == "counter" else f"group-{chance.randrange(7)}"
             name = wire.IntervalName(topology="counting", computation=computation, key=at.encode())
-            await client.split_interval(name, at.encode(), chance.choice(["w0", "w1"]))
+            await client.split_interval(name, at.encode(), chance.choice(WORKERS))
         else:
-            await client.merge_intervals(name, chance.choice(["w0", "w1"]))
+            await client.merge_intervals(name, chance.choice(WORKERS))
         reached[what] += 1
     except RequestError as error:
         reached[f"no {what}: {error.code.name}"] += 1
@@ -93,11 +85,14 @@ def enough(reached: Counter[str]) -> bool:
 
 @pytest.mark.guarantee("G11", section="7.1")
 @pytest.mark.timeout(300)
-async def test_moves_splits_and_merges_under_load_keep_exactly_once(tmp_path: Path) -> None:
+async def test_moves_splits_and_merges_under_load_keep_exactly_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     chance, reached = random.Random(SEED), Counter[str]()
     load_ = Load(SEED)
-    async with few_workers(tmp_path, 2, SMALL) as cluster, AsyncExitStack() as stack:
-        await submit(cluster, tmp_path)
+    monkeypatch.setattr("millwheel.server.worker.CoreSettings", lambda **_: SMALL)
+    async with together(tmp_path) as cluster, AsyncExitStack() as stack:
+        await submit_copy(cluster.address, counting.__file__, "counting", tmp_path)
         client = await stack.enter_async_context(ControlClient(cluster.address, patience=10))
         await client.ensure_stream_log("windows")
         await client.ensure_stream_log("totals")

@@ -13,6 +13,8 @@ from pathlib import Path
 import pytest
 
 from tests.patience import patience
+from tests.submitting import submit_copy
+from tests.system import words
 from tests.system.server import Finished, Server, free_port, run_cli
 from tests.system.speaking import read, speak, submit
 from tests.system.words import Seen
@@ -59,7 +61,7 @@ def fill(place: Path) -> Path:
 
 @pytest.mark.guarantee("G1")
 async def test_a_full_disk_stops_the_intake_and_loses_nothing(cramped: Server, small_disk: Path) -> None:
-    await submit_beside(cramped, small_disk.parent)
+    await submit_copy(cramped.address, words.__file__, "words", small_disk.parent)
     await speak(cramped, "before")
     filler = fill(small_disk)
     speaking = asyncio.create_task(speak(cramped, *(["during"] * 50), first=1))
@@ -80,7 +82,7 @@ async def test_a_full_disk_stops_the_intake_and_loses_nothing(cramped: Server, s
 
 @pytest.mark.guarantee("G1")
 async def test_a_server_killed_on_a_full_disk_goes_on_with_free_space(cramped: Server, small_disk: Path) -> None:
-    await submit_beside(cramped, small_disk.parent)
+    await submit_copy(cramped.address, words.__file__, "words", small_disk.parent)
     await speak(cramped, "before")
     filler = fill(small_disk)
     speaking = asyncio.create_task(speak(cramped, "during", first=1))
@@ -98,14 +100,6 @@ async def test_a_server_killed_on_a_full_disk_goes_on_with_free_space(cramped: S
     assert await read(cramped, "seen", Seen, 2) == [Seen("before", 1), Seen("during", 1)]
 
 
-async def submit_beside(server: Server, place: Path) -> None:
-    """Submit with the program kept elsewhere than on the small disk."""
-    program = place / "words.py"
-    shutil.copy(Path(__file__).with_name("words.py"), program)
-    submitted = await run_cli(server.address, "topology", "submit", f"{program}:words")
-    assert submitted.code == 0, submitted.err
-
-
 def remount(place: Path, how: str) -> None:
     subprocess.run(["mount", "-o", f"remount,{how}", str(place)], check=True)
 
@@ -113,7 +107,7 @@ def remount(place: Path, how: str) -> None:
 async def test_a_read_only_database_is_named_and_left_as_it_is(small_disk: Path, tmp_path: Path) -> None:
     first = Server(small_disk / "db", tmp_path / "first.log")
     await first.start()
-    await submit_beside(first, tmp_path)
+    await submit_copy(first.address, words.__file__, "words", tmp_path)
     await speak(first, "one")
     await first.stop()
     remount(small_disk, "ro")

@@ -24,20 +24,22 @@ from millwheel.rpc.failures import FailureCode, RequestError
 from millwheel.store.memory import MemoryStore
 from millwheel.testing.cores import CoreDriver
 from millwheel.testing.store_effects import perform_at_store
+from millwheel.worker.interval import IntervalCore
+from millwheel.worker.log import LogCore
 from millwheel.worker.log.messages import EndSubscription, LogEvent
 from millwheel.worker.messages import IntervalEvent
 from millwheel.worker.shell.hook_reports import HookReports
 from millwheel.worker.shell.log_service import LogService
 from tests.authority.shard import Shard
 from tests.injectors import test_core_model
-from tests.interval.solo import Solo
-from tests.interval.test_takeover import Waiting
+from tests.interval.programs import Outside, topology
 from tests.interval.world import Owner, World
 from tests.log.driver import LogDriver
 from tests.master.harness import Master
 from tests.worker.test_host import Rig
 
 UNUSED: Any = None
+SHARD, TERM, SESSION = AuthorityShard._perform, Term._perform, InjectorSession._perform  # noqa: SLF001  # no public way
 
 
 class Unknown:
@@ -48,7 +50,7 @@ UNKNOWN: Any = Unknown()
 
 
 def names_in(function: Any) -> set[str]:
-    """All names and attributes that a function's source mentions."""
+    """All names and attributes that the source of a function or class mentions."""
     tree = ast.parse(textwrap.dedent(inspect.getsource(function)))
     return {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)} | {
         node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)
@@ -56,21 +58,21 @@ def names_in(function: Any) -> set[str]:
 
 
 def test_an_interval_core_knows_every_event_of_an_interval() -> None:
-    assert Solo(Waiting()).core._handlers.keys() == set(get_args(IntervalEvent))
+    assert {one.__name__ for one in get_args(IntervalEvent)} <= names_in(IntervalCore)
 
 
 def test_a_log_core_knows_every_event_of_a_log() -> None:
-    assert LogDriver().core._handlers.keys() == set(get_args(LogEvent))
+    assert {one.__name__ for one in get_args(LogEvent)} <= names_in(LogCore)
 
 
 @pytest.mark.parametrize(
     ("performer", "effects"),
     [
-        (AuthorityShard._perform, AuthorityEffect),
+        (SHARD, AuthorityEffect),
         (Shard.perform, AuthorityEffect),
-        (Term._perform, MasterEffect),
+        (TERM, MasterEffect),
         (Master.step, MasterEffect),
-        (InjectorSession._perform, InjectorEffect),
+        (SESSION, InjectorEffect),
         (test_core_model.InjectorMachine.perform, InjectorEffect),
     ],
 )
@@ -83,7 +85,7 @@ def _harness() -> None:
 
 
 def _interval_model() -> None:
-    World.__new__(World)._perform(Owner("j", UNUSED), UNKNOWN)
+    World(topology(Outside(), "strong"), {}).perform_effect(Owner("j", UNUSED), UNKNOWN)
 
 
 def _log_driver() -> None:
@@ -124,7 +126,7 @@ async def test_a_host_without_subscribers_gives_up_on_their_effects() -> None:
     )
 
 
-@pytest.mark.parametrize("performer", [AuthorityShard._perform, Term._perform, InjectorSession._perform])
+@pytest.mark.parametrize("performer", [SHARD, TERM, SESSION])
 def test_drivers_of_the_other_cores_refuse_an_unknown_effect(performer: Any) -> None:
     with pytest.raises(AssertionError, match="Unknown object"):
         performer(SimpleNamespace(is_open=True), [UNKNOWN])

@@ -44,7 +44,7 @@ def injector() -> tuple[Any, Callable[[], None]]:
     add(core, [1])
 
     def spoil() -> None:
-        core.sending._filled_records += 1
+        core.sending._filled_records += 1  # noqa: SLF001  # invariants are broken on purpose
 
     return core, spoil
 
@@ -53,7 +53,7 @@ def master() -> tuple[Any, Callable[[], None]]:
     core = Master(MasterWorld()).core
 
     def spoil() -> None:
-        core._burned -= 1
+        core._burned -= 1  # noqa: SLF001  # invariants are broken on purpose
 
     return core, spoil
 
@@ -64,7 +64,7 @@ def authority() -> tuple[Any, Callable[[], None]]:
     shard.report(ALL_KEYS, 1, 10)
 
     def spoil() -> None:
-        shard.core._broadcast[COMPUTATION] = 11
+        shard.core._broadcast[COMPUTATION] = 11  # noqa: SLF001  # invariants are broken on purpose
 
     return shard.core, spoil
 

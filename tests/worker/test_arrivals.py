@@ -259,6 +259,7 @@ class ArrivalModel(RuleBasedStateMachine):
         self.receiver = Receiver(5 * SIZE)
         self.sent = {"a": (1, 0, 0), "b": (1, 0, 0)}
         """By origin: sequencer, the number sent last, and what the next one is to name."""
+        self.senders = self.receiver.order._senders  # noqa: SLF001  # the model is compared with all that is kept
 
     plans = st.lists(st.sampled_from([*Admission, Admission.WAITS]), max_size=6)
 
@@ -266,11 +267,11 @@ class ArrivalModel(RuleBasedStateMachine):
     def send(self, origin: str, plan: list[Admission], again: bool) -> None:
         sequencer, number, last = self.sent[origin]
         delivery = made(origin, number + 1, 0 if again else last, sequencer)
-        before = self.receiver.order._senders.get(origin)
+        before = self.senders.get(origin)
         follows = before is not None and before.last == delivery.order.after and before.sequencer == sequencer  # type: ignore[union-attr]
         outcomes = self.receiver.arrives(delivery, *plan)
         assert not follows or again or OUT_OF_ORDER not in outcomes
-        after = self.receiver.order._senders.get(origin)
+        after = self.senders.get(origin)
         self.sent[origin] = sequencer, number + 1, 0 if after is None else after.last
 
     @rule(origin=st.sampled_from("ab"))
@@ -287,18 +288,18 @@ class ArrivalModel(RuleBasedStateMachine):
         looked_up = self.receiver.looked_up
         delivery = looked_up[index % len(looked_up)]
         self.receiver.answers(admission, *plan, index=index % len(looked_up))
-        sender = self.receiver.order._senders.get(delivery.sender.name)
+        sender = self.senders.get(delivery.sender.name)
         if sender is not None:
             expected = sender.waiting[-1].token if sender.waiting else sender.taken
             assert sender.last == expected
 
     @invariant()
     def what_waits_is_counted(self) -> None:
-        order, room = self.receiver.order, self.receiver.room
-        waiting = [one for sender in order._senders.values() for one in sender.waiting]
+        room = self.receiver.room
+        waiting = [one for sender in self.senders.values() for one in sender.waiting]
         assert len(room) == len(waiting)
         assert room.used == SIZE * len(waiting) <= 5 * SIZE
-        heads = [sender.waiting[0] for sender in order._senders.values() if sender.waiting]
+        heads = [sender.waiting[0] for sender in self.senders.values() if sender.waiting]
         assert sorted(map(id, heads)) == sorted(map(id, self.receiver.looked_up))
 
     def teardown(self) -> None:
@@ -311,7 +312,7 @@ class ArrivalModel(RuleBasedStateMachine):
 
     @invariant()
     def nothing_is_kept_without_need(self) -> None:
-        for sender in self.receiver.order._senders.values():
+        for sender in self.senders.values():
             assert sender.waiting or (sender.taken and not sender.retired)
 
 

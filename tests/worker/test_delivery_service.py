@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import pytest
 
 from millwheel.rpc.channel import open_channel
 from millwheel.rpc.deliveries import encode_delivery
-from millwheel.rpc.server import bind, create_server
 from millwheel.rpc.v1 import delivery_pb2 as wire
 from millwheel.rpc.v1 import delivery_pb2_grpc
 from millwheel.worker.messages import Acknowledge, Acknowledged, Delivery, Resend
@@ -21,6 +21,7 @@ from millwheel.worker.shell.destinations import LocalChannel
 from millwheel.worker.shell.host import CoreHost, RunQueue
 from millwheel.worker.shell.peers import PeerConnection
 from tests.patience import patience
+from tests.serving import serving
 from tests.worker.doubles import FlakyStore, ScriptedCore, World, delivery, until
 
 ACKED, FULL = wire.DELIVERY_OUTCOME_ACKED, wire.DELIVERY_OUTCOME_REFUSED_FULL
@@ -48,25 +49,16 @@ class Here:
     host: CoreHost
 
 
-@asynccontextmanager
-async def serving(hosts: dict[str, CoreHost], port: int = 0) -> AsyncIterator[str]:
+def delivering(hosts: dict[str, CoreHost], port: int = 0) -> AbstractAsyncContextManager[str]:
     """A worker's delivery service."""
-    server = create_server()
-    delivery_pb2_grpc.add_DeliveryServiceServicer_to_server(
-        DeliveryService({name: Here(host) for name, host in hosts.items()}, unprepared), server
-    )
-    address = bind(server, port)
-    await server.start()
-    try:
-        yield address
-    finally:
-        await server.stop(0)
+    service = DeliveryService({name: Here(host) for name, host in hosts.items()}, unprepared)
+    return serving(partial(delivery_pb2_grpc.add_DeliveryServiceServicer_to_server, service), port=port)
 
 
 async def test_batches_reach_the_core_whole_and_acks_come_back() -> None:
     receiver = hosted(lambda event: [Acknowledge(event, ACKED)])
     sender = hosted(journal="u.1.j1")
-    async with serving({"c.1.j1": receiver}) as address:
+    async with delivering({"c.1.j1": receiver}) as address:
         peer = PeerConnection(address, open_channel)
         channel = LocalChannel(sender)
         for token in range(1, 101):
@@ -93,7 +85,7 @@ async def test_answers_in_parts_all_reach_the_sender() -> None:
         ]
 
     receiver, sender = hosted(react), hosted(journal="u.1.j1")
-    async with serving({"c.1.j1": receiver}) as address:
+    async with delivering({"c.1.j1": receiver}) as address:
         peer = PeerConnection(address, open_channel)
         peer.send(delivery(7, 3), LocalChannel(sender))
         await until(lambda: len(core_of(sender).events) >= 3)
@@ -115,7 +107,7 @@ async def test_acks_of_whole_batches_share_messages_overtaking_nothing() -> None
         answers[4:5] = [Acknowledge(held[4], FULL, [1], "full"), Acknowledge(held[4], ACKED, [1])]
         return answers
 
-    async with serving({"c.1.j1": hosted(react)}) as address, open_channel(address) as channel:
+    async with delivering({"c.1.j1": hosted(react)}) as address, open_channel(address) as channel:
 
         async def ten() -> AsyncIterator[wire.DeliverRequest]:
             for token in range(1, 11):
@@ -133,7 +125,7 @@ async def test_acks_of_whole_batches_share_messages_overtaking_nothing() -> None
 
 async def test_an_absent_or_draining_interval_is_answered_for_at_once() -> None:
     receiver, sender = hosted(), hosted(journal="u.1.j1")
-    async with serving({"c.1.j1": receiver}) as address:
+    async with delivering({"c.1.j1": receiver}) as address:
         peer = PeerConnection(address, open_channel)
         channel = LocalChannel(sender)
         peer.send(delivery(1, journal="elsewhere.1.j1"), channel)
@@ -150,7 +142,7 @@ async def test_an_absent_or_draining_interval_is_answered_for_at_once() -> None:
 @pytest.mark.guarantee("G1")
 async def test_unanswered_batches_are_sent_again_after_a_broken_stream() -> None:
     receiver, sender = hosted(), hosted(journal="u.1.j1")
-    async with serving({"c.1.j1": receiver}) as address:
+    async with delivering({"c.1.j1": receiver}) as address:
         peer = PeerConnection(address, open_channel)
         channel = LocalChannel(sender)
         for token in (1, 2):
@@ -167,7 +159,7 @@ async def test_unanswered_batches_are_sent_again_after_a_broken_stream() -> None
     core_of(receiver).react = lambda event: [Acknowledge(event, ACKED)] if type(event) is Delivery else ()
     await until(lambda: core_of(sender).of(Resend))
     assert core_of(sender).of(Resend)[0].tokens == [1, 2]
-    async with serving({"c.1.j1": receiver}, int(address.rpartition(":")[2])):
+    async with delivering({"c.1.j1": receiver}, int(address.rpartition(":")[2])):
         await until(lambda: {event.token for event in core_of(sender).of(Acknowledged)} == {1, 2})
         await peer.close()
 
@@ -177,7 +169,7 @@ async def test_unanswered_batches_are_sent_again_after_a_disconnect() -> None:
     """A worker that fell silent loses its intervals, and its connection is closed: batches on their way to it were
     never sent to its successors."""
     receiver, sender = hosted(), hosted(journal="u.1.j1")
-    async with serving({"c.1.j1": receiver}) as address:
+    async with delivering({"c.1.j1": receiver}) as address:
         peer = PeerConnection(address, open_channel)
         peer.send(delivery(1), LocalChannel(sender))
         await until(lambda: core_of(receiver).events)
@@ -208,7 +200,7 @@ async def test_a_call_ends_when_its_sender_ended_and_all_is_answered() -> None:
         return [Acknowledge(event, FULL, [0], "full")]
 
     receiver = hosted(react)
-    async with serving({"c.1.j1": receiver}) as address, open_channel(address) as channel:
+    async with delivering({"c.1.j1": receiver}) as address, open_channel(address) as channel:
 
         async def one() -> AsyncIterator[wire.DeliverRequest]:
             yield encode_delivery(delivery(1, 2), 1)

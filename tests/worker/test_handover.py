@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any
 
 import grpc
@@ -12,7 +13,6 @@ import pytest
 
 from millwheel.model.keys import ALL_KEYS
 from millwheel.rpc.channel import open_channel
-from millwheel.rpc.server import bind, create_server
 from millwheel.rpc.v1 import handover_pb2 as wire
 from millwheel.rpc.v1 import handover_pb2_grpc
 from millwheel.sdk.errors import PackageError
@@ -24,11 +24,16 @@ from millwheel.worker.shell import handover
 from millwheel.worker.shell.handover import HandoverService
 from millwheel.worker.shell.host import CoreHost, RunQueue
 from millwheel.worker.shell.opening import Opener, ReadAhead
-from tests.interval.stepping import certain
 from tests.patience import patience
+from tests.serving import serving
 from tests.worker.doubles import ScriptedCore, World, until
 
 JOURNAL = "c.1.j1"
+
+
+async def certain(call: Callable[[], Awaitable[Any]]) -> Any:
+    """The outcome of a call of the memory store is always known."""
+    return await call()
 
 
 async def no_code(computation: str) -> None:
@@ -36,7 +41,7 @@ async def no_code(computation: str) -> None:
 
 
 @asynccontextmanager
-async def serving(
+async def handing_over(
     store: MemoryStore,
     ahead: ReadAhead,
     host: CoreHost | None = None,
@@ -45,16 +50,10 @@ async def serving(
     def find(journal: str, sequencer: int) -> CoreHost | None:
         return host if (journal, sequencer) == (JOURNAL, 5) else None
 
-    server = create_server()
     service = HandoverService(find, store, ahead, load)
-    handover_pb2_grpc.add_HandoverServiceServicer_to_server(service, server)
-    address = bind(server, 0)
-    await server.start()
-    try:
-        async with open_channel(address) as channel:
-            yield handover_pb2_grpc.HandoverServiceStub(channel)
-    finally:
-        await server.stop(0)
+    add = partial(handover_pb2_grpc.add_HandoverServiceServicer_to_server, service)
+    async with serving(add) as address, open_channel(address) as channel:
+        yield handover_pb2_grpc.HandoverServiceStub(channel)
 
 
 def hosting(core: ScriptedCore) -> CoreHost:
@@ -91,7 +90,7 @@ async def test_the_owner_answers_when_its_journal_is_short() -> None:
     def react(event: Any) -> list[Any]:
         return [ReleasePrepared(event.request, 3, 90)] if type(event) is PrepareRelease else []
 
-    async with serving(MemoryStore(), {}, hosting(ScriptedCore(react))) as stub:
+    async with handing_over(MemoryStore(), {}, hosting(ScriptedCore(react))) as stub:
         answer = await stub.PrepareRelease(
             wire.PrepareReleaseRequest(journal=JOURNAL, sequencer=5), timeout=patience(5)
         )
@@ -103,7 +102,7 @@ async def test_the_owner_answers_when_its_journal_is_short() -> None:
 
 async def test_an_interval_lost_meanwhile_does_not_delay_the_master() -> None:
     host = hosting(ScriptedCore())
-    async with serving(MemoryStore(), {}, host) as stub:
+    async with handing_over(MemoryStore(), {}, host) as stub:
         call = asyncio.ensure_future(
             stub.PrepareRelease(wire.PrepareReleaseRequest(journal=JOURNAL, sequencer=5), timeout=patience(20))
         )
@@ -119,7 +118,7 @@ async def test_an_interval_lost_meanwhile_does_not_delay_the_master() -> None:
 async def test_what_is_read_ahead_is_not_read_again() -> None:
     store, parts = await with_base()
     ahead: ReadAhead = {}
-    async with serving(store, ahead) as stub:
+    async with handing_over(store, ahead) as stub:
         request = wire.PrepareOpenRequest(computation="c.1", journals=[JOURNAL, "c.1.gone"])
         await stub.PrepareOpen(request, timeout=patience(5))
     assert store.read == list(parts[:2]), "an id segment is read when its filter hits"
@@ -138,7 +137,7 @@ async def test_parts_read_ahead_are_forgotten_if_reading_breaks_off(
     store, parts = await with_base()
     monkeypatch.setattr(handover, "_KEPT_BYTES", 2)
     ahead: ReadAhead = {}
-    async with serving(store, ahead) as stub:
+    async with handing_over(store, ahead) as stub:
         await stub.PrepareOpen(wire.PrepareOpenRequest(computation="c.1", journals=[JOURNAL]), timeout=patience(5))
         assert ahead == {(JOURNAL, parts[0]): b"meta"}
         await until(lambda: not ahead)

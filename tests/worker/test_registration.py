@@ -237,16 +237,16 @@ async def test_a_late_transaction_does_not_cost_the_next_registration(
     coordinator = Late()
     coordinator.lives = False
     killed = Rig(coordinator)
-    await killed.registration._register()
+    await killed.registration._register()  # noqa: SLF001  # each step by itself
     coordinator.lives = True
     rig = Rig(coordinator)
-    await rig.registration._until_done(rig.registration._register)
+    await rig.registration._until_done(rig.registration._register)  # noqa: SLF001  # each step by itself
     before = await rig.created()
     assert coordinator.held is not None
     await coordinator.transact(*coordinator.held)
     entry = await coordinator.get(KEY)
     assert entry is not None
-    assert (entry.created, entry.lease) == (before, rig.registration._lease)
+    assert (entry.created, entry.lease) == (before, rig.registration._lease)  # noqa: SLF001  # each step by itself
     await rig.registration.close()
     assert await coordinator.get(KEY) is None
     await coordinator.close()
@@ -265,8 +265,8 @@ async def test_a_worker_whose_id_is_taken_is_refused_by_the_setting() -> None:
     assert "worker.id" in caught.value.remedy
     assert await first.created() == before
     # The first one dies without a word: its lease is waited for, and no longer.
-    assert first.registration._task is not None
-    first.registration._task.cancel()
+    assert first.registration._task is not None  # noqa: SLF001  # each step by itself
+    first.registration._task.cancel()  # noqa: SLF001  # each step by itself
     await second.registration.start()
     assert await second.created() > before
     await second.registration.close()

@@ -36,7 +36,7 @@ def test_a_hook_on_a_stack_is_found_with_its_key_and_line() -> None:
     found: list[RunningHook | None] = []
 
     def look() -> None:
-        found.append(running_hook(sys._getframe()))
+        found.append(running_hook(sys._getframe()))  # noqa: SLF001  # Python has no other way to a frame
 
     solo = Solo(Calls(look))
     solo.deliver(("some key", "x", 1))
@@ -51,7 +51,7 @@ def test_a_hook_on_a_stack_is_found_with_its_key_and_line() -> None:
 
 
 def test_a_stack_without_a_hook_names_none() -> None:
-    assert running_hook(sys._getframe()) is None
+    assert running_hook(sys._getframe()) is None  # noqa: SLF001  # Python has no other way to a frame
     assert running_hook(None) is None
 
 

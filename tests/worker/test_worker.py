@@ -67,9 +67,9 @@ async def nothing(digest: str) -> bytes:
     raise PackageError("there are no packages here")
 
 
-def worker(directory: Path, authority: Quiet | None = None) -> Worker:
+def worker(directory: Path, authority: Quiet | None = None, coordinator: MemoryCoordinator | None = None) -> Worker:
     settings = WorkerSettings("w1", "here:1", directory)
-    return Worker(settings, FlakyStore(), MemoryCoordinator(), (authority or Quiet()).connect, nothing)
+    return Worker(settings, FlakyStore(), coordinator or MemoryCoordinator(), (authority or Quiet()).connect, nothing)
 
 
 def owned(journal: str, sequencer: int) -> OwnedInterval:
@@ -164,10 +164,12 @@ async def test_an_interval_that_cannot_be_built_delays_no_other(
     monkeypatch.setattr(one.catalog, "owned_by", lambda *_: [owned("c.1.j1", 4), owned("c.1.j2", 5)])
     monkeypatch.setattr(one.hosts.builder, "build", build)
     for _ in range(3):
-        assert not await one._reconcile(), "it is to be tried again"
+        await one.follower.catch_up()
+        assert one.follower.next_attempt is not None, "it is to be tried again"
     assert list(one.hosts.hosted) == ["c.1.j2"]
-    assert "has no computation 'c'" in one._absence("c.1.j1")
+    assert "has no computation 'c'" in one.ownership.absence(owned("c.1.j1", 4))
     assert caplog.text.count("it cannot be built") == 1
+    one.follower.close()
     await one.ownership.drop_all()
 
 
@@ -175,14 +177,15 @@ async def test_an_interval_that_cannot_be_built_delays_no_other(
 async def test_ended_journals_are_forgotten_after_a_takeover(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What was retired while an interval was being opened stayed in its memory and its base for good."""
     monkeypatch.setattr(notices, "_SETTLED_AFTER_SECONDS", 0.01)
-    one = worker(tmp_path)
+    coordinator = MemoryCoordinator()
+    one = worker(tmp_path, coordinator=coordinator)
     core = ScriptedCore()
     core.state = SimpleNamespace(dedup=SimpleNamespace(journals=lambda: ["u.1.j1", "u.1.j2"]))  # type: ignore[attr-defined]
     lives = catalog.IntervalMapRecord(intervals=[catalog.IntervalRecord(journal="u.1.j2", sequencer=1)])
-    await one._follower._coordinator.transact((), [Put(chunk_key("u.1", 0), lives.SerializeToString())])
+    await coordinator.transact((), [Put(chunk_key("u.1", 0), lives.SerializeToString())])
     monkeypatch.setattr(one.hosts.builder, "build", lambda interval: Built(core, ()))  # type: ignore[arg-type]
     started, _ = one.ownership.start([owned("c.1.j1", 4)])
-    one._notices.started(*started)
+    one.notices.started(*started)
     await until(lambda: core.of(SequenceChecked))
     assert core.of(SequenceChecked) == [SequenceChecked("u.1.j1", False)]
     await one.ownership.drop_all()
@@ -191,20 +194,21 @@ async def test_ended_journals_are_forgotten_after_a_takeover(tmp_path: Path, mon
 @pytest.mark.guarantee("G13", section="7.1")
 async def test_what_removed_computations_had_sent_is_forgotten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(notices, "_SETTLED_AFTER_SECONDS", 0.01)
-    one = worker(tmp_path)
+    coordinator = MemoryCoordinator()
+    one = worker(tmp_path, coordinator=coordinator)
     core = hosted(one, "c.1.j1", 4)
     core.state = SimpleNamespace(dedup=SimpleNamespace(journals=lambda: ["u.1.j2"]))  # type: ignore[attr-defined]
     key = chunk_key("u.1", 0)
     lives = catalog.IntervalMapRecord(intervals=[catalog.IntervalRecord(journal="u.1.j2", sequencer=1)])
-    await one._follower._coordinator.transact((), [Put(key, lives.SerializeToString())])
+    await coordinator.transact((), [Put(key, lives.SerializeToString())])
     for _ in range(2):
-        one.catalog.load(await one._follower._coordinator.list(""))
-        one._notices.notify()
+        one.catalog.load(await coordinator.list(""))
+        one.notices.notify()
     await asyncio.sleep(0.05)
     assert not core.of(SequenceChecked)
-    await one._follower._coordinator.transact((), [], [key])
-    one.catalog.load(await one._follower._coordinator.list(""))
-    one._notices.notify()
+    await coordinator.transact((), [], [key])
+    one.catalog.load(await coordinator.list(""))
+    one.notices.notify()
     await until(lambda: core.of(SequenceChecked))
     assert core.of(SequenceChecked) == [SequenceChecked("u.1.j2", False)]
     await one.ownership.drop_all()
@@ -222,10 +226,12 @@ async def test_what_ended_with_a_registration_is_not_opened_again(
     monkeypatch.setattr(one.catalog, "owned_by", lambda *_: given)
     monkeypatch.setattr(one.hosts.builder, "build", lambda interval: Built(ScriptedCore(), ()))  # type: ignore[arg-type]
     await one.ownership.drop_all()
-    assert await one._reconcile()
+    await one.follower.catch_up()
+    assert one.follower.next_attempt is None
     assert one.hosts.hosted == {}
     given[:] = [owned("c.1.j1", 5)]
-    assert await one._reconcile()
+    await one.follower.catch_up()
+    assert one.follower.next_attempt is None
     assert list(one.hosts.hosted) == ["c.1.j1"]
     await one.ownership.drop_all()
 
@@ -235,8 +241,9 @@ async def test_of_two_processes_of_one_name_one_opens_its_assignment(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Both did, under one sequencer. Whose journal it was neither knew for certain, and records went to the other."""
-    one = worker(tmp_path)
-    coordinator, key = one._follower._coordinator, worker_key("w1")
+    coordinator = MemoryCoordinator()
+    one = worker(tmp_path, coordinator=coordinator)
+    key = worker_key("w1")
     monkeypatch.setattr(one.hosts.builder, "build", lambda interval: Built(ScriptedCore(), ()))  # type: ignore[arg-type]
     await one.start()
     before = await coordinator.get(key)
@@ -268,17 +275,18 @@ async def test_what_waits_for_code_begins_when_that_is_there(tmp_path: Path) -> 
         await comes.wait()
         return made.data
 
-    one = Worker(WorkerSettings("w1", "here:1", tmp_path), FlakyStore(), MemoryCoordinator(), Quiet().connect, fetch)
-    one._follower._failures = 1_000
+    coordinator = MemoryCoordinator()
+    one = Worker(WorkerSettings("w1", "here:1", tmp_path), FlakyStore(), coordinator, Quiet().connect, fetch)
+    one.follower.failures = 1_000
     code = topology_pb2.CodeReference(digest=made.digest, entry_point=made.entry_point)
     spec = topology_pb2.TopologySpec(name="late", code=code, computations=[topology_pb2.ComputationSpec(name="c")])
     record = catalog.TopologyRecord(spec=spec, state=catalog.TOPOLOGY_STATE_RUNNING)
-    await one._follower._coordinator.transact((), [Put(topology_key("late"), record.SerializeToString())])
+    await coordinator.transact((), [Put(topology_key("late"), record.SerializeToString())])
     await one.start()
     try:
-        await until(lambda: one._follower._again is not None)
+        await until(lambda: one.follower.next_attempt is not None)
         comes.set()
-        await until(lambda: one._follower._again is None)
+        await until(lambda: one.follower.next_attempt is None)
         assert one.programs.has(code)
     finally:
         await one.close()
@@ -307,10 +315,10 @@ async def test_a_closed_interval_leaves_memory_at_once(tmp_path: Path) -> None:
     one = worker(tmp_path)
     core: Any = hosted(one, "c.1.j1", 4)
     core.part = core
-    one._notices.forget_dead_later(*one.hosts.hosted.values())
+    one.notices.forget_dead_later(*one.hosts.hosted.values())
     left = weakref.ref(core)
     del core
-    await one._follower.catch_up()
+    await one.follower.catch_up()
     assert one.hosts.hosted == {}
     gc.collect()  # the parts of a core refer to each other
     assert left() is None, "a timer of it is set still"

@@ -85,8 +85,9 @@ class CatalogFollower:
         self._step = step
         self._background = background
         self._lock = asyncio.Lock()
-        self._again: asyncio.TimerHandle | None = None
-        self._failures = 0
+        self.next_attempt: asyncio.TimerHandle | None = None
+        """Waits after an incomplete step."""
+        self.failures = 0
         """Incomplete steps in succession."""
 
     def start(self) -> None:
@@ -113,17 +114,17 @@ class CatalogFollower:
             except Exception:
                 log.exception("the catalog could not be followed; trying again")
                 done = False
-        if self._again is not None:
-            self._again.cancel()
-            self._again = None
+        if self.next_attempt is not None:
+            self.next_attempt.cancel()
+            self.next_attempt = None
         if done:
-            self._failures = 0
+            self.failures = 0
             return
-        self._failures += 1
-        delay = _STEP_BACKOFF.delay(self._failures, random.random())
-        self._again = asyncio.get_running_loop().call_later(delay, self.catch_up_soon)
+        self.failures += 1
+        delay = _STEP_BACKOFF.delay(self.failures, random.random())
+        self.next_attempt = asyncio.get_running_loop().call_later(delay, self.catch_up_soon)
 
     def close(self) -> None:
         """Start no further attempt."""
-        if self._again is not None:
-            self._again.cancel()
+        if self.next_attempt is not None:
+            self.next_attempt.cancel()

@@ -65,9 +65,9 @@ class Worker:
         self.catalog = catalog = Catalog()
         self.tallies = Tallies()
         self.key_failures = KeyFailures()
-        self._follower = CatalogFollower(coordinator, catalog, self._reconcile, background)
+        self.follower = CatalogFollower(coordinator, catalog, self._reconcile, background)
         self.programs = Programs(
-            settings.packages, fetch_package, self._follower.catch_up_soon, verify=settings.check_values
+            settings.packages, fetch_package, self.follower.catch_up_soon, verify=settings.check_values
         )
         routing = CatalogRouting(catalog, self.programs.extractor)
         builder = Builder(catalog, self.programs, routing, settings.core, settings.slow_hook)
@@ -86,7 +86,7 @@ class Worker:
             background,
             self._renew,
         )
-        self._notices = HostNotices(hosts, catalog, coordinator, hosts.authority, background)
+        self.notices = HostNotices(hosts, catalog, coordinator, hosts.authority, background)
         self._registration = Registration(
             coordinator,
             settings.worker_id,
@@ -109,7 +109,7 @@ class Worker:
         """Register, and follow the catalog."""
         await self._registration.start()
         self.hooks.start()
-        self._follower.start()
+        self.follower.start()
 
     async def close(self) -> None:
         """Release everything: intervals, connections, the registration.
@@ -119,9 +119,9 @@ class Worker:
         await self.ownership.prepare_releases(self._settings.hand_over)
         self.hooks.close()
         self.programs.close()
-        self._follower.close()
+        self.follower.close()
         await self._background.close()
-        await self._notices.watch.close()
+        await self.notices.watch.close()
         await self.ownership.drop_all()
         await self._sending.close()
         await self._registration.close()
@@ -147,8 +147,8 @@ class Worker:
         self._sending.refresh()
         started, built = self.ownership.start(owned)
         for hosted in started:
-            self._notices.started(hosted)
-        self._notices.notify()
+            self.notices.started(hosted)
+        self.notices.notify()
         places = {self.hosts.place_of(incarnation) for incarnation in self.catalog.tables}
         self.tallies.keep(places)
         self.hooks.log.keep(places)

@@ -17,7 +17,7 @@ def test_the_heads_written_last_are_kept(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(journals, "_MAX_KEPT_HEADS", 3)
     kept = Journals(cast("Any", None), {})
     for number in range(10):
-        kept._keep("c.1.j1", JournalHead(1, number, 0, ()))
-        kept._keep(f"c.1.j{number + 2}", JournalHead(1, 1, 0, ()))
-        assert len(kept._own) <= 3
-    assert kept._own["c.1.j1"].commit == 9
+        kept._keep("c.1.j1", JournalHead(1, number, 0, ()))  # noqa: SLF001  # what is kept is bounded
+        kept._keep(f"c.1.j{number + 2}", JournalHead(1, 1, 0, ()))  # noqa: SLF001  # what is kept is bounded
+        assert len(kept._own) <= 3  # noqa: SLF001  # what is kept is bounded
+    assert kept._own["c.1.j1"].commit == 9  # noqa: SLF001  # what is kept is bounded

@@ -166,8 +166,8 @@ async def test_a_refused_login_is_tried_again_until_it_is_let_in(
     refused = await open_store(replace(settings, username=name, password="p", timeout_seconds=0.5))
     driver.execute(f"ALTER ROLE {name} WITH PASSWORD = 'other'")
     await asyncio.sleep(2.1)  # for as long passwords are remembered
-    for pool in refused._session._driver.get_pools():
-        pool._connection.defunct(ConnectionException("the network"))
+    for pool in refused._session._driver.get_pools():  # noqa: SLF001  # the driver's own connection breaks
+        pool._connection.defunct(ConnectionException("the network"))  # noqa: SLF001  # the driver's own connection breaks
     with pytest.raises(StoreUnavailableError, match=r"tried again"):
         await refused.list_parts(name)
     await asyncio.sleep(0.5)

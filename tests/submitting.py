@@ -1,0 +1,26 @@
+"""Runs a topology of a module of the tests on any cluster."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from pathlib import Path
+
+from millwheel.cli.loading import load
+from millwheel.client.control import ControlClient
+from millwheel.rpc.v1.catalog_pb2 import TopologyRecord
+
+__all__ = ["submit_copy"]
+
+
+async def submit_copy(
+    address: str, source: str | Path, name: str, place: Path, patience: float = 20.0
+) -> TopologyRecord:
+    """Submit the topology ``name`` of the module in file ``source``, by a copy of it in ``place``.
+
+    Out of the tests' package, for only the module itself is the topology's code.
+    """
+    packaged = await asyncio.to_thread(load, f"{shutil.copy(source, place)}:{name}")
+    async with ControlClient(address, patience=patience) as client:
+        await client.upload_package(packaged.package.digest, packaged.package.data)
+        return await client.submit(packaged.spec())
