@@ -4,17 +4,16 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Final, Protocol
+from typing import Final
 
 from millwheel.model.keys import KeyInterval
 from millwheel.store.contract import PartId
 from millwheel.worker.dedup import Dedup, DeliveryVerdict, SegmentSealed
+from millwheel.worker.journal import DEDUP_PART, OwnedJournal
 from millwheel.worker.messages import OwnerEffect, ReadSegments, WriteParts
 
-__all__ = ["DEDUP_PART", "SEGMENT_PART", "AdmissionConfig", "AdmissionState", "IdSegments", "restored_ids"]
+__all__ = ["SEGMENT_PART", "AdmissionState", "IdSegments", "restored_ids"]
 
-DEDUP_PART: Final = "dedup"
-"""The kind of base part that holds the ids in memory, and the names of the segments."""
 
 SEGMENT_PART: Final = "segment"
 """The kind of base part that holds a stored id segment, or its filter."""
@@ -23,29 +22,22 @@ _FIRST_SEGMENT_NUMBER: Final = 1 << 40
 """``WriteParts`` numbers of id segments start here, so that they differ from those of checkpoints."""
 
 
-class AdmissionConfig(Protocol):
-    """What the duplicate check needs to know about its owner."""
+class AdmissionState:
+    """What the duplicate check of one owner works on.
 
-    @property
-    def journal(self) -> str: ...
-    @property
-    def sequencer(self) -> int: ...
+    It is the sole owner of the ids. The stored segments belong to the journal.
+    """
 
+    def __init__(self, keys: KeyInterval, journal: OwnedJournal, slack: Mapping[str, int]) -> None:
+        self.journal = journal
+        self.dedup = Dedup(keys, journal.name)
+        self.slack = slack
+        """How far behind an injector's watermark the ids of its late records are kept, in microseconds (6.1.1)."""
 
-class AdmissionState(Protocol):
-    """The cached state that the duplicate check works on."""
-
-    dedup: Dedup
-    slack: Mapping[str, int]
-    """How far behind an injector's watermark the ids of its late records are kept, in microseconds (6.1.1)."""
-
-    @property
-    def config(self) -> AdmissionConfig: ...
-    @property
-    def committed(self) -> int: ...
     @property
     def segments(self) -> dict[str, tuple[PartId, ...]]:
         """Stored id segments of ``dedup``, by name."""
+        return self.journal.segments
 
 
 class IdSegments:
@@ -72,7 +64,7 @@ class IdSegments:
             part: self._foreign[name] for name, part in zip(names, parts, strict=True) if name in self._foreign
         }
         self._elsewhere.update(elsewhere.keys())
-        return ReadSegments(self._judged.config.journal, parts, elsewhere)
+        return ReadSegments(self._judged.journal.name, parts, elsewhere)
 
     @property
     def reads_elsewhere(self) -> bool:
@@ -87,14 +79,14 @@ class IdSegments:
     def write(self, sealed: Sequence[SegmentSealed]) -> list[OwnerEffect]:
         """Write sealed segments to the store."""
         out: list[OwnerEffect] = []
-        config, commit = self._judged.config, self._judged.committed
+        journal = self._judged.journal
         for segment in sealed:
-            ids = PartId(f"{SEGMENT_PART}/ids/{segment.name}", config.sequencer, commit)
-            bloom = PartId(f"{SEGMENT_PART}/filter/{segment.name}", config.sequencer, commit)
+            ids = PartId(f"{SEGMENT_PART}/ids/{segment.name}", journal.sequencer, journal.committed)
+            bloom = PartId(f"{SEGMENT_PART}/filter/{segment.name}", journal.sequencer, journal.committed)
             number = self._next_write
             self._next_write += 1
             self._writes[number] = (segment.name, (ids, bloom))
-            out.append(WriteParts(config.journal, number, {ids: segment.ids, bloom: segment.filter}))
+            out.append(WriteParts(journal.name, number, {ids: segment.ids, bloom: segment.filter}))
         return out
 
     def written(self, number: int) -> None:

@@ -7,13 +7,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from millwheel.store.contract import Append, CorruptValueError, JournalHead, PartId
 from millwheel.worker.dedup import DedupSnapshot
-from millwheel.worker.id_segments import DEDUP_PART
 from millwheel.worker.messages import AppendEntry, DeleteEntries, DeleteParts, OwnerEffect, WriteParts
 
-__all__ = ["CommitCounts", "OwnedJournal", "numbered_entries"]
+__all__ = ["DEDUP_PART", "CommitCounts", "OwnedJournal", "numbered_entries"]
+
+DEDUP_PART: Final = "dedup"
+"""The kind of base part that holds the ids in memory, and the names of the segments."""
 
 
 @dataclass(slots=True)

@@ -189,7 +189,7 @@ class OwnerCore(ABC, Generic[EventT, EffectT]):
         self._admission.end(event.ended_injectors, event.ended_queries)
         inputs = self._inputs
         known = inputs.senders.keys()
-        for sender in event.senders - known:
+        for sender in event.senders.difference(known):
             inputs.add(sender)
         for sender in known - event.senders:
             inputs.remove(sender)

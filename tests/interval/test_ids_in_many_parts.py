@@ -11,7 +11,7 @@ import millwheel as mw
 from millwheel.rpc.v1.delivery_pb2 import DeliveryOutcome
 from millwheel.store.contract import JournalHead
 from millwheel.worker.dedup import PositionIds, Sender
-from millwheel.worker.id_segments import DEDUP_PART
+from millwheel.worker.journal import DEDUP_PART
 from millwheel.worker.messages import (
     Accepted,
     Acknowledge,

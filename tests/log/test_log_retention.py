@@ -145,7 +145,7 @@ def test_segments_collected_before_a_base_names_them_are_removed() -> None:
         send(driver, round_number * 100, 12, stamp)
         members = {"injector/windows": [("injector/windows/p", 1)]}
         driver.handle(SenderWatermarks({"injector/windows": stamp + 50}, members))
-        counts.append((parts(driver.store), len(driver.core.state.segments)))
+        counts.append((parts(driver.store), len(driver.core.state.journal.segments)))
     assert max(count for count, _ in counts[4:]) <= max(count for count, _ in counts[:4])
     assert max(segments for _, segments in counts) <= 8
 

@@ -488,7 +488,7 @@ def test_opaque_ids_spill_to_segments_and_are_still_known() -> None:
     for at in range(0, 40, 4):
         driver.deliver(numbered(at, 4), ids=OpaqueIds(ids[at : at + 4]), sender=sender)
         driver.settle()
-    assert driver.core.state.segments
+    assert driver.core.state.journal.segments
     driver.open()
     again = [driver.deliver(numbered(at, 4), ids=OpaqueIds(ids[at : at + 4]), sender=sender) for at in range(0, 40, 4)]
     driver.settle()

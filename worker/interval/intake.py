@@ -7,22 +7,21 @@ watermark until they are committed. Records of a blocked key leave the queue (``
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final
 
 from millwheel.model.time import MIN_TIMESTAMP
 from millwheel.model.watermarks import MinTracker
 from millwheel.rpc.v1.delivery_pb2 import DeliveryOutcome
-from millwheel.store.contract import PartId
 from millwheel.worker.admission import DeliveryAdmission, column_problem
-from millwheel.worker.dedup import Dedup, DeliveryVerdict
+from millwheel.worker.dedup import DeliveryVerdict
+from millwheel.worker.id_segments import AdmissionState
 from millwheel.worker.interval.clocks import IntervalClocks
-from millwheel.worker.interval.setup import IntervalConfig, IntervalSetup
-from millwheel.worker.journal import OwnedJournal
+from millwheel.worker.interval.setup import IntervalSetup
 from millwheel.worker.lookups import refusal
 from millwheel.worker.messages import Acknowledge, Delivery, OwnerEffect, without
 
-__all__ = ["DeliveryReceipt", "IntervalInput", "IntervalIntake", "KeySample", "QueuedRecords", "ReceivedIds"]
+__all__ = ["DeliveryReceipt", "IntervalInput", "IntervalIntake", "KeySample", "QueuedRecords"]
 
 _ACKED = DeliveryOutcome.DELIVERY_OUTCOME_ACKED
 _INVALID = DeliveryOutcome.DELIVERY_OUTCOME_INVALID
@@ -221,30 +220,6 @@ class KeySample:
         return [(key, weights[key] / total) for key in sorted(weights)]
 
 
-class ReceivedIds:
-    """What the duplicate check of one interval works on.
-
-    It is the sole owner of the ids. The stored segments belong to the journal.
-    """
-
-    def __init__(self, config: IntervalConfig, journal: OwnedJournal) -> None:
-        self.config = config
-        self.journal = journal
-        self.dedup = Dedup(config.keys, config.journal)
-        self.slack: Mapping[str, int] = config.slack
-        """For each sending injector: how far behind its watermark the ids of late records are kept (6.1.1)."""
-
-    @property
-    def committed(self) -> int:
-        """The newest commit in the journal."""
-        return self.journal.committed
-
-    @property
-    def segments(self) -> dict[str, tuple[PartId, ...]]:
-        """The parts of the stored id segments, by name."""
-        return self.journal.segments
-
-
 class IntervalInput(DeliveryAdmission):
     """Admits deliveries, and queues their fresh records. The only caller of ``IntervalIntake.admit``."""
 
@@ -253,7 +228,7 @@ class IntervalInput(DeliveryAdmission):
         setup: IntervalSetup,
         clocks: IntervalClocks,
         intake: IntervalIntake,
-        ids: ReceivedIds,
+        ids: AdmissionState,
         is_done: Callable[[DeliveryReceipt, int], bool],
     ) -> None:
         """

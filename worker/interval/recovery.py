@@ -16,7 +16,7 @@ from millwheel.model.watermarks import MinTracker
 from millwheel.sdk.context import TimerSetting
 from millwheel.store.contract import CorruptValueError, JournalHead, PartId
 from millwheel.worker.dedup import Dedup, IdDelta
-from millwheel.worker.id_segments import DEDUP_PART, SEGMENT_PART, restored_ids
+from millwheel.worker.id_segments import SEGMENT_PART, restored_ids
 from millwheel.worker.interval.base_parts import (
     HOLDS_PART,
     INHERITED_PART,
@@ -40,7 +40,7 @@ from millwheel.worker.interval.entry import (
 from millwheel.worker.interval.holds import Holds
 from millwheel.worker.interval.spilled_timers import FAR_PART, SpilledPart, SpilledTimers, is_spilled
 from millwheel.worker.interval.state import INDEX_BITS, IntervalState
-from millwheel.worker.journal import numbered_entries
+from millwheel.worker.journal import DEDUP_PART, numbered_entries
 from millwheel.worker.messages import Opened, OpenedParent
 
 __all__ = ["recover"]

@@ -8,13 +8,14 @@ from millwheel.model.watermarks import InputWatermark
 from millwheel.sdk.compiled import CompiledComputation
 from millwheel.sdk.context import OutputBinding
 from millwheel.worker.dedup import Dedup
+from millwheel.worker.id_segments import AdmissionState
 from millwheel.worker.interval.blocked_key_table import BlockedKeyTable
 from millwheel.worker.interval.cells import CellCache
 from millwheel.worker.interval.clocks import IntervalClocks
 from millwheel.worker.interval.flows import INDEX_BITS
 from millwheel.worker.interval.holds import Holds
 from millwheel.worker.interval.hook_times import HookMeter
-from millwheel.worker.interval.intake import IntervalIntake, ReceivedIds
+from millwheel.worker.interval.intake import IntervalIntake
 from millwheel.worker.interval.outbox import Outbox
 from millwheel.worker.interval.setup import IntervalConfig, IntervalSettings, IntervalSetup
 from millwheel.worker.interval.timers import IntervalTimers
@@ -41,7 +42,7 @@ class IntervalState(IntervalSetup):
         super().__init__(config, program, outputs, meter)
         self.clocks = IntervalClocks(self.scope, InputWatermark(config.senders))
         self.journal = OwnedJournal(config.journal, config.sequencer)
-        self.ids = ReceivedIds(config, self.journal)
+        self.ids = AdmissionState(config.keys, self.journal, config.slack)
         self.intake = IntervalIntake()
         self.blocked = BlockedKeyTable(self.intake)
         self.cells = CellCache(self.settings.cache_bytes, evicted=False)

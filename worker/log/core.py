@@ -67,9 +67,9 @@ class LogCore(OwnerCore[LogEvent, LogEffect]):
     def __init__(self, config: LogConfig) -> None:
         self.state = state = LogState(config)
         self._receiving = receiving = LogReceiving(
-            config, state, state.inputs, state.intake, state.records, state.cursors
+            config, state.ids, state.inputs, state.intake, state.records, state.cursors
         )
-        super().__init__(config, state.inputs, state, receiving, state.clock.look)
+        super().__init__(config, state.inputs, state.ids, receiving, state.clock.look)
         self._checkpoints = LogCheckpointer(state)
         self._sessions = sessions = Sessions(state)
         self._reader = SegmentReader(state, sessions)

@@ -29,7 +29,7 @@ def recover(state: LogState, opened: Opened) -> None:
     dedup, segments = restored_ids(state.config.keys, journal.name, opened.parts)
     journal.segments.update(segments)
     if dedup is not None:
-        state.dedup = dedup
+        state.ids.dedup = dedup
     for number, which, blob in entries:
         _apply(state, number, decode(blob, LogEntry, which), which)
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 from millwheel.model.time import MIN_TIMESTAMP
 from millwheel.model.watermarks import InputWatermark
-from millwheel.store.contract import PartId
 from millwheel.worker.dedup import Dedup
+from millwheel.worker.id_segments import AdmissionState
 from millwheel.worker.journal import CommitCounts, OwnedJournal
 from millwheel.worker.log.cursors import Cursors
 from millwheel.worker.log.intake import LogIntake
@@ -50,13 +49,11 @@ class LogState:
         self.settings = config.settings
         self.inputs = InputWatermark(config.senders)
         self.intake = LogIntake()
-        self.dedup = Dedup(config.keys, config.journal)
-        self.slack: Mapping[str, int] = config.slack
-        """How far behind an injector's watermark the ids of its late records are kept, in microseconds (6.1.1)."""
         self.records = Records()
         self.cursors = Cursors()
         self.clock = LogClock()
         self.journal = OwnedJournal(config.journal, config.sequencer)
+        self.ids = AdmissionState(config.keys, self.journal, config.slack)
         self.watermark: int = MIN_TIMESTAMP
         """Input and output watermark in one. Uncommitted records hold it. Monotone."""
         self.assured: int = MIN_TIMESTAMP
@@ -73,6 +70,6 @@ class LogState:
         return self.journal.counts
 
     @property
-    def segments(self) -> dict[str, tuple[PartId, ...]]:
-        """Stored id segments of ``dedup``, by name."""
-        return self.journal.segments
+    def dedup(self) -> Dedup:
+        """The ids that the log knows."""
+        return self.ids.dedup
