@@ -12,13 +12,13 @@ from millwheel.coordination.memory import MemoryCoordinator
 from millwheel.model.backoff import Backoff
 from millwheel.model.catalog import Catalog
 from millwheel.model.catalog_keys import worker_key
-from millwheel.model.keys import ALL_KEYS, KeyInterval
+from millwheel.model.keys import ALL_KEYS
 from millwheel.model.time import MAX_TIMESTAMP
 from millwheel.rpc.v1 import catalog_pb2 as catalog
 from millwheel.worker.messages import SenderWatermarks
 from millwheel.worker.shell.follower import follow
 from millwheel.worker.shell.host import CoreHost, RunQueue
-from millwheel.worker.shell.watermarks import SenderWatch, Watermarks
+from millwheel.worker.shell.watermarks import SenderWatch
 from tests.patience import patience
 from tests.worker.doubles import FlakyStore, ScriptedCore, World, until
 
@@ -62,17 +62,17 @@ async def test_an_error_does_not_end_the_following_of_the_catalog(
 async def test_a_late_follower_gets_the_sequencers_behind_its_values() -> None:
     """Only values were: an owner that had been succeeded was told from its successor by nothing then."""
     left, right = ALL_KEYS.split(b"m")
-    updates: asyncio.Queue[Watermarks] = asyncio.Queue()
+    updates: asyncio.Queue[SenderWatermarks] = asyncio.Queue()
     core = ScriptedCore()
 
-    async def watch(senders: Iterable[str]) -> AsyncIterator[Watermarks]:
+    async def watch(senders: Iterable[str]) -> AsyncIterator[SenderWatermarks]:
         while True:
             yield await updates.get()
 
-    sent: list[dict[str, tuple[int, list[tuple[KeyInterval | str, int]]]]] = [
-        {"weak.1": (5, [(left, 1), (right, 2)]), "gone.1": (3, [(ALL_KEYS, 1)])},
-        {"weak.1": (9, [(left, 4)])},
-        {"weak.1": (9, [])},
+    sent = [
+        SenderWatermarks({"weak.1": 5, "gone.1": 3}, {"weak.1": [(left, 1), (right, 2)], "gone.1": [(ALL_KEYS, 1)]}),
+        SenderWatermarks({"weak.1": 9}, {"weak.1": [(left, 4)]}),
+        SenderWatermarks({"weak.1": 9}),
     ]
     following = SenderWatch(watch, {"c.1.j1": Here(core)})
     following.follow(frozenset({"weak.1", "gone.1"}))
@@ -89,10 +89,10 @@ async def test_a_late_follower_gets_the_sequencers_behind_its_values() -> None:
 @pytest.mark.guarantee("G7", section="5.2")
 async def test_a_former_incarnations_injectors_do_not_affect_the_next() -> None:
     """Cancelled and submitted again in one jump of the catalog: the same sender, and plus infinity was kept of it."""
-    updates: asyncio.Queue[Watermarks] = asyncio.Queue()
+    updates: asyncio.Queue[SenderWatermarks] = asyncio.Queue()
     core = ScriptedCore()
 
-    async def watch(senders: Iterable[str]) -> AsyncIterator[Watermarks]:
+    async def watch(senders: Iterable[str]) -> AsyncIterator[SenderWatermarks]:
         while True:
             yield await updates.get()
 
@@ -100,7 +100,8 @@ async def test_a_former_incarnations_injectors_do_not_affect_the_next() -> None:
     senders = frozenset({"injector/s", "count.1"})
     first, second = {"injector/s": (("t", 5),)}, {"injector/s": (("t", 9),)}
     following.follow(senders, first)
-    updates.put_nowait({"injector/s": (MAX_TIMESTAMP, [("p", 3)]), "count.1": (7, [(ALL_KEYS, 4)])})
+    values = {"injector/s": MAX_TIMESTAMP, "count.1": 7}
+    updates.put_nowait(SenderWatermarks(values, {"injector/s": [("p", 3)], "count.1": [(ALL_KEYS, 4)]}))
     await until(lambda: core.of(SenderWatermarks))
     following.follow(senders, dict(first))
     assert following.known().values == {"injector/s": MAX_TIMESTAMP, "count.1": 7}

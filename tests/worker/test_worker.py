@@ -25,13 +25,22 @@ from millwheel.rpc.v1.common_pb2 import Endpoint
 from millwheel.sdk.errors import PackageError, UsageError
 from millwheel.sdk.loading import unload_package
 from millwheel.sdk.package import build_package
-from millwheel.worker.messages import AsyncHook, Deposed, PrepareRelease, ReleasePrepared, Report, SequenceChecked, Tick
+from millwheel.worker.messages import (
+    AsyncHook,
+    Deposed,
+    PrepareRelease,
+    ReleasePrepared,
+    Report,
+    SenderWatermarks,
+    SequenceChecked,
+    Tick,
+)
 from millwheel.worker.shell import notices
 from millwheel.worker.shell.building import Built
 from millwheel.worker.shell.destinations import LocalChannel
 from millwheel.worker.shell.host import CoreHost
 from millwheel.worker.shell.hosts import Hosted
-from millwheel.worker.shell.watermarks import OnRefused, Watermarks
+from millwheel.worker.shell.watermarks import OnRefused
 from millwheel.worker.shell.worker import Worker, WorkerSettings
 from tests.patience import patience
 from tests.worker.doubles import FlakyStore, ScriptedCore, until
@@ -58,9 +67,9 @@ class Quiet:
     def report(self, report: Report) -> None:
         return
 
-    async def watch(self, computations: Iterable[str]) -> AsyncIterator[Watermarks]:
+    async def watch(self, computations: Iterable[str]) -> AsyncIterator[SenderWatermarks]:
         await asyncio.Event().wait()
-        yield {}
+        yield SenderWatermarks({})
 
 
 async def nothing(digest: str) -> bytes:

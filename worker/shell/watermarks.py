@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import aclosing
 from types import MappingProxyType
 from typing import Final, Protocol
@@ -23,15 +23,12 @@ from millwheel.worker.latest_watermarks import LatestWatermarks
 from millwheel.worker.messages import Report, SenderWatermarks
 from millwheel.worker.shell.host import RunningInterval
 
-__all__ = ["Authority", "AuthorityLink", "ConnectAuthority", "OnRefused", "SenderWatch", "Watermarks"]
+__all__ = ["Authority", "AuthorityLink", "ConnectAuthority", "OnRefused", "SenderWatch"]
 
 log = logging.getLogger("millwheel.worker")
 
 _BACKOFF: Final = Backoff(2.0, 2.0)
 """Seconds until an ended watch begins again."""
-
-Watermarks = Mapping[str, tuple[int, Sequence[tuple[KeyInterval | str, int]]]]
-"""The broadcast value of each sender, and the new sequencers behind it."""
 
 
 OnRefused = Callable[[str, KeyInterval, int], None]
@@ -57,8 +54,8 @@ class Authority(Protocol):
     def report(self, report: Report) -> None:
         """Report an interval's watermark. Only the newest report of an interval counts."""
 
-    def watch(self, computations: Iterable[str]) -> AsyncIterator[Watermarks]:
-        """Broadcast values: first all of them, then changes."""
+    def watch(self, computations: Iterable[str]) -> AsyncIterator[SenderWatermarks]:
+        """Broadcast values with new sequencers: first all of them, then changes."""
 
     async def close(self) -> None:
         """Stop reports."""
@@ -118,14 +115,17 @@ class AuthorityLink:
             )
         )
 
-    async def watch(self, computations: Iterable[str]) -> AsyncIterator[Watermarks]:
+    async def watch(self, computations: Iterable[str]) -> AsyncIterator[SenderWatermarks]:
         """Broadcast values. Injector processes have the same names as in their deliveries."""
         async with aclosing(self._client.watch(computations)) as updates:
             async for update in updates:
-                yield {
-                    name: (value.watermark, [_origin(name, member, number) for member, number in value.sequencers])
-                    for name, value in update.items()
-                }
+                yield SenderWatermarks(
+                    {name: value.watermark for name, value in update.items()},
+                    {
+                        name: [_origin(name, member, number) for member, number in value.sequencers]
+                        for name, value in update.items()
+                    },
+                )
 
 
 def _origin(computation: str, member: KeyInterval | str, sequencer: int) -> tuple[KeyInterval | str, int]:
@@ -139,7 +139,7 @@ class SenderWatch:
 
     def __init__(
         self,
-        watch: Callable[[Iterable[str]], AsyncIterator[Watermarks]],
+        watch: Callable[[Iterable[str]], AsyncIterator[SenderWatermarks]],
         hosted: Mapping[str, RunningInterval],
     ) -> None:
         self._watch = watch
@@ -186,11 +186,8 @@ class SenderWatch:
     async def _follow(self, senders: frozenset[str]) -> None:
         async with aclosing(self._watch(sorted(senders))) as updates:  # type: ignore[type-var]
             async for update in updates:
-                values = {name: watermark for name, (watermark, _) in update.items()}
-                sequencers = {name: members for name, (_, members) in update.items()}
-                news = SenderWatermarks(values, sequencers)
-                self._latest.add(news)
-                self.publish(news)
+                self._latest.add(update)
+                self.publish(update)
 
     def publish(self, news: SenderWatermarks) -> None:
         """Bring broadcast values to all intervals here."""

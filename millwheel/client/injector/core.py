@@ -353,10 +353,10 @@ class InjectorCore:
             if self.unkeyed.records and self.unkeyed.blocked(name, columns.scope):
                 self._hold(name, columns, 0, keys, first)
             elif len(keys) == count:
-                self._distribute(consumer, columns, keys, first, now, lanes)
+                lanes |= self._distribute(consumer, columns, keys, first, now)
             else:
                 if keys:
-                    self._distribute(consumer, _cut(columns, len(keys)), keys, first, now, lanes)
+                    lanes |= self._distribute(consumer, _cut(columns, len(keys)), keys, first, now)
                 self._hold(name, columns, len(keys), keys, first)
         return self._pumped(lanes, now)
 
@@ -381,7 +381,7 @@ class InjectorCore:
             taken = self.unkeyed.release(head.consumer, head.scope, len(keys))
             values, timestamps = [row.value for row in taken], [row.timestamp for row in taken]
             columns = Columns(values, timestamps, {}, head.scope, [row.id for row in taken])
-            self._distribute(consumer, columns, keys, taken[0].number, now, lanes)
+            lanes = self._distribute(consumer, columns, keys, taken[0].number, now)
         if len(keys) < len(head.records):
             self.unkeyed.explain(head.consumer, head.scope, event.why)
         return self._pumped(lanes, now)
@@ -401,15 +401,10 @@ class InjectorCore:
             )
 
     def _distribute(
-        self,
-        consumer: ConsumerRouting,
-        columns: Columns,
-        keys: Sequence[bytes],
-        first: int,
-        now: int,
-        lanes: dict[Lane, None],
-    ) -> None:
-        """Append records to the outbound queues of their keys' intervals. Adds those queues to ``lanes``."""
+        self, consumer: ConsumerRouting, columns: Columns, keys: Sequence[bytes], first: int, now: int
+    ) -> dict[Lane, None]:
+        """Append records to the outbound queues of their keys' intervals. Returns those queues."""
+        lanes: dict[Lane, None] = {}
         for route, picks in consumer.group(keys):
             lane = self.sending.lane(consumer.incarnation, columns.scope, route)
             values, timestamps, ids = columns.values, columns.timestamps, columns.ids
@@ -419,6 +414,7 @@ class InjectorCore:
                 pick = [[column[index] for index in picks] for column in (keys, values, timestamps, ids)]
                 self.sending.fill(lane, pick[0], pick[1], pick[2], pick[3], first, now)  # type: ignore[arg-type]
             lanes[lane] = None
+        return lanes
 
     def _on_routing(self, routing: StreamRouting, now: int) -> list[InjectorEffect]:
         """Replace the routing. A routing that is older than the current one is ignored."""
@@ -433,7 +429,7 @@ class InjectorCore:
         gone, new = self.sending.link_to(routing.addresses())
         lanes, moved = self._rerouting.reroute(routing, self.accepted)
         for consumer, columns, keys, first in moved:
-            self._distribute(consumer, columns, keys, first, now, lanes)
+            lanes |= self._distribute(consumer, columns, keys, first, now)
         return [*map(Disconnect, gone), *map(Connect, new), *self._pumped(lanes, now)]
 
     def _on_answer(self, event: DeliveryAnswered, now: int) -> list[InjectorEffect]:
@@ -481,7 +477,8 @@ class InjectorCore:
             return []
         out: list[InjectorEffect] = []
         for lane in lanes:
-            alarm = self.sending.pump(lane, now, out)
+            sends, alarm = self.sending.pump(lane, now)
+            out += sends
             if alarm is not None:
                 self._alarm(alarm)
         overdue = self.sending.overdue_at()

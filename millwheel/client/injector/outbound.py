@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterator, Sequence
 from typing import Any, Final
 
 from millwheel.client.injector.ids import IdKind, IdScope
-from millwheel.client.injector.messages import InjectorEffect, Limits, SendBatch
+from millwheel.client.injector.messages import Limits, SendBatch
 from millwheel.client.injector.routing import Route
 from millwheel.model.outbound import AnswerKind, OutboundBatch, OutboundSending, UnackedBatches
 from millwheel.model.time import MIN_TIMESTAMP
@@ -301,17 +301,19 @@ class LaneSender:
         batch.lane.queue[batch] = None
         self._busy[batch.lane] = None
 
-    def pump(self, lane: Lane, now: int, out: list[InjectorEffect]) -> int | None:
+    def pump(self, lane: Lane, now: int) -> tuple[list[SendBatch], int | None]:
         """Send the batches that may be sent now.
 
         Returns:
-            The time at which to call again, in microseconds. None if only an event can make another batch sendable.
+            What to send, and the time at which to call again, in microseconds. The time is None if only an event can
+            make another batch sendable.
         """
+        sends: list[SendBatch] = []
         if lane not in self._busy:
-            return None
+            return sends, None
         tokens = self._links.get(lane.route.address)
         if tokens is None:
-            return None
+            return sends, None
         alarm = None
         # The oldest batch goes first, because it holds the watermark.
         for batch in sorted(lane.queue, key=_age):
@@ -320,17 +322,21 @@ class LaneSender:
                 continue
             wait = self._gate(lane, batch, now)
             if wait is not None:
-                return _earlier(alarm, wait)
-            self._send(lane, batch, tokens, now, out)
-        alarm = self._pump_filling(lane, tokens, now, out, alarm)
+                return sends, _earlier(alarm, wait)
+            sends += self._send(lane, batch, tokens, now)
+        wait = self._filling_due(lane, now)
+        if wait is not None:
+            alarm = _earlier(alarm, wait)
+        elif lane.filling is not None:
+            batch = lane.filling
+            self._seal(lane)
+            sends += self._send(lane, batch, tokens, now)
         if not lane.queue and lane.filling is None:
             self._busy.pop(lane, None)
-        return alarm
+        return sends, alarm
 
-    def _pump_filling(
-        self, lane: Lane, tokens: dict[int, None], now: int, out: list[InjectorEffect], alarm: int | None
-    ) -> int | None:
-        """Send the batch that is being filled, unless a sealed batch has to go first.
+    def _filling_due(self, lane: Lane, now: int) -> int | None:
+        """None if the batch that is being filled may be sent now, or there is none. Else the time of the next check.
 
         Records are collected in the batch while earlier batches are in flight, for at most ``linger`` microseconds.
         While the batch could not be sent anyway, it stays open for further records. This makes few large batches
@@ -338,16 +344,11 @@ class LaneSender:
         """
         batch = lane.filling
         if batch is None:
-            return alarm
+            return None
         due = lane.opened_at + self._limits.linger
         if now < due and (lane.flying or lane.queue):
-            return _earlier(alarm, due)
-        wait = self._gate(lane, batch, now)
-        if wait is not None:
-            return _earlier(alarm, wait)
-        self._seal(lane)
-        self._send(lane, batch, tokens, now, out)
-        return alarm
+            return due
+        return self._gate(lane, batch, now)
 
     def _gate(self, lane: Lane, batch: InjectedBatch, now: int) -> int | None:
         """None if the batch may be sent now, else the time of the next check, in microseconds."""
@@ -362,13 +363,12 @@ class LaneSender:
         lane.cap, lane.extra_at = lane.flying + 1, 0
         return None
 
-    def _send(
-        self, lane: Lane, batch: InjectedBatch, tokens: dict[int, None], now: int, out: list[InjectorEffect]
-    ) -> None:
+    def _send(self, lane: Lane, batch: InjectedBatch, tokens: dict[int, None], now: int) -> list[SendBatch]:
+        """Begin an attempt. Returns nothing if all records of the batch are in other attempts, or ACKed."""
         del lane.queue[batch]
         indexes = batch.take_unsent()
         if indexes is not None and not indexes:
-            return
+            return []
         token = self._next_token
         self._next_token += 1
         flight = self._flights[token] = Flight(token, batch, lane.route.address, indexes, now)
@@ -381,12 +381,11 @@ class LaneSender:
             columns = [[column[index] for index in indexes] for column in columns]
         mark, unacked = lane.mark()
         keys, values, timestamps, ids = columns
-        out.append(
-            SendBatch(
-                flight.address, token, lane.consumer, lane.route.journal, lane.scope, keys, values, timestamps, ids,
-                self.watermark, mark, unacked,
-            )
+        send = SendBatch(
+            flight.address, token, lane.consumer, lane.route.journal, lane.scope, keys, values, timestamps, ids,
+            self.watermark, mark, unacked,
         )  # fmt: skip
+        return [send]
 
     def overdue_at(self) -> int | None:
         """The time at which the oldest attempt is overdue, in microseconds. None if there is no attempt."""
