@@ -13,9 +13,6 @@ import pytest
 from tests.patience import patience
 from tests.servers import stop_servers_with_their_loops
 
-# Most tests count time from 0. What refuses such times is tested where the option says so.
-os.environ.setdefault("MILLWHEEL_ANY_TIMESTAMP", "1")
-
 # An example may take any time on a busy machine. The time limit of the whole test stays.
 hypothesis.settings.register_profile("no deadline", deadline=None)
 hypothesis.settings.load_profile("no deadline")

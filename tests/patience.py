@@ -6,10 +6,12 @@ condition, and a machine that is many times slower, or busy with other work, mus
 
 from __future__ import annotations
 
+import asyncio
 import os
+from collections.abc import Awaitable, Callable
 from typing import Final
 
-__all__ = ["SLOWNESS", "patience"]
+__all__ = ["SLOWNESS", "patience", "until"]
 
 SLOWNESS: Final = float(os.environ.get("MILLWHEEL_TEST_SLOWNESS", "5"))
 """How many times slower than an idle machine this one may be. Every limit of every test is multiplied by it."""
@@ -18,3 +20,13 @@ SLOWNESS: Final = float(os.environ.get("MILLWHEEL_TEST_SLOWNESS", "5"))
 def patience(seconds: float) -> float:
     """The limit, in seconds, for what takes less than ``seconds`` on an idle machine."""
     return seconds * SLOWNESS
+
+
+async def until(done: Callable[[], object], seconds: float = patience(20)) -> None:
+    """Return when ``done()``, which may be a coroutine's; TimeoutError if that takes too long."""
+    async with asyncio.timeout(seconds):
+        while True:
+            found = done()
+            if await found if isinstance(found, Awaitable) else found:
+                return
+            await asyncio.sleep(0.005)

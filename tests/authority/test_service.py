@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Hashable
+from collections.abc import AsyncIterator, Hashable
 
 import grpc
 import pytest
@@ -21,7 +21,7 @@ from millwheel.rpc.v1.watermark_pb2_grpc import WatermarkServiceStub
 from millwheel.rpc.watermarks import AcceptRefusedError, BroadcastUpdate, Member, WatermarkReport, report_to_wire
 from tests.authority.conftest import Serve, Served
 from tests.authority.shard import COMPUTATION, INJECTOR, STREAM, cut
-from tests.patience import patience
+from tests.patience import patience, until
 
 LEFT, RIGHT = cut(b"m")
 QUICK = Backoff(first=0.01, largest=0.05)
@@ -47,14 +47,6 @@ async def reaches(updates: AsyncIterator[dict[str, BroadcastUpdate]], watermark:
                 before = news[name].watermark  # type: ignore[assignment]
                 if before == watermark:
                     return
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    for _ in range(2_000):
-        if condition():
-            return
-        await asyncio.sleep(0.005)
-    raise AssertionError("it never came to pass")
 
 
 @pytest.mark.guarantee("G4", section="7.2")

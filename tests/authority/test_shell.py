@@ -17,8 +17,8 @@ from millwheel.model.time import MAX_TIMESTAMP, MIN_TIMESTAMP
 from millwheel.rpc.watermarks import AcceptRefusedError, BroadcastUpdate, WatermarkReport
 from millwheel.store.contract import Append, JournalMissingError, PartId, SequencerRefusedError, StateStore
 from millwheel.store.memory import MemoryStore
-from tests.authority.faulty import FaultyStore
 from tests.authority.shard import COMPUTATION, INJECTOR, JOURNAL, STREAM, cut
+from tests.faulty_store import FaultyStore
 from tests.patience import patience
 
 
@@ -158,7 +158,7 @@ async def test_an_append_of_unknown_outcome_is_repeated_byte_for_byte() -> None:
     await shell.accept(COMPUTATION, ALL_KEYS, 1)
     updates = shell.broadcasts.watch([COMPUTATION])
     store.appends.clear()
-    store.lost_requests, store.lost_answers = 1, 1
+    store.script = ["lost", "unsure"]
     await shell.report(said(10))
     await reaches(updates, 10)
     assert len(store.appends) == 3
@@ -213,7 +213,7 @@ async def test_a_lost_answer_is_no_success_if_another_process_appended() -> None
     zombie = await opened(store)
     await zombie.accept(COMPUTATION, ALL_KEYS, 1)
     store.gate.clear()
-    store.lost_requests = 1
+    store.script = ["lost"]
     updates = zombie.broadcasts.watch([COMPUTATION])
     await anext(updates)
     await zombie.report(said(10))
@@ -272,7 +272,7 @@ async def test_a_base_is_written_at_run_time_and_crash_remains_deleted() -> None
     settings = ShardSettings(coalesce=0.0, core=CoreSettings(snapshot_bytes=2_000))
     shell = await opened(store, settings=settings)
     await shell.accept(COMPUTATION, ALL_KEYS, 1)
-    store.lost_parts = 1
+    store.parts = ["lost"]
     updates = shell.broadcasts.watch([COMPUTATION])
     for watermark in range(1, 60):
         await shell.report(said(watermark))

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
-import os
-import sys
 from collections.abc import AsyncIterator
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -16,17 +12,10 @@ from millwheel.coordination.memory import MemoryCoordinator
 from millwheel.store.memory import MemoryStore
 from tests.house.tree import pyproject
 from tests.master.replica import register_worker, replica
+from tests.system.server import Finished, run_cli
 
 HERE = Path(__file__).parent
-RUN = "from millwheel.cli.main import main; main()"
 GOOD = f"{HERE / 'sample.py'}:good"
-
-
-@dataclass(frozen=True)
-class Result:
-    code: int
-    out: str
-    err: str
 
 
 class Cli:
@@ -35,22 +24,8 @@ class Cli:
     def __init__(self, address: str) -> None:
         self.address = address
 
-    async def __call__(self, *arguments: str, typed: str = "") -> Result:
-        environment = {**os.environ, "MILLWHEEL_ADDRESS": self.address, "NO_COLOR": "1", "COLUMNS": "200"}
-        process = await asyncio.create_subprocess_exec(
-            sys.executable,
-            "-c",
-            RUN,
-            *arguments,
-            stdin=asyncio.subprocess.PIPE,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.PIPE,
-            env=environment,
-        )
-        out, err = await process.communicate(typed.encode())
-        result = Result(process.returncode or 0, out.decode(), err.decode())
-        assert "Traceback" not in result.err
-        return result
+    async def __call__(self, *arguments: str, typed: str = "") -> Finished:
+        return await run_cli(self.address, *arguments, typed=typed)
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ import json
 import os
 import signal
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 from urllib.request import urlopen
@@ -16,9 +16,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from millwheel.rpc.channel import open_channel
 from tests.patience import patience
-
-ROOT = Path(__file__).parents[2]
-_MAIN = "from millwheel.cli.main import main; main()"
+from tests.system.server import MAIN, ROOT
 
 
 class DaemonProcess:
@@ -41,7 +39,7 @@ class DaemonProcess:
     async def __aenter__(self) -> DaemonProcess:
         with self.log.open("ab") as log:
             self._process = await asyncio.create_subprocess_exec(
-                *(sys.executable, "-c", _MAIN, self.role, "run"),
+                *(sys.executable, "-c", MAIN, self.role, "run"),
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
@@ -85,13 +83,6 @@ class DaemonProcess:
                 if self._process is not None and self._process.returncode is not None:
                     raise AssertionError(f"it ended with {self._process.returncode}:\n{self.log.read_text()}")
                 await asyncio.sleep(0.05)
-
-
-async def eventually(what: Callable[[], bool], within: float = patience(20)) -> None:
-    """Return when ``what()``; TimeoutError if that takes too long."""
-    async with asyncio.timeout(within):
-        while not what():  # noqa: ASYNC110 what is waited for is in other processes
-            await asyncio.sleep(0.05)
 
 
 async def is_serving(address: str) -> bool:

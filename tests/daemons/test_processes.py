@@ -16,8 +16,8 @@ from millwheel.embedded.database import EmbeddedDatabase
 from millwheel.model.catalog_keys import LEADERSHIP, WORKERS
 from millwheel.rpc.channel import open_channel
 from millwheel.rpc.failures import RequestError
-from tests.daemons.process import DaemonProcess, eventually, is_serving, metrics_page
-from tests.patience import patience
+from tests.daemons.process import DaemonProcess, is_serving, metrics_page
+from tests.patience import patience, until
 
 
 def embedded(place: Path) -> dict[str, object]:
@@ -113,7 +113,7 @@ async def test_the_second_signal_ends_it_at_once(tmp_path: Path) -> None:
         await daemon.line("stopped", process=0)
         daemon.send(signal.SIGINT)
         assert await daemon.ended() == 128 + signal.SIGINT
-        await eventually(lambda: not _alive(paused))
+        await until(lambda: not _alive(paused))
 
 
 @pytest.mark.parametrize(
@@ -149,11 +149,11 @@ async def test_a_many_process_worker_dies_whole_and_restarts_parts(tmp_path: Pat
         os.kill(second["pid"], signal.SIGKILL)
         shown = await daemon.line("process 1 ended (by signal SIGKILL); it is started again in")
         assert shown["level"] == "error"
-        await eventually(lambda: len(_pids(daemon)) == 3)
+        await until(lambda: len(_pids(daemon)) == 3)
         assert _alive(first["pid"])
         daemon.send(signal.SIGKILL)
         await daemon.ended()
-        await eventually(lambda: not any(_alive(pid) for pid in _pids(daemon)))
+        await until(lambda: not any(_alive(pid) for pid in _pids(daemon)))
 
 
 async def test_a_worker_of_several_processes_stops_them_all(tmp_path: Path) -> None:

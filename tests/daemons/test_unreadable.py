@@ -18,8 +18,7 @@ from millwheel.server.backends import Backends, Tell
 from millwheel.server.daemon import run_daemon
 from millwheel.server.worker import WORKER
 from millwheel.store.memory import MemoryStore
-from tests.patience import patience
-from tests.worker.doubles import until
+from tests.patience import patience, until
 
 
 @pytest.mark.guarantee("G8", section="7.1")

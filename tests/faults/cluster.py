@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
-import subprocess
 import urllib.request
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager, suppress
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -19,12 +17,13 @@ from deploy.local.daemons import Daemons
 from deploy.local.etcd import EtcdCluster
 from millwheel.client.control import ControlClient
 from millwheel.model.catalog import Catalog
+from tests.disks import small_disk
 from tests.faults import program
 from tests.faults.clocks import Clocks
 from tests.faults.links import Links, through
 from tests.submitting import submit_copy
 
-__all__ = ["Cluster", "cluster", "etcd_status", "small_disk"]
+__all__ = ["Cluster", "cluster", "etcd_status"]
 
 _NAME: Final = "faults"
 _PATIENCE: Final = 60.0
@@ -132,23 +131,6 @@ def etcd_status(endpoint: str) -> dict[str, Any]:
     with urllib.request.urlopen(request, timeout=1.0) as answer:
         found: dict[str, Any] = json.load(answer)
         return found
-
-
-@contextmanager
-def small_disk(place: Path, size: str) -> Iterator[Path | None]:
-    """A file system of ``size`` at ``place``, while the block lasts; None where we may not mount one."""
-    command = ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(place)]
-    place.mkdir(parents=True, exist_ok=True)
-    if place.is_mount():
-        # Of a run that was killed.
-        subprocess.run(["umount", "-l", str(place)], check=True)
-    if not size or os.geteuid() != 0 or subprocess.run(command, capture_output=True, check=False).returncode:
-        yield None
-        return
-    try:
-        yield place
-    finally:
-        subprocess.run(["umount", "-l", str(place)], check=True)
 
 
 @asynccontextmanager

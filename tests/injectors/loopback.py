@@ -24,7 +24,7 @@ from millwheel.rpc.v1.delivery_pb2_grpc import DeliveryServiceServicer, add_Deli
 from millwheel.rpc.v1.injection_pb2_grpc import InjectionServiceServicer, add_InjectionServiceServicer_to_server
 from millwheel.rpc.v1.watermark_pb2_grpc import add_WatermarkServiceServicer_to_server
 from millwheel.worker.dedup import Sender
-from tests.authority.faulty import FaultyStore
+from tests.faulty_store import FaultyStore
 from tests.injectors.receivers import ACKED, NOT_OWNER, Answer, Consumer
 
 __all__ = ["Authority", "Cluster", "Worker", "cluster"]

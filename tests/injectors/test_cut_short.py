@@ -31,8 +31,7 @@ from millwheel.rpc.watermarks import WatermarkReport
 from millwheel.sdk.errors import UsageError
 from tests.injectors.loopback import Cluster, cluster
 from tests.injectors.test_shell import QUICK, SETTINGS, check_once, trouble, values
-from tests.patience import patience
-from tests.worker.doubles import until
+from tests.patience import patience, until
 
 
 def nobody_takes(made: Cluster) -> None:

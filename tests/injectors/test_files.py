@@ -9,7 +9,6 @@ import re
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +24,7 @@ from millwheel.sdk.errors import UsageError
 from millwheel.server.dev_server import DevServer
 from tests.injectors.conftest import Submit
 from tests.injectors.test_with_server import everything
-from tests.patience import patience
+from tests.patience import patience, until
 
 FIELD = TimestampField("t", TimeUnit.MICROSECONDS)
 
@@ -48,11 +47,6 @@ def logs(tmp_path: Path) -> Path:
 
 def numbers(rows: list[dict[str, Any]]) -> Counter[int]:
     return Counter(row["number"] for row in rows)
-
-
-async def until(done: Callable[[], bool]) -> None:
-    while not done():  # noqa: ASYNC110  # a file sends no event
-        await asyncio.sleep(0.001)
 
 
 @pytest.mark.guarantee("G1", "G7", section="fig. 10")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 
 import msgspec
@@ -20,15 +20,9 @@ from millwheel.rpc.v1 import inspection_pb2 as inspection
 from millwheel.server.dev_server import DevServer
 from tests.injectors.conftest import Submit
 from tests.injectors.inside import ask_instead, session_of
-from tests.patience import patience
+from tests.patience import patience, until
 
 WITHOUT_KEY = "MILLWHEEL_TEST_WITHOUT_KEY"
-
-
-async def until(done: Callable[[], bool]) -> None:
-    async with asyncio.timeout(patience(20)):
-        while not done():  # noqa: ASYNC110 the cluster sends no event for it
-            await asyncio.sleep(0.01)
 
 
 @asynccontextmanager

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack
 
 import pytest
@@ -21,7 +21,7 @@ from millwheel.rpc.v1 import interval_pb2 as wire
 from millwheel.rpc.v1 import topology_pb2 as specs
 from millwheel.store.contract import JournalMissingError
 from millwheel.store.memory import MemoryStore
-from tests.patience import patience
+from tests.patience import patience, until
 
 from .harness import topology
 from .owners import Owner, owner
@@ -51,7 +51,7 @@ class Cluster:
         async def look() -> bool:
             return holds(await self.first())
 
-        await eventually(look)
+        await until(look)
         return await self.first()
 
     async def all_listed(self, holds: Callable[[wire.IntervalStatus], bool]) -> None:
@@ -60,7 +60,7 @@ class Cluster:
         async def look() -> bool:
             return all(holds(one) for one in await self.client.list_intervals("zeitgeist"))
 
-        await eventually(look)
+        await until(look)
 
     async def is_dropped(self, journal: str) -> bool:
         try:
@@ -68,14 +68,6 @@ class Cluster:
         except JournalMissingError:
             return True
         return False
-
-
-async def eventually(look: Callable[[], Awaitable[bool]]) -> None:
-    async with asyncio.timeout(patience(10)):
-        while True:
-            if await look():
-                return
-            await asyncio.sleep(0.01)
 
 
 def code_of_tests() -> specs.TopologySpec:
@@ -156,7 +148,7 @@ async def test_owners_are_notified_before_a_move_and_then_it_is_done(cluster: Cl
     async def is_told() -> bool:
         return bool(old.received)
 
-    await eventually(is_told)
+    await until(is_told)
     assert old.received == [handover_pb2.PrepareReleaseRequest(journal=before.journal, sequencer=before.sequencer)]
     assert new.received == [], "what is to be read is made small first"
     assert (await cluster.first()) == before, "while the hint is under way nothing has changed"
@@ -200,7 +192,7 @@ async def test_parents_are_released_on_reports_and_journals_dropped(cluster: Clu
         worker.independent = True
     free = await cluster.until(lambda one: not one.parents)
     assert (free.journal, free.sequencer) == (lower.journal, lower.sequencer)
-    await eventually(lambda: cluster.is_dropped(before.journal))
+    await until(lambda: cluster.is_dropped(before.journal))
     again = await cluster.client.split_interval(named(free.journal), b"  !")
     assert len(again) == 2
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from dataclasses import replace
 
@@ -20,7 +20,7 @@ from millwheel.master.shell import MasterShell
 from millwheel.model.time import Duration, milliseconds
 from millwheel.rpc.v1 import interval_pb2 as wire
 from millwheel.store.memory import MemoryStore
-from tests.patience import patience
+from tests.patience import until
 
 from .harness import topology
 from .owners import Owner, owner
@@ -48,14 +48,6 @@ class Cluster:
 
 async def owned_by(cluster: Cluster, worker: Owner) -> list[wire.IntervalStatus]:
     return [one for one in await cluster.client.list_intervals() if one.interval.owner.worker_id == worker.worker]
-
-
-async def eventually(look: Callable[[], Awaitable[bool]]) -> None:
-    async with asyncio.timeout(patience(15)):
-        while True:
-            if await look():
-                return
-            await asyncio.sleep(0.02)
 
 
 @pytest.fixture
@@ -92,8 +84,8 @@ async def test_a_busy_interval_is_split_and_a_still_hot_key_is_named(
     async def are_named() -> bool:
         return [[hot.key for hot in one.hot_keys] for one in await cluster.listed()] == [[b"cat"], [b"dog"]]
 
-    await eventually(is_split)
-    await eventually(are_named)
+    await until(is_split)
+    await until(are_named)
     assert {(hot.key, round(hot.share, 2)) for hot in cluster.shell.hot_keys} >= {(b"cat", 0.5), (b"dog", 0.5)}
     assert "key 'cat' of window-counter" in caplog.text
     text = cluster.scraped()
@@ -113,7 +105,7 @@ async def test_intervals_move_from_a_loaded_worker_to_an_idle_one(cluster: Clust
         there = {one.interval.journal for one in await owned_by(cluster, idle)}
         return len(there & costs.keys()) == len(costs) // 2
 
-    await eventually(has_moved)
+    await until(has_moved)
     assert any(request.DESCRIPTOR.name == "PrepareOpenRequest" for request in idle.received), "it was notified before"
 
 
@@ -134,5 +126,5 @@ async def test_an_unresponsive_worker_is_neither_relieved_nor_loaded(cluster: Cl
     async def all_told() -> bool:
         return set(book.workers) == {"w1", "w2"}
 
-    await eventually(all_told)
+    await until(all_told)
     assert all(reported.load.cpu == 0.2 for reported in book.workers.values())

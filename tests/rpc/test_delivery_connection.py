@@ -10,8 +10,8 @@ from typing import Any
 from millwheel.rpc.delivery_connection import DeliveryConnection
 from millwheel.rpc.v1 import delivery_pb2 as wire
 from millwheel.rpc.v1 import delivery_pb2_grpc
+from tests.patience import until
 from tests.serving import serving
-from tests.worker.doubles import until
 
 
 class Echo(delivery_pb2_grpc.DeliveryServiceServicer):

@@ -14,10 +14,9 @@ from millwheel.injectors.spark.loop import run
 from tests.spark import trips
 from tests.spark.trips import Seen
 from tests.submitting import submit_copy
+from tests.system.server import MAIN
 
 __all__ = ["TripServer"]
-
-_MAIN = "from millwheel.cli.main import main; main()"
 
 
 class TripServer:
@@ -31,7 +30,7 @@ class TripServer:
         arguments = ["server", "start-dev", "--port", "0", "--intervals", "3", "--db", str(self._place / "db")]
         with (self._place / "server.log").open("wb") as log:
             self._process = subprocess.Popen(
-                [sys.executable, "-c", _MAIN, *arguments], stdout=subprocess.PIPE, stderr=log, text=True
+                [sys.executable, "-c", MAIN, *arguments], stdout=subprocess.PIPE, stderr=log, text=True
             )
         assert self._process.stdout is not None
         line = self._process.stdout.readline()

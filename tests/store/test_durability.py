@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import random
 import resource
 import subprocess
@@ -15,6 +14,7 @@ import pytest
 
 from millwheel.embedded.database import EmbeddedDatabase
 from millwheel.store.contract import StoreUnavailableError
+from tests import disks
 from tests.patience import patience
 
 APPENDER = """
@@ -147,13 +147,10 @@ def test_a_store_works_again_when_a_file_size_limit_is_lifted(tmp_path: Path) ->
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    disk = tmp_path / "disk"
-    disk.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=12m", "tmpfs", str(disk)]
-    if os.geteuid() != 0 or subprocess.run(mount, capture_output=True, check=False).returncode != 0:
-        pytest.skip("mounting a small file system needs more rights than this process has")
-    yield disk
-    subprocess.run(["umount", str(disk)], check=True)
+    with disks.small_disk(tmp_path / "disk", "12m") as place:
+        if place is None:
+            pytest.skip("mounting a small file system needs root")
+        yield place
 
 
 def test_a_store_works_again_when_a_full_disk_has_space(small_disk: Path) -> None:

@@ -13,10 +13,10 @@ from pathlib import Path
 
 from tests.patience import patience
 
-__all__ = ["ROOT", "Finished", "Server", "free_port", "run_cli"]
+__all__ = ["MAIN", "ROOT", "Finished", "Server", "free_port", "run_cli"]
 
 ROOT = Path(__file__).parents[2]
-_MAIN = "from millwheel.cli.main import main; main()"
+MAIN = "from millwheel.cli.main import main; main()"
 
 
 def free_port() -> int:
@@ -39,20 +39,20 @@ def _environment(address: str = "") -> dict[str, str]:
     return {**os.environ, "MILLWHEEL_ADDRESS": address, "NO_COLOR": "1", "COLUMNS": "200", "PYTHONPATH": str(ROOT)}
 
 
-async def run_cli(address: str, *arguments: str, timeout: float = patience(30)) -> Finished:
-    """Run a ``millwheel`` command to its end; no command ever shows a traceback."""
+async def run_cli(address: str, *arguments: str, timeout: float = patience(30), typed: str = "") -> Finished:
+    """Run a ``millwheel`` command to its end, with ``typed`` on stdin; no command ever shows a traceback."""
     process = await asyncio.create_subprocess_exec(
         sys.executable,
         "-c",
-        _MAIN,
+        MAIN,
         *arguments,
-        stdin=asyncio.subprocess.DEVNULL,
+        stdin=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
         env=_environment(address),
     )
     try:
-        out, err = await asyncio.wait_for(process.communicate(), timeout)
+        out, err = await asyncio.wait_for(process.communicate(typed.encode()), timeout)
     finally:
         if process.returncode is None:
             process.kill()
@@ -96,7 +96,7 @@ class Server:
 
     async def spawn(self) -> None:
         """Begin a life, and return before it is ready."""
-        command = [*self._wrapper, sys.executable, "-c", _MAIN, "server", "start-dev"]
+        command = [*self._wrapper, sys.executable, "-c", MAIN, "server", "start-dev"]
         place = ["--port", str(self.port), "--db", str(self.db)]
         with self.log.open("ab") as log:
             self._process = await asyncio.create_subprocess_exec(

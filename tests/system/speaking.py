@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import shutil
 from pathlib import Path
 from typing import Any
 
 from millwheel.client.injector import Injector
 from millwheel.client.subscription import Subscription
 from tests.patience import patience
+from tests.submitting import submit_copy
 from tests.system import words as program
 from tests.system.server import Server, run_cli
 from tests.system.words import Word
@@ -22,10 +22,7 @@ SOURCE = Path(program.__file__).read_text()
 
 async def submit(server: Server) -> None:
     """Submit the words as a package of their own, not as a part of the tests."""
-    alone = server.db.parent / "words.py"
-    shutil.copy(program.__file__, alone)
-    submitted = await run_cli(server.address, "topology", "submit", f"{alone}:words")
-    assert submitted.code == 0, submitted.err
+    await submit_copy(server.address, program.__file__, "words", server.db.parent)
 
 
 async def submit_source(server: Server, name: str, source: str, attribute: str = "words") -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import shutil
 import subprocess
 import sys
@@ -12,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from tests import disks
 from tests.patience import patience
 from tests.submitting import submit_copy
 from tests.system import words
@@ -25,15 +25,10 @@ SMALL_DISK = "64m"
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
     """A file system that is soon full; needs the right to mount one."""
-    place = tmp_path / "disk"
-    place.mkdir()
-    command = ["mount", "-t", "tmpfs", "-o", f"size={SMALL_DISK}", "tmpfs", str(place)]
-    if os.geteuid() != 0 or subprocess.run(command, capture_output=True, check=False).returncode:
-        pytest.skip("mounting a small file system needs root")
-    try:
+    with disks.small_disk(tmp_path / "disk", SMALL_DISK) as place:
+        if place is None:
+            pytest.skip("mounting a small file system needs root")
         yield place
-    finally:
-        subprocess.run(["umount", "-l", str(place)], check=True)
 
 
 @pytest.fixture

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import random
-import shutil
 import sys
 import time
 from collections import Counter
@@ -18,6 +17,7 @@ import pytest
 
 from millwheel.client.subscription import Subscription
 from tests.patience import patience
+from tests.submitting import submit_copy
 from tests.system import counting
 from tests.system.counting import Load, Total, WindowCount
 from tests.system.server import ROOT, Server, run_cli
@@ -92,12 +92,9 @@ class FeederProcess:
 async def counting_server(place: Path, intervals: int) -> AsyncIterator[Server]:
     """A server that runs the topology "counting"."""
     server = Server(place / "db", place / "server.log", intervals=intervals)
-    program = place / "counting.py"
-    shutil.copy(counting.__file__, program)
     try:
         await server.start()
-        submitted = await run_cli(server.address, "topology", "submit", f"{program}:counting")
-        assert submitted.code == 0, submitted.err
+        await submit_copy(server.address, counting.__file__, "counting", place)
         yield server
     finally:
         await server.close()

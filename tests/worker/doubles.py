@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 from millwheel.model.keys import ALL_KEYS
 from millwheel.rpc.v1.delivery_pb2 import DeliveryOutcome
-from millwheel.store.contract import JournalHead, SequencerRefusedError, StoreUnavailableError
-from millwheel.store.memory import MemoryStore
 from millwheel.worker.dedup import PositionIds, Sender
 from millwheel.worker.messages import AcceptSequencer, Delivery, Report, SendDelivery, Started
 from millwheel.worker.shell.host import CoreHost
-from tests.patience import patience
 
-__all__ = ["Answers", "FlakyStore", "ScriptedCore", "World", "delivery", "until"]
+__all__ = ["Answers", "ScriptedCore", "World", "delivery"]
 
 Step = TypeVar("Step")
 Answer = tuple[int, DeliveryOutcome.ValueType, list[int], str]
@@ -75,53 +71,11 @@ class World:
         self.lost_hosts.append((host, reason))
 
 
-async def until(done: Callable[[], object], seconds: float = patience(10)) -> None:
-    """Wait until ``done()``."""
-    async with asyncio.timeout(seconds):
-        while True:
-            if done():
-                return
-            await asyncio.sleep(0.002)
-
-
 def _play(script: list[Step | Exception]) -> Step:
     step = script.pop(0)
     if isinstance(step, Exception):
         raise step
     return step
-
-
-class FlakyStore(MemoryStore):
-    """Appends fail, or take effect and then fail, as ``script`` says: "lost" before, "unsure" after, "ok".
-
-    So do fences, as ``fences`` says.
-    """
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.script: list[str] = []
-        self.fences: list[str] = []
-        self.calls = 0
-
-    async def fence(self, journal: str, sequencer: int) -> JournalHead:
-        step = self.fences.pop(0) if self.fences else "ok"
-        if step == "lost":
-            raise StoreUnavailableError("no answer")
-        head = await super().fence(journal, sequencer)
-        if step == "unsure":
-            raise StoreUnavailableError("no answer")
-        return head
-
-    async def append(self, journal: str, append: Any) -> None:
-        self.calls += 1
-        step = self.script.pop(0) if self.script else "ok"
-        if step == "lost":
-            raise StoreUnavailableError("no answer")
-        if step == "deposed":
-            raise SequencerRefusedError(journal, append.sequencer + 1, append.commit)
-        await super().append(journal, append)
-        if step == "unsure":
-            raise StoreUnavailableError("no answer")
 
 
 class Answers:

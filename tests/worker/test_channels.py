@@ -13,7 +13,9 @@ from millwheel.rpc.v1.delivery_pb2 import DeliveryOutcome
 from millwheel.worker.messages import Acknowledged, Deposed, GiveUp, Halted, Refused, Resend
 from millwheel.worker.shell.destinations import LocalChannel
 from millwheel.worker.shell.host import CoreHost, RunQueue
-from tests.worker.doubles import FlakyStore, ScriptedCore, World, until
+from tests.faulty_store import FaultyStore
+from tests.patience import until
+from tests.worker.doubles import ScriptedCore, World
 
 ACKED = DeliveryOutcome.DELIVERY_OUTCOME_ACKED
 FULL = DeliveryOutcome.DELIVERY_OUTCOME_REFUSED_FULL
@@ -24,7 +26,7 @@ SUPERSEDED = DeliveryOutcome.DELIVERY_OUTCOME_REFUSED_SEQUENCER
 
 def sender() -> tuple[ScriptedCore, LocalChannel, World]:
     core, world = ScriptedCore(), World()
-    host = CoreHost("u.1.j1", core, FlakyStore(), world, RunQueue(asyncio.get_running_loop()))
+    host = CoreHost("u.1.j1", core, FaultyStore(), world, RunQueue(asyncio.get_running_loop()))
     return core, LocalChannel(host), world
 
 

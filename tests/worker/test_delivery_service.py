@@ -20,16 +20,17 @@ from millwheel.worker.shell.delivery_service import DeliveryService
 from millwheel.worker.shell.destinations import LocalChannel
 from millwheel.worker.shell.host import CoreHost, RunQueue
 from millwheel.worker.shell.peers import PeerConnection
-from tests.patience import patience
+from tests.faulty_store import FaultyStore
+from tests.patience import patience, until
 from tests.serving import serving
-from tests.worker.doubles import FlakyStore, ScriptedCore, World, delivery, until
+from tests.worker.doubles import ScriptedCore, World, delivery
 
 ACKED, FULL = wire.DELIVERY_OUTCOME_ACKED, wire.DELIVERY_OUTCOME_REFUSED_FULL
 
 
 def hosted(react: Callable[[Any], Sequence[Any]] = lambda event: (), journal: str = "c.1.j1") -> CoreHost:
     queue = RunQueue(asyncio.get_running_loop())
-    return CoreHost(journal, ScriptedCore(react), FlakyStore(), World(), queue)
+    return CoreHost(journal, ScriptedCore(react), FaultyStore(), World(), queue)
 
 
 def core_of(host: CoreHost) -> ScriptedCore:

@@ -19,8 +19,9 @@ from millwheel.worker.messages import SenderWatermarks
 from millwheel.worker.shell.follower import follow
 from millwheel.worker.shell.host import CoreHost, RunQueue
 from millwheel.worker.shell.watermarks import SenderWatch
-from tests.patience import patience
-from tests.worker.doubles import FlakyStore, ScriptedCore, World, until
+from tests.faulty_store import FaultyStore
+from tests.patience import patience, until
+from tests.worker.doubles import ScriptedCore, World
 
 
 class Here:
@@ -28,7 +29,7 @@ class Here:
 
     def __init__(self, core: ScriptedCore) -> None:
         queue = RunQueue(asyncio.get_running_loop())
-        self.host = CoreHost("c.1.j1", core, FlakyStore(), World(), queue)
+        self.host = CoreHost("c.1.j1", core, FaultyStore(), World(), queue)
 
 
 @pytest.mark.guarantee("G8")

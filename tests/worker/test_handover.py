@@ -24,9 +24,9 @@ from millwheel.worker.shell import handover
 from millwheel.worker.shell.handover import HandoverService
 from millwheel.worker.shell.host import CoreHost, RunQueue
 from millwheel.worker.shell.opening import Opener, ReadAhead
-from tests.patience import patience
+from tests.patience import patience, until
 from tests.serving import serving
-from tests.worker.doubles import ScriptedCore, World, until
+from tests.worker.doubles import ScriptedCore, World
 
 JOURNAL = "c.1.j1"
 

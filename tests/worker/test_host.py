@@ -42,8 +42,9 @@ from millwheel.worker.messages import (
 )
 from millwheel.worker.shell import host as host_module
 from millwheel.worker.shell.host import CoreHost, RunQueue
-from tests.patience import patience
-from tests.worker.doubles import Answers, FlakyStore, ScriptedCore, World, delivery, until
+from tests.faulty_store import FaultyStore
+from tests.patience import patience, until
+from tests.worker.doubles import Answers, ScriptedCore, World, delivery
 
 NOT_OWNER = DeliveryOutcome.DELIVERY_OUTCOME_NOT_OWNER
 ACKED = DeliveryOutcome.DELIVERY_OUTCOME_ACKED
@@ -56,7 +57,7 @@ class Rig:
     def __init__(
         self, react: Callable[[Any], Sequence[Any]] = lambda event: (), clock: Callable[[], int] = wall_now
     ) -> None:
-        self.store = FlakyStore()
+        self.store = FaultyStore()
         self.world = World()
         self.core = ScriptedCore(react)
         self.queue = RunQueue(asyncio.get_running_loop())
@@ -74,7 +75,7 @@ class Rig:
         await until(lambda: len(self.core.events) > before + 1 or self.world.lost_hosts)
 
 
-class HeldStore(FlakyStore):
+class HeldStore(FaultyStore):
     """Every write waits until the store is released."""
 
     def __init__(self) -> None:
@@ -165,7 +166,7 @@ async def test_a_write_is_reported_when_the_store_has_acknowledged_it(instructio
     held = rig.store = HeldStore()
     rig.host = CoreHost(JOURNAL, rig.core, held, rig.world, rig.queue)
     await rig.open()
-    await FlakyStore.write_part(held, JOURNAL, PartId("ids", 1, 0), b"ids")
+    await FaultyStore.write_part(held, JOURNAL, PartId("ids", 1, 0), b"ids")
     rig.core.react = lambda event: [instruction] if type(event) is Tick else []
     rig.host.post(Tick())
     await held.waiting.wait()
@@ -210,7 +211,7 @@ async def test_an_uncertain_fence_passed_by_a_successors_is_lost() -> None:
     rig = Rig()
     await rig.open()
 
-    class Overtaken(FlakyStore):
+    class Overtaken(FaultyStore):
         async def read_head(self, journal: str) -> Any:
             await self.fence(journal, 8)
             return await super().read_head(journal)
@@ -371,7 +372,7 @@ async def test_an_internal_error_gives_the_interval_up_and_is_reported(
 async def test_a_damaged_row_is_reported_with_its_key_others_are_read() -> None:
     """It ended the interval, and with it every other key."""
 
-    class Damaged(FlakyStore):
+    class Damaged(FaultyStore):
         async def read_states(self, computation: str, keys: Sequence[bytes]) -> Any:
             for key in keys:
                 if key in (b"3", b"4"):
@@ -399,7 +400,7 @@ async def test_a_damaged_value_ends_the_interval_without_takeover(where: str) ->
     """A successor would meet the same, again and again."""
     error = CorruptValueError("part 'segment/1' of journal x", "checksum does not hold")
 
-    class Damaged(FlakyStore):
+    class Damaged(FaultyStore):
         async def read_parts(self, journal: str, parts: Sequence[PartId]) -> Any:
             raise error
 

@@ -16,7 +16,7 @@ from millwheel.sdk.context import Scope
 from millwheel.worker.shell.tallies import Place
 from millwheel.worker.shell.watchdog import RunningHook, Watchdog, running_hook
 from tests.interval.solo import Solo
-from tests.worker.doubles import until
+from tests.patience import until
 
 
 class Calls(mw.Computation[tuple[str, str], int]):

@@ -42,8 +42,9 @@ from millwheel.worker.shell.host import CoreHost
 from millwheel.worker.shell.hosts import Hosted
 from millwheel.worker.shell.watermarks import OnRefused
 from millwheel.worker.shell.worker import Worker, WorkerSettings
-from tests.patience import patience
-from tests.worker.doubles import FlakyStore, ScriptedCore, until
+from tests.faulty_store import FaultyStore
+from tests.patience import patience, until
+from tests.worker.doubles import ScriptedCore
 
 
 class Quiet:
@@ -78,7 +79,7 @@ async def nothing(digest: str) -> bytes:
 
 def worker(directory: Path, authority: Quiet | None = None, coordinator: MemoryCoordinator | None = None) -> Worker:
     settings = WorkerSettings("w1", "here:1", directory)
-    return Worker(settings, FlakyStore(), coordinator or MemoryCoordinator(), (authority or Quiet()).connect, nothing)
+    return Worker(settings, FaultyStore(), coordinator or MemoryCoordinator(), (authority or Quiet()).connect, nothing)
 
 
 def owned(journal: str, sequencer: int) -> OwnedInterval:
@@ -87,7 +88,7 @@ def owned(journal: str, sequencer: int) -> OwnedInterval:
 
 def hosted(of: Worker, journal: str, sequencer: int) -> ScriptedCore:
     core = ScriptedCore()
-    host = CoreHost(journal, core, FlakyStore(), of.ownership, of.hosts.queue)
+    host = CoreHost(journal, core, FaultyStore(), of.ownership, of.hosts.queue)
     built = Built(core, ())  # type: ignore[arg-type]
     of.hosts.hosted[journal] = Hosted(host, owned(journal, sequencer), built, LocalChannel(host))
     return core
@@ -285,7 +286,7 @@ async def test_what_waits_for_code_begins_when_that_is_there(tmp_path: Path) -> 
         return made.data
 
     coordinator = MemoryCoordinator()
-    one = Worker(WorkerSettings("w1", "here:1", tmp_path), FlakyStore(), coordinator, Quiet().connect, fetch)
+    one = Worker(WorkerSettings("w1", "here:1", tmp_path), FaultyStore(), coordinator, Quiet().connect, fetch)
     one.follower.failures = 1_000
     code = topology_pb2.CodeReference(digest=made.digest, entry_point=made.entry_point)
     spec = topology_pb2.TopologySpec(name="late", code=code, computations=[topology_pb2.ComputationSpec(name="c")])
@@ -306,7 +307,7 @@ async def test_what_waits_for_code_begins_when_that_is_there(tmp_path: Path) -> 
 async def test_a_stopping_worker_prepares_its_intervals_for_others(tmp_path: Path) -> None:
     one = Worker(
         WorkerSettings("w1", "here:1", tmp_path, hand_over=0.3),
-        FlakyStore(),
+        FaultyStore(),
         MemoryCoordinator(),
         Quiet().connect,
         nothing,
