@@ -85,6 +85,8 @@ class AuthorityCore:
     """The state of one shard. Driven as :class:`millwheel.model.core_protocol.Core` says, by any steady clock.
 
     The first event is a ``Tick``. From then on the core says when the next append is due.
+
+    It has many attributes: the head of its journal, the append in flight, and what the next append will hold.
     """
 
     def __init__(self, journal: str, sequencer: int, head: JournalHead, settings: CoreSettings | None = None) -> None:

@@ -97,6 +97,8 @@ class IntervalView:
 
     ``cost`` combines work and memory; ``busy`` is the work alone. ``slow`` is the part of ``busy`` spent in slow
     calls of hooks. ``records`` is a rate per second. ``by_operator``: an operator's split made it.
+
+    It has many attributes: each is one figure that a rule of the balancer reads.
     """
 
     journal: str

@@ -108,6 +108,8 @@ class MasterCore:
     """The core of the leading master. It starts with the first ``SnapshotLoaded`` and ends with a ``StepDown``.
 
     Driven as :class:`millwheel.model.core_protocol.Core` says, by wall time.
+
+    It has many attributes: the operation in progress, what waits for its end, and the times of periodic work.
     """
 
     def __init__(self, leadership: Compare, settings: MasterSettings | None = None, authority_shards: int = 1) -> None:

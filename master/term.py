@@ -58,7 +58,10 @@ Forget = Callable[[Catalog, str, int], Awaitable[None]]
 
 
 class Term:
-    """Performs the core's effects and reports their outcome to it. ``run`` ends with the leadership."""
+    """Performs the core's effects and reports their outcome to it. ``run`` ends with the leadership.
+
+    It has many attributes: what a term needs from outside, and what it has begun and not ended.
+    """
 
     def __init__(
         self,

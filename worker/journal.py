@@ -55,6 +55,8 @@ class OwnedJournal:
 
     A base is on its way from ``write_base`` until ``appended`` of the append that names it. One is on its way at a
     time. Bases are captured only while no sealed commit is in flight, so they show committed state only.
+
+    It has many attributes: those of the head, of the append in flight, and of the base on its way.
     """
 
     def __init__(self, name: str, sequencer: int) -> None:

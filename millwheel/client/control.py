@@ -53,6 +53,8 @@ Answer = TypeVar("Answer")
 class ControlClient:
     """A client of the master. Use it with ``async with``.
 
+    It has many methods: one for each request that a master answers.
+
     Args:
         address: host or host:port of a master; several with commas between them. One of them must be reachable, since
             a standby master names the leader. The default port is 7433.

@@ -109,6 +109,8 @@ class Catalog:
 
     ``shape`` increases whenever topologies, interval maps, logs, workers or the authority's shards change. A result
     that depends on those alone stays valid while ``shape`` stays the same.
+
+    It has many methods: each is a question that a role asks the coordinator's contents.
     """
 
     def __init__(self, authority_shards: int = 1) -> None:

@@ -128,7 +128,10 @@ class StateRow:
 
 
 class StateStore(Protocol):
-    """The contract. Ids of journals and computations are incarnation ids, which are never used twice."""
+    """The contract. Ids of journals and computations are incarnation ids, which are never used twice.
+
+    It has many methods: journals, parts, state rows and packages are in one store, which commits them.
+    """
 
     async def create_journal(self, journal: str, commit: int = 0) -> None:
         """Create a journal without entries: sequencer 0, commit and truncation point ``commit``.

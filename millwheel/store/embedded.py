@@ -29,7 +29,10 @@ _READ_CHUNK_ENTRIES: Final = 512
 
 
 class EmbeddedStore:
-    """A :class:`~millwheel.store.contract.StateStore` on a RocksDB that this process owns."""
+    """A :class:`~millwheel.store.contract.StateStore` on a RocksDB that this process owns.
+
+    It has many methods: those of the contract.
+    """
 
     def __init__(self, rocks: Rocks, thread: StoreThread, close: Callable[[], None]) -> None:
         """``close`` ends the store thread and the database. Each :meth:`close` calls it, so it must be idempotent."""

@@ -30,7 +30,10 @@ class _Journal:
 
 
 class MemoryStore:
-    """A :class:`~millwheel.store.contract.StateStore` that keeps everything in this object."""
+    """A :class:`~millwheel.store.contract.StateStore` that keeps everything in this object.
+
+    It has many methods: those of the contract.
+    """
 
     def __init__(self) -> None:
         self._journals: dict[str, _Journal] = {}

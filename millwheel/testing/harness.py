@@ -49,6 +49,8 @@ class TopologyHarness:
     ``failures`` lists the failures in all cases. The harness is usable after a failure. Failed hooks are retried as
     virtual time passes.
 
+    It has many methods: each is a step that a user's test takes, or a question that it asks.
+
     Args:
         topology: The topology to run.
         split_at: Keys at which each computation is split into intervals.

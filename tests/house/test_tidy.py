@@ -16,6 +16,7 @@ from tests.house.tree import ROLES, ROOT, STUBS, package_modules, parse, pyproje
 
 MAX_LINES = 600
 MAX_MEDIAN_LINES = 250
+MAX_MEMBERS = 15
 
 # Split, so that this file doesn't hold what it looks for.
 UNFINISHED = re.compile(r"\b(TO" + r"DO|FIX" + r"ME|XX" + r"X|HA" + r"CK|raise NotImple" + r"mentedError)\b")
@@ -50,6 +51,39 @@ def test_every_module_has_a_docstring() -> None:
     """Every module has a docstring; only the empty __init__.py of a test folder goes without."""
     silent = [path for path in python_files() if ast.get_docstring(parse(path)) is None]
     assert [_name(p) for p in silent if not (_is_test(p) and p.name == "__init__.py" and not p.read_text())] == []
+
+
+def test_a_large_class_says_why() -> None:
+    """A class has at most 15 public methods and 15 attributes, or its docstring has a sentence with the reason."""
+    silent = [
+        f"{_name(path)}: {node.name}"
+        for path in package_modules()
+        for node in ast.walk(parse(path))
+        if isinstance(node, ast.ClassDef) and not re.search(r"It has many (methods|attributes)", _doc(node))
+        if len(_public_methods(node)) > MAX_MEMBERS or len(_attributes(node)) > MAX_MEMBERS
+    ]
+    assert silent == []
+
+
+def _doc(node: ast.ClassDef) -> str:
+    return ast.get_docstring(node) or ""
+
+
+def _public_methods(node: ast.ClassDef) -> list[str]:
+    functions = [one for one in node.body if isinstance(one, (ast.FunctionDef, ast.AsyncFunctionDef))]
+    return [one.name for one in functions if not one.name.startswith("_")]
+
+
+def _attributes(node: ast.ClassDef) -> set[str]:
+    """The fields of the class, and what its ``__init__`` sets."""
+    fields = {one.target.id for one in node.body if isinstance(one, ast.AnnAssign) and isinstance(one.target, ast.Name)}
+    makers = [one for one in node.body if isinstance(one, ast.FunctionDef) and one.name == "__init__"]
+    return fields | {
+        one.attr
+        for maker in makers
+        for one in ast.walk(maker)
+        if isinstance(one, ast.Attribute) and isinstance(one.ctx, ast.Store) and isinstance(one.value, ast.Name)
+    }
 
 
 def test_a_class_name_is_defined_once() -> None:

@@ -18,7 +18,10 @@ __all__ = ["IntervalConfig", "IntervalSettings", "IntervalSetup"]
 
 @dataclass(frozen=True, slots=True)
 class IntervalSettings:
-    """Limits and delays of an interval core. Times are microseconds, sizes are bytes."""
+    """Limits and delays of an interval core. Times are microseconds, sizes are bytes.
+
+    It has many attributes: each is one setting.
+    """
 
     batch_records: int = 8_192
     """Maximum records in one commit: some tens of milliseconds of hooks."""

@@ -136,6 +136,8 @@ class CoreHost:
 
     Invariant: every posted delivery is answered, by the core or, once the host is closed, by NOT_OWNER. ``fault`` names
     the internal error that ended the core, if any. In that case the interval has no successor yet.
+
+    It has many attributes: the core's surroundings, its alarm, and what is posted and not handled yet.
     """
 
     def __init__(

@@ -120,8 +120,9 @@ class Publication:
 class InjectorCore:
     """One injector process of one stream, from the allocation of its sequencer to its end.
 
-    Driven as :class:`millwheel.model.core_protocol.Core` says, by any steady clock. It has more than 15 attributes,
-    because four are counters for drivers and operators (``accepted``, ``acked``, ``late``, ``newest``).
+    Driven as :class:`millwheel.model.core_protocol.Core` says, by any steady clock.
+
+    It has many attributes: four are counters for drivers and operators (``accepted``, ``acked``, ``late``, ``newest``).
     """
 
     def __init__(

@@ -44,6 +44,8 @@ class Injector:
 
     Unless an exception ends the ``async with`` block, its end waits for the ACKs of all records. The process then still
     holds the low watermark at its last value. Call :meth:`finish` if it never sends again, or :meth:`idle` for a pause.
+
+    It has many methods: programs send in several ways, and ask for several counts.
     """
 
     def __init__(

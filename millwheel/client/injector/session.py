@@ -92,6 +92,8 @@ class InjectorSession:
 
     ``sequencer`` 0 allocates a new sequencer. Any other value is the sequencer of another injector, on whose behalf
     this session sends.
+
+    It has many methods: what ``Injector`` offers, and what its parts post back.
     """
 
     def __init__(

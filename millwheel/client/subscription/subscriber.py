@@ -54,6 +54,8 @@ class Batch:
 class Subscription:
     """One subscriber of one stream. Use it with ``async with``, and iterate over it for batches.
 
+    It has many attributes: half of them are its options.
+
     Args:
         stream: The full name of the stream, or its short name if no other topology has a stream of that name.
         cursor: The name of a durable cursor. Empty for a tail, which keeps no position.

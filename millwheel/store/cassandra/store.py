@@ -29,6 +29,8 @@ class CassandraStore:
 
     While Cassandra is unavailable every call raises StoreUnavailableError. The store reconnects by itself. A store that
     is left open is closed when ``asyncio.run`` ends its event loop.
+
+    It has many methods: those of the contract.
     """
 
     def __init__(self, session: CassandraSession, journals: Journals, parts: Parts, states: States) -> None:
