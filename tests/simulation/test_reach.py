@@ -27,7 +27,7 @@ LEFT = ["s0/r0 is retired", "query s0-r"]
 @pytest.mark.parametrize(
     ("seed", "reported"),
     [
-        pytest.param(454, [*HELD_UP, "only the other way"], id="partitions"),
+        pytest.param(447, [*HELD_UP, "only the other way"], id="partitions"),
         pytest.param(84, BALANCED, id="balancing"),
         pytest.param(6, TENDED, id="operators"),
         pytest.param(10, LEFT, id="leaving"),
