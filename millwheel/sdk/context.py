@@ -308,7 +308,8 @@ class Context(Generic[State]):
             raise UsageError(
                 f"computation {self._scope.computation!r} sets a timer, and has no process_timer: define it"
             )
-        _check_domain(domain)
+        if type(domain) is not TimeDomain:
+            raise _no_domain(domain)
         at = self._checked(at, "set_timer", domain)
         hold = None if hold is None else self._checked(hold, "set_timer(hold=…)")
         if not isinstance(tag, str):
@@ -332,7 +333,8 @@ class Context(Generic[State]):
         Raises:
             UsageError: The domain is no TimeDomain.
         """
-        _check_domain(domain)
+        if type(domain) is not TimeDomain:
+            raise _no_domain(domain)
         if self._timers is None:
             self._timers = {}
         self._timers[domain, tag] = None
@@ -389,10 +391,9 @@ class Context(Generic[State]):
             )
 
 
-def _check_domain(domain: Any) -> None:
-    """Raise UsageError if it is no TimeDomain. A bool would equal one, and be journaled as the other."""
-    if type(domain) is not TimeDomain:
-        raise UsageError(f"a timer's domain is a TimeDomain, not {type(domain).__name__}: {domain!r}")
+def _no_domain(domain: Any) -> UsageError:
+    """The error for a value that is no TimeDomain. A bool would equal one, and be journaled as the other."""
+    return UsageError(f"a timer's domain is a TimeDomain, not {type(domain).__name__}: {domain!r}")
 
 
 def _clear_state(context: Context[Any]) -> None:

@@ -96,12 +96,6 @@ class Outbox:
         """The outbound batch with that token. None: it is ACKed, or was sent again under another token."""
         return self._batches.get(token)
 
-    def unawaited(self, token: int) -> None:
-        """Register that no commit waits for the ACK of that outbound batch any more."""
-        batch = self._batches.get(token)
-        if batch is not None:
-            batch.awaited = None
-
     # Adding productions.
 
     def add(

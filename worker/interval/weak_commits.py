@@ -115,10 +115,12 @@ class WeakCommits:
         """Complete the entry of a commit that is about to be appended: its stragglers, ids and ACKs."""
         entry = sealed.entry
         assert entry is not None
-        stragglers = [row for token in sealed.unacked for row in self._outbox_rows(token)]
-        # From here on the journal tracks their ACKs, because a takeover would send them again.
+        stragglers: list[ProductionRow] = []
         for token in sealed.unacked:
-            self._outbox.unawaited(token)
+            if (outbound := self._outbox.get(token)) is not None:
+                stragglers += self._outbox.rows_of(outbound)
+                # From here on the journal tracks the ACKs, because a takeover would send these records again.
+                outbound.awaited = None
         sealed.unacked = set()
         acked, holds = self._take_acked()
         for hold in holds:
@@ -143,10 +145,6 @@ class WeakCommits:
             rows += taken
             holds.append(hold)
         return rows, holds
-
-    def _outbox_rows(self, token: int) -> list[ProductionRow]:
-        outbound = self._outbox.get(token)
-        return [] if outbound is None else list(self._outbox.rows_of(outbound))
 
     def acknowledged(self, outbound: ProductionBatch, remaining: Sequence[int]) -> None:
         """The records of a stored outbound batch are ACKed, except the indexes ``remaining``."""

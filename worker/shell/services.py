@@ -56,7 +56,7 @@ class WorkerServices:
             hooks=self.tallies.hooks,
             key_functions=lambda: self.key_failures.shown(self.catalog.consumers, wall_now()),
         ).load
-        inspection = InspectionService(self._journal_of_key, hosts.core_of, self.absence, self.store, load)
+        inspection = InspectionService(hosts.routing.locate, hosts.core_of, self.absence, self.store, load)
         add_InspectionServiceServicer_to_server(inspection, server)
         handover = HandoverService(hosts.find_owned, self.store, hosts.ahead, self._load_code)
         add_HandoverServiceServicer_to_server(handover, server)
@@ -66,10 +66,6 @@ class WorkerServices:
     ) -> None:
         failure = self.key_failures.failed(consumer, stream, error, waiting, wall_now())
         self.hooks.failed((consumer.topology, consumer.computation), failure)
-
-    def _journal_of_key(self, incarnation: str, key: bytes) -> str:
-        interval = self.catalog.locate(incarnation, key)
-        return "" if interval is None else interval.journal
 
     async def _load_code(self, incarnation: str) -> None:
         """Load the code of a computation that this process will run soon."""
