@@ -18,7 +18,7 @@ The behaviours of a real cluster, and the invariants that each could break:
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from random import Random
@@ -69,6 +69,8 @@ class SimulatedCassandra:
         self.remote = Remote(network, "store", chance, lambda text: OperationTimedOut({"store": text}), 2.0)
         self.reached = dict.fromkeys(("finished by another", "ended by another", "glimpsed", "late"), 0)
         """How often a behaviour occurred that one request alone cannot show."""
+        self.proposer_dies: Callable[[str], None] | None = None
+        """If set, the next transaction stays unfinished, and this is called with the process that sent it."""
         self._network = network
         self._chance = chance
         self._ways = dict(ways)
@@ -103,6 +105,7 @@ class SimulatedCassandra:
     def calm(self) -> None:
         """From now on, acknowledge every request."""
         self._ways.update(unfinished=0.0, partial=0.0)
+        self.proposer_dies = None
 
     # A request.
 
@@ -169,7 +172,10 @@ class SimulatedCassandra:
                 held = all(holds(part.operator, value, part.term.of(values)) for value, part in pairs)
             if not held:
                 return [(False, *(partition.value(part.column) for part in one.conditions))]
-        if self._happens("unfinished"):
+        dies, self.proposer_dies = self.proposer_dies, None
+        if dies is not None:
+            dies(who)
+        if dies is not None or self._happens("unfinished"):
             self._rounds[mutation.place] = _Round(who, mutation, self._chance.random() < 0.5)
             raise WriteTimeout("the transaction was proposed, and its outcome is not known")
         self._decide(who, mutation)

@@ -7,6 +7,7 @@ from random import Random
 from typing import Final
 
 from millwheel.model.catalog_keys import LEADERSHIP, SHARD_LEADERSHIPS, WORKERS
+from simulation.cassandra import SimulatedCassandra
 from simulation.cluster import AUTHORITIES, MASTERS
 from simulation.cluster import WORKERS as WORKER_NAMES
 from simulation.machine import SimulatedMachine
@@ -63,6 +64,7 @@ class Faults:
             ("islands", world.plan.islands, self._island),
             ("suspensions", world.plan.suspensions, self._suspension),
             ("power cuts", world.plan.power_cuts, self._power_cut),
+            ("abandoned transactions", 2 * isinstance(world.store, SimulatedCassandra), self._abandon),
             ("etcd suspended", int(bool(world.plan.etcd_suspended)), self._etcd_suspended),
         ):
             apart = Random(f"{name} {world.plan.seed}")
@@ -89,6 +91,19 @@ class Faults:
         if isinstance(store, SimulatedMachine):
             store.lose_power = lambda: self._dark(chance)
             store.cut_power()
+
+    def _abandon(self, chance: Random) -> None:
+        """A process is killed while Cassandra has its transaction half done. Another process will come upon it."""
+        store = self._world.store
+        if isinstance(store, SimulatedCassandra):
+            store.proposer_dies = lambda who: self._dies(who, chance)
+
+    def _dies(self, who: str, chance: Random) -> None:
+        """``who``: a process and its life, such as w1.2."""
+        world, name = self._world, who.partition(".")[0]
+        if name in _HOSTS and world.processes[name].alive:
+            world.kill(name)
+            world.later(chance.choice((0.1, 6.0)) * chance.uniform(0.5, 1.5), self._restart, name)
 
     def _dark(self, chance: Random) -> None:
         world = self._world

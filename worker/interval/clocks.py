@@ -86,11 +86,6 @@ class IntervalClocks:
             if self.bounded and bound >= self.key_bounds.lowest:
                 self._set_key_bounds(self.key_bounds.above(bound))
 
-    def stated(self, watermark: int | None) -> None:
-        """A delivery stated ``watermark``. None: its sender has none."""
-        if watermark is not None and watermark > self.highest_stated:
-            self.highest_stated = watermark
-
     def watermark_of(self, key: bytes) -> int:
         """The input watermark that ``key`` sees: the interval's, or the key's bound from a merge if it is higher."""
         return max(self.watermark, self.key_bounds.of(key)) if self.bounded else self.watermark
