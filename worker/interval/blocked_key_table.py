@@ -29,7 +29,7 @@ class Wait(Enum):
 
 RecordItem = tuple[DeliveryReceipt, int]
 TimerItem = tuple[int, TimeDomain, str]
-"""Time, whether it is in processing time, tag."""
+"""Time, time domain, tag."""
 Item = RecordItem | TimerItem
 
 

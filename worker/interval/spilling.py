@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import count
+from typing import NoReturn
 
 from millwheel.model.time import TimeDomain
 from millwheel.sdk.context import TimerSetting
@@ -148,7 +149,7 @@ class Spilling:
             where = f"journal {self._setup.config.journal}, base part {part.name}"
             self._reading[part] = decode_part(blob, list[TimerRow], where)
 
-    def missing(self, event: PartsMissing) -> None:
+    def missing(self, event: PartsMissing) -> NoReturn:
         """Raise CorruptValueError: a part is missing or damaged, so its timers are lost."""
         raise CorruptValueError(event.where, event.why)
 

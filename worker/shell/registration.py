@@ -202,7 +202,7 @@ class Registration:
             except WorkerIdTakenError as error:
                 log.error("this worker owns nothing: %s", error)
             except CoordinatorError as error:
-                log.warning("registering failed, trying again: %s", error)
+                log.warning("the coordinator did not answer while this worker registers, trying again: %s", error)
             await asyncio.sleep(self._ttl / _RENEWALS)
 
 
