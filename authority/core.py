@@ -94,7 +94,7 @@ class AuthorityCore:
         self.journal = journal
         self.sequencer = sequencer
         self._settings = settings or CoreSettings()
-        self._commit, self._floor, self._parts = head.commit, head.floor, head.parts
+        self._commit, self._truncation_point, self._parts = head.commit, head.truncation_point, head.parts
         self._registry = Registry()
         self._pending = Pending()
         self._broadcast: dict[str, int] = {}
@@ -120,7 +120,7 @@ class AuthorityCore:
             read.append(decode_part(blob, f"{self.journal}: {self._parts[number]}"))
             self._base_size += len(blob)
         self._registry.load(read)
-        for commit, blob in enumerate(entries, start=self._floor + 1):
+        for commit, blob in enumerate(entries, start=self._truncation_point + 1):
             self._registry.replay(decode_entry(blob, f"{self.journal}: entry {commit}"))
             self._journal_cost += len(blob) + _ENTRY_COST_BYTES
         for computation in self._registry:
@@ -152,8 +152,8 @@ class AuthorityCore:
 
     def check_invariants(self) -> None:
         """Check the shard's invariants. Raises InvariantError."""
-        self._rising.check(commit=self._commit, floor=self._floor)
-        require(self._floor <= self._commit, "the truncation point is not above the last append")
+        self._rising.check(commit=self._commit, truncation_point=self._truncation_point)
+        require(self._truncation_point <= self._commit, "the truncation point is not above the last append")
         for computation in self._registry:
             broadcast = self._broadcast.get(computation.name, MIN_TIMESTAMP)
             require(broadcast <= computation.value, "a broadcast value was decided before (G7)")
@@ -217,7 +217,7 @@ class AuthorityCore:
         self._commit += 1
         if self._named is not None:
             effects.append(self._name_parts(self._named))
-        append = Append(self.sequencer, self._commit, self._floor, self._parts, encode(taken.entry))
+        append = Append(self.sequencer, self._commit, self._truncation_point, self._parts, encode(taken.entry))
         self._journal_cost += len(append.entry) + _ENTRY_COST_BYTES
         if self._snapshot_due() and not self._pending.changes:
             snapshot = freeze(self._registry, self.sequencer, self._commit, self._settings.part_bytes)
@@ -284,7 +284,7 @@ class AuthorityCore:
     def _name_parts(self, snapshot: BaseSnapshot) -> DeleteJournaled:
         """Make the append refer to ``snapshot`` instead of the entries up to its commit."""
         deletion = DeleteJournaled(snapshot.commit + 1, tuple(set(self._parts) - set(snapshot.written)))
-        self._floor, self._parts = snapshot.commit, tuple(snapshot.written)
+        self._truncation_point, self._parts = snapshot.commit, tuple(snapshot.written)
         self._base_size, self._journal_cost = snapshot.size, 0
         self._named, self._snapshotting = None, False
         return deletion

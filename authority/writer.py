@@ -27,7 +27,7 @@ async def read_core(store: StateStore, journal: str, sequencer: int, settings: C
     head = await store.fence(journal, sequencer)
     core = AuthorityCore(journal, sequencer, head, settings)
     entries: list[bytes] = []
-    for first in range(head.floor + 1, head.commit + 1, _MAX_ENTRIES_PER_READ):
+    for first in range(head.truncation_point + 1, head.commit + 1, _MAX_ENTRIES_PER_READ):
         last = min(first + _MAX_ENTRIES_PER_READ - 1, head.commit)
         entries += await store.read_entries(journal, first, last)
     core.restore(await store.read_parts(journal, head.parts), entries)

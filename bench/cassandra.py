@@ -49,7 +49,7 @@ async def _measure(contact_points: tuple[str, ...]) -> None:
         await _appends(store, "append of 100 bytes", 1, 2_000, 100)
         await _appends(store, "append of 50 KB", 1, 1_000, 50_000)
         await _appends(store, "append of 50 KB, 16 journals at once", 16, 4_000, 50_000)
-        await _appends(store, "append of 50 KB, floor moving", 1, 1_000, 50_000, delete_every=50)
+        await _appends(store, "append of 50 KB, truncation point moving", 1, 1_000, 50_000, delete_every=50)
         await _rows(store)
         await _takeover(store)
     finally:
@@ -64,14 +64,14 @@ async def _appends(store: CassandraStore, what: str, owners: int, count: int, si
         journal = f"bench.{uuid.uuid4().hex}"
         await store.create_journal(journal)
         await store.fence(journal, 1)
-        floor = 0
+        truncation_point = 0
         for commit in range(1, count // owners + 1):
             begun = time.perf_counter()
-            await store.append(journal, Append(1, commit, floor, (), blob))
+            await store.append(journal, Append(1, commit, truncation_point, (), blob))
             times.append(time.perf_counter() - begun)
             if delete_every and commit % delete_every == 0:
-                await store.delete_entries(journal, floor + 1)
-                floor = commit
+                await store.delete_entries(journal, truncation_point + 1)
+                truncation_point = commit
 
     await _timed(what, count, "appends", lambda: _all(own, owners), times)
 

@@ -161,12 +161,12 @@ class Bench:
         payload = os.urandom(10 * ROW)
         pending: list[Awaitable[None]] = []
         for commit in range(1, entries + 1):
-            floor = max(commit - kept, 0)
-            pending.append(self.store.append(name, Append(1, commit, floor, (), payload, sync=False)))
+            truncation_point = max(commit - kept, 0)
+            pending.append(self.store.append(name, Append(1, commit, truncation_point, (), payload, sync=False)))
             if commit % 100 == 0:
                 await asyncio.gather(*pending)
                 pending.clear()
-                await self.store.delete_entries(name, floor + 1)
+                await self.store.delete_entries(name, truncation_point + 1)
         started = time.perf_counter()
         found = await self.store.read_entries(name, entries - kept + 1, entries)
         elapsed = time.perf_counter() - started

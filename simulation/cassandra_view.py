@@ -65,7 +65,7 @@ class View(MemoryStore):
             change.fenced = head.sequencer
         if head.commit != was.commit:
             entry = held.entries.get(head.commit, b"")
-            change.append = Append(head.sequencer, head.commit, head.floor, head.parts, entry)
+            change.append = Append(head.sequencer, head.commit, head.truncation_point, head.parts, entry)
         return change
 
     def _follow_parts(self, journal: str, partition: Partition, mutation: Mutation) -> None:
@@ -102,7 +102,7 @@ def _head(journal: str, partition: Partition) -> JournalHead | None:
         return None
     listed = partition.value("parts")
     named = () if listed is None else _named(listed)
-    return JournalHead(sequencer, partition.value("commit"), partition.value("floor"), named)
+    return JournalHead(sequencer, partition.value("commit"), partition.value("truncation_point"), named)
 
 
 @lru_cache(1_000)

@@ -52,7 +52,7 @@ class Checks(StoreWatch):
         self._progress = progress
         self._owners: dict[tuple[str, int], str] = {}
         self._heads: dict[str, tuple[int, int]] = {}
-        self._floors: dict[str, int] = {}
+        self._truncation_points: dict[str, int] = {}
         self._broadcast: dict[str, int] = {}
         self._largest: dict[str, int] = {}
         """Like ``_broadcast``, but over all incarnations of a topology."""
@@ -102,7 +102,7 @@ class Checks(StoreWatch):
             )
         self._heads[journal] = (append.sequencer, append.commit)
         self._check_parts(journal, append)
-        self._check_floor(journal, append.floor)
+        self._check_truncation(journal, append.truncation_point)
         self._world.history.note(f"commit {append.commit} of {journal}, {len(append.entry)} bytes", who)
         if journal.startswith("authority."):
             self._check_broadcast(journal, append)
@@ -113,20 +113,20 @@ class Checks(StoreWatch):
         for disorder in self._order.appended(journal, append, self._catalog, self._world.store.inner):
             self._world.violated(disorder)
 
-    def _check_floor(self, journal: str, floor: int) -> None:
+    def _check_truncation(self, journal: str, truncation_point: int) -> None:
         """The truncation point may pass an interval's entry only when the row of each key in it is at least as new."""
         incarnation = journal.rpartition(".j")[0]
-        before = self._floors.get(journal, floor)
-        self._floors[journal] = floor
-        if floor <= before or self._catalog.computation(incarnation) is None:
+        before = self._truncation_points.get(journal, truncation_point)
+        self._truncation_points[journal] = truncation_point
+        if truncation_point <= before or self._catalog.computation(incarnation) is None:
             return
         inner = self._world.store.inner
-        for number, entry in enumerate(self._entries(journal, before + 1, floor), before + 1):
+        for number, entry in enumerate(self._entries(journal, before + 1, truncation_point), before + 1):
             for key, _ in entry.states:
                 row = inner._states.get(incarnation, {}).get(key)
                 if row is None or row.commit < number:
-                    text = f"the floor of {journal} is at {floor}, and key {key!r} has no row of commit {number}"
-                    self._world.violated(f"{text} (G12)")
+                    passed = f"the truncation point of {journal} is at {truncation_point}"
+                    self._world.violated(f"{passed}, and key {key!r} has no row of commit {number} (G12)")
 
     def _check_parts(self, journal: str, append: Append) -> None:
         """The parts that an append names were acknowledged before it, and remain stored while they are named."""

@@ -61,8 +61,8 @@ def _check_journals(world: World) -> None:
         bound = bounds[kind]
         if bound is None:
             continue
-        entries = held.head.commit - held.head.floor
+        entries = held.head.commit - held.head.truncation_point
         most = 2 * (bound // _ENTRY_COST if kind == "authority." else bound) + _SLACK
         if max(entries, len(held.entries)) > most:
-            text = f"{entries} entries above the floor of {journal}, and {len(held.entries)} in all"
+            text = f"{entries} entries above the truncation point of {journal}, and {len(held.entries)} in all"
             world.violated(f"{text}, are left at the end: {most} are the most (G13)")

@@ -102,10 +102,10 @@ def _whole_differences(state: IntervalState, twin: IntervalTwin, recovered: bool
         yield f"the wall time is {state.clocks.wall} in memory, {twin.wall} in the journal (G6)"
     if recovered and state.counts.row != twin.counts:
         yield f"counts {state.counts.row} in memory, {twin.counts} in the journal"
-    for start in {row[0] for row in (*state.clocks.key_bounds.rows(), *twin.floors)}:
+    for start in {row[0] for row in (*state.clocks.key_bounds.rows(), *twin.key_bounds)}:
         mark = max(state.watermark, state.clocks.key_bounds.of(start))
-        if start in state.config.keys and mark != max(state.watermark, twin.floor_of(start)):
-            yield f"key {start!r} has been shown {twin.floor_of(start)} by the journal, {mark} by memory (G7)"
+        if start in state.config.keys and mark != max(state.watermark, twin.bound_of(start)):
+            yield f"key {start!r} has been shown {twin.bound_of(start)} by the journal, {mark} by memory (G7)"
 
 
 def _key_differences(state: IntervalState, twin: IntervalTwin, store: MemoryStore) -> Iterator[str]:

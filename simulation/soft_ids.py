@@ -33,8 +33,9 @@ def id_differences(dedup: Dedup, stored: Stored, twin: IdFacts, *, recovered: bo
         yield from _opaque_differences(name, tables.opaque.get(name), stored, twin.opaque.get(name, OpaqueFacts()))
     for query, source in tables.queries.items():
         batches = twin.batches.get(query, {})
-        if source.floor != max(batches, default=None):
-            yield f"query {query} is at batch {source.floor} in memory, and at {max(batches, default=None)} in entries"
+        if source.completed != max(batches, default=None):
+            entries = max(batches, default=None)
+            yield f"query {query} is at batch {source.completed} in memory, and at {entries} in entries"
         for number, batch in source.batches.items():
             ids = batches.get(number, set())
             if batch.seen != ids:

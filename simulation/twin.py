@@ -45,7 +45,7 @@ class IntervalTwin:
     wall: int = 0
     output: int = MIN_TIMESTAMP
     counts: tuple[int, ...] = (0, 0, 0, 0)
-    floors: list[FloorRow] = field(default_factory=list)
+    key_bounds: list[FloorRow] = field(default_factory=list)
     states: dict[bytes, bytes] = field(default_factory=dict)
     """The states of keys that the entries name; the others are in their rows."""
     holds: dict[bytes, int] = field(default_factory=dict)
@@ -55,9 +55,9 @@ class IntervalTwin:
     faults: list[str] = field(default_factory=list)
     """Contradictions between its parts."""
 
-    def floor_of(self, key: bytes) -> int:
+    def bound_of(self, key: bytes) -> int:
         """The watermark that the key has seen, if the interval's watermark is below it."""
-        shown = [one for start, end, one in self.floors if start <= key and (end is None or key < end)]
+        shown = [one for start, end, one in self.key_bounds if start <= key and (end is None or key < end)]
         return max((one for one in shown if one > self.watermark), default=MIN_TIMESTAMP)
 
 
@@ -88,10 +88,10 @@ def _begin(child: IntervalTwin, parents: Sequence[tuple[Parent, IntervalTwin]]) 
     child.wall = max(twin.wall for twin in twins)
     child.output = min(twin.output for twin in twins)
     for parent, twin in parents:
-        for start, end, shown in [*twin.floors, (twin.keys.start, twin.keys.end, twin.watermark)]:
+        for start, end, shown in [*twin.key_bounds, (twin.keys.start, twin.keys.end, twin.watermark)]:
             common = keys.intersection(KeyInterval(start, end))
             if common is not None:
-                child.floors.append((common.start, common.end, shown))
+                child.key_bounds.append((common.start, common.end, shown))
         if twin.keys.start in keys:
             child.counts = tuple(map(sum, zip(child.counts, twin.counts, strict=True)))
         child.states |= {key: state for key, state in twin.states.items() if key in keys}
@@ -108,10 +108,10 @@ def _read(store: MemoryStore, journal: str, head: JournalHead, twin: IntervalTwi
     """Read what the head of a journal names."""
     blobs = dict(zip(head.parts, finished(store.read_parts(journal, head.parts)), strict=True))
     _read_base(journal, blobs, twin)
-    entries = finished(store.read_entries(journal, head.floor + 1, head.commit))
-    if len(entries) != head.commit - head.floor:
-        twin.faults.append(f"{journal} has {len(entries)} entries from {head.floor + 1} to {head.commit}")
-    for number, blob in enumerate(entries, head.floor + 1):
+    entries = finished(store.read_entries(journal, head.truncation_point + 1, head.commit))
+    if len(entries) != head.commit - head.truncation_point:
+        twin.faults.append(f"{journal} has {len(entries)} entries from {head.truncation_point + 1} to {head.commit}")
+    for number, blob in enumerate(entries, head.truncation_point + 1):
         _apply(twin, plain_entry(blob, number, blobs.__getitem__))
 
 
@@ -139,7 +139,7 @@ def _read_base(journal: str, blobs: Mapping[PartId, bytes], twin: IntervalTwin) 
         if part.name == "meta":
             meta = msgspec.msgpack.decode(blob, type=tuple[int, BaseMeta])[1]
             twin.watermark, twin.wall, twin.output = meta.watermark, meta.wall, meta.output
-            twin.counts, twin.floors = meta.counts, list(meta.floors)
+            twin.counts, twin.key_bounds = meta.counts, list(meta.key_bounds)
     twin.holds.update(_rows(blobs, "holds", tuple[bytes, int]))
     voids = {row[:3]: row[3] for row in _rows(blobs, "voids", VoidRow)}
     for row in _rows(blobs, "far/rows", TimerRow):

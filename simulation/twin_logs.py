@@ -45,7 +45,9 @@ def read_log(store: MemoryStore, computation: str, journal: str) -> LogTwin:
     _read_base(store, computation, blobs, twin)
     load_ids(twin.ids, blobs)
     twin.faults += wrong_filters(blobs)
-    for number, blob in enumerate(finished(store.read_entries(journal, head.floor + 1, head.commit)), head.floor + 1):
+    for number, blob in enumerate(
+        finished(store.read_entries(journal, head.truncation_point + 1, head.commit)), head.truncation_point + 1
+    ):
         _apply(twin, number, msgspec.msgpack.decode(blob, type=LogEntry))
     twin.records = {offset: one for offset, one in twin.records.items() if offset >= twin.start}
     if missing := sorted(set(range(twin.start, twin.end)) - twin.records.keys()):

@@ -110,7 +110,7 @@ class OwnedJournal:
 
     def opened(self, head: JournalHead, entries: Sequence[bytes]) -> None:
         """The journal is fenced, and ``entries`` are those above its truncation point."""
-        self.truncation_point, self.parts = head.floor, head.parts
+        self.truncation_point, self.parts = head.truncation_point, head.parts
         self.sealed = self.committed = head.commit
         self.bytes = sum(map(len, entries))
 
@@ -223,7 +223,9 @@ def numbered_entries(where: str, head: JournalHead, entries: Sequence[bytes]) ->
     Raises:
         CorruptValueError: Some are missing.
     """
-    if len(entries) != head.commit - head.floor:
-        needed = f"entries {head.floor + 1} to {head.commit} are needed"
+    if len(entries) != head.commit - head.truncation_point:
+        needed = f"entries {head.truncation_point + 1} to {head.commit} are needed"
         raise CorruptValueError(where, f"{needed} and {len(entries)} were found")
-    return [(number, f"{where}, entry {number}", blob) for number, blob in enumerate(entries, head.floor + 1)]
+    return [
+        (number, f"{where}, entry {number}", blob) for number, blob in enumerate(entries, head.truncation_point + 1)
+    ]

@@ -119,7 +119,7 @@ class _Journal:
         self._store = store
         self._name = name
         self._blob = blob
-        self._floor = 0
+        self._truncation_point = 0
         self._parts: tuple[PartId, ...] = ()
 
     async def open(self) -> None:
@@ -130,7 +130,7 @@ class _Journal:
     async def append(self) -> None:
         """Append one commit."""
         self.commit += 1
-        await self._store.append(self._name, Append(1, self.commit, self._floor, self._parts, self._blob))
+        await self._store.append(self._name, Append(1, self.commit, self._truncation_point, self._parts, self._blob))
 
     async def write_and_read_rows(self) -> None:
         """Write state rows as a flush does, and read rows as cache misses do.
@@ -146,10 +146,10 @@ class _Journal:
         """Write a base part and the append that names it. Then delete the entries below."""
         before, part = self._parts, PartId("state", 1, self.commit)
         await self._store.write_part(self._name, part, self._blob)
-        self._floor, self._parts = self.commit, (part,)
+        self._truncation_point, self._parts = self.commit, (part,)
         await self.append()
         await self._store.read_parts(self._name, self._parts)
-        await self._store.delete_entries(self._name, self._floor + 1)
+        await self._store.delete_entries(self._name, self._truncation_point + 1)
         await self._store.delete_parts(self._name, before)
 
     async def drop(self) -> None:

@@ -95,9 +95,9 @@ class Scope:
 
     __slots__ = (
         "any_timestamp",
+        "bound_of",
         "computation",
         "decode_state",
-        "floor_of",
         "handles_timers",
         "most",
         "new_state",
@@ -130,7 +130,7 @@ class Scope:
         self.watermark = 0
         # The watermark bound of a key after a merge, if it is above ``watermark``. None: no key of this interval has
         # one.
-        self.floor_of: Callable[[bytes], int] | None = None
+        self.bound_of: Callable[[bytes], int] | None = None
         self.now = 0
         # Bytes produced since the batch began. Above a limit, no more hooks run before the commit.
         self.produced_bytes = 0
@@ -192,9 +192,9 @@ class Context(Generic[State]):
     def watermark(self) -> Timestamp:
         """The interval's input low watermark that this commit uses (section 4.5)."""
         scope = self._scope
-        if scope.floor_of is None:
+        if scope.bound_of is None:
             return Timestamp(scope.watermark)
-        return Timestamp(max(scope.watermark, scope.floor_of(self._key)))
+        return Timestamp(max(scope.watermark, scope.bound_of(self._key)))
 
     @property
     def now(self) -> Timestamp:

@@ -87,14 +87,14 @@ class PartId:
 class JournalHead:
     """A journal's head: the values that the journal has once.
 
-    A takeover reads exactly the entries ``floor + 1 .. commit`` and ``parts``. ``floor`` is the truncation point:
+    A takeover reads exactly the entries ``truncation_point + 1 .. commit`` and ``parts``. ``truncation_point``:
     entries up to it are no longer needed. ``parts`` names the parts of the base, and the parts of entries that are too
     large for one append.
     """
 
     sequencer: int
     commit: int
-    floor: int
+    truncation_point: int
     parts: tuple[PartId, ...]
 
 
@@ -102,14 +102,14 @@ class JournalHead:
 class Append:
     """One group commit: entry ``commit`` of the journal, written only if the journal is at ``commit - 1``.
 
-    The same atomic write replaces the head's ``floor`` (the truncation point) and ``parts``. All parts that it names
+    The same atomic write replaces the head's ``truncation_point`` and ``parts``. All parts that it names
     were acknowledged before. With ``sync`` False the store may acknowledge before the write is on disk. This is for
     computations that have both exactly-once and strong productions switched off.
     """
 
     sequencer: int
     commit: int
-    floor: int
+    truncation_point: int
     parts: tuple[PartId, ...]
     entry: bytes
     sync: bool = True

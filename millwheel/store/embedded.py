@@ -65,7 +65,7 @@ class EmbeddedStore:
 
         def stage(batch: RowBatch) -> None:
             if self._heads.append(journal, append, batch) and self._heads.has_cleared(journal):
-                self._thread.call_later(Purge(self._rocks, self._heads, journal, append.floor))
+                self._thread.call_later(Purge(self._rocks, self._heads, journal, append.truncation_point))
 
         await self._thread.call(stage, sync=append.sync, size=len(append.entry))
 

@@ -89,7 +89,7 @@ class JournalHeads:
         if parts is not None:
             batch.put(layout.parts_key(journal), parts)
         self._heads[journal] = head
-        return head.floor != held.floor
+        return head.truncation_point != held.truncation_point
 
     def delete_entries(self, journal: str, below: int, batch: RowBatch) -> None:
         """Stage the deletion of all entries with a commit below ``below``.
@@ -135,7 +135,7 @@ class JournalHeads:
     def has_cleared(self, journal: str) -> bool:
         """Return whether the truncation point has passed rows that ``journal`` emptied, so that they can be deleted."""
         lowest = self.cleared.get(journal)
-        return lowest is not None and lowest <= self._heads[journal].floor
+        return lowest is not None and lowest <= self._heads[journal].truncation_point
 
     def dropped_with_marks(self) -> list[str]:
         """Return the deleted journals that still have emptied rows."""

@@ -32,7 +32,7 @@ def created(journal: str, held: JournalHead | None, commit: int) -> JournalHead:
         raise ValueError(f"journal {journal} cannot start at commit {commit}: commit numbers are not negative")
     if held is not None:
         raise JournalExistsError(f"journal {journal} exists already: incarnation ids are never used twice")
-    return JournalHead(sequencer=0, commit=commit, floor=commit, parts=())
+    return JournalHead(sequencer=0, commit=commit, truncation_point=commit, parts=())
 
 
 def present(journal: str, held: JournalHead | None) -> JournalHead:
@@ -70,18 +70,19 @@ def appended(journal: str, held: JournalHead | None, append: Append) -> JournalH
     refused = head.sequencer != append.sequencer or head.commit != append.commit - 1
     if refused or head.sequencer == TERMINAL_SEQUENCER:
         raise SequencerRefusedError(journal, head.sequencer, head.commit)
-    if not head.floor <= append.floor <= append.commit:
+    if not head.truncation_point <= append.truncation_point <= append.commit:
         raise ValueError(
-            f"journal {journal}: floor {append.floor} of commit {append.commit} is not within {head.floor}..commit"
+            f"journal {journal}: truncation point {append.truncation_point} of commit {append.commit} is not within "
+            f"{head.truncation_point}..commit"
         )
-    return JournalHead(append.sequencer, append.commit, append.floor, append.parts)
+    return JournalHead(append.sequencer, append.commit, append.truncation_point, append.parts)
 
 
 def check_deletable(journal: str, head: JournalHead, below: int) -> None:
     """Raise ValueError if a deletion of entries ``below`` would remove an entry that a takeover reads."""
-    if below > head.floor + 1:
+    if below > head.truncation_point + 1:
         raise ValueError(
-            f"journal {journal}: entries from {head.floor + 1} on are needed, asked to delete below {below}"
+            f"journal {journal}: entries from {head.truncation_point + 1} on are needed, asked to delete below {below}"
         )
 
 

@@ -139,7 +139,7 @@ def journal_ranges(journal: str) -> list[tuple[bytes, bytes]]:
 
 def encode_head(head: JournalHead) -> bytes:
     """Return the stored value of a head, without its part list."""
-    return wrap(_HEAD.pack(head.sequencer, head.commit, head.floor))
+    return wrap(_HEAD.pack(head.sequencer, head.commit, head.truncation_point))
 
 
 def encode_parts(parts: tuple[PartId, ...]) -> bytes:
@@ -160,8 +160,8 @@ def decode_head(value: bytes, parts: tuple[PartId, ...], where: str) -> JournalH
     payload = unwrap(value, where)
     if len(payload) != _HEAD.size:
         raise CorruptValueError(where, f"a head has {_HEAD.size} bytes, not {len(payload)}")
-    sequencer, commit, floor = _HEAD.unpack(payload)
-    return JournalHead(sequencer, commit, floor, parts)
+    sequencer, commit, truncation_point = _HEAD.unpack(payload)
+    return JournalHead(sequencer, commit, truncation_point, parts)
 
 
 def state_prefix(computation: str) -> bytes:

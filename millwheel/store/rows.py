@@ -108,22 +108,24 @@ class StateFlush:
 
 
 class Purge:
-    """Deletes the rows that a journal emptied with commits up to ``floor`` (the truncation point), and their marks.
+    """Deletes the rows that a journal emptied with commits up to ``truncation_point``, and their marks.
 
     No older row can be written any more. Every row of an entry up to the truncation point was acknowledged before the
     truncation point moved there. A successor replays only the entries above it.
     """
 
-    def __init__(self, rocks: Rocks, heads: JournalHeads, journal: str, floor: int | None) -> None:
-        """``floor`` None: the journal was dropped, so all of its marks are deleted."""
+    def __init__(self, rocks: Rocks, heads: JournalHeads, journal: str, truncation_point: int | None) -> None:
+        """``truncation_point`` None: the journal was dropped, so all of its marks are deleted."""
         self._rocks = rocks
         self._heads = heads
         self._journal = journal
-        self._floor = floor
+        self._truncation_point = truncation_point
         prefix = layout.cleared_prefix(journal)
         # Starting at the prefix would scan over the deleted marks of earlier purges.
         self._start = prefix + layout.commit_bytes(heads.cleared.get(journal, 0))
-        self._end = layout.past(prefix) if floor is None else prefix + layout.commit_bytes(floor + 1)
+        self._end = (
+            layout.past(prefix) if truncation_point is None else prefix + layout.commit_bytes(truncation_point + 1)
+        )
 
     def advance(self, batch: RowBatch) -> bool:
         """Delete a slice of rows. Return True at the end."""
@@ -138,10 +140,10 @@ class Purge:
         if len(marks) == SLICE_ROWS:
             self._start = marks[-1] + b"\0"
             return False
-        if self._floor is None:
+        if self._truncation_point is None:
             self._heads.cleared.pop(self._journal, None)
         else:
-            self._heads.cleared[self._journal] = self._floor + 1
+            self._heads.cleared[self._journal] = self._truncation_point + 1
         return True
 
 

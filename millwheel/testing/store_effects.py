@@ -95,7 +95,7 @@ def _append(store: MemoryStore, effect: AppendEntry) -> Appended | Deposed:
 def _open(store: MemoryStore, effect: FenceJournal) -> Opened:
     head = result_of(store.fence(effect.journal, effect.sequencer))
     blobs = result_of(store.read_parts(effect.journal, head.parts))
-    entries = result_of(store.read_entries(effect.journal, head.floor + 1, head.commit))
+    entries = result_of(store.read_entries(effect.journal, head.truncation_point + 1, head.commit))
     return Opened(head, dict(zip(head.parts, blobs, strict=True)), entries)
 
 

@@ -133,7 +133,7 @@ rewriting(
 )
 
 rewriting(
-    "floors-one-key-further",
+    "key_bounds-one-key-further",
     "G14",
     "a watermark bound of a merged range ends before the range's end",
     KeyWatermarkBounds.of,
@@ -145,7 +145,7 @@ rewriting(
 )
 
 rewriting(
-    "floors-cut-short",
+    "key_bounds-cut-short",
     "G14",
     "neighbouring watermark bounds are joined up to the larger end",
     clocks._joined,

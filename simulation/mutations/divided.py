@@ -30,7 +30,7 @@ def appended_before_its_parts() -> None:
     replace(CommitPipeline, "_append", make)
 
 
-@mutation("G12", "the head names the parts of all divided entries above the floor")
+@mutation("G12", "the head names the parts of all divided entries above the truncation point")
 def earlier_parts_unnamed() -> None:
     """An append names only the parts of its own entry. The next owner deletes those of earlier entries."""
 
@@ -46,7 +46,7 @@ def earlier_parts_unnamed() -> None:
     replace(OwnedJournal, "append", make)
 
 
-@mutation("G12", "the parts of a divided entry are kept until the floor has passed it")
+@mutation("G12", "the parts of a divided entry are kept until the truncation point has passed it")
 def parts_collected_early() -> None:
     """The parts of an entry are deleted, and no longer named, when the next entry is appended."""
 
@@ -79,7 +79,7 @@ def children_without_parents() -> None:
 
 @mutation(
     "G13",
-    "the parts of an entry go when the floor has passed it",
+    "the parts of an entry go when the truncation point has passed it",
     seeds=0,
     test="tests/interval/test_large_commits.py::test_an_entrys_parts_are_deleted_after_its_truncation",
     why="its owners change often, and each deletes what the one before it has left",

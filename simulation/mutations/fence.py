@@ -30,7 +30,7 @@ def no_fence() -> None:
     """A journal accepts an append from any owner."""
 
     def appended(journal: str, held: JournalHead | None, append: Append) -> JournalHead:
-        return JournalHead(append.sequencer, append.commit, append.floor, append.parts)
+        return JournalHead(append.sequencer, append.commit, append.truncation_point, append.parts)
 
     replace(journal_rules, "appended", lambda _: appended)
 
@@ -53,10 +53,10 @@ def any_fence() -> None:
 
 @mutation(
     "G3",
-    "the floor moves only with an append that the fence lets pass",
+    "the truncation point moves only with an append that the fence lets pass",
     seeds=10,
     test="tests/contracts/test_store_contract.py::test_a_deposed_owner_changes_nothing[memory]",
-    why="of a deposed owner's appends, which are few, one in many moves the floor",
+    why="of a deposed owner's appends, which are few, one in many moves the truncation point",
 )
 def zombie_floor() -> None:
     """A refused append still moves the truncation point and the base parts."""
@@ -67,8 +67,14 @@ def zombie_floor() -> None:
                 await append(self, journal, entry)
             except SequencerRefusedError:
                 head = self._head(journal)
-                if head is not None and head.sequencer != entry.sequencer and head.floor < entry.floor <= head.commit:
-                    self._put(journal, dataclasses.replace(head, floor=entry.floor, parts=entry.parts))
+                if (
+                    head is not None
+                    and head.sequencer != entry.sequencer
+                    and head.truncation_point < entry.truncation_point <= head.commit
+                ):
+                    self._put(
+                        journal, dataclasses.replace(head, truncation_point=entry.truncation_point, parts=entry.parts)
+                    )
                 raise
 
         return moving

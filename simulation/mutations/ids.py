@@ -105,17 +105,17 @@ def filters_taken_for_truth() -> None:
     replace(OpaqueSource, "_sealed", make)
 
 
-@mutation("G1", "a batch below the query's floor is a duplicate")
+@mutation("G1", "a batch below the query's completed batch is a duplicate")
 def floorless_batches() -> None:
     """Batches are admitted by the ids that are still stored."""
 
     def make(check: Any) -> Any:
         def floorless(self: BatchQuery, batch: int, ids: Sequence[bytes], verdict: Any) -> Any:
-            floor, self.floor = self.floor, None
+            completed, self.completed = self.completed, None
             try:
                 return check(self, batch, ids, verdict)
             finally:
-                self.floor = floor
+                self.completed = completed
 
         return floorless
 

@@ -109,7 +109,7 @@ def larger_parents_watermark() -> None:
     def make(inherited: Any) -> Any:
         def hasty(*arguments: Any) -> Any:
             whole = inherited(*arguments)
-            whole.watermark = max([whole.watermark, *(floor for _, _, floor in whole.floors)])
+            whole.watermark = max([whole.watermark, *(bound for _, _, bound in whole.key_bounds)])
             return whole
 
         return hasty
@@ -130,7 +130,7 @@ def forgotten_floors() -> None:
     def make(inherited: Any) -> Any:
         def forgetful(*arguments: Any) -> Any:
             whole = inherited(*arguments)
-            whole.floors = []
+            whole.key_bounds = []
             return whole
 
         return forgetful

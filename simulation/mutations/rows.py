@@ -14,14 +14,14 @@ from simulation.mutations.base import mutation, replace
 __all__: list[str] = []
 
 
-@mutation("G12", "the floor passes an entry when the rows of its keys are acknowledged")
+@mutation("G12", "the truncation point passes an entry when the rows of its keys are acknowledged")
 def floor_first() -> None:
     """The truncation point follows the base, even if rows are not acknowledged."""
 
     replace(StateRows, "acknowledged", lambda _: lambda self: self._journal.committed)
 
 
-@mutation("G13", "the journal beyond the floor is kept short")
+@mutation("G13", "the journal beyond the truncation point is kept short")
 def endless_journals() -> None:
     """Intervals write no bases, so their truncation points stand still."""
     replace(Checkpointer, "_base_due", lambda _: lambda self: False)

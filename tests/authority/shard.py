@@ -79,7 +79,7 @@ class Shard:
         core = AuthorityCore(JOURNAL, self._sequencer, head, self.settings)
         core.restore(
             result_of(self.store.read_parts(JOURNAL, head.parts)),
-            result_of(self.store.read_entries(JOURNAL, head.floor + 1, head.commit)),
+            result_of(self.store.read_entries(JOURNAL, head.truncation_point + 1, head.commit)),
         )
         for name, value in core.computations().items():
             self._received(name, value)

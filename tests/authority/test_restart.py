@@ -122,7 +122,7 @@ def test_the_journal_stays_short_and_restarts_read_the_base() -> None:
     shard.flush()
     assert shard.snapshots > 3
     head = result_of(shard.store.read_head(JOURNAL))
-    assert head.commit - head.floor < 40, f"{head.commit - head.floor} entries of {head.commit}"
+    assert head.commit - head.truncation_point < 40, f"{head.commit - head.truncation_point} entries of {head.commit}"
     assert set(result_of(shard.store.list_parts(JOURNAL))) >= set(head.parts)
     assert len(result_of(shard.store.list_parts(JOURNAL))) <= 2 * len(head.parts), "old parts go"
     before = state(shard.core)
@@ -141,7 +141,7 @@ def test_a_base_holds_expected_sets_removals_and_old_values() -> None:
     for value in range(100):
         shard.report(ALL_KEYS, 5, value, "busy.5")
     head = result_of(shard.store.read_head(JOURNAL))
-    assert head.floor > 6, "the entries above are gone"
+    assert head.truncation_point > 6, "the entries above are gone"
     shard.restart()
     assert shard.core.computations() == {COMPUTATION: 10, "busy.5": 99, INJECTOR: MIN_TIMESTAMP}
     assert shard.say(ALL_KEYS, 2, 1, "gone.4")[0].superseded
@@ -173,7 +173,7 @@ def test_a_base_whose_parts_no_append_has_named_is_not_read() -> None:
         result_of(shard.store.write_part(JOURNAL, part, blob))
     shard.flush()
     head = result_of(shard.store.read_head(JOURNAL))
-    assert (head.parts, head.floor) == ((), 0)
+    assert (head.parts, head.truncation_point) == ((), 0)
     before = state(shard.core)
     assert state(shard.restart()) == before
     assert shard.known() == value
@@ -193,7 +193,7 @@ def test_a_base_written_amid_moves_and_reports_loses_nothing() -> None:
     assert parts > 3
     shard.post(SnapshotWritten(snapshot))
     shard.flush()
-    assert result_of(shard.store.read_head(JOURNAL)).floor == snapshot.commit
+    assert result_of(shard.store.read_head(JOURNAL)).truncation_point == snapshot.commit
     before = state(shard.core)
     assert state(shard.restart()) == before
 

@@ -286,7 +286,7 @@ async def test_a_base_is_written_at_run_time_and_crash_remains_deleted() -> None
     await store.write_part(JOURNAL, orphan, b"")
     successor = await opened(store, 2)
     head = await store.read_head(JOURNAL)
-    assert head.floor > 0
+    assert head.truncation_point > 0
     assert set(await store.list_parts(JOURNAL)) == set(head.parts)
     assert (await anext(successor.broadcasts.watch([COMPUTATION])))[COMPUTATION].watermark == 59
     await successor.close()

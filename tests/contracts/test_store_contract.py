@@ -25,7 +25,7 @@ from tests.contracts.implementations import OpenStore
 
 
 def entry(sequencer: int, commit: int, **fields: object) -> Append:
-    values: dict[str, object] = {"floor": 0, "parts": (), "entry": b"entry %d of %d" % (commit, sequencer)}
+    values: dict[str, object] = {"truncation_point": 0, "parts": (), "entry": b"entry %d of %d" % (commit, sequencer)}
     return Append(sequencer, commit, **(values | fields))  # type: ignore[arg-type]
 
 
@@ -59,7 +59,7 @@ async def test_a_child_starts_at_the_sealed_commit_of_its_parents(store: StateSt
     assert await store.fence(journal, 7) == JournalHead(7, 41, 41, ())
     with pytest.raises(SequencerRefusedError):
         await store.append(journal, entry(7, 1))
-    await store.append(journal, entry(7, 42, floor=41))
+    await store.append(journal, entry(7, 42, truncation_point=41))
     assert await store.read_entries(journal, 42, 42) == [b"entry 42 of 7"]
 
 
@@ -94,7 +94,7 @@ async def test_a_deposed_owner_changes_nothing(store: StateStore, journal: str) 
     await owned(store, journal, 5, commits=2)
     await store.fence(journal, 6)
     with pytest.raises(SequencerRefusedError) as refused:
-        await store.append(journal, entry(5, 3, floor=2))
+        await store.append(journal, entry(5, 3, truncation_point=2))
     assert (refused.value.journal, refused.value.sequencer, refused.value.commit) == (journal, 6, 2)
     assert await store.read_head(journal) == JournalHead(6, 2, 0, ())
     with pytest.raises(CorruptValueError):
@@ -170,15 +170,15 @@ async def test_truncation_point_and_parts_move_with_the_entry_or_not(store: Stat
     for part in parts:
         await store.write_part(journal, part, b"blob")
     with pytest.raises(SequencerRefusedError):
-        await store.append(journal, entry(5, 5, floor=3, parts=parts))
+        await store.append(journal, entry(5, 5, truncation_point=3, parts=parts))
     assert await store.read_head(journal) == JournalHead(5, 3, 0, ())
-    await store.append(journal, entry(5, 4, floor=3, parts=parts))
+    await store.append(journal, entry(5, 4, truncation_point=3, parts=parts))
     assert await store.read_head(journal) == JournalHead(5, 4, 3, parts)
-    await store.append(journal, entry(5, 5, floor=3, parts=parts))
+    await store.append(journal, entry(5, 5, truncation_point=3, parts=parts))
     assert await store.fence(journal, 6) == JournalHead(6, 5, 3, parts)
-    await store.append(journal, entry(6, 6, floor=5, parts=parts[:1]))
+    await store.append(journal, entry(6, 6, truncation_point=5, parts=parts[:1]))
     assert (await store.read_head(journal)).parts == parts[:1]
-    await store.append(journal, entry(6, 7, floor=7))
+    await store.append(journal, entry(6, 7, truncation_point=7))
     assert await store.read_head(journal) == JournalHead(6, 7, 7, ())
 
 
@@ -217,7 +217,7 @@ async def test_journals_do_not_touch_each_other(store: StateStore, journal: str)
     other = journal + "1"
     await owned(store, journal, 5, commits=2)
     await owned(store, other, 3, commits=1)
-    await store.append(journal, entry(5, 3, floor=3))
+    await store.append(journal, entry(5, 3, truncation_point=3))
     await store.write_part(other, PartId("p", 3, 1), b"kept")
     await store.delete_entries(journal, 4)
     await store.seal(journal, 5)
@@ -296,7 +296,7 @@ async def test_a_dropped_journal_is_missing(store: StateStore, journal: str) -> 
 
 async def test_entries_below_the_truncation_point_are_deleted_alone(store: StateStore, journal: str) -> None:
     await owned(store, journal, 5, commits=5)
-    await store.append(journal, entry(5, 6, floor=4))
+    await store.append(journal, entry(5, 6, truncation_point=4))
     await store.delete_entries(journal, 3)
     await store.delete_entries(journal, 3)
     assert len(await store.read_entries(journal, 3, 6)) == 4
@@ -430,7 +430,7 @@ async def test_a_childs_rows_stand_over_its_sealed_parents(store: StateStore, jo
     await store.seal(journal, 5)
     await store.create_journal(child, 8)
     await store.fence(child, 6)
-    await store.append(child, entry(6, 9, floor=8))
+    await store.append(child, entry(6, 9, truncation_point=8))
     replayed_and_new = [StateRow(b"k", 7, b"replayed"), StateRow(b"l", 7, b"replayed"), StateRow(b"m", 9, b"child")]
     await store.write_states(computation, child, 6, replayed_and_new)
     late = [StateRow(b"k", 6, b"late"), StateRow(b"l", 8, b"parent"), StateRow(b"m", 8, b"late")]
@@ -446,11 +446,11 @@ async def test_an_emptied_row_reads_as_absent_and_stays_so(store: StateStore, jo
     assert await store.read_states(computation, [b"k"]) == [None]
     await store.write_states(computation, journal, 5, [StateRow(b"k", 6, b"older")])
     assert await store.read_states(computation, [b"k"]) == [None]
-    await store.append(journal, entry(5, 10, floor=9))
+    await store.append(journal, entry(5, 10, truncation_point=9))
     assert await store.read_states(computation, [b"k"]) == [None]
     await store.write_states(computation, journal, 5, [StateRow(b"k", 10, b"again")])
     assert await store.read_states(computation, [b"k"]) == [StateRow(b"k", 10, b"again")]
-    await store.append(journal, entry(5, 11, floor=10))
+    await store.append(journal, entry(5, 11, truncation_point=10))
     assert await store.scan_states(computation, ALL_KEYS, None, 9) == [StateRow(b"k", 10, b"again")]
 
 
@@ -528,7 +528,7 @@ async def test_what_was_acknowledged_is_there_after_opening_again(
     async with open_store(tmp_path) as store:
         await owned(store, journal, 5, commits=2)
         await store.write_part(journal, part, b"part")
-        await store.append(journal, entry(5, 3, floor=2, parts=(part,)))
+        await store.append(journal, entry(5, 3, truncation_point=2, parts=(part,)))
         await store.write_states(computation, journal, 5, rows)
         await store.delete_entries(journal, 3)
     async with open_store(tmp_path) as store:

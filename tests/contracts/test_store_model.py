@@ -38,7 +38,7 @@ class Model:
 
     sequencer: int = 0
     commit: int = 0
-    floor: int = 0
+    truncation_point: int = 0
     deleted: int = 1
     entries: list[bytes] = field(default_factory=list)
     rows: dict[bytes, StateRow] = field(default_factory=dict)
@@ -77,7 +77,7 @@ class Competition(RuleBasedStateMachine):
         result = self.call(self.store.fence(self.name, sequencer))
         if sequencer > model.sequencer:
             model.sequencer = sequencer
-            assert result == JournalHead(sequencer, model.commit, model.floor, ())
+            assert result == JournalHead(sequencer, model.commit, model.truncation_point, ())
             self.believed[owner] = (sequencer, model.commit)
         else:
             assert isinstance(result, SequencerRefusedError)
@@ -89,14 +89,14 @@ class Competition(RuleBasedStateMachine):
         model = self.model
         sequencer, commit = self.believed[owner]
         commit += 1 + skew
-        floor = max(0, min(model.floor + advance, commit))
+        truncation_point = max(0, min(model.truncation_point + advance, commit))
         holds = (sequencer, commit) == (model.sequencer, model.commit + 1) and sequencer != TERMINAL_SEQUENCER
         if holds:
-            floor = max(floor, model.floor)
-        result = self.call(self.store.append(self.name, Append(sequencer, commit, floor, (), blob)))
+            truncation_point = max(truncation_point, model.truncation_point)
+        result = self.call(self.store.append(self.name, Append(sequencer, commit, truncation_point, (), blob)))
         if holds:
             assert result is None
-            model.commit, model.floor = commit, floor
+            model.commit, model.truncation_point = commit, truncation_point
             model.entries.append(blob)
             self.believed[owner] = (sequencer, commit)
         else:
@@ -114,24 +114,24 @@ class Competition(RuleBasedStateMachine):
         result = self.call(self.store.seal(self.name, sequencer))
         if model.sequencer <= sequencer or model.sequencer == TERMINAL_SEQUENCER:
             model.sequencer = TERMINAL_SEQUENCER
-            assert result == JournalHead(TERMINAL_SEQUENCER, model.commit, model.floor, ())
+            assert result == JournalHead(TERMINAL_SEQUENCER, model.commit, model.truncation_point, ())
         else:
             assert isinstance(result, SequencerRefusedError)
 
     @rule()
     def delete_entries(self) -> None:
-        self.model.deleted = self.model.floor + 1
-        self.call(self.store.delete_entries(self.name, self.model.floor + 1))
+        self.model.deleted = self.model.truncation_point + 1
+        self.call(self.store.delete_entries(self.name, self.model.truncation_point + 1))
 
     @rule(owner=OWNERS, changes=st.lists(st.tuples(KEYS, st.integers(0, 5), st.booleans()), max_size=5))
     def write_states(self, owner: int, changes: list[tuple[bytes, int, bool]]) -> None:
-        """Rows of any commit that was made and that the floor has not passed."""
+        """Rows of any commit that was made and that the truncation_point has not passed."""
         model = self.model
         commits = [(key, model.commit - back, kept) for key, back, kept in changes]
         rows = [
             StateRow(key, commit, b"%d of %s" % (commit, key) if kept else b"")
             for key, commit, kept in commits
-            if commit > model.floor
+            if commit > model.truncation_point
         ]
         # A row's content is what its commit left: one commit leaves one state of a key.
         unique = {(row.key, row.commit): row for row in rows}
@@ -160,7 +160,9 @@ class Competition(RuleBasedStateMachine):
     @invariant()
     def head_and_entries_agree(self) -> None:
         model = self.model
-        assert self.call(self.store.read_head(self.name)) == JournalHead(model.sequencer, model.commit, model.floor, ())
+        assert self.call(self.store.read_head(self.name)) == JournalHead(
+            model.sequencer, model.commit, model.truncation_point, ()
+        )
         first = max(model.deleted, 1)
         assert self.call(self.store.read_entries(self.name, first, model.commit)) == model.entries[first - 1 :]
 

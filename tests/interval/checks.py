@@ -122,7 +122,7 @@ def _opened(world: World, journal: str) -> Opened:
 
 def _read(world: World, journal: str, head: JournalHead) -> tuple[dict[PartId, bytes], list[bytes]]:
     blobs = result_of(world.store.read_parts(journal, head.parts))
-    entries = result_of(world.store.read_entries(journal, head.floor + 1, head.commit))
+    entries = result_of(world.store.read_entries(journal, head.truncation_point + 1, head.commit))
     return dict(zip(head.parts, blobs, strict=True)), entries
 
 

@@ -112,13 +112,13 @@ def test_a_merged_key_sees_the_watermark_its_parent_would_show(
 
 
 def test_bounds_are_cut_with_their_keys_and_end_when_passed() -> None:
-    floors = KeyWatermarkBounds([(b"a", b"m", 50), (b"g", None, 30)])
-    assert [floors.of(key) for key in (b"a", b"h", b"z", b"A")] == [50, 50, 30, MIN_TIMESTAMP]
-    assert floors.lowest == 30
-    assert floors.above(30).rows() == [(b"a", b"m", 50)]
-    assert not floors.above(50).rows()
-    assert floors.within(KeyInterval(b"b", b"h")) == [(b"g", b"h", 30), (b"b", b"h", 50)]
-    assert floors.within(KeyInterval(b"A", b"a")) == []
+    bounds = KeyWatermarkBounds([(b"a", b"m", 50), (b"g", None, 30)])
+    assert [bounds.of(key) for key in (b"a", b"h", b"z", b"A")] == [50, 50, 30, MIN_TIMESTAMP]
+    assert bounds.lowest == 30
+    assert bounds.above(30).rows() == [(b"a", b"m", 50)]
+    assert not bounds.above(50).rows()
+    assert bounds.within(KeyInterval(b"b", b"h")) == [(b"g", b"h", 30), (b"b", b"h", 50)]
+    assert bounds.within(KeyInterval(b"A", b"a")) == []
 
 
 rows_of_floors = st.lists(
@@ -131,14 +131,14 @@ rows_of_floors = st.lists(
 
 @given(rows_of_floors, st.binary(max_size=2))
 def test_a_keys_bound_is_the_largest_of_its_ranges(given_rows: list[Any], key: bytes) -> None:
-    inside = [floor for start, end, floor in given_rows if start <= key and (end is None or key < end)]
+    inside = [bound for start, end, bound in given_rows if start <= key and (end is None or key < end)]
     assert KeyWatermarkBounds(given_rows).of(key) == max(inside, default=MIN_TIMESTAMP)
 
 
 @pytest.mark.guarantee("G13")
 def test_bounds_do_not_grow_with_splits_and_merges() -> None:
-    floors = KeyWatermarkBounds([(b"a", b"m", 50)])
+    bounds = KeyWatermarkBounds([(b"a", b"m", 50)])
     for at in (b"c", b"g", b"b", b"k"):
         low, high = KeyInterval(b"", at), KeyInterval(at, None)
-        floors = KeyWatermarkBounds([*floors.within(low), *floors.within(high)])
-    assert floors.rows() == [(b"a", b"m", 50)]
+        bounds = KeyWatermarkBounds([*bounds.within(low), *bounds.within(high)])
+    assert bounds.rows() == [(b"a", b"m", 50)]

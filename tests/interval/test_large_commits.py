@@ -128,7 +128,7 @@ def test_an_entrys_parts_are_deleted_after_its_truncation() -> None:
                 else:
                     named = set(one.append.parts)
                     above = {part.commit for part in named if is_entry_part(part)}
-                    assert above == set(range(one.append.floor + 1, one.append.commit + 1))
+                    assert above == set(range(one.append.truncation_point + 1, one.append.commit + 1))
                     solo.handle(Appended(one.append.commit))
             solo.now += 20
             solo.handle(Tick())

@@ -55,7 +55,7 @@ def test_rows_are_written_once_for_all_commits_of_a_base() -> None:
     assert solo.state.journal.truncation_point == 0
     solo.handle(PartsWritten(parts.number))
     _commit(solo, 20)
-    assert solo.state.journal.truncation_point == 0, "the floor waits for the rows"
+    assert solo.state.journal.truncation_point == 0, "the truncation point waits for the rows"
     solo.handle(StatesFlushed(flush.number))
     _commit(solo, 21)
     assert solo.state.journal.truncation_point == 20

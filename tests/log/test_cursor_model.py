@@ -201,7 +201,7 @@ class CursorMachine(RuleBasedStateMachine):
         store, config = self.driver.store, LogConfig(STREAM, LOG, JOURNAL, 1_000, frozenset(), settings=SMALL)
         head = result_of(store.read_head(JOURNAL))
         blobs = result_of(store.read_parts(JOURNAL, head.parts))
-        entries = result_of(store.read_entries(JOURNAL, head.floor + 1, head.commit))
+        entries = result_of(store.read_entries(JOURNAL, head.truncation_point + 1, head.commit))
         twin = LogState(config)
         recover(twin, Opened(head, dict(zip(head.parts, blobs, strict=True)), entries))
         return twin.cursors.facts()

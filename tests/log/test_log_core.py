@@ -250,8 +250,8 @@ def test_the_truncation_point_moves_and_a_takeover_reads_little() -> None:
     driver = LogDriver(SMALL)
     values = fill(driver, 0, 12)
     journal = driver.stored
-    assert journal.head.floor > 0
-    assert min(journal.entries) == journal.head.floor + 1
+    assert journal.head.truncation_point > 0
+    assert min(journal.entries) == journal.head.truncation_point + 1
     assert set(journal.parts) == set(journal.head.parts)
     driver.open()
     tail = driver.subscribe(resume=0)

@@ -85,8 +85,8 @@ async def opened(tmp_path: Path) -> AsyncIterator[Opened]:
     directory.release()
 
 
-def entry(commit: int, *, floor: int = 0, sync: bool = True) -> Append:
-    return Append(5, commit, floor, (), b"entry %d" % commit, sync)
+def entry(commit: int, *, truncation_point: int = 0, sync: bool = True) -> Append:
+    return Append(5, commit, truncation_point, (), b"entry %d" % commit, sync)
 
 
 async def test_what_waits_together_is_committed_with_one_sync_in_order(opened: Opened) -> None:
@@ -154,7 +154,7 @@ async def test_emptied_rows_leave_nothing_once_entries_are_truncated(opened: Ope
     await store.write_states("c", "j", 5, [StateRow(b"0007", 3, b"set again")])
     state_range, marks = (b"c\0", b"c\1"), (layout.CLEARED, layout.past(layout.CLEARED))
     assert len(rocks.scan(*state_range, state=True)) == 1202
-    await store.append("j", entry(4, floor=2))
+    await store.append("j", entry(4, truncation_point=2))
     await store.drop_computation("behind the purge")
     stored = [key for key, _ in rocks.scan(*state_range, state=True)]
     assert stored == [b"c\x000007", b"c\0kept", b"c\0later"]
@@ -186,7 +186,7 @@ async def test_emptied_rows_are_forgotten_after_a_restart_too(tmp_path: Path) ->
         directory.release()
 
     store = EmbeddedStore(rocks, thread, close)
-    await store.append("j", entry(2, floor=1))
+    await store.append("j", entry(2, truncation_point=1))
     await store.drop_computation("behind the purge")
     assert rocks.scan(b"", b"\xff", state=True) == []
     assert rocks.keys(layout.CLEARED, layout.past(layout.CLEARED)) == []
@@ -199,7 +199,7 @@ async def test_deleted_entries_stay_deleted_after_a_restart(tmp_path: Path) -> N
         await database.store.create_journal("j")
         await database.store.fence("j", 5)
         for commit in range(1, 11):
-            await database.store.append("j", entry(commit, floor=commit - 1))
+            await database.store.append("j", entry(commit, truncation_point=commit - 1))
         await database.store.delete_entries("j", 4)
         assert database.rocks.keys(*keys) == [layout.entry_key("j", commit) for commit in range(4, 11)]
         await database.store.delete_entries("j", 6)

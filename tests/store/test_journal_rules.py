@@ -23,10 +23,10 @@ def test_the_terminal_sequencer_is_given_to_no_owner() -> None:
             rule("j", HEAD, TERMINAL_SEQUENCER)
 
 
-@pytest.mark.parametrize("floor", [3, 11])
-def test_the_truncation_point_moves_neither_back_nor_ahead(floor: int) -> None:
-    with pytest.raises(ValueError, match="floor"):
-        rules.appended("j", HEAD, Append(5, 10, floor, (), b""))
+@pytest.mark.parametrize("truncation_point", [3, 11])
+def test_the_truncation_point_moves_neither_back_nor_ahead(truncation_point: int) -> None:
+    with pytest.raises(ValueError, match="truncation point"):
+        rules.appended("j", HEAD, Append(5, 10, truncation_point, (), b""))
 
 
 def test_entries_that_a_takeover_reads_are_not_deleted() -> None:

@@ -212,7 +212,7 @@ async def test_a_damaged_journal_stops_its_interval_until_restored(
 ) -> None:
     if what == "entry":
         async with running(DevSettings(path, port=0)) as server:
-            assert await speak(server, "words", 2, "b"), "an entry above the floor"
+            assert await speak(server, "words", 2, "b"), "an entry above the truncation point"
     more = what == "entry"
     with Stored(path) as stored:
         journal = f"{words_of(stored)}.j"

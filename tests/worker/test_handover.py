@@ -153,7 +153,7 @@ async def test_openers_of_children_in_any_order_seal_and_create_once() -> None:
 
     first, second, moved = await asyncio.gather(opened("c.1.j2", 7), opened("c.1.j3", 8), opened("c.1.j2", 9))
     for child in (first, second, moved):
-        assert (child.head.commit, child.head.floor, child.head.parts) == (1, 1, ())
+        assert (child.head.commit, child.head.truncation_point, child.head.parts) == (1, 1, ())
         ((origin),) = child.parents
         assert origin.head.parts == parts
         assert origin.entries == [b"entry"]

@@ -28,20 +28,20 @@ class BatchSource:
 
 
 class BatchQuery:
-    """One query. ``batches`` has the batches at or above ``floor``, and lower ones with pending records."""
+    """One query. ``batches`` has the batches at or above ``completed``, and lower ones with pending records."""
 
-    __slots__ = ("batches", "floor", "query")
+    __slots__ = ("batches", "completed", "query")
 
     def __init__(self, query: str) -> None:
         self.query = query
-        self.floor: int | None = None
+        self.completed: int | None = None
         """The highest batch with a committed record. All batches below it are completed."""
         self.batches: dict[int, BatchSource] = {}
 
     def check(self, batch: int, ids: Sequence[bytes], verdict: DeliveryVerdict) -> BatchSource:
         """Check the ids of one delivery of ``batch``."""
         source = self.batches.get(batch)
-        below = self.floor is not None and batch < self.floor
+        below = self.completed is not None and batch < self.completed
         if source is None:
             source = BatchSource(self.query, batch)
             if below:
@@ -69,17 +69,17 @@ class BatchQuery:
 
     def remember(self, batch: int, ids: Sequence[bytes]) -> None:
         """The ids are committed. So ``batch`` has begun, and all batches below it are completed."""
-        if self.floor is None or batch > self.floor:
-            self.floor = batch
-        if batch >= self.floor:
+        if self.completed is None or batch > self.completed:
+            self.completed = batch
+        if batch >= self.completed:
             self.batches.setdefault(batch, BatchSource(self.query, batch)).seen.update(ids)
         self._forget_below_floor()
 
     def inherit(self, parent: BatchQuery) -> None:
         """Merge a parent's state. Its bound on completed batches holds for every key."""
-        if parent.floor is None:
+        if parent.completed is None:
             return
-        self.floor = parent.floor if self.floor is None else max(self.floor, parent.floor)
+        self.completed = parent.completed if self.completed is None else max(self.completed, parent.completed)
         for source in parent.batches.values():
             if source.seen:
                 self.remember(source.batch, list(source.seen))
@@ -87,9 +87,9 @@ class BatchQuery:
 
     def _forget_below_floor(self) -> None:
         """Drop the ids of completed batches."""
-        if self.floor is None:
+        if self.completed is None:
             return
-        for batch in [batch for batch in self.batches if batch < self.floor]:
+        for batch in [batch for batch in self.batches if batch < self.completed]:
             source = self.batches[batch]
             source.seen.clear()
             if not source.pending.ids:

@@ -92,10 +92,10 @@ class PositionSource:
             return
         pieces = self.pieces
         lowest = min(positions)
-        floor = pieces[0].mark if len(pieces) == 1 else max(piece.mark for piece in pieces)
-        if lowest >= floor and self._take_all(positions, lowest):
+        mark = pieces[0].mark if len(pieces) == 1 else max(piece.mark for piece in pieces)
+        if lowest >= mark and self._take_all(positions, lowest):
             verdict.all_fresh = True
-        elif len(pieces) == 1 and not pieces[0].holes and max(positions) < floor:
+        elif len(pieces) == 1 and not pieces[0].holes and max(positions) < mark:
             self._check_below_mark(positions, verdict)
         else:
             self._check_each(positions, keys, verdict)

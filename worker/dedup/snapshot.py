@@ -145,7 +145,7 @@ def inherit(tables: Tables, parents: Sequence[Tables]) -> None:
         for opaque in parent.opaque.values():
             tables.computation(opaque.computation).inherit(opaque)
         for query in parent.queries.values():
-            if query.floor is not None:
+            if query.completed is not None:
                 tables.query(query.query).inherit(query)
 
 

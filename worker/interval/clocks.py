@@ -103,7 +103,7 @@ class IntervalClocks:
 
     def _set_key_bounds(self, bounds: KeyWatermarkBounds) -> None:
         self.key_bounds, self.bounded = bounds, bool(bounds.rows())
-        self._scope.floor_of = bounds.of if self.bounded else None
+        self._scope.bound_of = bounds.of if self.bounded else None
 
 
 class KeyWatermarkBounds:

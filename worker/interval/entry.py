@@ -74,7 +74,7 @@ class BaseMeta(msgspec.Struct, array_like=True, frozen=True):
     wall: int
     output: int
     counts: tuple[int, int, int, int]
-    floors: list[tuple[bytes, bytes | None, int]] = []
+    key_bounds: list[tuple[bytes, bytes | None, int]] = []
     """First key, end, bound: watermark bounds of keys from before a merge that the watermark has not passed."""
 
 

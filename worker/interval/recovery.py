@@ -73,13 +73,13 @@ def recover(state: IntervalState, opened: Opened) -> None:
         CorruptValueError: Stored data is missing or damaged; the error names it.
     """
     head, config = opened.head, state.config
-    if head.floor and not names_base(head.parts) and not opened.parents:
+    if head.truncation_point and not names_base(head.parts) and not opened.parents:
         raise CorruptValueError(
             f"journal {config.journal}", "it stems from other journals and names no base of its own: they are needed"
         )
     # If any journal was ever truncated, rows may exist for keys that the entries do not name.
     heads = [parent.head for parent in opened.parents] or [head]
-    state.cells.evicted = any(one.floor > 0 for one in heads)
+    state.cells.evicted = any(one.truncation_point > 0 for one in heads)
     journal = state.journal
     journal.opened(head, opened.entries)
     journal.parts, journal.entry_parts = base_parts(head.parts), entry_parts(head.parts)
@@ -200,7 +200,7 @@ class _Reader:
         whole = self._whole
         whole.watermark, whole.wall, whole.output = meta.watermark, meta.wall, meta.output
         whole.counts = list(meta.counts)
-        whole.key_bounds = meta.floors
+        whole.key_bounds = meta.key_bounds
 
     def _keep(self, sequence: str, row: ProductionRow) -> None:
         position, producer, stream, value, timestamp, targets, opaque = row

@@ -146,7 +146,7 @@ def status_of(core: IntervalCore) -> wire.GetIntervalStatusResponse:
         computation=state.config.computation,
         sequencer=state.config.sequencer,
         commit=state.committed,
-        floor=state.journal.truncation_point,
+        truncation_point=state.journal.truncation_point,
         input_watermark_us=state.watermark,
         output_watermark_us=state.holds.output,
         queued_records=state.intake.records,

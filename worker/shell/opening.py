@@ -146,6 +146,8 @@ class Opener:
             blobs = await self._certain(lambda: self._store.read_parts(journal, missing))
             parts.update(zip(missing, blobs, strict=True))
         entries: list[bytes] = []
-        if head.commit > head.floor:
-            entries = await self._certain(lambda: self._store.read_entries(journal, head.floor + 1, head.commit))
+        if head.commit > head.truncation_point:
+            entries = await self._certain(
+                lambda: self._store.read_entries(journal, head.truncation_point + 1, head.commit)
+            )
         return parts, entries

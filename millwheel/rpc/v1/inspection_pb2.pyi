@@ -411,7 +411,7 @@ class GetIntervalStatusResponse(_message.Message):
     KEYS_FIELD_NUMBER: _builtins.int
     SEQUENCER_FIELD_NUMBER: _builtins.int
     COMMIT_FIELD_NUMBER: _builtins.int
-    FLOOR_FIELD_NUMBER: _builtins.int
+    TRUNCATION_POINT_FIELD_NUMBER: _builtins.int
     INPUT_WATERMARK_US_FIELD_NUMBER: _builtins.int
     OUTPUT_WATERMARK_US_FIELD_NUMBER: _builtins.int
     QUEUED_RECORDS_FIELD_NUMBER: _builtins.int
@@ -431,7 +431,7 @@ class GetIntervalStatusResponse(_message.Message):
     computation: _builtins.str
     sequencer: _builtins.int
     commit: _builtins.int
-    floor: _builtins.int
+    truncation_point: _builtins.int
     input_watermark_us: _builtins.int
     output_watermark_us: _builtins.int
     queued_records: _builtins.int
@@ -463,7 +463,7 @@ class GetIntervalStatusResponse(_message.Message):
         keys: _common_pb2.KeyInterval | None = ...,
         sequencer: _builtins.int = ...,
         commit: _builtins.int = ...,
-        floor: _builtins.int = ...,
+        truncation_point: _builtins.int = ...,
         input_watermark_us: _builtins.int = ...,
         output_watermark_us: _builtins.int = ...,
         queued_records: _builtins.int = ...,
@@ -482,7 +482,7 @@ class GetIntervalStatusResponse(_message.Message):
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["failures", b"failures", "hold", b"hold", "keys", b"keys"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cached_bytes", b"cached_bytes", "commit", b"commit", "computation", b"computation", "dead_letters_total", b"dead_letters_total", "duplicates_total", b"duplicates_total", "failures", b"failures", "floor", b"floor", "hold", b"hold", "hooks", b"hooks", "input_watermark_us", b"input_watermark_us", "journal", b"journal", "keys", b"keys", "late_total", b"late_total", "output_watermark_us", b"output_watermark_us", "pending_productions", b"pending_productions", "pinned_bytes", b"pinned_bytes", "queued_records", b"queued_records", "records_total", b"records_total", "sequencer", b"sequencer", "stopped", b"stopped", "timers", b"timers"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cached_bytes", b"cached_bytes", "commit", b"commit", "computation", b"computation", "dead_letters_total", b"dead_letters_total", "duplicates_total", b"duplicates_total", "failures", b"failures", "hold", b"hold", "hooks", b"hooks", "input_watermark_us", b"input_watermark_us", "journal", b"journal", "keys", b"keys", "late_total", b"late_total", "output_watermark_us", b"output_watermark_us", "pending_productions", b"pending_productions", "pinned_bytes", b"pinned_bytes", "queued_records", b"queued_records", "records_total", b"records_total", "sequencer", b"sequencer", "stopped", b"stopped", "timers", b"timers", "truncation_point", b"truncation_point"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -45,25 +45,25 @@ _MAX_KEPT_HEADS: Final = 10_000
 """Heads kept in memory: the most recently written ones. A worker that gives up a journal does not notify the store."""
 
 _HEAD: Final = f"WHERE journal = ? AND entry = {HEAD_ROW}"
-_CONDITION: Final = "WHERE journal = ? AND entry = ? IF sequencer = ? AND commit = ? AND floor <= ?"
+_CONDITION: Final = "WHERE journal = ? AND entry = ? IF sequencer = ? AND commit = ? AND truncation_point <= ?"
 _TEXTS: Final = {
     "create": (
-        "INSERT INTO {k}.journals (journal, entry, value, sequencer, commit, floor, creator) "
+        "INSERT INTO {k}.journals (journal, entry, value, sequencer, commit, truncation_point, creator) "
         f"VALUES (?, {HEAD_ROW}, ?, 0, ?, ?, ?) IF NOT EXISTS"
     ),
-    "head": f"SELECT sequencer, commit, floor, parts, entry FROM {{k}}.journals {_HEAD}",
+    "head": f"SELECT sequencer, commit, truncation_point, parts, entry FROM {{k}}.journals {_HEAD}",
     "creator": f"SELECT creator, entry FROM {{k}}.journals {_HEAD}",
     "fence": "UPDATE {k}.journals SET sequencer = ? WHERE journal = ? IF sequencer < ?",
     "seal": f"UPDATE {{k}}.journals SET sequencer = {TERMINAL_SEQUENCER} WHERE journal = ? IF sequencer <= ?",
-    "append": f"UPDATE {{k}}.journals SET commit = ?, floor = ?, value = ? {_CONDITION}",
-    "append_parts": f"UPDATE {{k}}.journals SET commit = ?, floor = ?, parts = ?, value = ? {_CONDITION}",
+    "append": f"UPDATE {{k}}.journals SET commit = ?, truncation_point = ?, value = ? {_CONDITION}",
+    "append_parts": f"UPDATE {{k}}.journals SET commit = ?, truncation_point = ?, parts = ?, value = ? {_CONDITION}",
     "entries": "SELECT entry, value FROM {k}.journals WHERE journal = ? AND entry >= ? AND entry <= ?",
     "delete": (
         f"DELETE FROM {{k}}.journals USING TIMESTAMP {FOR_EVER} WHERE journal = ? AND entry > {HEAD_ROW} AND entry < ?"
     ),
     "drop": (
         "BEGIN BATCH "
-        "DELETE sequencer, commit, floor, parts, creator FROM {k}.journals WHERE journal = ? IF EXISTS; "
+        "DELETE sequencer, commit, truncation_point, parts, creator FROM {k}.journals WHERE journal = ? IF EXISTS; "
         f"DELETE FROM {{k}}.journals {_HEAD}; "
         "APPLY BATCH"
     ),
@@ -157,7 +157,7 @@ class Journals:
             raise StoreError(
                 f"entry {append.commit} of journal {journal} has {len(value)} bytes, more than {MAX_VALUE_BYTES}"
             )
-        if append.floor > append.commit or append.sequencer >= TERMINAL_SEQUENCER:
+        if append.truncation_point > append.commit or append.sequencer >= TERMINAL_SEQUENCER:
             # The append is either refused or invalid. The current head decides which error is raised.
             rules.appended(journal, await self.head(journal), append)
         statement, values = self._bind_append(journal, append, value)
@@ -167,10 +167,10 @@ class Journals:
             held = _held(journal, answer)
             if held is None:
                 return
-            _, _, commit, floor = _columns(answer[0])
+            _, _, commit, truncation_point = _columns(answer[0])
             applied = repeated and (held, commit) == (append.sequencer, append.commit)
             if not applied:
-                rules.appended(journal, JournalHead(held, commit, floor, ()), append)
+                rules.appended(journal, JournalHead(held, commit, truncation_point, ()), append)
                 raise SequencerRefusedError(journal, held, commit)
 
         try:
@@ -179,7 +179,7 @@ class Journals:
             # The append may have changed the head, so the remembered part list may differ from the stored one.
             self._own.pop(journal, None)
             raise
-        self._keep(journal, JournalHead(append.sequencer, append.commit, append.floor, append.parts))
+        self._keep(journal, JournalHead(append.sequencer, append.commit, append.truncation_point, append.parts))
 
     async def read_entries(self, journal: str, first: int, last: int) -> list[bytes]:
         """See :meth:`StateStore.read_entries`."""
@@ -195,7 +195,7 @@ class Journals:
     async def delete_entries(self, journal: str, below: int) -> None:
         """See :meth:`StateStore.delete_entries`. Writes one range tombstone; reads start behind it."""
         own = self._own.get(journal)
-        if own is None or below > own.floor + 1:
+        if own is None or below > own.truncation_point + 1:
             head = await self.head_or_none(journal)
             if head is None:
                 return
@@ -216,12 +216,17 @@ class Journals:
             del self._own[next(iter(self._own))]
 
     def _bind_append(self, journal: str, append: Append, value: bytes) -> tuple[PreparedStatement, tuple[object, ...]]:
-        condition = (append.sequencer, append.commit - 1, append.floor)
+        condition = (append.sequencer, append.commit - 1, append.truncation_point)
         row = (value, journal, append.commit, *condition)
         own = self._own.get(journal)
         if own is not None and (own.sequencer, own.parts) == (append.sequencer, append.parts):
-            return self._statements["append"], (append.commit, append.floor, *row)
-        return self._statements["append_parts"], (append.commit, append.floor, encode_parts(append.parts), *row)
+            return self._statements["append"], (append.commit, append.truncation_point, *row)
+        return self._statements["append_parts"], (
+            append.commit,
+            append.truncation_point,
+            encode_parts(append.parts),
+            *row,
+        )
 
     async def _created_by(self, journal: str) -> uuid.UUID | None:
         rows = await self._session.execute(self._statements["creator"], (journal,))
@@ -240,15 +245,15 @@ def _held(journal: str, answer: Sequence[Row]) -> int | None:
 
 
 def _columns(row: Row) -> tuple[bool, int, int, int]:
-    applied, sequencer, commit, floor = row
-    return applied, sequencer, commit, floor
+    applied, sequencer, commit, truncation_point = row
+    return applied, sequencer, commit, truncation_point
 
 
 def _decode_head(journal: str, row: Row) -> JournalHead | None:
-    sequencer, commit, floor, parts, _ = row
+    sequencer, commit, truncation_point, parts, _ = row
     if sequencer is None:
         return None
-    if commit is None or floor is None:
+    if commit is None or truncation_point is None:
         raise CorruptValueError(f"head of journal {journal}", "a column is missing")
     named = () if parts is None else decode_parts(parts, f"part list of journal {journal}")
-    return JournalHead(sequencer, commit, floor, named)
+    return JournalHead(sequencer, commit, truncation_point, named)

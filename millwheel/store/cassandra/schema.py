@@ -40,7 +40,8 @@ _VERSION_TABLE: Final = """CREATE TABLE IF NOT EXISTS {keyspace}.schema_version 
 _FIRST: Final = (
     """CREATE TABLE IF NOT EXISTS {keyspace}.journals (
     journal text, entry bigint, value blob,
-    sequencer bigint static, commit bigint static, floor bigint static, parts blob static, creator uuid static,
+    sequencer bigint static, commit bigint static, truncation_point bigint static, parts blob static,
+    creator uuid static,
     PRIMARY KEY (journal, entry)
 ) WITH ID = {id} AND gc_grace_seconds = 10800
   AND compaction = {{'class': 'UnifiedCompactionStrategy', 'scaling_parameters': 'T4'}}""",

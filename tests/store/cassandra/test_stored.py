@@ -94,8 +94,8 @@ async def test_nothing_is_read_through_the_entries_that_were_deleted(
         await store.delete_entries(name, below)
     keyspace = settings.keyspace
     requests = {
-        "append": f"UPDATE {keyspace}.journals SET commit = 152, floor = 149, value = 0x00 WHERE journal = %s "
-        "AND entry = 152 IF sequencer = 1 AND commit = 151 AND floor <= 149",
+        "append": f"UPDATE {keyspace}.journals SET commit = 152, truncation_point = 149, value = 0x00 "
+        "WHERE journal = %s AND entry = 152 IF sequencer = 1 AND commit = 151 AND truncation_point <= 149",
         "head": f"SELECT commit, entry FROM {keyspace}.journals WHERE journal = %s AND entry = -1",
         "entries": f"SELECT value FROM {keyspace}.journals WHERE journal = %s AND entry >= 150 AND entry <= 151",
     }
