@@ -12,6 +12,7 @@ import asyncio
 import sys
 import threading
 from collections.abc import Awaitable, Callable, Iterable
+from itertools import groupby
 from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any
@@ -114,17 +115,38 @@ async def _alone(*ways: Callable[[int], Awaitable[None]]) -> tuple[list[str], li
     return found[0], found[1]
 
 
+def picture(found: Iterable[str]) -> str:
+    """The rooms of a way in their order, with their lines, grouped by folder as far as they follow each other."""
+    groups = [(folder, list(files)) for folder, files in groupby(found, lambda room: str(Path(room).parent))]
+    return "\n".join(
+        f"- `{folder}/`: " + ", ".join(f"{Path(file).name} ({lines_of(file)})" for file in files)
+        for folder, files in groups
+    )
+
+
+def lines_of(room: str) -> int:
+    """How many lines a file has."""
+    return len((ROOT / room).read_text().splitlines())
+
+
 def main() -> None:
-    """Print the rooms of both ways, and how many lines they have."""
+    """Print the rooms of both ways, and how many lines they have; with ``--write`` also into ARCHITECTURE.md."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--order", action="store_true", help="print each room, where it is first entered")
+    parser.add_argument("--write", action="store_true", help="bring ARCHITECTURE.md up to date")
     arguments = parser.parse_args()
+    page = ROOT / "ARCHITECTURE.md"
     for name, found in zip(("record", "watermark"), asyncio.run(follow()), strict=True):
-        lines = {room: len((ROOT / room).read_text().splitlines()) for room in found}
-        print(f"a {name}: {len(lines)} files, {sum(lines.values()):,} lines")
+        heading = f"a {name}: {len(found)} files, {sum(map(lines_of, found)):,} lines"
+        print(heading)
         if arguments.order:
-            for room, count in lines.items():
-                print(f"  {count:4}  {room}")
+            for room in found:
+                print(f"  {lines_of(room):4}  {room}")
+        if arguments.write:
+            begin, end = f"<!-- way of a {name}: begin -->\n", f"<!-- way of a {name}: end -->\n"
+            before, rest = page.read_text().split(begin)
+            body = f"<details><summary>{heading.capitalize()}</summary>\n\n{picture(found)}\n\n</details>\n"
+            page.write_text(before + begin + body + end + rest.split(end)[1])
 
 
 if __name__ == "__main__":
