@@ -9,6 +9,7 @@ from millwheel.master.draft import Draft
 from millwheel.model.catalog import ACTIVE_STATES, Catalog
 from millwheel.model.catalog import code_of as spec_code_of
 from millwheel.model.catalog_keys import worker_key
+from millwheel.model.incarnation import IncarnationId
 from millwheel.model.interval_chunks import IntervalChunk
 from millwheel.model.interval_table import NO_OWNER
 from millwheel.rpc.v1 import catalog_pb2 as catalog
@@ -40,7 +41,7 @@ NO_CODE: Final = ""
 """The code of intervals that need no user code. Any worker may own them."""
 
 
-def code_of(known: Catalog, incarnation: str) -> str | None:
+def code_of(known: Catalog, incarnation: IncarnationId) -> str | None:
     """Return the digest of an incarnation's code; None for a stream's log, which runs none.
 
     A removed computation only delivers what it had produced. It needs no code for that: ``NO_CODE``.
@@ -175,7 +176,12 @@ def draft_assignments(known: Catalog, draft: Draft, most: int, loads: Mapping[st
 
 
 def _assign_chunk(
-    draft: Draft, assigner: IntervalAssigner, incarnation: str, chunk: IntervalChunk, code: str | None, switching: int
+    draft: Draft,
+    assigner: IntervalAssigner,
+    incarnation: IncarnationId,
+    chunk: IntervalChunk,
+    code: str | None,
+    switching: int,
 ) -> bool:
     """``switching``: owners with a smaller sequencer run the version from before an update."""
 
@@ -211,7 +217,7 @@ def draft_releases(known: Catalog, draft: Draft, most: int) -> None:
             most -= 1
 
 
-def release(known: Catalog, incarnation: str, draft: Draft) -> None:
+def release(known: Catalog, incarnation: IncarnationId, draft: Draft) -> None:
     """Remove the owners from the intervals of an incarnation, as many as the transaction takes.
 
     :func:`draft_releases` handles the rest, once the incarnation is no longer one that should have owners.
@@ -232,7 +238,7 @@ def release(known: Catalog, incarnation: str, draft: Draft) -> None:
         draft.put_intervals(incarnation, intervals)
 
 
-def _active(known: Catalog) -> list[str]:
+def _active(known: Catalog) -> list[IncarnationId]:
     """Return the incarnations whose intervals should have owners."""
     found = [log.incarnation for _, log in sorted(known.logs.items())]
     for _, record in known.live_topologies():
@@ -242,7 +248,7 @@ def _active(known: Catalog) -> list[str]:
     return found
 
 
-def switching_since(known: Catalog) -> dict[str, int]:
+def switching_since(known: Catalog) -> dict[IncarnationId, int]:
     """Return, by updated incarnation, the sequencer below which owners still run the version from before the update."""
     found = {}
     for _, record in known.live_topologies():

@@ -21,6 +21,7 @@ from typing import Final
 
 from millwheel.master.load_book import divide
 from millwheel.master.messages import IntervalName, MergeIntervals, MoveInterval, Reshape, SplitInterval
+from millwheel.model.incarnation import IncarnationId
 from millwheel.model.keys import KeyInterval
 from millwheel.model.time import Duration, Timestamp, minutes, seconds
 from millwheel.rpc.v1 import inspection_pb2 as wire
@@ -103,7 +104,7 @@ class IntervalView:
 
     journal: str
     sequencer: int
-    incarnation: str
+    incarnation: IncarnationId
     keys: KeyInterval
     owner: str
     code: str | None
@@ -134,7 +135,7 @@ class HotKey:
     ``share``: its part of the records. ``busy``: in cores.
     """
 
-    incarnation: str
+    incarnation: IncarnationId
     journal: str
     key: bytes
     share: float

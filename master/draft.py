@@ -12,6 +12,7 @@ from millwheel.coordination.contract import Compare, Put
 from millwheel.master.messages import Answer
 from millwheel.model import catalog_keys as keys
 from millwheel.model.catalog import Catalog
+from millwheel.model.incarnation import IncarnationId
 from millwheel.model.interval_chunks import MOST_BYTES, IntervalChunk, MapEdit
 from millwheel.rpc.failures import FailureCode, RequestError
 from millwheel.rpc.v1 import catalog_pb2 as catalog
@@ -105,7 +106,7 @@ class Draft:
         self._puts.pop(key, None)
         self._deletes[key] = None
 
-    def put_map(self, incarnation: str, record: catalog.IntervalMapRecord) -> None:
+    def put_map(self, incarnation: IncarnationId, record: catalog.IntervalMapRecord) -> None:
         """Write a whole interval map, new or changed. Of a changed map, only the changed chunks are written.
 
         Raises CoverageError unless the map covers every key exactly once. Raises ValueError in three cases: a
@@ -117,7 +118,7 @@ class Draft:
         edit.replace_all(record.intervals)
         self._write(incarnation, edit, (record.computation, record.topology))
 
-    def put_intervals(self, incarnation: str, intervals: Sequence[catalog.IntervalRecord]) -> bool:
+    def put_intervals(self, incarnation: IncarnationId, intervals: Sequence[catalog.IntervalRecord]) -> bool:
         """Replace the intervals of the same keys by these neighbours. Return whether that changes anything.
 
         The cost does not grow with the map. Raises CoverageError and ValueError as :meth:`put_map` does.
@@ -129,14 +130,14 @@ class Draft:
         self._write(incarnation, edit, self._known.tables[incarnation].origin)
         return True
 
-    def _edit(self, incarnation: str) -> MapEdit:
+    def _edit(self, incarnation: IncarnationId) -> MapEdit:
         self._known.check_map(incarnation)
         if incarnation not in self._edits:
             table = self._known.tables.get(incarnation)
             self._edits[incarnation] = MapEdit(incarnation, table.chunks if table is not None else ())
         return self._edits[incarnation]
 
-    def _follow_on(self, incarnation: str, intervals: Iterable[catalog.IntervalRecord]) -> None:
+    def _follow_on(self, incarnation: IncarnationId, intervals: Iterable[catalog.IntervalRecord]) -> None:
         """Check that each interval may follow its journal's interval in the catalog. Note new journals for creation.
 
         The journal of a split's or a merge's child is not noted. The first owner that opens the child creates it,
@@ -153,7 +154,7 @@ class Draft:
             elif not _may_follow(was, interval):
                 raise ValueError(f"journal {interval.journal}: a new owner needs a sequencer above {was.sequencer}")
 
-    def _write(self, incarnation: str, edit: MapEdit, origin: tuple[str, str]) -> None:
+    def _write(self, incarnation: IncarnationId, edit: MapEdit, origin: tuple[str, str]) -> None:
         """Put and delete exactly what differs from the catalog.
 
         Undo this draft's earlier writes that no longer differ.

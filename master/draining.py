@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterator, Mapping
 
 from millwheel.master.messages import Progress
 from millwheel.model.catalog import Catalog, injector_sender
+from millwheel.model.incarnation import IncarnationId
 from millwheel.model.time import MAX_TIMESTAMP, MIN_TIMESTAMP, Duration, Timestamp, format_timestamp
 from millwheel.rpc.v1 import catalog_pb2 as catalog
 
@@ -75,7 +76,7 @@ class DrainWatch:
         self._through.discard(topology)
 
 
-def _incarnations(record: catalog.TopologyRecord) -> list[tuple[str, str]]:
+def _incarnations(record: catalog.TopologyRecord) -> list[tuple[str, IncarnationId]]:
     return [(one.name, record.incarnations[one.name]) for one in record.spec.computations]
 
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from millwheel.master.load_book import LoadBook
 from millwheel.model.catalog import ACTIVE_STATES, Catalog
+from millwheel.model.incarnation import IncarnationId, incarnation_of_journal
 from millwheel.model.time import Duration
 from millwheel.rpc.hook_failures import AWAITED_SHOWN, blocks, computation_text, failed_lately, merged
 from millwheel.rpc.key_failures import keys_wait, merged_key_functions
@@ -56,7 +57,7 @@ def hook_failures(
     return found
 
 
-def _key_functions(book: LoadBook, stream: str, now: int) -> dict[str, list[inspection.KeyFunctionFailure]]:
+def _key_functions(book: LoadBook, stream: str, now: int) -> dict[IncarnationId, list[inspection.KeyFunctionFailure]]:
     """Return, by incarnation, the key functions (of one stream, or of all) that failed recently."""
     found = {}
     for incarnation, failures in book.key_functions().items():
@@ -65,14 +66,14 @@ def _key_functions(book: LoadBook, stream: str, now: int) -> dict[str, list[insp
     return found
 
 
-def _reported(known: Catalog, book: LoadBook) -> dict[str, list[inspection.IntervalLoad]]:
+def _reported(known: Catalog, book: LoadBook) -> dict[IncarnationId, list[inspection.IntervalLoad]]:
     """Return, by incarnation, the loads with failures that present owners reported."""
-    found: dict[str, list[inspection.IntervalLoad]] = {}
+    found: dict[IncarnationId, list[inspection.IntervalLoad]] = {}
     for journal, report in book.intervals.items():
         load = report.load
         if not (load.stopped or load.HasField("failures")):
             continue
-        incarnation = journal.rpartition(".j")[0]
+        incarnation = incarnation_of_journal(journal)
         table = known.tables.get(incarnation)
         interval = None if table is None or known.is_damaged(table.name) else table.of_journal(journal)
         if interval is not None and interval.HasField("owner") and interval.sequencer == load.sequencer:

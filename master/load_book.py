@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from millwheel.model.catalog import Catalog
+from millwheel.model.incarnation import IncarnationId, incarnation_of_journal
 from millwheel.model.keys import KeyInterval
 from millwheel.model.time import Duration, Timestamp
 from millwheel.rpc.v1 import catalog_pb2 as catalog
@@ -73,12 +74,12 @@ class LoadBook:
         names = sorted({one.computation for one in hooks})
         return {name: merged_hooks(one.time for one in hooks if one.computation == name) for name in names}
 
-    def key_functions(self) -> dict[str, list[wire.KeyFunctionFailure]]:
+    def key_functions(self) -> dict[IncarnationId, list[wire.KeyFunctionFailure]]:
         """Return, by incarnation, the key functions that raise, from the reports of running workers."""
-        found: dict[str, list[wire.KeyFunctionFailure]] = {}
+        found: dict[IncarnationId, list[wire.KeyFunctionFailure]] = {}
         for worker in self.workers.values():
             for one in worker.load.key_functions:
-                found.setdefault(one.consumer, []).append(one)
+                found.setdefault(IncarnationId(one.consumer), []).append(one)
         return found
 
     def forget_gone(self, known: Catalog) -> None:
@@ -108,7 +109,7 @@ class LoadBook:
         """Return the intervals whose present owners report that they no longer need their parents."""
         found = {}
         for journal, report in self.intervals.items():
-            table = known.tables.get(journal.rpartition(".j")[0])
+            table = known.tables.get(incarnation_of_journal(journal))
             interval = None if table is None or not report.load.independent else table.of_journal(journal)
             if table is not None and known.is_damaged(table.name):
                 continue

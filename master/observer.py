@@ -9,6 +9,7 @@ import grpc
 
 from millwheel.master.messages import IntervalProgress, Progress
 from millwheel.model.catalog import Catalog, incarnations_of, injector_sender
+from millwheel.model.incarnation import IncarnationId
 from millwheel.rpc.channel import DEFAULT_DEADLINE_SECONDS, open_channel
 from millwheel.rpc.errors import calling
 from millwheel.rpc.failures import authority_is_away
@@ -65,7 +66,7 @@ class Observer:
             return None
         return IntervalProgress(answer.sequencer, answer.commit, answer.queued_records, answer.pending_productions)
 
-    async def _watermark(self, known: Catalog, incarnation: str) -> int | None:
+    async def _watermark(self, known: Catalog, incarnation: IncarnationId) -> int | None:
         answer = await self.explain(known, incarnation)
         return None if answer is None else answer.watermark_us
 
@@ -157,6 +158,6 @@ def _authority_of(known: Catalog, computation: str) -> common_pb2.Endpoint:
     return endpoint
 
 
-def _intervals(known: Catalog, incarnation: str) -> list[catalog.IntervalRecord]:
+def _intervals(known: Catalog, incarnation: IncarnationId) -> list[catalog.IntervalRecord]:
     record = known.interval_map(incarnation)
     return list(record.intervals) if record is not None else []

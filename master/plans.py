@@ -31,6 +31,7 @@ from millwheel.model.catalog import (
     injector_sender,
     outputs_of,
 )
+from millwheel.model.incarnation import IncarnationId, new_incarnation, new_journal
 from millwheel.model.interval_table import initial_intervals, interval_to_proto
 from millwheel.model.keys import ALL_KEYS, KeyInterval
 from millwheel.model.stream_names import dead_letter_stream
@@ -235,13 +236,13 @@ class Planner:
 
     def _new_map(
         self, base: str, topology: str, intervals: list[KeyInterval], code: str | None, owned: bool = True
-    ) -> str:
+    ) -> IncarnationId:
         """Write the interval map of a new incarnation, with owners if workers exist. Return its id."""
-        incarnation = f"{base}.{self._draft.draw()}"
+        incarnation = new_incarnation(base, self._draft.draw())
         record = catalog.IntervalMapRecord(computation=base if topology else "", topology=topology)
         for keys_of_interval in intervals:
             interval = record.intervals.add(keys=interval_to_proto(keys_of_interval))
-            interval.journal = f"{incarnation}.j{self._draft.draw()}"
+            interval.journal = new_journal(incarnation, self._draft.draw())
             if owned:
                 self._assigner.assign(interval, code, self._draft)
         self._draft.put_map(incarnation, record)
@@ -393,7 +394,7 @@ class Planner:
                 self._draft.put(keys.topology_key(name), record)
         return self._draft.plan()
 
-    def _behind(self, incarnation: str, number: int) -> int:
+    def _behind(self, incarnation: IncarnationId, number: int) -> int:
         """Count the intervals of an incarnation whose owners are from before an update."""
         table = self._known.tables.get(incarnation)
         return sum(interval.sequencer < number for interval in table) if table is not None else 0

@@ -30,6 +30,7 @@ from millwheel.master.messages import (
 from millwheel.master.plans import refuse_unknown_topology
 from millwheel.model import catalog_keys as keys
 from millwheel.model.catalog import ACTIVE_STATES, Catalog
+from millwheel.model.incarnation import IncarnationId, incarnation_of_journal, new_journal
 from millwheel.model.interval_table import interval_from_proto, interval_to_proto
 from millwheel.model.keys import KeyInterval
 from millwheel.model.limits import MAX_KEY_BYTES
@@ -66,7 +67,7 @@ _NO_LOADS: Final[Mapping[str, float]] = {}
 class IntervalPlace:
     """One interval of one incarnation. ``code`` None: the interval belongs to a stream's log."""
 
-    incarnation: str
+    incarnation: IncarnationId
     interval: catalog.IntervalRecord
     code: str | None
 
@@ -79,10 +80,10 @@ class IntervalPlace:
 # Lookup of the intervals that a request names.
 
 
-def incarnation_of(known: Catalog, name: IntervalName) -> str:
+def incarnation_of(known: Catalog, name: IntervalName) -> IncarnationId:
     """Return the incarnation that ``name`` refers to. RequestError (NOT_FOUND) names what exists instead."""
     if not name.topology and not name.computation and name.journal:
-        incarnation = name.journal.rpartition(".j")[0]
+        incarnation = incarnation_of_journal(name.journal)
         if incarnation not in known.tables:
             _refuse_unknown_journal(name.journal)
         return incarnation
@@ -122,7 +123,7 @@ def find(known: Catalog, name: IntervalName) -> IntervalPlace:
     return IntervalPlace(incarnation, found, code_of(known, incarnation))
 
 
-def _interval(known: Catalog, incarnation: str, name: IntervalName) -> catalog.IntervalRecord | None:
+def _interval(known: Catalog, incarnation: IncarnationId, name: IntervalName) -> catalog.IntervalRecord | None:
     table = known.tables[incarnation]
     if name.journal:
         return table.of_journal(name.journal)
@@ -193,7 +194,7 @@ class Proposal:
     """
 
     request: Reshape
-    incarnation: str
+    incarnation: IncarnationId
     made: tuple[catalog.IntervalRecord, ...]
     releases: tuple[catalog.IntervalRecord, ...]
     opens: tuple[catalog.IntervalRecord, ...]
@@ -318,7 +319,7 @@ class _Reshaping:
         self, place: IntervalPlace, parents: Iterable[catalog.IntervalRecord], its: KeyInterval, owner: str, mark: str
     ) -> catalog.IntervalRecord:
         child = catalog.IntervalRecord(keys=interval_to_proto(its), request_id=mark)
-        child.journal = f"{place.incarnation}.j{self._draft.draw()}"
+        child.journal = new_journal(place.incarnation, self._draft.draw())
         # Larger than its parents' sequencers even without an owner. A later owner gets a still larger one.
         child.sequencer = self._draft.draw()
         for parent in parents:
@@ -354,7 +355,7 @@ class _Reshaping:
             )
 
 
-def _now(known: Catalog, incarnation: str, journals: list[str]) -> Intervals:
+def _now(known: Catalog, incarnation: IncarnationId, journals: list[str]) -> Intervals:
     found = (known.tables[incarnation].of_journal(journal) for journal in journals)
     return Intervals(tuple(one for one in found if one is not None))
 
@@ -372,9 +373,9 @@ def plan_release(known: Catalog, request: ReleaseParents) -> ChangePlan:
     """
     draft = Draft(known)
     released: dict[str, catalog.IntervalRecord] = {}
-    retiring: dict[str, tuple[str, catalog.ParentJournal]] = {}
+    retiring: dict[str, tuple[IncarnationId, catalog.ParentJournal]] = {}
     for journal, sequencer in sorted(request.independent.items()):
-        incarnation = journal.rpartition(".j")[0]
+        incarnation = incarnation_of_journal(journal)
         table = known.tables.get(incarnation)
         old = None if table is None else table.of_journal(journal)
         if old is None or not old.parents or old.sequencer != sequencer:
@@ -392,7 +393,7 @@ def plan_release(known: Catalog, request: ReleaseParents) -> ChangePlan:
     return draft.plan(lambda: Intervals(tuple(released.values())))
 
 
-def _naming(known: Catalog, incarnation: str, parent: catalog.ParentJournal) -> set[str]:
+def _naming(known: Catalog, incarnation: IncarnationId, parent: catalog.ParentJournal) -> set[str]:
     """Return the journals of the intervals that name ``parent``. They lie within its keys."""
     keys_of_parent = interval_from_proto(parent.keys)
     found: set[str] = set()

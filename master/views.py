@@ -7,6 +7,7 @@ from millwheel.master.balancing import ClusterView, IntervalView, WorkerView
 from millwheel.master.load_book import LoadBook
 from millwheel.master.reshaping import SPLIT_BY_OPERATOR
 from millwheel.model.catalog import ACTIVE_STATES, Catalog
+from millwheel.model.incarnation import IncarnationId
 from millwheel.model.interval_table import interval_from_proto
 from millwheel.model.time import Duration, Timestamp
 from millwheel.rpc.v1 import catalog_pb2 as catalog
@@ -14,7 +15,7 @@ from millwheel.rpc.v1 import catalog_pb2 as catalog
 __all__ = ["names_of", "view_of"]
 
 
-def names_of(known: Catalog) -> dict[str, tuple[str, str]]:
+def names_of(known: Catalog) -> dict[IncarnationId, tuple[str, str]]:
     """Return the topology and computation name of each incarnation in a running topology."""
     return {
         record.incarnations[one.name]: (name, one.name)
@@ -42,7 +43,9 @@ def view_of(known: Catalog, book: LoadBook, now: Timestamp, fresh: Duration) -> 
     return ClusterView(workers, tuple(intervals))
 
 
-def _interval(incarnation: str, code: str | None, interval: catalog.IntervalRecord, book: LoadBook) -> IntervalView:
+def _interval(
+    incarnation: IncarnationId, code: str | None, interval: catalog.IntervalRecord, book: LoadBook
+) -> IntervalView:
     load = book.of(interval)
     return IntervalView(
         journal=interval.journal,

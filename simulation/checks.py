@@ -15,6 +15,7 @@ from millwheel.authority.journal import decode_entry
 from millwheel.coordination.contract import Change
 from millwheel.model.catalog import Catalog, injector_sender
 from millwheel.model.catalog_keys import split_key
+from millwheel.model.incarnation import IncarnationId, incarnation_of_journal
 from millwheel.model.interval_table import interval_from_proto
 from millwheel.model.keys import KeyInterval
 from millwheel.model.stream_names import full_name
@@ -81,7 +82,7 @@ class Checks(StoreWatch):
 
     def _check_parents(self, journal: str) -> None:
         """Before the owner of a child's journal opens it, the parents' journals are sealed: nothing writes to both."""
-        record = self._catalog.interval_map(journal.rpartition(".j")[0])
+        record = self._catalog.interval_map(incarnation_of_journal(journal))
         for one in record.intervals if record is not None else ():
             for parent in one.parents if one.journal == journal else ():
                 head = self._world.store.inner._head(parent.journal)
@@ -115,7 +116,7 @@ class Checks(StoreWatch):
 
     def _check_truncation(self, journal: str, truncation_point: int) -> None:
         """The truncation point may pass an interval's entry only when the row of each key in it is at least as new."""
-        incarnation = journal.rpartition(".j")[0]
+        incarnation = incarnation_of_journal(journal)
         before = self._truncation_points.get(journal, truncation_point)
         self._truncation_points[journal] = truncation_point
         if truncation_point <= before or self._catalog.computation(incarnation) is None:
@@ -166,7 +167,9 @@ class Checks(StoreWatch):
     def _changed(self, changes: tuple[Change, ...]) -> None:
         self._catalog.apply(changes)
         self._forget_former_life()
-        for incarnation in {split_key(change.key)[1][0] for change in changes if change.key.startswith("intervals/")}:
+        for incarnation in {
+            IncarnationId(split_key(change.key)[1][0]) for change in changes if change.key.startswith("intervals/")
+        }:
             record = self._catalog.interval_map(incarnation)
             if record is None:
                 continue

@@ -16,6 +16,7 @@ from millwheel.authority.messages import SequencerOffered
 from millwheel.coordination.contract import Change
 from millwheel.model import catalog_keys as keys
 from millwheel.model.catalog import Catalog, injector_sender
+from millwheel.model.incarnation import incarnation_of_journal
 from millwheel.model.time import MAX_CLOCK_SKEW_US, MIN_TIMESTAMP
 from millwheel.model.watermarks import InputWatermark
 from millwheel.store.contract import Append, PartId
@@ -135,7 +136,7 @@ class Evidence:
                     self._world.violated(wrong)
             self._last[journal] = found
             if isinstance(found, LogEntry):
-                self._note_cursors(journal.rpartition(".j")[0], append.commit, found)
+                self._note_cursors(incarnation_of_journal(journal), append.commit, found)
 
     def _note_cursors(self, log: str, commit: int, entry: LogEntry) -> None:
         for name in entry.deleted:
@@ -183,7 +184,7 @@ class Evidence:
 
     def _start_of(self, journal: str) -> int:
         """The first watermark of a child interval: that of its slowest parent."""
-        found = self._catalog.interval_map(journal.rpartition(".j")[0])
+        found = self._catalog.interval_map(incarnation_of_journal(journal))
         mine = [one for one in (found.intervals if found is not None else ()) if one.journal == journal]
         parents = [parent.journal for one in mine for parent in one.parents]
         marks = [last.watermark for parent in parents if (last := self._last.get(parent)) is not None]

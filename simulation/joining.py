@@ -17,6 +17,7 @@ from collections.abc import Iterable
 
 from millwheel.coordination.contract import Change
 from millwheel.model.catalog_keys import topology_key
+from millwheel.model.incarnation import incarnation_of_journal
 from millwheel.model.keys import KeyInterval
 from millwheel.model.time import MIN_TIMESTAMP
 from millwheel.rpc.v1 import catalog_pb2 as catalog
@@ -85,7 +86,7 @@ class Joinings:
         passed = (
             watermark
             for (journal, sequencer, keys, known), watermark in self._passed.items()
-            if journal.rpartition(".j")[0] == consumer
+            if incarnation_of_journal(journal) == consumer
             and sequencer < drawn
             and incarnation not in known
             and key in keys

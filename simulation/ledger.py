@@ -12,6 +12,7 @@ from typing import Any, Final
 import msgspec
 
 from millwheel.model.catalog import Catalog
+from millwheel.model.incarnation import incarnation_of_journal
 from millwheel.model.keys import ALL_KEYS
 from millwheel.store.contract import Append
 from millwheel.store.memory import MemoryStore
@@ -56,7 +57,7 @@ class Ledger:
 
     def read(self, journal: str, append: Append) -> IntervalEntry | LogEntry | None:
         """Process an entry and return it; None if the journal belongs neither to an interval nor to a log."""
-        consumer = journal.rpartition(".j")[0]
+        consumer = incarnation_of_journal(journal)
         entry: IntervalEntry | LogEntry
         if (is_log := self._kind(consumer)) is None:
             return None

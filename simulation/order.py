@@ -18,6 +18,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from millwheel.model.catalog import Catalog
+from millwheel.model.incarnation import incarnation_of_journal
 from millwheel.store.contract import Append
 from millwheel.store.memory import MemoryStore
 from millwheel.worker.dedup import IdDelta, OpaqueIds
@@ -58,7 +59,7 @@ class JournalOrder:
     def appended(self, journal: str, append: Append, catalog: Catalog, store: MemoryStore) -> Iterator[str]:
         """Process an entry of an interval or of a log; yields violations of the order."""
         self._appends += 1
-        incarnation = journal.rpartition(".j")[0]
+        incarnation = incarnation_of_journal(journal)
         entry: IntervalEntry | LogEntry
         if catalog.computation(incarnation) is not None:
             entry = decode_interval(whole_entry(store, journal, append.commit, append.entry), journal)
@@ -73,7 +74,7 @@ class JournalOrder:
             for position in positions:
                 if (made := self._made.get((sequence, position))) is not None:
                     number, stream, producer, targets = made
-                    place = sequence.rpartition(".j")[0], producer, incarnation, targets[incarnation]
+                    place: Place = incarnation_of_journal(sequence), producer, incarnation, targets[incarnation]
                     taken.setdefault(place, {}).setdefault(stream, []).append((number, position))
         for _, _, ids in consumed.opaque:
             for one in ids:

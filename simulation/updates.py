@@ -23,6 +23,7 @@ import msgspec
 
 from millwheel.coordination.contract import Change
 from millwheel.model.catalog_keys import topology_key
+from millwheel.model.incarnation import IncarnationId
 from millwheel.model.stream_names import local_name
 from millwheel.rpc.v1 import catalog_pb2 as catalog
 from millwheel.worker.interval.entry import ProductionRow
@@ -37,7 +38,7 @@ _KEY: Final = topology_key("simulated")
 _item: Final = msgspec.msgpack.Decoder(Item).decode
 _JUDGED: Final = frozenset({BASE, MIDDLE, BEHIND})
 
-Version = tuple[int, Form, dict[str, str]]
+Version = tuple[int, Form, dict[str, IncarnationId]]
 """The number that was drawn for it (owners with larger sequencers know it), its form, and its incarnations."""
 
 

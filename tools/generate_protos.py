@@ -1,7 +1,7 @@
 """Generate the stubs of the protos, or check that they are up to date (--check).
 
 protoc names Python modules after the proto package, for example ``millwheel.v1``. The stubs are in
-``millwheel.rpc.v1``, so this script rewrites the imports between them.
+``millwheel.rpc.v1``, so this script rewrites the imports between them. It also types the fields for incarnation ids.
 """
 
 from __future__ import annotations
@@ -41,11 +41,23 @@ def generate(package: str, into: Path) -> None:
             text = re.sub(rf"\b{name} import", f"{home} import", path.read_text())
             text = re.sub(rf"\bimport {name}\.", f"import {home}.", text)
             text = re.sub(rf"(?<![\w/.\"']){name}\.(\w+_pb2)", rf"{home}.\1", text)
+            if path.suffix == ".pyi":
+                text = _typed_incarnations(text)
             if (text.strip() and "_grpc" in path.name) or not path.name.endswith("_pb2_grpc.py"):
                 (into / path.name).write_text(text)
     (into / "__init__.py").write_text(
         f'"""Stubs generated from proto/{folder} by `make proto`; not edited by hand."""\n'
     )
+
+
+def _typed_incarnations(stub: str) -> str:
+    """Give the fields ``incarnation`` and ``incarnations`` the type IncarnationId."""
+    text, one = re.subn(r"^( +incarnation: )_builtins\.str\b", r"\1_IncarnationId", stub, flags=re.MULTILINE)
+    text, many = re.subn(r"(\bincarnations\b.*\[_builtins\.str, )_builtins\.str\]", r"\1_IncarnationId]", text)
+    if not one + many:
+        return stub
+    line = "from millwheel.model.incarnation import IncarnationId as _IncarnationId\n"
+    return re.sub(r"(?=^import|^from )", line, text, count=1, flags=re.MULTILINE)
 
 
 def _plugins() -> list[str]:

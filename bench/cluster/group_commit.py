@@ -22,6 +22,7 @@ from bench.load import expected_results
 from bench.report import Figure
 from bench.topologies import Count
 from millwheel.client.subscription import Subscription
+from millwheel.model.incarnation import incarnation_of_journal
 
 __all__ = ["measure"]
 
@@ -40,7 +41,7 @@ async def measure(components: Components, say: Callable[[str], None], warm: int,
         names, took, costs = await _count(running, records)
         say(costs)
     files = sorted(folder.glob("*.entries"))
-    written = [one for file in files for one in read_entries(file) if one.journal.rpartition(".j")[0] in names]
+    written = [one for file in files for one in read_entries(file) if incarnation_of_journal(one.journal) in names]
     say(f"the same {len(written):,} entries, {sum(len(one.entry) for one in written) / 1e6:,.0f} MB, as bare appends")
     bare = await _replay(components, files, names)
     return [*_figures(records, took, bare), *_profile(records, took, written)]

@@ -16,6 +16,7 @@ from pathlib import Path
 import uvloop
 
 from bench.cluster.recording import read_entries
+from millwheel.model.incarnation import incarnation_of_journal
 from millwheel.server.startup import settle_memory
 from millwheel.store.cassandra import CassandraSettings, CassandraStore
 from millwheel.store.contract import Append
@@ -27,7 +28,7 @@ def by_journal(file: Path, prefixes: tuple[str, ...]) -> dict[str, list[bytes]]:
     """The entries of these incarnations' journals, by journal and in their order."""
     found: dict[str, list[bytes]] = {}
     for one in read_entries(file):
-        if one.journal.rpartition(".j")[0] in prefixes:
+        if incarnation_of_journal(one.journal) in prefixes:
             found.setdefault(one.journal, []).append(one.entry)
     return found
 

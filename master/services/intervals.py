@@ -15,6 +15,7 @@ from millwheel.master.messages import IntervalName, MergeIntervals, MoveInterval
 from millwheel.master.plans import refuse_unknown_topology
 from millwheel.master.shell import MasterShell
 from millwheel.model.catalog import LIVE_STATES, Catalog
+from millwheel.model.incarnation import IncarnationId
 from millwheel.rpc.errors import answering
 from millwheel.rpc.failures import FailureCode, RequestError
 from millwheel.rpc.v1 import catalog_pb2 as catalog
@@ -154,7 +155,7 @@ class _Listed:
 
     __slots__ = ("computation", "incarnation", "order", "stream", "topology")
 
-    def __init__(self, incarnation: str, topology: str = "", computation: str = "", stream: str = "") -> None:
+    def __init__(self, incarnation: IncarnationId, topology: str = "", computation: str = "", stream: str = "") -> None:
         self.incarnation = incarnation
         self.topology = topology
         self.computation = computation
@@ -179,7 +180,7 @@ def _incarnations(known: Catalog, request: wire.ListIntervalsRequest) -> Iterato
             yield _Listed(log.incarnation, stream=stream)
 
 
-def _from(known: Catalog, incarnation: str, start: bytes) -> Iterator[catalog.IntervalRecord]:
+def _from(known: Catalog, incarnation: IncarnationId, start: bytes) -> Iterator[catalog.IntervalRecord]:
     """Yield the intervals of an incarnation that begin at ``start`` or after it."""
     at: bytes | None = start
     while at is not None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from millwheel.model.catalog import Catalog
+from millwheel.model.incarnation import IncarnationId
 from millwheel.model.interval_chunks import IntervalChunk
 from millwheel.rpc.v1 import control_pb2 as control
 
@@ -51,7 +52,7 @@ class RoutingDiff:
             message.more = True
         return messages
 
-    def _changed(self, known: Catalog, incarnation: str) -> list[IntervalChunk]:
+    def _changed(self, known: Catalog, incarnation: IncarnationId) -> list[IntervalChunk]:
         """Return the chunks with unsent contents.
 
         A catalog that was read again has new chunk objects, whose contents may be the same.
@@ -66,6 +67,6 @@ class RoutingDiff:
         return found
 
 
-def _by_number(known: Catalog, incarnation: str) -> dict[int, IntervalChunk]:
+def _by_number(known: Catalog, incarnation: IncarnationId) -> dict[int, IntervalChunk]:
     table = known.tables.get(incarnation)
     return {chunk.number: chunk for chunk in table.chunks} if table is not None else {}

@@ -21,6 +21,7 @@ from millwheel.master.shell import MasterShell
 from millwheel.master.updating import other_specs, update_problems
 from millwheel.master.validation import validate
 from millwheel.model.catalog import LIVE_STATES, Catalog, incarnations_of, outputs_of
+from millwheel.model.incarnation import IncarnationId
 from millwheel.model.stream_names import dead_letter_stream
 from millwheel.rpc.errors import abort, answering, as_request_error
 from millwheel.rpc.failures import FailureCode, RequestError
@@ -195,6 +196,6 @@ def _streams_of(record: catalog.TopologyRecord) -> list[str]:
     return list(dict.fromkeys([*streams, dead_letter_stream(record.spec.name)]))
 
 
-def _maps(known: Catalog, incarnations: list[str]) -> list[catalog.IntervalMapRecord]:
+def _maps(known: Catalog, incarnations: list[IncarnationId]) -> list[catalog.IntervalMapRecord]:
     found = (known.interval_map(incarnation) for incarnation in incarnations)
     return [record for record in found if record is not None]

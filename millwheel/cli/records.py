@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from millwheel.cli.graph import key_text
 from millwheel.cli.output import Plain
+from millwheel.model.incarnation import IncarnationId
 from millwheel.model.interval_table import interval_from_proto
 from millwheel.model.time import Timestamp, format_timestamp
 from millwheel.model.wording import state_name
@@ -43,7 +44,7 @@ def describe_topology(found: control.GetTopologyResponse) -> dict[str, Plain]:
 
 
 def _computation(
-    spec: specs.ComputationSpec, incarnation: str, intervals: catalog.IntervalMapRecord | None
+    spec: specs.ComputationSpec, incarnation: IncarnationId, intervals: catalog.IntervalMapRecord | None
 ) -> dict[str, Plain]:
     return {
         "name": spec.name,

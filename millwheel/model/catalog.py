@@ -19,6 +19,7 @@ from google.protobuf.message import DecodeError
 
 from millwheel.errors import DamagedValueError
 from millwheel.model import catalog_keys as keys
+from millwheel.model.incarnation import IncarnationId
 from millwheel.model.interval_table import IntervalTable
 from millwheel.model.key_values import Change, PrefixSnapshot
 from millwheel.model.stream_names import dead_letter_stream
@@ -86,7 +87,7 @@ Records: TypeAlias = dict[str, dict[Any, Any]]
 class Consumer:
     """One consumer of a stream: a computation or, with ``log``, the stream's log. A log takes the empty key."""
 
-    incarnation: str
+    incarnation: IncarnationId
     topology: str
     computation: str
     key: specs.KeySpec
@@ -100,7 +101,7 @@ class Consumer:
 class OwnedInterval:
     """One interval of one incarnation, as its owner sees it."""
 
-    incarnation: str
+    incarnation: IncarnationId
     interval: catalog.IntervalRecord
 
 
@@ -119,11 +120,11 @@ class Catalog:
         self._listed = 0
         self.shape = 0
         self._shards_at_first = authority_shards
-        self.tables: dict[str, IntervalTable] = {}
+        self.tables: dict[IncarnationId, IntervalTable] = {}
         # By a chunk's key: a hash of the chunk in the tables. A new snapshot updates only chunks that differ.
         self._digests: dict[str, int] = {}
         self._streams: dict[str, specs.StreamSpec] = {}
-        self._producers: dict[str, list[str]] = {}
+        self._producers: dict[str, list[IncarnationId]] = {}
         self._streams_shape = -1
         """The ``shape`` for which these two were computed. Lookups by name are frequent and changes are rare."""
         self.damaged: dict[str, str] = {}
@@ -141,7 +142,7 @@ class Catalog:
         self.workers: dict[str, catalog.WorkerRecord] = {}
         self.authorities: dict[int, catalog.AuthorityRecord] = {}
         self.masters: dict[str, catalog.MasterRecord] = {}
-        self.retired: dict[str, str] = {}
+        self.retired: dict[str, IncarnationId] = {}
         """By a journal that the master will drop: the incarnation that the journal belongs to."""
         self.injectors: dict[tuple[str, str], catalog.InjectorRecord] = {}
         self.batches: dict[str, int] = {}
@@ -149,7 +150,7 @@ class Catalog:
         """By query: when an operator retired it, in microseconds since the epoch."""
         self.drawn = 0
         # Chunks that changed in the revisions being applied. A map is complete only after all of them.
-        self._chunks: dict[str, dict[int, catalog.IntervalMapRecord | None]] = {}
+        self._chunks: dict[IncarnationId, dict[int, catalog.IntervalMapRecord | None]] = {}
         self._created: dict[str, int] = {}
         self._modified: dict[str, int] = {}
 
@@ -248,17 +249,17 @@ class Catalog:
             if key.startswith((keys.TOPOLOGIES, keys.LOGS)):
                 raise DamagedValueError(key, why)
 
-    def is_damaged(self, incarnation: str) -> bool:
+    def is_damaged(self, incarnation: IncarnationId) -> bool:
         """Whether a chunk of an incarnation's interval map is damaged. If so, its intervals keep their owners."""
         return self._damaged_chunk(incarnation) is not None
 
-    def check_map(self, incarnation: str) -> None:
+    def check_map(self, incarnation: IncarnationId) -> None:
         """Raise DamagedValueError if a chunk of an incarnation's interval map is damaged."""
         key = self._damaged_chunk(incarnation)
         if key is not None:
             raise DamagedValueError(key, self.damaged[key])
 
-    def _damaged_chunk(self, incarnation: str) -> str | None:
+    def _damaged_chunk(self, incarnation: IncarnationId) -> str | None:
         if not self.damaged:
             return None
         prefix = keys.chunks_prefix(incarnation)
@@ -287,7 +288,7 @@ class Catalog:
         if kind == keys.TOPOLOGIES:
             self.topologies[names[0]] = catalog.TopologyRecord.FromString(value)
         elif kind == keys.INTERVALS:
-            self._put_chunk(key, names[0], int(names[1]), value)
+            self._put_chunk(key, IncarnationId(names[0]), int(names[1]), value)
         elif kind == keys.LOGS:
             self.logs[names[0]] = catalog.StreamLogRecord.FromString(value)
         elif kind == keys.WORKERS:
@@ -297,7 +298,7 @@ class Catalog:
         elif kind == keys.MASTERS:
             self.masters[names[0]] = catalog.MasterRecord.FromString(value)
         elif kind == keys.RETIRED:
-            self.retired[names[0]] = catalog.RetiredJournalRecord.FromString(value).computation
+            self.retired[names[0]] = IncarnationId(catalog.RetiredJournalRecord.FromString(value).computation)
         elif kind == keys.INJECTORS:
             self.injectors[names[0], names[1]] = catalog.InjectorRecord.FromString(value)
         elif kind == keys.BATCHES:
@@ -312,7 +313,7 @@ class Catalog:
         if cursor.retired_at_us:
             self.retired_queries[query] = cursor.retired_at_us
 
-    def _put_chunk(self, key: str, incarnation: str, number: int, value: bytes) -> None:
+    def _put_chunk(self, key: str, incarnation: IncarnationId, number: int, value: bytes) -> None:
         if self._digests.get(key) != hash(value):
             self._chunks.setdefault(incarnation, {})[number] = catalog.IntervalMapRecord.FromString(value)
             self._digests[key] = hash(value)
@@ -324,7 +325,7 @@ class Catalog:
             self.topologies.pop(names[0], None)
         elif kind == keys.INTERVALS:
             self._digests.pop(key, None)
-            self._chunks.setdefault(names[0], {})[int(names[1])] = None
+            self._chunks.setdefault(IncarnationId(names[0]), {})[int(names[1])] = None
         elif kind == keys.LOGS:
             self.logs.pop(names[0], None)
         elif kind == keys.WORKERS:
@@ -374,7 +375,8 @@ class Catalog:
                     found[declared.name] = declared
             letters, writers = dead_letter_stream(name), dead_letter_writers(record.spec)
             made = [
-                (record.incarnations.get(one.name, ""), one, one.name in writers) for one in record.spec.computations
+                (record.incarnations.get(one.name, IncarnationId("")), one, one.name in writers)
+                for one in record.spec.computations
             ]
             for one in record.leaving:
                 discards = one.spec.failure_policy.action == specs.FAILURE_ACTION_DEAD_LETTER
@@ -471,7 +473,7 @@ class Catalog:
 
     # Intervals and their owners.
 
-    def interval_map(self, incarnation: str) -> catalog.IntervalMapRecord | None:
+    def interval_map(self, incarnation: IncarnationId) -> catalog.IntervalMapRecord | None:
         """The whole interval map of an incarnation, or None.
 
         To read only some intervals, use :attr:`tables`: it is cheaper.
@@ -479,7 +481,7 @@ class Catalog:
         table = self.tables.get(incarnation)
         return None if table is None else table.record
 
-    def locate(self, incarnation: str, key: bytes) -> catalog.IntervalRecord | None:
+    def locate(self, incarnation: IncarnationId, key: bytes) -> catalog.IntervalRecord | None:
         """The interval of ``incarnation`` that contains ``key``: its journal, sequencer and owner, if it has one."""
         table = self.tables.get(incarnation)
         return None if table is None else table.locate(key)
@@ -505,25 +507,25 @@ class Catalog:
         """The revision that created a worker's record; 0 if the worker is not registered."""
         return self._created.get(keys.worker_key(worker_id), 0)
 
-    def computation(self, incarnation: str) -> tuple[catalog.TopologyRecord, specs.ComputationSpec] | None:
-        """The topology and the computation of an incarnation; None for a log or a removed incarnation."""
+    def computation(self, sender: str) -> tuple[catalog.TopologyRecord, specs.ComputationSpec] | None:
+        """The topology and the computation of an incarnation; None for a log, an injector or a removed incarnation."""
         for _, record in self.live_topologies():
             for computation in record.spec.computations:
-                if record.incarnations[computation.name] == incarnation:
+                if record.incarnations[computation.name] == sender:
                     return record, computation
         return None
 
-    def leaving(self, incarnation: str) -> tuple[catalog.TopologyRecord, catalog.LeavingComputation] | None:
+    def leaving(self, sender: str) -> tuple[catalog.TopologyRecord, catalog.LeavingComputation] | None:
         """The topology and the record of a removed computation whose productions are still being delivered, or None."""
         for _, record in self.live_topologies():
             for leaving in record.leaving:
-                if leaving.incarnation == incarnation:
+                if leaving.incarnation == sender:
                     return record, leaving
         return None
 
-    def log_of(self, incarnation: str) -> catalog.StreamLogRecord | None:
+    def log_of(self, sender: str) -> catalog.StreamLogRecord | None:
         """The stream log that has this incarnation, or None."""
-        return next((log for log in self.logs.values() if log.incarnation == incarnation), None)
+        return next((log for log in self.logs.values() if log.incarnation == sender), None)
 
     def shard_of(self, computation: str) -> int:
         """The authority shard of ``computation``, which is an incarnation id or ``injector/{stream}`` (7.2)."""
@@ -546,7 +548,7 @@ def codes_of(topology: specs.TopologySpec) -> list[specs.CodeReference]:
     return own + [code_of(topology, computation) for computation in topology.computations]
 
 
-def incarnations_of(record: catalog.TopologyRecord) -> list[str]:
+def incarnations_of(record: catalog.TopologyRecord) -> list[IncarnationId]:
     """The incarnations of a topology's computations, in the order of their names. The map itself has no fixed order."""
     return [incarnation for _, incarnation in sorted(record.incarnations.items())]
 

@@ -8,6 +8,8 @@ from __future__ import annotations
 from typing import Final
 from urllib.parse import quote, unquote
 
+from millwheel.model.incarnation import IncarnationId
+
 __all__ = [
     "AUTHORITIES",
     "BATCHES",
@@ -68,12 +70,12 @@ def topology_key(name: str) -> str:
     return TOPOLOGIES + quote(name, safe="")
 
 
-def chunks_prefix(incarnation: str) -> str:
+def chunks_prefix(incarnation: IncarnationId) -> str:
     """The common prefix of the keys of all chunks of an incarnation's interval map."""
     return f"{INTERVALS}{quote(incarnation, safe='')}/"
 
 
-def chunk_key(incarnation: str, number: int) -> str:
+def chunk_key(incarnation: IncarnationId, number: int) -> str:
     """The key of one chunk of an incarnation's interval map: an IntervalMapRecord with adjacent intervals."""
     return f"{chunks_prefix(incarnation)}{number}"
 

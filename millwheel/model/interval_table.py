@@ -6,6 +6,7 @@ from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final, TypeAlias
 
+from millwheel.model.incarnation import IncarnationId
 from millwheel.model.interval_chunks import (
     CoverageError,
     IntervalChunk,
@@ -83,7 +84,7 @@ class IntervalTable:
 
     __slots__ = ("_by_number", "_chunks", "_journals", "_owned", "_parents", "_record", "_starts", "name", "origin")
 
-    def __init__(self, name: str, record: catalog.IntervalMapRecord | None = None) -> None:
+    def __init__(self, name: IncarnationId, record: catalog.IntervalMapRecord | None = None) -> None:
         """``record``: a whole map; CoverageError if it violates G11. None: ``update`` adds the chunks later."""
         self.name = name
         self.origin = ("", "")

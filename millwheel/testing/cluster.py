@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from millwheel.model.incarnation import IncarnationId, new_incarnation
 from millwheel.model.keys import KeyInterval
 from millwheel.model.time import MAX_TIMESTAMP, MIN_TIMESTAMP, Timestamp
 from millwheel.rpc.v1.delivery_pb2 import DeliveryOutcome
@@ -81,14 +82,14 @@ class VirtualCluster:
         self.declared: dict[str, int] = {}
         """By source: the last watermark that its injector declared."""
         self.injected = InjectedBatches()
-        self.incarnations: dict[str, str] = {}
+        self.incarnations: dict[str, IncarnationId] = {}
         """By a computation's name: the incarnation id, under which its journals, states and watermark are kept."""
         self._settings = settings
         points = sorted(cut.encode() for cut in cuts)
         self._intervals = [KeyInterval(a, b) for a, b in zip([b"", *points], [*points, None], strict=True)]
         self._numbers = itertools.count(1)
         """The numbers of incarnations and sequencers."""
-        self._removed: dict[str, _Removed] = {}
+        self._removed: dict[IncarnationId, _Removed] = {}
         self._seen: dict[str, set[tuple[str, int | bytes]]] = {}
         self._reported: dict[str, dict[KeyInterval, int]] = {}
 
@@ -162,7 +163,7 @@ class VirtualCluster:
             self.declared.setdefault(name, int(MIN_TIMESTAMP))
             self.watermarks.setdefault(injector_of(name), int(MIN_TIMESTAMP))
         for name in [name for name in plan.computations if name not in self.incarnations]:
-            self.incarnations[name] = f"{name}.{next(self._numbers)}"
+            self.incarnations[name] = new_incarnation(name, next(self._numbers))
             for journal in self._journals(self.incarnations[name]):
                 result_of(self.driver.store.create_journal(journal))
 
@@ -177,7 +178,7 @@ class VirtualCluster:
         self._removed[incarnation] = _Removed(name, self.plan.computations[name].options, outputs)
         return self.injected.discard(incarnation)
 
-    def _drop(self, incarnation: str) -> None:
+    def _drop(self, incarnation: IncarnationId) -> None:
         """Delete the journals and states of a removed computation that has delivered everything."""
         del self._removed[incarnation]
         for journal in self._journals(incarnation):
@@ -203,7 +204,7 @@ class VirtualCluster:
                 self.driver.start(DrainingCore(config, removed.name, removed.options, self.locate))
         self.driver.run()
 
-    def _start(self, name: str, incarnation: str, keys: KeyInterval) -> None:
+    def _start(self, name: str, incarnation: IncarnationId, keys: KeyInterval) -> None:
         program = compile_computation(self.topology, name)
         outputs = {
             stream: OutputBinding(stream, encode, self._route(stream)) for stream, encode in program.outputs.items()
@@ -219,7 +220,11 @@ class VirtualCluster:
         self.driver.post(config.journal, SenderWatermarks(dict(self.watermarks)))
 
     def _config(
-        self, incarnation: str, keys: KeyInterval, followed: Sequence[str], feedback: frozenset[str] = frozenset()
+        self,
+        incarnation: IncarnationId,
+        keys: KeyInterval,
+        followed: Sequence[str],
+        feedback: frozenset[str] = frozenset(),
     ) -> IntervalConfig:
         declarations = [self.plan.streams[stream].declaration for stream in followed]
         return IntervalConfig(
@@ -251,7 +256,7 @@ class VirtualCluster:
         """The journal of the consumer's interval that contains ``key``; empty for a sink or a removed computation."""
         if consumer not in self.incarnations.values():
             return ""
-        return next(_journal(consumer, keys) for keys in self._intervals if key in keys)
+        return next(_journal(IncarnationId(consumer), keys) for keys in self._intervals if key in keys)
 
     def cores_of(self, computation: str) -> list[IntervalCore]:
         """The cores of a computation's intervals."""
@@ -277,7 +282,7 @@ class VirtualCluster:
         last = next(one for one in reversed(self.failures) if one.message.startswith(where))
         return sum(core.failing.blocked for core in endless), last
 
-    def _journals(self, incarnation: str) -> list[str]:
+    def _journals(self, incarnation: IncarnationId) -> list[str]:
         return [_journal(incarnation, keys) for keys in self._intervals]
 
     def publish(self, stream: str) -> None:
@@ -303,5 +308,5 @@ class VirtualCluster:
                 self.produced.setdefault(delivery.stream, []).append(record)
 
 
-def _journal(incarnation: str, keys: KeyInterval) -> str:
+def _journal(incarnation: IncarnationId, keys: KeyInterval) -> str:
     return f"{incarnation}/{keys.start.decode('utf-8', 'backslashreplace')}"

@@ -12,6 +12,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from millwheel.client.injector import RecordsLeftError
+from millwheel.model.incarnation import IncarnationId
 from millwheel.model.stream_names import DEAD_LETTERS
 from millwheel.model.time import MAX_TIMESTAMP, MIN_TIMESTAMP, Duration, TimeDomain, Timestamp
 from millwheel.model.units import describe_wrong_unit, wrong_unit
@@ -307,7 +308,7 @@ class TopologyHarness:
         data = encode_key(key)
         core = self._cluster.core_of(self._known(computation), data)
         cell = core.state.cells.get(data)
-        encoded = cell.encoded if cell is not None else self._row(core.state.config.computation, data)
+        encoded = cell.encoded if cell is not None else self._row(IncarnationId(core.state.config.computation), data)
         return core.state.program.state.decode(encoded) if encoded else None
 
     def timers(self, computation: str, key: str | int) -> dict[tuple[str, TimeDomain], Timestamp]:
@@ -391,7 +392,7 @@ class TopologyHarness:
                 "TopologyHarness(..., any_timestamp=True)"
             )
 
-    def _row(self, incarnation: str, key: bytes) -> bytes:
+    def _row(self, incarnation: IncarnationId, key: bytes) -> bytes:
         row = result_of(self.store.read_states(incarnation, [key]))[0]
         return row.blob if row is not None else b""
 

@@ -16,6 +16,7 @@ from millwheel.authority.journal import AcceptKeys
 from millwheel.authority.journal import decode_entry as decode_authority
 from millwheel.coordination.contract import Change
 from millwheel.model.catalog_keys import INTERVALS, LEADERSHIP, SHARD_LEADERSHIPS, WORKERS, split_key
+from millwheel.model.incarnation import IncarnationId
 from millwheel.model.interval_table import interval_from_proto
 from millwheel.model.keys import KeyInterval
 from millwheel.model.stream_names import local_name, owner_of
@@ -140,7 +141,9 @@ class Telling(Checks):
             elif change.key.startswith(WORKERS) and change.value is None:
                 name = change.key.rpartition("/")[2]
                 self.tell("lease", name, f"the lease of {person(name)} has ended", "coordinator")
-        for incarnation in {split_key(change.key)[1][0] for change in changes if change.key.startswith(INTERVALS)}:
+        for incarnation in {
+            IncarnationId(split_key(change.key)[1][0]) for change in changes if change.key.startswith(INTERVALS)
+        }:
             record = self._catalog.interval_map(incarnation)
             if record is not None:
                 self._read_map(self.name(incarnation), record.intervals)

@@ -16,6 +16,7 @@ from millwheel.coordination.contract import Put
 from millwheel.coordination.memory import MemoryCoordinator
 from millwheel.embedded.database import EmbeddedDatabase
 from millwheel.model.catalog_keys import chunk_key
+from millwheel.model.incarnation import IncarnationId
 from millwheel.rpc.failures import RequestError
 from millwheel.rpc.identity import ENVIRONMENT
 from millwheel.rpc.v1.control_pb2 import ListTopologiesRequest
@@ -61,7 +62,7 @@ async def test_a_server_on_every_address_prints_one_to_connect_to(tmp_path: Path
 
 async def test_an_old_database_is_refused_by_name() -> None:
     coordinator = MemoryCoordinator()
-    await coordinator.transact((), [Put(chunk_key("counter.3", 0), b"")])
+    await coordinator.transact((), [Put(chunk_key(IncarnationId("counter.3"), 0), b"")])
     await refuse_old_maps(coordinator, Path("db"))
     await coordinator.transact((), [Put("intervals/counter.3", b"")])
     with pytest.raises(RequestError, match="the database in db is of an earlier version") as caught:

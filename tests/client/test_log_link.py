@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from millwheel.client.subscription.log_link import LogLink
+from millwheel.model.incarnation import IncarnationId
 from millwheel.rpc.errors import abort
 from millwheel.rpc.failures import FailureCode, RequestError
 from millwheel.rpc.v1 import control_pb2 as control
@@ -27,7 +28,7 @@ class Control:
     """Says where the log is."""
 
     def __init__(self, address: str) -> None:
-        self.answer = control.EnsureStreamLogResponse(incarnation="s.1")
+        self.answer = control.EnsureStreamLogResponse(incarnation=IncarnationId("s.1"))
         self.answer.owner.address = address
 
     async def ensure_stream_log(self, stream: str) -> control.EnsureStreamLogResponse:

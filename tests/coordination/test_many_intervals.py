@@ -15,6 +15,7 @@ from millwheel.coordination.etcd import EtcdCoordinator, EtcdSettings
 from millwheel.master.draft import Draft
 from millwheel.model.catalog import Catalog
 from millwheel.model.catalog_keys import chunks_prefix
+from millwheel.model.incarnation import IncarnationId
 from millwheel.model.interval_table import check_coverage, interval_to_proto
 from millwheel.model.keys import KeyInterval
 from millwheel.rpc.v1 import catalog_pb2 as catalog
@@ -22,7 +23,7 @@ from tests.components import etcd
 from tests.patience import patience
 
 PER_TRANSACTION = 6_000
-NAME = "window-counter.17"
+NAME = IncarnationId("window-counter.17")
 
 
 def interval(at: int, start: bytes, end: bytes | None) -> catalog.IntervalRecord:

@@ -17,6 +17,7 @@ from millwheel.authority.service import WatermarkServicer
 from millwheel.authority.shard import AuthorityShard
 from millwheel.client.injector.ids import IdKind, IdScope
 from millwheel.client.injector.messages import SendBatch
+from millwheel.model.incarnation import IncarnationId
 from millwheel.rpc.server import bind, create_server
 from millwheel.rpc.v1 import catalog_pb2, common_pb2, control_pb2, delivery_pb2, injection_pb2, topology_pb2
 from millwheel.rpc.v1.control_pb2_grpc import RoutingServiceServicer, add_RoutingServiceServicer_to_server
@@ -276,7 +277,7 @@ def _route(consumer: Consumer) -> control_pb2.ConsumerRoute:
         for journal, receiver in consumer.receivers.items()
     ]
     return control_pb2.ConsumerRoute(
-        incarnation=consumer.name,
+        incarnation=IncarnationId(consumer.name),
         topology="t",
         computation=consumer.name,
         key=topology_pb2.KeySpec(fields=["k"]),

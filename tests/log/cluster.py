@@ -9,6 +9,7 @@ from typing import Any
 
 import grpc
 
+from millwheel.model.incarnation import IncarnationId
 from millwheel.model.time import MIN_TIMESTAMP
 from millwheel.rpc.errors import answering
 from millwheel.rpc.failures import FailureCode, RequestError
@@ -82,7 +83,7 @@ class Cluster(RoutingServiceServicer):
         self.world = _World()
         self.queue = RunQueue(asyncio.get_running_loop())
         self.form = specs.VALUE_FORMAT_RAW
-        self.incarnation = "log.windows.1"
+        self.incarnation = IncarnationId("log.windows.1")
         """Of the log that the routing service tells of."""
         self.served = ""
         """Of the log that the owner has."""

@@ -15,6 +15,7 @@ from millwheel.cli.stream import app, show_value
 from millwheel.client.control import ControlClient
 from millwheel.client.subscription import Batch, BlockingSubscription, From, Subscription
 from millwheel.client.subscription.cursors import CursorStatus, delete_cursor, list_cursors
+from millwheel.model.incarnation import IncarnationId
 from millwheel.model.time import MAX_TIMESTAMP
 from millwheel.rpc.channel import open_channel
 from millwheel.rpc.failures import FailureCode, RequestError
@@ -234,7 +235,7 @@ async def test_a_replaced_log_is_not_taken_for_the_old_one(cluster: Cluster) -> 
     async with Subscription(STREAM, cursor="c", address=cluster.address) as subscription:
         await cluster.produce(named(0, 1))
         await anext(subscription)
-        cluster.incarnation = "log.windows.2"
+        cluster.incarnation = IncarnationId("log.windows.2")
         await cluster.move(1)
         with pytest.raises(RequestError, match="was replaced by another"):
             await anext(subscription)
@@ -285,7 +286,7 @@ async def test_a_former_log_of_a_stream_is_not_shown_for_the_new_one(
     cluster.watermark(MAX_TIMESTAMP)
     async with Subscription(STREAM, cursor="former", start=From.OLDEST, address=cluster.address) as former:
         await collected(former, 3)
-    cluster.incarnation = "log.windows.2"
+    cluster.incarnation = IncarnationId("log.windows.2")
     for cursor in ("new", ""):
         with pytest.raises(RequestError, match="does not own the log"):
             async with Subscription(

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from millwheel.master.balancing import Balancer, BalanceSettings, ClusterView, IntervalView, WorkerView
 from millwheel.master.messages import MergeIntervals, MoveInterval, Reshape, SplitInterval
+from millwheel.model.incarnation import IncarnationId
 from millwheel.model.interval_table import check_coverage
 from millwheel.model.keys import ALL_KEYS, KeyInterval
 from millwheel.model.time import Duration, Timestamp, minutes, seconds
@@ -70,7 +71,7 @@ class World:
         return IntervalView(
             journal,
             held.sequencer,
-            held.incarnation,
+            IncarnationId(held.incarnation),
             held.keys,
             held.owner,
             held.code,

@@ -17,6 +17,7 @@ from millwheel.master.messages import (
 )
 from millwheel.model import catalog_keys as keys
 from millwheel.model.catalog import LIVE_STATES
+from millwheel.model.incarnation import IncarnationId
 from millwheel.model.time import hours
 from millwheel.rpc.failures import FailureCode, RequestError
 
@@ -51,11 +52,11 @@ def restore(world: World, key: str, value: bytes) -> None:
     world.state.store(replace(world.state.entry(key), value=value, damage=""))
 
 
-def incarnation_of(world: World, name: str) -> str:
+def incarnation_of(world: World, name: str) -> IncarnationId:
     return world.catalog().topologies[name].incarnations["c"]
 
 
-def owners(world: World, incarnation: str) -> set[str]:
+def owners(world: World, incarnation: IncarnationId) -> set[str]:
     return {one.owner.worker_id for one in world.catalog().tables[incarnation]}
 
 

@@ -17,6 +17,7 @@ from millwheel.master.messages import (
 )
 from millwheel.master.settings import MasterSettings
 from millwheel.model import interval_chunks
+from millwheel.model.incarnation import IncarnationId
 from millwheel.model.interval_table import NO_OWNER, check_coverage
 from millwheel.rpc.failures import FailureCode, RequestError
 
@@ -46,7 +47,7 @@ class Watched(Master):
         super().step()
 
 
-def three_large_maps(world: World) -> tuple[Watched, list[str]]:
+def three_large_maps(world: World) -> tuple[Watched, list[IncarnationId]]:
     """Three topologies with 400 intervals each, and 60 workers."""
     for number in range(60):
         world.join(f"w{number:02}")
@@ -59,7 +60,7 @@ def three_large_maps(world: World) -> tuple[Watched, list[str]]:
     return master, incarnations
 
 
-def check(world: World, incarnations: list[str]) -> None:
+def check(world: World, incarnations: list[IncarnationId]) -> None:
     known = world.catalog()
     for incarnation in incarnations:
         check_coverage(incarnation, known.tables[incarnation].intervals)

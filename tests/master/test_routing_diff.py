@@ -11,6 +11,7 @@ from millwheel.coordination.state import CoordinatorState
 from millwheel.master.draft import Draft
 from millwheel.master.services.routing_diff import RoutingDiff
 from millwheel.model.catalog import Catalog
+from millwheel.model.incarnation import IncarnationId
 from millwheel.model.interval_chunks import interval_from_proto, interval_to_proto
 from millwheel.model.interval_table import initial_intervals
 from millwheel.model.keys import KeyInterval
@@ -45,11 +46,11 @@ class World:
         record = catalog.IntervalMapRecord(computation=name, topology="t")
         record.intervals.extend(self.interval(keys) for keys in initial_intervals(size))
         draft = Draft(self.known)
-        draft.put_map(name, record)
+        draft.put_map(IncarnationId(name), record)
         self.commit(draft)
 
     def change(self, name: str, at: int, kind: str) -> None:
-        intervals = list(self.known.tables[name])
+        intervals = list(self.known.tables[IncarnationId(name)])
         at %= len(intervals)
         old = intervals[at : at + (2 if kind == "merge" else 1)]
         keys = KeyInterval(old[0].keys.start, interval_from_proto(old[-1].keys).end)
@@ -57,7 +58,7 @@ class World:
         cut = kind == "split" and middle in keys
         parts = [KeyInterval(keys.start, middle), KeyInterval(middle, keys.end)] if cut else [keys]
         draft = Draft(self.known)
-        draft.put_intervals(name, [self.interval(part) for part in parts])
+        draft.put_intervals(IncarnationId(name), [self.interval(part) for part in parts])
         self.commit(draft)
 
     def watch(self, *names: str) -> tuple[int, control.WatchRoutingResponse | None]:

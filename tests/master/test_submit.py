@@ -7,6 +7,7 @@ import pytest
 from millwheel.master.messages import CancelTopology, DrainTopology, SubmitTopology
 from millwheel.master.settings import MasterSettings
 from millwheel.master.validation import validate
+from millwheel.model.incarnation import IncarnationId
 from millwheel.model.interval_table import IntervalTable
 from millwheel.rpc.failures import FailureCode, RequestError
 from millwheel.rpc.v1 import topology_pb2 as specs
@@ -357,4 +358,4 @@ def test_maps_that_break_coverage_are_refused_when_read() -> None:
     table = world.catalog().tables[world.catalog().topologies["zeitgeist"].incarnations["window-counter"]]
     del table.record.intervals[1]
     with pytest.raises(ValueError, match="overlap or leave a gap"):
-        IntervalTable("x", table.record)
+        IntervalTable(IncarnationId("x"), table.record)

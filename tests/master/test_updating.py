@@ -23,6 +23,7 @@ from millwheel.master.messages import (
 from millwheel.master.settings import MasterSettings
 from millwheel.master.updating import update_problems
 from millwheel.model.catalog import Catalog
+from millwheel.model.incarnation import IncarnationId
 from millwheel.model.time import MAX_TIMESTAMP, Timestamp, seconds
 from millwheel.rpc.failures import RequestError
 from millwheel.rpc.v1 import catalog_pb2 as catalog
@@ -41,11 +42,11 @@ def started() -> tuple[World, Master]:
     return world, master
 
 
-def sequencers(known: Catalog, incarnation: str) -> list[int]:
+def sequencers(known: Catalog, incarnation: IncarnationId) -> list[int]:
     return [interval.sequencer for interval in known.tables[incarnation]]
 
 
-def owners(known: Catalog, incarnation: str) -> list[str]:
+def owners(known: Catalog, incarnation: IncarnationId) -> list[str]:
     return [interval.owner.worker_id for interval in known.tables[incarnation]]
 
 

@@ -10,6 +10,7 @@ from millwheel.coordination.contract import Change, Put
 from millwheel.coordination.state import CoordinatorState
 from millwheel.model import catalog_keys as keys
 from millwheel.model.catalog import Catalog, injector_sender
+from millwheel.model.incarnation import IncarnationId
 from millwheel.model.interval_table import CoverageError, IntervalTable, initial_intervals, interval_to_proto
 from millwheel.model.keys import KeyInterval
 from millwheel.rpc.v1 import catalog_pb2 as catalog
@@ -35,8 +36,8 @@ def contents(known: Catalog) -> dict[str, object]:
 
 VALUES = {
     keys.topology_key("t/1"): catalog.TopologyRecord(spec=specs.TopologySpec(name="t/1")),
-    keys.chunk_key("c.1", 0): interval_map("c.1", [KeyInterval()]),
-    keys.log_key("s"): catalog.StreamLogRecord(stream="s", incarnation="s.log.2"),
+    keys.chunk_key(IncarnationId("c.1"), 0): interval_map("c.1", [KeyInterval()]),
+    keys.log_key("s"): catalog.StreamLogRecord(stream="s", incarnation=IncarnationId("s.log.2")),
     keys.worker_key("w%1"): catalog.WorkerRecord(started_at_us=5),
     keys.authority_key(0): catalog.AuthorityRecord(shard=0),
     keys.injector_key("s", "p/q"): catalog.InjectorRecord(stream="s", process="p/q", sequencer=3),
@@ -96,7 +97,7 @@ def test_a_lapsed_registrations_intervals_are_not_the_workers() -> None:
     record = interval_map("c.1", [KeyInterval(b"", b"m"), KeyInterval(b"m")], "w")
     record.intervals[0].owner_revision = 3
     record.intervals[1].owner_revision = 8
-    known.apply([Change(keys.chunk_key("c.1", 0), record.SerializeToString(), 9)])
+    known.apply([Change(keys.chunk_key(IncarnationId("c.1"), 0), record.SerializeToString(), 9)])
     assert [one.interval.journal for one in known.owned_by("w")] == ["c.1.j0", "c.1.j1"]
     assert [one.interval.journal for one in known.owned_by("w", 8)] == ["c.1.j1"]
     assert known.owned_by("other") == []
@@ -111,7 +112,7 @@ def test_senders_of_a_stream_are_its_producers_and_its_injectors() -> None:
     spec.computations.add(name="a", outputs=["out"], late_policy=specs.LATE_POLICY_DIVERT, late_stream="late")
     spec.computations.add(name="b", outputs=["in"], late_stream="unused")
     record = catalog.TopologyRecord(spec=spec, state=catalog.TOPOLOGY_STATE_RUNNING)
-    record.incarnations.update({"a": "a.1", "b": "b.2"})
+    record.incarnations.update({"a": IncarnationId("a.1"), "b": IncarnationId("b.2")})
     known = Catalog()
     known.apply([Change(keys.topology_key("t"), record.SerializeToString(), 1)])
     assert known.senders("in") == ("b.2", injector_sender("in"))
@@ -128,7 +129,7 @@ def test_dead_letters_are_sent_by_those_whose_policy_writes_them() -> None:
     spec.computations.add(name="a").failure_policy.action = specs.FAILURE_ACTION_DEAD_LETTER
     spec.computations.add(name="b").failure_policy.action = specs.FAILURE_ACTION_STOP
     record = catalog.TopologyRecord(spec=spec, state=catalog.TOPOLOGY_STATE_RUNNING)
-    record.incarnations.update({"a": "a.1", "b": "b.2"})
+    record.incarnations.update({"a": IncarnationId("a.1"), "b": IncarnationId("b.2")})
     known = Catalog()
     known.apply([Change(keys.topology_key("t"), record.SerializeToString(), 1)])
     assert known.senders("t/dead-letters") == ("a.1",)
@@ -141,7 +142,7 @@ SPLITS = st.sets(st.binary(min_size=1, max_size=3), max_size=8)
 @given(SPLITS, st.binary(max_size=4))
 def test_a_key_is_found_in_the_one_interval_that_holds_it(splits: set[bytes], key: bytes) -> None:
     intervals = initial_intervals(1, splits)
-    table = IntervalTable("c", interval_map("c", intervals))
+    table = IntervalTable(IncarnationId("c"), interval_map("c", intervals))
     (only,) = [index for index, interval in enumerate(intervals) if key in interval]
     found = table.locate(key)
     assert found is not None
@@ -159,7 +160,7 @@ def test_gaps_overlaps_and_missing_ends_are_refused(splits: set[bytes], data: st
         list(reversed(intervals)),
     ):
         with pytest.raises(CoverageError):
-            IntervalTable("c", interval_map("c", broken))
+            IntervalTable(IncarnationId("c"), interval_map("c", broken))
 
 
 @given(st.integers(1, 2_000))

@@ -9,6 +9,7 @@ import pytest
 from millwheel.coordination.contract import Change, DamagedValueError, KeyValue, PrefixSnapshot
 from millwheel.model import catalog_keys as keys
 from millwheel.model.catalog import Catalog
+from millwheel.model.incarnation import IncarnationId
 
 from .test_catalog import PUTS, contents
 
@@ -83,7 +84,7 @@ def test_values_that_are_no_records_or_foreign_are_harmless() -> None:
     )
     known.load(PrefixSnapshot(1, tuple(KeyValue(key, b"\xff\xff", 1, 1) for key in odd)))
     assert known.damaged.keys() == set(odd)
-    assert known.is_damaged("x")
+    assert known.is_damaged(IncarnationId("x"))
     known.apply([Change(key, b"\xff\xff", 2) for key in odd])
     known.apply([Change(key, None, 3) for key in odd])
     assert known.damaged == {}

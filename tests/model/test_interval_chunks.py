@@ -14,6 +14,7 @@ from millwheel.coordination.state import CoordinatorState
 from millwheel.master.draft import Draft
 from millwheel.model import interval_chunks
 from millwheel.model.catalog import Catalog
+from millwheel.model.incarnation import IncarnationId
 from millwheel.model.interval_chunks import (
     CoverageError,
     MapEdit,
@@ -25,7 +26,7 @@ from millwheel.model.interval_table import IntervalTable, initial_intervals
 from millwheel.model.keys import KeyInterval
 from millwheel.rpc.v1 import catalog_pb2 as catalog
 
-NAME = "c.1"
+NAME = IncarnationId("c.1")
 
 
 def interval(

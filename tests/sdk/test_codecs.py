@@ -15,6 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from millwheel.model.incarnation import IncarnationId
 from millwheel.rpc.v1 import topology_pb2
 from millwheel.sdk.codecs import Codec, ValueFormat, codec_for, state_codec_for
 from millwheel.sdk.errors import UnsupportedTypeError, ValueDecodeError, ValueEncodeError
@@ -151,8 +152,8 @@ def test_protobuf_maps_encode_deterministically() -> None:
     from millwheel.rpc.v1 import catalog_pb2
 
     names = [str(number) for number in range(100)]
-    one = catalog_pb2.TopologyRecord(incarnations=dict.fromkeys(names, ""))
-    other = catalog_pb2.TopologyRecord(incarnations=dict.fromkeys(reversed(names), ""))
+    one = catalog_pb2.TopologyRecord(incarnations=dict.fromkeys(names, IncarnationId("")))
+    other = catalog_pb2.TopologyRecord(incarnations=dict.fromkeys(reversed(names), IncarnationId("")))
     codec = codec_for(catalog_pb2.TopologyRecord, "s")
     assert codec.encode(one) == codec.encode(other)
 

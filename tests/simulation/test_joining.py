@@ -9,6 +9,7 @@ import pytest
 
 from millwheel.coordination.contract import Change
 from millwheel.model.catalog_keys import topology_key
+from millwheel.model.incarnation import IncarnationId
 from millwheel.model.keys import KeyInterval
 from millwheel.rpc.v1 import catalog_pb2 as catalog
 from millwheel.worker.interval import IntervalCore
@@ -36,8 +37,8 @@ class Run:
 
     def updated(self) -> None:
         """The update is there."""
-        record = catalog.TopologyRecord(switching={"behind": 42}, incarnations={"behind": "behind.8"})
-        record.incarnations["middle"] = "middle.43"
+        record = catalog.TopologyRecord(switching={"behind": 42}, incarnations={"behind": IncarnationId("behind.8")})
+        record.incarnations["middle"] = IncarnationId("middle.43")
         record.spec.code.digest = "digest"
         self._changed((Change(topology_key("simulated"), record.SerializeToString(), 1),))
 

@@ -13,6 +13,7 @@ from millwheel.client.control import ControlClient
 from millwheel.client.injector import Injector
 from millwheel.client.subscription import Subscription
 from millwheel.model import catalog_keys as keys
+from millwheel.model.incarnation import IncarnationId
 from millwheel.rpc.failures import FailureCode, RequestError
 from millwheel.rpc.v1.interval_pb2 import IntervalName
 from millwheel.server.dev_server import DevServer, DevSettings, running
@@ -249,7 +250,7 @@ async def test_a_damaged_journal_stops_its_interval_until_restored(
 async def test_a_damaged_interval_map_keeps_its_computation_as_it_is(path: Path) -> None:
     """It kept the whole database from being opened."""
     with Stored(path) as stored:
-        incarnation = words_of(stored)
+        incarnation = IncarnationId(words_of(stored))
         place = b"ck" + keys.chunk_key(incarnation, 0).encode()
         whole = stored.flip(place)
     async with running(DevSettings(path, port=0)) as server:

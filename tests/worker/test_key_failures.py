@@ -7,6 +7,7 @@ from typing import Any
 
 import millwheel as mw
 from millwheel.model.catalog import Consumer
+from millwheel.model.incarnation import IncarnationId
 from millwheel.rpc.key_failures import KEY_ROUND
 from millwheel.rpc.v1 import common_pb2 as common
 from millwheel.rpc.v1 import inspection_pb2 as wire
@@ -23,7 +24,7 @@ from millwheel.worker.shell.tallies import Tallies
 NOW = 1_700_000_000_000_000
 SECOND = 1_000_000
 COUNT = Consumer(
-    "count.1",
+    IncarnationId("count.1"),
     "words",
     "count",
     specs.KeySpec(function="words:initial"),
@@ -32,7 +33,9 @@ COUNT = Consumer(
     feedback=False,
     log=False,
 )
-OTHER = replace(COUNT, incarnation="other.2", computation="other", key=specs.KeySpec(fields=["text", "user"]))
+OTHER = replace(
+    COUNT, incarnation=IncarnationId("other.2"), computation="other", key=specs.KeySpec(fields=["text", "user"])
+)
 
 
 def initial(word: Any) -> Any:
@@ -177,7 +180,7 @@ def test_a_failure_is_forgotten_after_a_minute() -> None:
 def test_a_failure_is_forgotten_with_its_consumer_or_its_code() -> None:
     for present in (
         [OTHER],
-        [replace(COUNT, incarnation="count.9")],
+        [replace(COUNT, incarnation=IncarnationId("count.9"))],
         [replace(COUNT, code=specs.CodeReference(digest="cd" * 32, entry_point="words:words"))],
     ):
         failures = KeyFailures()

@@ -10,12 +10,13 @@ from millwheel.coordination.contract import Put
 from millwheel.coordination.memory import MemoryCoordinator
 from millwheel.model.catalog import Catalog
 from millwheel.model.catalog_keys import chunk_key, chunks_prefix
+from millwheel.model.incarnation import IncarnationId
 from millwheel.model.interval_table import interval_to_proto
 from millwheel.model.keys import KeyInterval
 from millwheel.rpc.v1.catalog_pb2 import IntervalMapRecord
 from millwheel.worker.shell.lineage import journal_lives
 
-NAME = "counter.7"
+NAME = IncarnationId("counter.7")
 
 
 class Counting(MemoryCoordinator):

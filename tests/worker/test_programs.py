@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from millwheel.model.catalog import Consumer
+from millwheel.model.incarnation import IncarnationId
 from millwheel.rpc.v1 import topology_pb2 as specs
 from millwheel.sdk.errors import KeyExtractionError, PackageError
 from millwheel.sdk.loading import unload_package
@@ -19,7 +20,9 @@ CODE = specs.CodeReference(digest="ab" * 32, entry_point="other:topology")
 
 
 def consumer(key: specs.KeySpec) -> Consumer:
-    return Consumer("other.1", "other", "counter", key, CODE, exactly_once=True, feedback=False, log=False)
+    return Consumer(
+        IncarnationId("other.1"), "other", "counter", key, CODE, exactly_once=True, feedback=False, log=False
+    )
 
 
 async def missing(digest: str) -> bytes:
@@ -128,7 +131,9 @@ async def test_an_intervals_program_is_made_once_a_package_and_dropped(tmp_path:
         return data
 
     programs = Programs(tmp_path, fetch, lambda: None)
-    consumer = Consumer("c.1", "once", "c", specs.KeySpec(), spec.code, exactly_once=True, feedback=False, log=False)
+    consumer = Consumer(
+        IncarnationId("c.1"), "once", "c", specs.KeySpec(), spec.code, exactly_once=True, feedback=False, log=False
+    )
     await programs.load(spec.code)
     before = programs.compile(spec.code, "c")
     assert programs.compile(spec.code, "c") is before
@@ -168,7 +173,9 @@ async def test_code_without_an_extractor_spares_other_topologies(tmp_path: Path)
 
     programs = Programs(tmp_path, fetch, lambda: None)
     function = specs.KeySpec(function="odd:Key")
-    consumer = Consumer("c.1", "odd", "c", function, spec.code, exactly_once=True, feedback=False, log=False)
+    consumer = Consumer(
+        IncarnationId("c.1"), "odd", "c", function, spec.code, exactly_once=True, feedback=False, log=False
+    )
     try:
         await programs.load(spec.code)
         extract = programs.extractor(consumer, "words")

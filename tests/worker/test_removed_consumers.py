@@ -8,6 +8,7 @@ from millwheel.coordination.contract import DamagedValueError, Put
 from millwheel.coordination.memory import MemoryCoordinator
 from millwheel.model.catalog import Catalog
 from millwheel.model.catalog_keys import topology_key
+from millwheel.model.incarnation import IncarnationId
 from millwheel.rpc.v1 import catalog_pb2 as catalog
 from millwheel.rpc.v1 import topology_pb2 as topology
 from millwheel.worker.shell import removed_consumers
@@ -21,7 +22,7 @@ async def test_a_consumer_that_the_catalog_does_not_show_yet_is_kept() -> None:
     reading = topology.ComputationSpec(name="c", inputs=[topology.InputSpec(stream="s")])
     record = catalog.TopologyRecord(
         spec=topology.TopologySpec(name="t", computations=[reading]),
-        incarnations={"c": "c.1"},
+        incarnations={"c": IncarnationId("c.1")},
         state=catalog.TOPOLOGY_STATE_RUNNING,
     )
     await coordinator.transact((), [Put(topology_key("t"), record.SerializeToString())])

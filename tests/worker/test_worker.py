@@ -18,6 +18,7 @@ from millwheel.coordination.contract import Put
 from millwheel.coordination.memory import MemoryCoordinator
 from millwheel.model.catalog import OwnedInterval
 from millwheel.model.catalog_keys import chunk_key, topology_key, worker_key
+from millwheel.model.incarnation import IncarnationId
 from millwheel.model.keys import ALL_KEYS, KeyInterval
 from millwheel.rpc.v1 import catalog_pb2 as catalog
 from millwheel.rpc.v1 import topology_pb2
@@ -83,7 +84,7 @@ def worker(directory: Path, authority: Quiet | None = None, coordinator: MemoryC
 
 
 def owned(journal: str, sequencer: int) -> OwnedInterval:
-    return OwnedInterval("c.1", catalog.IntervalRecord(journal=journal, sequencer=sequencer))
+    return OwnedInterval(IncarnationId("c.1"), catalog.IntervalRecord(journal=journal, sequencer=sequencer))
 
 
 def hosted(of: Worker, journal: str, sequencer: int) -> ScriptedCore:
@@ -192,7 +193,7 @@ async def test_ended_journals_are_forgotten_after_a_takeover(tmp_path: Path, mon
     core = ScriptedCore()
     core.state = SimpleNamespace(dedup=SimpleNamespace(journals=lambda: ["u.1.j1", "u.1.j2"]))  # type: ignore[attr-defined]
     lives = catalog.IntervalMapRecord(intervals=[catalog.IntervalRecord(journal="u.1.j2", sequencer=1)])
-    await coordinator.transact((), [Put(chunk_key("u.1", 0), lives.SerializeToString())])
+    await coordinator.transact((), [Put(chunk_key(IncarnationId("u.1"), 0), lives.SerializeToString())])
     monkeypatch.setattr(one.hosts.builder, "build", lambda interval: Built(core, ()))  # type: ignore[arg-type]
     started, _ = one.ownership.start([owned("c.1.j1", 4)])
     one.notices.started(*started)
@@ -208,7 +209,7 @@ async def test_what_removed_computations_had_sent_is_forgotten(tmp_path: Path, m
     one = worker(tmp_path, coordinator=coordinator)
     core = hosted(one, "c.1.j1", 4)
     core.state = SimpleNamespace(dedup=SimpleNamespace(journals=lambda: ["u.1.j2"]))  # type: ignore[attr-defined]
-    key = chunk_key("u.1", 0)
+    key = chunk_key(IncarnationId("u.1"), 0)
     lives = catalog.IntervalMapRecord(intervals=[catalog.IntervalRecord(journal="u.1.j2", sequencer=1)])
     await coordinator.transact((), [Put(key, lives.SerializeToString())])
     for _ in range(2):
@@ -264,7 +265,7 @@ async def test_of_two_processes_of_one_name_one_opens_its_assignment(
     revision = (await coordinator.transact((), [put])).revision
     given = catalog.IntervalRecord(journal="c.1.j1", sequencer=4, owner=endpoint, owner_revision=revision)
     chunk = catalog.IntervalMapRecord(intervals=[given])
-    await coordinator.transact((), [Put(chunk_key("c.1", 0), chunk.SerializeToString())])
+    await coordinator.transact((), [Put(chunk_key(IncarnationId("c.1"), 0), chunk.SerializeToString())])
     await until(lambda: "c.1" in one.catalog.tables)
     await asyncio.sleep(0.01)
     assert one.hosts.hosted == {}

@@ -16,6 +16,7 @@ from typing import Any, Final, Protocol
 from millwheel.coordination.contract import Coordinator, CoordinatorError
 from millwheel.model.backoff import Backoff
 from millwheel.model.catalog import Catalog, Consumer
+from millwheel.model.incarnation import IncarnationId
 from millwheel.model.interval_table import interval_from_proto
 from millwheel.model.outbound import AnswerKind, answer_kind
 from millwheel.rpc.channel import open_channel
@@ -89,7 +90,7 @@ class CatalogRouting:
 
     def _look_up(self, consumer: str, key: bytes) -> str:
         """Find the interval in the catalog, which reads several messages, and remember it."""
-        interval = self._catalog.locate(consumer, key)
+        interval = self._catalog.locate(IncarnationId(consumer), key)
         if interval is None:
             return ""
         keys = interval_from_proto(interval.keys)
@@ -201,7 +202,7 @@ class DeliverySender:
             channel.later(delivery.token)
 
     def _address_of(self, consumer: str, journal: str) -> str:
-        table = self._catalog.tables.get(consumer)
+        table = self._catalog.tables.get(IncarnationId(consumer))
         interval = table.of_journal(journal) if table is not None else None
         address = interval.owner.address if interval is not None else ""
         return "" if address == self._address else address

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from millwheel.model.catalog import Catalog, OwnedInterval
+from millwheel.model.incarnation import IncarnationId
 from millwheel.model.keys import KeyInterval
 from millwheel.rpc.watermarks import Member, PendingWork
 from millwheel.sdk.context import Scope
@@ -145,7 +146,7 @@ class Hosts:
         for journal, one in self.hosted.items():
             yield Metered(one.owned.incarnation, journal, one.sequencer, one.built.core, one.host.busy)
 
-    def place_of(self, incarnation: str) -> Place:
+    def place_of(self, incarnation: IncarnationId) -> Place:
         """The topology and the computation of an incarnation. Empty names if the catalog does not have it."""
         table = self._catalog.tables.get(incarnation)
         computation, topology = table.origin if table is not None else ("", "")

@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from millwheel.coordination.contract import Coordinator, DamagedValueError
 from millwheel.model.catalog import Catalog
 from millwheel.model.catalog_keys import chunk_key, chunks_prefix
+from millwheel.model.incarnation import IncarnationId, incarnation_of_journal
 from millwheel.rpc.v1.catalog_pb2 import IntervalMapRecord
 
 __all__ = ["dead_journals", "journal_lives"]
@@ -53,9 +54,9 @@ async def dead_journals(coordinator: Coordinator, catalog: Catalog, journals: It
     ]
 
 
-def _shown(catalog: Catalog, journal: str) -> tuple[str, int | None]:
+def _shown(catalog: Catalog, journal: str) -> tuple[IncarnationId, int | None]:
     """The journal's incarnation, and the chunk of the map that has it by the catalog. None: no chunk."""
-    incarnation = journal.rpartition(".j")[0]
+    incarnation = incarnation_of_journal(journal)
     table = catalog.tables.get(incarnation)
     return incarnation, table.home(journal) if table is not None else None
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from millwheel.client.control import ControlClient
 from millwheel.client.subscription.log_link import log_address
+from millwheel.model.incarnation import IncarnationId
 from millwheel.rpc.channel import DEFAULT_DEADLINE_SECONDS, open_channel
 from millwheel.rpc.errors import calling
 from millwheel.rpc.failures import FailureCode, RequestError
@@ -25,7 +26,7 @@ class CursorStatus:
     end: int
 
 
-async def _present_owner(client: ControlClient, stream: str) -> tuple[str, str, str]:
+async def _present_owner(client: ControlClient, stream: str) -> tuple[str, str, IncarnationId]:
     """The stream's full name, the address of the worker that owns its log, and the log's incarnation.
 
     The last two are empty if there is no log. None is created.
@@ -33,7 +34,7 @@ async def _present_owner(client: ControlClient, stream: str) -> tuple[str, str, 
     routing = await client.routing(stream)
     log = next((consumer for consumer in routing.consumers if consumer.log), None)
     if log is None:
-        return routing.stream.name, "", ""
+        return routing.stream.name, "", IncarnationId("")
     address = log_address(routing.stream.name, log.intervals.intervals[0].owner.address)
     return routing.stream.name, address, log.incarnation
 

@@ -3,6 +3,7 @@
 isort:skip_file
 """
 
+from millwheel.model.incarnation import IncarnationId as _IncarnationId
 from collections import abc as _abc
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
@@ -116,7 +117,7 @@ class TopologyRecord(_message.Message):
     @_builtins.property
     def spec(self) -> _topology_pb2.TopologySpec: ...
     @_builtins.property
-    def incarnations(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
+    def incarnations(self) -> _containers.ScalarMap[_builtins.str, _IncarnationId]:
         """By computation name: the incarnation id under which its state is stored. An id is never used twice."""
 
     @_builtins.property
@@ -141,7 +142,7 @@ class TopologyRecord(_message.Message):
         spec: _topology_pb2.TopologySpec | None = ...,
         version: _builtins.int = ...,
         state: Global___TopologyState.ValueType = ...,
-        incarnations: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
+        incarnations: _abc.Mapping[_builtins.str, _IncarnationId] | None = ...,
         submitted_at_us: _builtins.int = ...,
         request_id: _builtins.str = ...,
         state_changed_at_us: _builtins.int = ...,
@@ -168,7 +169,7 @@ class LeavingComputation(_message.Message):
     SPEC_FIELD_NUMBER: _builtins.int
     INCARNATION_FIELD_NUMBER: _builtins.int
     SWITCHING_FIELD_NUMBER: _builtins.int
-    incarnation: _builtins.str
+    incarnation: _IncarnationId
     switching: _builtins.int
     """Intervals with a smaller sequencer still run the computation."""
     @_builtins.property
@@ -179,7 +180,7 @@ class LeavingComputation(_message.Message):
         self,
         *,
         spec: _topology_pb2.ComputationSpec | None = ...,
-        incarnation: _builtins.str = ...,
+        incarnation: _IncarnationId = ...,
         switching: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["spec", b"spec"]  # noqa: Y015
@@ -334,7 +335,7 @@ class StreamLogRecord(_message.Message):
     RETENTION_FIELD_NUMBER: _builtins.int
     CREATED_AT_US_FIELD_NUMBER: _builtins.int
     stream: _builtins.str
-    incarnation: _builtins.str
+    incarnation: _IncarnationId
     """The log's incarnation id. A log has a journal and an owner like a computation with one interval."""
     created_at_us: _builtins.int
     """The log keeps records that were produced from this time on. 0: unknown."""
@@ -344,7 +345,7 @@ class StreamLogRecord(_message.Message):
         self,
         *,
         stream: _builtins.str = ...,
-        incarnation: _builtins.str = ...,
+        incarnation: _IncarnationId = ...,
         retention: _topology_pb2.Retention | None = ...,
         created_at_us: _builtins.int = ...,
     ) -> None: ...

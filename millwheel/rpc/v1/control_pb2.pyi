@@ -3,6 +3,7 @@
 isort:skip_file
 """
 
+from millwheel.model.incarnation import IncarnationId as _IncarnationId
 from collections import abc as _abc
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
@@ -607,7 +608,7 @@ class EnsureStreamLogResponse(_message.Message):
     STREAM_FIELD_NUMBER: _builtins.int
     CREATED_AT_US_FIELD_NUMBER: _builtins.int
     CREATED_FIELD_NUMBER: _builtins.int
-    incarnation: _builtins.str
+    incarnation: _IncarnationId
     journal: _builtins.str
     created_at_us: _builtins.int
     """The log keeps records that were produced from this time on. 0: unknown."""
@@ -622,7 +623,7 @@ class EnsureStreamLogResponse(_message.Message):
     def __init__(
         self,
         *,
-        incarnation: _builtins.str = ...,
+        incarnation: _IncarnationId = ...,
         journal: _builtins.str = ...,
         owner: _common_pb2.Endpoint | None = ...,
         stream: _topology_pb2.StreamSpec | None = ...,
@@ -728,7 +729,7 @@ class ConsumerRoute(_message.Message):
     LOG_FIELD_NUMBER: _builtins.int
     AUTHORITY_FIELD_NUMBER: _builtins.int
     ONLY_CHANGES_FIELD_NUMBER: _builtins.int
-    incarnation: _builtins.str
+    incarnation: _IncarnationId
     """Incarnation id of the consuming computation, or of the stream's log."""
     topology: _builtins.str
     computation: _builtins.str
@@ -751,7 +752,7 @@ class ConsumerRoute(_message.Message):
     def __init__(
         self,
         *,
-        incarnation: _builtins.str = ...,
+        incarnation: _IncarnationId = ...,
         topology: _builtins.str = ...,
         computation: _builtins.str = ...,
         key: _topology_pb2.KeySpec | None = ...,

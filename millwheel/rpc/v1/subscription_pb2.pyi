@@ -3,6 +3,7 @@
 isort:skip_file
 """
 
+from millwheel.model.incarnation import IncarnationId as _IncarnationId
 from collections import abc as _abc
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
@@ -97,7 +98,7 @@ class SubscribeStart(_message.Message):
     """The life of the cursor to which resume_offset belongs, from the broken call's responses. 0: any life. The call ends
     with CURSOR_DELETED if the cursor was deleted since then, even if a new cursor has the same name.
     """
-    incarnation: _builtins.str
+    incarnation: _IncarnationId
     """The incarnation id of the log, from EnsureStreamLog. Empty: the log that the worker has. A worker that has an
     earlier log of the stream answers NOT_OWNER, because it has not received the new log yet.
     """
@@ -111,7 +112,7 @@ class SubscribeStart(_message.Message):
         resume_offset: _builtins.int | None = ...,
         subscriber_id: _builtins.str = ...,
         cursor_life: _builtins.int = ...,
-        incarnation: _builtins.str = ...,
+        incarnation: _IncarnationId = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_resume_offset", b"_resume_offset", "resume_offset", b"resume_offset"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
@@ -195,13 +196,13 @@ class ListCursorsRequest(_message.Message):
     STREAM_FIELD_NUMBER: _builtins.int
     INCARNATION_FIELD_NUMBER: _builtins.int
     stream: _builtins.str
-    incarnation: _builtins.str
+    incarnation: _IncarnationId
     """See SubscribeStart."""
     def __init__(
         self,
         *,
         stream: _builtins.str = ...,
-        incarnation: _builtins.str = ...,
+        incarnation: _IncarnationId = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
@@ -268,14 +269,14 @@ class DeleteCursorRequest(_message.Message):
     INCARNATION_FIELD_NUMBER: _builtins.int
     stream: _builtins.str
     cursor: _builtins.str
-    incarnation: _builtins.str
+    incarnation: _IncarnationId
     """See SubscribeStart."""
     def __init__(
         self,
         *,
         stream: _builtins.str = ...,
         cursor: _builtins.str = ...,
-        incarnation: _builtins.str = ...,
+        incarnation: _IncarnationId = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
