@@ -88,7 +88,7 @@ def ids_lost_at_splits() -> None:
     "G1",
     "the child of a merge knows the ids of both parents",
     seeds=10,
-    test="tests/interval/test_world.py::test_splits_and_merges_lose_nothing_and_repeat_nothing",
+    test="tests/dedup/test_simulation.py::test_every_record_takes_effect_once_in_any_history",
     why="few of its runs get as far as a merge",
 )
 def ids_of_one_parent() -> None:

@@ -30,10 +30,8 @@ from millwheel.worker.shell.hook_reports import HookReports
 from millwheel.worker.shell.log_service import LogService
 from tests.authority.shard import Shard
 from tests.injectors import test_core_model
-from tests.interval.programs import Outside, topology
 from tests.interval.solo import Solo
 from tests.interval.test_takeover import Waiting
-from tests.interval.world import Owner, World
 from tests.log.driver import LogDriver
 from tests.master.harness import Master
 from tests.worker.test_host import Rig
@@ -86,10 +84,6 @@ def _harness() -> None:
     CoreDriver(MemoryStore(), 0, UNUSED).perform("j", UNKNOWN)
 
 
-def _interval_model() -> None:
-    World(topology(Outside(), "strong"), {}).perform_effect(Owner("j", UNUSED), UNKNOWN)
-
-
 def _log_driver() -> None:
     driver = LogDriver()
     driver.perform([UNKNOWN])
@@ -104,7 +98,6 @@ def _log_driver() -> None:
         lambda: HookReports(0.0, lambda scope: None).take(("topology", "computation"), UNKNOWN),
         lambda: Shard().perform([UNKNOWN]),
         _harness,
-        _interval_model,
         _log_driver,
     ],
 )
