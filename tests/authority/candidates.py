@@ -29,7 +29,7 @@ from tests.patience import patience
 __all__ = ["QUICK", "Group", "Line", "Process", "group"]
 
 QUICK = CandidateSettings(
-    lease=0.6, look=0.05, delays=PlacementDelays(0.15, 0.5, 0.1, 1.0), shard=ShardSettings(verify=0.3)
+    lease=0.6, poll=0.05, delays=PlacementDelays(0.15, 0.5, 0.1, 1.0), shard=ShardSettings(verify=0.3)
 )
 
 
