@@ -50,12 +50,12 @@ SHARD_ELSEWHERE: Final = "SHARD_ELSEWHERE"
 class CandidateSettings:
     """All times are in seconds.
 
-    ``lease``: the time from the loss of a process to the next election for its shards. ``look``: the interval between
+    ``lease``: the time from the loss of a process to the next election for its shards. ``poll``: the interval between
     two reads of the coordinator.
     """
 
     lease: float = 3.0
-    look: float = 0.25
+    poll: float = 0.25
     delays: PlacementDelays = field(default_factory=PlacementDelays)
     shard: ShardSettings = field(default_factory=ShardSettings)
 
@@ -97,7 +97,7 @@ class Candidate:
         self._address = address
         self._shards = shards
         self._settings = settings or CandidateSettings()
-        self._standing = PlacementPolicy(address, shards, self._settings.delays)
+        self._policy = PlacementPolicy(address, shards, self._settings.delays)
         self._presence = Presence(coordinator, address, self._settings.lease)
         self._terms: dict[int, _Term] = {}
         self._shells: dict[int, AuthorityShard] = {}
@@ -122,12 +122,12 @@ class Candidate:
             while True:
                 try:
                     async with asyncio.timeout(self._settings.lease):
-                        await self._look()
+                        await self._follow_election()
                 except (CoordinatorError, TimeoutError) as error:
                     log.warning(
                         "the authority's shards are not looked after for a while: %s", str(error) or "no answer"
                     )
-                await asyncio.sleep(self._settings.look)
+                await asyncio.sleep(self._settings.poll)
         finally:
             terms = list(self._terms.values())
             for term in terms:
@@ -135,7 +135,7 @@ class Candidate:
             await asyncio.gather(*(term.task for term in terms), return_exceptions=True)
             await self._presence.end()
 
-    async def _look(self) -> None:
+    async def _follow_election(self) -> None:
         """Read candidates and leaders from the coordinator, and carry out the placement decision."""
         candidates = await self._coordinator.list(CANDIDATES)
         leaders = await self._coordinator.list(SHARD_LEADERSHIPS)
@@ -147,7 +147,7 @@ class Candidate:
         )
         served = [AuthorityRecord.FromString(entry.value) for entry in records.entries if not entry.damage]
         self._elsewhere = {record.shard: record.endpoint.address for record in served}
-        decision = self._standing.look(view, self.serving, self._now())
+        decision = self._policy.decide(view, self.serving, self._now())
         for shard in decision.give_up:
             log.info("authority shard %d is released, as others serve fewer", shard)
             self._terms[shard].given_up.set()
@@ -170,10 +170,10 @@ class Candidate:
                 await leadership.resign()
         except (CoordinatorError, StoreError) as error:
             log.warning("authority shard %d cannot be served here now: %s", shard, error)
-            self._standing.failed(shard, self._now())
+            self._policy.failed(shard, self._now())
         except Exception:
             log.exception("authority shard %d cannot be served here", shard)
-            self._standing.failed(shard, self._now())
+            self._policy.failed(shard, self._now())
         finally:
             del self._terms[shard]
 

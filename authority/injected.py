@@ -129,8 +129,8 @@ class InjectorComputation:
         """See ``TrackedComputation``. Expected processes that never announced themselves are rows too."""
         missing = [_missing(name) for name in sorted(self.expected) if name not in self._processes]
         shares = self.shares()
-        rows = missing + [_view(share, now, silent_after) for share in shares]
-        holding = missing + [_view(share, now, silent_after) for share in self._holding(bool(missing))]
+        rows = missing + [share.view(now, silent_after) for share in shares]
+        holding = missing + [share.view(now, silent_after) for share in self._holding(bool(missing))]
         return Explanation(self.name, watermark, holding[:limit], rows[:limit], len(holding), len(rows))
 
     def _holding(self, others_missing: bool) -> list[Share[str]]:
@@ -155,19 +155,4 @@ def _works(share: Share[str]) -> bool:
 def _missing(process: str) -> ShareView:
     return ShareView(
         process, 0, MIN_TIMESTAMP, MIN_TIMESTAMP, HoldKind.HOLD_KIND_INJECTOR, process, idle=False, silence=None
-    )
-
-
-def _view(share: Share[str], now: int, silent_after: int) -> ShareView:
-    silence = None if share.reported_at is None else max(0, now - share.reported_at)
-    silent = (silence is None or silence > silent_after) and share.watermark != MAX_TIMESTAMP
-    return ShareView(
-        share.member,
-        share.sequencer,
-        share.watermark,
-        share.input_watermark,
-        HoldKind.HOLD_KIND_INJECTOR if silent or share.idle else share.hold,
-        share.member if silent or share.idle else share.subject,
-        share.idle,
-        silence,
     )

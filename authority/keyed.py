@@ -11,12 +11,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from millwheel.authority.percentiles import Work, work_of
-from millwheel.authority.shares import Acceptance, Explanation, Refusal, Share, ShareView
+from millwheel.authority.shares import Acceptance, Explanation, Refusal, Share
 from millwheel.model.interval_map import IntervalMap
 from millwheel.model.keys import ALL_KEYS, KeyInterval
 from millwheel.model.time import MIN_TIMESTAMP
 from millwheel.model.watermarks import MinTracker
-from millwheel.rpc.v1.watermark_pb2 import HoldKind
 from millwheel.rpc.watermarks import AcceptRefusedError, WatermarkReport
 
 __all__ = ["KeyedComputation"]
@@ -123,8 +122,8 @@ class KeyedComputation:
         return Explanation(
             self.name,
             watermark,
-            [_view(share, now, silent_after) for share in holding[:limit]],
-            [_view(share, now, silent_after) for share in shares[:limit]],
+            [share.view(now, silent_after) for share in holding[:limit]],
+            [share.view(now, silent_after) for share in shares[:limit]],
             len(holding),
             len(shares),
         )
@@ -138,18 +137,3 @@ def _outside(piece: KeyInterval, keys: KeyInterval) -> list[KeyInterval]:
     if keys.end is not None and (piece.end is None or keys.end < piece.end):
         rest.append(KeyInterval(keys.end, piece.end))
     return rest
-
-
-def _view(share: Share[KeyInterval], now: int, silent_after: int) -> ShareView:
-    silence = None if share.reported_at is None else max(0, now - share.reported_at)
-    silent = silence is None or silence > silent_after
-    return ShareView(
-        share.member,
-        share.sequencer,
-        share.watermark,
-        share.input_watermark,
-        HoldKind.HOLD_KIND_SILENT if silent else share.hold,
-        share.subject,
-        share.idle,
-        silence,
-    )

@@ -68,7 +68,7 @@ class PlacementPolicy:
         self._not_before[shard] = now + self._delays.pause
         self._backing_off_until = now + self._delays.backing_off
 
-    def look(self, view: ElectionView, serving: Collection[int], now: float) -> PlacementDecision:
+    def decide(self, view: ElectionView, serving: Collection[int], now: float) -> PlacementDecision:
         """Return the placement decision for ``view``. ``serving`` are the shards that this process serves."""
         vacant = [shard for shard in range(self._shards) if shard not in view.leaders]
         self._vacant_since = {shard: self._vacant_since.get(shard, now) for shard in vacant}

@@ -44,7 +44,7 @@ class Presence:
                 self._lease = lease
         except LeaseExpiredError:
             # The lease ran out while the coordinator or this process was away. The next call, after
-            # ``CandidateSettings.look`` seconds, registers again. The leases of served shards are separate:
+            # ``CandidateSettings.poll`` seconds, registers again. The leases of served shards are separate:
             # ``Leadership`` notices their end by itself.
             self._lease = 0
             return

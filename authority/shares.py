@@ -8,7 +8,7 @@ from typing import Generic, NamedTuple, Protocol, TypeVar
 
 from millwheel.authority.journal import KeysRow, ProcessRow
 from millwheel.model.keys import KeyInterval
-from millwheel.model.time import MIN_TIMESTAMP
+from millwheel.model.time import MAX_TIMESTAMP, MIN_TIMESTAMP
 from millwheel.rpc.v1.watermark_pb2 import HoldKind
 from millwheel.rpc.watermarks import Member, PendingWork, WatermarkReport
 
@@ -96,6 +96,19 @@ class Share(Generic[M]):
     def pending_since(self, since: int) -> PendingWork | None:
         """Return the pending work that the owner published since ``since``."""
         return self.pending if self.pending_at >= since else None
+
+    def view(self, now: int, silent_after: int) -> ShareView:
+        """Return this share's row of an explanation. A silent interval or process holds the value by its silence."""
+        silence = None if self.reported_at is None else max(0, now - self.reported_at)
+        silent = silence is None or silence > silent_after
+        hold, subject, member = self.hold, self.subject, self.member
+        if not isinstance(member, str):
+            hold = HoldKind.HOLD_KIND_SILENT if silent else hold
+        elif self.idle or (silent and self.watermark != MAX_TIMESTAMP):
+            hold, subject = HoldKind.HOLD_KIND_INJECTOR, member
+        return ShareView(
+            member, self.sequencer, self.watermark, self.input_watermark, hold, subject, self.idle, silence
+        )
 
 
 def process_share(row: ProcessRow) -> Share[str]:

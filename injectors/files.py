@@ -216,14 +216,14 @@ class FileInjector:
 
     async def _read_all(self) -> None:
         while True:
-            looked = time.monotonic()
-            await self._look_around()
+            found_at = time.monotonic()
+            await self._find_files()
             await self._publish()
             while (file := self._progress.next_file()) is not None:
                 await self._read(file)
                 await self._publish()
                 self._save_checkpoint()
-                if time.monotonic() - looked > self._settings.poll:
+                if time.monotonic() - found_at > self._settings.poll:
                     break
             if self._progress.next_file() is None:
                 if not self._settings.tail:
@@ -268,7 +268,7 @@ class FileInjector:
 
     # Files.
 
-    async def _look_around(self) -> None:
+    async def _find_files(self) -> None:
         """Find new files, and files that have grown. The bound of a new file is known before anything else is read."""
         found = await asyncio.to_thread(_sizes, self._settings.root, self._settings.pattern)
         for name in found:

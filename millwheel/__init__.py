@@ -62,8 +62,8 @@ from millwheel.sdk.errors import (
 )
 from millwheel.sdk.keys import KeyExtractor, join_key, key, split_key
 from millwheel.sdk.migration import StoredState
-from millwheel.sdk.model import Record, Timer
 from millwheel.sdk.options import FailurePolicy, Late, Retention, dead_letter, divert, retry, stop
+from millwheel.sdk.records import Record, Timer
 from millwheel.sdk.topology import Topology
 
 __all__ = [

@@ -183,7 +183,7 @@ class ReportStream:
         call: Any = stub.Report()  # type: ignore[call-arg]  # the stubs know no call that is written to
         async with connected(address), writing(call, self._write(call)):
             async for response in call:
-                self._heed(response)
+                self._process(response)
 
     async def _write(self, call: Any) -> None:
         async for request in self._requests():
@@ -228,14 +228,14 @@ class ReportStream:
     def _now(self) -> float:
         return asyncio.get_running_loop().time()
 
-    def _heed(self, response: pb.ReportResponse) -> None:
+    def _process(self, response: pb.ReportResponse) -> None:
         """Process a response: drop refused members, announce unknown sequencers, and queue requested pending work."""
         for computation in response.wanted:
             self._report_pending(computation)
-        for report in self._standing(response.refused):
+        for report in self._current(response.refused):
             self.forget(report.computation, report.member)
             self._on_refused(report)
-        for report in self._standing(response.unaccepted):
+        for report in self._current(response.unaccepted):
             key = (report.computation, report.member)
             if key not in self._accepting:
                 task = asyncio.create_task(self._announce(key, report))
@@ -249,7 +249,7 @@ class ReportStream:
                 self._unsent[key] = None
         self._changed.set()
 
-    def _standing(self, messages: Sequence[pb.IntervalWatermark]) -> list[WatermarkReport]:
+    def _current(self, messages: Sequence[pb.IntervalWatermark]) -> list[WatermarkReport]:
         """Those of ``messages`` that are about the current sequencers, and not about earlier ones."""
         reports = [report_from_wire(message) for message in messages]
         return [

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import aclosing
+from functools import partial
 from typing import Any
 
 import grpc
@@ -48,7 +49,7 @@ class Parsing(Interceptor):
         if handler.unary_unary is not None:
             return grpc.unary_unary_rpc_method_handler(_one_to_one(name, handler.unary_unary), **how)
         if handler.unary_stream is not None:
-            return grpc.unary_stream_rpc_method_handler(_one_to_many(name, handler.unary_stream), **how)
+            return grpc.unary_stream_rpc_method_handler(partial(_responses, name, handler.unary_stream), **how)
         if handler.stream_unary is not None:
             return grpc.stream_unary_rpc_method_handler(_many_to_one(name, handler.stream_unary), **how)
         return grpc.stream_stream_rpc_method_handler(_many_to_many(name, handler.stream_stream), **how)
@@ -72,16 +73,6 @@ def _one_to_one(name: str, behave: Any) -> Any:
             return await behave(request, context)
         except NotImplementedError:
             await abort(context, _absence(name))
-
-    return call
-
-
-def _one_to_many(name: str, behave: Any) -> Any:
-    async def call(request: Any, context: Any) -> AsyncIterator[Any]:
-        if type(request) is _Unparsed:
-            await abort(context, _refusal(name, request))
-        async for response in _responses(name, behave, request, context):
-            yield response
 
     return call
 
@@ -118,6 +109,8 @@ def _many_to_many(name: str, behave: Any) -> Any:
 
 async def _responses(name: str, behave: Any, request: Any, context: Any) -> AsyncIterator[Any]:
     """Yield the service's responses."""
+    if type(request) is _Unparsed:
+        await abort(context, _refusal(name, request))
     try:
         async with aclosing(behave(request, context)) as responses:
             async for response in responses:

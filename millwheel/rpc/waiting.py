@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Final
 
-__all__ = ["FIRST_NOTICE_SECONDS", "NEXT_NOTICE_SECONDS", "wait_notices"]
+__all__ = ["NEXT_NOTICE_SECONDS", "wait_notices"]
 
-FIRST_NOTICE_SECONDS: Final = 3.0
+_FIRST_NOTICE_SECONDS: Final = 3.0
 """Seconds until the first notice. A shorter wait gets none."""
 
 NEXT_NOTICE_SECONDS: Final = 30.0
@@ -39,7 +39,7 @@ def wait_notices(
     describe: Callable[[float], str],
     say: Callable[[str], object],
     *,
-    first: float = FIRST_NOTICE_SECONDS,
+    first: float = _FIRST_NOTICE_SECONDS,
     again: float = NEXT_NOTICE_SECONDS,
 ) -> Iterator[None]:
     """Call ``say`` after ``first`` seconds in the block, then every ``again`` seconds.

@@ -27,11 +27,11 @@ async def writing(call: Any, write: Coroutine[Any, Any, None]) -> AsyncIterator[
     try:
         yield
         raise_if_cancelled()  # a call that ends at the same moment hides the cancellation
-        _heed(writer)
+        _raise_failure(writer)
     except asyncio.CancelledError:
         raise_if_cancelled()
         # The task was not cancelled. The call was, and gRPC raises that in its reader as a cancellation.
-        _heed(writer)
+        _raise_failure(writer)
         raise
     finally:
         writer.cancel()
@@ -39,7 +39,7 @@ async def writing(call: Any, write: Coroutine[Any, Any, None]) -> AsyncIterator[
         call.cancel()
 
 
-def _heed(writer: asyncio.Task[None]) -> None:
+def _raise_failure(writer: asyncio.Task[None]) -> None:
     """Raise the writer's own error. Errors that the end of the call causes are dropped: the reader has the reason."""
     error = writer.exception() if writer.done() and not writer.cancelled() else None
     if error is not None and not isinstance(error, (grpc.RpcError, grpc.aio.UsageError, asyncio.InvalidStateError)):

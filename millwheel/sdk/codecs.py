@@ -27,7 +27,7 @@ from millwheel.sdk.defaults import default_of, makes_the_same
 from millwheel.sdk.error_texts import bare_message, error_message
 from millwheel.sdk.errors import UnsupportedTypeError, ValueDecodeError, ValueEncodeError
 from millwheel.sdk.exact_types import exact_test
-from millwheel.sdk.per_value import described_decoder, exact_check, typed_encoder, verifying_encoder
+from millwheel.sdk.records import described_decoder, exact_check, typed_encoder, verifying_encoder
 from millwheel.sdk.round_trip import ADVICE, Check, round_trip_check
 from millwheel.sdk.typeinfo import (
     accepts,

@@ -10,7 +10,7 @@ from millwheel.sdk.codecs import Codec
 from millwheel.sdk.context import Context
 from millwheel.sdk.errors import UsageError
 from millwheel.sdk.migration import StoredState
-from millwheel.sdk.model import Record, Timer
+from millwheel.sdk.records import Record, Timer
 from millwheel.sdk.typeinfo import generic_arguments, normalise
 
 if TYPE_CHECKING:

@@ -11,14 +11,8 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 from millwheel.model.limits import MAX_PRODUCTIONS, MAX_TAG_BYTES, MAX_VALUE_BYTES
-from millwheel.model.time import LAST_TIMESTAMP, MAX_TIMESTAMP, MIN_TIMESTAMP, TimeDomain, Timestamp
-from millwheel.model.units import (
-    ANY_TIMESTAMP_VARIABLE,
-    NEWEST_USUAL_US,
-    OLDEST_USUAL_US,
-    describe_wrong_unit,
-    wrong_unit,
-)
+from millwheel.model.time import LAST_TIMESTAMP, TimeDomain, Timestamp
+from millwheel.model.units import NEWEST_USUAL_US, OLDEST_USUAL_US
 from millwheel.sdk.errors import (
     ProductionTimestampError,
     TooLargeError,
@@ -26,6 +20,7 @@ from millwheel.sdk.errors import (
     UsageError,
     ValueEncodeError,
 )
+from millwheel.sdk.hook_faults import check_unusual, large_production, no_domain, too_many
 
 __all__ = ["UNSET", "Context", "OutputBinding", "Production", "Scope", "StateCell", "TimerSetting"]
 
@@ -40,16 +35,6 @@ _PRODUCTION_BYTES: Final = 64
 
 _TIMER_BYTES: Final = 96
 """The size counted for each timer that is set, in addition to its key and tag."""
-
-
-_SMALLER_VALUES: Final = """produce it in pieces, for example
-    for start in range(0, len(data), 1_000_000):
-        ctx.produce({stream!r}, Piece(start, data[start : start + 1_000_000]))"""
-
-_SLICES: Final = """make it in slices, in a chain of timers, for example
-    for row in ctx.state[:100_000]: ctx.produce("rows", row)
-    del ctx.state[:100_000]
-    if ctx.state: ctx.set_timer(timer.timestamp, "next slice")"""
 
 
 class TimerSetting(NamedTuple):
@@ -263,8 +248,7 @@ class Context(Generic[State]):
         if encoded.__class__ is not bytes:
             encoded = bytes(memoryview(encoded))  # a user's codec may return any buffer
         if len(encoded) > MAX_VALUE_BYTES:
-            what = f"a record produced to {stream!r}"
-            raise TooLargeError(what, len(encoded), MAX_VALUE_BYTES, _SMALLER_VALUES.format(stream=stream))
+            raise large_production(stream, len(encoded))
         self._add(Production(binding.stream, encoded, at, binding.route(value), self._origin))
 
     def _add(self, production: Production) -> None:
@@ -274,7 +258,7 @@ class Context(Generic[State]):
         if self._productions is None:
             self._productions = []
         elif len(self._productions) >= self._scope.most:
-            raise self._too_many("produce", "records")
+            raise too_many(self.key, "produce", "records", self._scope.most)
         self._productions.append(production)
 
     def set_timer(
@@ -309,7 +293,7 @@ class Context(Generic[State]):
                 f"computation {self._scope.computation!r} sets a timer, and has no process_timer: define it"
             )
         if type(domain) is not TimeDomain:
-            raise _no_domain(domain)
+            raise no_domain(domain)
         at = self._checked(at, "set_timer", domain)
         hold = None if hold is None else self._checked(hold, "set_timer(hold=…)")
         if not isinstance(tag, str):
@@ -320,7 +304,7 @@ class Context(Generic[State]):
         if self._timers is None:
             self._timers = {}
         elif len(self._timers) >= self._scope.most:
-            raise self._too_many("set", "timers")
+            raise too_many(self.key, "set", "timers", self._scope.most)
         self._timers[domain, tag] = TimerSetting(at, hold, self._cause)
 
     def cancel_timer(self, tag: str = "", *, domain: TimeDomain = TimeDomain.EVENT_TIME) -> None:
@@ -334,7 +318,7 @@ class Context(Generic[State]):
             UsageError: The domain is no TimeDomain.
         """
         if type(domain) is not TimeDomain:
-            raise _no_domain(domain)
+            raise no_domain(domain)
         if self._timers is None:
             self._timers = {}
         self._timers[domain, tag] = None
@@ -343,10 +327,6 @@ class Context(Generic[State]):
         """Count bytes of the commit, without states. If there are many, no more hooks run before the commit."""
         self._produced += size
         self._scope.produced_bytes += size
-
-    def _too_many(self, verb: str, unit: str) -> TooLargeError:
-        what = f"what the hooks of key {self.key!r} {verb} in one commit"
-        return TooLargeError(what, self._scope.most + 1, self._scope.most, _SLICES, unit=unit)
 
     def set_hold(self, timestamp: Timestamp) -> None:
         """Hold the output watermark at ``timestamp`` for this key's state, until it is cleared (section 5.2).
@@ -373,27 +353,10 @@ class Context(Generic[State]):
             kind = type(timestamp).__name__
             raise UsageError(f"{method} takes a Timestamp (integer microseconds), not {kind}: {timestamp!r}")
         if not OLDEST_USUAL_US <= timestamp <= NEWEST_USUAL_US:
-            self._check_unusual(timestamp, method, domain is TimeDomain.PROCESSING_TIME)
+            processing, scope = domain is TimeDomain.PROCESSING_TIME, self._scope
+            reference = scope.now if processing else self._cause
+            check_unusual(timestamp, method, reference, processing=processing, any_unit=scope.any_timestamp)
         return Timestamp(int(timestamp))
-
-    def _check_unusual(self, timestamp: Timestamp, method: str, processing: bool) -> None:
-        """Raise UsageError for a time that is out of range, or that is probably in another unit."""
-        if not MIN_TIMESTAMP <= timestamp <= MAX_TIMESTAMP:
-            raise UsageError(f"{method} takes a Timestamp between MIN_TIMESTAMP and MAX_TIMESTAMP, not {timestamp}")
-        reference = self._scope.now if processing else self._cause
-        unit = "" if self._scope.any_timestamp else wrong_unit(timestamp, reference)
-        if unit:
-            relative = "ctx.now" if processing else "the timestamp of the record or timer"
-            raise UsageError(
-                f"{method} takes a moment in microseconds since 1970. {describe_wrong_unit(timestamp, unit)}. "
-                f"If the number is a delay, add it to {relative}. "
-                f"If the moment is meant, set {ANY_TIMESTAMP_VARIABLE}=1 where the hook runs"
-            )
-
-
-def _no_domain(domain: Any) -> UsageError:
-    """The error for a value that is no TimeDomain. A bool would equal one, and be journaled as the other."""
-    return UsageError(f"a timer's domain is a TimeDomain, not {type(domain).__name__}: {domain!r}")
 
 
 def _clear_state(context: Context[Any]) -> None:

@@ -22,7 +22,7 @@ from millwheel.rpc.v1 import topology_pb2
 from millwheel.sdk.apart import own_name
 from millwheel.sdk.error_texts import error_message
 from millwheel.sdk.errors import KeyExtractionError, TooLargeError, UsageError
-from millwheel.sdk.per_value import key_extractor
+from millwheel.sdk.records import key_extractor
 from millwheel.sdk.typeinfo import Field, field_of, is_key_type, type_name
 
 __all__ = ["KeyExtractor", "encode_key", "join_key", "key", "mapping_extractor", "split_key"]

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Generic, TypeVar
 
 from millwheel.sdk.errors import UsageError
-from millwheel.sdk.model import Record
+from millwheel.sdk.records import Record
 from millwheel.sdk.typeinfo import generic_arguments
 
 __all__ = ["Aggregator", "collect", "count", "largest", "mean", "result_type_of", "smallest", "total"]

@@ -11,7 +11,7 @@ from millwheel.model.time import LAST_TIMESTAMP, MAX_TIMESTAMP, Duration, Timest
 from millwheel.sdk.computation import SAME_AS_INPUT, Computation
 from millwheel.sdk.context import Context
 from millwheel.sdk.errors import UsageError
-from millwheel.sdk.model import Record, Timer
+from millwheel.sdk.records import Record, Timer
 from millwheel.windows.aggregates import Aggregator, result_type_of
 from millwheel.windows.assigners import Assigner, SessionWindows, Window
 from millwheel.windows.result import Result

@@ -10,7 +10,7 @@ from millwheel.model.time import MAX_TIMESTAMP, Timestamp
 from millwheel.sdk.computation import Computation
 from millwheel.sdk.context import Context
 from millwheel.sdk.errors import UsageError
-from millwheel.sdk.model import Record, Timer
+from millwheel.sdk.records import Record, Timer
 from millwheel.windows.aggregates import Aggregator
 from millwheel.windows.assigners import SessionWindows, Window
 from millwheel.windows.computation import output_types, result_time

@@ -18,7 +18,7 @@ from millwheel.sdk.computation import Computation
 from millwheel.sdk.context import Context
 from millwheel.sdk.errors import UsageError
 from millwheel.sdk.keys import key
-from millwheel.sdk.model import Record, Timer
+from millwheel.sdk.records import Record, Timer
 from millwheel.sdk.topology import Topology
 from millwheel.windows.aggregates import Aggregator
 from millwheel.windows.assigners import Assigner, Window

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from millwheel.client.injector import rerouting
 from millwheel.client.injector.core import InjectorCore
+from millwheel.client.injector.ids import AcceptedPositions
 from millwheel.client.injector.outbound import InjectedBatch, Lane, LaneSender
 from millwheel.client.injector.rerouting import Rerouting
 from millwheel.client.injector.resending import OutboundBatches
@@ -68,7 +68,7 @@ rewriting(
     "positions-twice",
     "G1",
     "a position is accepted once",
-    InjectorCore.check_positions,
+    AcceptedPositions.check,
     "if ids[0] <= last or not",
     "if ids[0] < last or not",
     seeds=0,
@@ -80,7 +80,7 @@ rewriting(
     "rehoused-unsorted",
     "G1",
     "positions rise within a batch, also where two intervals' records meet",
-    rerouting._moved,
+    Rerouting._redistribute,
     "        rows.sort(key=lambda row: row[0])",
     "        rows.sort(key=lambda row: -row[0])",
     seeds=0,
@@ -236,7 +236,7 @@ rewriting(
     "refusals-of-others",
     "G8",
     "a refusal of an older sequencer leaves the present one alone",
-    ReportStream._standing,
+    ReportStream._current,
     "        and newest.sequencer == report.sequencer\n",
     "",
     seeds=0,

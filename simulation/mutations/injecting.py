@@ -140,7 +140,7 @@ def keyless_unreported() -> None:
     "G1",
     "a record that waits for the routing to be read again is not overtaken by those behind it",
     seeds=0,
-    test="tests/injectors/test_looks.py::test_nothing_overtakes_a_record_that_waits_for_a_look",
+    test="tests/injectors/test_fetches.py::test_nothing_overtakes_a_record_that_waits_for_a_fetch",
     why="simulated injectors are cores without the calls of users",
 )
 def looks_out_of_turn() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Any, Final
 
-from millwheel.sdk.model import Timer
+from millwheel.sdk.records import Timer
 from millwheel.windows.assigners import Window, _Aligned
 from millwheel.windows.sessions import SessionAggregate
 from simulation.mutations.base import mutation, replace

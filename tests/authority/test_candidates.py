@@ -31,7 +31,7 @@ from millwheel.store.memory import MemoryStore
 from tests.patience import patience
 
 QUICK = CandidateSettings(
-    lease=0.6, look=0.05, delays=PlacementDelays(0.15, 0.5, 0.1, 1.0), shard=ShardSettings(verify=0.3)
+    lease=0.6, poll=0.05, delays=PlacementDelays(0.15, 0.5, 0.1, 1.0), shard=ShardSettings(verify=0.3)
 )
 
 
@@ -305,7 +305,7 @@ async def test_a_candidate_whose_lease_ended_stops_and_competes_again() -> None:
 
 @pytest.mark.guarantee("G4", section="7.2")
 async def test_of_racing_candidates_one_serves_and_the_others_stand_by() -> None:
-    hasty = CandidateSettings(lease=0.6, look=0.01, delays=PlacementDelays(patience=0.0, settle=60.0))
+    hasty = CandidateSettings(lease=0.6, poll=0.01, delays=PlacementDelays(patience=0.0, settle=60.0))
     async with group(3, 4, hasty) as them:
         for _ in range(3):
             await them.until(lambda served: len(served) == 3)

@@ -19,61 +19,61 @@ def view(*candidates: str, **leaders: str) -> ElectionView:
 
 def test_two_candidates_that_start_together_take_one_shard_each() -> None:
     both = view("a", "b")
-    chosen = {name: PlacementPolicy(name, 2, MANNERS).look(both, (), 0.0).stand for name in ("a", "b")}
+    chosen = {name: PlacementPolicy(name, 2, MANNERS).decide(both, (), 0.0).stand for name in ("a", "b")}
     assert sorted(shard for shards in chosen.values() for shard in shards) == [0, 1]
     assert all(len(shards) == 1 for shards in chosen.values())
 
 
 def test_a_lone_candidate_takes_all_after_waiting_for_others() -> None:
     alone = PlacementPolicy("a", 2, MANNERS)
-    assert alone.look(view("a"), (), 0.0).stand == (0,)
-    assert alone.look(view("a", s0="a"), (0,), 0.1).stand == ()
-    assert alone.look(view("a", s0="a"), (0,), 0.5).stand == (1,)
+    assert alone.decide(view("a"), (), 0.0).stand == (0,)
+    assert alone.decide(view("a", s0="a"), (0,), 0.1).stand == ()
+    assert alone.decide(view("a", s0="a"), (0,), 0.5).stand == (1,)
 
 
 def test_a_dead_but_listed_processes_shard_is_taken_in_time() -> None:
     left = PlacementPolicy("b", 2, MANNERS)
-    assert left.look(view("a", "b", s0="a", s1="b"), (1,), 0.0).stand == ()
-    assert left.look(view("a", "b", s1="b"), (1,), 3.0).stand == (), "the one with fewer goes first"
-    assert left.look(view("a", "b", s1="b"), (1,), 3.5).stand == (0,)
+    assert left.decide(view("a", "b", s0="a", s1="b"), (1,), 0.0).stand == ()
+    assert left.decide(view("a", "b", s1="b"), (1,), 3.0).stand == (), "the one with fewer goes first"
+    assert left.decide(view("a", "b", s1="b"), (1,), 3.5).stand == (0,)
 
 
 def test_shards_are_returned_to_one_that_is_back_and_stays() -> None:
     both = view("a", "b", s0="a", s1="a")
     full = PlacementPolicy("a", 2, MANNERS)
-    assert full.look(both, (0, 1), 0.0).give_up == ()
-    assert full.look(both, (0, 1), 9.9).give_up == ()
-    assert full.look(both, (0, 1), 10.0).give_up == (1,)
+    assert full.decide(both, (0, 1), 0.0).give_up == ()
+    assert full.decide(both, (0, 1), 9.9).give_up == ()
+    assert full.decide(both, (0, 1), 10.0).give_up == (1,)
     free = view("a", "b", s0="a")
-    assert full.look(free, (0,), 10.1).stand == (), "not by the one that gave it up"
-    assert PlacementPolicy("b", 2, MANNERS).look(free, (), 10.1).stand == (1,)
+    assert full.decide(free, (0,), 10.1).stand == (), "not by the one that gave it up"
+    assert PlacementPolicy("b", 2, MANNERS).decide(free, (), 10.1).stand == (1,)
 
 
 def test_one_shard_more_than_others_is_not_uneven() -> None:
     """It could only be passed to and fro. The wait begins when the difference is two."""
     full = PlacementPolicy("a", 3, MANNERS)
-    assert full.look(view("a", "b", s0="a", s1="a", s2="b"), (0, 1), 0.0).give_up == ()
-    assert full.look(view("a", "b", s0="a", s1="a", s2="b"), (0, 1), 5.0).give_up == ()
-    assert full.look(view("a", "b", s0="a", s1="a", s2="a"), (0, 1, 2), 11.0).give_up == ()
+    assert full.decide(view("a", "b", s0="a", s1="a", s2="b"), (0, 1), 0.0).give_up == ()
+    assert full.decide(view("a", "b", s0="a", s1="a", s2="b"), (0, 1), 5.0).give_up == ()
+    assert full.decide(view("a", "b", s0="a", s1="a", s2="a"), (0, 1, 2), 11.0).give_up == ()
 
 
 def test_unevenness_that_passes_gives_nothing_up() -> None:
     full = PlacementPolicy("a", 2, MANNERS)
-    full.look(view("a", "b", s0="a", s1="a"), (0, 1), 0.0)
-    full.look(view("a", s0="a", s1="a"), (0, 1), 5.0)
-    assert full.look(view("a", "b", s0="a", s1="a"), (0, 1), 11.0).give_up == ()
+    full.decide(view("a", "b", s0="a", s1="a"), (0, 1), 0.0)
+    full.decide(view("a", s0="a", s1="a"), (0, 1), 5.0)
+    assert full.decide(view("a", "b", s0="a", s1="a"), (0, 1), 11.0).give_up == ()
 
 
 def test_one_that_failed_to_open_a_shard_retries_only_if_alone() -> None:
     backing_off = PlacementPolicy("a", 1, MANNERS)
-    backing_off.look(view("a", "b"), (), 0.0)
+    backing_off.decide(view("a", "b"), (), 0.0)
     backing_off.failed(0, 0.0)
-    with_other = backing_off.look(view("b"), (), 0.4)
+    with_other = backing_off.decide(view("b"), (), 0.4)
     assert with_other.stand == ()
     assert not with_other.present, "nobody waits for it, nor gives anything up to it"
-    assert backing_off.look(view(), (), 0.9).stand == ()
-    assert backing_off.look(view(), (), 1.0).stand == (0,)
-    assert backing_off.look(view(), (), 30.0).present
+    assert backing_off.decide(view(), (), 0.9).stand == ()
+    assert backing_off.decide(view(), (), 1.0).stand == (0,)
+    assert backing_off.decide(view(), (), 30.0).present
 
 
 @pytest.mark.guarantee("G8", section="7.2")
@@ -93,7 +93,7 @@ def test_every_shard_gets_a_server_and_loads_end_within_one(
     for _ in range(400):
         for name in names:
             serving = tuple(shard for shard, leader in leaders.items() if leader == name)
-            decision = standing[name].look(ElectionView(frozenset(names), dict(leaders)), serving, now)
+            decision = standing[name].decide(ElectionView(frozenset(names), dict(leaders)), serving, now)
             for shard in decision.give_up:
                 assert leaders.pop(shard) == name
             for shard in decision.stand:

@@ -69,6 +69,18 @@ def test_an_id_is_kept_until_the_horizon_passes_its_record(
 
 
 @pytest.mark.guarantee("G1", section="6.1.1")
+def test_a_group_of_ids_is_kept_as_long_as_its_longest() -> None:
+    dedup = Dedup(ALL_KEYS, "r1", segment_ids=2_048)
+    sender = Sender("w1", 1, ALL_KEYS, "weak.1")
+    for time in (20, 10):
+        verdict = dedup.check(OpaqueIds([b"%016d" % time]), [b"a"], [time], sender)
+        dedup.committed(dedup.take([(verdict, None)]))
+    dedup.advance("weak.1", 15, 0, [])
+    again = dedup.check(OpaqueIds([b"%016d" % 20]), [b"a"], [20], sender)
+    assert list(again.duplicates) == [0]
+
+
+@pytest.mark.guarantee("G1", section="6.1.1")
 def test_a_segment_is_kept_as_long_as_its_longest_id() -> None:
     dedup = Dedup(ALL_KEYS, "r1", segment_ids=2_048)
     sender = Sender("w1", 1, ALL_KEYS, "weak.1")

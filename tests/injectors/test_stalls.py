@@ -22,15 +22,15 @@ ORDER = {"user": "u", "number": 1}
 
 def test_a_stall_watch_distinguishes_silence_and_a_stuck_record() -> None:
     watch = AckWatch(silent=10, stuck=60)
-    assert not watch.look(0, acked=0, oldest=9, unacked=0)
-    assert not watch.look(100, acked=0, oldest=9, unacked=0)
-    assert not watch.look(109, acked=0, oldest=0, unacked=5)
-    assert watch.look(110, acked=0, oldest=0, unacked=5)
-    assert not watch.look(111, acked=1, oldest=0, unacked=4)
+    assert not watch.missing(0, acked=0, oldest=9, unacked=0)
+    assert not watch.missing(100, acked=0, oldest=9, unacked=0)
+    assert not watch.missing(109, acked=0, oldest=0, unacked=5)
+    assert watch.missing(110, acked=0, oldest=0, unacked=5)
+    assert not watch.missing(111, acked=1, oldest=0, unacked=4)
     for now in range(112, 169):
-        assert not watch.look(now, acked=now, oldest=0, unacked=4)
-    assert watch.look(169, acked=999, oldest=0, unacked=4)
-    assert not watch.look(170, acked=999, oldest=7, unacked=4)
+        assert not watch.missing(now, acked=now, oldest=0, unacked=4)
+    assert watch.missing(169, acked=999, oldest=0, unacked=4)
+    assert not watch.missing(170, acked=999, oldest=7, unacked=4)
 
 
 def test_progress_rewrites_its_line_on_a_terminal_only() -> None:
@@ -65,7 +65,7 @@ def routes(injector: Injector) -> list[Route]:
 async def test_a_stall_is_logged_with_its_reason(
     server: DevServer, submit: Submit, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("millwheel.client.injector.stalls._LOOK_SECONDS", 0.01)
+    monkeypatch.setattr("millwheel.client.injector.stalls._CHECK_SECONDS", 0.01)
     monkeypatch.setattr("millwheel.client.injector.stalls.AckWatch.__init__.__defaults__", (0.1, 60.0))
     await submit("codekeyed")
     async with ControlClient(server.address) as control, Injector("orders", address=server.address) as injector:

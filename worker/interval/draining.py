@@ -18,8 +18,8 @@ from millwheel.sdk.codecs import StateCodec
 from millwheel.sdk.compiled import CompiledComputation
 from millwheel.sdk.computation import Computation
 from millwheel.sdk.context import Context
-from millwheel.sdk.model import Record
 from millwheel.sdk.options import ComputationOptions
+from millwheel.sdk.records import Record
 from millwheel.worker.interval.core import IntervalCore
 from millwheel.worker.interval.state import IntervalConfig
 from millwheel.worker.messages import Acknowledge, Delivery, IntervalEffect

@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterable
 from typing import Any, Final
 
 from millwheel.sdk.context import Context
-from millwheel.sdk.model import Record
 from millwheel.sdk.options import LateAction
+from millwheel.sdk.records import Record
 from millwheel.worker.interval.blocked_key_table import TimerItem, Wait
 from millwheel.worker.interval.cells import KeyCell
 from millwheel.worker.interval.failures import HOOK_ERRORS

@@ -32,7 +32,10 @@ CHUNK_BYTES: Final = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class _SendCall:
-    """A call to send records. ``scope``: in which their ids are unique. ``looks``: how many looks had begun."""
+    """A call to send records.
+
+    ``scope``: in which their ids are unique. ``fetches``: how many fetches of the routing had begun.
+    """
 
     values: Sequence[Any]
     timestamps: Sequence[int]
@@ -41,7 +44,7 @@ class _SendCall:
     scope: IdScope
     keys: GivenKeys | None
     encoded: bool
-    looks: int
+    fetches: int
 
 
 class SendTurns:
@@ -130,8 +133,8 @@ class RecordAdmission:
     ) -> None:
         """Send records, given as columns of equal length. See :meth:`Injector.send_many`."""
         scope = self.ids.scope(ids, positions, partition, batch)
-        looks = self._session.follower.looks.begun
-        call = _SendCall(values, timestamps, ids, positions, scope, keys, encoded, looks)
+        fetches = self._session.follower.fetches.begun
+        call = _SendCall(values, timestamps, ids, positions, scope, keys, encoded, fetches)
         self._drain()
         start = 0
         if not self.turns.calls and self.keying.local(self._session.routing):
@@ -221,7 +224,7 @@ class RecordAdmission:
 
     async def _check_again(self, call: _SendCall, start: int) -> None:
         """Raise if a record is also wrong by a master's current routing. Its topology may have just been updated."""
-        await self._session.follower.looks.after(call.looks)
+        await self._session.follower.fetches.after(call.fetches)
         self._session.check()
         refused = self.types.first_refused(self._encoded(call, start, start + 1), self._session.routing)
         if refused is not None:

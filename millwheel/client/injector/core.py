@@ -14,8 +14,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Callable, Mapping, Sequence
-from operator import lt
-from typing import Any, assert_never
+from typing import assert_never
 
 from millwheel.client.injector.errors import (
     InjectorClosedError,
@@ -25,7 +24,7 @@ from millwheel.client.injector.errors import (
     RecordsLeftError,
     StreamDrainingError,
 )
-from millwheel.client.injector.ids import IdKind, IdScope
+from millwheel.client.injector.ids import AcceptedPositions, IdKind, IdScope
 from millwheel.client.injector.messages import (
     Columns,
     Connect,
@@ -54,7 +53,7 @@ from millwheel.client.injector.messages import (
 from millwheel.client.injector.outbound import Flight, Lane
 from millwheel.client.injector.rerouting import Rerouting
 from millwheel.client.injector.resending import OutboundBatches
-from millwheel.client.injector.routing import ConsumerRouting, StreamRouting
+from millwheel.client.injector.routing import StreamRouting
 from millwheel.client.injector.unkeyed import UnkeyedRecords, WaitingRecord
 from millwheel.model.core_protocol import RisingValues, require
 from millwheel.model.outbound import AnswerKind, answer_kind
@@ -162,9 +161,8 @@ class InjectorCore:
         self.sending = OutboundBatches(self.limits, chance)
         self.sending.watermark = watermark
         self._rerouting = Rerouting(self.sending, self.unkeyed)
+        self.positions = AcceptedPositions()
         self._alarm_at: int | None = None
-        self._positions: dict[IdScope, int] = {}
-        """The last accepted position of each sequence."""
         self._watermarks: dict[str, int] = {}
         self._rising = RisingValues()
 
@@ -230,7 +228,7 @@ class InjectorCore:
 
         None if no record of ``scope`` was accepted.
         """
-        last = self._positions.get(scope)
+        last = self.positions.last(scope)
         if last is None:
             return None
         return min(self.sending.oldest_position(scope, last + 1), self.unkeyed.oldest_position(scope, last + 1))
@@ -328,11 +326,7 @@ class InjectorCore:
     # Events.
 
     def _on_records(self, columns: Columns, now: int) -> list[InjectorEffect]:
-        """Accept records.
-
-        Invariant: positions rise strictly within their sequence. A receiver treats every position below its ACK mark as
-        processed, so a lower position that came later would be dropped as a duplicate.
-        """
+        """Accept records."""
         self.check_open()
         assert self.routing is not None
         count = len(columns.values)
@@ -342,8 +336,7 @@ class InjectorCore:
             raise UsageError(f"no keys given for the consumers {', '.join(sorted(missing))}")
         oldest, newest = _extremes(columns.timestamps)
         if columns.scope.kind is IdKind.POSITION:
-            self.check_positions(columns.scope, columns.ids)
-            self._positions[columns.scope] = columns.ids[-1]  # type: ignore[assignment]
+            self.positions.accept(columns.scope, columns.ids)
         if oldest < self.publication.value:
             self.late += sum(timestamp < self.publication.value for timestamp in columns.timestamps)
         self.newest = max(self.newest, newest)
@@ -354,10 +347,10 @@ class InjectorCore:
             if self.unkeyed.records and self.unkeyed.blocked(name, columns.scope):
                 self._hold(name, columns, 0, keys, first)
             elif len(keys) == count:
-                lanes |= self._distribute(consumer, columns, keys, first, now)
+                lanes |= self.sending.distribute(consumer, columns, keys, first, now)
             else:
                 if keys:
-                    lanes |= self._distribute(consumer, _cut(columns, len(keys)), keys, first, now)
+                    lanes |= self.sending.distribute(consumer, _cut(columns, len(keys)), keys, first, now)
                 self._hold(name, columns, len(keys), keys, first)
         return self._pumped(lanes, now)
 
@@ -382,40 +375,10 @@ class InjectorCore:
             taken = self.unkeyed.release(head.consumer, head.scope, len(keys))
             values, timestamps = [row.value for row in taken], [row.timestamp for row in taken]
             columns = Columns(values, timestamps, {}, head.scope, [row.id for row in taken])
-            lanes = self._distribute(consumer, columns, keys, taken[0].number, now)
+            lanes = self.sending.distribute(consumer, columns, keys, taken[0].number, now)
         if len(keys) < len(head.records):
             self.unkeyed.explain(head.consumer, head.scope, event.why)
         return self._pumped(lanes, now)
-
-    def check_positions(self, scope: IdScope, ids: Sequence[Any]) -> None:
-        """Raise UsageError unless these positions rise and are above every accepted position of ``scope``."""
-        try:
-            array("Q", ids)
-        except (TypeError, OverflowError) as error:
-            raise UsageError(f"positions of {scope.name!r} are whole numbers of 0 to 2^64 - 1: {error}") from error
-        last = self._positions.get(scope, -1)
-        if ids[0] <= last or not all(map(lt, ids, ids[1:])):
-            raise UsageError(
-                f"positions of {scope.name!r} must rise from record to record: {ids[0]} came after {last}"
-                if ids[0] <= last
-                else f"positions of {scope.name!r} must rise from record to record"
-            )
-
-    def _distribute(
-        self, consumer: ConsumerRouting, columns: Columns, keys: Sequence[bytes], first: int, now: int
-    ) -> dict[Lane, None]:
-        """Append records to the outbound queues of their keys' intervals. Returns those queues."""
-        lanes: dict[Lane, None] = {}
-        for route, picks in consumer.group(keys):
-            lane = self.sending.lane(consumer.incarnation, columns.scope, route)
-            values, timestamps, ids = columns.values, columns.timestamps, columns.ids
-            if picks is None:
-                self.sending.fill(lane, keys, values, timestamps, ids, first, now)
-            else:
-                pick = [[column[index] for index in picks] for column in (keys, values, timestamps, ids)]
-                self.sending.fill(lane, pick[0], pick[1], pick[2], pick[3], first, now)  # type: ignore[arg-type]
-            lanes[lane] = None
-        return lanes
 
     def _on_routing(self, routing: StreamRouting, now: int) -> list[InjectorEffect]:
         """Replace the routing. A routing that is older than the current one is ignored."""
@@ -428,9 +391,7 @@ class InjectorCore:
             return []
         self._watermarks = {name: mark for name, mark in self._watermarks.items() if name in routing.consumers}
         gone, new = self.sending.link_to(routing.addresses())
-        lanes, moved = self._rerouting.reroute(routing, self.accepted)
-        for consumer, columns, keys, first in moved:
-            lanes |= self._distribute(consumer, columns, keys, first, now)
+        lanes = self._rerouting.reroute(routing, self.accepted, now)
         return [*map(Disconnect, gone), *map(Connect, new), *self._pumped(lanes, now)]
 
     def _on_answer(self, event: DeliveryAnswered, now: int) -> list[InjectorEffect]:

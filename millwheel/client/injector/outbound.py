@@ -9,12 +9,13 @@ batch may have several attempts in flight. An ACK counts for the record, whichev
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Collection, Iterator, Sequence
 from typing import Any, Final
 
 from millwheel.client.injector.ids import IdKind, IdScope
-from millwheel.client.injector.messages import Limits, SendBatch
-from millwheel.client.injector.routing import Route
+from millwheel.client.injector.messages import Columns, Limits, SendBatch
+from millwheel.client.injector.routing import ConsumerRouting, Route
 from millwheel.model.outbound import AnswerKind, OutboundBatch, OutboundSending, UnackedBatches
 from millwheel.model.time import MIN_TIMESTAMP
 from millwheel.model.watermarks import MinTracker
@@ -230,7 +231,7 @@ class LaneSender:
 
     # Filling.
 
-    def lane(self, consumer: str, scope: IdScope, route: Route) -> Lane:
+    def _lane(self, consumer: str, scope: IdScope, route: Route) -> Lane:
         """The queue for records of ``scope`` that go to the interval of ``route``. Created if it does not exist."""
         key = (consumer, scope, route.journal)
         lane = self._lanes.get(key)
@@ -238,7 +239,26 @@ class LaneSender:
             lane = self._lanes[key] = Lane(consumer, scope, route, self._limits.max_flights)
         return lane
 
-    def fill(
+    def distribute(
+        self, consumer: ConsumerRouting, columns: Columns, keys: Sequence[bytes], first: int, now: int
+    ) -> dict[Lane, None]:
+        """Append records to the queues of their keys' intervals. Returns those queues.
+
+        ``keys``: the records' keys at ``consumer``. ``first``: a lower bound on the records' numbers.
+        """
+        lanes: dict[Lane, None] = {}
+        for at, picks in _by_interval(consumer.starts, keys):
+            lane = self._lane(consumer.incarnation, columns.scope, consumer.routes[at])
+            values, timestamps, ids = columns.values, columns.timestamps, columns.ids
+            if picks is None:
+                self._fill(lane, keys, values, timestamps, ids, first, now)
+            else:
+                pick = [[column[index] for index in picks] for column in (keys, values, timestamps, ids)]
+                self._fill(lane, pick[0], pick[1], pick[2], pick[3], first, now)  # type: ignore[arg-type]
+            lanes[lane] = None
+        return lanes
+
+    def _fill(
         self,
         lane: Lane,
         keys: Sequence[bytes],
@@ -248,7 +268,7 @@ class LaneSender:
         first: int,
         now: int,
     ) -> None:
-        """Append records to the queue's batches, in order. ``first`` is the number of the first accepted record."""
+        """Append records to the queue's batches, in order."""
         limits, at, count = self._limits, 0, len(keys)
         while at < count:
             batch = lane.filling
@@ -442,6 +462,19 @@ class LaneSender:
         self._lanes.pop((lane.consumer, lane.scope, lane.route.journal), None)
         self._busy.pop(lane, None)
         self._filling.pop(lane, None)
+
+
+def _by_interval(starts: Sequence[bytes], keys: Sequence[bytes]) -> Collection[tuple[int, Sequence[int] | None]]:
+    """The intervals of ``keys``, by their number, each with the indexes of its keys. None stands for all indexes.
+
+    ``starts``: the first key of each interval but the lowest one.
+    """
+    if not starts:
+        return ((0, None),)
+    found: dict[int, list[int]] = {}
+    for index, key in enumerate(keys):
+        found.setdefault(bisect_right(starts, key), []).append(index)
+    return [(at, None) for at in found] if len(found) == 1 else found.items()
 
 
 def _age(batch: InjectedBatch) -> int:

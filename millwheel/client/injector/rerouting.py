@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import NamedTuple
-
 from millwheel.client.injector.ids import IdKind, IdScope
 from millwheel.client.injector.messages import Columns
 from millwheel.client.injector.outbound import InjectedBatch, Lane
@@ -12,16 +9,7 @@ from millwheel.client.injector.resending import OutboundBatches
 from millwheel.client.injector.routing import ConsumerRouting, StreamRouting
 from millwheel.client.injector.unkeyed import UnkeyedRecords
 
-__all__ = ["MovedRecords", "Rerouting"]
-
-
-class MovedRecords(NamedTuple):
-    """Records that need other queues. ``first`` is a lower bound on their numbers."""
-
-    consumer: ConsumerRouting
-    columns: Columns
-    keys: Sequence[bytes]
-    first: int
+__all__ = ["Rerouting"]
 
 
 class Rerouting:
@@ -59,11 +47,10 @@ class Rerouting:
                 return name
         return None
 
-    def reroute(self, routing: StreamRouting, accepted: int) -> tuple[dict[Lane, None], list[MovedRecords]]:
+    def reroute(self, routing: StreamRouting, accepted: int, now: int) -> dict[Lane, None]:
         """Give each queue its new route, and discard the records of consumers that left.
 
-        Returns:
-            The queues that remain, and the records of intervals that were split or merged.
+        The records of intervals that were split or merged get other queues. Returns all queues that remain.
         """
         self._came_at = {name: self._came_at.get(name, accepted) for name in routing.consumers}
         for name in self._unkeyed.consumers().keys() - routing.consumers.keys():
@@ -82,20 +69,26 @@ class Rerouting:
                 self._sending.recall(lane)
             lane.route = route
             lanes[lane] = None
-        moved = [_moved(routing.consumers[name], scope, batches) for (name, scope), batches in homeless.items()]
-        return lanes, [one for one in moved if one is not None]
+        for (name, scope), batches in homeless.items():
+            lanes |= self._redistribute(routing.consumers[name], scope, batches, now)
+        return lanes
 
+    def _redistribute(
+        self, consumer: ConsumerRouting, scope: IdScope, batches: list[InjectedBatch], now: int
+    ) -> dict[Lane, None]:
+        """Append the un-ACKed records of ``batches`` to the queues of their keys. Returns those queues.
 
-def _moved(consumer: ConsumerRouting, scope: IdScope, batches: list[InjectedBatch]) -> MovedRecords | None:
-    """The un-ACKed records of ``batches``. None if there are none. Invariant: positions rise."""
-    rows = [
-        (batch.ids[at], batch.keys[at], batch.values[at], batch.timestamps[at])
-        for batch in batches
-        for at in batch.indexes()
-    ]
-    if not rows:
-        return None
-    if scope.kind is IdKind.POSITION:
-        rows.sort(key=lambda row: row[0])
-    ids, keys, values, timestamps = (list(column) for column in zip(*rows, strict=True))
-    return MovedRecords(consumer, Columns(values, timestamps, {}, scope, ids), keys, min(one.first for one in batches))
+        Invariant: positions rise.
+        """
+        rows = [
+            (batch.ids[at], batch.keys[at], batch.values[at], batch.timestamps[at])
+            for batch in batches
+            for at in batch.indexes()
+        ]
+        if not rows:
+            return {}
+        if scope.kind is IdKind.POSITION:
+            rows.sort(key=lambda row: row[0])
+        ids, keys, values, timestamps = (list(column) for column in zip(*rows, strict=True))
+        first = min(one.first for one in batches)
+        return self._sending.distribute(consumer, Columns(values, timestamps, {}, scope, ids), keys, first, now)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -30,7 +29,7 @@ class Route:
 class ConsumerRouting:
     """One consumer, its key extractor, and the intervals that cover all its keys."""
 
-    __slots__ = ("_starts", "computation", "fields", "function", "incarnation", "log", "routes", "topology")
+    __slots__ = ("computation", "fields", "function", "incarnation", "log", "routes", "starts", "topology")
 
     def __init__(
         self,
@@ -58,27 +57,8 @@ class ConsumerRouting:
             reached = route.keys.end
         if reached is not None:
             raise ValueError(f"the intervals of {incarnation!r} leave out the keys from {reached!r} on")
-        self._starts = [route.keys.start for route in self.routes[1:]]
-
-    def locate(self, key: bytes) -> Route:
-        """The interval that contains ``key``."""
-        return self.routes[bisect_right(self._starts, key)]
-
-    def group(self, keys: Sequence[bytes]) -> list[tuple[Route, Sequence[int] | None]]:
-        """Group the indexes of ``keys`` by interval. None stands for all indexes."""
-        if not self._starts:
-            return [(self.routes[0], None)]
-        starts, buckets = self._starts, {}  # type: tuple[list[bytes], dict[int, list[int]]]
-        for index, key in enumerate(keys):
-            at = bisect_right(starts, key)
-            bucket = buckets.get(at)
-            if bucket is None:
-                buckets[at] = [index]
-            else:
-                bucket.append(index)
-        if len(buckets) == 1:
-            return [(self.routes[at], None) for at in buckets]
-        return [(self.routes[at], bucket) for at, bucket in buckets.items()]
+        self.starts = [route.keys.start for route in self.routes[1:]]
+        """The first key of each interval but the lowest one."""
 
     def by_journal(self) -> dict[str, Route]:
         """The intervals by journal."""

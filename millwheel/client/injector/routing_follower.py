@@ -17,16 +17,16 @@ from millwheel.rpc.channel import RETRYABLE
 from millwheel.rpc.failures import RequestError
 from millwheel.rpc.v1 import control_pb2
 
-__all__ = ["RoutingFollower", "SharedLooks", "routing_from_wire"]
+__all__ = ["RoutingFollower", "SharedFetches", "routing_from_wire"]
 
 log = logging.getLogger("millwheel.client")
 
 _PAUSE_SECONDS: Final = 1.0
 """Seconds before the next attempt to follow the routing, after masters did not answer within ``patience``."""
-_LOOK_SECONDS: Final = 2.0
-"""Time limit of one look at the routing. After that, the known routing stays in use."""
+_FETCH_SECONDS: Final = 2.0
+"""Time limit of one fetch of the routing. After that, the known routing stays in use."""
 _REST_SECONDS: Final = 0.02
-"""The pause between two looks. So a process sends at most 50 of these requests a second, however many records it
+"""The pause between two fetches. So a process sends at most 50 of these requests a second, however many records it
 refuses."""
 
 
@@ -54,7 +54,7 @@ class RoutingFollower:
         self._take = take
         self._fail = fail
         self._task: asyncio.Task[None] | None = None
-        self.looks = SharedLooks(self._look)
+        self.fetches = SharedFetches(self._fetch)
         """Requests for a master's current routing. A change that the caller knows of may not have arrived yet."""
 
     def start(self) -> None:
@@ -62,11 +62,11 @@ class RoutingFollower:
         self._task = asyncio.create_task(self._run(), name=f"routing of {self._stream}")
 
     async def close(self) -> None:
-        """Stop to follow, and end all looks."""
+        """Stop to follow, and end all fetches."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
-        await self.looks.close()
+        await self.fetches.close()
 
     async def _run(self) -> None:
         while await self._follow():
@@ -99,10 +99,10 @@ class RoutingFollower:
             self._fail(InjectorError(f"the routing of stream {stream!r} was not understood: {error!r}"))
         return False
 
-    async def _look(self) -> None:
+    async def _fetch(self) -> None:
         """Request a master's current routing and use it. If no master answers in time, the known routing stays."""
         with suppress(RequestError, ValueError, TimeoutError):
-            async with asyncio.timeout(_LOOK_SECONDS):
+            async with asyncio.timeout(_FETCH_SECONDS):
                 response = await self._control.routing(self._stream)
             routing = routing_from_wire(response)
             known = self._core.routing
@@ -110,44 +110,44 @@ class RoutingFollower:
                 self._take(routing, response)
 
 
-class SharedLooks:
-    """Runs ``look`` for its callers, one at a time.
+class SharedFetches:
+    """Runs ``fetch`` for its callers, one at a time.
 
-    A look that began before a call may miss a change that the caller knows of. So the call waits for the next look.
-    All calls that arrive meanwhile share that look.
+    A fetch that began before a call may miss a change that the caller knows of. So the call waits for the next fetch.
+    All calls that arrive meanwhile share that fetch.
 
-    Invariant: a look may be delayed, but it is never skipped. Otherwise a call could get an outdated result.
+    Invariant: a fetch may be delayed, but it is never skipped. Otherwise a call could get an outdated result.
     """
 
-    def __init__(self, look: Callable[[], Awaitable[None]]) -> None:
+    def __init__(self, fetch: Callable[[], Awaitable[None]]) -> None:
         self.begun = 0
-        """How many looks have begun."""
-        self._look = look
+        """How many fetches have begun."""
+        self._fetch = fetch
         self._ended = 0
         self._task: asyncio.Task[None] | None = None
         self._next_at = 0.0
         self._closed = False
 
     async def after(self, begun: int) -> None:
-        """Wait for the end of a look that began after the first ``begun`` looks. Returns at once after :meth:`close`.
+        """Wait for the end of a fetch that began after the first ``begun`` ones. Returns at once after :meth:`close`.
 
         Args:
             begun: The value of :attr:`begun` when the caller was called.
 
         Raises:
-            Exception: The exception of ``look``.
+            Exception: The exception of ``fetch``.
         """
         while self._ended <= begun and not self._closed:
             if self._task is None or self._task.done():
-                self._task = asyncio.create_task(self._run(), name="a look at the routing")
+                self._task = asyncio.create_task(self._run(), name="a fetch of the routing")
             task = self._task
-            # ``await task`` would cancel the shared look if this caller is cancelled. ``asyncio.wait`` does not.
+            # ``await task`` would cancel the shared fetch if this caller is cancelled. ``asyncio.wait`` does not.
             await asyncio.wait([task])
             if not task.cancelled():
                 task.result()
 
     async def close(self) -> None:
-        """Stop the looks. All waiting calls return."""
+        """Stop the fetches. All waiting calls return."""
         self._closed = True
         if self._task is not None:
             self._task.cancel()
@@ -159,7 +159,7 @@ class SharedLooks:
             await asyncio.sleep(rest)
         self.begun += 1
         try:
-            await self._look()
+            await self._fetch()
         finally:
             self._ended = self.begun
             self._next_at = loop.time() + _REST_SECONDS

@@ -26,6 +26,8 @@ from millwheel.client.injector.messages import (
     InjectorEffect,
     InjectorEvent,
     Limits,
+    PublicationStarted,
+    Published,
     PublishWatermark,
     RoutingArrived,
     SendBatch,
@@ -42,8 +44,9 @@ from millwheel.rpc.deliveries import answered_tokens, encode_delivery
 from millwheel.rpc.delivery_connection import DeliveryConnection
 from millwheel.rpc.v1 import control_pb2 as control
 from millwheel.rpc.v1 import delivery_pb2 as wire
-from millwheel.rpc.waiting import FIRST_NOTICE_SECONDS, wait_notices
-from millwheel.rpc.watermarks import injector_computation
+from millwheel.rpc.v1.watermark_pb2 import HoldKind
+from millwheel.rpc.waiting import NEXT_NOTICE_SECONDS, wait_notices
+from millwheel.rpc.watermarks import WatermarkReport, injector_computation
 
 __all__ = ["InjectorSession", "SenderIdentity"]
 
@@ -54,19 +57,27 @@ _LONG_ACK_SECONDS: Final = 5.0
 
 
 class SenderIdentity:
-    """The sender of an injector's deliveries."""
+    """The sender of an injector's deliveries and reports."""
 
     def __init__(self, stream: str, process: str, sequencer: int, *, publishes: bool = True) -> None:
         """``publishes``: False if another process publishes the watermark for this sender."""
         self.sequencer = sequencer
         self.publishes = publishes
         self._stream = stream
+        self._process = process
         self._computation = injector_computation(stream)
         self._name = f"{self._computation}/{process}"
 
     def request(self, send: SendBatch) -> wire.DeliverRequest:
         """The message for one delivery attempt."""
         return encode_delivery(self.delivery(send), send.token)
+
+    def report(self, published: Published) -> WatermarkReport:
+        """The report of the published watermark to the authority."""
+        return WatermarkReport(
+            self._computation, self._process, self.sequencer, published.watermark, published.watermark,
+            HoldKind.HOLD_KIND_UNSPECIFIED, "", published.idle,
+        )  # fmt: skip
 
     def delivery(self, send: SendBatch) -> Delivery:
         """The delivery of one delivery attempt."""
@@ -109,6 +120,8 @@ class InjectorSession:
         """``before_routing`` is called before a new routing takes effect."""
         self.core = InjectorCore(stream, process, limits=limits, chance=random.random)
         self.is_open = False
+        self.last_report = 0
+        """The number of the last report to the authority."""
         self.control = ControlClient(address, patience=patience)
         self.membership = Membership(self.core, self.control, patience, self)
         self.follower = RoutingFollower(self.control, self.core, self.take_routing, self._fail)
@@ -162,7 +175,8 @@ class InjectorSession:
         try:
             if self._identity.publishes:
                 with self.notices(self.control.awaited):
-                    self._identity.sequencer = await self.membership.announce()
+                    self._identity.sequencer, watermark = await self.membership.announce()
+                self.step(PublicationStarted(watermark))
             self.follower.start()
             await self.until(lambda: self.core.routing is not None, self._patience, "the routing")
         except BaseException:
@@ -213,26 +227,31 @@ class InjectorSession:
         """
         if done() and self.core.failed is None:
             return
+        began = self._loop.time()
+        notice_at = began + _LONG_ACK_SECONDS
         try:
             async with asyncio.timeout(patience):
-                with self.notices(lambda: self._awaited(newest), _LONG_ACK_SECONDS):
-                    while not done():
-                        if (stopped := self.stopped()) is not None:
-                            raise stopped
-                        if self._change is None:
-                            self._change = self._loop.create_future()
-                        await asyncio.shield(self._change)
+                while not done():
+                    if (stopped := self.stopped()) is not None:
+                        raise stopped
+                    if self._change is None:
+                        self._change = self._loop.create_future()
+                    now = self._loop.time()
+                    if now >= notice_at:
+                        log.warning(self._notice(now - began, self._awaited(newest)))
+                        notice_at = now + NEXT_NOTICE_SECONDS
+                    await asyncio.wait([self._change], timeout=notice_at - now)
         except TimeoutError as error:
             raise InjectorError(f"{what} of stream {self.core.stream!r} did not come within {patience:g} s") from error
         if self.core.failed is not None:
             raise self.core.failed
 
-    def notices(self, awaited: Callable[[], str], first: float = FIRST_NOTICE_SECONDS) -> AbstractContextManager[None]:
-        """Context of a wait for ``awaited()``. The log names it after ``first`` seconds, and repeatedly after that."""
-        who = f"injector {self.core.process!r} of stream {self.core.stream!r}"
-        return wait_notices(
-            lambda seconds: f"{who} has waited {seconds:.0f} s for {awaited()}", log.warning, first=first
-        )
+    def notices(self, awaited: Callable[[], str]) -> AbstractContextManager[None]:
+        """Context of a wait for ``awaited()``. The log names it if it lasts long, and repeatedly after that."""
+        return wait_notices(lambda seconds: self._notice(seconds, awaited()), log.warning)
+
+    def _notice(self, seconds: float, awaited: str) -> str:
+        return f"injector {self.core.process!r} of stream {self.core.stream!r} has waited {seconds:.0f} s for {awaited}"
 
     def _awaited(self, newest: int | None) -> str:
         """Describe what a wait is for."""
@@ -302,9 +321,9 @@ class InjectorSession:
             match effect:
                 case SendBatch():
                     self._links[effect.address].send(effect)
-                case PublishWatermark():
-                    if self.membership.reporter is not None:
-                        self.membership.reporter.report(effect.published)
+                case PublishWatermark(published):
+                    if self.membership.authority is not None:
+                        self.last_report = self.membership.authority.report(self._identity.report(published))
                 case Connect(address):
                     self._links[address] = DeliveryConnection(address, self._identity.request, self)
                 case Disconnect(address):

@@ -28,7 +28,7 @@ log = logging.getLogger("millwheel.client")
 Explain = Callable[[str], Awaitable[str]]
 """Says why a computation, given by its incarnation, does not commit delivered records. Empty if that is unknown."""
 
-_LOOK_SECONDS: Final = 1.0
+_CHECK_SECONDS: Final = 1.0
 _STALL_SECONDS: Final = 10.0
 _STUCK_SECONDS: Final = 60.0
 """Longer than ``_STALL_SECONDS``: a batch of slow records is ACKed in parts, so its oldest record may take longer."""
@@ -47,7 +47,7 @@ class AckWatch:
         self._acked = self._oldest = -1
         self._acked_at = self._oldest_at = 0.0
 
-    def look(self, now: float, acked: int, oldest: int, unacked: int) -> bool:
+    def missing(self, now: float, acked: int, oldest: int, unacked: int) -> bool:
         """Whether ACKs are missing: none has arrived for ``silent`` seconds, or the oldest record is stuck.
 
         Args:
@@ -89,8 +89,8 @@ class StallMonitor:
         loop = asyncio.get_running_loop()
         logged = ""
         while core.failed is None:
-            await asyncio.sleep(_LOOK_SECONDS)
-            if not self._watch.look(loop.time(), core.acked, core.oldest_unacked(), core.unacked):
+            await asyncio.sleep(_CHECK_SECONDS)
+            if not self._watch.missing(loop.time(), core.acked, core.oldest_unacked(), core.unacked):
                 self.text = logged = ""
                 continue
             try:

@@ -1,4 +1,4 @@
-"""Looks at the routing before a record is refused: who shares them, and who waits behind them (4.2, 5.2)."""
+"""Fetches of the routing before a record is refused: who shares them, and who waits behind them (4.2, 5.2)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 from millwheel.client.control import ControlClient
 from millwheel.client.injector import Injector
 from millwheel.client.injector.admission import SendTurns
-from millwheel.client.injector.routing_follower import SharedLooks, routing_from_wire
+from millwheel.client.injector.routing_follower import SharedFetches, routing_from_wire
 from millwheel.sdk.errors import ValueEncodeError
 from millwheel.server.dev_server import DevServer
 from tests.injectors.conftest import Submit
@@ -22,12 +22,12 @@ from tests.patience import patience
 
 
 class Source:
-    """What is looked at. Each look ends when the test says so."""
+    """What is fetched. Each fetch ends when the test says so."""
 
     def __init__(self) -> None:
         self.began = asyncio.Queue[asyncio.Future[None]]()
 
-    async def look(self) -> None:
+    async def fetch(self) -> None:
         end: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.began.put_nowait(end)
         await end
@@ -38,48 +38,48 @@ class Source:
 
 async def test_a_look_serves_all_who_asked_before_it_began() -> None:
     source = Source()
-    looks = SharedLooks(source.look)
-    first = [asyncio.create_task(looks.after(looks.begun)) for _ in range(3)]
+    fetches = SharedFetches(source.fetch)
+    first = [asyncio.create_task(fetches.after(fetches.begun)) for _ in range(3)]
     end = await source.next()
-    late = [asyncio.create_task(looks.after(looks.begun)) for _ in range(3)]
+    late = [asyncio.create_task(fetches.after(fetches.begun)) for _ in range(3)]
     end.set_result(None)
     await asyncio.gather(*first)
-    assert not any(task.done() for task in late), "that look may have seen less than they know"
+    assert not any(task.done() for task in late), "that fetch may have seen less than they know"
     (await source.next()).set_result(None)
     await asyncio.gather(*late)
-    assert looks.begun == 2
-    await looks.after(1)
-    assert looks.begun == 2, "a look began after that"
+    assert fetches.begun == 2
+    await fetches.after(1)
+    assert fetches.begun == 2, "a fetch began after that"
 
 
 async def test_a_cancelled_caller_leaves_the_lookup_to_the_others() -> None:
     source = Source()
-    looks = SharedLooks(source.look)
-    gone, stays = (asyncio.create_task(looks.after(0)) for _ in range(2))
+    fetches = SharedFetches(source.fetch)
+    gone, stays = (asyncio.create_task(fetches.after(0)) for _ in range(2))
     end = await source.next()
     gone.cancel()
     await asyncio.gather(gone, return_exceptions=True)
     end.set_result(None)
     await stays
-    assert looks.begun == 1
+    assert fetches.begun == 1
 
 
-async def test_all_callers_get_the_error_of_a_look() -> None:
+async def test_all_callers_get_the_error_of_a_fetch() -> None:
     source = Source()
-    looks = SharedLooks(source.look)
-    callers = [asyncio.create_task(looks.after(0)) for _ in range(2)]
+    fetches = SharedFetches(source.fetch)
+    callers = [asyncio.create_task(fetches.after(0)) for _ in range(2)]
     (await source.next()).set_exception(OSError("no"))
     assert [str(error) for error in await asyncio.gather(*callers, return_exceptions=True)] == ["no", "no"]
 
 
 async def test_what_is_closed_is_waited_for_no_more() -> None:
     source = Source()
-    looks = SharedLooks(source.look)
-    caller = asyncio.create_task(looks.after(0))
+    fetches = SharedFetches(source.fetch)
+    caller = asyncio.create_task(fetches.after(0))
     await source.next()
-    await looks.close()
+    await fetches.close()
     await caller
-    await looks.after(7)
+    await fetches.after(7)
 
 
 async def test_turns_are_busy_between_one_call_and_the_next() -> None:
@@ -115,7 +115,7 @@ def alone(injector: Injector) -> None:
 @pytest.mark.paper(section="5.2")
 @pytest.mark.parametrize("positions", [False, True])
 @pytest.mark.parametrize("many", [False, True])
-async def test_nothing_overtakes_a_record_that_waits_for_a_look(
+async def test_nothing_overtakes_a_record_that_waits_for_a_fetch(
     server: DevServer, submit: Submit, tmp_path: Path, positions: bool, many: bool
 ) -> None:
     await submit("shop")
@@ -138,7 +138,7 @@ async def test_nothing_overtakes_a_record_that_waits_for_a_look(
         first = (0, "first", 0, "more") if many else ("first",)
         await asyncio.gather(send(injector, 0, *first), send(injector, 20, 2), send(injector, 30, 3))
         assert accepted == [0, 20, 30, 40]
-        assert session_of(injector).follower.looks.begun == 1
+        assert session_of(injector).follower.fetches.begun == 1
         await asyncio.wait_for(injector.finish(), patience(20))
 
 
@@ -169,17 +169,17 @@ async def test_workers_are_asked_in_turn_also_by_calls_already_begun(server: Dev
         await asyncio.wait_for(injector.finish(), patience(20))
 
 
-async def test_wrong_records_of_many_tasks_share_their_looks(server: DevServer, submit: Submit) -> None:
+async def test_wrong_records_of_many_tasks_share_their_fetches(server: DevServer, submit: Submit) -> None:
     await submit("shop")
     async with Injector("orders", address=server.address) as injector:
         calls = (injector.send(WRONG[0], timestamp=1) for _ in range(200))
         found = await asyncio.gather(*calls, return_exceptions=True)
         assert all(isinstance(error, ValueEncodeError) for error in found)
-        assert session_of(injector).follower.looks.begun <= 2
-        begun = session_of(injector).follower.looks.begun
+        assert session_of(injector).follower.fetches.begun <= 2
+        begun = session_of(injector).follower.fetches.begun
         with pytest.raises(ValueEncodeError):
             await injector.send(WRONG[0], timestamp=1)
-        assert session_of(injector).follower.looks.begun == begun + 1
+        assert session_of(injector).follower.fetches.begun == begun + 1
 
 
 @pytest.mark.paper(section="4.1")
