@@ -21,7 +21,7 @@ from millwheel.worker.interval.setup import IntervalSetup
 from millwheel.worker.lookups import refusal
 from millwheel.worker.messages import Acknowledge, Delivery, OwnerEffect, without
 
-__all__ = ["DeliveryReceipt", "IntervalInput", "IntervalIntake", "KeySample", "QueuedRecords"]
+__all__ = ["DeliveryReceipt", "IntervalIntake", "IntervalReceiver", "KeySample", "QueuedRecords"]
 
 _ACKED = DeliveryOutcome.DELIVERY_OUTCOME_ACKED
 _INVALID = DeliveryOutcome.DELIVERY_OUTCOME_INVALID
@@ -220,7 +220,7 @@ class KeySample:
         return [(key, weights[key] / total) for key in sorted(weights)]
 
 
-class IntervalInput(DeliveryAdmission):
+class IntervalReceiver:
     """Admits deliveries, and queues their fresh records. The only caller of ``IntervalIntake.admit``."""
 
     def __init__(
@@ -239,8 +239,7 @@ class IntervalInput(DeliveryAdmission):
             ids: The ids that it knows.
             is_done: Whether all records of a delivery up to a timestamp are done, or blocked by a failing hook.
         """
-        exactly_once = setup.program.options.exactly_once
-        super().__init__(ids, setup.settings.queue_bytes, is_done, ids.journal.foreign, exactly_once)
+        self.admission = DeliveryAdmission(ids, self, setup.settings.queue_bytes, is_done)
         self._setup = setup
         self._clocks = clocks
         self._intake = intake
@@ -264,7 +263,7 @@ class IntervalInput(DeliveryAdmission):
             if watermark is not None and watermark > self._clocks.highest_stated:
                 self._clocks.highest_stated = watermark
         out: list[OwnerEffect] = []
-        self._arrivals.arrived(delivery, out)
+        self.admission.arrivals.arrived(delivery, out)
         return out
 
     def _keep_waiting(self, delivery: Delivery) -> list[OwnerEffect]:
@@ -297,21 +296,24 @@ class IntervalInput(DeliveryAdmission):
             return f"keys outside the interval {own}: look up the interval map again"
         return None
 
-    def _put(
-        self, delivery: Delivery, verdict: DeliveryVerdict | None, fresh: Sequence[int], excluded: Sequence[int]
-    ) -> DeliveryReceipt | None:
-        receipt = self._intake.admit(delivery, verdict, fresh)
-        receipt.excluded = excluded
-        return receipt if receipt.held <= self._clocks.inputs.value else None
+    # The queue, as the admission sees it.
 
-    def _limit(self, delivery: Delivery) -> tuple[int, str] | None:
+    def has_room(self) -> bool:
+        """Whether there is room for any record."""
+        intake, settings = self._intake, self._setup.settings
+        return intake.records < settings.queue_records and intake.bytes < settings.queue_bytes
+
+    def bound(self, delivery: Delivery) -> tuple[int, str] | None:
         """The bound is the input watermark. Records on a feedback stream need no turn."""
-        intake, settings, feedback = self._intake, self._setup.settings, self._setup.config.feedback
-        if intake.records < settings.queue_records and intake.bytes < settings.queue_bytes:
-            if self._turns.origin:
-                self._turns.clear()
-            return None
-        order = delivery.order
+        order, feedback = delivery.order, self._setup.config.feedback
         if delivery.stream in feedback or (order is not None and not feedback.isdisjoint(order.streams)):
             return None
         return self._clocks.inputs.value, "intake is full"
+
+    def put(
+        self, delivery: Delivery, verdict: DeliveryVerdict | None, fresh: Sequence[int], excluded: Sequence[int]
+    ) -> DeliveryReceipt | None:
+        """Queue the fresh records."""
+        receipt = self._intake.admit(delivery, verdict, fresh)
+        receipt.excluded = excluded
+        return receipt if receipt.held <= self._clocks.inputs.value else None

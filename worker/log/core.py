@@ -20,7 +20,7 @@ from millwheel.rpc.failures import FailureCode, RequestError
 from millwheel.rpc.v1.watermark_pb2 import HoldKind
 from millwheel.worker.log.checkpoint import LogCheckpointer
 from millwheel.worker.log.commits import LogCommits
-from millwheel.worker.log.intake import LogReceiving
+from millwheel.worker.log.intake import LogReceiver
 from millwheel.worker.log.messages import (
     AckOffset,
     CursorsAnswer,
@@ -66,15 +66,14 @@ class LogCore(OwnerCore[LogEvent, LogEffect]):
 
     def __init__(self, config: LogConfig) -> None:
         self.state = state = LogState(config)
-        self._receiving = receiving = LogReceiving(
-            config, state.ids, state.inputs, state.intake, state.records, state.cursors
-        )
-        super().__init__(config, state.inputs, state.ids, receiving, state.clock.look)
+        self._receiver = LogReceiver(config, state.ids, state.inputs, state.intake, state.records, state.cursors)
+        admission = self._receiver.admission
+        super().__init__(config, state.inputs, state.ids, admission, state.clock.look)
         self._checkpoints = LogCheckpointer(state)
         self._sessions = sessions = Sessions(state)
         self._reader = SegmentReader(state, sessions)
         self._subscribers = Subscribers(state, sessions, self._reader)
-        self._commits = LogCommits(state, receiving, self._checkpoints, lambda: bool(sessions.by_subscriber))
+        self._commits = LogCommits(state, admission.segments, self._checkpoints, sessions.by_subscriber)
         self._reported: tuple[int, HoldKind.ValueType] | None = None
         self._rising = RisingValues()
         self._handlers |= {
@@ -85,8 +84,8 @@ class LogCore(OwnerCore[LogEvent, LogEffect]):
             StatesRead: self._reader.rows_read,
             StatesFlushed: self._checkpoints.flushed,
             PartsWritten: self._on_parts_written,
-            PartsRead: receiving.segments_read,
-            PartsMissing: receiving.segments_missing,
+            PartsRead: admission.lookups.segments_read,
+            PartsMissing: admission.lookups.segments_missing,
             Subscribe: self._on_subscribe,
             Unsubscribe: sessions.unsubscribe,
             ListCursors: self._on_cursor_request,
@@ -109,7 +108,7 @@ class LogCore(OwnerCore[LogEvent, LogEffect]):
         return ()
 
     def _deliveries(self, serving: bool) -> Handler:
-        return partial(self._receiving.deliver, serving=serving)
+        return partial(self._receiver.deliver, serving=serving)
 
     def _end(self) -> Sequence[LogEffect]:
         error = self._unavailable()
@@ -127,7 +126,7 @@ class LogCore(OwnerCore[LogEvent, LogEffect]):
 
     def _on_parts_written(self, event: PartsWritten) -> None:
         self.state.journal.parts_written(event.number)
-        self._receiving.parts_written(event.number)
+        self._admission.segments.written(event.number)
 
     def _on_prepare_release(self, event: PrepareRelease) -> Sequence[LogEffect]:
         """No preparation is needed: a log's base is small, and normal operation keeps its journal short."""
