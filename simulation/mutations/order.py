@@ -12,6 +12,7 @@ from millwheel.worker.interval.commits import CommitPipeline
 from millwheel.worker.interval.flows import Flow
 from millwheel.worker.interval.intake import IntervalIntake
 from millwheel.worker.interval.outbox import Outbox
+from millwheel.worker.interval.outbox_flows import OutboxFlows
 from millwheel.worker.lookups import WaitingBytes
 from millwheel.worker.turns import HolderTurns
 from simulation.mutations.base import mutation, replace, rewriting
@@ -147,7 +148,7 @@ def late_word_of_copies() -> None:
     """A late refusal of copies moves an outbound batch that waits to be sent ahead of the others."""
 
     def make(refused: Any) -> Any:
-        def first(self: Outbox, batch: Any, indexes: Any) -> None:
+        def first(self: OutboxFlows, batch: Any, indexes: Any) -> None:
             if not batch.sent:
                 batch.flow.waiting.remove(batch)
                 batch.flow.waiting.appendleft(batch)
@@ -155,7 +156,7 @@ def late_word_of_copies() -> None:
 
         return first
 
-    replace(Outbox, "copies_refused", make)
+    replace(OutboxFlows, "copies_refused", make)
 
 
 rewriting(

@@ -10,6 +10,7 @@ from millwheel.sdk.context import TimerSetting
 from millwheel.store.contract import JournalHead, PartId
 from millwheel.testing.store_effects import result_of
 from millwheel.worker.interval import IntervalCore
+from millwheel.worker.interval.base_parts import inherited_rows, own_rows
 from millwheel.worker.interval.divided import names_base
 from millwheel.worker.interval.entry import TimerRow, decode_part
 from millwheel.worker.interval.recovery import recover
@@ -127,12 +128,12 @@ def _read(world: World, journal: str, head: JournalHead) -> tuple[dict[PartId, b
 
 
 def _productions(state: Any) -> list[tuple[str, int, str, bytes]]:
-    rows = [("", row) for row in state.outbox.snapshot()] + state.outbox.inherited_snapshot()
+    rows = [("", row) for row in own_rows(state.outbox)] + inherited_rows(state.outbox)
     return [(sequence, row[0], row[5][0][0], row[3]) for sequence, row in rows]
 
 
 def _producers(state: Any) -> set[bytes]:
-    return {row[1] for row in [*state.outbox.snapshot(), *(row for _, row in state.outbox.inherited_snapshot())]}
+    return {row[1] for row in [*own_rows(state.outbox), *(row for _, row in inherited_rows(state.outbox))]}
 
 
 def decoded(world: World, computation: str) -> dict[str, Any]:

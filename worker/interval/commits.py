@@ -256,7 +256,7 @@ class CommitPipeline:
         """Send what was not ACKed again, to the current owners of its keys."""
         outbox = self._outbox
         if event.tokens is None:
-            outbox.begin_all()
+            outbox.flows.begin_all()
             return self._send_ready()
         for token in event.tokens:
             outbound = outbox.get(token)
@@ -264,15 +264,15 @@ class CommitPipeline:
                 continue
             part = event.refused.get(token)
             if part is None:
-                outbox.refuse(token, token in event.full)
+                outbox.flows.refuse(token, token in event.full)
             else:
-                outbox.copies_refused(outbound, part)
-        outbox.go_on()
+                outbox.flows.copies_refused(outbound, part)
+        outbox.flows.go_on()
         return self._send_ready()
 
     def begin(self) -> list[IntervalEffect]:
         """The interval starts to serve: send productions that an earlier owner committed and that are not ACKed."""
-        self._outbox.begin_all()
+        self._outbox.flows.begin_all()
         return self._send_ready()
 
     def holds(self) -> Iterator[Hold]:

@@ -173,7 +173,7 @@ class IntervalCore(OwnerCore[IntervalEvent, IntervalEffect]):
         return self._commits.resend(event) if self.phase is OwnerPhase.SERVING else []
 
     def _on_halted(self, event: Halted) -> None:
-        self.state.outbox.halt(event.token)
+        self.state.outbox.flows.halt(event.token)
 
     def _on_states_read(self, event: StatesRead) -> Sequence[IntervalEffect]:
         committed = self.state.journal.committed
