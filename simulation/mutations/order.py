@@ -6,7 +6,7 @@ from collections import deque
 from typing import Any
 
 from millwheel.worker.admission import ArrivalOrder
-from millwheel.worker.interval import outbox
+from millwheel.worker.interval import holding_records, outbox
 from millwheel.worker.interval.blocked_key_table import BlockedKeyTable
 from millwheel.worker.interval.commits import CommitPipeline
 from millwheel.worker.interval.flows import Flow
@@ -129,13 +129,13 @@ def holding_ones_overtake() -> None:
     """It runs at once."""
 
     def make(_: Any) -> Any:
-        def forward(self: IntervalIntake, chunk: Any) -> None:
-            self.queue.remove(chunk)
-            self.queue.appendleft(chunk)
+        def forward(intake: IntervalIntake, chunk: Any) -> None:
+            intake.queue.remove(chunk)
+            intake.queue.appendleft(chunk)
 
         return forward
 
-    replace(IntervalIntake, "bring_forward", make)
+    replace(holding_records, "bring_forward", make)
 
 
 @mutation(

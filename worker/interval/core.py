@@ -11,7 +11,6 @@ One commit is in flight at a time. Meanwhile the next batch runs on the in-memor
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from typing import Final
 
 from millwheel.model.time import TimeDomain
@@ -19,6 +18,8 @@ from millwheel.rpc.v1.watermark_pb2 import HoldKind
 from millwheel.sdk.compiled import CompiledComputation
 from millwheel.sdk.context import OutputBinding
 from millwheel.worker.interval.commits import CommitPipeline
+from millwheel.worker.interval.early_deliveries import EarlyDeliveries
+from millwheel.worker.interval.eviction import evict_cells
 from millwheel.worker.interval.failing_keys import FailingKeys
 from millwheel.worker.interval.hook_times import AwaitedHook, HookMeter
 from millwheel.worker.interval.intake import IntervalReceiver
@@ -72,6 +73,7 @@ class IntervalCore(OwnerCore[IntervalEvent, IntervalEffect]):
         self.state = state = IntervalState(config, program, outputs, locate, meter)
         self._receiver = IntervalReceiver(state, state.clocks, state.intake, state.ids, state.blocked.is_done)
         admission = self._receiver.admission
+        self._early_deliveries = EarlyDeliveries(state.settings.queue_bytes)
         super().__init__(config, state.inputs, state.ids, admission, state.clocks.set_now)
         self._scheduler = scheduler = KeyScheduler(state)
         self._blocked_keys = blocked_keys = scheduler.blocked_keys
@@ -159,10 +161,13 @@ class IntervalCore(OwnerCore[IntervalEvent, IntervalEffect]):
 
     def _serve(self, watermark: int) -> Sequence[IntervalEffect]:
         self.state.holds.raise_output(watermark)
-        return [*self._checkpoints.parents.copy_segments(), *self._commits.begin(), *self._receiver.opened()]
+        out = [*self._checkpoints.parents.copy_segments(), *self._commits.begin()]
+        for delivery in self._early_deliveries.take():
+            out.extend(self._receiver.deliver(delivery))
+        return out
 
     def _deliveries(self, serving: bool) -> Handler:
-        return partial(self._receiver.deliver, serving=serving)
+        return self._receiver.deliver if serving else self._early_deliveries.add
 
     # Events while serving.
 
@@ -237,7 +242,7 @@ class IntervalCore(OwnerCore[IntervalEvent, IntervalEffect]):
         blocked_keys, clocks, spilled = self._blocked_keys, state.clocks, state.timers.spilled
         out: list[IntervalEffect] = []
         if state.cells.bytes_held > state.cells.limit_bytes:
-            state.cells.evict(scheduler.busy(), state.timers.next_of_key)
+            evict_cells(state.cells, scheduler.busy(), state.timers.next_of_key)
         while True:
             clocks.advance(state.intake.pending.min())
             if spilled:

@@ -18,7 +18,6 @@ from millwheel.worker.dedup import DeliveryVerdict
 from millwheel.worker.id_segments import AdmissionState
 from millwheel.worker.interval.clocks import IntervalClocks
 from millwheel.worker.interval.setup import IntervalSetup
-from millwheel.worker.lookups import refusal
 from millwheel.worker.messages import Acknowledge, Delivery, OwnerEffect, without
 
 __all__ = ["DeliveryReceipt", "IntervalIntake", "IntervalReceiver", "KeySample", "QueuedRecords"]
@@ -26,8 +25,6 @@ __all__ = ["DeliveryReceipt", "IntervalIntake", "IntervalReceiver", "KeySample",
 _ACKED = DeliveryOutcome.DELIVERY_OUTCOME_ACKED
 _INVALID = DeliveryOutcome.DELIVERY_OUTCOME_INVALID
 _NOT_OWNER = DeliveryOutcome.DELIVERY_OUTCOME_NOT_OWNER
-_MAX_EARLY_DELIVERIES = 1_000
-"""Maximum deliveries that wait for the interval to serve."""
 _FEW: Final = 16
 """With this many blocked records or fewer, each completed record of a delivery is reported to its sender at once."""
 
@@ -120,32 +117,6 @@ class IntervalIntake:
         self.bytes += size
         self.queue.append(QueuedRecords(receipt, indexes))
         return receipt
-
-    def bring_forward(self, chunk: QueuedRecords) -> None:
-        """Move queued records to the front, after earlier records of the same sending computation and keys (G15)."""
-        delivery = chunk.receipt.delivery
-        keys = {delivery.keys[index] for index in chunk.indexes[chunk.cursor :]}
-        before: list[QueuedRecords] = []
-        rest: deque[QueuedRecords] = deque()
-        found = False
-        for one in self.queue:
-            if one is chunk:
-                found = True
-                continue
-            other = one.receipt.delivery
-            if found or other.order is None or other.sender.computation != delivery.sender.computation:
-                rest.append(one)
-                continue
-            left = one.indexes[one.cursor :]
-            first = [index for index in left if other.keys[index] in keys]
-            if first:
-                before.append(QueuedRecords(one.receipt, first))
-            if len(first) < len(left):
-                if first:
-                    one.indexes, one.cursor = [index for index in left if other.keys[index] not in keys], 0
-                rest.append(one)
-        self.queue.clear()
-        self.queue.extend([*before, chunk, *rest])
 
     def requeue(self, items: Iterable[tuple[DeliveryReceipt, int]]) -> None:
         """Return the records of a key that is not blocked any more to the front of the queue, in order."""
@@ -243,13 +214,9 @@ class IntervalReceiver:
         self._setup = setup
         self._clocks = clocks
         self._intake = intake
-        self._early_deliveries: list[Delivery] = []
-        self._early_bytes = 0
 
-    def deliver(self, delivery: Delivery, serving: bool) -> list[OwnerEffect]:
+    def deliver(self, delivery: Delivery) -> list[OwnerEffect]:
         """Admit a delivery. Every record of it is eventually ACKed or answered with another outcome."""
-        if not serving:
-            return self._keep_waiting(delivery)
         if delivery.stream not in self._setup.program.inputs:
             # Sender and receiver follow a changing topology. One of them has an old version, so the sender looks up the
             # topology again.
@@ -264,27 +231,6 @@ class IntervalReceiver:
                 self._clocks.highest_stated = watermark
         out: list[OwnerEffect] = []
         self.admission.arrivals.arrived(delivery, out)
-        return out
-
-    def _keep_waiting(self, delivery: Delivery) -> list[OwnerEffect]:
-        """Keep a delivery while the interval is being opened, if there is room. A resend would take longer."""
-        size = sum(map(len, delivery.values))
-        if (
-            self._early_bytes + size > self._setup.settings.queue_bytes
-            or len(self._early_deliveries) >= _MAX_EARLY_DELIVERIES
-        ):
-            return [refusal(delivery, "the interval is being opened")]
-        self._early_bytes += size
-        self._early_deliveries.append(delivery)
-        return []
-
-    def opened(self) -> list[OwnerEffect]:
-        """Admit the deliveries that waited for the interval to serve."""
-        waiting, self._early_deliveries = self._early_deliveries, []
-        self._early_bytes = 0
-        out: list[OwnerEffect] = []
-        for delivery in waiting:
-            out.extend(self.deliver(delivery, True))
         return out
 
     def _problem(self, delivery: Delivery) -> str | None:

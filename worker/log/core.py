@@ -12,7 +12,6 @@ ends its subscribers' calls.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
 from typing import Final
 
 from millwheel.model.core_protocol import RisingValues, require
@@ -38,8 +37,10 @@ from millwheel.worker.log.sessions import SegmentReader, Sessions
 from millwheel.worker.log.settings import LogConfig
 from millwheel.worker.log.state import LogState
 from millwheel.worker.log.subscribers import Subscribers
+from millwheel.worker.lookups import refusal
 from millwheel.worker.messages import (
     Appended,
+    Delivery,
     Opened,
     PartsMissing,
     PartsRead,
@@ -108,7 +109,7 @@ class LogCore(OwnerCore[LogEvent, LogEffect]):
         return ()
 
     def _deliveries(self, serving: bool) -> Handler:
-        return partial(self._receiver.deliver, serving=serving)
+        return self._receiver.deliver if serving else _refuse
 
     def _end(self) -> Sequence[LogEffect]:
         error = self._unavailable()
@@ -199,3 +200,7 @@ class LogCore(OwnerCore[LogEvent, LogEffect]):
         require(start <= end, "the log's first offset is not above its end")
         require(all(acked <= end for acked in cursors.values()), "no cursor's ACK is above the log's end")
         require(intake.bytes >= 0 and (intake.bytes == 0) == (len(intake.pending) == 0), "the intake is balanced (G13)")
+
+
+def _refuse(delivery: Delivery) -> list[LogEffect]:
+    return [refusal(delivery, "the log is being opened")]

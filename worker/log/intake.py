@@ -15,7 +15,6 @@ from millwheel.worker.id_segments import AdmissionState
 from millwheel.worker.log.cursors import Cursors
 from millwheel.worker.log.segments import RECORD_OVERHEAD_BYTES, Records, records_size
 from millwheel.worker.log.settings import LogConfig
-from millwheel.worker.lookups import refusal
 from millwheel.worker.messages import Acknowledge, Delivery, OwnerEffect
 
 __all__ = ["FreshRecords", "LogIntake", "LogReceipt", "LogReceiver"]
@@ -121,10 +120,8 @@ class LogReceiver:
         self._records = records
         self._cursors = cursors
 
-    def deliver(self, delivery: Delivery, serving: bool) -> list[OwnerEffect]:
+    def deliver(self, delivery: Delivery) -> list[OwnerEffect]:
         """Check a delivery. Every record of it is finally ACKed, or answered with another outcome."""
-        if not serving:
-            return [refusal(delivery, "the log is being opened")]
         if delivery.stream != self._config.stream:
             return [Acknowledge(delivery, _INVALID, (), f"this is the log of stream {self._config.stream!r}")]
         if (problem := column_problem(delivery)) is not None:
