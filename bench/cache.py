@@ -15,6 +15,7 @@ from rich.console import Console
 from rich.table import Table
 
 from millwheel.worker.interval.cells import CELL_OVERHEAD_BYTES, CellCache
+from millwheel.worker.interval.eviction import evict_cells
 
 __all__ = ["main"]
 
@@ -61,7 +62,7 @@ def reads_of_cells(accesses: list[Access], capacity: int) -> int:
             cell = cache.insert(access.key, _STATE)
         cell.used = number // 100
         due[access.key] = access.due
-        cache.evict((), due.get)
+        evict_cells(cache, (), due.get)
     return reads
 
 

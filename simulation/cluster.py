@@ -144,9 +144,9 @@ _BOUNDS: Final = {
     "acks": "interval.weak_commits._MAX_ACKS_PER_ENTRY",
     "stuck": "interval.outbox._MAX_STUCK_RECORDS",
     "sifted": "interval.outbox._MAX_SIFTED_BATCHES",
-    "flows": "interval.outbox._MAX_FLOWS",
+    "flows": "interval.outbox_flows._MAX_FLOWS",
     "batch": "interval.flows._MAX_BATCH_RECORDS",
-    "early": "interval.intake._MAX_EARLY_DELIVERIES",
+    "early": "interval.early_deliveries._MAX_DELIVERIES",
     "outbox_rows": "interval.base_parts._MAX_OUTBOX_ROWS",
     "arrivals": "admission._MAX_WAITING_PER_SENDER",
 }

@@ -9,26 +9,24 @@ The state of the order is only cached. A receiver that has forgotten a sender re
 predecessor. The sender then starts again from its oldest delivery that is not ACKed.
 
 The duplicate check may have to look something up (``lookups.py``). Such a delivery waits for the answer, and later
-deliveries of the same sending interval wait behind it. The subclass says whether there is room, and queues records.
+deliveries of the same sending interval wait behind it. The owner's queue says whether there is room.
 """
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from collections import OrderedDict, deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Final
+from collections.abc import Callable, Collection, Iterable, Sequence
+from typing import Any, Final, Protocol
 
 from millwheel.model.limits import MAX_DELIVERED_BYTES, MAX_KEY_BYTES
 from millwheel.rpc.v1.delivery_pb2 import DeliveryOutcome
 from millwheel.worker.dedup import CheckOutcome, DeliveryVerdict
-from millwheel.worker.id_segments import AdmissionState
-from millwheel.worker.latest_watermarks import LatestWatermarks
+from millwheel.worker.id_segments import AdmissionState, IdSegments
 from millwheel.worker.lookups import Admission, DeliveryLookups, WaitingBytes, refusal
-from millwheel.worker.messages import Acknowledge, Delivery, OwnerEffect, SenderWatermarks
+from millwheel.worker.messages import Acknowledge, Delivery, OwnerEffect
 from millwheel.worker.turns import HolderTurns
 
-__all__ = ["ArrivalOrder", "DeliveryAdmission", "column_problem"]
+__all__ = ["ArrivalOrder", "DeliveryAdmission", "ReceiverQueue", "column_problem"]
 
 _ACKED: Final = DeliveryOutcome.DELIVERY_OUTCOME_ACKED
 _FULL: Final = DeliveryOutcome.DELIVERY_OUTCOME_REFUSED_FULL
@@ -224,44 +222,19 @@ def _out_of_order(delivery: Delivery) -> Acknowledge:
     return Acknowledge(delivery, _OUT_OF_ORDER, (), "what comes before it was not taken here: begin again")
 
 
-class DeliveryAdmission(DeliveryLookups):
-    """Decides which records of deliveries are accepted. One object per owner."""
+class ReceiverQueue(Protocol):
+    """Where an owner's accepted records wait for their commit."""
 
-    def __init__(
-        self,
-        judged: AdmissionState,
-        waiting_bytes: int,
-        is_done: Callable[[Any, int], bool],
-        foreign: Mapping[str, str] | None = None,
-        exactly_once: bool = True,
-    ) -> None:
-        """
-        Args:
-            judged: The cached state that the duplicate check works on.
-            waiting_bytes: Maximum bytes of all deliveries that wait for look-ups (G13).
-            is_done: Whether all records of a receipt up to a timestamp are done, or blocked by a failing hook.
-            foreign: Stored id segments whose parts are in another journal, with the name of that journal.
-            exactly_once: Whether duplicates are found (6.1.3).
-        """
-        super().__init__(judged, WaitingBytes(waiting_bytes), {} if foreign is None else foreign)
-        self._exactly_once = exactly_once
-        self._turns: HolderTurns[Any] = HolderTurns(is_done)
-        self._arrivals = ArrivalOrder(self._judge, self._waiting)
-        self._settled = self._arrivals.settled
-        self._early = LatestWatermarks()
-        """Watermarks received before the committed ids are known."""
-        self._ended: tuple[frozenset[str], frozenset[str]] = frozenset(), frozenset()
-        """The sender names of retired injector processes, and the retired queries."""
+    def has_room(self) -> bool:
+        """Whether there is room for any record."""
 
-    @abstractmethod
-    def _limit(self, delivery: Delivery) -> tuple[int, str] | None:
-        """A bound above which timestamps are refused, and the reason. None: there is room for the delivery.
+    def bound(self, delivery: Delivery) -> tuple[int, str] | None:
+        """While there is no room: a bound above which timestamps are refused, and the reason. None: all are accepted.
 
-        Records at or below the bound hold the watermark. If there is room for everything, no sender has a turn.
+        Records at or below the bound hold the watermark.
         """
 
-    @abstractmethod
-    def _put(
+    def put(
         self, delivery: Delivery, verdict: DeliveryVerdict | None, fresh: Sequence[int], excluded: Sequence[int]
     ) -> Any:
         """Queue the fresh records. ``excluded`` are sent again.
@@ -270,7 +243,56 @@ class DeliveryAdmission(DeliveryLookups):
             The receipt that the sender's turn waits for. None: no fresh record holds the watermark.
         """
 
-    def _admit(
+
+class DeliveryAdmission:
+    """Decides which records of deliveries are accepted. One object per owner.
+
+    A delivery passes ``arrivals`` (the order of its sender), ``check`` (the duplicate check) and ``admit`` (room).
+    """
+
+    def __init__(
+        self, ids: AdmissionState, queue: ReceiverQueue, waiting_bytes: int, is_done: Callable[[Any, int], bool]
+    ) -> None:
+        """
+        Args:
+            ids: The ids that the owner knows.
+            queue: Takes the accepted records.
+            waiting_bytes: Maximum bytes of all deliveries that wait for look-ups (G13).
+            is_done: Whether all records of a receipt up to a timestamp are done, or blocked by a failing hook.
+        """
+        self._ids = ids
+        self._queue = queue
+        self._turns: HolderTurns[Any] = HolderTurns(is_done)
+        room = WaitingBytes(waiting_bytes)
+        self.arrivals = ArrivalOrder(self.check, room)
+        self.segments = IdSegments(ids)
+        self.lookups = DeliveryLookups(ids, self.segments, room, self)
+        self.settled = self.arrivals.settled
+        self._ended: tuple[frozenset[str], frozenset[str]] = frozenset(), frozenset()
+        """The sender names of retired injector processes, and the retired queries."""
+
+    def check(self, delivery: Delivery, out: list[OwnerEffect]) -> Admission:
+        """Check a delivery that is next in its sender's order for duplicates, and admit it."""
+        if not self._ids.exactly_once:
+            return self.admit(delivery, None, range(len(delivery.keys)), (), out)
+        verdict = self._ids.dedup.check(delivery.ids, delivery.keys, delivery.timestamps, delivery.sender)
+        if verdict.outcome is CheckOutcome.JUDGED:
+            if verdict.all_fresh:
+                return self.admit(delivery, verdict, range(verdict.size), (), out)
+            if verdict.unsure:
+                return self.lookups.read_segments(delivery, verdict, out)
+            self._ids.duplicates += len(verdict.duplicates)
+            return self.admit(delivery, verdict, verdict.fresh, verdict.waiting, out)
+        if verdict.outcome is CheckOutcome.REFUSED_SEQUENCER:
+            why = f"sequencer {delivery.sender.sequencer} has a successor"
+            out.append(Acknowledge(delivery, _REFUSED, (), why))
+            return Admission.REFUSED
+        if verdict.outcome is CheckOutcome.SEND_AGAIN:
+            out.append(refusal(delivery, "too old to distinguish from a duplicate: send it again as it now stands"))
+            return Admission.REFUSED
+        return self.lookups.look_up_sequence(delivery, out)
+
+    def admit(
         self,
         delivery: Delivery,
         verdict: DeliveryVerdict | None,
@@ -288,12 +310,15 @@ class DeliveryAdmission(DeliveryLookups):
         """
         excluded, why = sorted(waiting), "a copy is being processed"
         beyond = False
-        if (limit := self._limit(delivery)) is not None:
+        if self._queue.has_room():
+            if self._turns.origin:
+                self._turns.clear()
+        elif (limit := self._queue.bound(delivery)) is not None:
             beyond, ahead = self._turns.choose(delivery, fresh, limit[0])
             if ahead:
                 why = limit[1]
                 if verdict is not None:
-                    self._judged.dedup.abandon(verdict, ahead)
+                    self._ids.dedup.abandon(verdict, ahead)
                 if delivery.order is not None:
                     out.append(refusal(delivery, why))
                     return Admission.REFUSED
@@ -301,7 +326,7 @@ class DeliveryAdmission(DeliveryLookups):
                 fresh = [index for index in fresh if index not in refused]
                 excluded = sorted([*excluded, *ahead])
         self._answer_taken(delivery, fresh, excluded, why, out)
-        receipt = self._put(delivery, verdict, fresh, excluded) if fresh else None
+        receipt = self._queue.put(delivery, verdict, fresh, excluded) if fresh else None
         if beyond:
             self._turns.entered(delivery.sender.name, min(delivery.timestamps), receipt)
         return Admission.TAKEN
@@ -327,69 +352,21 @@ class DeliveryAdmission(DeliveryLookups):
         if not left:
             out.append(Acknowledge(delivery, _ACKED, excluded))
 
-    def take_duplicates(self) -> int:
-        """Number of duplicates since the last call, for the commit's counts."""
-        count, self._duplicates = self._duplicates, 0
-        return count
-
-    def _judge(self, delivery: Delivery, out: list[OwnerEffect]) -> Admission:
-        """Process a delivery that is next in its sender's order."""
-        if not self._exactly_once:
-            return self._admit(delivery, None, range(len(delivery.keys)), (), out)
-        verdict = self._judged.dedup.check(delivery.ids, delivery.keys, delivery.timestamps, delivery.sender)
-        if verdict.outcome is CheckOutcome.JUDGED:
-            if verdict.all_fresh:
-                return self._admit(delivery, verdict, range(verdict.size), (), out)
-            if verdict.unsure:
-                return self._read_segments(delivery, verdict, out)
-            self._duplicates += len(verdict.duplicates)
-            return self._admit(delivery, verdict, verdict.fresh, verdict.waiting, out)
-        if verdict.outcome is CheckOutcome.REFUSED_SEQUENCER:
-            why = f"sequencer {delivery.sender.sequencer} has a successor"
-            out.append(Acknowledge(delivery, _REFUSED, (), why))
-            return Admission.REFUSED
-        if verdict.outcome is CheckOutcome.SEND_AGAIN:
-            out.append(refusal(delivery, "too old to distinguish from a duplicate: send it again as it now stands"))
-            return Admission.REFUSED
-        return self._look_up_sequence(delivery, out)
-
-    def retire(self, sequences: Iterable[str]) -> None:
+    def retire(self, sequences: Collection[str]) -> None:
         """Drop the state of parents' journals under which no child sends any more (G13)."""
         for sequence in sequences:
-            self._judged.dedup.retire(sequence)
-            self._arrivals.forget([sequence])
+            self._ids.dedup.retire(sequence)
+        self.arrivals.forget(sequences)
 
     def end(self, injectors: frozenset[str], queries: frozenset[str]) -> None:
         """Drop the state of injector processes (by sender name) and queries that an operator retired (G13)."""
         self._ended = injectors, queries
-        self._forget_ended()
+        self.forget_ended()
 
-    def _forget_ended(self) -> None:
+    def forget_ended(self) -> None:
+        """Repeat what ``end`` did. A recovery may have restored their state."""
         injectors, queries = self._ended
         for origin in injectors:
-            self._judged.dedup.retire_injector(origin)
+            self._ids.dedup.retire_injector(origin)
         for query in queries:
-            self._judged.dedup.retire_query(query)
-
-    def collect_later(self, event: SenderWatermarks) -> None:
-        """Record watermarks that arrive before recovery has ended. ``collect_early`` applies them."""
-        self._early.add(event)
-
-    def collect_early(self) -> None:
-        """Recovery has ended: apply the watermarks that arrived before."""
-        self.collect(self._early.update())
-        self._early = LatestWatermarks()
-        self._forget_ended()
-
-    def collect(self, event: SenderWatermarks) -> None:
-        """Drop ids that no sender can send again, according to broadcast watermarks."""
-        if not self._exactly_once:
-            return
-        for computation, watermark in event.values.items():
-            slack = self._judged.slack.get(computation, 0)
-            self._judged.dedup.advance(computation, watermark, slack, event.sequencers.get(computation, ()))
-
-    def seal_segments(self) -> list[OwnerEffect]:
-        """Write full id segments to the store. Call this method after each acknowledged commit."""
-        sealed = self._judged.dedup.seal()
-        return self._segments.write(sealed) if sealed else []
+            self._ids.dedup.retire_query(query)

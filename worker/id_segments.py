@@ -28,29 +28,24 @@ class AdmissionState:
     It is the sole owner of the ids. The stored segments belong to the journal.
     """
 
-    def __init__(self, keys: KeyInterval, journal: OwnedJournal, slack: Mapping[str, int]) -> None:
+    def __init__(
+        self, keys: KeyInterval, journal: OwnedJournal, slack: Mapping[str, int], exactly_once: bool = True
+    ) -> None:
         self.journal = journal
         self.dedup = Dedup(keys, journal.name)
         self.slack = slack
         """How far behind an injector's watermark the ids of its late records are kept, in microseconds (6.1.1)."""
-
-    @property
-    def segments(self) -> dict[str, tuple[PartId, ...]]:
-        """Stored id segments of ``dedup``, by name."""
-        return self.journal.segments
+        self.exactly_once = exactly_once
+        """Whether duplicates are found (6.1.3)."""
+        self.duplicates = 0
+        """Duplicates that were found since the last commit."""
 
 
 class IdSegments:
     """Writes and reads the id segments of one owner."""
 
-    def __init__(self, judged: AdmissionState, foreign: Mapping[str, str]) -> None:
-        """
-        Args:
-            judged: The cached state that the duplicate check works on.
-            foreign: Stored id segments whose parts are in another journal, with the name of that journal.
-        """
-        self._judged = judged
-        self._foreign = foreign
+    def __init__(self, ids: AdmissionState) -> None:
+        self._ids = ids
         self._elsewhere: Counter[PartId] = Counter()
         """Parts of other journals that are being read."""
         self._writes: dict[int, tuple[str, tuple[PartId, ...]]] = {}
@@ -59,12 +54,11 @@ class IdSegments:
     def read(self, verdict: DeliveryVerdict) -> ReadSegments:
         """Read the segments that decide about the unsure records of ``verdict``."""
         names = sorted(verdict.segments)
-        parts = [self._judged.segments[name][0] for name in names]
-        elsewhere = {
-            part: self._foreign[name] for name, part in zip(names, parts, strict=True) if name in self._foreign
-        }
+        journal = self._ids.journal
+        parts, foreign = [journal.segments[name][0] for name in names], journal.foreign
+        elsewhere = {part: foreign[name] for name, part in zip(names, parts, strict=True) if name in foreign}
         self._elsewhere.update(elsewhere.keys())
-        return ReadSegments(self._judged.journal.name, parts, elsewhere)
+        return ReadSegments(journal.name, parts, elsewhere)
 
     @property
     def reads_elsewhere(self) -> bool:
@@ -77,9 +71,9 @@ class IdSegments:
             self._elsewhere -= Counter(part for part in parts if part in self._elsewhere)
 
     def write(self, sealed: Sequence[SegmentSealed]) -> list[OwnerEffect]:
-        """Write sealed segments to the store."""
+        """Write sealed segments to the store. Call this after the acknowledged commit that filled them."""
         out: list[OwnerEffect] = []
-        journal = self._judged.journal
+        journal = self._ids.journal
         for segment in sealed:
             ids = PartId(f"{SEGMENT_PART}/ids/{segment.name}", journal.sequencer, journal.committed)
             bloom = PartId(f"{SEGMENT_PART}/filter/{segment.name}", journal.sequencer, journal.committed)
@@ -93,8 +87,8 @@ class IdSegments:
         """A segment is stored: its ids leave memory, and its filter stays."""
         if number in self._writes:
             name, parts = self._writes.pop(number)
-            self._judged.segments[name] = parts
-            self._judged.dedup.segment_stored(name)
+            self._ids.journal.segments[name] = parts
+            self._ids.dedup.segment_stored(name)
 
 
 def restored_ids(

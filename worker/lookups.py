@@ -6,10 +6,9 @@ here for the answer, and is then admitted.
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from enum import Enum
-from typing import Final
+from typing import Final, Protocol
 
 from millwheel.rpc.v1.delivery_pb2 import DeliveryOutcome
 from millwheel.store.contract import CorruptValueError
@@ -25,7 +24,7 @@ from millwheel.worker.messages import (
     SequenceChecked,
 )
 
-__all__ = ["Admission", "DeliveryLookups", "WaitingBytes", "refusal"]
+__all__ = ["Admission", "CheckedAdmission", "DeliveryLookups", "WaitingBytes", "refusal"]
 
 _FULL: Final = DeliveryOutcome.DELIVERY_OUTCOME_REFUSED_FULL
 _REFUSED: Final = DeliveryOutcome.DELIVERY_OUTCOME_REFUSED_SEQUENCER
@@ -137,28 +136,13 @@ class WaitingBytes:
         self.refused.pop(origin, None)
 
 
-class DeliveryLookups(ABC):
-    """The deliveries of one owner whose admission waits for a look-up. The subclass admits them."""
+class CheckedAdmission(Protocol):
+    """What becomes of a delivery after its look-up."""
 
-    def __init__(self, judged: AdmissionState, waiting: WaitingBytes, foreign: Mapping[str, str]) -> None:
-        self._judged = judged
-        self._waiting = waiting
-        self._segments = IdSegments(judged, foreign)
-        self._duplicates = 0
-        """Duplicates since the last commit."""
-        self._unchecked: dict[str, list[Delivery]] = {}
-        """Deliveries whose sequence is being looked up, by sequence."""
-        self._unsure: list[tuple[Delivery, DeliveryVerdict]] = []
-        """Deliveries with filter hits, whose id segments are being read."""
-        self._settled: Callable[[Delivery, Admission, list[OwnerEffect]], None]
-        """Continues with the deliveries behind one whose look-up has ended."""
-
-    @abstractmethod
-    def _judge(self, delivery: Delivery, out: list[OwnerEffect]) -> Admission:
+    def check(self, delivery: Delivery, out: list[OwnerEffect]) -> Admission:
         """Check a delivery for duplicates, and admit it."""
 
-    @abstractmethod
-    def _admit(
+    def admit(
         self,
         delivery: Delivery,
         verdict: DeliveryVerdict | None,
@@ -168,11 +152,37 @@ class DeliveryLookups(ABC):
     ) -> Admission:
         """Admit a delivery that has been checked."""
 
-    @abstractmethod
-    def retire(self, sequences: Iterable[str]) -> None:
+    @property
+    def settled(self) -> Callable[[Delivery, Admission, list[OwnerEffect]], None]:
+        """Continues with the deliveries behind one whose look-up has ended."""
+
+    def retire(self, sequences: Collection[str]) -> None:
         """Drop the state of sequences that are not alive any more."""
 
-    def _look_up_sequence(self, delivery: Delivery, out: list[OwnerEffect]) -> Admission:
+
+class DeliveryLookups:
+    """The deliveries of one owner whose admission waits for a look-up."""
+
+    def __init__(
+        self, ids: AdmissionState, segments: IdSegments, waiting: WaitingBytes, admission: CheckedAdmission
+    ) -> None:
+        """
+        Args:
+            ids: The ids that the owner knows.
+            segments: Reads their stored segments.
+            waiting: Counts the bytes of the deliveries that wait.
+            admission: Admits a delivery after its look-up.
+        """
+        self._ids = ids
+        self._segments = segments
+        self._waiting = waiting
+        self._admission = admission
+        self._unchecked: dict[str, list[Delivery]] = {}
+        """Deliveries whose sequence is being looked up, by sequence."""
+        self._unsure: list[tuple[Delivery, DeliveryVerdict]] = []
+        """Deliveries with filter hits, whose id segments are being read."""
+
+    def look_up_sequence(self, delivery: Delivery, out: list[OwnerEffect]) -> Admission:
         """Look up whether the delivery's sequence is alive."""
         sequence = getattr(delivery.ids, "sequence", "")
         waiting = self._unchecked.get(sequence, [])
@@ -190,25 +200,25 @@ class DeliveryLookups(ABC):
         waiting = self._unchecked.pop(event.sequence, [])
         out: list[OwnerEffect] = []
         if event.alive:
-            self._judged.dedup.admit(event.sequence)
+            self._ids.dedup.admit(event.sequence)
         else:
-            self.retire([event.sequence])
+            self._admission.retire([event.sequence])
         for delivery in waiting:
             admission = Admission.REFUSED
             if event.alive:
-                admission = self._judge(delivery, out)
+                admission = self._admission.check(delivery, out)
             else:
                 out.append(Acknowledge(delivery, _REFUSED, (), f"sequence {event.sequence} is retired"))
             if admission is not Admission.WAITS:
                 # A delivery that waits for another look-up stays counted.
                 self._waiting.leave(delivery)
-            self._settled(delivery, admission, out)
+            self._admission.settled(delivery, admission, out)
         return out
 
-    def _read_segments(self, delivery: Delivery, verdict: DeliveryVerdict, out: list[OwnerEffect]) -> Admission:
+    def read_segments(self, delivery: Delivery, verdict: DeliveryVerdict, out: list[OwnerEffect]) -> Admission:
         """Read the id segments that decide about the unsure records."""
         if not self._waiting.enter(delivery):
-            self._judged.dedup.abandon(verdict)
+            self._ids.dedup.abandon(verdict)
             out.append(refusal(delivery, "too much waits for stored ids to be read"))
             return Admission.NO_ROOM
         self._unsure.append((delivery, verdict))
@@ -230,7 +240,7 @@ class DeliveryLookups(ABC):
         """
         self._segments.have_read(event.parts)
         names = {part.name.removeprefix(f"{SEGMENT_PART}/ids/") for part in event.parts}
-        if names <= self._judged.segments.keys():
+        if names <= self._ids.journal.segments.keys():
             raise CorruptValueError(event.where, event.why)
         return self._resolve({}, lambda verdict: verdict.segments == names)
 
@@ -243,8 +253,8 @@ class DeliveryLookups(ABC):
             if not concerned(verdict):
                 still.append((delivery, verdict))
                 continue
-            resolution = self._judged.dedup.resolve(verdict, blobs)
-            self._duplicates += len(verdict.duplicates) + len(resolution.duplicates)
+            resolution = self._ids.dedup.resolve(verdict, blobs)
+            self._ids.duplicates += len(verdict.duplicates) + len(resolution.duplicates)
             fresh = sorted({*verdict.fresh, *resolution.fresh})
             resolved.append((delivery, verdict, fresh, resolution.again))
         self._unsure = still
@@ -252,19 +262,10 @@ class DeliveryLookups(ABC):
             self._waiting.leave(delivery)
             if delivery.order is not None and again:
                 # These records may be copies. No later delivery of the sender may be accepted until that is known.
-                self._judged.dedup.abandon(verdict, fresh)
+                self._ids.dedup.abandon(verdict, fresh)
                 out.append(refusal(delivery, "whether some records are copies is not known any more"))
                 admission = Admission.REFUSED
             else:
-                admission = self._admit(delivery, verdict, fresh, [*verdict.waiting, *again], out)
-            self._settled(delivery, admission, out)
+                admission = self._admission.admit(delivery, verdict, fresh, [*verdict.waiting, *again], out)
+            self._admission.settled(delivery, admission, out)
         return out
-
-    @property
-    def reads_elsewhere(self) -> bool:
-        """Whether parts of another journal are being read."""
-        return self._segments.reads_elsewhere
-
-    def parts_written(self, number: int) -> None:
-        """Parts are stored. If they are a segment, its ids leave memory, and its filter stays."""
-        self._segments.written(number)

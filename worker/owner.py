@@ -9,7 +9,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from enum import Enum
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -35,7 +35,7 @@ from millwheel.worker.messages import (
     Started,
 )
 
-__all__ = ["OwnerConfig", "OwnerCore", "OwnerPhase"]
+__all__ = ["LatestWatermarks", "OwnerConfig", "OwnerCore", "OwnerPhase"]
 
 EventT = TypeVar("EventT")
 EffectT = TypeVar("EffectT")
@@ -68,6 +68,32 @@ class OwnerConfig(Protocol):
     def parents(self) -> tuple[Parent, ...]: ...
 
 
+class LatestWatermarks:
+    """Merges many updates into one. It serves receivers that join later, or that could not process updates before."""
+
+    def __init__(self) -> None:
+        self._values: dict[str, int] = {}
+        self._sequencers: dict[str, dict[KeyInterval | str, int]] = {}
+
+    def add(self, update: SenderWatermarks) -> None:
+        """Merge an update. Neither values nor sequencers go back."""
+        for sender, value in update.values.items():
+            self._values[sender] = max(value, self._values.get(sender, value))
+            known = self._sequencers.setdefault(sender, {})
+            for member, sequencer in update.sequencers.get(sender, ()):
+                known[member] = max(sequencer, known.get(member, sequencer))
+
+    def keep(self, senders: Collection[str]) -> None:
+        """Drop all senders except these."""
+        for sender in self._values.keys() - senders:
+            del self._values[sender], self._sequencers[sender]
+
+    def update(self) -> SenderWatermarks:
+        """The merged update."""
+        sequencers = {sender: list(members.items()) for sender, members in self._sequencers.items()}
+        return SenderWatermarks(dict(self._values), sequencers)
+
+
 class OwnerCore(ABC, Generic[EventT, EffectT]):
     """One owner of a journal, for one sequencer. Driven as :class:`millwheel.model.core_protocol.Core` says.
 
@@ -98,12 +124,14 @@ class OwnerCore(ABC, Generic[EventT, EffectT]):
         self._ids = ids
         self._admission = admission
         self._look = look
+        self._early = LatestWatermarks()
+        """Watermarks that came before the committed ids were known."""
         self._handlers: dict[type, Handler] = {
             Started: self._on_started,
             Delivery: self._deliveries(serving=False),
             SenderWatermarks: self._on_watermarks,
             CatalogChanged: self._on_catalog_changed,
-            SequenceChecked: admission.sequence_checked,
+            SequenceChecked: admission.lookups.sequence_checked,
             Opened: self._on_opened,
             Accepted: self._on_accepted,
             OpenFailed: self._on_lost,
@@ -159,7 +187,8 @@ class OwnerCore(ABC, Generic[EventT, EffectT]):
 
     def _on_opened(self, event: Opened) -> Sequence[OwnerEffect]:
         self._recover(event)
-        self._admission.collect_early()
+        self._forget_ids(self._early.update())
+        self._admission.forget_ended()
         self.phase = OwnerPhase.ACCEPTING
         config = self._config
         return [AcceptSequencer(config.computation, config.keys, config.sequencer)]
@@ -178,9 +207,17 @@ class OwnerCore(ABC, Generic[EventT, EffectT]):
     def _on_watermarks(self, event: SenderWatermarks) -> None:
         self._inputs.update(event.values)
         if self.phase is OwnerPhase.OPENING:
-            self._admission.collect_later(event)
+            self._early.add(event)
         else:
-            self._admission.collect(event)
+            self._forget_ids(event)
+
+    def _forget_ids(self, event: SenderWatermarks) -> None:
+        """Drop ids that no sender can send again, according to broadcast watermarks."""
+        ids = self._ids
+        if not ids.exactly_once:
+            return
+        for sender, watermark in event.values.items():
+            ids.dedup.advance(sender, watermark, ids.slack.get(sender, 0), event.sequencers.get(sender, ()))
 
     def _on_catalog_changed(self, event: CatalogChanged) -> None:
         if event.slack is not None:

@@ -6,7 +6,7 @@ from millwheel.worker.journal import OwnedJournal
 from millwheel.worker.log.commits import LogCommits, Retainer
 from millwheel.worker.log.core import LogCore
 from millwheel.worker.log.cursors import Cursors
-from millwheel.worker.log.intake import LogReceiving
+from millwheel.worker.log.intake import LogReceiver
 from millwheel.worker.log.sessions import Sessions
 from millwheel.worker.log.subscribers import Subscribers
 from millwheel.worker.turns import HolderTurns
@@ -54,7 +54,7 @@ rewriting(
     "soft-cap",
     "G13",
     "a log that is a quarter beyond its cap takes nothing",
-    LogReceiving._limit,
+    LogReceiver.bound,
     "MIN_TIMESTAMP - 1 if hard else self._inputs.value",
     "self._inputs.value",
     seeds=0,

@@ -15,11 +15,14 @@ from millwheel.store.contract import (
     Append,
     JournalHead,
     SequencerRefusedError,
+    StateStore,
     StoreUnavailableError,
 )
 from millwheel.store.memory import MemoryStore
+from millwheel.store.repetition import CertainCalls
 from millwheel.worker.messages import Appended, AppendEntry
-from millwheel.worker.shell.calls import HostCalls
+from millwheel.worker.shell import host
+from millwheel.worker.shell.appends import CallingHost
 from simulation.mutations.base import mutation, replace
 
 __all__: list[str] = []
@@ -92,12 +95,12 @@ def zombie_floor() -> None:
 def refusal_taken_for_success() -> None:
     """A refused append counts as successful: its records are ACKed, and its productions are sent."""
 
-    async def append(self: HostCalls, effect: AppendEntry) -> None:
+    async def append(posting: CallingHost, certain: CertainCalls, store: StateStore, effect: AppendEntry) -> None:
         with suppress(SequencerRefusedError):
-            await self._certain.append(self._store, effect.journal, effect.append)
-        self._host.post(Appended(effect.append.commit))
+            await certain.append(store, effect.journal, effect.append)
+        posting.post(Appended(effect.append.commit))
 
-    replace(HostCalls, "append", lambda _: append)
+    replace(host, "append", lambda _: append)
 
 
 @mutation("G1", "an append of unknown outcome is repeated until it is certain")
@@ -105,18 +108,18 @@ def silence_taken_for_success() -> None:
     """An append without an answer counts as successful."""
 
     def make(append: Any) -> Any:
-        async def once(self: HostCalls, effect: AppendEntry) -> None:
+        async def once(posting: CallingHost, certain: CertainCalls, store: StateStore, effect: AppendEntry) -> None:
             try:
-                await self._store.append(effect.journal, effect.append)
-                self._host.post(Appended(effect.append.commit))
+                await store.append(effect.journal, effect.append)
+                posting.post(Appended(effect.append.commit))
             except StoreUnavailableError:
-                self._host.post(Appended(effect.append.commit))
+                posting.post(Appended(effect.append.commit))
             except SequencerRefusedError:
-                await append(self, effect)
+                await append(posting, certain, store, effect)
 
         return once
 
-    replace(HostCalls, "append", make)
+    replace(host, "append", make)
 
 
 @mutation("G3", "each assignment has a sequencer of its own")

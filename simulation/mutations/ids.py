@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from typing import Any
 
 from millwheel.model.time import MIN_TIMESTAMP
+from millwheel.worker.admission import DeliveryAdmission
 from millwheel.worker.dedup import Dedup
 from millwheel.worker.dedup.batches import BatchQuery
 from millwheel.worker.dedup.opaque import OpaqueSource
 from millwheel.worker.dedup.positions import PositionSource
 from millwheel.worker.dedup.results import CheckOutcome
-from millwheel.worker.interval.intake import IntervalInput
 from millwheel.worker.interval.outbox import Outbox
 from simulation.mutations.base import mutation, replace
 
@@ -51,7 +51,7 @@ def copies_acked() -> None:
     def make(admit: Any) -> Any:
         return lambda self, delivery, verdict, fresh, waiting, out: admit(self, delivery, verdict, fresh, (), out)
 
-    replace(IntervalInput, "_admit", make)
+    replace(DeliveryAdmission, "admit", make)
 
 
 @mutation(

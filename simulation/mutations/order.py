@@ -6,12 +6,13 @@ from collections import deque
 from typing import Any
 
 from millwheel.worker.admission import ArrivalOrder
-from millwheel.worker.interval import outbox
+from millwheel.worker.interval import holding_records, outbox
 from millwheel.worker.interval.blocked_key_table import BlockedKeyTable
 from millwheel.worker.interval.commits import CommitPipeline
 from millwheel.worker.interval.flows import Flow
 from millwheel.worker.interval.intake import IntervalIntake
 from millwheel.worker.interval.outbox import Outbox
+from millwheel.worker.interval.outbox_flows import OutboxFlows
 from millwheel.worker.lookups import WaitingBytes
 from millwheel.worker.turns import HolderTurns
 from simulation.mutations.base import mutation, replace, rewriting
@@ -128,13 +129,13 @@ def holding_ones_overtake() -> None:
     """It runs at once."""
 
     def make(_: Any) -> Any:
-        def forward(self: IntervalIntake, chunk: Any) -> None:
-            self.queue.remove(chunk)
-            self.queue.appendleft(chunk)
+        def forward(intake: IntervalIntake, chunk: Any) -> None:
+            intake.queue.remove(chunk)
+            intake.queue.appendleft(chunk)
 
         return forward
 
-    replace(IntervalIntake, "bring_forward", make)
+    replace(holding_records, "bring_forward", make)
 
 
 @mutation(
@@ -147,7 +148,7 @@ def late_word_of_copies() -> None:
     """A late refusal of copies moves an outbound batch that waits to be sent ahead of the others."""
 
     def make(refused: Any) -> Any:
-        def first(self: Outbox, batch: Any, indexes: Any) -> None:
+        def first(self: OutboxFlows, batch: Any, indexes: Any) -> None:
             if not batch.sent:
                 batch.flow.waiting.remove(batch)
                 batch.flow.waiting.appendleft(batch)
@@ -155,7 +156,7 @@ def late_word_of_copies() -> None:
 
         return first
 
-    replace(Outbox, "copies_refused", make)
+    replace(OutboxFlows, "copies_refused", make)
 
 
 rewriting(

@@ -133,8 +133,8 @@ class Pair:
                 self.again(one.token, full=answer.outcome == FULL)
 
     def again(self, token: int, *, full: bool) -> None:
-        self.outbox.halt(token)
-        self.outbox.refuse(token, full)
+        self.outbox.flows.halt(token)
+        self.outbox.flows.refuse(token, full)
 
     def step(self, what: str, which: int) -> None:
         journals = sorted(self.receivers) or ["j0"]
@@ -157,7 +157,7 @@ class Pair:
         elif what == "settle":
             self.received(journal, self.receiver(journal).settle([Admission.TAKEN, Admission.REFUSED][which % 2]))
         elif what == "go on":
-            self.outbox.go_on()
+            self.outbox.flows.go_on()
         elif what == "restart":
             self.receivers[journal] = Receiver()
             for batch in [one for one in self.outbox if one.sent and one.journal == journal]:
@@ -172,7 +172,7 @@ class Pair:
         for batch in [one for one in self.outbox if not one.journal.startswith(f"j{self.version}")]:
             self.again(batch.token, full=False)
         for _ in range(200):
-            self.outbox.go_on()
+            self.outbox.flows.go_on()
             self.send()
             for journal in list(self.receivers):
                 self.received(journal, self.receiver(journal).settle(Admission.TAKEN))
@@ -230,7 +230,7 @@ def test_after_a_takeover_older_sequences_are_sent_first() -> None:
     outbox.add([row(9 << INDEX_BITS, "a")], "u.1.j9")
     commits = [(1, "s"), (1, "t"), (2, "s"), (3, "s"), (3, "t")]
     outbox.add([row((commit << INDEX_BITS) + at, "a", stream) for at, (commit, stream) in enumerate(commits)])
-    outbox.begin_all()
+    outbox.flows.begin_all()
     sent = [one for one, _ in outbox.take_ready()]
     assert [one.sequence for one in sent][:2] == ["u.1.j9", "u.1.j10"]
     own = [position >> INDEX_BITS for one in sent[2:] for position in one.positions]
@@ -249,7 +249,7 @@ def test_a_refusal_has_what_follows_wait_and_go_on_from_there() -> None:
         pair.pass_on(0, lost=False)
     assert pair.outbox.take_ready() == [], "nothing is sent before it is time"
     assert len(pair.outbox) == 3
-    pair.outbox.go_on()
+    pair.outbox.flows.go_on()
     ((one, order),) = pair.outbox.take_ready()
     assert (one.positions, order.asks, order.pending) == ([2 << INDEX_BITS], True, 0)
     assert order.after, "what the receiver has is not sent again"
@@ -264,9 +264,9 @@ def test_a_moved_receiver_that_refused_copies_gets_older_first() -> None:
     outbox.add([row(2 << INDEX_BITS, "a"), row(3 << INDEX_BITS, "a")])
     ((one, _),) = outbox.take_ready()
     where["j"] = "child"
-    outbox.copies_refused(one, [0])
+    outbox.flows.copies_refused(one, [0])
     outbox.add([row(4 << INDEX_BITS, "a")])
-    outbox.go_on()
+    outbox.flows.go_on()
     assert commits(outbox) == [("child", [2, 3]), ("child", [4])]
 
 
@@ -278,13 +278,13 @@ def test_copies_refused_keep_their_place_among_other_streams() -> None:
     made = [(3, "a", "s"), (4, "a", "s"), (5, "b", "s"), (6, "a", "t"), (7, "a", "s"), (8, "b", "s")]
     outbox.add([row(commit << INDEX_BITS, key, stream) for commit, key, stream in made])
     sent = [one for one, _ in outbox.take_ready()]
-    outbox.copies_refused(sent[0], [0])
+    outbox.flows.copies_refused(sent[0], [0])
     outbox.take_ready()
     where.update({b"a": "j3", b"b": "j3"})
     for one in list(outbox):
-        outbox.halt(one.token)
-        outbox.refuse(one.token, full=False)
-    outbox.go_on()
+        outbox.flows.halt(one.token)
+        outbox.flows.refuse(one.token, full=False)
+    outbox.flows.go_on()
     found = commits(outbox)
     while on_their_way := [one for one in outbox if one.sent]:
         outbox.acknowledged(on_their_way[0].token, ())
@@ -298,11 +298,11 @@ def test_a_late_answer_about_copies_changes_nothing_unsent() -> None:
     outbox.add([row(1 << INDEX_BITS, "b", "t"), row((1 << INDEX_BITS) + 1, "b", "s")])
     outbox.add([row(2 << INDEX_BITS, "a"), row(3 << INDEX_BITS, "a")])
     sent = [one for one, _ in outbox.take_ready()]
-    outbox.halt(sent[0].token)
-    outbox.refuse(sent[0].token, full=False)
-    outbox.go_on()
+    outbox.flows.halt(sent[0].token)
+    outbox.flows.refuse(sent[0].token, full=False)
+    outbox.flows.go_on()
     found = commits(outbox)
-    outbox.copies_refused(sent[-1], [0])
+    outbox.flows.copies_refused(sent[-1], [0])
     while on_their_way := [one for one in outbox if one.sent]:
         outbox.acknowledged(on_their_way[0].token, ())
         found += commits(outbox)
@@ -315,11 +315,11 @@ def test_a_delivery_reports_the_oldest_timestamp_behind_it() -> None:
     outbox.add([row(1 << INDEX_BITS, "a", stamp=90)])
     ((first, order),) = outbox.take_ready()
     assert (order.pending, order.streams) == (90, ())
-    outbox.halt(first.token)
+    outbox.flows.halt(first.token)
     outbox.add([row(2 << INDEX_BITS, "a", "back", stamp=5)])
     assert outbox.take_ready() == []
-    outbox.refuse(first.token, full=True)
-    outbox.go_on()
+    outbox.flows.refuse(first.token, full=True)
+    outbox.flows.go_on()
     ((again, order),) = outbox.take_ready()
     assert again is first
     assert (order.pending, order.streams) == (5, ("back",))
@@ -376,4 +376,4 @@ def test_nothing_is_kept_of_consumers_that_came_and_went() -> None:
         (made,) = outbox.add([(number, b"p", "s", b"v", 0, ((consumer, b"k"),), b"")])
         outbox.take_ready()
         outbox.acknowledged(made.token, ())
-    assert len(outbox._flows) <= 2  # noqa: SLF001  # what is kept is bounded
+    assert len(outbox.flows.by_consumer) <= 2, "what is kept is bounded"

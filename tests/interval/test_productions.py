@@ -161,12 +161,12 @@ def test_a_mark_never_passes_unacked_records_in_any_grouping(
             outbox.acknowledged(batch.token, sorted(chosen))
             left -= mine - {batch.positions[index] for index in chosen}
         elif what == "refuse":
-            outbox.copies_refused(batch, chosen)
+            outbox.flows.copies_refused(batch, chosen)
         else:
             owner["of"] += "x"
             outbox.take_ready()
-            outbox.refuse(batch.token, full=False)
-            outbox.go_on()
+            outbox.flows.refuse(batch.token, full=False)
+            outbox.flows.go_on()
             outbox.take_ready()
         positions = sorted(one.positions[index] for one in outbox for index in one.indexes())
         assert positions == sorted(left)

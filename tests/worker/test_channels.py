@@ -45,13 +45,13 @@ async def test_acks_come_at_once_and_name_what_is_left() -> None:
 async def test_refusals_are_retried_together_and_less_and_less_often(monkeypatch: pytest.MonkeyPatch) -> None:
     core, channel, _ = sender()
     loop, delays = asyncio.get_running_loop(), list[float]()
-    monkeypatch.setattr("millwheel.worker.shell.destinations.random.random", lambda: 1.0)
+    monkeypatch.setattr("millwheel.worker.shell.refused_batches.random.random", lambda: 1.0)
 
     def call_later(delay: float, call: Callable[[], None]) -> asyncio.TimerHandle:
         delays.append(delay)
         return loop.call_later(0, call)
 
-    monkeypatch.setattr(channel, "_loop", SimpleNamespace(call_later=call_later, time=loop.time))
+    monkeypatch.setattr(channel.refused, "_loop", SimpleNamespace(call_later=call_later, time=loop.time))
     for round_number in range(4):
         channel.reply(7, FULL, [0], "full")
         channel.reply(5, NOT_OWNER, (), "moved")
@@ -102,11 +102,11 @@ async def test_refused_records_are_sent_again_at_once_after_a_move() -> None:
         channel.reply(7, FULL, [0], "full")
         await resent(core, round_number + 1)
     channel.reply(7, NOT_OWNER, (), "moved")
-    channel.resend_now()
+    channel.refused.resend_now()
     await asyncio.sleep(0)
     await asyncio.sleep(0)
     assert len(core.of(Resend)) == 4
-    channel.resend_now()
+    channel.refused.resend_now()
     await asyncio.sleep(0.3)
     assert len(core.of(Resend)) == 4, "there is nothing else"
 
@@ -129,7 +129,7 @@ async def test_persistent_refusals_are_reported_once_with_a_reason(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A log over its cap names the cursor that keeps it full: nobody got to read that."""
-    monkeypatch.setattr("millwheel.worker.shell.destinations._BACKOFF", Backoff(0.02, 0.04))
+    monkeypatch.setattr("millwheel.worker.shell.refused_batches._BACKOFF", Backoff(0.02, 0.04))
     core, channel, _ = sender()
     for round_number in range(6):
         channel.reply(7, FULL, [0], "the slowest cursor is 'c'")

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from millwheel.worker.interval.entry import FORMAT, BaseMeta, ProductionRow, encode_part
+from millwheel.worker.interval.entry import FORMAT, BaseMeta, InheritedRow, ProductionRow, encode_part
+from millwheel.worker.interval.outbox import Outbox
 from millwheel.worker.interval.parts import numbered
 from millwheel.worker.interval.spilling import Spilling
 from millwheel.worker.interval.state import IntervalState
@@ -17,6 +18,8 @@ __all__ = [
     "OUTBOX_PART",
     "TIMERS_PART",
     "VOIDS_PART",
+    "inherited_rows",
+    "own_rows",
     "write_base",
 ]
 
@@ -48,10 +51,24 @@ def write_base(state: IntervalState, spilling: Spilling) -> WriteParts:
     blobs |= numbered(HOLDS_PART, list(state.holds.of_keys.items()), _MAX_SMALL_ROWS)
     blobs |= numbered(TIMERS_PART, near, state.settings.timer_part)
     blobs |= numbered(VOIDS_PART, state.timers.spilled.void_rows(), _MAX_SMALL_ROWS)
-    blobs |= numbered(OUTBOX_PART, outbox.snapshot(), _MAX_OUTBOX_ROWS, _row_bytes)
-    inherited = outbox.inherited_snapshot()
+    blobs |= numbered(OUTBOX_PART, own_rows(outbox), _MAX_OUTBOX_ROWS, _row_bytes)
+    inherited = inherited_rows(outbox)
     blobs |= numbered(INHERITED_PART, inherited, _MAX_OUTBOX_ROWS, lambda row: _row_bytes(row[1]))
     return journal.write_base(blobs, state.ids.dedup.snapshot(), spilled, kept)
+
+
+def own_rows(outbox: Outbox) -> list[ProductionRow]:
+    """Every production of the own sequence that is not ACKed, by increasing position."""
+    rows = [row for one in outbox if not one.sequence for row in outbox.rows_of(one)]
+    rows.sort(key=lambda row: row[0])
+    return rows
+
+
+def inherited_rows(outbox: Outbox) -> list[InheritedRow]:
+    """Every production of a parent's sequence that is not ACKed, by sequence and increasing position."""
+    rows = [(one.sequence, row) for one in outbox if one.sequence for row in outbox.rows_of(one)]
+    rows.sort(key=lambda row: (row[0], row[1][0]))
+    return rows
 
 
 def _row_bytes(row: ProductionRow) -> int:

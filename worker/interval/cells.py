@@ -6,8 +6,7 @@ journal also has that state. A clean cell may be evicted. Its row then has the s
 
 from __future__ import annotations
 
-import heapq
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 from typing import Final
 
 from millwheel.sdk.context import StateCell
@@ -16,9 +15,6 @@ __all__ = ["CELL_OVERHEAD_BYTES", "CellCache", "KeyCell"]
 
 CELL_OVERHEAD_BYTES: Final = 400
 """Bytes counted for a cell besides its state: dict slots, key, the cell object, a small decoded state."""
-
-_LOOK: Final = 64
-"""Average number of cells that a call of ``evict`` may examine while nothing can be evicted."""
 
 _DECODED_FACTOR: Final = 3
 """A decoded state counts as this multiple of its encoded size, with the encoded bytes."""
@@ -52,8 +48,8 @@ class CellCache:
         self.bytes_held = 0
         self._cells: dict[bytes, KeyCell] = {}
         self._dirty: dict[bytes, KeyCell] = {}
-        self._skip = 0
-        """Number of calls of ``evict`` to skip before all cells are examined again."""
+        self.skip_evictions = 0
+        """Number of evictions to skip before all cells are examined again."""
 
     def __len__(self) -> int:
         return len(self._cells)
@@ -130,7 +126,7 @@ class CellCache:
                 del self._dirty[key]
                 if not encoded and key not in busy:
                     self.forget_empty(key)
-        self._skip = 0
+        self.skip_evictions = 0
 
     def forget_empty(self, key: bytes) -> None:
         """Drop the key's cell if it is clean and holds no state. No hook may be using it.
@@ -143,45 +139,11 @@ class CellCache:
             del self._cells[key]
             self.bytes_held -= len(key) + CELL_OVERHEAD_BYTES
 
+    def evict(self, key: bytes) -> None:
+        """Drop a clean cell. Its row has the state."""
+        self.bytes_held -= len(key) + len(self._cells.pop(key).encoded) * _DECODED_FACTOR + CELL_OVERHEAD_BYTES
+        self.evicted = True
+
     def items(self) -> Iterator[tuple[bytes, KeyCell]]:
         """Every cell."""
         yield from self._cells.items()
-
-    def evict(self, busy: Container[bytes], needed_at: Callable[[bytes], int | None]) -> int:
-        """If the cache is over its limit, evict clean cells down to nine tenths of it. Returns how many it evicted.
-
-        Cells go in this order: those without a timer and not used recently, those with timers from the farthest on, the
-        rest. A key that waits for the end of its window is read last, however recently it was written (8.3).
-        """
-        if self.bytes_held <= self.limit_bytes:
-            return 0
-        if self._skip > 0:
-            self._skip -= 1
-            return 0
-        # The search visits every cell. If it evicts too little, the next search follows a flush or a number of calls.
-        self._skip = len(self._cells) // _LOOK
-        excess = self.bytes_held - self.limit_bytes * 9 // 10
-        candidates = [(key, cell) for key, cell in self._cells.items() if not cell.dirty and key not in busy]
-        if not candidates:
-            return 0
-        recent = max(cell.used for _, cell in candidates)
-        oldest = min(cell.used for _, cell in candidates)
-        middle = (recent + oldest) // 2
-
-        def rank(candidate: tuple[bytes, KeyCell]) -> tuple[int, int]:
-            key, cell = candidate
-            at = needed_at(key)
-            if at is not None:
-                return 1, -at
-            return (0 if cell.used <= middle else 2), cell.used
-
-        evicted = 0
-        average = max(1, self.bytes_held // len(self._cells))
-        for key, cell in heapq.nsmallest(max(1, excess // average), candidates, key=rank):
-            del self._cells[key]
-            self.bytes_held -= len(key) + len(cell.encoded) * _DECODED_FACTOR + CELL_OVERHEAD_BYTES
-            evicted += 1
-        if self.bytes_held <= self.limit_bytes:
-            self._skip = 0
-        self.evicted = True
-        return evicted

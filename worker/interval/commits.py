@@ -21,12 +21,13 @@ from typing import Final
 
 from millwheel.rpc.v1.delivery_pb2 import DeliveryOutcome
 from millwheel.worker.dedup import OpaqueIds, PositionIds, Sender
+from millwheel.worker.id_segments import IdSegments
 from millwheel.worker.interval.checkpoint import Checkpointer
 from millwheel.worker.interval.divided import DividedEntries
 from millwheel.worker.interval.entry import encode
 from millwheel.worker.interval.flows import ProductionBatch
 from millwheel.worker.interval.holds import Hold
-from millwheel.worker.interval.intake import DeliveryReceipt, IntervalInput
+from millwheel.worker.interval.intake import DeliveryReceipt
 from millwheel.worker.interval.runner import OpenCommit, Runner
 from millwheel.worker.interval.sealing import Sealed, Sealer
 from millwheel.worker.interval.setup import IntervalSetup
@@ -60,14 +61,14 @@ class CommitPipeline:
         self,
         state: IntervalState,
         runner: Runner,
-        received: IntervalInput,
+        segments: IdSegments,
         failed: Callable[[bytes, Exception], None],
     ) -> None:
         """
         Args:
             state: The interval's data.
             runner: Has the batch.
-            received: Admits deliveries.
+            segments: Writes full segments of ids.
             failed: Takes a key whose state cannot be encoded.
         """
         self._setup: IntervalSetup = state
@@ -80,7 +81,7 @@ class CommitPipeline:
         self._runner = runner
         self._sealer = Sealer(state, failed)
         self.checkpoints = checkpoints = Checkpointer(state)
-        self._input = received
+        self._segments = segments
         self._divided = DividedEntries(state.journal, self._setup.settings.entry_bytes)
         self._sync = self._setup.program.options.exactly_once or self._setup.program.options.strong
         self._weak = not self._setup.program.options.strong
@@ -103,7 +104,7 @@ class CommitPipeline:
         if still and checkpoints.pressing:
             out.extend(checkpoints.press(self._clocks.elapsed))
         naming = checkpoints.wants_append
-        duplicates = self._input.take_duplicates()
+        duplicates, self._ids.duplicates = self._ids.duplicates, 0
         batch = self._runner.batch
         if not batch:
             self._let_go(batch)
@@ -170,7 +171,8 @@ class CommitPipeline:
             self.checkpoints.base_named()
         out.extend(self._done(sealed))
         # Sealed id segments hold committed ids only, so queued commits do not matter.
-        out.extend(self._input.seal_segments())
+        if full := self._ids.dedup.seal():
+            out.extend(self._segments.write(full))
         if not self._waiting.queue:
             out.extend(self.checkpoints.after_commit(self._clocks.elapsed))
         return out
@@ -254,7 +256,7 @@ class CommitPipeline:
         """Send what was not ACKed again, to the current owners of its keys."""
         outbox = self._outbox
         if event.tokens is None:
-            outbox.begin_all()
+            outbox.flows.begin_all()
             return self._send_ready()
         for token in event.tokens:
             outbound = outbox.get(token)
@@ -262,15 +264,15 @@ class CommitPipeline:
                 continue
             part = event.refused.get(token)
             if part is None:
-                outbox.refuse(token, token in event.full)
+                outbox.flows.refuse(token, token in event.full)
             else:
-                outbox.copies_refused(outbound, part)
-        outbox.go_on()
+                outbox.flows.copies_refused(outbound, part)
+        outbox.flows.go_on()
         return self._send_ready()
 
     def begin(self) -> list[IntervalEffect]:
         """The interval starts to serve: send productions that an earlier owner committed and that are not ACKed."""
-        self._outbox.begin_all()
+        self._outbox.flows.begin_all()
         return self._send_ready()
 
     def holds(self) -> Iterator[Hold]:

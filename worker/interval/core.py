@@ -11,7 +11,6 @@ One commit is in flight at a time. Meanwhile the next batch runs on the in-memor
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from typing import Final
 
 from millwheel.model.time import TimeDomain
@@ -19,9 +18,11 @@ from millwheel.rpc.v1.watermark_pb2 import HoldKind
 from millwheel.sdk.compiled import CompiledComputation
 from millwheel.sdk.context import OutputBinding
 from millwheel.worker.interval.commits import CommitPipeline
+from millwheel.worker.interval.early_deliveries import EarlyDeliveries
+from millwheel.worker.interval.eviction import evict_cells
 from millwheel.worker.interval.failing_keys import FailingKeys
 from millwheel.worker.interval.hook_times import AwaitedHook, HookMeter
-from millwheel.worker.interval.intake import IntervalInput
+from millwheel.worker.interval.intake import IntervalReceiver
 from millwheel.worker.interval.invariants import IntervalInvariants
 from millwheel.worker.interval.parents import Needs
 from millwheel.worker.interval.recovery import recover
@@ -70,12 +71,14 @@ class IntervalCore(OwnerCore[IntervalEvent, IntervalEffect]):
     ) -> None:
         """``meter`` measures the run times of hooks. None: they are not measured."""
         self.state = state = IntervalState(config, program, outputs, locate, meter)
-        self._input = IntervalInput(state, state.clocks, state.intake, state.ids, state.blocked.is_done)
-        super().__init__(config, state.inputs, state.ids, self._input, state.clocks.set_now)
+        self._receiver = IntervalReceiver(state, state.clocks, state.intake, state.ids, state.blocked.is_done)
+        admission = self._receiver.admission
+        self._early_deliveries = EarlyDeliveries(state.settings.queue_bytes)
+        super().__init__(config, state.inputs, state.ids, admission, state.clocks.set_now)
         self._scheduler = scheduler = KeyScheduler(state)
         self._blocked_keys = blocked_keys = scheduler.blocked_keys
         self._commits = commits = CommitPipeline(
-            state, scheduler.runner, self._input, lambda key, error: blocked_keys.failed(key, None, error)
+            state, scheduler.runner, admission.segments, lambda key, error: blocked_keys.failed(key, None, error)
         )
         self._checkpoints = commits.checkpoints
         self._reported: tuple[int, int, int, bytes | None] | None = None
@@ -121,7 +124,7 @@ class IntervalCore(OwnerCore[IntervalEvent, IntervalEffect]):
         """Whether neither this owner nor a successor needs the parents' journals. True if there are no parents."""
         if self.phase is not OwnerPhase.SERVING:
             return not self.state.config.parents
-        return self._checkpoints.parents.needs is Needs.NOTHING and not self._input.reads_elsewhere
+        return self._checkpoints.parents.needs is Needs.NOTHING and not self._admission.segments.reads_elsewhere
 
     @property
     def stopped(self) -> str:
@@ -158,10 +161,13 @@ class IntervalCore(OwnerCore[IntervalEvent, IntervalEffect]):
 
     def _serve(self, watermark: int) -> Sequence[IntervalEffect]:
         self.state.holds.raise_output(watermark)
-        return [*self._checkpoints.parents.copy_segments(), *self._commits.begin(), *self._input.opened()]
+        out = [*self._checkpoints.parents.copy_segments(), *self._commits.begin()]
+        for delivery in self._early_deliveries.take():
+            out.extend(self._receiver.deliver(delivery))
+        return out
 
     def _deliveries(self, serving: bool) -> Handler:
-        return partial(self._input.deliver, serving=serving)
+        return self._receiver.deliver if serving else self._early_deliveries.add
 
     # Events while serving.
 
@@ -172,7 +178,7 @@ class IntervalCore(OwnerCore[IntervalEvent, IntervalEffect]):
         return self._commits.resend(event) if self.phase is OwnerPhase.SERVING else []
 
     def _on_halted(self, event: Halted) -> None:
-        self.state.outbox.halt(event.token)
+        self.state.outbox.flows.halt(event.token)
 
     def _on_states_read(self, event: StatesRead) -> Sequence[IntervalEffect]:
         committed = self.state.journal.committed
@@ -192,19 +198,19 @@ class IntervalCore(OwnerCore[IntervalEvent, IntervalEffect]):
 
     def _on_parts_written(self, event: PartsWritten) -> Sequence[IntervalEffect]:
         self._checkpoints.parts_written(event.number)
-        self._input.parts_written(event.number)
+        self._admission.segments.written(event.number)
         return self._commits.parts_written(event.number)
 
     def _on_parts_missing(self, event: PartsMissing) -> Sequence[IntervalEffect]:
         if is_spilled(event.parts):
             self._checkpoints.spilling.missing(event)
-        return self._input.segments_missing(event)
+        return self._admission.lookups.segments_missing(event)
 
     def _on_parts_read(self, event: PartsRead) -> Sequence[IntervalEffect]:
         if is_spilled(event.blobs):
             self._checkpoints.spilling.read(event)
             return []
-        return self._input.segments_read(event)
+        return self._admission.lookups.segments_read(event)
 
     def _on_prepare_release(self, event: PrepareRelease) -> None:
         self._checkpoints.ask(event.request)
@@ -236,7 +242,7 @@ class IntervalCore(OwnerCore[IntervalEvent, IntervalEffect]):
         blocked_keys, clocks, spilled = self._blocked_keys, state.clocks, state.timers.spilled
         out: list[IntervalEffect] = []
         if state.cells.bytes_held > state.cells.limit_bytes:
-            state.cells.evict(scheduler.busy(), state.timers.next_of_key)
+            evict_cells(state.cells, scheduler.busy(), state.timers.next_of_key)
         while True:
             clocks.advance(state.intake.pending.min())
             if spilled:

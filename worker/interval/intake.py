@@ -18,16 +18,13 @@ from millwheel.worker.dedup import DeliveryVerdict
 from millwheel.worker.id_segments import AdmissionState
 from millwheel.worker.interval.clocks import IntervalClocks
 from millwheel.worker.interval.setup import IntervalSetup
-from millwheel.worker.lookups import refusal
 from millwheel.worker.messages import Acknowledge, Delivery, OwnerEffect, without
 
-__all__ = ["DeliveryReceipt", "IntervalInput", "IntervalIntake", "KeySample", "QueuedRecords"]
+__all__ = ["DeliveryReceipt", "IntervalIntake", "IntervalReceiver", "KeySample", "QueuedRecords"]
 
 _ACKED = DeliveryOutcome.DELIVERY_OUTCOME_ACKED
 _INVALID = DeliveryOutcome.DELIVERY_OUTCOME_INVALID
 _NOT_OWNER = DeliveryOutcome.DELIVERY_OUTCOME_NOT_OWNER
-_MAX_EARLY_DELIVERIES = 1_000
-"""Maximum deliveries that wait for the interval to serve."""
 _FEW: Final = 16
 """With this many blocked records or fewer, each completed record of a delivery is reported to its sender at once."""
 
@@ -121,32 +118,6 @@ class IntervalIntake:
         self.queue.append(QueuedRecords(receipt, indexes))
         return receipt
 
-    def bring_forward(self, chunk: QueuedRecords) -> None:
-        """Move queued records to the front, after earlier records of the same sending computation and keys (G15)."""
-        delivery = chunk.receipt.delivery
-        keys = {delivery.keys[index] for index in chunk.indexes[chunk.cursor :]}
-        before: list[QueuedRecords] = []
-        rest: deque[QueuedRecords] = deque()
-        found = False
-        for one in self.queue:
-            if one is chunk:
-                found = True
-                continue
-            other = one.receipt.delivery
-            if found or other.order is None or other.sender.computation != delivery.sender.computation:
-                rest.append(one)
-                continue
-            left = one.indexes[one.cursor :]
-            first = [index for index in left if other.keys[index] in keys]
-            if first:
-                before.append(QueuedRecords(one.receipt, first))
-            if len(first) < len(left):
-                if first:
-                    one.indexes, one.cursor = [index for index in left if other.keys[index] not in keys], 0
-                rest.append(one)
-        self.queue.clear()
-        self.queue.extend([*before, chunk, *rest])
-
     def requeue(self, items: Iterable[tuple[DeliveryReceipt, int]]) -> None:
         """Return the records of a key that is not blocked any more to the front of the queue, in order."""
         chunks: list[QueuedRecords] = []
@@ -220,7 +191,7 @@ class KeySample:
         return [(key, weights[key] / total) for key in sorted(weights)]
 
 
-class IntervalInput(DeliveryAdmission):
+class IntervalReceiver:
     """Admits deliveries, and queues their fresh records. The only caller of ``IntervalIntake.admit``."""
 
     def __init__(
@@ -239,18 +210,13 @@ class IntervalInput(DeliveryAdmission):
             ids: The ids that it knows.
             is_done: Whether all records of a delivery up to a timestamp are done, or blocked by a failing hook.
         """
-        exactly_once = setup.program.options.exactly_once
-        super().__init__(ids, setup.settings.queue_bytes, is_done, ids.journal.foreign, exactly_once)
+        self.admission = DeliveryAdmission(ids, self, setup.settings.queue_bytes, is_done)
         self._setup = setup
         self._clocks = clocks
         self._intake = intake
-        self._early_deliveries: list[Delivery] = []
-        self._early_bytes = 0
 
-    def deliver(self, delivery: Delivery, serving: bool) -> list[OwnerEffect]:
+    def deliver(self, delivery: Delivery) -> list[OwnerEffect]:
         """Admit a delivery. Every record of it is eventually ACKed or answered with another outcome."""
-        if not serving:
-            return self._keep_waiting(delivery)
         if delivery.stream not in self._setup.program.inputs:
             # Sender and receiver follow a changing topology. One of them has an old version, so the sender looks up the
             # topology again.
@@ -264,28 +230,7 @@ class IntervalInput(DeliveryAdmission):
             if watermark is not None and watermark > self._clocks.highest_stated:
                 self._clocks.highest_stated = watermark
         out: list[OwnerEffect] = []
-        self._arrivals.arrived(delivery, out)
-        return out
-
-    def _keep_waiting(self, delivery: Delivery) -> list[OwnerEffect]:
-        """Keep a delivery while the interval is being opened, if there is room. A resend would take longer."""
-        size = sum(map(len, delivery.values))
-        if (
-            self._early_bytes + size > self._setup.settings.queue_bytes
-            or len(self._early_deliveries) >= _MAX_EARLY_DELIVERIES
-        ):
-            return [refusal(delivery, "the interval is being opened")]
-        self._early_bytes += size
-        self._early_deliveries.append(delivery)
-        return []
-
-    def opened(self) -> list[OwnerEffect]:
-        """Admit the deliveries that waited for the interval to serve."""
-        waiting, self._early_deliveries = self._early_deliveries, []
-        self._early_bytes = 0
-        out: list[OwnerEffect] = []
-        for delivery in waiting:
-            out.extend(self.deliver(delivery, True))
+        self.admission.arrivals.arrived(delivery, out)
         return out
 
     def _problem(self, delivery: Delivery) -> str | None:
@@ -297,21 +242,24 @@ class IntervalInput(DeliveryAdmission):
             return f"keys outside the interval {own}: look up the interval map again"
         return None
 
-    def _put(
-        self, delivery: Delivery, verdict: DeliveryVerdict | None, fresh: Sequence[int], excluded: Sequence[int]
-    ) -> DeliveryReceipt | None:
-        receipt = self._intake.admit(delivery, verdict, fresh)
-        receipt.excluded = excluded
-        return receipt if receipt.held <= self._clocks.inputs.value else None
+    # The queue, as the admission sees it.
 
-    def _limit(self, delivery: Delivery) -> tuple[int, str] | None:
+    def has_room(self) -> bool:
+        """Whether there is room for any record."""
+        intake, settings = self._intake, self._setup.settings
+        return intake.records < settings.queue_records and intake.bytes < settings.queue_bytes
+
+    def bound(self, delivery: Delivery) -> tuple[int, str] | None:
         """The bound is the input watermark. Records on a feedback stream need no turn."""
-        intake, settings, feedback = self._intake, self._setup.settings, self._setup.config.feedback
-        if intake.records < settings.queue_records and intake.bytes < settings.queue_bytes:
-            if self._turns.origin:
-                self._turns.clear()
-            return None
-        order = delivery.order
+        order, feedback = delivery.order, self._setup.config.feedback
         if delivery.stream in feedback or (order is not None and not feedback.isdisjoint(order.streams)):
             return None
         return self._clocks.inputs.value, "intake is full"
+
+    def put(
+        self, delivery: Delivery, verdict: DeliveryVerdict | None, fresh: Sequence[int], excluded: Sequence[int]
+    ) -> DeliveryReceipt | None:
+        """Queue the fresh records."""
+        receipt = self._intake.admit(delivery, verdict, fresh)
+        receipt.excluded = excluded
+        return receipt if receipt.held <= self._clocks.inputs.value else None

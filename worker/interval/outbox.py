@@ -17,8 +17,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final
 
 from millwheel.model.outbound import UnackedBatches
-from millwheel.worker.interval.entry import InheritedRow, ProductionRow
+from millwheel.worker.interval.entry import ProductionRow
 from millwheel.worker.interval.flows import INDEX_BITS, Flow, ProductionBatch
+from millwheel.worker.interval.outbox_flows import OutboxFlows
 from millwheel.worker.messages import DeliveryOrder
 
 __all__ = ["Outbox", "ProductionBatch"]
@@ -32,16 +33,11 @@ _MAX_SIFTED_BATCHES: Final = 1_000
 _OWN_AGE: Final = 1 << 62
 """The age of the own sequence. All other sequences are older, so their ages are smaller."""
 
-_MAX_FLOWS: Final = 1_000
-"""Number of flows of a consumer above which empty ones are dropped. Otherwise there is one for every past journal."""
-
 _NO_FLOWS: Final[dict[str, Flow]] = {}
 
 
 class Outbox:
     """All outbound batches that are not completely ACKed.
-
-    It has many methods: a batch is added, sent, refused, regrouped, ACKed and stored, and each of these has its caller.
 
     Invariants:
 
@@ -66,13 +62,7 @@ class Outbox:
         self._inherited: dict[int, ProductionBatch] = {}
         """Outbound batches of parents' sequences."""
         self._firsts: dict[str, list[tuple[int, int]]] = {}
-        self._flows: dict[str, dict[str, Flow]] = {}
-        """By consumer and journal. The journal is empty for keys that no interval owns."""
-        self._eager: dict[Flow, None] = {}
-        """Flows that may have something to send."""
-        self._halted: dict[Flow, None] = {}
-        """Flows with a refused sending."""
-        self._uncommitted: list[ProductionBatch] = []
+        self.flows = OutboxFlows(self._batches, locate, self._replace)
         self.unacked = UnackedBatches[ProductionBatch]()
         """Totals over all outbound batches."""
 
@@ -85,7 +75,7 @@ class Outbox:
     @property
     def has_uncommitted(self) -> bool:
         """Whether productions wait for their commit."""
-        return bool(self._uncommitted)
+        return bool(self.flows.uncommitted)
 
     @property
     def inherited(self) -> int:
@@ -117,10 +107,10 @@ class Outbox:
     def _make_way(self, batches: Iterable[ProductionBatch]) -> None:
         """Regroup older outbound batches of the same consumers if their keys may have moved."""
         for consumer, journal in {(one.consumer, one.journal) for one in batches}:
-            flows = self._flows.get(consumer, _NO_FLOWS)
+            flows = self.flows.by_consumer.get(consumer, _NO_FLOWS)
             nowhere = flows.get("")
             if journal not in flows or (journal and nowhere is not None and nowhere.batches):
-                self._look_for_moves(consumer)
+                self.flows.look_for_moves(consumer)
 
     def _group(self, rows: Iterable[ProductionRow], sequence: str) -> list[ProductionBatch]:
         groups: dict[tuple[str, str, str], ProductionBatch] = {}
@@ -164,20 +154,21 @@ class Outbox:
 
     def release(self) -> None:
         """Allow the sending of productions that were added before their commit was in the journal."""
-        released, self._uncommitted = self._uncommitted, []
+        released, self.flows.uncommitted = self.flows.uncommitted, []
+        eager = self.flows.eager
         for batch in released:
             batch.committed = True
             batch.flow.waiting.append(batch)
-            self._eager[batch.flow] = None
+            eager[batch.flow] = None
 
     # Flows.
 
     def _enter(self, batch: ProductionBatch) -> None:
         """Append an outbound batch to the flow of its journal."""
-        flows = self._flows.get(batch.consumer)
+        flows = self.flows.by_consumer.get(batch.consumer)
         if flows is None:
-            self._forget_gone()
-            flows = self._flows[batch.consumer] = {}
+            self.flows.forget_gone()
+            flows = self.flows.by_consumer[batch.consumer] = {}
         flow = flows.get(batch.journal)
         if flow is None:
             flow = flows[batch.journal] = Flow(batch.consumer, batch.journal)
@@ -185,67 +176,9 @@ class Outbox:
         flow.batches[batch] = None
         if batch.committed:
             flow.waiting.append(batch)
-            self._eager[flow] = None
+            self.flows.eager[flow] = None
         else:
-            self._uncommitted.append(batch)
-
-    def _look_for_moves(self, consumer: str) -> None:
-        """Regroup what waits for journals that no longer own its keys, before younger productions join a flow."""
-        flows = self._flows.get(consumer)
-        if not flows:
-            return
-        if len(flows) > _MAX_FLOWS:
-            self._forget_empty(flows)
-        gone = [flow for flow in flows.values() if flow.batches and self._moved(flow)]
-        if gone:
-            self._regroup(consumer, gone)
-
-    def _moved(self, flow: Flow) -> bool:
-        """Whether the flow's keys have moved.
-
-        All keys of a journal move at once, so one key is enough to check. Keys without an owner get owners one by one,
-        so each is checked.
-        """
-        if flow.journal:
-            one = next(iter(flow.batches))
-            return self._locate(flow.consumer, one.keys[0]) != flow.journal
-        return any(self._locate(flow.consumer, one.keys[i]) for one in flow.batches for i in one.indexes())
-
-    def _regroup(self, consumer: str, gone: Sequence[Flow]) -> None:
-        """Move what these flows contain to the journals that own its keys now, oldest first."""
-        flows = self._flows[consumer]
-        moving: list[ProductionBatch] = []
-        for flow in gone:
-            moving += flow.batches
-            del flows[flow.journal]
-            self._eager.pop(flow, None)
-            self._halted.pop(flow, None)
-        uncommitted = list(self._uncommitted)
-        replaced: dict[ProductionBatch, list[ProductionBatch]] = {}
-        for batch in sorted(moving, key=lambda one: (one.age, one.first)):
-            replaced[batch] = self._replace(batch)
-        self._uncommitted = [one for batch in uncommitted for one in replaced.get(batch, [batch])]
-        for flow in {one.flow: None for fresh in replaced.values() for one in fresh}:
-            self._begin(flow)
-
-    def _forget_empty(self, flows: dict[str, Flow]) -> None:
-        """Drop empty flows. A flow that is created again starts again, which is safe when everything is ACKed."""
-        for journal in [journal for journal, flow in flows.items() if not flow.batches]:
-            flow = flows.pop(journal)
-            self._halted.pop(flow, None)
-            self._eager.pop(flow, None)
-
-    def _forget_gone(self) -> None:
-        """Drop the empty flows of consumers that no longer exist.
-
-        This happens when a new consumer is added. So the number of consumers here never exceeds its earlier maximum
-        (G13).
-        """
-        for consumer in [one for one in self._flows if not self._locate(one, b"")]:
-            flows = self._flows[consumer]
-            self._forget_empty(flows)
-            if not flows:
-                del self._flows[consumer]
+            self.flows.uncommitted.append(batch)
 
     def _replace(self, batch: ProductionBatch) -> list[ProductionBatch]:
         """Replace an outbound batch by new ones, grouped by the current owners of its keys."""
@@ -262,7 +195,7 @@ class Outbox:
     def take_ready(self) -> list[tuple[ProductionBatch, DeliveryOrder]]:
         """The outbound batches to send now, in order, each under a token that was not used before."""
         found: list[tuple[ProductionBatch, DeliveryOrder]] = []
-        eager, self._eager = self._eager, {}
+        eager, self.flows.eager = self.flows.eager, {}
         for flow in eager:
             if taken := flow.next_round():
                 last = flow.last
@@ -288,49 +221,6 @@ class Outbox:
             batch.awaited.discard(before)
             batch.awaited.add(batch.token)
 
-    def halt(self, token: int) -> None:
-        """Stop the flow of a refused sending until that outbound batch is sent again."""
-        batch = self._batches.get(token)
-        if batch is not None and batch.sent:
-            batch.flow.halted = token
-            self._halted[batch.flow] = None
-
-    def refuse(self, token: int, full: bool) -> None:
-        """Register a sending that was refused or lost. ``go_on`` must follow.
-
-        ``full``: the receiver refused it only because it had no room.
-        """
-        batch = self._batches.get(token)
-        if batch is not None and batch.sent:
-            batch.flow.refuse(batch, full)
-            self._halted[batch.flow] = None
-
-    def go_on(self) -> None:
-        """Restart the flows with a refused sending, towards the current owners of their keys."""
-        for flow in [one for one in self._halted if one.refused]:
-            if flow not in self._halted:
-                continue  # it was regrouped with another
-            del self._halted[flow]
-            if flow.batches and self._moved(flow):
-                self._look_for_moves(flow.consumer)
-                continue
-            if flow.go_on():
-                self._begin(flow)
-            self._eager[flow] = None
-
-    def begin_all(self) -> None:
-        """Send everything that may be sent again."""
-        self._halted.clear()
-        for consumer in list(self._flows):
-            self._look_for_moves(consumer)
-            for flow in list(self._flows[consumer].values()):
-                self._begin(flow)
-
-    def _begin(self, flow: Flow) -> None:
-        """Restart a flow from its oldest outbound batch."""
-        flow.begin()
-        self._eager[flow] = None
-
     # Answers of receivers.
 
     def acknowledged(self, token: int, remaining: Sequence[int]) -> ProductionBatch | None:
@@ -342,7 +232,7 @@ class Outbox:
         if batch is None:
             return None
         if batch.flow.answered(token):
-            self._eager[batch.flow] = None
+            self.flows.eager[batch.flow] = None
         if self.unacked.acknowledge(batch, remaining):
             self._remove(batch)
         elif not batch.sequence:
@@ -405,20 +295,6 @@ class Outbox:
             stuck.extend(batch.positions[index] for index in batch.indexes())
         return beyond, sorted(position for position in stuck if position < beyond)
 
-    def copies_refused(self, batch: ProductionBatch, indexes: Iterable[int]) -> None:
-        """The receiver has accepted the sending, but refused the records ``indexes`` as copies of records that it has.
-
-        The whole outbound batch is sent again, behind the last sending. The receiver has all of its records, so nothing
-        has to wait for it. It is never divided, because its parts could change places when a flow restarts.
-        """
-        flow = batch.flow
-        if flow.answered(batch.token):
-            self._eager[flow] = None
-        if batch.sent and not set(batch.indexes()).isdisjoint(indexes):
-            batch.sent = False
-            flow.waiting.append(batch)
-            self._eager[flow] = None
-
     @staticmethod
     def rows_of(batch: ProductionBatch) -> Iterator[ProductionRow]:
         """The records that are not ACKed, as a journal stores them."""
@@ -432,18 +308,6 @@ class Outbox:
                 ((batch.consumer, batch.keys[index]),),
                 batch.opaque[index] if batch.opaque else b"",
             )
-
-    def snapshot(self) -> list[ProductionRow]:
-        """Every production of the own sequence that is not ACKed, by increasing position, for a base part."""
-        rows = [row for one in self._batches.values() if not one.sequence for row in self.rows_of(one)]
-        rows.sort(key=lambda row: row[0])
-        return rows
-
-    def inherited_snapshot(self) -> list[InheritedRow]:
-        """Every production of a parent's sequence that is not ACKed, by sequence and increasing position."""
-        rows = [(one.sequence, row) for one in self._inherited.values() for row in self.rows_of(one)]
-        rows.sort(key=lambda row: (row[0], row[1][0]))
-        return rows
 
 
 def _age(sequence: str) -> int:

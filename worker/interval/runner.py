@@ -17,6 +17,7 @@ from millwheel.sdk.records import Record
 from millwheel.worker.interval.blocked_key_table import TimerItem, Wait
 from millwheel.worker.interval.cells import KeyCell
 from millwheel.worker.interval.failures import HOOK_ERRORS
+from millwheel.worker.interval.holding_records import next_holding
 from millwheel.worker.interval.holds import Hold
 from millwheel.worker.interval.hook_times import HookTime
 from millwheel.worker.interval.intake import DeliveryReceipt, QueuedRecords
@@ -117,9 +118,9 @@ class Runner:
             fire_due: Fires the due timers of some keys before their records run (G5). It returns False if the batch is
                 full before. None: no timer is due.
         """
-        queue = self._intake.queue
+        queue, feedback = self._intake.queue, self._setup.config.feedback
         while queue and not self.full():
-            chunk = queue[0] if ahead_allowed else self._holding()
+            chunk = queue[0] if ahead_allowed else next_holding(self._intake, self._clocks.inputs.value, feedback)
             if chunk is None:
                 return
             if fire_due is not None and (not fire_due(self._next_keys(chunk)) or self.full()):
@@ -132,21 +133,6 @@ class Runner:
                     queue.remove(chunk)
             if led_on and not ahead_allowed:
                 return
-
-    def _holding(self) -> QueuedRecords | None:
-        """The queued records that hold the watermark, or that close a cycle. A cycle would otherwise wait for itself.
-
-        Records that must run before them come first.
-        """
-        queue = self._intake.queue
-        chunk: QueuedRecords | None = min(queue, key=lambda one: one.receipt.held)
-        if chunk is not None and chunk.receipt.held > self._clocks.inputs.value:
-            feedback = self._setup.config.feedback
-            chunk = next((one for one in queue if one.receipt.delivery.stream in feedback), None)
-        if chunk is None or chunk.receipt.delivery.order is None:
-            return chunk
-        self._intake.bring_forward(chunk)
-        return queue[0]
 
     def _room(self, receipt: DeliveryReceipt) -> int:
         """How many records of a delivery may run before the limits are checked again; at least one."""

@@ -136,36 +136,10 @@ class Sealer:
         """
         self._journal.sealed += 1
         sealed = Sealed(self._journal.sealed, stored_first, self._holds.open())
-        sealed.entry, sealed.outbound = self._apply(sealed, batch, changed, duplicates)
+        sealed.entry, sealed.outbound = self.apply(sealed, batch, changed, duplicates)
         if self._setup.program.options.strong:
             sealed.entry = replace(sealed.entry, ids=self.take_ids(sealed))
         return sealed
-
-    def join(
-        self, sealed: Sealed, batch: OpenCommit, changed: list[tuple[bytes, bytes]], duplicates: int
-    ) -> list[ProductionBatch]:
-        """Add the batch to a queued commit that is not being appended yet. Returns the new outbound batches."""
-        before = sealed.entry
-        assert before is not None
-        entry, outbound = self._apply(sealed, batch, changed, duplicates)
-        sealed.outbound += outbound
-        before.states.extend(entry.states)
-        before.holds.extend(entry.holds)
-        before.productions.extend(entry.productions)
-        if entry.timers_set or entry.timers_cleared:
-            if sealed.joined is None:
-                sealed.joined = {row[:3]: row for row in before.timers_set}
-            for name in entry.timers_cleared:
-                sealed.joined.pop(name, None)
-            sealed.joined.update((row[:3], row) for row in entry.timers_set)
-            before.timers_cleared.extend(entry.timers_cleared)
-        sealed.entry = replace(
-            before,
-            watermark=entry.watermark,
-            wall=entry.wall,
-            counts=tuple(map(sum, zip(before.counts, entry.counts, strict=True))),
-        )
-        return outbound
 
     def take_ids(self, sealed: Sealed) -> list[Any]:
         """The ids of the consumed records, for the entry. Ids consumed after this call go into a later entry."""
@@ -174,7 +148,7 @@ class Sealer:
         sealed.ids = self._ids.dedup.take([(receipt.verdict, indexes) for receipt, indexes in sealed.consumed])
         return sealed.ids.to_wire()
 
-    def _apply(
+    def apply(
         self, sealed: Sealed, batch: OpenCommit, changed: list[tuple[bytes, bytes]], duplicates: int
     ) -> tuple[IntervalEntry, list[ProductionBatch]]:
         """Apply the batch to the soft state as part of the commit.

@@ -42,7 +42,7 @@ class IntervalState(IntervalSetup):
         super().__init__(config, program, outputs, meter)
         self.clocks = IntervalClocks(self.scope, InputWatermark(config.senders))
         self.journal = OwnedJournal(config.journal, config.sequencer)
-        self.ids = AdmissionState(config.keys, self.journal, config.slack)
+        self.ids = AdmissionState(config.keys, self.journal, config.slack, program.options.exactly_once)
         self.intake = IntervalIntake()
         self.blocked = BlockedKeyTable(self.intake)
         self.cells = CellCache(self.settings.cache_bytes, evicted=False)

@@ -87,13 +87,37 @@ class WeakCommits:
         elif sealed.size + size > MAX_ENTRY_BYTES:
             return False
         else:
-            outbound = sealer.join(sealed, self._runner.take_batch(), changed, duplicates)
+            outbound = self._add_to(sealed, changed, duplicates)
         sealed.size += size
         self._records += records
         for one in outbound:
             sealed.unacked.add(one.token)
             one.awaited = sealed.unacked
         return True
+
+    def _add_to(self, sealed: Sealed, changed: list[tuple[bytes, bytes]], duplicates: int) -> list[ProductionBatch]:
+        """Add the batch to the open commit. Returns the new outbound batches."""
+        before = sealed.entry
+        assert before is not None
+        entry, outbound = self._sealer.apply(sealed, self._runner.take_batch(), changed, duplicates)
+        sealed.outbound += outbound
+        before.states.extend(entry.states)
+        before.holds.extend(entry.holds)
+        before.productions.extend(entry.productions)
+        if entry.timers_set or entry.timers_cleared:
+            if sealed.joined is None:
+                sealed.joined = {row[:3]: row for row in before.timers_set}
+            for name in entry.timers_cleared:
+                sealed.joined.pop(name, None)
+            sealed.joined.update((row[:3], row) for row in entry.timers_set)
+            before.timers_cleared.extend(entry.timers_cleared)
+        sealed.entry = replace(
+            before,
+            watermark=entry.watermark,
+            wall=entry.wall,
+            counts=tuple(map(sum, zip(before.counts, entry.counts, strict=True))),
+        )
+        return outbound
 
     def pop(self) -> Sealed | None:
         """Remove the first commit, if all its productions are ACKed or its straggler delay is over."""

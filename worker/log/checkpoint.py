@@ -11,6 +11,7 @@ from typing import Final
 
 from millwheel.store.contract import StateRow
 from millwheel.worker.log.entry import LOG_ENTRY_FORMAT, LogMeta, encode, row_key
+from millwheel.worker.log.segment_rows import facts_of, row_of
 from millwheel.worker.log.state import LogState
 from millwheel.worker.messages import FlushStates, OwnerEffect, StatesFlushed, WriteParts
 
@@ -48,7 +49,7 @@ class LogCheckpointer:
             state.clock.age,
             records.end,
             state.cursors.facts(),
-            [segment.facts for segment in records.closed],
+            [facts_of(segment) for segment in records.closed],
             state.counts.row[:3],
         )
         return state.journal.write_base({META_PART: encode(meta)}, state.dedup.snapshot(), {}, ())
@@ -66,7 +67,7 @@ class LogCheckpointer:
                 break
             segment.written = True
             size += segment.size
-            rows.append(StateRow(row_key(segment.first), segment.commit, segment.encode()))
+            rows.append(StateRow(row_key(segment.first), segment.commit, row_of(segment)))
             segments.append(segment.first)
         emptied = list(records.emptied.items())
         rows += [StateRow(row_key(first), commit, b"") for first, commit in emptied]

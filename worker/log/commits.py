@@ -6,16 +6,17 @@ when the entry with these records is in the journal (G1).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from millwheel.rpc.v1.delivery_pb2 import DeliveryOutcome
 from millwheel.worker.dedup import IdDelta
+from millwheel.worker.id_segments import IdSegments
 from millwheel.worker.log.checkpoint import LogCheckpointer
 from millwheel.worker.log.cursors import CursorChanges
 from millwheel.worker.log.entry import LOG_ENTRY_FORMAT, LogEntry, encode
-from millwheel.worker.log.intake import FreshRecords, LogReceiving
+from millwheel.worker.log.intake import FreshRecords
 from millwheel.worker.log.messages import CursorsAnswer, LogEffect
 from millwheel.worker.log.segments import LogSegment
 from millwheel.worker.log.state import LogState
@@ -50,19 +51,19 @@ class LogCommits:
     """Commits records, ACKs and deletions to the journal."""
 
     def __init__(
-        self, state: LogState, receiving: LogReceiving, checkpoints: LogCheckpointer, listened: Callable[[], bool]
+        self, state: LogState, segments: IdSegments, checkpoints: LogCheckpointer, subscribers: Collection[object]
     ) -> None:
         """
         Args:
             state: The log's state.
-            receiving: The admission of deliveries.
+            segments: Writes full segments of ids.
             checkpoints: Captures bases.
-            listened: Whether any subscriber waits for the watermark.
+            subscribers: Those that wait for the watermark now.
         """
         self.state = state
-        self._receiving = receiving
+        self._segments = segments
         self._checkpoints = checkpoints
-        self._listened = listened
+        self._subscribers = subscribers
         self._retainer = Retainer(state)
         self._in_flight: _Sealed | None = None
 
@@ -87,7 +88,7 @@ class LogCommits:
         """When to commit without records: for ACKs, for the watermark, or for records that become too old."""
         state = self.state
         since = state.cursors.ack_since
-        waits = state.watermark > state.assured and self._listened()
+        waits = state.watermark > state.assured and bool(self._subscribers)
         alarms = (
             None if since is None else since + state.settings.ack_delay,
             state.clock.appended_at + state.settings.watermark_delay if waits else None,
@@ -107,7 +108,7 @@ class LogCommits:
         checkpoint = state.journal.needs_base(settings.checkpoint_entries, settings.checkpoint_bytes)
         cuts = self._cuts(pieces, checkpoint)
         start = self._retainer.start_after(cursors.durable if changes is None else cursors.after(changes), cuts)
-        delta = state.dedup.take((piece.verdict, piece.indexes) for piece in pieces)
+        delta = state.ids.dedup.take((piece.verdict, piece.indexes) for piece in pieces)
         entry = self._entry(pieces, cuts, start, changes, delta)
         return _Sealed(state.journal.committed + 1, pieces, delta, entry, changes, checkpoint)
 
@@ -118,7 +119,7 @@ class LogCommits:
         values, timestamps = _columns(pieces)
         watermark = state.watermark
         late = sum(sum(at < watermark for at in one.timestamps) for one in pieces if one.held < watermark)
-        counts = (len(values), self._receiving.take_duplicates(), late)
+        duplicates, state.ids.duplicates = state.ids.duplicates, 0
         return LogEntry(
             LOG_ENTRY_FORMAT,
             watermark,
@@ -131,7 +132,7 @@ class LogCommits:
             [] if changes is None else list(changes.moved.items()),
             [] if changes is None else changes.deleted,
             delta.to_wire(),
-            counts,
+            (len(values), duplicates, late),
         )
 
     def _cuts(self, pieces: Sequence[FreshRecords], checkpoint: bool) -> list[int]:
@@ -169,13 +170,14 @@ class LogCommits:
         if entry.values or entry.cuts or entry.start != state.records.start:
             state.records.apply(entry, sealed.commit)
         state.journal.counts.add(*entry.counts)
-        state.dedup.committed(sealed.delta)
+        state.ids.dedup.committed(sealed.delta)
         if sealed.changes is not None:
             out.extend(CursorsAnswer(asker, []) for asker in state.cursors.committed(sealed.commit).askers)
         for piece in sealed.pieces:
             if state.intake.settle(piece):
                 out.append(Acknowledge(piece.receipt.delivery, _ACKED, piece.receipt.excluded))
-        out.extend(self._receiving.seal_segments())
+        if full := state.ids.dedup.seal():
+            out.extend(self._segments.write(full))
         if sealed.checkpoint:
             out.append(self._checkpoints.capture())
         return out

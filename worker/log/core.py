@@ -12,7 +12,6 @@ ends its subscribers' calls.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
 from typing import Final
 
 from millwheel.model.core_protocol import RisingValues, require
@@ -20,7 +19,7 @@ from millwheel.rpc.failures import FailureCode, RequestError
 from millwheel.rpc.v1.watermark_pb2 import HoldKind
 from millwheel.worker.log.checkpoint import LogCheckpointer
 from millwheel.worker.log.commits import LogCommits
-from millwheel.worker.log.intake import LogReceiving
+from millwheel.worker.log.intake import LogReceiver
 from millwheel.worker.log.messages import (
     AckOffset,
     CursorsAnswer,
@@ -38,8 +37,10 @@ from millwheel.worker.log.sessions import SegmentReader, Sessions
 from millwheel.worker.log.settings import LogConfig
 from millwheel.worker.log.state import LogState
 from millwheel.worker.log.subscribers import Subscribers
+from millwheel.worker.lookups import refusal
 from millwheel.worker.messages import (
     Appended,
+    Delivery,
     Opened,
     PartsMissing,
     PartsRead,
@@ -66,15 +67,14 @@ class LogCore(OwnerCore[LogEvent, LogEffect]):
 
     def __init__(self, config: LogConfig) -> None:
         self.state = state = LogState(config)
-        self._receiving = receiving = LogReceiving(
-            config, state.ids, state.inputs, state.intake, state.records, state.cursors
-        )
-        super().__init__(config, state.inputs, state.ids, receiving, state.clock.look)
+        self._receiver = LogReceiver(config, state.ids, state.inputs, state.intake, state.records, state.cursors)
+        admission = self._receiver.admission
+        super().__init__(config, state.inputs, state.ids, admission, state.clock.look)
         self._checkpoints = LogCheckpointer(state)
         self._sessions = sessions = Sessions(state)
         self._reader = SegmentReader(state, sessions)
         self._subscribers = Subscribers(state, sessions, self._reader)
-        self._commits = LogCommits(state, receiving, self._checkpoints, lambda: bool(sessions.by_subscriber))
+        self._commits = LogCommits(state, admission.segments, self._checkpoints, sessions.by_subscriber)
         self._reported: tuple[int, HoldKind.ValueType] | None = None
         self._rising = RisingValues()
         self._handlers |= {
@@ -85,8 +85,8 @@ class LogCore(OwnerCore[LogEvent, LogEffect]):
             StatesRead: self._reader.rows_read,
             StatesFlushed: self._checkpoints.flushed,
             PartsWritten: self._on_parts_written,
-            PartsRead: receiving.segments_read,
-            PartsMissing: receiving.segments_missing,
+            PartsRead: admission.lookups.segments_read,
+            PartsMissing: admission.lookups.segments_missing,
             Subscribe: self._on_subscribe,
             Unsubscribe: sessions.unsubscribe,
             ListCursors: self._on_cursor_request,
@@ -109,7 +109,7 @@ class LogCore(OwnerCore[LogEvent, LogEffect]):
         return ()
 
     def _deliveries(self, serving: bool) -> Handler:
-        return partial(self._receiving.deliver, serving=serving)
+        return self._receiver.deliver if serving else _refuse
 
     def _end(self) -> Sequence[LogEffect]:
         error = self._unavailable()
@@ -127,7 +127,7 @@ class LogCore(OwnerCore[LogEvent, LogEffect]):
 
     def _on_parts_written(self, event: PartsWritten) -> None:
         self.state.journal.parts_written(event.number)
-        self._receiving.parts_written(event.number)
+        self._admission.segments.written(event.number)
 
     def _on_prepare_release(self, event: PrepareRelease) -> Sequence[LogEffect]:
         """No preparation is needed: a log's base is small, and normal operation keeps its journal short."""
@@ -200,3 +200,7 @@ class LogCore(OwnerCore[LogEvent, LogEffect]):
         require(start <= end, "the log's first offset is not above its end")
         require(all(acked <= end for acked in cursors.values()), "no cursor's ACK is above the log's end")
         require(intake.bytes >= 0 and (intake.bytes == 0) == (len(intake.pending) == 0), "the intake is balanced (G13)")
+
+
+def _refuse(delivery: Delivery) -> list[LogEffect]:
+    return [refusal(delivery, "the log is being opened")]

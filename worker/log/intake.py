@@ -15,10 +15,9 @@ from millwheel.worker.id_segments import AdmissionState
 from millwheel.worker.log.cursors import Cursors
 from millwheel.worker.log.segments import RECORD_OVERHEAD_BYTES, Records, records_size
 from millwheel.worker.log.settings import LogConfig
-from millwheel.worker.lookups import refusal
 from millwheel.worker.messages import Acknowledge, Delivery, OwnerEffect
 
-__all__ = ["FreshRecords", "LogIntake", "LogReceipt", "LogReceiving"]
+__all__ = ["FreshRecords", "LogIntake", "LogReceipt", "LogReceiver"]
 
 _ACKED: Final = DeliveryOutcome.DELIVERY_OUTCOME_ACKED
 _INVALID: Final = DeliveryOutcome.DELIVERY_OUTCOME_INVALID
@@ -92,7 +91,7 @@ class LogIntake:
         return piece.receipt.open == 0
 
 
-class LogReceiving(DeliveryAdmission):
+class LogReceiver:
     """Checks deliveries and queues the fresh records."""
 
     def __init__(
@@ -113,7 +112,7 @@ class LogReceiving(DeliveryAdmission):
             records: Its committed records.
             cursors: Its cursors, which decide what it keeps.
         """
-        super().__init__(ids, config.settings.queue_bytes, lambda receipt, _: receipt.open == 0)
+        self.admission = DeliveryAdmission(ids, self, config.settings.queue_bytes, lambda receipt, _: receipt.open == 0)
         self._config = config
         self._settings = config.settings
         self._inputs = inputs
@@ -121,10 +120,8 @@ class LogReceiving(DeliveryAdmission):
         self._records = records
         self._cursors = cursors
 
-    def deliver(self, delivery: Delivery, serving: bool) -> list[OwnerEffect]:
+    def deliver(self, delivery: Delivery) -> list[OwnerEffect]:
         """Check a delivery. Every record of it is finally ACKed, or answered with another outcome."""
-        if not serving:
-            return [refusal(delivery, "the log is being opened")]
         if delivery.stream != self._config.stream:
             return [Acknowledge(delivery, _INVALID, (), f"this is the log of stream {self._config.stream!r}")]
         if (problem := column_problem(delivery)) is not None:
@@ -132,27 +129,34 @@ class LogReceiving(DeliveryAdmission):
         if not delivery.keys:
             return [Acknowledge(delivery, _ACKED)]
         out: list[OwnerEffect] = []
-        self._arrivals.arrived(delivery, out)
+        self.admission.arrivals.arrived(delivery, out)
         return out
 
-    def _limit(self, delivery: Delivery) -> tuple[int, str] | None:
+    # The queue, as the admission sees it.
+
+    def has_room(self) -> bool:
+        """Whether there is room for any record: below the cap, and in memory."""
+        settings, intake, records = self._settings, self._intake, self._records
+        return (
+            records.kept + intake.bytes < settings.cap_bytes
+            and intake.bytes < settings.queue_bytes
+            and records.dirty_memory < settings.memory_bytes
+        )
+
+    def bound(self, delivery: Delivery) -> tuple[int, str]:
         """The bound is at least the input watermark, unless the log is far above its cap.
 
         Records that hold the watermark are accepted up to a quarter above the cap. So a full log does not stop the
         watermark for all consumers. Above that, everything is refused: a subscriber that never returns must not fill
         the store.
         """
-        settings, intake, records = self._settings, self._intake, self._records
-        kept = records.kept + intake.bytes
+        settings, intake = self._settings, self._intake
+        kept = self._records.kept + intake.bytes
         if kept >= settings.cap_bytes:
             hard = kept >= settings.cap_bytes + settings.cap_bytes // 4
             return (MIN_TIMESTAMP - 1 if hard else self._inputs.value), self._cap_reason(kept)
-        if intake.bytes >= settings.queue_bytes or records.dirty_memory >= settings.memory_bytes:
-            least = min(intake.pending.min(), max(delivery.timestamps))
-            return max(least, self._inputs.value), "intake is full: the store is behind"
-        if self._turns.origin:
-            self._turns.clear()
-        return None
+        least = min(intake.pending.min(), max(delivery.timestamps))
+        return max(least, self._inputs.value), "intake is full: the store is behind"
 
     def _cap_reason(self, kept: int) -> str:
         stream, cap, end = self._config.stream, self._settings.cap_bytes, self._records.end
@@ -166,7 +170,7 @@ class LogReceiving(DeliveryAdmission):
             f"or delete it with `millwheel stream cursors delete {stream} {name}`"
         )
 
-    def _put(
+    def put(
         self, delivery: Delivery, verdict: DeliveryVerdict | None, fresh: Sequence[int], excluded: Sequence[int]
     ) -> LogReceipt:
         """Queue fresh records, in pieces that each fit into a segment."""

@@ -8,6 +8,7 @@ from millwheel.worker.id_segments import restored_ids
 from millwheel.worker.journal import numbered_entries
 from millwheel.worker.log.checkpoint import META_PART
 from millwheel.worker.log.entry import LogEntry, LogMeta, decode
+from millwheel.worker.log.segment_rows import stored_segment
 from millwheel.worker.log.state import LogState
 from millwheel.worker.messages import Opened
 
@@ -37,7 +38,7 @@ def recover(state: LogState, opened: Opened) -> None:
 def _restore_meta(state: LogState, meta: LogMeta) -> None:
     state.watermark = meta.watermark
     state.clock.age = state.clock.journaled_age = meta.age
-    state.records.restore(meta.segments, meta.end)
+    state.records.restore([stored_segment(facts) for facts in meta.segments], meta.end)
     state.cursors.restore(meta.cursors)
     state.counts.add(*meta.counts)
 

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from millwheel.model.time import MIN_TIMESTAMP
-from millwheel.worker.log.entry import LOG_ENTRY_FORMAT, LogEntry, SegmentBlob, SegmentFacts, encode
+from millwheel.worker.log.entry import LogEntry
 
 __all__ = ["RECORD_OVERHEAD_BYTES", "LogSegment", "Records", "records_size"]
 
@@ -69,20 +69,6 @@ class LogSegment:
         self.written = False
         """Whether the store may have a row of it."""
 
-    @classmethod
-    def stored(cls, facts: SegmentFacts) -> LogSegment:
-        """A segment that is in the store, from its facts in the base."""
-        first, end, size, age, watermark, commit = facts
-        segment = cls(first)
-        segment.end, segment.size, segment.age, segment.watermark, segment.commit = end, size, age, watermark, commit
-        segment.loaded, segment.written = False, True
-        return segment
-
-    @property
-    def facts(self) -> SegmentFacts:
-        """Its facts for the base."""
-        return self.first, self.end, self.size, self.age, self.watermark, self.commit
-
     @property
     def memory(self) -> int:
         """Approximate bytes in memory when loaded."""
@@ -104,33 +90,6 @@ class LogSegment:
     def watermark_at(self, offset: int) -> int:
         """The watermark at ``offset`` of a loaded segment: no record from there on is below it, except late ones."""
         return self.mark_values[bisect_right(self.mark_offsets, offset) - 1]
-
-    def encode(self) -> bytes:
-        """The segment's row."""
-        return encode(
-            SegmentBlob(LOG_ENTRY_FORMAT, self.first, self.values, self.timestamps, self.mark_offsets, self.mark_values)
-        )
-
-    def load(self, blob: SegmentBlob) -> None:
-        """Load the row that was read.
-
-        Raises:
-            ValueError: The row is not this segment's.
-        """
-        count = self.end - self.first
-        if blob.first != self.first or len(blob.values) != count or len(blob.timestamps) != count:
-            raise ValueError(
-                f"the row has {len(blob.values)} records from offset {blob.first}; "
-                f"the log has {count} from offset {self.first}"
-            )
-        self.values, self.timestamps = blob.values, blob.timestamps
-        self.mark_offsets, self.mark_values = blob.mark_offsets, blob.mark_values
-        self.loaded = True
-
-    def unload(self) -> None:
-        """Remove the records from memory."""
-        self.values, self.timestamps, self.mark_offsets, self.mark_values = [], [], [], []
-        self.loaded = False
 
 
 class Records:
@@ -160,9 +119,9 @@ class Records:
         """The offset of the next record."""
         return self.open.end
 
-    def restore(self, segments: Sequence[SegmentFacts], end: int) -> None:
+    def restore(self, segments: list[LogSegment], end: int) -> None:
         """Start with the segments of a base."""
-        self.closed = [LogSegment.stored(facts) for facts in segments]
+        self.closed = segments
         self._firsts = [segment.first for segment in self.closed]
         self.open = LogSegment(end)
         self.kept = sum(segment.size for segment in self.closed)
@@ -245,9 +204,8 @@ class Records:
             if self.emptied.get(first) == commit:
                 del self.emptied[first]
 
-    def loaded(self, segment: LogSegment, blob: SegmentBlob) -> None:
+    def loaded(self, segment: LogSegment) -> None:
         """A segment has been read back."""
-        segment.load(blob)
         self.memory += segment.memory
         self._clean[segment.first] = segment
 
@@ -256,7 +214,8 @@ class Records:
         while self.memory > limit and self._clean:
             _, segment = self._clean.popitem(last=False)
             self.memory -= segment.memory
-            segment.unload()
+            segment.values, segment.timestamps, segment.mark_offsets, segment.mark_values = [], [], [], []
+            segment.loaded = False
 
     # Reading.
 

@@ -22,6 +22,7 @@ from millwheel.worker.log.messages import (
     Subscribe,
     Unsubscribe,
 )
+from millwheel.worker.log.segment_rows import load_row
 from millwheel.worker.log.segments import LogSegment
 from millwheel.worker.log.state import LogState
 from millwheel.worker.messages import ReadStates, StatesRead
@@ -204,9 +205,10 @@ class SegmentReader:
         if row is None:
             raise CorruptValueError(where, why_not)
         try:
-            self.state.records.loaded(segment, decode(row.blob, SegmentBlob, where))
+            load_row(segment, decode(row.blob, SegmentBlob, where))
         except ValueError as error:
             raise CorruptValueError(where, str(error)) from error
+        self.state.records.loaded(segment)
 
     def _lost(self, segment: LogSegment, error: CorruptValueError) -> list[LogEffect]:
         failure = RequestError(FailureCode.DATA_LOSS, str(error), "restore the store from a snapshot")

@@ -82,11 +82,8 @@ class LogConfig:
     """How far behind an injector's watermark the ids of its late records are kept, in microseconds (6.1.1)."""
     retention: LogRetention = DEFAULT_RETENTION
     settings: LogSettings = field(default_factory=LogSettings)
-
-    @property
-    def keys(self) -> KeyInterval:
-        """All keys: a log has one interval."""
-        return ALL_KEYS
+    keys: KeyInterval = field(default=ALL_KEYS, init=False)
+    """All keys: a log has one interval."""
 
     @property
     def parents(self) -> tuple[Parent, ...]:

@@ -1,7 +1,7 @@
 """The calls that a core asks for and then waits for: to the store, the authority, the coordinator and coroutine hooks.
 
-Each posts an event with its result. A call with an unknown outcome is repeated until the outcome is known. Only the
-append is a call that every record needs.
+Each posts an event with its result. A call with an unknown outcome is repeated until the outcome is known. The append,
+which every record needs, is in ``appends.py``.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ from collections.abc import Awaitable, Callable, Coroutine
 from functools import partial
 from typing import Any, Protocol, assert_never
 
-from millwheel.coordination.contract import CoordinatorUnavailableError
 from millwheel.store.contract import (
     CorruptValueError,
     JournalMissingError,
@@ -20,15 +19,12 @@ from millwheel.store.contract import (
     SequencerRefusedError,
     StateStore,
     StoreError,
-    StoreUnavailableError,
 )
 from millwheel.store.repetition import CertainCalls
 from millwheel.worker.interval.failures import refuse_result
 from millwheel.worker.messages import (
     Accepted,
     AcceptSequencer,
-    Appended,
-    AppendEntry,
     AsyncHook,
     CheckSequence,
     CopyParts,
@@ -38,7 +34,6 @@ from millwheel.worker.messages import (
     FenceJournal,
     FlushStates,
     HookFinished,
-    IntervalEvent,
     OpenFailed,
     PartsMissing,
     PartsRead,
@@ -50,6 +45,7 @@ from millwheel.worker.messages import (
     StatesRead,
     WriteParts,
 )
+from millwheel.worker.shell.appends import CallingHost
 from millwheel.worker.shell.opening import Opener, ReadAhead
 from millwheel.worker.shell.rows import read_rows
 
@@ -69,16 +65,6 @@ Call = (
     | ReadStates
     | WriteParts
 )
-
-
-class CallingHost(Protocol):
-    """The host of the core."""
-
-    journal: str
-    closed: bool
-
-    def post(self, event: IntervalEvent) -> None:
-        """Let the core process ``event``."""
 
 
 class CallPeers(Protocol):
@@ -101,22 +87,15 @@ class CallPeers(Protocol):
 class HostCalls:
     """The calls of one core."""
 
-    def __init__(self, host: CallingHost, store: StateStore, peers: CallPeers, ahead: ReadAhead) -> None:
-        """``ahead``: base parts that were read ahead."""
+    def __init__(
+        self, host: CallingHost, store: StateStore, peers: CallPeers, certain: CertainCalls, ahead: ReadAhead
+    ) -> None:
+        """``certain`` repeats calls. ``ahead``: base parts that were read ahead."""
         self._host = host
         self._store = store
         self._peers = peers
         self._ahead = ahead
-        self._certain = CertainCalls(f"journal {host.journal}", (StoreUnavailableError, CoordinatorUnavailableError))
-
-    async def append(self, effect: AppendEntry) -> None:
-        """Append to the journal."""
-        try:
-            await self._certain.append(self._store, effect.journal, effect.append)
-        except SequencerRefusedError as error:
-            self._host.post(Deposed(str(error)))
-            return
-        self._host.post(Appended(effect.append.commit))
+        self._certain = certain
 
     def perform(self, call: Call) -> Coroutine[Any, Any, None]:
         """A coroutine that performs the call."""

@@ -14,11 +14,13 @@ from time import perf_counter
 from typing import Any, Final, Protocol
 from weakref import WeakKeyDictionary
 
+from millwheel.coordination.contract import CoordinatorUnavailableError
 from millwheel.model.core_protocol import Core
 from millwheel.rpc.clock import wall_now
 from millwheel.rpc.v1.delivery_pb2 import DeliveryOutcome
 from millwheel.sdk.error_texts import error_message
-from millwheel.store.contract import CorruptValueError, StateStore, StoreError
+from millwheel.store.contract import CorruptValueError, StateStore, StoreError, StoreUnavailableError
+from millwheel.store.repetition import CertainCalls
 from millwheel.worker.log.messages import CursorsAnswer, EndSubscription, LogEffect, LogEvent, Publish, SubscriberEffect
 from millwheel.worker.messages import (
     Acknowledge,
@@ -41,6 +43,7 @@ from millwheel.worker.messages import (
     Started,
     Tick,
 )
+from millwheel.worker.shell.appends import append
 from millwheel.worker.shell.calls import CallPeers, HostCalls
 from millwheel.worker.shell.opening import ReadAhead, uncollected
 
@@ -167,9 +170,11 @@ class CoreHost:
         self.journal = journal
         self.core = core
         self._now = clock
+        self._store = store
+        self._certain = CertainCalls(f"journal {journal}", (StoreUnavailableError, CoordinatorUnavailableError))
         self._peers = peers
         self._queue = queue
-        self._calls = HostCalls(self, store, peers, {} if ahead is None else ahead)
+        self._calls = HostCalls(self, store, peers, self._certain, {} if ahead is None else ahead)
         self._tasks: set[asyncio.Task[None]] = set()
         self._alarm: asyncio.TimerHandle | None = None
         self._alarm_at: int | None = None
@@ -242,7 +247,7 @@ class CoreHost:
                 case Report():
                     self._peers.report(effect)
                 case AppendEntry():
-                    self._spawn(self._calls.append(effect))
+                    self._spawn(append(self, self._certain, self._store, effect))
                 case Publish() | EndSubscription() | CursorsAnswer():
                     self._subscribers(effect)
                 case AsyncHook():

@@ -67,7 +67,7 @@ class HostNotices:
             changed = CatalogChanged(senders, slack=slack, retired=retired, ended_injectors=mine, ended_queries=queries)
             one.host.post(changed)
             # Intervals have moved: refused batches are sent to the present owners of their keys.
-            one.channel.resend_now()
+            one.channel.refused.resend_now()
             followed |= senders
         self.watch.follow(frozenset(followed), self._catalog.injector_lives())
 

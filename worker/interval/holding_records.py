@@ -1,0 +1,52 @@
+"""The queued records that run while something is over its limit: those that hold the input watermark (G8, G13)."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Collection
+
+from millwheel.worker.interval.intake import IntervalIntake, QueuedRecords
+
+__all__ = ["bring_forward", "next_holding"]
+
+
+def next_holding(intake: IntervalIntake, watermark: int, feedback: Collection[str]) -> QueuedRecords | None:
+    """The queued records that hold the watermark, or that close a cycle. A cycle would otherwise wait for itself.
+
+    Records that must run before them come first.
+    """
+    queue = intake.queue
+    chunk: QueuedRecords | None = min(queue, key=lambda one: one.receipt.held)
+    if chunk is not None and chunk.receipt.held > watermark:
+        chunk = next((one for one in queue if one.receipt.delivery.stream in feedback), None)
+    if chunk is None or chunk.receipt.delivery.order is None:
+        return chunk
+    bring_forward(intake, chunk)
+    return queue[0]
+
+
+def bring_forward(intake: IntervalIntake, chunk: QueuedRecords) -> None:
+    """Move queued records to the front, after earlier records of the same sending computation and keys (G15)."""
+    delivery = chunk.receipt.delivery
+    keys = {delivery.keys[index] for index in chunk.indexes[chunk.cursor :]}
+    before: list[QueuedRecords] = []
+    rest: deque[QueuedRecords] = deque()
+    found = False
+    for one in intake.queue:
+        if one is chunk:
+            found = True
+            continue
+        other = one.receipt.delivery
+        if found or other.order is None or other.sender.computation != delivery.sender.computation:
+            rest.append(one)
+            continue
+        left = one.indexes[one.cursor :]
+        first = [index for index in left if other.keys[index] in keys]
+        if first:
+            before.append(QueuedRecords(one.receipt, first))
+        if len(first) < len(left):
+            if first:
+                one.indexes, one.cursor = [index for index in left if other.keys[index] not in keys], 0
+            rest.append(one)
+    intake.queue.clear()
+    intake.queue.extend([*before, chunk, *rest])
