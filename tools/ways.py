@@ -1,8 +1,11 @@
 """Count the files that a record goes through, and those that a watermark goes through: ``make ways``.
 
-One process runs a development server, an injector and a subscriber. A profile hook notes each function that begins.
-Functions that also run while nothing is sent are ignored, so heartbeats do not count. A *room* is a file of the product
-that contains at least one of the remaining functions.
+One process runs a development server, an injector and a subscriber. A profile hook notes each function that begins
+while one record, or one watermark, is on its way. Each way is walked several times, and a function counts if every walk
+enters it, which excludes heartbeats, and what only some records enter, such as a checkpoint.
+
+A *room* is a file of the product that contains at least one of these functions. Some functions also run while nothing
+is sent: the steps of cores, and the store. Rooms with only such functions are counted apart.
 """
 
 from __future__ import annotations
@@ -15,7 +18,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from itertools import groupby
 from pathlib import Path
 from types import CodeType, FrameType
-from typing import Any
+from typing import Any, NamedTuple
 
 from bench.server import submit
 from bench.topologies import Ping, stages
@@ -27,15 +30,25 @@ from millwheel.server.dev_server import DevSettings, running
 ROOT = Path(__file__).resolve().parents[1]
 ROLES = ("authority", "injectors", "master", "millwheel", "worker")
 STUBS = ("millwheel/rpc/v1/", "millwheel/coordination/etcd/v3/")
-IDLE_SECONDS = 12.0
-"""How long functions are noted while nothing is sent. Invariant: it exceeds the period of every periodic task of the
-server that may run during a way of some milliseconds, lease renewal included."""
+_IDLE_SECONDS = 45.0
+"""Invariant: it exceeds the period of each periodic task, lease renewal included."""
 _WARM_UP = 20
+_WALKS = 10
+"""A walk takes some milliseconds. So something that runs once a second is hardly ever in all of them."""
+_PAUSE_SECONDS = 0.35
+"""What one walk started has ended before the next. No period is a multiple of it, so heartbeats fall anywhere."""
 _BEGIN_US = 1_700_000_000_000_000
 
 
 def _at(number: int) -> Timestamp:
     return Timestamp(_BEGIN_US + number * 1_000_000)
+
+
+class Way(NamedTuple):
+    """The rooms of a way in the order of their first call. ``shared``: those that also run while nothing is sent."""
+
+    own: list[str]
+    shared: list[str]
 
 
 class Trace:
@@ -70,7 +83,7 @@ def rooms(codes: Iterable[CodeType]) -> list[str]:
     return list(found)
 
 
-async def follow() -> tuple[list[str], list[str]]:
+async def follow() -> list[Way]:
     """The rooms from ``send`` to a record's receipt, and those from ``advance`` to the watermark's receipt."""
     async with running(DevSettings(port=0)) as server:
         await asyncio.to_thread(submit, server.address, "stages")
@@ -100,19 +113,26 @@ async def follow() -> tuple[list[str], list[str]]:
             for number in range(_WARM_UP):
                 await record(number)
                 await watermark(number)
-            return await _alone(record, watermark)
+            return await _walk(record, watermark)
 
 
-async def _alone(*ways: Callable[[int], Awaitable[None]]) -> tuple[list[str], list[str]]:
+async def _walk(*ways: Callable[[int], Awaitable[None]]) -> list[Way]:
+    """What all walks of a way enter. The walks of both ways alternate."""
     with Trace() as idle:
-        await asyncio.sleep(IDLE_SECONDS)
+        await asyncio.sleep(_IDLE_SECONDS)
+    walks: list[list[Trace]] = [[] for _ in ways]
+    for number in range(_WARM_UP, _WARM_UP + _WALKS):
+        for way, traces in zip(ways, walks, strict=True):
+            with Trace() as trace:
+                await way(number)
+            traces.append(trace)
+            await asyncio.sleep(_PAUSE_SECONDS)
     found = []
-    for number, way in enumerate(ways, _WARM_UP):
-        with Trace() as trace:
-            await way(number)
-        await asyncio.sleep(1)
-        found.append(rooms(code for code in trace.codes if code not in idle.codes))
-    return found[0], found[1]
+    for first, *rest in walks:
+        common = [code for code in first.codes if all(code in one.codes for one in rest)]
+        own = rooms(code for code in common if code not in idle.codes)
+        found.append(Way(own, [room for room in rooms(common) if room not in own]))
+    return found
 
 
 def picture(found: Iterable[str]) -> str:
@@ -136,17 +156,22 @@ def main() -> None:
     parser.add_argument("--write", action="store_true", help="bring ARCHITECTURE.md up to date")
     arguments = parser.parse_args()
     page = ROOT / "ARCHITECTURE.md"
-    for name, found in zip(("record", "watermark"), asyncio.run(follow()), strict=True):
-        heading = f"a {name}: {len(found)} files, {sum(map(lines_of, found)):,} lines"
-        print(heading)
+    for name, way in zip(("record", "watermark"), asyncio.run(follow()), strict=True):
+        heading = f"A {name}: {_counted(way.own)}"
+        also = f"{_counted(way.shared)} more that also run while nothing is sent"
+        print(f"{heading}, and {also}")
         if arguments.order:
-            for room in found:
-                print(f"  {lines_of(room):4}  {room}")
+            print(*(f"  {lines_of(room):4}  {room}" for room in way.own), f"  {also}:", sep="\n")
+            print(*(f"  {lines_of(room):4}  {room}" for room in way.shared), sep="\n")
         if arguments.write:
             begin, end = f"<!-- way of a {name}: begin -->\n", f"<!-- way of a {name}: end -->\n"
             before, rest = page.read_text().split(begin)
-            body = f"<details><summary>{heading.capitalize()}</summary>\n\n{picture(found)}\n\n</details>\n"
-            page.write_text(before + begin + body + end + rest.split(end)[1])
+            body = f"<details><summary>{heading}</summary>\n\n{picture(way.own)}\n\nAnd {also}:\n\n"
+            page.write_text(f"{before}{begin}{body}{picture(way.shared)}\n\n</details>\n{end}{rest.split(end)[1]}")
+
+
+def _counted(found: list[str]) -> str:
+    return f"{len(found)} files, {sum(map(lines_of, found)):,} lines"
 
 
 if __name__ == "__main__":
