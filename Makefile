@@ -78,7 +78,7 @@ soak: components ## A steady load for long, with moves, splits and merges: nothi
 # How many hostile cases in all, drawn from SEED.
 CASES ?= 100000
 .PHONY: fuzz
-fuzz: components ## Hostile input at every surface: calls, settings, specs, packages, stored values (CASES=100000 SEED=1)
+fuzz: install ## Hostile input at every surface: calls, settings, packages, stored values (CASES=100000 SEED=1)
 	@$(RUN) python -m tests.fuzz --cases $(CASES) --seed $(SEED) $(ARGS)
 
 # The whole cluster in virtual time, from SEEDS seeds, of which SEED is the first.

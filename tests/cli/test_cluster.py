@@ -12,8 +12,7 @@ from millwheel.model.time import milliseconds
 from millwheel.rpc.server import add_health, bind, create_server
 from millwheel.store.memory import MemoryStore
 from tests.cli.test_topology import GOOD, Cli
-from tests.master.owners import owner
-from tests.master.replica import register_authority, register_worker, replica
+from tests.master.replica import owner, register_authority, register_worker, replica
 
 SETTINGS = MasterSettings(poll_loads_every=milliseconds(50))
 

@@ -18,8 +18,7 @@ from millwheel.rpc.failures import FailureCode, RequestError
 from millwheel.rpc.v1.interval_pb2 import IntervalName
 from millwheel.store.memory import MemoryStore
 from tests.cli.test_topology import GOOD, Cli
-from tests.master.owners import Owner, owner
-from tests.master.replica import replica
+from tests.master.replica import Owner, owner, replica
 
 SETTINGS = MasterSettings(split_points=(b"m",), poll_loads_every=milliseconds(50))
 

@@ -1,27 +1,155 @@
-"""Fixtures of the contract suites: every test runs once for each implementation.
+"""Fixtures of the contract suites: every test runs once for each implementation. Another one is one more entry here.
 
 Names are fresh for each test, so that an implementation may keep its data between tests.
 """
 
 from __future__ import annotations
 
+import asyncio
 import uuid
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Iterable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from itertools import count
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 
 from millwheel.coordination.contract import Coordinator
-from millwheel.store.contract import StateStore
-from tests.contracts.implementations import (
-    COORDINATORS,
-    DURABLE_COORDINATORS,
-    DURABLE_STORES,
-    STORES,
-    OpenCoordinator,
-    OpenStore,
-    params,
-)
+from millwheel.coordination.etcd import EtcdCoordinator, EtcdSettings
+from millwheel.coordination.memory import MemoryCoordinator
+from millwheel.embedded.database import EmbeddedDatabase
+from millwheel.store.cassandra import CassandraSettings, CassandraStore
+from millwheel.store.contract import StateStore, StoreUnavailableError
+from millwheel.store.memory import MemoryStore
+from tests.components import cassandra, cassandra_settings, etcd, three_cassandra_nodes
+
+OpenStore = Callable[[Path], AbstractAsyncContextManager[StateStore]]
+OpenCoordinator = Callable[[Path], AbstractAsyncContextManager[Coordinator]]
+
+
+@asynccontextmanager
+async def _memory_store(_: Path) -> AsyncIterator[StateStore]:
+    store = MemoryStore()
+    yield store
+    await store.close()
+
+
+@asynccontextmanager
+async def _embedded_store(path: Path) -> AsyncIterator[StateStore]:
+    async with await EmbeddedDatabase.open(path / "db") as database:
+        yield database.store
+
+
+class _ReopenedStore:
+    """Closes the database and opens it again before every call: nothing may live in memory alone."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._one_at_a_time = asyncio.Lock()
+        self._closed: StateStore | None = None
+
+    def __getattr__(self, name: str) -> Any:
+        async def call(*arguments: object) -> object:
+            if self._closed is not None:
+                return await getattr(self._closed, name)(*arguments)
+            async with self._one_at_a_time, await EmbeddedDatabase.open(self._path) as database:
+                if name == "close":
+                    self._closed = database.store
+                return await getattr(database.store, name)(*arguments)
+
+        return call
+
+
+@asynccontextmanager
+async def _reopened_store(path: Path) -> AsyncIterator[StateStore]:
+    yield cast("StateStore", _ReopenedStore(path / "db"))
+
+
+@asynccontextmanager
+async def _cassandra_store(_: Path) -> AsyncIterator[StateStore]:
+    """All tests share a keyspace: their journals and computations have names of their own."""
+    store = await CassandraStore.open(cassandra_settings(cassandra(), "contract"))
+    yield store
+    await store.close()
+
+
+_uses = count(1)
+
+
+@asynccontextmanager
+async def _three_nodes_store(_: Path) -> AsyncIterator[StateStore]:
+    """Three replicas. Midway a node is killed; later it comes back, and another is killed."""
+    cluster = three_cassandra_nodes()
+    use = next(_uses)
+    if use in (15, 30):
+        cluster.nodes[1 if use == 15 else 2].kill()
+    if use == 30:
+        await asyncio.to_thread(cluster.nodes[1].start)
+    store = await _open_again(cassandra_settings(cluster, "contract"))
+    yield store
+    await store.close()
+
+
+async def _open_again(settings: CassandraSettings) -> CassandraStore:
+    """As daemons do: until it can be had."""
+    while True:
+        try:
+            return await CassandraStore.open(settings)
+        except StoreUnavailableError:
+            await asyncio.sleep(0.2)
+
+
+@asynccontextmanager
+async def _memory_coordinator(_: Path) -> AsyncIterator[Coordinator]:
+    coordinator = MemoryCoordinator()
+    yield coordinator
+    await coordinator.close()
+
+
+@asynccontextmanager
+async def _embedded_coordinator(path: Path) -> AsyncIterator[Coordinator]:
+    async with await EmbeddedDatabase.open(path / "db") as database:
+        yield database.coordinator
+
+
+@asynccontextmanager
+async def _etcd_coordinator(path: Path) -> AsyncIterator[Coordinator]:
+    """The path names the data, as it does for those that keep them there."""
+    coordinator = EtcdCoordinator(EtcdSettings(etcd().endpoints, prefix=f"contract{path}/"))
+    yield coordinator
+    await coordinator.close()
+
+
+STORES: dict[str, OpenStore] = {
+    "memory": _memory_store,
+    "embedded": _embedded_store,
+    "embedded-reopened": _reopened_store,
+    "cassandra": _cassandra_store,
+    "cassandra-3": _three_nodes_store,
+}
+
+DURABLE_STORES: dict[str, OpenStore] = {
+    "embedded": _embedded_store,
+    "cassandra": _cassandra_store,
+    "cassandra-3": _three_nodes_store,
+}
+"""Those that keep everything when they are closed and opened again on the same path."""
+
+COORDINATORS: dict[str, OpenCoordinator] = {
+    "memory": _memory_coordinator,
+    "embedded": _embedded_coordinator,
+    "etcd": _etcd_coordinator,
+}
+
+DURABLE_COORDINATORS: dict[str, OpenCoordinator] = {"embedded": _embedded_coordinator, "etcd": _etcd_coordinator}
+
+
+def params(names: Iterable[str]) -> list[Any]:
+    """Fixture parameters: what starts slowly gets time, and what needs a cluster runs when clusters are asked for."""
+    slow = pytest.mark.timeout(300)
+    marks = {"cassandra": (slow,), "cassandra-3": (slow, pytest.mark.cluster)}
+    return [pytest.param(name, marks=marks.get(name, ())) for name in names]
 
 
 @pytest.fixture(params=params(STORES))

@@ -18,7 +18,7 @@ from millwheel.coordination.contract import (
     LeaseExpiredError,
     Put,
 )
-from tests.contracts.implementations import OpenCoordinator
+from tests.contracts.conftest import OpenCoordinator
 from tests.patience import patience
 
 SOON = patience(5.0)

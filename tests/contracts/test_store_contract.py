@@ -21,7 +21,7 @@ from millwheel.store.contract import (
     StateStore,
     StoreUnavailableError,
 )
-from tests.contracts.implementations import OpenStore
+from tests.contracts.conftest import OpenStore
 
 
 def entry(sequencer: int, commit: int, **fields: object) -> Append:

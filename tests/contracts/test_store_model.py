@@ -23,7 +23,7 @@ from millwheel.store.contract import (
     StateRow,
     StateStore,
 )
-from tests.contracts.implementations import STORES, params
+from tests.contracts.conftest import STORES, params
 
 Run = Callable[[Coroutine[Any, Any, Any]], Any]
 

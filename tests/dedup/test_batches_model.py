@@ -11,8 +11,7 @@ from hypothesis.stateful import rule
 
 from millwheel.worker.dedup import BatchIds, Sender
 from simulation.held_ids import pending_ids, seen_ids
-from tests.dedup.rules import ReceiverRules, chosen, keys, subset
-from tests.dedup.world import Copy, Record
+from tests.dedup.world import Copy, ReceiverRules, Record, chosen, keys, subset
 
 
 def _id(record: Record) -> bytes:

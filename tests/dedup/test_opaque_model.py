@@ -13,8 +13,7 @@ from hypothesis.stateful import precondition, rule
 from millwheel.model.keys import ALL_KEYS
 from millwheel.worker.dedup import OpaqueIds, Sender
 from simulation.held_ids import pending_ids, seen_ids, segment_count
-from tests.dedup.rules import ReceiverRules, chosen, keys, some, subset
-from tests.dedup.world import Copy, Receiver, Receivers, Record
+from tests.dedup.world import Copy, Receiver, ReceiverRules, Receivers, Record, chosen, keys, some, subset
 
 COMPUTATION = "weak.1"
 

@@ -12,8 +12,7 @@ from hypothesis.stateful import rule
 from millwheel.model.keys import ALL_KEYS, KeyInterval
 from millwheel.worker.dedup import PositionIds, Sender
 from simulation.held_ids import pending_ids, seen_ids
-from tests.dedup.rules import ReceiverRules, chosen, keys, some, subset
-from tests.dedup.world import Copy, Receivers, Record
+from tests.dedup.world import Copy, ReceiverRules, Receivers, Record, chosen, keys, some, subset
 
 
 @dataclass

@@ -13,11 +13,10 @@ from typing import Any
 
 import pytest
 
-from tests.dedup.rules import ReceiverRules
 from tests.dedup.test_batches_model import BatchesModel
 from tests.dedup.test_opaque_model import OpaqueModel
 from tests.dedup.test_positions_model import PositionsModel
-from tests.dedup.world import KEYS
+from tests.dedup.world import KEYS, ReceiverRules
 
 SEEDS = 60
 STEPS = 150

@@ -7,22 +7,152 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import csv
+import random
 import shutil
 import sys
+import time
 from collections import Counter
+from contextlib import suppress
+from pathlib import Path
 from typing import Final
+from urllib.error import URLError
+from urllib.request import urlopen
+
+import psutil
+from prometheus_client.parser import text_string_to_metric_families
 
 from examples.demo.showing import say
+from millwheel.client.control import ControlClient
+from millwheel.rpc.failures import RequestError
+from millwheel.rpc.v1 import interval_pb2 as wire
 from tests.faults import history
 from tests.faults.checking import check
-from tests.faults.cluster import Cluster, cluster
+from tests.faults.cluster import Cluster, cluster, etcd_status
 from tests.faults.flatness import Verdict, judge
 from tests.faults.history import History
-from tests.faults.load import Load, ended
+from tests.faults.load import Load, ended, names
 from tests.faults.picture import page
-from tests.faults.reshaping import reshape
 from tests.faults.running import BUILD, run_to_end
-from tests.faults.sampling import Samples
+
+_FEW, _MANY = 2, 6
+"""Intervals of a computation."""
+_COMPUTATIONS: Final = ("numberer", "adder", "passer")
+
+
+async def reshape(client: ControlClient, workers: list[str], seed: int, every: float, reached: Counter[str]) -> None:
+    """A change every so many seconds, for ever; ``reached`` counts them."""
+    chance = random.Random(seed)
+    while True:
+        await asyncio.sleep(chance.uniform(0.5, 1.5) * every)
+        try:
+            reached[await _change(client, workers, chance)] += 1
+        except RequestError as error:
+            # It is under way already, or has just changed: the master says so.
+            reached[f"refused ({error.code.name.lower()})"] += 1
+
+
+async def _change(client: ControlClient, workers: list[str], chance: random.Random) -> str:
+    computation = chance.choice(_COMPUTATIONS)
+    found = [one.interval for one in await client.list_intervals("faults", computation)]
+    what = chance.choice(["move", "merge" if len(found) >= _MANY else "split"])
+    if len(found) > _FEW and chance.random() < 0.3:
+        what = "merge"
+    worker = chance.choice(workers)
+    if what == "split":
+        at = chance.choice(names()).encode()
+        name = wire.IntervalName(topology="faults", computation=computation, key=at)
+        await client.split_interval(name, at, worker)
+        return what
+    lowest = sorted(found, key=lambda one: one.keys.start)
+    one = chance.choice(lowest[:-1] if what == "merge" and len(lowest) > 1 else lowest)
+    name = wire.IntervalName(topology="faults", computation=computation, journal=one.journal)
+    if what == "move":
+        await client.move_interval(name, worker)
+    else:
+        await client.merge_intervals(name, worker)
+    return what
+
+
+_MEBI: Final = 1 << 20
+
+
+class Samples:
+    """Taken now and then, and written to a CSV as they come."""
+
+    def __init__(self, cluster: Cluster, path: Path) -> None:
+        self.times: list[float] = []
+        """Seconds from the first one on."""
+        self.figures: dict[str, list[float]] = {}
+        """A column for each figure; what could not be had is what it was before."""
+        self._cluster = cluster
+        self._path = path
+        self._began = time.monotonic()
+
+    async def run(self, every: float) -> None:
+        """Take one every so many seconds, for ever."""
+        self._began = time.monotonic()
+        while True:
+            await self.take()
+            await asyncio.sleep(every)
+
+    async def take(self) -> None:
+        """One of each figure."""
+        row = await asyncio.to_thread(self._row)
+        if not self.figures:
+            self.figures = {name: [] for name in row}
+            self._write(["seconds", *row])
+        self.times.append(time.monotonic() - self._began)
+        for name, values in self.figures.items():
+            values.append(row.get(name, values[-1] if values else 0.0))
+        self._write([f"{self.times[-1]:.1f}", *(f"{values[-1]:.2f}" for values in self.figures.values())])
+
+    def _write(self, row: list[str]) -> None:
+        with self._path.open("a" if self.times else "w", newline="") as file:
+            csv.writer(file).writerow(row)
+
+    def _row(self) -> dict[str, float]:
+        row: dict[str, float] = {}
+        for name, pid in self._cluster.pids().items():
+            try:
+                process = psutil.Process(pid)
+                row[f"{name} memory_mb"] = process.memory_info().rss / _MEBI
+                row[f"{name} descriptors"] = process.num_fds()
+                row[f"{name} threads"] = process.num_threads()
+            except psutil.NoSuchProcess:
+                continue
+        for name, address in self._cluster.daemons.metrics.items():
+            tasks = _tasks(address)
+            if tasks is not None:
+                row[f"{name} tasks"] = tasks
+        for number, endpoint in enumerate(self._cluster.etcd.endpoints, 1):
+            with suppress(OSError, ValueError, KeyError):
+                row[f"etcd {number} db_mb"] = int(etcd_status(endpoint)["dbSize"]) / _MEBI
+        for number, node in enumerate(self._cluster.cassandra.nodes, 1):
+            row[f"cassandra {number} data_mb"] = _size(node.config.folder) / _MEBI
+        return row
+
+
+def _tasks(address: str) -> float | None:
+    try:
+        with urlopen(f"http://{address}/metrics", timeout=5) as response:
+            text = response.read().decode()
+    except (URLError, OSError):
+        return None
+    families = {one.name: one for one in text_string_to_metric_families(text)}
+    return float(families["millwheel_tasks"].samples[0].value)
+
+
+def _size(folder: Path) -> int:
+    """Bytes on disk of all files below; those that go meanwhile count for nothing."""
+    total = 0
+    for path in folder.rglob("*"):
+        try:
+            total += path.lstat().st_blocks * 512
+        except OSError:
+            continue
+    return total
+
 
 __all__ = ["main"]
 

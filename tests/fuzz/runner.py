@@ -10,9 +10,8 @@ from random import Random
 from typing import Any, Final, Protocol, Self
 
 from tests.fuzz.calls import Calls
-from tests.fuzz.code import Packages, Specs
-from tests.fuzz.components import CassandraRows, EtcdValues
 from tests.fuzz.files import ConfigurationFiles
+from tests.fuzz.packages import Packages
 from tests.fuzz.stored import Contents, StoredValues
 from tests.fuzz.tally import Tally, Unclear, memory
 from tests.fuzz.targets import cluster, dev_server
@@ -41,12 +40,9 @@ SURFACES: Final[dict[str, tuple[int, Callable[[], Any]]]] = {
     "dev-server": (25, lambda: Calls("dev-server", dev_server)),
     "daemons": (25, lambda: Calls("daemons", cluster)),
     "settings": (5, ConfigurationFiles),
-    "specs": (10, Specs),
     "packages": (3, Packages),
     "stored": (20, StoredValues),
     "contents": (10, Contents),
-    "etcd": (1, EtcdValues),
-    "cassandra": (1, CassandraRows),
 }
 """By name: which part of the cases it gets, and how it is made."""
 

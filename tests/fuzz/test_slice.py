@@ -11,12 +11,9 @@ CASES = {
     "dev-server": 700,
     "daemons": 500,
     "settings": 100,
-    "specs": 300,
     "packages": 150,
     "stored": 400,
     "contents": 1_000,
-    "etcd": 50,
-    "cassandra": 50,
 }
 
 
@@ -26,7 +23,7 @@ async def test_hostile_input_is_answered_clearly_and_does_no_harm(surface: str) 
     (tally,) = await run([surface], CASES[surface], seed=1)
     assert tally.unclear == []
     assert tally.cases == CASES[surface]
-    assert len(tally.statuses) > 1 or surface == "etcd", "cases that all end alike test nothing"
+    assert len(tally.statuses) > 1, "cases that all end alike test nothing"
     assert tally.slowest < 10
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 import pytest
@@ -26,9 +26,12 @@ from millwheel.client.injector.messages import (
     IdleDeclared,
     IdleEnded,
     InjectorEffect,
+    InjectorEvent,
     KeysFound,
     Limits,
+    PublishWatermark,
     RoutingArrived,
+    SendBatch,
     Tick,
     WatermarkDeclared,
     WatermarkReached,
@@ -40,7 +43,19 @@ from millwheel.model.keys import ALL_KEYS
 from millwheel.model.time import MAX_TIMESTAMP, MIN_TIMESTAMP
 from millwheel.rpc.v1.delivery_pb2 import DeliveryOutcome
 from millwheel.sdk.errors import UsageError
-from tests.injectors.stepping import sends, step
+
+
+def step(core: InjectorCore, event: InjectorEvent, now: int = 0) -> list[InjectorEffect]:
+    """The effects of an event, except those on the published watermark: that is ``core.published``."""
+    effects = core.step(event, now)
+    core.check_invariants()
+    return [effect for effect in effects if not isinstance(effect, PublishWatermark)]
+
+
+def sends(effects: Iterable[InjectorEffect]) -> list[SendBatch]:
+    """The sendings among effects."""
+    return [effect for effect in effects if isinstance(effect, SendBatch)]
+
 
 ACKED = DeliveryOutcome.DELIVERY_OUTCOME_ACKED
 NOT_OWNER = DeliveryOutcome.DELIVERY_OUTCOME_NOT_OWNER

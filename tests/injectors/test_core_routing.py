@@ -18,8 +18,7 @@ from millwheel.client.injector.messages import (
 from millwheel.client.injector.routing import ConsumerRouting, Route
 from millwheel.client.injector.unacked import unacked_records
 from millwheel.model.keys import ALL_KEYS, KeyInterval
-from tests.injectors.stepping import sends, step
-from tests.injectors.test_core import ACKED, FULL, LIMITS, NOT_OWNER, add, one, opened, routing
+from tests.injectors.test_core import ACKED, FULL, LIMITS, NOT_OWNER, add, one, opened, routing, sends, step
 
 
 @pytest.mark.guarantee("G11")

@@ -27,10 +27,10 @@ from millwheel.master.shell import MasterShell
 from millwheel.model.catalog import Catalog
 from millwheel.rpc.v1 import catalog_pb2 as catalog
 from millwheel.store.memory import MemoryStore
+from tests.master.replica import register_worker, replica
 from tests.patience import patience
 
 from .harness import topology
-from .replica import register_worker, replica
 
 LEASE = 3.0
 SETTINGS = MasterSettings(intervals_per_computation=50)

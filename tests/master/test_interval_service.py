@@ -21,11 +21,10 @@ from millwheel.rpc.v1 import interval_pb2 as wire
 from millwheel.rpc.v1 import topology_pb2 as specs
 from millwheel.store.contract import JournalMissingError
 from millwheel.store.memory import MemoryStore
+from tests.master.replica import Owner, owner, replica
 from tests.patience import patience, until
 
 from .harness import topology
-from .owners import Owner, owner
-from .replica import replica
 
 CODE = b"the code"
 SETTINGS = MasterSettings(intervals_per_computation=8, poll_loads_every=milliseconds(50))

@@ -20,11 +20,10 @@ from millwheel.master.shell import MasterShell
 from millwheel.model.time import Duration, milliseconds
 from millwheel.rpc.v1 import interval_pb2 as wire
 from millwheel.store.memory import MemoryStore
+from tests.master.replica import Owner, owner, replica
 from tests.patience import until
 
 from .harness import topology
-from .owners import Owner, owner
-from .replica import replica
 
 AT_ONCE = BalanceSettings(cool_down=Duration(0), cold_for=Duration(0))
 

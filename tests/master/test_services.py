@@ -31,10 +31,10 @@ from millwheel.rpc.v1 import control_pb2 as control
 from millwheel.rpc.v1 import topology_pb2 as specs
 from millwheel.store.contract import StateRow
 from millwheel.store.memory import MemoryStore
+from tests.master.replica import neighbours, register_authority, register_worker, replica
 from tests.patience import patience
 
 from .harness import computation, external, source, topology
-from .replica import neighbours, register_authority, register_worker, replica
 
 CODE = b"the code" * 200_000
 DIGEST = hashlib.sha256(CODE).hexdigest()

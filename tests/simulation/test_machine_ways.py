@@ -10,7 +10,7 @@ import pytest
 
 from millwheel.store.contract import Append, StoreUnavailableError
 from simulation.world import World
-from tests.simulation.stores import played
+from tests.simulation.test_cassandra_ways import played
 
 
 @pytest.mark.guarantee("G1", section="6.1.1")

@@ -14,7 +14,7 @@ from millwheel.sdk.errors import KeyExtractionError
 from millwheel.sdk.topology import Topology
 from tests.system import regions as program
 from tests.system.speaking import submit_source
-from tests.system.watched import Watched, has, running, seen, update
+from tests.system.test_failing_hooks import Watched, has, running, seen, update
 
 SOURCE = Path(program.__file__).read_text()
 MENDED = SOURCE.replace("[order.customer[:2]]", '.get(order.customer[:2], "elsewhere")')

@@ -77,7 +77,7 @@ async def test_a_development_server_splits_and_merges_through_kills(tmp_path: Pa
     chance, done = random.Random(SEED), Counter[str]()
     windows, totals = Read(), Read()
     async with counting_server(tmp_path, intervals=1) as server:
-        feeder = FeederProcess("library_feeder", server.address, SEED, tmp_path, 800)
+        feeder = FeederProcess(server.address, SEED, tmp_path, 800)
         readers = [
             asyncio.create_task(follow("windows", WindowCount, server.address, windows, random.Random(SEED + 1))),
             asyncio.create_task(follow("totals", Total, server.address, totals, random.Random(SEED + 2))),

@@ -22,8 +22,8 @@ from tests.system import counting
 from tests.system.counting import Load, Total, WindowCount
 from tests.system.server import ROOT, Server, run_cli
 
-RUNS = int(os.environ.get("MILLWHEEL_RESTARTS", "12")) // 2
-"""Kills for each way of injecting; `make test-restarts` asks for many."""
+RUNS = int(os.environ.get("MILLWHEEL_RESTARTS", "12"))
+"""Kills; `make test-restarts` asks for many."""
 
 SEED = int(os.environ.get("MILLWHEEL_SEED", "7"))
 
@@ -62,8 +62,8 @@ async def follow(stream: str, kind: type, address: str, read: Read, chance: rand
 class FeederProcess:
     """The injector process, which is killed, too."""
 
-    def __init__(self, module: str, address: str, seed: int, place: Path, rate: int) -> None:
-        self._command = [sys.executable, "-m", f"tests.system.{module}", address, str(seed), str(place), str(rate)]
+    def __init__(self, address: str, seed: int, place: Path, rate: int) -> None:
+        self._command = [sys.executable, "-m", "tests.system.feeder", address, str(seed), str(place), str(rate)]
         self._log = place / "feeder.log"
         self._process: asyncio.subprocess.Process | None = None
 
@@ -118,14 +118,13 @@ async def kill_again_and_again(server: Server, feeder: FeederProcess, chance: ra
 
 @pytest.mark.guarantee("G1", section="6.1")
 @pytest.mark.timeout(120 + 8 * RUNS)
-@pytest.mark.parametrize("feeding", ["feeder", "library_feeder"])
-async def test_every_result_comes_exactly_once_through_any_kills(tmp_path: Path, feeding: str) -> None:
+async def test_every_result_comes_exactly_once_through_any_kills(tmp_path: Path) -> None:
     chance = random.Random(SEED)
     began = time.monotonic()
     load = Load(SEED)
     windows, totals = Read(), Read()
     async with counting_server(tmp_path, intervals=2) as server:
-        feeder = FeederProcess(feeding, server.address, SEED, tmp_path, 1_500)
+        feeder = FeederProcess(server.address, SEED, tmp_path, 1_500)
         readers = [
             asyncio.create_task(follow("windows", WindowCount, server.address, windows, random.Random(SEED + 1))),
             asyncio.create_task(follow("totals", Total, server.address, totals, random.Random(SEED + 2))),
@@ -149,7 +148,7 @@ async def test_every_result_comes_exactly_once_through_any_kills(tmp_path: Path,
     count = int((tmp_path / "count").read_text())
     verify(load, count, windows, totals)
     print(
-        f"\n{RUNS} kills of the server, {killed} of the {feeding}, seed {SEED}: {count} records, "
+        f"\n{RUNS} kills of the server, {killed} of the injector, seed {SEED}: {count} records, "
         f"{len(windows.records)} windows and {len(totals.records)} totals, each exactly once; "
         f"{windows.again + totals.again} redelivered to a subscriber that had not ACKed them; "
         f"{time.monotonic() - began:.0f} s"

@@ -10,7 +10,7 @@ from millwheel.model.keys import ALL_KEYS
 from millwheel.store.cassandra import CassandraStore
 from millwheel.store.contract import Append, JournalHead, SequencerRefusedError, StateRow, StoreUnavailableError
 from tests.components import cassandra_settings, three_cassandra_nodes
-from tests.store.cassandra.owner import append_for_certain
+from tests.store.cassandra.test_outages import append_for_certain
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(900)]
 

@@ -1,28 +1,24 @@
-"""Topology specs and code packages: what is wrong with one is named, and another that is right still loads."""
+"""Code packages: what is wrong with one is named, and another that is right still loads."""
 
 from __future__ import annotations
 
 import hashlib
 import io
-import logging
+import shutil
 import tempfile
 import zipfile
 from pathlib import Path
 from random import Random
 from typing import Final
 
-from millwheel.master.validation import validate
-from millwheel.model.catalog import Catalog, code_of
-from millwheel.rpc.v1 import topology_pb2
-from millwheel.sdk.errors import MillwheelError, PackageError
+from millwheel.sdk.errors import PackageError
 from millwheel.sdk.loading import load_topology, unload_package
 from millwheel.sdk.package import build_package
-from millwheel.worker.shell.programs import Programs
-from tests.fuzz.odd import ODD_WORDS, damaged, odd_message
+from tests.fuzz.odd import ODD_WORDS, damaged
 from tests.fuzz.tally import Unclear
 from tests.system.speaking import SOURCE
 
-__all__ = ["Packages", "Specs"]
+__all__ = ["Packages"]
 
 _ATTRIBUTES: Final = ("words", "", "Count", "no such", "__class__", "words.x", "a:b")
 _LINES: Final = (
@@ -33,62 +29,6 @@ _LINES: Final = (
 
 
 _NAMES: Final = (*ODD_WORDS, "json.py", "os/__init__.py", "millwheel/x.py", "fuzzed_package.py/x", "a/")
-
-
-class Specs:
-    """A surface: each case is one spec, given to what takes it apart at a master and at a worker."""
-
-    name = "specs"
-
-    async def __aenter__(self) -> Specs:
-        self._place = tempfile.TemporaryDirectory(prefix="millwheel-fuzz-")
-        source = Path(self._place.name) / "fuzzed_specs.py"
-        source.write_text(SOURCE)
-        package = build_package(f"{source}:words")
-        topology = load_topology(package.digest, package.data, package.entry_point, Path(self._place.name) / "packages")
-        self._digest = package.digest
-        self._spec = topology.to_spec(package.reference())
-        self._words = ("words", "count", "spoken", "seen", "text", package.digest, package.entry_point)
-
-        async def fetch(digest: str) -> bytes:
-            if digest != package.digest:
-                raise PackageError(f"there is no package {digest!r}")
-            return package.data
-
-        self._programs = Programs(Path(self._place.name) / "worker", fetch, lambda: None)
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        self._programs.keep(())
-        unload_package(self._digest)
-        self._place.cleanup()
-
-    async def case(self, random: Random) -> str:
-        """One spec that is nearly right, or altogether odd."""
-        spec = topology_pb2.TopologySpec()
-        spec.CopyFrom(self._spec)
-        odd_message(random, spec, self._words, random.choice((0.02, 0.1, 0.3, 0.8)))
-        if random.random() < 0.3:
-            try:
-                spec = topology_pb2.TopologySpec.FromString(damaged(random, spec.SerializeToString()))
-            except Exception:
-                return "NO MESSAGE"
-        problems = validate(spec, Catalog())
-        if not all(one.where and one.message for one in problems):
-            raise Unclear(f"no place, or no reason: {problems}")
-        if problems:
-            return "REFUSED"
-        return await self._run(spec)
-
-    async def _run(self, spec: topology_pb2.TopologySpec) -> str:
-        if not await self._programs.load_all([spec]):
-            return "CODE MISSING"
-        for computation in spec.computations:
-            try:
-                self._programs.compile(code_of(spec, computation), computation.name)
-            except MillwheelError:
-                return "CODE DIFFERS"
-        return "OK"
 
 
 class Packages:
@@ -102,7 +42,6 @@ class Packages:
         source = self._root / "fuzzed_package.py"
         source.write_text(SOURCE)
         self._package = build_package(f"{source}:words")
-        self._level = logging.getLogger("millwheel").level
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -161,8 +100,6 @@ class Packages:
 
 
 def _remove(path: Path) -> None:
-    import shutil
-
     if path.is_dir():
         shutil.rmtree(path, ignore_errors=True)
     else:
