@@ -238,8 +238,8 @@ class FileInjector:
         injector = self._injector
         try:
             async with asyncio.timeout(_LEAVE_SECONDS):
-                # A task of its own: in a task that was cancelled, calls take a broken connection for its cancellation.
-                await asyncio.create_task(self._idle_for_good())
+                await injector.idle()
+                await injector.settle()
         except InjectorSupersededError:
             pass  # the name belongs to a newer process now
         except (MillwheelError, TimeoutError) as error:
@@ -251,10 +251,6 @@ class FileInjector:
                 injector.stream,
                 injector.process,
             )
-
-    async def _idle_for_good(self) -> None:
-        await self._injector.idle()
-        await self._injector.settle()
 
     def _injected_before(self) -> str:
         """How many records the run injected before it stopped, as text."""

@@ -17,7 +17,7 @@ import grpc
 from millwheel.model.backoff import Backoff
 from millwheel.model.time import MIN_TIMESTAMP
 from millwheel.rpc.channel import RETRYABLE
-from millwheel.rpc.errors import from_rpc_error, raise_if_cancelled
+from millwheel.rpc.errors import cancellations, from_rpc_error, raise_if_cancelled
 from millwheel.rpc.failures import FailureCode, RequestError
 from millwheel.rpc.v1 import watermark_pb2 as pb
 from millwheel.rpc.watermarks import (
@@ -70,16 +70,17 @@ def _level(error: RequestError, before: int) -> int:
 async def connected(address: str) -> AsyncIterator[None]:
     """Context of client calls. It converts failures to RequestError, also the closing of a channel during a call.
 
-    gRPC shows that closing as a cancellation. It is a real cancellation only if this task was cancelled.
+    gRPC shows that closing as a cancellation. It is a real cancellation only if this task was cancelled in the context.
     """
+    before = cancellations()
     try:
         yield
     except (grpc.aio.AioRpcError, asyncio.CancelledError) as error:
-        raise _failure(error, address) from error
+        raise _failure(error, address, before) from error
 
 
-def _failure(error: BaseException, address: str) -> RequestError:
-    raise_if_cancelled()
+def _failure(error: BaseException, address: str, before: int) -> RequestError:
+    raise_if_cancelled(before)
     if isinstance(error, grpc.aio.AioRpcError):
         return from_rpc_error(error, address)
     return RequestError(FailureCode.UNAVAILABLE, f"the connection to {address} was closed")
@@ -282,13 +283,13 @@ async def watch_watermarks(
     """Broadcast values of ``computations``. See :meth:`millwheel.client.watermarks.WatermarkClient.watch`."""
     known: dict[str, int] = {}
     request = pb.WatchWatermarksRequest(computations=sorted(set(computations)))
-    failures = 0
+    failures, before = 0, cancellations()
     while True:
         call = None
         try:
             stub, address = await stub_of()
             call = stub.WatchWatermarks(request)
-            while (response := await _read(call, address)) is not None:
+            while (response := await _read(call, address, before)) is not None:
                 failures = 0
                 news = _news(response, known)
                 if news:
@@ -304,13 +305,13 @@ async def watch_watermarks(
 
 
 async def _read(
-    call: grpc.aio.UnaryStreamCall[pb.WatchWatermarksRequest, pb.WatchWatermarksResponse], address: str
+    call: grpc.aio.UnaryStreamCall[pb.WatchWatermarksRequest, pb.WatchWatermarksResponse], address: str, before: int
 ) -> pb.WatchWatermarksResponse | None:
-    """The next message, or None at the end of the call."""
+    """The next message, or None at the end of the call. ``before``: the cancellations of the task before the watch."""
     try:
         response = await call.read()
     except (grpc.aio.AioRpcError, asyncio.CancelledError) as error:
-        raise _failure(error, address) from error
+        raise _failure(error, address, before) from error
     return response if isinstance(response, pb.WatchWatermarksResponse) else None
 
 

@@ -23,6 +23,7 @@ __all__ = [
     "answering",
     "as_request_error",
     "calling",
+    "cancellations",
     "ended_unheard",
     "from_rpc_error",
     "raise_if_cancelled",
@@ -196,18 +197,28 @@ def _cause(details: str) -> str:
 @asynccontextmanager
 async def calling(address: str) -> AsyncIterator[None]:
     """Convert gRPC's exceptions in the block into RequestError. For blocks with client calls."""
+    before = cancellations()
     try:
         yield
     except grpc.aio.AioRpcError as error:
-        raise_if_cancelled()
+        raise_if_cancelled(before)
         raise from_rpc_error(error, address) from error
 
 
-def raise_if_cancelled() -> None:
+def cancellations() -> int:
+    """How often this task was cancelled. gRPC also shows the end of a call as a cancellation, which is not counted."""
+    task = asyncio.current_task()
+    return 0 if task is None else task.cancelling()
+
+
+def raise_if_cancelled(before: int = 0) -> None:
     """Raise CancelledError if this task was cancelled.
 
     If a call fails at the moment of the cancellation, only its failure is raised, and the task would continue.
+
+    Args:
+        before: :func:`cancellations` at the begin of the call. A task that was cancelled earlier may still make calls,
+            for example to clean up.
     """
-    task = asyncio.current_task()
-    if task is not None and task.cancelling():
+    if cancellations() > before:
         raise asyncio.CancelledError

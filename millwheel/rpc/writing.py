@@ -9,7 +9,7 @@ from typing import Any
 
 import grpc
 
-from millwheel.rpc.errors import raise_if_cancelled
+from millwheel.rpc.errors import cancellations, raise_if_cancelled
 
 __all__ = ["writing"]
 
@@ -24,12 +24,13 @@ async def writing(call: Any, write: Coroutine[Any, Any, None]) -> AsyncIterator[
     """
     writer = asyncio.create_task(write)
     writer.add_done_callback(lambda _: call.cancel())
+    before = cancellations()
     try:
         yield
-        raise_if_cancelled()  # a call that ends at the same moment hides the cancellation
+        raise_if_cancelled(before)  # a call that ends at the same moment hides the cancellation
         _raise_failure(writer)
     except asyncio.CancelledError:
-        raise_if_cancelled()
+        raise_if_cancelled(before)
         # The task was not cancelled. The call was, and gRPC raises that in its reader as a cancellation.
         _raise_failure(writer)
         raise

@@ -54,7 +54,7 @@ from millwheel.client.injector.outbound import Flight, Lane
 from millwheel.client.injector.rerouting import Rerouting
 from millwheel.client.injector.resending import OutboundBatches
 from millwheel.client.injector.routing import StreamRouting
-from millwheel.client.injector.unkeyed import UnkeyedRecords, WaitingRecord
+from millwheel.client.injector.unkeyed import UnkeyedRecords
 from millwheel.model.core_protocol import RisingValues, require
 from millwheel.model.outbound import AnswerKind, answer_kind
 from millwheel.model.time import MAX_TIMESTAMP, MIN_TIMESTAMP
@@ -259,7 +259,7 @@ class InjectorCore:
             case Tick():
                 out = self._on_tick(now)
             case KeysFound():
-                out = self._on_keys(event, now)
+                out = self._pumped(self._rerouting.find_keys(event, self.routing, now), now)
             case ConnectionOpened():
                 out = self._pumped(self.sending.connected(event.address), now)
             case ConnectionLost():
@@ -344,40 +344,10 @@ class InjectorCore:
         lanes: dict[Lane, None] = {}
         for name, consumer in self.routing.consumers.items():
             keys = columns.keys[name]
-            if self.unkeyed.records and self.unkeyed.blocked(name, columns.scope):
-                self._hold(name, columns, 0, keys, first)
-            elif len(keys) == count:
+            if len(keys) == count and not (self.unkeyed.records and self.unkeyed.blocked(name, columns.scope)):
                 lanes |= self.sending.distribute(consumer, columns, keys, first, now)
             else:
-                if keys:
-                    lanes |= self.sending.distribute(consumer, _cut(columns, len(keys)), keys, first, now)
-                self._hold(name, columns, len(keys), keys, first)
-        return self._pumped(lanes, now)
-
-    def _hold(self, consumer: str, columns: Columns, start: int, keys: Sequence[bytes], first: int) -> None:
-        """Make the records from ``start`` on wait in ``unkeyed``, together with those of their keys that are known."""
-        rows = enumerate(zip(columns.ids, columns.values, columns.timestamps, strict=True))
-        records = [
-            WaitingRecord(first + at, id_, value, timestamp, keys[at] if at < len(keys) else None)
-            for at, (id_, value, timestamp) in rows
-            if at >= start
-        ]
-        self.unkeyed.hold(consumer, columns.scope, records, columns.unkeyed.get(consumer, ""))
-
-    def _on_keys(self, event: KeysFound, now: int) -> list[InjectorEffect]:
-        """Send the first records of the event's head under its keys."""
-        head, keys = event.head, event.keys
-        consumer = None if self.routing is None else self.routing.consumers.get(head.consumer)
-        if consumer is None or not self.unkeyed.stands(head):
-            return []
-        lanes: dict[Lane, None] = {}
-        if keys:
-            taken = self.unkeyed.release(head.consumer, head.scope, len(keys))
-            values, timestamps = [row.value for row in taken], [row.timestamp for row in taken]
-            columns = Columns(values, timestamps, {}, head.scope, [row.id for row in taken])
-            lanes = self.sending.distribute(consumer, columns, keys, taken[0].number, now)
-        if len(keys) < len(head.records):
-            self.unkeyed.explain(head.consumer, head.scope, event.why)
+                lanes |= self._rerouting.accept_unkeyed(consumer, columns, keys, first, now)
         return self._pumped(lanes, now)
 
     def _on_routing(self, routing: StreamRouting, now: int) -> list[InjectorEffect]:
@@ -452,12 +422,6 @@ class InjectorCore:
         # The earliest alarm is enough: the tick at that time computes the later ones again.
         if self._alarm_at is None or at < self._alarm_at:
             self._alarm_at = at
-
-
-def _cut(columns: Columns, count: int) -> Columns:
-    """The first ``count`` records of ``columns``, without keys."""
-    part = slice(count)
-    return Columns(columns.values[part], columns.timestamps[part], {}, columns.scope, columns.ids[part])
 
 
 def _extremes(timestamps: Sequence[int]) -> tuple[int, int]:

@@ -1,19 +1,21 @@
-"""What a new routing changes for an injector's un-ACKed records (sections 5.2, 7.1). Pure."""
+"""Moves un-ACKed records to the queues of a new routing, or of keys that are found later (4.2, 5.2, 7.1). Pure."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from millwheel.client.injector.ids import IdKind, IdScope
-from millwheel.client.injector.messages import Columns
+from millwheel.client.injector.messages import Columns, KeysFound
 from millwheel.client.injector.outbound import InjectedBatch, Lane
 from millwheel.client.injector.resending import OutboundBatches
 from millwheel.client.injector.routing import ConsumerRouting, StreamRouting
-from millwheel.client.injector.unkeyed import UnkeyedRecords
+from millwheel.client.injector.unkeyed import UnkeyedRecords, WaitingRecord
 
 __all__ = ["Rerouting"]
 
 
 class Rerouting:
-    """Sends un-ACKed records to the current owners of their keys.
+    """Moves un-ACKed records: from queues of former intervals, and from ``unkeyed`` when their keys are found.
 
     A consumer that joins gets only records that are accepted from then on. A consumer that left gets nothing more, and
     its un-ACKed records are discarded. Discarding is safe only if a remaining consumer was also sent those records.
@@ -92,3 +94,41 @@ class Rerouting:
         ids, keys, values, timestamps = (list(column) for column in zip(*rows, strict=True))
         first = min(one.first for one in batches)
         return self._sending.distribute(consumer, Columns(values, timestamps, {}, scope, ids), keys, first, now)
+
+    def accept_unkeyed(
+        self, consumer: ConsumerRouting, columns: Columns, keys: Sequence[bytes], first: int, now: int
+    ) -> dict[Lane, None]:
+        """Accept records of which some wait for their keys, or behind such records. Returns the others' queues.
+
+        ``keys``: the known keys, those of the first records. ``first``: the number of the first record.
+        """
+        name, scope, lanes = consumer.incarnation, columns.scope, dict[Lane, None]()
+        start = 0 if self._unkeyed.blocked(name, scope) else len(keys)
+        if start:
+            part = slice(start)
+            keyed = Columns(columns.values[part], columns.timestamps[part], {}, scope, columns.ids[part])
+            lanes = self._sending.distribute(consumer, keyed, keys, first, now)
+        rows = enumerate(zip(columns.ids, columns.values, columns.timestamps, strict=True))
+        waiting = [
+            WaitingRecord(first + at, id_, value, timestamp, keys[at] if at < len(keys) else None)
+            for at, (id_, value, timestamp) in rows
+            if at >= start
+        ]
+        self._unkeyed.hold(name, scope, waiting, columns.unkeyed.get(name, ""))
+        return lanes
+
+    def find_keys(self, event: KeysFound, routing: StreamRouting | None, now: int) -> dict[Lane, None]:
+        """Append the first records of the event's head to the queues of its keys. Returns those queues."""
+        head, keys = event.head, event.keys
+        consumer = None if routing is None else routing.consumers.get(head.consumer)
+        if consumer is None or not self._unkeyed.stands(head):
+            return {}
+        lanes: dict[Lane, None] = {}
+        if keys:
+            taken = self._unkeyed.release(head.consumer, head.scope, len(keys))
+            values, timestamps = [row.value for row in taken], [row.timestamp for row in taken]
+            columns = Columns(values, timestamps, {}, head.scope, [row.id for row in taken])
+            lanes = self._sending.distribute(consumer, columns, keys, taken[0].number, now)
+        if len(keys) < len(head.records):
+            self._unkeyed.explain(head.consumer, head.scope, event.why)
+        return lanes

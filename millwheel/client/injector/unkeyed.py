@@ -6,7 +6,7 @@ goes to the same consumer waits behind it.
 Invariant: records of one scope reach a consumer's intervals in their order. The reason is the ACK mark, which states
 that every record below it is ACKed. The other consumers of the stream get the record at once.
 
-Waiting records are un-ACKed. They count against the window and hold the injector low watermark.
+Waiting records are un-ACKed. They count against the window and hold the published watermark.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ from typing import Final
 import grpc
 
 from millwheel.rpc.channel import open_channel
-from millwheel.rpc.errors import from_rpc_error
+from millwheel.rpc.errors import cancellations, from_rpc_error
 from millwheel.rpc.failures import FailureCode, RequestError
 from millwheel.rpc.v1 import subscription_pb2 as wire
 from millwheel.rpc.v1.subscription_pb2_grpc import SubscriptionServiceStub
@@ -55,7 +55,7 @@ class LogCall:
         Raises:
             RequestError: The call has ended.
         """
-        before = _cancellations()
+        before = cancellations()
         try:
             self._waits_since = asyncio.get_running_loop().time()
             response = await self._call.read()
@@ -67,7 +67,7 @@ class LogCall:
         except asyncio.CancelledError:
             # gRPC cancels the call together with its reader.
             self.ended = True
-            if not self._has_moved or _cancellations() > before:
+            if not self._has_moved or cancellations() > before:
                 raise
             raise RequestError(FailureCode.UNAVAILABLE, f"the log of stream {self._stream!r} has moved", "") from None
         finally:
@@ -78,14 +78,14 @@ class LogCall:
         """Send a request. If the call is broken, nothing is sent: the next call's first requests say the same."""
         if self.ended:
             return
-        before = _cancellations()
+        before = cancellations()
         try:
             await self._call.write(request)
         except (grpc.aio.AioRpcError, asyncio.InvalidStateError):
             return
         except asyncio.CancelledError:
             self.ended = True
-            if not self._has_moved or _cancellations() > before:
+            if not self._has_moved or cancellations() > before:
                 raise
 
     async def begin(self, requests: Iterable[wire.SubscribeRequest]) -> None:
@@ -118,9 +118,3 @@ class LogCall:
                 self._call.cancel()
                 return
             await asyncio.sleep(MAX_SILENCE_SECONDS)
-
-
-def _cancellations() -> int:
-    """How often this task was cancelled. gRPC also shows the end of a call as a cancellation, which is not counted."""
-    task = asyncio.current_task()
-    return 0 if task is None else task.cancelling()
