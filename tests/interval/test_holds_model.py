@@ -185,7 +185,7 @@ def _lose_a_stated_one(holds: Holds, hold: Hold) -> None:
 
 
 def _keep_a_stated_one(holds: Holds, hold: Hold) -> None:
-    holds.state(4)
+    holds.begin(4)
 
 
 def _release(holds: Holds, hold: Hold) -> None:
@@ -201,7 +201,7 @@ def _forget_one(holds: Holds, hold: Hold) -> None:
 def test_a_hold_that_is_lost_or_kept_is_found(wrong: Callable[[Holds, Hold], None]) -> None:
     holds = Holds(MinTracker(), MinTracker())
     hold = holds.open(7)
-    holds.state(4)
+    holds.begin(4)
     holds.check([4], [hold, holds.open()])
     wrong(holds, hold)
     with pytest.raises(RuntimeError, match="holds are"):
@@ -226,6 +226,6 @@ def test_a_hold_ends_once_and_its_replacement_has_its_time() -> None:
 @pytest.mark.guarantee("G7")
 def test_a_stated_hold_that_is_not_there_cannot_end() -> None:
     holds = Holds(MinTracker(), MinTracker())
-    holds.state(4)
+    holds.begin(4)
     with pytest.raises(KeyError, match="timestamp 5 is present 0 times"):
         holds.end(5, None)

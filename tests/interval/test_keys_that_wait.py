@@ -130,6 +130,17 @@ def test_a_late_record_of_a_waiting_key_is_dropped_as_usual() -> None:
     assert solo.state.counts.records == 3
 
 
+@pytest.mark.guarantee("G14", section="4.5")
+def test_dropped_records_read_no_row_and_fill_their_commit() -> None:
+    solo = Solo(Log(), late=mw.Late.DROP, settings=IntervalSettings(batch_records=2))
+    solo.state.cells.evicted = True
+    solo.watermark(100)
+    solo.deliver(*[(f"k{number}", "late", 5) for number in range(5)])
+    assert solo.take(ReadStates) == []
+    assert solo.commit_all() == 3
+    assert (solo.state.counts.records, solo.state.counts.late, len(solo.state.cells)) == (5, 5, 0)
+
+
 class Waiting(mw.Computation[tuple[str, str], list[str]]):
     """Its hooks wait."""
 

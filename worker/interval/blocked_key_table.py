@@ -10,6 +10,7 @@ import heapq
 from collections import deque
 from collections.abc import Sequence
 from enum import Enum
+from typing import NamedTuple
 
 from millwheel.model.time import TimeDomain
 from millwheel.worker.interval.failing_keys import FailingKeys, KeyFailure
@@ -27,10 +28,18 @@ class Wait(Enum):
     HOOK = "for its asynchronous hook to end"
 
 
-RecordItem = tuple[DeliveryReceipt, int]
+class RecordItem(NamedTuple):
+    """A record that waits with its blocked key."""
+
+    receipt: DeliveryReceipt
+    record: int
+    """Its index in the delivery."""
+
+
 TimerItem = tuple[int, TimeDomain, str]
-"""Time, time domain, tag."""
+"""Time, time domain, tag. A plain tuple, because there is one for every timer that fires."""
 Item = RecordItem | TimerItem
+"""One call of a hook."""
 
 
 class BlockedKey:
@@ -121,7 +130,7 @@ class BlockedKeyTable:
 
     def set_aside(self, key: bytes, receipt: DeliveryReceipt, index: int) -> None:
         """Append a record to the work of its blocked key."""
-        self.keys[key].items.append((receipt, index))
+        self.keys[key].items.append(RecordItem(receipt, index))
         receipt.blocked.add(index)
 
     def put_back(self, blocked: BlockedKey, items: Sequence[RecordItem]) -> None:

@@ -57,9 +57,9 @@ class BlockedKeys:
         """Keys whose rows are damaged, each with the reason, up to a maximum."""
         self.running = RunningHooks(state)
         self.reports: list[HookFailed] = []
-        runner.failed = lambda key, receipt, index, error: self.failed(key, (receipt, index), error)
+        runner.failed = lambda key, receipt, index, error: self.failed(key, RecordItem(receipt, index), error)
         runner.returned = lambda key, context, receipt, index, result: self._returned(
-            key, context, (receipt, index), result
+            key, context, RecordItem(receipt, index), result
         )
         firing.failed = self.failed
         firing.returned = self._returned
@@ -70,7 +70,10 @@ class BlockedKeys:
         """A hook of ``key`` raised for ``item``. None: the changes of the key's hooks cannot be sealed."""
         timers, records = self._undo(key)
         if item is not None:
-            (timers if len(item) == 3 else records).append(item)  # type: ignore[arg-type]
+            if isinstance(item, RecordItem):
+                records.append(item)
+            else:
+                timers.append(item)
         blocked = self._put_back(key, timers, records)
         if len(timers) + len(records) == 1:
             self._decide(key, blocked, timers[0] if timers else records[0], error)
@@ -91,7 +94,7 @@ class BlockedKeys:
             mine = [index for index in consumed if keys[index] == key]
             if mine:
                 consumed[:] = [index for index in consumed if keys[index] != key]
-                records.extend((receipt, index) for index in mine)
+                records.extend(RecordItem(receipt, index) for index in mine)
         return batch.fired.pop(key, []), records
 
     def _put_back(self, key: bytes, timers: list[TimerItem], records: list[RecordItem]) -> BlockedKey:
@@ -135,7 +138,7 @@ class BlockedKeys:
         context._origin = letter.origin
         context._add(letter)
         self.runner.batch.dead.add(key)
-        if len(item) == 2:
+        if isinstance(item, RecordItem):
             receipt, index = blocked.items.popleft()
             receipt.blocked.discard(index)
         else:
@@ -159,24 +162,24 @@ class BlockedKeys:
         program = self._setup.program
         if blocked.alone or ((program.record_is_async or program.timer_is_async) and blocked.items):
             item = self.firing.next_due(key) or (blocked.items[0] if blocked.items else None)
-        if item is not None and len(item) == 2 and self._timers.behind:
+        if isinstance(item, RecordItem) and self._timers.behind:
             return
         if item is None:
-            self._let_go(key, blocked)
+            self._unblock(key, blocked)
             return
         if item != blocked.failing:
             self.failures.clear(blocked)
-        if len(item) == 3:
+        if not isinstance(item, RecordItem):
             blocked.alone = max(0, blocked.alone - 1)
             self.firing.fire_blocked(key, item)
             return
         if self.runner.open(key) is not None:
             blocked.alone = max(0, blocked.alone - 1)
             blocked.items.popleft()
-            item[0].blocked.discard(item[1])
-            self.runner.run_alone(*item)
+            item.receipt.blocked.discard(item.record)
+            self.runner.run_alone(item.receipt, item.record)
 
-    def _let_go(self, key: bytes, blocked: BlockedKey) -> None:
+    def _unblock(self, key: bytes, blocked: BlockedKey) -> None:
         """Unblock the key."""
         self.failures.clear(blocked)
         self.firing.return_postponed(key)
@@ -184,8 +187,8 @@ class BlockedKeys:
 
     def _consume(self, key: bytes, item: Item) -> None:
         batch = self.runner.batch
-        if len(item) == 2:
-            batch.consumed_of(item[0]).append(item[1])
+        if isinstance(item, RecordItem):
+            batch.consumed_of(item.receipt).append(item.record)
         else:
             batch.fired.setdefault(key, []).append(item)
 
@@ -207,7 +210,7 @@ class BlockedKeys:
         blocked = self._blocked.block(key, Wait.READY)
         item = self.firing.next_due(key) or (blocked.items[0] if blocked.items else None)
         if item is None:
-            self._let_go(key, blocked)
+            self._unblock(key, blocked)
             return
         # The work runs alone, so that its attempts are counted until it is done.
         blocked.alone = max(blocked.alone, 1)
@@ -215,7 +218,7 @@ class BlockedKeys:
 
     def _returned(self, key: bytes, context: Context[Any], item: Item, result: Any) -> None:
         """A hook returned a value. If the hook is ``async def``, await the value. Otherwise the hook fails."""
-        program, is_record = self._setup.program, len(item) == 2
+        program, is_record = self._setup.program, isinstance(item, RecordItem)
         if program.record_is_async if is_record else program.timer_is_async:
             self._start_hook(key, context, item, result)
             return
@@ -229,8 +232,8 @@ class BlockedKeys:
         """Start an asynchronous hook. Its key is blocked and its context is outside the batch until it ends."""
         self.runner.batch.contexts.pop(key, None)
         self._blocked.block(key, Wait.HOOK)
-        if len(item) == 2:
-            item[0].blocked.add(item[1])
+        if isinstance(item, RecordItem):
+            item.receipt.blocked.add(item.record)
         self.running.start(key, context, item, coroutine)
         self.runner.hooks += 1
 
@@ -250,8 +253,8 @@ class BlockedKeys:
         key, context, item, hold = hook.key, hook.context, hook.item, hook.hold
         self._blocked.block(key, Wait.READY)
         batch = self.runner.batch
-        if len(item) == 2:
-            item[0].blocked.discard(item[1])
+        if isinstance(item, RecordItem):
+            item.receipt.blocked.discard(item.record)
         if hold is not None:
             batch.hold.take(hold)
         if error is None:

@@ -68,7 +68,7 @@ class CellCache:
         return self.bytes_held * len(self._dirty) // max(1, len(self._cells))
 
     @property
-    def crowded(self) -> bool:
+    def needs_flush(self) -> bool:
         """Whether the cache is over its limit, in large part with pinned cells. Then their rows must be flushed now."""
         return self.bytes_held > self.limit_bytes and 2 * self.bytes_pinned > self.limit_bytes
 

@@ -76,7 +76,7 @@ class StateRows:
         The truncation point needs them, together with a base, and so does memory. Otherwise they wait, because a later
         write covers more commits.
         """
-        return now >= self._flush_at or needed or self._cells.crowded
+        return now >= self._flush_at or needed or self._cells.needs_flush
 
     @property
     def _flush_at(self) -> int:
@@ -153,8 +153,8 @@ class Checkpointer:
         settings, journal = self._settings, self._journal
         if journal.needs_base(settings.checkpoint_entries, settings.checkpoint_bytes):
             return True
-        crowded = journal.above >= settings.checkpoint_entries // 16 and self.spilling.overflowing
-        return crowded and journal.may_write_base()
+        near = journal.above >= settings.checkpoint_entries // 16 and self.spilling.overflowing
+        return near and journal.may_write_base()
 
     @property
     def _base_waits(self) -> bool:

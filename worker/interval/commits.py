@@ -88,7 +88,7 @@ class CommitPipeline:
         self._in_flight: Sealed | None = None
         """The commit whose append is in flight, or whose entry's parts are being written before the append."""
         self._waiting = WeakCommits(state, runner, self._sealer, checkpoints)
-        self.crowded = False
+        self.open_commit_full = False
         """Whether the open commit has no room for the current batch. The batch waits until the queue moves."""
         keys = self._setup.config.keys
         self._sender = (self._setup.config.journal, self._setup.config.sequencer, keys, self._setup.config.computation)
@@ -97,47 +97,38 @@ class CommitPipeline:
 
     def try_commit(self, out: list[IntervalEffect]) -> bool:
         """Seal the batch and start its commit, if possible. Returns whether the next batch may run at once."""
-        checkpoints, waiting = self.checkpoints, self._waiting
+        checkpoints, waiting, batch = self.checkpoints, self._waiting, self._runner.batch
         still = self._in_flight is None and not waiting.queue
-        if not still and (not self._weak or self.crowded or not waiting.may_join(self._in_flight)):
+        if not still and (not self._weak or self.open_commit_full or not waiting.may_join(self._in_flight)):
             return False
         if still and checkpoints.pressing:
             out.extend(checkpoints.press(self._clocks.elapsed))
-        naming = checkpoints.wants_append
-        duplicates, self._ids.duplicates = self._ids.duplicates, 0
-        batch = self._runner.batch
+        # Encoding may empty the batch: work that fails there waits alone for its next attempt, or is given up.
+        changed = self._sealer.encode_states(batch) if batch else []
         if not batch:
-            self._let_go(batch)
-        if not (batch or waiting.acked or naming):
-            # No commit is due that could carry the number of duplicates. The next checkpoint stores it.
-            self._journal.counts.duplicates += duplicates
-            return False
-        changed = self._sealer.encode_states(batch)
-        if not (batch or waiting.acked or naming):
-            # No work of the batch can be stored now: it waits alone for its next attempt, or was given up.
-            self._let_go(batch)
-            self._journal.counts.duplicates += duplicates
-            return False
+            self._release_hold(batch)
+            if not (waiting.acked or checkpoints.wants_append):
+                # No commit is due that could carry the number of duplicates. The next checkpoint stores it.
+                self._journal.counts.duplicates += self._ids.duplicates
+                self._ids.duplicates = 0
+                return False
         if not self._weak or batch.fired:
-            sealed = self._sealer.seal(self._runner.take_batch(), changed, duplicates, stored_first=True)
-            out.extend(self._append(sealed))
-        elif waiting.join(self._in_flight, changed, duplicates):
+            out.extend(self._append(self._sealer.seal(self._runner.take_batch(), changed, stored_first=True)))
+            return True
+        self.open_commit_full = not waiting.join(self._in_flight, changed)
+        if not self.open_commit_full:
             out.extend(self._send_ready())
-        else:
-            self.crowded = True
-            self._journal.counts.duplicates += duplicates
-            return False
-        return True
+        return not self.open_commit_full
 
-    def _let_go(self, batch: OpenCommit) -> None:
-        """Release the watermark holds of a batch without work. Its blocked timers have holds of their own."""
+    def _release_hold(self, batch: OpenCommit) -> None:
+        """Release the watermark hold of a batch without work. Its blocked timers have holds of their own."""
         if batch.hold.count:
             batch.hold.release()
             batch.hold = self._holds.open()
 
     def _append(self, sealed: Sealed) -> list[IntervalEffect]:
         """Append the entry of a commit. A commit without lasting effects needs no append."""
-        self.crowded = False
+        self.open_commit_full = False
         assert sealed.entry is not None
         entry = sealed.entry
         if self._weak:
@@ -165,7 +156,7 @@ class CommitPipeline:
         if sealed is None or sealed.commit != event.commit:
             return out
         self._in_flight = None
-        self.crowded = False
+        self.open_commit_full = False
         out.extend(self._journal.appended(event.commit))
         if out:
             self.checkpoints.base_named()

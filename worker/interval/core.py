@@ -247,7 +247,7 @@ class IntervalCore(OwnerCore[IntervalEvent, IntervalEffect]):
             clocks.advance(state.intake.pending.min())
             if spilled:
                 out.extend(checkpoints.spilling.pump())
-            held, crowded = checkpoints.releasing, commits.crowded
+            held, full = checkpoints.releasing, commits.open_commit_full
             blocked_keys.again = False
             if not blocked_keys.stopped:
                 self._run()
@@ -256,8 +256,8 @@ class IntervalCore(OwnerCore[IntervalEvent, IntervalEffect]):
                 # store can be loaded now.
                 continue
             more = commits.try_commit(out) or checkpoints.releasing != held
-            more = more or (crowded and not commits.crowded)
-            if not more and (commits.crowded or not blocked_keys.again):
+            more = more or (full and not commits.open_commit_full)
+            if not more and (commits.open_commit_full or not blocked_keys.again):
                 # The current batch has no room in the open commit, or nothing is left to run. The ACK or append that
                 # makes room is an event of its own.
                 break
@@ -273,7 +273,7 @@ class IntervalCore(OwnerCore[IntervalEvent, IntervalEffect]):
         return out
 
     def _run(self) -> None:
-        self._scheduler.run(not self._commits.crowded, not self._checkpoints.releasing)
+        self._scheduler.run(not self._commits.open_commit_full, not self._checkpoints.releasing)
 
     # Reports.
 

@@ -16,7 +16,7 @@ from millwheel.sdk.error_texts import bare_message, error_message, error_traceba
 from millwheel.sdk.errors import KeyExtractionError, UsageError
 from millwheel.sdk.options import FailureAction, FailurePolicy
 from millwheel.sdk.typeinfo import type_name
-from millwheel.worker.interval.blocked_key_table import BlockedKey, Item
+from millwheel.worker.interval.blocked_key_table import BlockedKey, Item, RecordItem
 from millwheel.worker.interval.failing_keys import ErrorKinds, KeyFailure
 from millwheel.worker.interval.setup import IntervalSetup
 from millwheel.worker.interval.state import IntervalState
@@ -121,7 +121,7 @@ class Failures:
             retry_at: When the next attempt is due, a time of ``IntervalClocks.elapsed``. Used for a retry only.
             letter: Why the work was not given up although the policy says so. Empty in all other cases.
         """
-        is_record = len(item) == 2
+        is_record = isinstance(item, RecordItem)
         meter, wall = self._setup.meter, self._clocks.wall
         hook, times = ("process_record", meter.records) if is_record else ("process_timer", meter.timers)
         times.failures += 1
@@ -153,7 +153,7 @@ class Failures:
             UnkeyedLetterError: A consumer of the dead letters has no key for it.
         """
         origin: Any
-        if len(item) == 2:
+        if isinstance(item, RecordItem):
             receipt, index = item
             delivery = receipt.delivery
             stream = self._setup.program.input_names[delivery.stream]
@@ -186,8 +186,8 @@ class Failures:
 
 def work_text(item: Item) -> str:
     """A description of the record or timer for people."""
-    if len(item) == 2:
-        delivery = item[0].delivery
-        at = format_timestamp(Timestamp(delivery.timestamps[item[1]]))
+    if isinstance(item, RecordItem):
+        delivery = item.receipt.delivery
+        at = format_timestamp(Timestamp(delivery.timestamps[item.record]))
         return f"record of stream {delivery.stream!r} at {at}"
     return f"timer {item[2]!r} at {format_timestamp(Timestamp(item[0]))}"

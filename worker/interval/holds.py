@@ -115,7 +115,7 @@ class Holds:
 
     # Stated holds. Their owners call these: the timer tables, the spilled timers, and ``set_of_key``.
 
-    def state(self, at: int) -> None:
+    def begin(self, at: int) -> None:
         """A stated hold begins."""
         self._stated.add(at)
 

@@ -8,7 +8,7 @@ batch, in order. Then it runs one hook per commit (``blocked_keys.py``).
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final
 
 from millwheel.sdk.context import Context
@@ -92,7 +92,7 @@ class Runner:
         A batch without work never is, also after work in it was undone or blocked.
         """
         batch, settings = self.batch, self._setup.settings
-        if not batch.contexts:
+        if not batch:
             batch.records = batch.size = self._setup.scope.produced_bytes = 0
             return False
         return batch.records >= settings.batch_records or (
@@ -162,57 +162,80 @@ class Runner:
             Whether another event follows: a hook was called, a record was consumed, or a row must be read. False: each
             record was set aside behind its blocked key.
         """
-        batch, receipt = self.batch, chunk.receipt
-        delivery = receipt.delivery
-        keys, values, stamps, stream = delivery.keys, delivery.values, delivery.timestamps, delivery.stream
-        contexts, blocked, program, holds = batch.contexts, self._blocked.keys, self._setup.program, self._holds.of_keys
-        cached, scope, number, size = self._cells.cached(), self._setup.scope, self.number, 0
-        decode, process = program.inputs[stream], program.computation.process_record
-        called = program.input_names[stream]
-        weak, is_async = not program.options.strong, program.record_is_async
-        process_late = program.options.late.action is LateAction.PROCESS
-        watermark, budget = self._clocks.watermark, self._setup.settings.batch_bytes - batch.size
-        shown = self._clocks.watermark_of if self._clocks.bounded else None
-        consume = batch.consumed_of(receipt).append
-        meter, aside, waits = self._setup.meter, 0, 0
+        batch, receipt, meter = self.batch, chunk.receipt, self._setup.meter
         began = meter.clock()
-        taken = chunk.indexes[chunk.cursor : chunk.cursor + self._room(receipt)]
-        running = iter(taken)
+        indexes = chunk.indexes[chunk.cursor : chunk.cursor + self._room(receipt)]
+        ran, waits, calls = self._run_records(receipt, indexes, alone)
+        self.measure(
+            "process_record", meter.records, calls, began, receipt.delivery.keys[indexes[0]] if ran == 1 else None
+        )
+        chunk.cursor += ran
+        batch.records += ran
+        batch.size += ran * receipt.average
+        return ran > waits
+
+    def _run_records(self, receipt: DeliveryReceipt, indexes: Sequence[int], alone: bool) -> tuple[int, int, int]:
+        """Run records of one delivery, until their productions fill the batch.
+
+        Each name that the loop needs is local, because this runs for every record.
+
+        Returns:
+            The number of records that are done with, of those that wait behind their blocked key, and of hooks called.
+        """
+        batch, delivery, program, scope = self.batch, receipt.delivery, self._setup.program, self._setup.scope
+        keys, values, stamps, stream = delivery.keys, delivery.values, delivery.timestamps, delivery.stream
+        contexts, blocked, holds, set_aside = (
+            batch.contexts,
+            self._blocked.keys,
+            self._holds.of_keys,
+            self._blocked.set_aside,
+        )
+        decode, process, called = (
+            program.inputs[stream],
+            program.computation.process_record,
+            program.input_names[stream],
+        )
+        weak, is_async, late_action = not program.options.strong, program.record_is_async, program.options.late.action
+        watermark, shown = self._clocks.watermark, self._clocks.watermark_of if self._clocks.bounded else None
+        budget = self._setup.settings.batch_bytes - batch.size
+        consume = batch.consumed_of(receipt).append
+        waits, no_calls = 0, 0
+        running = iter(indexes)
         for index in running:
             key = keys[index]
-            context = contexts.get(key)
             if blocked and key in blocked and not alone:
-                self._blocked.set_aside(key, receipt, index)
+                set_aside(key, receipt, index)
                 waits += 1
                 continue
-            if context is None:
-                cell = cached.get(key)
-                if cell is None and (cell := self._load(key)) is None:
-                    self._blocked.set_aside(key, receipt, index)
-                    aside += 1
-                    continue
-                cell.used = number
-                size += len(key) + len(cell.encoded) + _CONTEXT_BYTES
-                context = contexts[key] = Context(key, cell, scope)
-            elif is_async and not alone:
+            stamp = stamps[index]
+            late = stamp < (watermark if shown is None else shown(key))
+            if late and late_action is LateAction.DROP:
+                consume(index)
+                no_calls += 1
+                continue
+            context = contexts.get(key)
+            if is_async and context is not None and not alone:
                 # A second hook could change the cell while the batch is sealed. So a key runs one asynchronous hook per
                 # commit.
                 self._blocked.block(key, Wait.READY)
-                self._blocked.set_aside(key, receipt, index)
-                aside += 1
+                set_aside(key, receipt, index)
+                no_calls += 1
                 continue
-            stamp = stamps[index]
+            context = context or self.open(key)
+            if context is None:
+                set_aside(key, receipt, index)
+                no_calls += 1
+                continue
             context._stamp = context._earliest = context._cause = stamp
             if holds and (held := holds.get(key, stamp)) < stamp:
                 context._earliest = held
             if weak:
                 context._origin = (delivery.ids, index)
-            late = stamp < (watermark if shown is None else shown(key))
             try:
-                if late and not process_late:
-                    self.apply_late_policy(context, stream, values[index])
+                if late and late_action is LateAction.DIVERT:
+                    self._divert(context, stream, values[index])
                     consume(index)
-                    aside += 1
+                    no_calls += 1
                     continue
                 outcome = process(context, Record(key, values[index], stamp, called, decode, late))  # type: ignore[arg-type]
             except HOOK_ERRORS as error:
@@ -224,12 +247,8 @@ class Runner:
             consume(index)
             if scope.produced_bytes > budget:
                 break
-        ran = len(taken) - operator.length_hint(running)
-        self.measure("process_record", meter.records, ran - aside - waits, began, key if ran == 1 else None)
-        chunk.cursor += ran
-        batch.records += ran
-        batch.size += size + ran * receipt.average
-        return ran > waits
+        ran = len(indexes) - operator.length_hint(running)
+        return ran, waits, ran - waits - no_calls
 
     def measure(self, hook: str, time: HookTime, calls: int, began: float, key: bytes | None) -> None:
         """Add ``calls`` calls of a hook since ``began`` to its ``time``. ``key`` is set for a single call."""
@@ -269,8 +288,8 @@ class Runner:
         self.batch.size += len(key) + _CONTEXT_BYTES
         return context
 
-    def apply_late_policy(self, context: Context[Any], stream: str, encoded: bytes) -> None:
-        """Drop or divert a late record, as the computation's options say (G14)."""
+    def _divert(self, context: Context[Any], stream: str, encoded: bytes) -> None:
+        """Produce a late record on the stream that the computation's options name (G14)."""
         late = self._setup.program.options.late
-        if late.action is LateAction.DIVERT and late.stream is not None:
+        if late.stream is not None:
             context.produce(late.stream, self._setup.program.inputs[stream](encoded))

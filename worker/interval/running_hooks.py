@@ -9,7 +9,7 @@ from typing import Any
 
 from millwheel.model.time import TimeDomain
 from millwheel.sdk.context import Context
-from millwheel.worker.interval.blocked_key_table import Item
+from millwheel.worker.interval.blocked_key_table import Item, RecordItem
 from millwheel.worker.interval.failures import work_text
 from millwheel.worker.interval.holds import Hold
 from millwheel.worker.interval.hook_times import AwaitedHook
@@ -56,7 +56,9 @@ class RunningHooks:
 
     def start(self, key: bytes, context: Context[Any], item: Item, coroutine: Any) -> None:
         """Start a hook. A timer in event time holds the output watermark at its time."""
-        hold = self._holds.open(item[0]) if len(item) == 3 and item[1] is TimeDomain.EVENT_TIME else None
+        hold = None
+        if not isinstance(item, RecordItem) and item[1] is TimeDomain.EVENT_TIME:
+            hold = self._holds.open(item[0])
         number = self._next_number
         self._next_number += 1
         self._hooks[number] = StartedHook(key, context, item, self._setup.meter.clock(), self._clocks.wall, hold)

@@ -52,24 +52,25 @@ class KeyScheduler:
         """
         if room and self._table.keys:
             self.blocked_keys.resume_ready()
-        crowded = self.outbox_full
-        self._fire_due(crowded)
+        outbox_full = self.outbox_full
+        self._fire_due(outbox_full)
         if self._intake.queue and not self.runner.full() and not (self._timers.spilled and self._timers.behind):
-            ahead_allowed = ahead_allowed and not (crowded or self._cells.overfull)
-            self.runner.run_queue(ahead_allowed, self._firing.run_due_of if crowded else None)
+            ahead_allowed = ahead_allowed and not (outbox_full or self._cells.overfull)
+            self.runner.run_queue(ahead_allowed, self._firing.run_due_of if outbox_full else None)
 
-    def _fire_due(self, crowded: bool) -> None:
-        """Fire the timers that are due. If ``crowded``, fire only those that may hold the watermark (G13).
+    def _fire_due(self, outbox_full: bool) -> None:
+        """Fire the timers that are due. While the outbox is full, fire only those that may hold the watermark (G13).
 
-        While the outbox is full, due timers wait if a production without an ACK holds the watermark at least as low as
-        every stated hold. The consumers admit that production even when they are full, so the timers run later (G8).
+        A timer may hold it if its time is below every production without an ACK, or if it may end a stated hold that
+        is lower than these productions. The other timers wait. The lowest production holds the watermark then. Its
+        consumer admits it even when it is full. So it is ACKed, and the timers fire later (G8).
 
         A record that holds the watermark runs after the due timers of its key (``run_due_of``). While due timers are
         still in the store, it is unknown which keys have one. Then no timer waits.
         """
         timers, firing = self._timers, self._firing
         upto, waits = timers.due_until(TimeDomain.EVENT_TIME), False
-        if crowded and not (timers.behind and self._has_holder):
+        if outbox_full and not (timers.behind and self._has_holder):
             pending = self._outbox.unacked.held.min()
             waits = pending <= self._holds.min_stated()
             if waits:

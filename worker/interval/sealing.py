@@ -127,16 +127,14 @@ class Sealer:
             self._failed(key, reason)
         return changed
 
-    def seal(
-        self, batch: OpenCommit, changed: list[tuple[bytes, bytes]], duplicates: int, *, stored_first: bool
-    ) -> Sealed:
+    def seal(self, batch: OpenCommit, changed: list[tuple[bytes, bytes]], *, stored_first: bool) -> Sealed:
         """Apply the batch to the soft state as the next commit, and build its entry.
 
         ``stored_first`` False: its productions are weak and are sent before the entry is appended.
         """
         self._journal.sealed += 1
         sealed = Sealed(self._journal.sealed, stored_first, self._holds.open())
-        sealed.entry, sealed.outbound = self.apply(sealed, batch, changed, duplicates)
+        sealed.entry, sealed.outbound = self.apply(sealed, batch, changed)
         if self._setup.program.options.strong:
             sealed.entry = replace(sealed.entry, ids=self.take_ids(sealed))
         return sealed
@@ -149,7 +147,7 @@ class Sealer:
         return sealed.ids.to_wire()
 
     def apply(
-        self, sealed: Sealed, batch: OpenCommit, changed: list[tuple[bytes, bytes]], duplicates: int
+        self, sealed: Sealed, batch: OpenCommit, changed: list[tuple[bytes, bytes]]
     ) -> tuple[IntervalEntry, list[ProductionBatch]]:
         """Apply the batch to the soft state as part of the commit.
 
@@ -176,6 +174,7 @@ class Sealer:
         productions = self._productions(producing, sealed.commit << INDEX_BITS | made)
         records = sum(len(indexes) for _, indexes in consumed)
         late = sum(self._late(receipt, indexes) for receipt, indexes in consumed)
+        duplicates, self._ids.duplicates = self._ids.duplicates, 0
         entry = IntervalEntry(
             FORMAT,
             self._clocks.watermark,

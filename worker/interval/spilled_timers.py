@@ -150,7 +150,7 @@ class SpilledTimers:
         """Add a part. From now on its timers count, unless a tombstone deletes them."""
         self.parts[part.rows] = part
         if part.hold is not None:
-            self._holds.state(part.hold)
+            self._holds.begin(part.hold)
         self.count += part.count
         self._front.cover(str(part.rows), part.prints, self.count)
         self._find_first(part.domain)

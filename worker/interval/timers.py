@@ -134,7 +134,7 @@ class TimerTable:
         previous = timers.get(tag)
         timers[tag] = setting
         if (hold := effective_hold(setting, self._domain)) is not None:
-            self._holds.state(hold)
+            self._holds.begin(hold)
         if previous is None:
             self._size += 1
         else:
@@ -155,10 +155,10 @@ class TimerTable:
     def load(self, rows: Iterable[tuple[bytes, str, TimerSetting]]) -> None:
         """Add many timers, none of which is set yet, as in a takeover."""
         by_key, buckets, times = self._by_key, self._buckets, self._times
-        domain, state = self._domain, self._holds.state
+        domain, begin = self._domain, self._holds.begin
         for key, tag, setting in rows:
             if (hold := effective_hold(setting, domain)) is not None:
-                state(hold)
+                begin(hold)
             timers = by_key.get(key)
             if timers is None:
                 by_key[key] = {tag: setting}

@@ -71,7 +71,7 @@ class WeakCommits:
         behind = len(self.queue) > 1 or (self.queue and in_flight is not None)
         return self.queue[-1][0] if behind else None
 
-    def join(self, in_flight: Sealed | None, changed: list[tuple[bytes, bytes]], duplicates: int) -> bool:
+    def join(self, in_flight: Sealed | None, changed: list[tuple[bytes, bytes]]) -> bool:
         """Queue the batch's commit, which waits for the ACKs of its weak productions. The caller sends these.
 
         Returns:
@@ -81,13 +81,13 @@ class WeakCommits:
         records = sum(len(indexes) for _, indexes in batch.consumed)
         size = batch.size + self._setup.scope.produced_bytes + sum(len(encoded) for _, encoded in changed)
         if sealed is None:
-            sealed = sealer.seal(self._runner.take_batch(), changed, duplicates, stored_first=False)
+            sealed = sealer.seal(self._runner.take_batch(), changed, stored_first=False)
             outbound = sealed.outbound
             self.queue.append((sealed, self._clocks.elapsed + self._setup.program.options.straggler_delay))
         elif sealed.size + size > MAX_ENTRY_BYTES:
             return False
         else:
-            outbound = self._add_to(sealed, changed, duplicates)
+            outbound = self._add_to(sealed, changed)
         sealed.size += size
         self._records += records
         for one in outbound:
@@ -95,11 +95,11 @@ class WeakCommits:
             one.awaited = sealed.unacked
         return True
 
-    def _add_to(self, sealed: Sealed, changed: list[tuple[bytes, bytes]], duplicates: int) -> list[ProductionBatch]:
+    def _add_to(self, sealed: Sealed, changed: list[tuple[bytes, bytes]]) -> list[ProductionBatch]:
         """Add the batch to the open commit. Returns the new outbound batches."""
         before = sealed.entry
         assert before is not None
-        entry, outbound = self._sealer.apply(sealed, self._runner.take_batch(), changed, duplicates)
+        entry, outbound = self._sealer.apply(sealed, self._runner.take_batch(), changed)
         sealed.outbound += outbound
         before.states.extend(entry.states)
         before.holds.extend(entry.holds)
