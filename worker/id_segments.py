@@ -9,10 +9,10 @@ from typing import Final
 from millwheel.model.keys import KeyInterval
 from millwheel.store.contract import PartId
 from millwheel.worker.dedup import Dedup, DeliveryVerdict, SegmentSealed
-from millwheel.worker.journal import DEDUP_PART, OwnedJournal
+from millwheel.worker.journal import OwnedJournal
 from millwheel.worker.messages import OwnerEffect, ReadSegments, WriteParts
 
-__all__ = ["SEGMENT_PART", "AdmissionState", "IdSegments", "restored_ids"]
+__all__ = ["SEGMENT_PART", "AdmissionState", "IdSegments"]
 
 
 SEGMENT_PART: Final = "segment"
@@ -89,27 +89,3 @@ class IdSegments:
             name, parts = self._writes.pop(number)
             self._ids.journal.segments[name] = parts
             self._ids.dedup.segment_stored(name)
-
-
-def restored_ids(
-    keys: KeyInterval, journal: str, parts: Mapping[PartId, bytes]
-) -> tuple[Dedup | None, dict[str, tuple[PartId, ...]]]:
-    """The duplicate check that a base has, and the parts of its stored id segments. None if it has no ids."""
-    ids: dict[int, bytes] = {}
-    filters: dict[str, bytes] = {}
-    segments: dict[str, tuple[PartId, ...]] = {}
-    for part, blob in parts.items():
-        kind, _, name = part.name.partition("/")
-        if kind == DEDUP_PART:
-            ids[int(name)] = blob
-        elif kind == SEGMENT_PART:
-            what, _, segment = name.partition("/")
-            # The part of ids comes first, then the part of the filter.
-            found = segments.get(segment, ())
-            segments[segment] = (*found, part) if what == "filter" else (part, *found)
-            if what == "filter":
-                filters[segment] = blob
-    if not ids:
-        return None, segments
-    # The parts form one list of rows in the order of their numbers. A head lists part 10 before part 2.
-    return Dedup.restore(keys, journal, [ids[number] for number in sorted(ids)], filters), segments

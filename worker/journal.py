@@ -9,11 +9,11 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from millwheel.store.contract import Append, CorruptValueError, JournalHead, PartId
+from millwheel.store.contract import Append, JournalHead, PartId
 from millwheel.worker.dedup import DedupSnapshot
 from millwheel.worker.messages import AppendEntry, DeleteEntries, DeleteParts, OwnerEffect, WriteParts
 
-__all__ = ["DEDUP_PART", "CommitCounts", "OwnedJournal", "numbered_entries"]
+__all__ = ["DEDUP_PART", "CommitCounts", "OwnedJournal"]
 
 DEDUP_PART: Final = "dedup"
 """The kind of base part that holds the ids in memory, and the names of the segments."""
@@ -215,17 +215,3 @@ class OwnedJournal:
     def collect(self, parts: Iterable[PartId]) -> None:
         """Delete these parts with the next base."""
         self._collected += parts
-
-
-def numbered_entries(where: str, head: JournalHead, entries: Sequence[bytes]) -> list[tuple[int, str, bytes]]:
-    """The entries above the truncation point, each with its number and where it is.
-
-    Raises:
-        CorruptValueError: Some are missing.
-    """
-    if len(entries) != head.commit - head.truncation_point:
-        needed = f"entries {head.truncation_point + 1} to {head.commit} are needed"
-        raise CorruptValueError(where, f"{needed} and {len(entries)} were found")
-    return [
-        (number, f"{where}, entry {number}", blob) for number, blob in enumerate(entries, head.truncation_point + 1)
-    ]

@@ -16,7 +16,7 @@ from millwheel.model.watermarks import MinTracker
 from millwheel.sdk.context import TimerSetting
 from millwheel.store.contract import CorruptValueError, JournalHead, PartId
 from millwheel.worker.dedup import Dedup, IdDelta
-from millwheel.worker.id_segments import SEGMENT_PART, restored_ids
+from millwheel.worker.id_segments import SEGMENT_PART
 from millwheel.worker.interval.base_parts import (
     HOLDS_PART,
     INHERITED_PART,
@@ -40,8 +40,9 @@ from millwheel.worker.interval.entry import (
 from millwheel.worker.interval.holds import Holds
 from millwheel.worker.interval.spilled_timers import FAR_PART, SpilledPart, SpilledTimers, is_spilled
 from millwheel.worker.interval.state import INDEX_BITS, IntervalState
-from millwheel.worker.journal import DEDUP_PART, numbered_entries
+from millwheel.worker.journal import DEDUP_PART
 from millwheel.worker.messages import Opened, OpenedParent
+from millwheel.worker.takeover import numbered_entries, restored_ids
 
 __all__ = ["recover"]
 

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from millwheel.store.contract import CorruptValueError
 from millwheel.worker.dedup import IdDelta
-from millwheel.worker.id_segments import restored_ids
-from millwheel.worker.journal import numbered_entries
 from millwheel.worker.log.checkpoint import META_PART
 from millwheel.worker.log.entry import LogEntry, LogMeta, decode
 from millwheel.worker.log.segment_rows import stored_segment
 from millwheel.worker.log.state import LogState
 from millwheel.worker.messages import Opened
+from millwheel.worker.takeover import numbered_entries, restored_ids
 
 __all__ = ["recover"]
 

@@ -7,7 +7,7 @@ It requests a response (``Fetch``) only when a previous one was sent, so gRPC's 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from typing import Any, Final, assert_never
 
 from millwheel.rpc.errors import abort, answering
@@ -17,10 +17,8 @@ from millwheel.rpc.v1.subscription_pb2_grpc import SubscriptionServiceServicer
 from millwheel.worker.log.messages import (
     AckOffset,
     CursorsAnswer,
-    DeleteCursor,
     EndSubscription,
     Fetch,
-    ListCursors,
     Publish,
     Subscribe,
     SubscriberEffect,
@@ -28,11 +26,12 @@ from millwheel.worker.log.messages import (
 )
 from millwheel.worker.shell.subscription_requests import (
     CursorRequests,
+    FindHost,
     LogHostLike,
     begin_of,
-    cursor_status,
     invalid,
     not_here,
+    serving_host,
     start_of,
 )
 
@@ -53,14 +52,13 @@ class _SubscribeCall:
 class LogService(SubscriptionServiceServicer):
     """Serves subscribers of the streams whose host ``find`` returns.
 
-    ``find`` takes the stream and the log's incarnation. An empty incarnation means any log of the stream. Give the
-    hosts ``perform`` for the effects on subscribers. Call ``dropped`` whenever a host is closed.
+    Give the hosts ``perform`` for the effects on subscribers. Call ``dropped`` whenever a host is closed.
     """
 
-    def __init__(self, find: Callable[[str, str], LogHostLike | None]) -> None:
+    def __init__(self, find: FindHost) -> None:
         self._find = find
         self._calls: dict[_SubscribeCall, None] = {}
-        self._cursor_requests = CursorRequests()
+        self._cursor_requests = CursorRequests(find)
 
     def perform(self, effect: SubscriberEffect) -> None:
         """Perform an effect of a log's core on a subscriber or an operator."""
@@ -92,7 +90,7 @@ class LogService(SubscriptionServiceServicer):
         reader: asyncio.Task[None] | None = None
         try:
             start = start_of(await anext(aiter(request_iterator), None))
-            host = self._host(start.stream, start.incarnation)
+            host = serving_host(self._find, start.stream, start.incarnation)
             call = _SubscribeCall(start.stream)
             self._calls[call] = None
             resume = start.resume_offset if start.HasField("resume_offset") else None
@@ -117,29 +115,11 @@ class LogService(SubscriptionServiceServicer):
 
     async def ListCursors(self, request: wire.ListCursorsRequest, context: Any) -> wire.ListCursorsResponse:
         """The durable cursors of a stream."""
-
-        async def work() -> wire.ListCursorsResponse:
-            host = self._host(request.stream, request.incarnation)
-            found = await self._cursor_requests.ask(host, request.stream, ListCursors)
-            return wire.ListCursorsResponse(cursors=[cursor_status(request.stream, one) for one in found])
-
-        return await answering(context, work)
+        return await answering(context, lambda: self._cursor_requests.list_cursors(request))
 
     async def DeleteCursor(self, request: wire.DeleteCursorRequest, context: Any) -> wire.DeleteCursorResponse:
         """Delete a cursor. The answer comes when the deletion is durable."""
-
-        async def work() -> wire.DeleteCursorResponse:
-            host = self._host(request.stream, request.incarnation)
-            await self._cursor_requests.ask(host, request.stream, lambda asker: DeleteCursor(asker, request.cursor))
-            return wire.DeleteCursorResponse()
-
-        return await answering(context, work)
-
-    def _host(self, stream: str, incarnation: str) -> LogHostLike:
-        host = self._find(stream, incarnation)
-        if host is None:
-            raise not_here(stream)
-        return host
+        return await answering(context, lambda: self._cursor_requests.delete_cursor(request))
 
 
 async def _read_acks(requests: AsyncIterator[wire.SubscribeRequest], host: LogHostLike, call: _SubscribeCall) -> None:

@@ -138,6 +138,10 @@ class Opener:
         return OpenedParent(parent, head, parts, entries)
 
     async def _read(self, journal: str, head: JournalHead) -> tuple[dict[PartId, bytes], list[bytes]]:
+        """The parts of a head, and the entries above its truncation point.
+
+        A part that a takeover does not read is there without bytes: only its name counts.
+        """
         needed = needed_parts(head.parts)
         parts = dict.fromkeys(head.parts, b"")
         parts.update((part, self._ahead[journal, part]) for part in needed if (journal, part) in self._ahead)

@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final, Protocol
 
 from millwheel.rpc.failures import FailureCode, RequestError
 from millwheel.rpc.v1 import subscription_pb2 as wire
-from millwheel.worker.log.messages import CursorInfo, CursorsAnswer, Start, SubscriberEvent
+from millwheel.worker.log.messages import CursorInfo, CursorsAnswer, DeleteCursor, ListCursors, Start, SubscriberEvent
 
 __all__ = [
     "CursorRequest",
     "CursorRequests",
+    "FindHost",
     "LogHostLike",
     "begin_of",
-    "cursor_status",
     "invalid",
     "not_here",
+    "serving_host",
     "start_of",
 ]
 
@@ -37,6 +38,10 @@ class LogHostLike(Protocol):
         """Let the core process ``event`` soon."""
 
 
+FindHost = Callable[[str, str], LogHostLike | None]
+"""The host of a stream's log, by the stream and the log's incarnation. An empty incarnation means any log of it."""
+
+
 class CursorRequest:
     """One unary call that waits for the core's answer."""
 
@@ -53,17 +58,29 @@ class CursorRequest:
 class CursorRequests:
     """The requests that wait for an answer."""
 
-    def __init__(self) -> None:
+    def __init__(self, find: FindHost) -> None:
+        self._find = find
         self._waiting: dict[CursorRequest, None] = {}
 
-    async def ask(
-        self, host: LogHostLike, stream: str, event: Callable[[CursorRequest], SubscriberEvent]
-    ) -> list[CursorInfo]:
+    async def list_cursors(self, request: wire.ListCursorsRequest) -> wire.ListCursorsResponse:
+        """The durable cursors of a stream."""
+        found = await self._ask(request.stream, request.incarnation, ListCursors)
+        return wire.ListCursorsResponse(cursors=[_cursor_status(request.stream, one) for one in found])
+
+    async def delete_cursor(self, request: wire.DeleteCursorRequest) -> wire.DeleteCursorResponse:
+        """Delete a cursor. The answer comes when the deletion is durable."""
+        await self._ask(request.stream, request.incarnation, lambda asker: DeleteCursor(asker, request.cursor))
+        return wire.DeleteCursorResponse()
+
+    async def _ask(
+        self, stream: str, incarnation: str, event: Callable[[CursorRequest], SubscriberEvent]
+    ) -> Sequence[CursorInfo]:
         """The core's answer to ``event``.
 
         Raises:
             RequestError: The log does not answer in time, is not served here, or refuses the request.
         """
+        host = serving_host(self._find, stream, incarnation)
         request = CursorRequest(stream)
         self._waiting[request] = None
         try:
@@ -97,6 +114,18 @@ def not_here(stream: str) -> RequestError:
     )
 
 
+def serving_host(find: FindHost, stream: str, incarnation: str) -> LogHostLike:
+    """The host of the log.
+
+    Raises:
+        RequestError: This worker does not own it.
+    """
+    host = find(stream, incarnation)
+    if host is None:
+        raise not_here(stream)
+    return host
+
+
 def start_of(request: wire.SubscribeRequest | None) -> wire.SubscribeStart:
     """Check the first request of a call.
 
@@ -127,6 +156,6 @@ def invalid(message: str, remedy: str) -> RequestError:
     return RequestError(FailureCode.INVALID_ARGUMENT, message, remedy)
 
 
-def cursor_status(stream: str, info: CursorInfo) -> wire.CursorStatus:
+def _cursor_status(stream: str, info: CursorInfo) -> wire.CursorStatus:
     """A cursor, as operators receive it."""
     return wire.CursorStatus(stream=stream, cursor=info.name, acked_offset=info.acked, end_offset=info.end)
