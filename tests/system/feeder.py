@@ -22,9 +22,9 @@ import msgspec
 from millwheel.client.control import ControlClient
 from millwheel.client.watermarks import WatermarkClient
 from millwheel.model.time import MAX_TIMESTAMP
+from millwheel.rpc.cancelling import raise_if_cancelled
 from millwheel.rpc.channel import open_channel
 from millwheel.rpc.deliveries import answered_tokens
-from millwheel.rpc.errors import raise_if_cancelled
 from millwheel.rpc.v1 import delivery_pb2 as wire
 from millwheel.rpc.v1 import delivery_pb2_grpc
 from millwheel.rpc.watermarks import WatermarkReport
