@@ -16,8 +16,9 @@ import grpc
 
 from millwheel.model.backoff import Backoff
 from millwheel.model.time import MIN_TIMESTAMP
+from millwheel.rpc.cancelling import cancellations, raise_if_cancelled
 from millwheel.rpc.channel import RETRYABLE
-from millwheel.rpc.errors import cancellations, from_rpc_error, raise_if_cancelled
+from millwheel.rpc.errors import from_rpc_error
 from millwheel.rpc.failures import FailureCode, RequestError
 from millwheel.rpc.v1 import watermark_pb2 as pb
 from millwheel.rpc.watermarks import (

@@ -12,9 +12,9 @@ from typing import Any, Final, Protocol, TypeVar
 import grpc
 
 from millwheel.model.backoff import Backoff
+from millwheel.rpc.cancelling import raise_if_cancelled
 from millwheel.rpc.channel import open_channel
 from millwheel.rpc.deliveries import DeliveryQueue
-from millwheel.rpc.errors import raise_if_cancelled
 from millwheel.rpc.v1 import delivery_pb2 as wire
 from millwheel.rpc.v1.delivery_pb2_grpc import DeliveryServiceStub
 

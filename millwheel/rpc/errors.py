@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
@@ -15,6 +14,7 @@ from google.rpc import error_details_pb2, status_pb2  # type: ignore[import-unty
 from grpc_status import rpc_status
 
 from millwheel.errors import CoordinatorError, CorruptValueError, DamagedValueError, Problem, StoreError
+from millwheel.rpc.cancelling import cancellations, raise_if_cancelled
 from millwheel.rpc.failures import FailureCode, RequestError
 from millwheel.rpc.identity import ENVIRONMENT, process_tls
 
@@ -23,10 +23,8 @@ __all__ = [
     "answering",
     "as_request_error",
     "calling",
-    "cancellations",
     "ended_unheard",
     "from_rpc_error",
-    "raise_if_cancelled",
     "to_status",
 ]
 
@@ -203,22 +201,3 @@ async def calling(address: str) -> AsyncIterator[None]:
     except grpc.aio.AioRpcError as error:
         raise_if_cancelled(before)
         raise from_rpc_error(error, address) from error
-
-
-def cancellations() -> int:
-    """How often this task was cancelled. gRPC also shows the end of a call as a cancellation, which is not counted."""
-    task = asyncio.current_task()
-    return 0 if task is None else task.cancelling()
-
-
-def raise_if_cancelled(before: int = 0) -> None:
-    """Raise CancelledError if this task was cancelled.
-
-    If a call fails at the moment of the cancellation, only its failure is raised, and the task would continue.
-
-    Args:
-        before: :func:`cancellations` at the begin of the call. A task that was cancelled earlier may still make calls,
-            for example to clean up.
-    """
-    if cancellations() > before:
-        raise asyncio.CancelledError

@@ -9,7 +9,7 @@ from typing import Any
 
 import grpc
 
-from millwheel.rpc.errors import cancellations, raise_if_cancelled
+from millwheel.rpc.cancelling import cancellations, raise_if_cancelled
 
 __all__ = ["writing"]
 

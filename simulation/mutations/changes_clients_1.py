@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from millwheel.client.injector.core import InjectorCore
-from millwheel.client.injector.ids import AcceptedPositions
 from millwheel.client.injector.outbound import InjectedBatch, Lane, LaneSender
 from millwheel.client.injector.rerouting import Rerouting
 from millwheel.client.injector.resending import OutboundBatches
@@ -68,7 +67,7 @@ rewriting(
     "positions-twice",
     "G1",
     "a position is accepted once",
-    AcceptedPositions.check,
+    InjectorCore.check_positions,
     "if ids[0] <= last or not",
     "if ids[0] < last or not",
     seeds=0,

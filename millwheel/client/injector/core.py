@@ -14,7 +14,8 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Callable, Mapping, Sequence
-from typing import assert_never
+from operator import lt
+from typing import Any, assert_never
 
 from millwheel.client.injector.errors import (
     InjectorClosedError,
@@ -24,7 +25,7 @@ from millwheel.client.injector.errors import (
     RecordsLeftError,
     StreamDrainingError,
 )
-from millwheel.client.injector.ids import AcceptedPositions, IdKind, IdScope
+from millwheel.client.injector.ids import IdKind, IdScope
 from millwheel.client.injector.messages import (
     Columns,
     Connect,
@@ -161,7 +162,8 @@ class InjectorCore:
         self.sending = OutboundBatches(self.limits, chance)
         self.sending.watermark = watermark
         self._rerouting = Rerouting(self.sending, self.unkeyed)
-        self.positions = AcceptedPositions()
+        self._positions: dict[IdScope, int] = {}
+        """The last accepted position of each scope."""
         self._alarm_at: int | None = None
         self._watermarks: dict[str, int] = {}
         self._rising = RisingValues()
@@ -228,7 +230,7 @@ class InjectorCore:
 
         None if no record of ``scope`` was accepted.
         """
-        last = self.positions.last(scope)
+        last = self._positions.get(scope)
         if last is None:
             return None
         return min(self.sending.oldest_position(scope, last + 1), self.unkeyed.oldest_position(scope, last + 1))
@@ -326,7 +328,11 @@ class InjectorCore:
     # Events.
 
     def _on_records(self, columns: Columns, now: int) -> list[InjectorEffect]:
-        """Accept records."""
+        """Accept records.
+
+        Invariant: positions rise strictly within their sequence. A receiver treats every position below its ACK mark as
+        processed, so a lower position that came later would be dropped as a duplicate.
+        """
         self.check_open()
         assert self.routing is not None
         count = len(columns.values)
@@ -336,7 +342,8 @@ class InjectorCore:
             raise UsageError(f"no keys given for the consumers {', '.join(sorted(missing))}")
         oldest, newest = _extremes(columns.timestamps)
         if columns.scope.kind is IdKind.POSITION:
-            self.positions.accept(columns.scope, columns.ids)
+            self.check_positions(columns.scope, columns.ids)
+            self._positions[columns.scope] = columns.ids[-1]  # type: ignore[assignment]
         if oldest < self.publication.value:
             self.late += sum(timestamp < self.publication.value for timestamp in columns.timestamps)
         self.newest = max(self.newest, newest)
@@ -349,6 +356,20 @@ class InjectorCore:
             else:
                 lanes |= self._rerouting.accept_unkeyed(consumer, columns, keys, first, now)
         return self._pumped(lanes, now)
+
+    def check_positions(self, scope: IdScope, ids: Sequence[Any]) -> None:
+        """Raise UsageError unless these positions rise and are above every accepted position of ``scope``."""
+        try:
+            array("Q", ids)
+        except (TypeError, OverflowError) as error:
+            raise UsageError(f"positions of {scope.name!r} are whole numbers of 0 to 2^64 - 1: {error}") from error
+        last = self._positions.get(scope, -1)
+        if ids[0] <= last or not all(map(lt, ids, ids[1:])):
+            raise UsageError(
+                f"positions of {scope.name!r} must rise from record to record: {ids[0]} came after {last}"
+                if ids[0] <= last
+                else f"positions of {scope.name!r} must rise from record to record"
+            )
 
     def _on_routing(self, routing: StreamRouting, now: int) -> list[InjectorEffect]:
         """Replace the routing. A routing that is older than the current one is ignored."""

@@ -22,20 +22,18 @@ not be delivered. Sent again, they count as new records. So a source that can id
 
 from __future__ import annotations
 
-from array import array
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from hashlib import blake2b
-from operator import index, lt
-from typing import Any, Final
+from operator import index
+from typing import Final
 
 from millwheel.model.deliveries import ID_BYTES
 from millwheel.sdk.errors import UsageError
 
 __all__ = [
     "ID_BYTES",
-    "AcceptedPositions",
     "BatchOf",
     "IdHasher",
     "IdKind",
@@ -197,37 +195,3 @@ class RecordIds:
         if ids is not None:
             return self._hasher.hash_all(ids[part])
         return range(self.next, self.next + part.stop - part.start) if positions is None else positions[part]
-
-
-class AcceptedPositions:
-    """The last accepted position of each scope.
-
-    Invariant: positions rise strictly within their scope. A receiver treats every position below its ACK mark as
-    processed, so a lower position that came later would be dropped as a duplicate.
-    """
-
-    def __init__(self) -> None:
-        self._last: dict[IdScope, int] = {}
-
-    def last(self, scope: IdScope) -> int | None:
-        """The last accepted position of ``scope``. None if there is none."""
-        return self._last.get(scope)
-
-    def check(self, scope: IdScope, ids: Sequence[Any]) -> None:
-        """Raise UsageError unless these positions rise and are above every accepted position of ``scope``."""
-        try:
-            array("Q", ids)
-        except (TypeError, OverflowError) as error:
-            raise UsageError(f"positions of {scope.name!r} are whole numbers of 0 to 2^64 - 1: {error}") from error
-        last = self._last.get(scope, -1)
-        if ids[0] <= last or not all(map(lt, ids, ids[1:])):
-            raise UsageError(
-                f"positions of {scope.name!r} must rise from record to record: {ids[0]} came after {last}"
-                if ids[0] <= last
-                else f"positions of {scope.name!r} must rise from record to record"
-            )
-
-    def accept(self, scope: IdScope, ids: Sequence[Any]) -> None:
-        """Accept these positions. UsageError as :meth:`check`."""
-        self.check(scope, ids)
-        self._last[scope] = ids[-1]

@@ -154,7 +154,7 @@ class RecordIntake:
         except (ValueError, TypeError, KeyExtractionError, TooLargeError):
             return False
         if position is not None and not buffer.count:
-            session.core.positions.check(scope, (known,))
+            session.core.check_positions(scope, (known,))
         buffer.add(scope, known, data, timestamp, keys)
         ids.next += numbered
         if buffer.count == 1:

@@ -9,8 +9,9 @@ from typing import Final
 
 import grpc
 
+from millwheel.rpc.cancelling import cancellations
 from millwheel.rpc.channel import open_channel
-from millwheel.rpc.errors import cancellations, from_rpc_error
+from millwheel.rpc.errors import from_rpc_error
 from millwheel.rpc.failures import FailureCode, RequestError
 from millwheel.rpc.v1 import subscription_pb2 as wire
 from millwheel.rpc.v1.subscription_pb2_grpc import SubscriptionServiceStub
