@@ -1,30 +1,124 @@
 """Every code block of the documentation does what it says: programs run, commands succeed, settings load.
 
-New blocks are found without further ado. A new page needs an entry in ``CONTINUES`` of ``reading`` if it builds on the
-README, and in ``FILES`` if it reads files that the reader is to have.
+New blocks are found without further ado. A new page needs an entry in ``CONTINUES`` if it builds on the README,
+and in ``FILES`` if it reads files that the reader is to have.
+
+``python -m tests.documents.test_pages PAGE DIRECTORY`` reads one page as a user does, in a process of its own: a page
+that uses Spark starts a Java process, which keeps its directory and environment for as long as it lives.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import re
 import subprocess
 import sys
+import warnings
 from pathlib import Path
 
 import pytest
 
 from millwheel.config import load
-from tests.documents.blocks import LANGUAGES, Block, commands_of
-from tests.documents.reading import ALL, NOT_RUN, RUN
+from tests.documents.blocks import LANGUAGES, Block, blocks_of, commands_of, pages
+from tests.documents.reader import Reader
 from tests.house.tree import ROOT, text_files
 from tests.patience import patience
+
+ALL = {str(page.relative_to(ROOT)): blocks_of(page) for page in pages()}
+RUN = sorted(name for name, blocks in ALL.items() if {one.language for one in blocks} & {"python", "console"})
+
+CLUSTER = "needs a cluster of several machines or daemons: tests/daemons runs them"
+ITSELF = "it runs this test, or takes minutes: CI runs it"
+RELEASES = "it makes a release"
+INSTALLS = "it installs what this test runs in"
+
+NOT_RUN = {
+    "make demo": "takes minutes: tests/zeitgeist runs its parts",
+    "make test": ITSELF,
+    "make lint": ITSELF,
+    "make format": "it changes the checkout",
+    "make proto": "it changes the checkout",
+    "make constraints": "it changes the checkout",
+    "make bench": "takes minutes",
+    "make coverage": ITSELF,
+    "make dist": "takes minutes: CI runs it, and tests/release tries what it builds",
+    "make test-compiled": "takes minutes, and needs a compiler",
+    "make test-mutations": "takes hours",
+    "make test-faults": "takes a quarter of an hour",
+    "make soak": "takes half an hour",
+    'git commit -a -m "Release 0.1.0"': RELEASES,
+    'git tag -a v0.1.0 -m "Version 0.1.0"': RELEASES,
+    "git push origin main v0.1.0": RELEASES,
+    "pipx run twine upload dist/*.tar.gz dist/*-none-any.whl": RELEASES,
+    "make install": INSTALLS,
+    "make install && source .venv/bin/activate": INSTALLS,
+    "pip install '.[spark]'": INSTALLS,
+    'make test ARGS="tests/model -k split"': ITSELF,
+    ".venv/bin/pytest -s tests/system/test_sync.py": ITSELF,
+    "make test-restarts": "takes minutes",
+    "make test-restarts RESTARTS=1000 SEED=5": "takes hours",
+    "make cluster": "takes minutes: tests/daemons has its parts",
+    "make cluster NODES=3 CHAOS=1": "takes minutes",
+    "make cluster KEEP=1": "takes minutes",
+    "millwheel master run": CLUSTER,
+    "millwheel authority run": CLUSTER,
+    "millwheel worker run --worker-processes 4": CLUSTER,
+    "export MILLWHEEL_ADDRESS=mw-1:7433,mw-2:7433": "names machines that are not there",
+}
+"""Commands that are left out, and why."""
+
+WITH_SERVER = ("zeitgeist.py", "millwheel server start-dev", "millwheel topology submit")
+"""What a page that continues the README's begins with: its program, and the server that runs it."""
+
+CONTINUES = ("docs/injectors.md", "docs/subscriptions.md", "docs/testing.md", "docs/topologies.md")
+"""Pages that take the README's program and server as given."""
+
+QUERY = {"text": "cat videos", "at": 1_700_000_000}
+FLIGHT = {"id": "UA-1", "carrier": "UA", "scheduled": "2013-01-01T10:15:00Z"}
+FILES = {
+    "queries.jsonl": QUERY,
+    "rows/1.json": {**QUERY, "id": "1", "at": "2023-11-14T22:13:20Z"},
+    "flights/1.json": FLIGHT,
+}
+"""Files that a reader has, with the one line in each."""
+
+
+def read(page: str, desk: Path) -> None:
+    """Run every block of a page, in the order of the page; raises what fails."""
+    for name, line in FILES.items():
+        (desk / name).parent.mkdir(exist_ok=True)
+        (desk / name).write_text(json.dumps(line) + "\n")
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    os.environ["PYSPARK_SUBMIT_ARGS"] = (
+        "--master local[2] --driver-memory 768m --conf spark.ui.enabled=false "
+        "--conf spark.driver.host=127.0.0.1 --conf spark.sql.shuffle.partitions=2 pyspark-shell"
+    )
+    with Reader(desk) as reader, warnings.catch_warnings():
+        if any("spark" in block.code for block in ALL[page]):
+            warnings.simplefilter("ignore")
+        if page in CONTINUES:
+            _read_on(reader)
+        for block in ALL[page]:
+            if block.language == "python":
+                reader.run_python(block)
+            elif block.language == "console":
+                reader.type_commands(block, NOT_RUN)
+
+
+def _read_on(reader: Reader) -> None:
+    for block in ALL["README.md"]:
+        if block.file in WITH_SERVER:
+            reader.run_python(block)
+        elif block.language == "console":
+            others = {one.text for one in commands_of(block) if not one.text.startswith(WITH_SERVER)}
+            reader.type_commands(block, others)
 
 
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("page", RUN)
 def test_every_example_on_a_page_works(page: str, tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "tests.documents.reading", page, str(tmp_path)]
+    command = [sys.executable, "-m", "tests.documents.test_pages", page, str(tmp_path)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=patience(280), check=False)
     assert done.returncode == 0, done.stdout[-8_000:] + done.stderr[-8_000:]
 
@@ -64,3 +158,7 @@ def test_unpublished_packages_are_not_called_published() -> None:
 
 def _blocks(language: str = "") -> list[Block]:
     return [block for blocks in ALL.values() for block in blocks if language in ("", block.language)]
+
+
+if __name__ == "__main__":
+    read(sys.argv[1], Path(sys.argv[2]))

@@ -11,7 +11,7 @@ from typing import Final
 
 from tests.documents.blocks import blocks_of
 from tests.documents.reader import Reader
-from tests.documents.reading import NOT_RUN
+from tests.documents.test_pages import NOT_RUN
 from tests.house.tree import ROOT, pyproject
 from tests.patience import patience
 

@@ -1,4 +1,10 @@
-"""Nothing is lost and nothing is doubled, however often the server is killed (G1, G2, G6, G9; section 6)."""
+"""Nothing is lost and nothing is doubled, however often the server is killed (G1, G2, G6, G9; section 6).
+
+``python -m tests.system.test_restarts ADDRESS SEED PLACE RATE`` is the injector process. It injects the records of a
+load, until the file ``PLACE/stop`` appears; then it says by ``PLACE/count`` how many there were, and goes on until it
+is killed. A process that was killed and runs again begins with what ``PLACE/acked`` says was ACKed, and ends no sooner
+than ``PLACE/taken``, which the one before may have sent.
+"""
 
 from __future__ import annotations
 
@@ -11,16 +17,61 @@ from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 
 import pytest
 
+from millwheel.client.injector import Injector, InjectorSettings
 from millwheel.client.subscription import Subscription
 from tests.patience import patience
 from tests.submitting import submit_copy
 from tests.system import counting
 from tests.system.counting import Load, Total, WindowCount
 from tests.system.server import ROOT, Server, run_cli
+
+BATCH = 20
+
+
+async def feed(address: str, load: Load, place: Path, rate: float) -> None:
+    """Inject until asked to stop; then finish."""
+    base, taken = kept(place, "acked"), kept(place, "taken")
+    rows = islice(load.records(), base, None)
+    position = base
+    settings = InjectorSettings(patience=120.0)
+    async with Injector(
+        "events", address=address, process="feeder", topology=counting.counting, settings=settings
+    ) as injector:
+        while position < taken or not (place / "stop").exists():
+            await asyncio.sleep(BATCH / rate)
+            taken = max(taken, position + BATCH)
+            keep(place, "taken", taken)
+            batch = list(islice(rows, BATCH))
+            await injector.send_many(
+                [event for event, _ in batch],
+                [timestamp for _, timestamp in batch],
+                positions=range(position, position + BATCH),
+            )
+            position += BATCH
+            await injector.advance(position * load.spacing)
+            keep(place, "acked", injector.acknowledged() or base)
+        keep(place, "count", position)
+        await injector.finish()
+    await asyncio.Event().wait()
+
+
+def kept(place: Path, name: str) -> int:
+    """A number that a process before this one kept; 0 if none did."""
+    path = place / name
+    return int(path.read_text()) if path.exists() else 0
+
+
+def keep(place: Path, name: str, number: int) -> None:
+    """Keep a number for the next process."""
+    fresh = place / f"{name}.new"
+    fresh.write_text(str(number))
+    fresh.replace(place / name)
+
 
 RUNS = int(os.environ.get("MILLWHEEL_RESTARTS", "12"))
 """Kills; `make test-restarts` asks for many."""
@@ -63,7 +114,7 @@ class FeederProcess:
     """The injector process, which is killed, too."""
 
     def __init__(self, address: str, seed: int, place: Path, rate: int) -> None:
-        self._command = [sys.executable, "-m", "tests.system.feeder", address, str(seed), str(place), str(rate)]
+        self._command = [sys.executable, "-m", "tests.system.test_restarts", address, str(seed), str(place), str(rate)]
         self._log = place / "feeder.log"
         self._process: asyncio.subprocess.Process | None = None
 
@@ -172,3 +223,8 @@ def verify(load: Load, count: int, windows: Read, totals: Read) -> None:
         assert sorted(total.windows for total in seen) == list(range(1, len(members) + 1)), group
         assert max(total.records for total in seen) == sum(one.count for one in members), group
     assert sum(map(len, by_group.values())) == len(expected)
+
+
+if __name__ == "__main__":
+    _, address, seed, place, rate = sys.argv
+    asyncio.run(feed(address, Load(int(seed)), Path(place), float(rate)))
