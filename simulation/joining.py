@@ -5,10 +5,10 @@ update. Until then the owner follows the other senders alone, and its watermark 
 computation has still to produce. They are late. No owner waits for a sender that it does not know, and an owner that
 is cut off from the coordinator may go on for some seconds.
 
-Invariant: a record of ``middle`` is late at ``behind`` only if an owner of its key had passed its timestamp before it
-knew of ``middle``. Who could break it: an owner that knows the update and does not wait, or that forgets a sender. An
-owner whose sequencer was drawn after the update knows it, whatever senders it has. An earlier one knows it when it has
-the sender for the first time.
+Invariant: a record of ``middle`` is late at ``behind``, or what ``behind`` makes of it at its consumers, only if an
+owner of its key had passed its timestamp before it knew of ``middle``. Who could break it: an owner that knows the
+update and does not wait, or that forgets a sender. An owner whose sequencer was drawn after the update knows it,
+whatever senders it has. An earlier one knows it when it has the sender for the first time.
 """
 
 from __future__ import annotations
@@ -73,8 +73,12 @@ class Joinings:
         self._passed[place] = max(core.state.watermark, self._passed.get(place, core.state.watermark))
 
     def excuses(self, item: Item, timestamp: int) -> bool:
-        """Whether ``behind`` took the item late from a computation that had joined behind its timestamp."""
-        if len(item.steps) < 2 or item.steps[-1].computation != BEHIND or not item.steps[-1].late:
+        """Whether ``behind`` took the item from a computation that had joined behind its timestamp.
+
+        The item need not be late at ``behind`` itself. A new owner knows the added computation, and starts from the
+        watermark in its journal. The low watermark that its predecessor showed to consumers may be larger.
+        """
+        if len(item.steps) < 2 or item.steps[-1].computation != BEHIND:
             return False
         joined = self._joined.get(life_of(item.steps[-2].computation))
         excused = joined is not None and timestamp < self._bound(*joined, item.steps[-1].key.encode())

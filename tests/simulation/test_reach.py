@@ -27,7 +27,7 @@ LEFT = ["s0/r0 is retired", "query s0-r"]
 @pytest.mark.parametrize(
     ("seed", "reported"),
     [
-        pytest.param(447, [*HELD_UP, "only the other way"], id="partitions"),
+        pytest.param(102, [*HELD_UP, "only the other way"], id="partitions"),
         pytest.param(84, BALANCED, id="balancing"),
         pytest.param(6, TENDED, id="operators"),
         pytest.param(10, LEFT, id="leaving"),
@@ -36,7 +36,7 @@ LEFT = ["s0/r0 is retired", "query s0-r"]
         pytest.param(4, ["the topology is cancelled", "the topology is back"], id="returning"),
         pytest.param(13, FILES, id="files"),
         pytest.param(96, [*SPARK, "is killed before it can write the commit"], id="spark"),
-        pytest.param(120, ["is killed before it can publish"], id="spark publishes"),
+        pytest.param(44, ["is killed before it can publish"], id="spark publishes"),
         pytest.param(256, CODES, id="codes"),
         pytest.param(77, ["finished by another [1-9]", "late [1-9]"], id="cassandra"),
         pytest.param(7, ["glimpsed [1-9]"], id="unfinished writes"),
