@@ -35,6 +35,8 @@ _IDLE_SECONDS = 45.0
 _WARM_UP = 20
 _WALKS = 10
 """A walk takes some milliseconds. So something that runs once a second is hardly ever in all of them."""
+_SETTLING_SECONDS = 5.0
+"""What the last ACK started has ended before the idle time begins."""
 _PAUSE_SECONDS = 0.35
 """What one walk started has ended before the next. No period is a multiple of it, so heartbeats fall anywhere."""
 _BEGIN_US = 1_700_000_000_000_000
@@ -94,12 +96,17 @@ async def follow() -> list[Way]:
             ) as received,
         ):
             batches = aiter(received)
+            reached = 0
+
+            async def ack() -> None:
+                await received.ack(reached)
 
             async def record(number: int) -> None:
+                nonlocal reached
                 await injector.send(Ping("user", "page", number), timestamp=_at(number))
                 await injector.flush()
                 async for batch in batches:
-                    await received.ack(batch.next_offset)
+                    reached = batch.next_offset
                     if len(batch):
                         return
 
@@ -113,11 +120,13 @@ async def follow() -> list[Way]:
             for number in range(_WARM_UP):
                 await record(number)
                 await watermark(number)
-            return await _walk(record, watermark)
+                await ack()
+            return await _walk(ack, record, watermark)
 
 
-async def _walk(*ways: Callable[[int], Awaitable[None]]) -> list[Way]:
-    """What all walks of a way enter. The walks of both ways alternate."""
+async def _walk(ack: Callable[[], Awaitable[None]], *ways: Callable[[int], Awaitable[None]]) -> list[Way]:
+    """What all walks of a way enter. The walks of both ways alternate. ``ack`` runs between two walks."""
+    await asyncio.sleep(_SETTLING_SECONDS)
     with Trace() as idle:
         await asyncio.sleep(_IDLE_SECONDS)
     walks: list[list[Trace]] = [[] for _ in ways]
@@ -126,6 +135,7 @@ async def _walk(*ways: Callable[[int], Awaitable[None]]) -> list[Way]:
             with Trace() as trace:
                 await way(number)
             traces.append(trace)
+            await ack()
             await asyncio.sleep(_PAUSE_SECONDS)
     found = []
     for first, *rest in walks:

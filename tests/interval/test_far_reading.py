@@ -50,7 +50,7 @@ def with_far_timers(part: int = 1, **options: Any) -> tuple[Solo, dict[PartId, b
         settle(solo, stored)
     timers, domain = solo.state.timers, mw.TimeDomain.EVENT_TIME
     assert sorted(setting.at for _, _, setting in timers.tables[domain].items()) == [5_000, 5_001]
-    assert timers.spilled.first(domain) == 1_002
+    assert timers.spilled.first[domain] == 1_002
     return solo, stored
 
 

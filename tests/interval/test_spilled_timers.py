@@ -134,8 +134,8 @@ class SlowStore(CoreDriver):
             for core in self.cores.values():
                 core.check_invariants()
                 spilled = core.state.timers.spilled
-                self.reached["spilled"] += bool(spilled)
-                self.reached["both domains"] += all(spilled.first(domain) is not None for domain in TimeDomain)
+                self.reached["spilled"] += bool(spilled.parts)
+                self.reached["both domains"] += all(spilled.first[domain] is not None for domain in TimeDomain)
                 self.reached["void"] += spilled.void_count > 0
                 self.reached["holds"] += any(True for _ in spilled.holding())
                 self.reached["behind"] += core.state.timers.behind
@@ -183,7 +183,7 @@ class Timed:
             total += sum(done.what != "fire" for done in log.done)
         assert total == self.orders
         assert Counter(tuple(value) for value in self.harness.values("fired")) == fired
-        assert not any(core.state.timers.spilled for core in self.driver.cores.values())
+        assert not any(core.state.timers.spilled.parts for core in self.driver.cores.values())
         return self.driver.reached
 
     def log(self, key: str) -> Log:

@@ -245,13 +245,13 @@ class IntervalCore(OwnerCore[IntervalEvent, IntervalEffect]):
             evict_cells(state.cells, scheduler.busy(), state.timers.next_of_key)
         while True:
             clocks.advance(state.intake.pending.min())
-            if spilled:
+            if spilled.parts:
                 out.extend(checkpoints.spilling.pump())
             held, full = checkpoints.releasing, commits.open_commit_full
             blocked_keys.again = False
             if not blocked_keys.stopped:
                 self._run()
-            if commits.settle_weak(out) or (spilled and checkpoints.spilling.may_take_in):
+            if commits.settle_weak(out) or (spilled.parts and checkpoints.spilling.may_take_in):
                 # The queue is empty and no append is in flight, so the watermark can advance and timers read from the
                 # store can be loaded now.
                 continue
@@ -261,7 +261,7 @@ class IntervalCore(OwnerCore[IntervalEvent, IntervalEffect]):
                 # The current batch has no room in the open commit, or nothing is left to run. The ACK or append that
                 # makes room is an event of its own.
                 break
-        if spilled:
+        if spilled.parts:
             # The watermark may have reached spilled timers, or memory may have few timers left. Request the spilled
             # part now, because no other event may come.
             out.extend(checkpoints.spilling.ask())
@@ -280,7 +280,7 @@ class IntervalCore(OwnerCore[IntervalEvent, IntervalEffect]):
     def _held(self) -> tuple[int, HoldKind.ValueType]:
         """The output watermark that the unfinished work allows, and the kind of work that is lowest."""
         timers, domain = self.state.timers, TimeDomain.EVENT_TIME
-        times = timers.tables[domain].next_time(), timers.spilled.first(domain)
+        times = timers.tables[domain].first_time, timers.spilled.first[domain]
         return self.state.holds.lowest(self.state.clocks.watermark, *times)
 
     def explain_hold(self) -> tuple[HoldKind.ValueType, str]:
@@ -296,7 +296,7 @@ class IntervalCore(OwnerCore[IntervalEvent, IntervalEffect]):
         state = self.state
         output, hold = self._held()
         output = state.holds.raise_output(output)
-        witness, failures = hold_witness(state, hold)
+        witness, failures = hold_witness(state, hold) if state.blocked.keys else (None, 0)
         reported = (output, state.clocks.watermark, hold, witness)
         at_once = self._reported_failures == 0 or failures == BLOCKED
         rested = at_once or state.clocks.elapsed - self._reported_at >= _REPEAT_REPORT_US

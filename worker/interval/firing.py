@@ -43,7 +43,7 @@ class Firing:
         """
         runner = self.runner
         table = self._timers.tables[domain]
-        while (first := table.next_time()) is not None and first <= upto and not runner.full():
+        while (first := table.first_time) is not None and first <= upto and not runner.full():
             due = table.pop_due(upto, self._setup.settings.batch_records - runner.batch.records)
             if due and domain is TimeDomain.EVENT_TIME:
                 # Popped timers are in no bucket, so their bucket does not hold the watermark. The batch does.

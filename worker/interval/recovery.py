@@ -244,12 +244,12 @@ class _Reader:
         domain = TimeDomain(processing)
         if self._keys is None or key in self._keys:
             previous = self._state.timers.tables[domain].set(key, tag, TimerSetting(at, hold, cause, origin), None)
-            if previous is None and self._keys is None and self._state.timers.spilled:
+            if previous is None and self._keys is None and self._state.timers.spilled.parts:
                 self._state.timers.spilled.void(key, domain, tag, origin)
 
     def _clear_timer(self, key: bytes, domain: TimeDomain, tag: str, commit: int) -> None:
         previous = self._state.timers.tables[domain].cancel(key, tag, None)
-        if previous is None and self._keys is None and self._state.timers.spilled:
+        if previous is None and self._keys is None and self._state.timers.spilled.parts:
             self._state.timers.spilled.void(key, domain, tag, commit << INDEX_BITS)
 
     def _apply(self, number: int, entry: IntervalEntry) -> None:

@@ -25,6 +25,8 @@ class KeyScheduler:
         self._clocks = state.clocks
         self._intake = state.intake
         self._timers = state.timers
+        self._event_timers = state.timers.tables[TimeDomain.EVENT_TIME]
+        self._processing_timers = state.timers.tables[TimeDomain.PROCESSING_TIME]
         self._cells = state.cells
         self._outbox = state.outbox
         self._holds = state.holds
@@ -53,10 +55,17 @@ class KeyScheduler:
         if room and self._table.keys:
             self.blocked_keys.resume_ready()
         outbox_full = self.outbox_full
-        self._fire_due(outbox_full)
-        if self._intake.queue and not self.runner.full() and not (self._timers.spilled and self._timers.behind):
+        if self._some_timer_queued:
+            self._fire_due(outbox_full)
+        if self._intake.queue and not self.runner.full() and not (self._timers.spilled.parts and self._timers.behind):
             ahead_allowed = ahead_allowed and not (outbox_full or self._cells.overfull)
             self.runner.run_queue(ahead_allowed, self._firing.run_due_of if outbox_full else None)
+
+    @property
+    def _some_timer_queued(self) -> bool:
+        """Whether a timer may be due that no blocked key waits with."""
+        in_buckets = self._event_timers.first_time is not None or self._processing_timers.first_time is not None
+        return in_buckets or bool(self._timers.ahead)
 
     def _fire_due(self, outbox_full: bool) -> None:
         """Fire the timers that are due. While the outbox is full, fire only those that may hold the watermark (G13).
@@ -112,12 +121,12 @@ class KeyScheduler:
         appended, or its spilled part is read.
         """
         wall, domain = self._clocks.wall, TimeDomain.PROCESSING_TIME
-        rings = (self._timers.tables[domain].next_time(), self._timers.spilled.first(domain))
+        rings = (self._processing_timers.first_time, self._timers.spilled.first[domain])
         return min((at for at in rings if at is not None and at > wall), default=None)
 
     def next_retry(self) -> int | None:
         """When a blocked key is tried again, a time of ``elapsed``. A stopped interval retries nothing."""
-        return None if self.blocked_keys.stopped else self._table.next_retry()
+        return self._table.next_retry() if self._table.keys and not self.blocked_keys.stopped else None
 
     def holds(self) -> Iterator[Hold]:
         """The holds of the batch, of due timers that wait, and of those in an asynchronous hook."""

@@ -222,7 +222,7 @@ class Sealer:
             processing = domain is TimeDomain.PROCESSING_TIME
             if setting is None:
                 known = tables[domain].cancel(key, tag, sealed.hold) is not None
-                if known or (spilled and spilled.void(key, domain, tag, sealed.commit << INDEX_BITS)):
+                if known or (spilled.parts and spilled.void(key, domain, tag, sealed.commit << INDEX_BITS)):
                     cleared.append((key, processing, tag))
                 continue
             previous = tables[domain].get(key, tag)
@@ -241,7 +241,7 @@ class Sealer:
             tables[domain].set(key, tag, setting, sealed.hold)
             if not processing:
                 self._timers.note_due(key, setting.at)
-            if previous is None and spilled:
+            if previous is None and spilled.parts:
                 spilled.void(key, domain, tag, origin)
             timers.append((key, processing, tag, setting.at, hold, setting.cause, origin))
 

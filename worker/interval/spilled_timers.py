@@ -108,12 +108,12 @@ class SpilledPart:
 class SpilledTimers:
     """The parts that have not been loaded, and the tombstones for them.
 
-    Falsy, and free of cost, if there are no parts.
+    They cost nothing while ``parts`` is empty.
 
     Invariant: each part with a hold has a stated hold there (G7).
     """
 
-    __slots__ = ("_firsts", "_front", "_holds", "_voids", "count", "parts")
+    __slots__ = ("_front", "_holds", "_voids", "count", "first", "parts")
 
     def __init__(self, holds: Holds) -> None:
         self._holds = holds
@@ -121,18 +121,12 @@ class SpilledTimers:
         """By the ids of their rows."""
         self.count = 0
         """The number of timers in the parts, including deleted ones."""
-        self._firsts: dict[TimeDomain, int | None] = dict.fromkeys(TimeDomain)
+        self.first: dict[TimeDomain, int | None] = dict.fromkeys(TimeDomain)
+        """A lower bound of the times of all spilled timers of each domain. None: there are none."""
         self._front = Front()
         self._voids: dict[_Name, tuple[int, int]] = {}
         """By timer: copies at positions below the first number are deleted. The second number counts the parts that may
         have one."""
-
-    def __bool__(self) -> bool:
-        return bool(self.parts)
-
-    def first(self, domain: TimeDomain) -> int | None:
-        """A lower bound of the times of all spilled timers of that domain. None: there are none."""
-        return self._firsts[domain]
 
     def of_domain(self, domain: TimeDomain) -> list[SpilledPart]:
         """The parts of one domain, ordered by their first times."""
@@ -202,4 +196,4 @@ class SpilledTimers:
         return [(*name, below) for name, (below, _) in self._voids.items()]
 
     def _find_first(self, domain: TimeDomain) -> None:
-        self._firsts[domain] = min((part.first for part in self.parts.values() if part.domain is domain), default=None)
+        self.first[domain] = min((part.first for part in self.parts.values() if part.domain is domain), default=None)

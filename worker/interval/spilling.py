@@ -183,7 +183,7 @@ class Spilling:
         """The part to read next, if any."""
         spilled, kept = self._timers.spilled, self._setup.settings.timers_kept
         for domain in TimeDomain:
-            first = spilled.first(domain)
+            first = spilled.first[domain]
             if first is not None and self._may_come(domain, first):
                 return spilled.of_domain(domain)[0]
         binding = self._holds.min()
@@ -205,5 +205,5 @@ class Spilling:
         if len(table) + settings.timer_part <= settings.timers_kept * 3 // 2:
             return True
         # Memory is full of timers, so timers that may fire now go first.
-        ready = table.next_time()
+        ready = table.first_time
         return first <= acted and (ready is None or ready > first)

@@ -49,7 +49,7 @@ class IntervalTimers:
         """
         clocks = self._clocks
         limit = clocks.time_in(domain)
-        if self.spilled and (first := self.spilled.first(domain)) is not None:
+        if (first := self.spilled.first[domain]) is not None:
             limit = min(first, limit)
         if key is not None and clocks.bounded and domain is TimeDomain.EVENT_TIME:
             limit = max(limit, clocks.key_bounds.of(key))
@@ -64,7 +64,7 @@ class IntervalTimers:
     @property
     def behind(self) -> bool:
         """Whether spilled event-time timers are due. They fire before any more records run."""
-        first = self.spilled.first(TimeDomain.EVENT_TIME)
+        first = self.spilled.first[TimeDomain.EVENT_TIME]
         return first is not None and first <= self._clocks.watermark
 
     def next_of_key(self, key: bytes) -> int | None:
@@ -83,7 +83,7 @@ class TimerTable:
     - Every timer of the table with an effective hold has a stated hold there (G7).
     """
 
-    __slots__ = ("_buckets", "_by_key", "_domain", "_holds", "_size", "_stale", "_times")
+    __slots__ = ("_buckets", "_by_key", "_domain", "_holds", "_size", "_stale", "_times", "first_time")
 
     def __init__(self, holds: Holds, domain: TimeDomain) -> None:
         self._holds = holds
@@ -93,6 +93,8 @@ class TimerTable:
         self._times: list[int] = []
         self._size = 0
         self._stale = 0
+        self.first_time: int | None = None
+        """The time of the first bucket. No timer is due before it. Stale slots may make it too early."""
 
     def __len__(self) -> int:
         return self._size
@@ -172,6 +174,7 @@ class TimerTable:
             else:
                 bucket[key, tag] = None
         heapq.heapify(times)
+        self._find_first()
 
     def cancel(self, key: bytes, tag: str, ending: Hold | None) -> TimerSetting | None:
         """Remove a timer that has fired or was cancelled, and return it. None: there was none.
@@ -216,12 +219,12 @@ class TimerTable:
         if bucket is None:
             self._buckets[at] = {(key, tag): None}
             heapq.heappush(self._times, at)
+            self._find_first()
         else:
             bucket[key, tag] = None
 
-    def next_time(self) -> int | None:
-        """The time of the first bucket. No timer is due before it. Stale slots may make it too early."""
-        return self._times[0] if self._times else None
+    def _find_first(self) -> None:
+        self.first_time = self._times[0] if self._times else None
 
     def times(self) -> Iterator[tuple[int, int]]:
         """(time, number of timers) in no order. Stale slots count, handed-out timers do not."""
@@ -252,6 +255,7 @@ class TimerTable:
                 for slot in slots:
                     del bucket[slot]
             due.extend((at, key, tag) for key, tag in slots if self._stands(key, tag, at))
+        self._find_first()
         return due
 
     def _stands(self, key: bytes, tag: str, at: int) -> bool:
@@ -275,6 +279,7 @@ class TimerTable:
                 del self._buckets[at]
         self._times = list(self._buckets)
         heapq.heapify(self._times)
+        self._find_first()
 
 
 def effective_hold(setting: TimerSetting, domain: TimeDomain) -> int | None:
