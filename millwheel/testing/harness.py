@@ -28,6 +28,8 @@ from millwheel.testing.injected import injector_of
 from millwheel.testing.store_effects import result_of
 from millwheel.testing.updating import check_update
 from millwheel.worker.interval import IntervalSettings
+from millwheel.worker.interval.entry import TimerRow, decode_part
+from millwheel.worker.interval.state import IntervalState
 from millwheel.worker.messages import Delivery, HookFailed
 
 __all__ = ["Produced", "TopologyHarness"]
@@ -325,12 +327,11 @@ class TopologyHarness:
             UsageError: There is no such computation.
         """
         data = encode_key(key)
-        tables = self._cluster.core_of(self._known(computation), data).state.timers.tables
-        return {
-            (tag, domain): Timestamp(setting.at)
-            for domain, table in tables.items()
-            for tag, setting in table.of_key(data).items()
-        }
+        state = self._cluster.core_of(self._known(computation), data).state
+        found = {(row[2], TimeDomain(row[1])): Timestamp(row[3]) for row in self._spilled_timers(state, data)}
+        for domain, table in state.timers.tables.items():
+            found |= {(tag, domain): Timestamp(setting.at) for tag, setting in table.of_key(data).items()}
+        return found
 
     def watermark(self, computation: str) -> Timestamp:
         """The computation's low watermark (section 4.5), which its consumers see. Microseconds since the epoch."""
@@ -391,6 +392,13 @@ class TopologyHarness:
                 f"{what}: {describe_wrong_unit(time, unit)}. If the time is meant, write "
                 "TopologyHarness(..., any_timestamp=True)"
             )
+
+    def _spilled_timers(self, state: IntervalState, key: bytes) -> list[TimerRow]:
+        """The key's timers that are only in the store."""
+        journal, spilled = state.config.journal, state.timers.spilled
+        blobs = result_of(self.store.read_parts(journal, spilled.parts_of(key)))
+        rows = [row for blob in blobs for row in decode_part(blob, list[TimerRow], f"journal {journal}")]
+        return spilled.standing(row for row in rows if row[0] == key)
 
     def _row(self, incarnation: IncarnationId, key: bytes) -> bytes:
         row = result_of(self.store.read_states(incarnation, [key]))[0]
