@@ -208,10 +208,10 @@ class SenderWatermarks:
 class CatalogChanged:
     """Changes of the catalog that concern this interval.
 
-    ``senders`` are the present senders. ``slack`` is, for each sending injector, how long the ids of late records are
-    kept, in microseconds. None: unchanged. ``retired`` are journals under which no interval sends any more.
-    ``ended_injectors`` and ``ended_queries`` are all injector processes (by sender name) and queries that an operator
-    has retired.
+    ``senders`` are the present senders. ``slack`` is, for each sending injector, how far its watermark must have passed
+    a record before the opaque id is forgotten, in microseconds of event time. None: unchanged. ``retired`` are journals
+    under which no interval sends any more. ``ended_injectors`` and ``ended_queries`` are all injector processes (by
+    sender name) and queries that an operator has retired.
     """
 
     senders: frozenset[str]

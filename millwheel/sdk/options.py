@@ -130,7 +130,9 @@ def dead_letter(*, after: int = 5, initial: Duration = _INITIAL, maximum: Durati
 
 
 def stop(*, after: int = 3, initial: Duration = _INITIAL, maximum: Duration = _MAXIMUM) -> FailurePolicy:
-    """After ``after`` attempts, stop the computation. No record is lost: senders keep each record until its ACK.
+    """After ``after`` attempts, stop the interval that has the key. None of its keys runs until an update.
+
+    No record is lost: senders keep each record until its ACK. The computation's low watermark stands still.
 
     Args:
         after: The number of attempts, at least 1.

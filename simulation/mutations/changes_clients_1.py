@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from millwheel.client.injector.core import InjectorCore
-from millwheel.client.injector.outbound import InjectedBatch, Lane, LaneSender
+from millwheel.client.injector.outbound import InjectedBatch, OutboundQueue, OutboundQueues
 from millwheel.client.injector.rerouting import Rerouting
 from millwheel.client.injector.resending import OutboundBatches
 from millwheel.client.subscription import Subscription
@@ -44,8 +44,8 @@ rewriting(
     "G1",
     "a checkpoint does not pass records that wait for their keys",
     InjectorCore.acknowledged,
-    "min(self.sending.oldest_position(scope, last + 1), self.unkeyed.oldest_position(scope, last + 1))",
-    "self.sending.oldest_position(scope, last + 1)",
+    "min(self.outbound.oldest_position(scope, last + 1), self.unkeyed.oldest_position(scope, last + 1))",
+    "self.outbound.oldest_position(scope, last + 1)",
     seeds=0,
     test="tests/injectors/test_core.py::test_nothing_overtakes_a_record_that_waits_for_its_key",
     why="seeds were not tried: the test shows it by itself, in seconds",
@@ -91,8 +91,8 @@ rewriting(
     "filling-holds-nothing",
     "G7",
     "records that are not sent yet hold the injector's watermark",
-    LaneSender.oldest_timestamp,
-    "*(lane.filling.held for lane in self._filling if lane.filling)",
+    OutboundQueues.oldest_timestamp,
+    "*(queue.filling.held for queue in self._filling if queue.filling)",
     "*()",
     seeds=0,
     test="tests/injectors/test_core_model.py::test_every_record_arrives_once_and_holds_the_watermark",
@@ -140,7 +140,7 @@ rewriting(
     "G8",
     "what is on its way to a former owner is sent to the new one at once",
     Rerouting.reroute,
-    "self._sending.recall(lane)",
+    "self._outbound.recall(queue)",
     "pass",
     seeds=0,
     test="tests/injectors/test_core_routing.py::test_a_refusal_by_a_former_owner_is_retried_on_a_new_routing",
@@ -151,7 +151,7 @@ rewriting(
     "marks-past-the-unsent",
     "G1",
     "a mark stops at a batch of which nothing is ACKed",
-    Lane.mark,
+    OutboundQueue.mark,
     "return batch.ids[batch.indexes()[0]], listed",
     "return batch.ids[-1], listed",
     seeds=0,
@@ -163,7 +163,7 @@ rewriting(
     "any-number-stuck",
     "G13",
     "a mark passes few stuck records",
-    Lane.mark,
+    OutboundQueue.mark,
     "waiting is None or len(listed) + len(waiting) > _MAX_HOLES",
     "waiting is None",
     seeds=0,
@@ -176,7 +176,7 @@ rewriting(
     "G8",
     "a batch without an answer is sent again",
     OutboundBatches.resend_overdue,
-    "flight.sent_at > due",
+    "sending.sent_at > due",
     "True",
     seeds=0,
     test="tests/injectors/test_core.py::test_a_refused_copy_of_a_record_in_flight_is_not_sent_again",

@@ -90,8 +90,8 @@ def types_unchecked() -> None:
 def not_sent_again() -> None:
     """Records in flight on a broken or unresponsive connection count as arrived."""
 
-    def bring_back(self: OutboundBatches, flight: Any) -> None:
-        self.acked(flight, ())
+    def bring_back(self: OutboundBatches, sending: Any) -> None:
+        self.acked(sending, ())
 
     replace(OutboundBatches, "_bring_back", lambda _: bring_back)
 

@@ -63,7 +63,7 @@ FULL = DeliveryOutcome.DELIVERY_OUTCOME_REFUSED_FULL
 SUPERSEDED = DeliveryOutcome.DELIVERY_OUTCOME_REFUSED_SEQUENCER
 INVALID = DeliveryOutcome.DELIVERY_OUTCOME_INVALID
 
-LIMITS = Limits(batch_records=10, linger=2_000, retry_first=100, retry_last=1_000, resend_after=30_000, max_flights=4)
+LIMITS = Limits(batch_records=10, linger=2_000, retry_first=100, retry_last=1_000, resend_after=30_000, max_in_flight=4)
 SCOPE = partition_scope("s", "p", "0")
 
 
@@ -193,7 +193,7 @@ def test_a_mark_stops_at_the_first_batch_that_is_not_acked() -> None:
 @pytest.mark.guarantee("G13", section="6.1.1")
 def test_a_mark_passes_no_more_stuck_records_than_can_be_listed() -> None:
     """Each message names those that a mark passes, so their number is bounded."""
-    core = opened(replace(LIMITS, batch_records=40, max_flights=9))
+    core = opened(replace(LIMITS, batch_records=40, max_in_flight=9))
     for first in (0, 40, 80):
         (stuck,) = sends(add(core, range(first, first + 40)))
         step(core, DeliveryAnswered((stuck.token,), ACKED, range(30), ""), 0)
@@ -246,7 +246,7 @@ def test_refusals_bound_what_is_on_its_way_but_never_stop_it() -> None:
     for _ in range(3):
         now += LIMITS.retry_last
         more += len(sends(step(core, Tick(), now)))
-    assert more == 3, "silence alone does not stop the lane"
+    assert more == 3, "silence alone does not stop the queue"
 
 
 def test_acks_let_a_refused_queue_continue() -> None:

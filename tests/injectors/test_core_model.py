@@ -39,7 +39,7 @@ from tests.injectors.receivers import NOT_OWNER, Answer, Consumer
 
 LIMITS = Limits(
     batch_records=4, batch_bytes=64, window_records=40, window_bytes=400, linger=5,
-    retry_first=10, retry_last=80, resend_after=1_000, max_flights=3,
+    retry_first=10, retry_last=80, resend_after=1_000, max_in_flight=3,
 )  # fmt: skip
 ADDRESSES = ["a", "b", "c"]
 OPAQUE = IdScope(IdKind.OPAQUE)

@@ -91,7 +91,7 @@ def test_a_new_owner_gets_the_old_ones_refused_records_at_once() -> None:
 
 
 def test_of_what_may_be_sent_the_oldest_goes_first() -> None:
-    core = opened(replace(LIMITS, max_flights=1))
+    core = opened(replace(LIMITS, max_in_flight=1))
     (first,) = sends(add(core, range(10)))
     assert sends(add(core, range(10, 20))) == []
     step(core, DeliveryAnswered((first.token,), FULL, (), "full"), 0)

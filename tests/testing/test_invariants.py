@@ -44,7 +44,7 @@ def injector() -> tuple[Any, Callable[[], None]]:
     add(core, [1])
 
     def spoil() -> None:
-        core.sending._filled_records += 1  # noqa: SLF001  # invariants are broken on purpose
+        core.outbound._filled_records += 1  # noqa: SLF001  # invariants are broken on purpose
 
     return core, spoil
 

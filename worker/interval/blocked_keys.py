@@ -50,7 +50,7 @@ class BlockedKeys:
         self._blocked = state.blocked
         self._cells = state.cells
         self.stopped = ""
-        """Why the failure policy has stopped the computation. Empty while it runs."""
+        """Why the failure policy has stopped this interval. Empty while it runs."""
         self.again = False
         """Whether undone work can run at once, one hook per commit. No other event may come to trigger it."""
         self.damaged: dict[bytes, str] = {}

@@ -28,7 +28,7 @@ from millwheel.worker.interval.entry import encode
 from millwheel.worker.interval.flows import ProductionBatch
 from millwheel.worker.interval.holds import Hold
 from millwheel.worker.interval.intake import DeliveryReceipt
-from millwheel.worker.interval.runner import OpenCommit, Runner
+from millwheel.worker.interval.runner import HookBatch, Runner
 from millwheel.worker.interval.sealing import Sealed, Sealer
 from millwheel.worker.interval.setup import IntervalSetup
 from millwheel.worker.interval.state import INDEX_BITS, IntervalState
@@ -120,7 +120,7 @@ class CommitPipeline:
             out.extend(self._send_ready())
         return not self.open_commit_full
 
-    def _release_hold(self, batch: OpenCommit) -> None:
+    def _release_hold(self, batch: HookBatch) -> None:
         """Release the watermark hold of a batch without work. Its blocked timers have holds of their own."""
         if batch.hold.count:
             batch.hold.release()

@@ -128,7 +128,7 @@ class IntervalCore(OwnerCore[IntervalEvent, IntervalEffect]):
 
     @property
     def stopped(self) -> str:
-        """Why the failure policy has stopped the computation. Empty while it runs."""
+        """Why the failure policy has stopped this interval. Empty while it runs."""
         return self._blocked_keys.stopped
 
     @property

@@ -87,7 +87,7 @@ class KeyFailure:
     since: int
     last: int
     retry_at: int | None = None
-    """When the next attempt is due. None: the computation has stopped, or the work was given up."""
+    """When the next attempt is due. None: the interval has stopped, or the work was given up."""
     letter: str = ""
     """Why the work was not given up although its attempts are used up, and what to do. Empty in all other cases."""
 

@@ -24,14 +24,16 @@ from millwheel.worker.interval.intake import DeliveryReceipt, QueuedRecords
 from millwheel.worker.interval.setup import IntervalSetup
 from millwheel.worker.interval.state import IntervalState
 
-__all__ = ["OpenCommit", "Runner"]
+__all__ = ["HookBatch", "Runner"]
 
 _CONTEXT_BYTES: Final = 64
 """Bytes counted in a batch for each key besides the key and its state: framing in the journal entry."""
 
 
-class OpenCommit:
-    """The contents of the next commit: the contexts by key, and the records and timers that they consumed.
+class HookBatch:
+    """What hooks did since the last batch: the contexts by key, and the records and timers that they consumed.
+
+    ``Sealer.seal`` turns it into a commit. In a computation with weak productions it may join the open commit instead.
 
     ``hold`` covers the times of the event-time timers that fire in the batch.
     """
@@ -72,7 +74,7 @@ class Runner:
         self._blocked = state.blocked
         self._cells = state.cells
         self._holds = state.holds
-        self.batch = OpenCommit(self._holds.open())
+        self.batch = HookBatch(self._holds.open())
         self.number = 1
         """The number of the batch. The cache records it as the last use of a cell."""
         self.hooks = 0
@@ -99,9 +101,9 @@ class Runner:
             batch.size + self._setup.scope.produced_bytes >= settings.batch_bytes
         )
 
-    def take_batch(self) -> OpenCommit:
+    def take_batch(self) -> HookBatch:
         """Take the current batch and start a new one."""
-        batch, self.batch = self.batch, OpenCommit(self._holds.open())
+        batch, self.batch = self.batch, HookBatch(self._holds.open())
         self._setup.scope.produced_bytes = 0
         self.number += 1
         return batch

@@ -17,7 +17,7 @@ from millwheel.worker.interval.entry import FORMAT, IntervalEntry, ProductionRow
 from millwheel.worker.interval.flows import ProductionBatch
 from millwheel.worker.interval.holds import Hold
 from millwheel.worker.interval.intake import DeliveryReceipt
-from millwheel.worker.interval.runner import OpenCommit
+from millwheel.worker.interval.runner import HookBatch
 from millwheel.worker.interval.setup import IntervalSetup
 from millwheel.worker.interval.state import INDEX_BITS, IntervalState
 from millwheel.worker.interval.timers import held_at
@@ -89,7 +89,7 @@ class Sealer:
         self._ids = state.ids
         self._failed = failed
 
-    def encode_states(self, batch: OpenCommit) -> list[tuple[bytes, bytes]]:
+    def encode_states(self, batch: HookBatch) -> list[tuple[bytes, bytes]]:
         """Encode the batch's changed states. A state equal to its type's default becomes empty: no state.
 
         A key whose state cannot be stored fails and is removed from the batch.
@@ -127,7 +127,7 @@ class Sealer:
             self._failed(key, reason)
         return changed
 
-    def seal(self, batch: OpenCommit, changed: list[tuple[bytes, bytes]], *, stored_first: bool) -> Sealed:
+    def seal(self, batch: HookBatch, changed: list[tuple[bytes, bytes]], *, stored_first: bool) -> Sealed:
         """Apply the batch to the soft state as the next commit, and build its entry.
 
         ``stored_first`` False: its productions are weak and are sent before the entry is appended.
@@ -147,7 +147,7 @@ class Sealer:
         return sealed.ids.to_wire()
 
     def apply(
-        self, sealed: Sealed, batch: OpenCommit, changed: list[tuple[bytes, bytes]]
+        self, sealed: Sealed, batch: HookBatch, changed: list[tuple[bytes, bytes]]
     ) -> tuple[IntervalEntry, list[ProductionBatch]]:
         """Apply the batch to the soft state as part of the commit.
 
@@ -201,7 +201,7 @@ class Sealer:
             return sum(stamps[index] < shown(keys[index]) for index in indexes)
         return sum(stamps[index] < watermark for index in indexes) if receipt.held < watermark else 0
 
-    def _clear_fired(self, batch: OpenCommit, sealed: Sealed) -> list[tuple[bytes, bool, str]]:
+    def _clear_fired(self, batch: HookBatch, sealed: Sealed) -> list[tuple[bytes, bool, str]]:
         cleared = []
         for key, fired in batch.fired.items():
             for _, domain, tag in fired:

@@ -51,7 +51,7 @@ from millwheel.client.injector.messages import (
     WatermarkReached,
     WatermarksBroadcast,
 )
-from millwheel.client.injector.outbound import Flight, Lane
+from millwheel.client.injector.outbound import InjectedSending, OutboundQueue
 from millwheel.client.injector.rerouting import Rerouting
 from millwheel.client.injector.resending import OutboundBatches
 from millwheel.client.injector.routing import StreamRouting
@@ -159,9 +159,9 @@ class InjectorCore:
         """Records that wait for their keys at a consumer."""
         self.acked = 0
         """ACKs received so far, one for each record and consumer."""
-        self.sending = OutboundBatches(self.limits, chance)
-        self.sending.watermark = watermark
-        self._rerouting = Rerouting(self.sending, self.unkeyed)
+        self.outbound = OutboundBatches(self.limits, chance)
+        self.outbound.watermark = watermark
+        self._rerouting = Rerouting(self.outbound, self.unkeyed)
         self._positions: dict[IdScope, int] = {}
         """The last accepted position of each scope."""
         self._alarm_at: int | None = None
@@ -173,12 +173,12 @@ class InjectorCore:
     @property
     def unacked(self) -> int:
         """Un-ACKed records. A record counts once for each consumer that has not ACKed it."""
-        return self.sending.records + self.unkeyed.records
+        return self.outbound.records + self.unkeyed.records
 
     @property
     def unacked_bytes(self) -> int:
         """The total size of the values in ``unacked``, in bytes."""
-        return self.sending.size + self.unkeyed.bytes
+        return self.outbound.size + self.unkeyed.bytes
 
     def room(self) -> int:
         """How many records may be accepted now (G13)."""
@@ -211,14 +211,14 @@ class InjectorCore:
 
     def _find_oldest(self) -> None:
         """Find the oldest un-ACKed timestamp, after records were accepted, ACKed or discarded."""
-        oldest = self.sending.oldest_timestamp()
+        oldest = self.outbound.oldest_timestamp()
         if self.unkeyed.records:
             oldest = min(oldest, self.unkeyed.oldest_timestamp())
         self.publication.oldest_unacked = oldest
 
     def oldest_unacked(self) -> int:
         """A lower bound on the numbers of un-ACKed records. MAX_TIMESTAMP if every record is ACKed."""
-        oldest = self.sending.oldest_number()
+        oldest = self.outbound.oldest_number()
         return min(oldest, self.unkeyed.oldest_number()) if self.unkeyed.records else oldest
 
     def flushed(self, accepted: int) -> bool:
@@ -233,7 +233,7 @@ class InjectorCore:
         last = self._positions.get(scope)
         if last is None:
             return None
-        return min(self.sending.oldest_position(scope, last + 1), self.unkeyed.oldest_position(scope, last + 1))
+        return min(self.outbound.oldest_position(scope, last + 1), self.unkeyed.oldest_position(scope, last + 1))
 
     def check_open(self) -> None:
         """Raise an InjectorError if this process cannot accept records."""
@@ -263,9 +263,9 @@ class InjectorCore:
             case KeysFound():
                 out = self._pumped(self._rerouting.find_keys(event, self.routing, now), now)
             case ConnectionOpened():
-                out = self._pumped(self.sending.connected(event.address), now)
+                out = self._pumped(self.outbound.connected(event.address), now)
             case ConnectionLost():
-                self.sending.disconnected(event.address)
+                self.outbound.disconnected(event.address)
                 return []
             case RoutingArrived():
                 out = self._on_routing(event.routing, now)
@@ -290,13 +290,13 @@ class InjectorCore:
 
     def check_invariants(self) -> None:
         """Check the core's invariants. Raises InvariantError."""
-        sending, value = self.sending, self.publication.value
+        outbound, value = self.outbound, self.publication.value
         self._rising.check(accepted=self.accepted, late=self.late, acked=self.acked, newest=self.newest)
         self._rising.check(published=value, declared=self.publication.declared)
-        open_records = sum(batch.count() for lane in sending.lanes() for batch in lane.all_batches())
-        require(sending.records == open_records, "each un-ACKed record is in an outbound batch, once (G1)")
-        require(sending.size >= 0 and (sending.size == 0 or open_records > 0), "its bytes are balanced (G13)")
-        oldest = min(sending.oldest_timestamp(), self.unkeyed.oldest_timestamp())
+        open_records = sum(batch.count() for queue in outbound.queues() for batch in queue.all_batches())
+        require(outbound.records == open_records, "each un-ACKed record is in an outbound batch, once (G1)")
+        require(outbound.size >= 0 and (outbound.size == 0 or open_records > 0), "its bytes are balanced (G13)")
+        oldest = min(outbound.oldest_timestamp(), self.unkeyed.oldest_timestamp())
         require(self.publication.oldest_unacked == oldest, "the oldest un-ACKed timestamp is known (G7)")
         require(value <= oldest or self.late > 0, "only a late record is below the published watermark (G7)")
         require(self.unacked > 0 or self.oldest_unacked() == MAX_TIMESTAMP, "the oldest un-ACKed record is one (G1)")
@@ -322,7 +322,7 @@ class InjectorCore:
                 publication.raise_to(event.watermark)
             case _:
                 assert_never(event)
-        self.sending.watermark = self.publication.update().watermark
+        self.outbound.watermark = self.publication.update().watermark
         return []
 
     # Events.
@@ -348,14 +348,14 @@ class InjectorCore:
             self.late += sum(timestamp < self.publication.value for timestamp in columns.timestamps)
         self.newest = max(self.newest, newest)
         first, self.accepted = self.accepted, self.accepted + count
-        lanes: dict[Lane, None] = {}
+        queues: dict[OutboundQueue, None] = {}
         for name, consumer in self.routing.consumers.items():
             keys = columns.keys[name]
             if len(keys) == count and not (self.unkeyed.records and self.unkeyed.blocked(name, columns.scope)):
-                lanes |= self.sending.distribute(consumer, columns, keys, first, now)
+                queues |= self.outbound.distribute(consumer, columns, keys, first, now)
             else:
-                lanes |= self._rerouting.accept_unkeyed(consumer, columns, keys, first, now)
-        return self._pumped(lanes, now)
+                queues |= self._rerouting.accept_unkeyed(consumer, columns, keys, first, now)
+        return self._pumped(queues, now)
 
     def check_positions(self, scope: IdScope, ids: Sequence[Any]) -> None:
         """Raise UsageError unless these positions rise and are above every accepted position of ``scope``."""
@@ -381,9 +381,9 @@ class InjectorCore:
             self.failed = self.failed or RecordsLeftError(self.stream, left)
             return []
         self._watermarks = {name: mark for name, mark in self._watermarks.items() if name in routing.consumers}
-        gone, new = self.sending.link_to(routing.addresses())
-        lanes = self._rerouting.reroute(routing, self.accepted, now)
-        return [*map(Disconnect, gone), *map(Connect, new), *self._pumped(lanes, now)]
+        gone, new = self.outbound.link_to(routing.addresses())
+        queues = self._rerouting.reroute(routing, self.accepted, now)
+        return [*map(Disconnect, gone), *map(Connect, new), *self._pumped(queues, now)]
 
     def _on_answer(self, event: DeliveryAnswered, now: int) -> list[InjectorEffect]:
         out: list[InjectorEffect] = []
@@ -393,48 +393,48 @@ class InjectorCore:
 
     def _on_answered(self, token: int, event: DeliveryAnswered, now: int) -> list[InjectorEffect]:
         outcome, indexes, message = event.outcome, event.indexes, event.message
-        flight = self.sending.flight(token)
-        if flight is None or self.failed is not None:
+        sending = self.outbound.find_sending(token)
+        if sending is None or self.failed is not None:
             return []
-        lane = flight.batch.lane
+        queue = sending.batch.queue
         kind = answer_kind(outcome)
         if kind is AnswerKind.ACKED:
-            before = self.sending.records
-            self.sending.acked(flight, indexes)
-            self.acked += before - self.sending.records
+            before = self.outbound.records
+            self.outbound.acked(sending, indexes)
+            self.acked += before - self.outbound.records
         elif kind is AnswerKind.FULL or kind is AnswerKind.REFUSED:
-            self.sending.refused(flight, kind, indexes, now)
+            self.outbound.refused(sending, kind, indexes, now)
         elif kind is AnswerKind.SUPERSEDED:
             self.failed = InjectorSupersededError(self.stream, self.process, message or "a worker knows of it")
         else:
-            self.failed = self._invalid(flight, message)
-        return self._pumped({lane: None}, now)
+            self.failed = self._invalid(sending, message)
+        return self._pumped({queue: None}, now)
 
-    def _invalid(self, flight: Flight, message: str) -> InjectorError:
-        batch = flight.batch
-        at = sorted(flight.open())
+    def _invalid(self, sending: InjectedSending, message: str) -> InjectorError:
+        batch = sending.batch
+        at = sorted(sending.open())
         keys, ids = [batch.keys[index] for index in at], [batch.ids[index] for index in at]
-        return InvalidRecordsError(self.stream, batch.lane.consumer, keys, ids, message or "no reason given")
+        return InvalidRecordsError(self.stream, batch.queue.consumer, keys, ids, message or "no reason given")
 
     def _on_tick(self, now: int) -> list[InjectorEffect]:
         """Do everything that is due by ``now``."""
         self._alarm_at = None
-        self.sending.resend_overdue(now)
-        return self._pumped(self.sending.busy_lanes(), now)
+        self.outbound.resend_overdue(now)
+        return self._pumped(self.outbound.busy_queues(), now)
 
-    def _pumped(self, lanes: Mapping[Lane, None], now: int) -> list[InjectorEffect]:
-        """Send what is due in the queues ``lanes``, and set the next alarm."""
+    def _pumped(self, queues: Mapping[OutboundQueue, None], now: int) -> list[InjectorEffect]:
+        """Send what is due in ``queues``, and set the next alarm."""
         self._find_oldest()
-        self.sending.watermark = self.publication.update().watermark
+        self.outbound.watermark = self.publication.update().watermark
         if self.failed is not None:
             return []
         out: list[InjectorEffect] = []
-        for lane in lanes:
-            sends, alarm = self.sending.pump(lane, now)
+        for queue in queues:
+            sends, alarm = self.outbound.pump(queue, now)
             out += sends
             if alarm is not None:
                 self._alarm(alarm)
-        overdue = self.sending.overdue_at()
+        overdue = self.outbound.overdue_at()
         if overdue is not None:
             self._alarm(overdue)
         return out

@@ -61,7 +61,7 @@ class Limits:
     """The first and the longest back-off before refused records are sent again. It doubles with each refusal."""
     resend_after: int = 30_000_000
     """A batch without an answer is sent again after this time. So a receiver that does not answer loses no record."""
-    max_flights: int = 64
+    max_in_flight: int = 64
     """The most batches in flight to one interval."""
 
     def __post_init__(self) -> None:

@@ -1,7 +1,7 @@
 """The un-ACKed records of an injector: queues, batches and delivery attempts (section 6.1.1). Pure.
 
-A ``Lane`` is an outbound queue: the un-ACKed batches for one interval of one consumer, with ids of one scope.
-A ``Flight`` is one delivery attempt of a batch. Un-ACKed records are sent again with the same ids and bytes, so a
+An ``OutboundQueue`` has the un-ACKed batches for one interval of one consumer, with ids of one scope. An
+``InjectedSending`` is one attempt to deliver a batch. Un-ACKed records are sent again with the same ids and bytes, so a
 batch may have several attempts in flight. An ACK counts for the record, whichever attempt it answers.
 
 :mod:`millwheel.client.injector.resending` decides what is sent again.
@@ -20,7 +20,7 @@ from millwheel.model.outbound import AnswerKind, OutboundBatch, OutboundSending,
 from millwheel.model.time import MIN_TIMESTAMP
 from millwheel.model.watermarks import MinTracker
 
-__all__ = ["Flight", "InjectedBatch", "Lane", "LaneSender"]
+__all__ = ["InjectedBatch", "InjectedSending", "OutboundQueue", "OutboundQueues"]
 
 _MAX_HOLES: Final = 64
 """The most un-ACKed positions that an ACK mark may pass. They are listed in every message."""
@@ -33,15 +33,15 @@ class InjectedBatch(OutboundBatch):
     bound on the numbers of the batch's records in the order of acceptance.
     """
 
-    __slots__ = ("first", "flights", "ids", "lane", "resume_at", "tries", "unsent")
+    __slots__ = ("first", "ids", "queue", "resume_at", "sendings", "tries", "unsent")
 
-    def __init__(self, lane: Lane, first: int) -> None:
+    def __init__(self, queue: OutboundQueue, first: int) -> None:
         super().__init__()
-        self.lane = lane
+        self.queue = queue
         self.first = first
         self.ids: list[Any] = []
         self.unsent: set[int] | None = None
-        self.flights: list[Flight] = []
+        self.sendings: list[InjectedSending] = []
         self.tries = 0
         self.resume_at = 0
 
@@ -71,7 +71,7 @@ class InjectedBatch(OutboundBatch):
         return sorted(unsent if self.waiting is None else unsent & self.waiting)
 
 
-class Flight(OutboundSending):
+class InjectedSending(OutboundSending):
     """One delivery attempt of a batch. ``indexes``: the records that it sends, within the batch; None means all."""
 
     __slots__ = ("address", "batch", "indexes", "sent_at", "token")
@@ -94,12 +94,12 @@ class Flight(OutboundSending):
         return set(self.resolve(self.unanswered()))
 
 
-class Lane:
+class OutboundQueue:
     """The un-ACKed batches of one consumer, interval and scope: an outbound queue.
 
     Invariant: positions rise through ``batches`` and then ``filling``.
-    Invariant: ``queue`` contains exactly the batches that have something to send.
-    Invariant: ``flying`` is the number of attempts in flight.
+    Invariant: ``to_send`` contains exactly the batches that have something to send.
+    Invariant: ``in_flight`` is the number of attempts in flight.
     """
 
     __slots__ = (
@@ -109,12 +109,12 @@ class Lane:
         "extra_at",
         "failures",
         "filling",
-        "flying",
+        "in_flight",
         "opened_at",
-        "queue",
         "resume_at",
         "route",
         "scope",
+        "to_send",
     )
 
     def __init__(self, consumer: str, scope: IdScope, route: Route, cap: int) -> None:
@@ -123,8 +123,8 @@ class Lane:
         self.route = route
         self.batches: dict[InjectedBatch, None] = {}
         self.filling: InjectedBatch | None = None
-        self.queue: dict[InjectedBatch, None] = {}
-        self.flying = 0
+        self.to_send: dict[InjectedBatch, None] = {}
+        self.in_flight = 0
         self.opened_at = 0
         self.cap = cap
         """The most attempts in flight. A refusal halves it. ACKs raise it."""
@@ -171,12 +171,12 @@ class Lane:
         return (listed[-1] + 1 if listed else 0), listed
 
 
-class LaneSender:
-    """All outbound queues (``Lane``) and delivery attempts (``Flight``): it fills batches, sends them and takes ACKs.
+class OutboundQueues:
+    """All outbound queues and their sendings: it fills batches, sends them and takes ACKs.
 
     Invariant: ``_unacked`` and ``_numbers`` have one entry for each sealed batch that is not completely ACKed.
     Invariant: ``_busy`` contains every queue that has a batch to send or a batch that is being filled.
-    Invariant: an attempt is in ``_flights``, in its batch's list and in its address's list, or in none of them.
+    Invariant: an attempt is in ``_sendings``, in its batch's list and in its address's list, or in none of them.
     """
 
     def __init__(self, limits: Limits) -> None:
@@ -188,12 +188,12 @@ class LaneSender:
         self._filled_bytes = 0
         """The content of the batches that are being filled."""
         self._limits = limits
-        self._lanes: dict[tuple[str, IdScope, str], Lane] = {}
-        self._busy: dict[Lane, None] = {}
-        self._filling: dict[Lane, None] = {}
+        self._queues: dict[tuple[str, IdScope, str], OutboundQueue] = {}
+        self._busy: dict[OutboundQueue, None] = {}
+        self._filling: dict[OutboundQueue, None] = {}
         self._links: dict[str, dict[int, None] | None] = {}
         """By address: the tokens of its delivery attempts. None while the address is not connected."""
-        self._flights: dict[int, Flight] = {}
+        self._sendings: dict[int, InjectedSending] = {}
         self._next_token = 1
         self._numbers = MinTracker()
 
@@ -211,56 +211,56 @@ class LaneSender:
 
     def oldest_timestamp(self) -> int:
         """The least un-ACKed timestamp, in microseconds. MAX_TIMESTAMP if every record is ACKed."""
-        return min([self._unacked.held.min(), *(lane.filling.held for lane in self._filling if lane.filling)])
+        return min([self._unacked.held.min(), *(queue.filling.held for queue in self._filling if queue.filling)])
 
     def oldest_number(self) -> int:
         """A lower bound on the numbers of un-ACKed records. MAX_TIMESTAMP if every record is ACKed."""
-        return min([self._numbers.min(), *(lane.filling.first for lane in self._filling if lane.filling)])
+        return min([self._numbers.min(), *(queue.filling.first for queue in self._filling if queue.filling)])
 
-    def lanes(self) -> list[Lane]:
+    def queues(self) -> list[OutboundQueue]:
         """A copy of the list of all queues."""
-        return list(self._lanes.values())
+        return list(self._queues.values())
 
-    def busy_lanes(self) -> dict[Lane, None]:
+    def busy_queues(self) -> dict[OutboundQueue, None]:
         """A copy of the set of queues that have something to send."""
         return dict(self._busy)
 
-    def flight(self, token: int) -> Flight | None:
+    def find_sending(self, token: int) -> InjectedSending | None:
         """The delivery attempt with this token. None if the attempt is over."""
-        return self._flights.get(token)
+        return self._sendings.get(token)
 
     # Filling.
 
-    def _lane(self, consumer: str, scope: IdScope, route: Route) -> Lane:
+    def _queue(self, consumer: str, scope: IdScope, route: Route) -> OutboundQueue:
         """The queue for records of ``scope`` that go to the interval of ``route``. Created if it does not exist."""
         key = (consumer, scope, route.journal)
-        lane = self._lanes.get(key)
-        if lane is None:
-            lane = self._lanes[key] = Lane(consumer, scope, route, self._limits.max_flights)
-        return lane
+        queue = self._queues.get(key)
+        if queue is None:
+            queue = self._queues[key] = OutboundQueue(consumer, scope, route, self._limits.max_in_flight)
+        return queue
 
     def distribute(
         self, consumer: ConsumerRouting, columns: Columns, keys: Sequence[bytes], first: int, now: int
-    ) -> dict[Lane, None]:
+    ) -> dict[OutboundQueue, None]:
         """Append records to the queues of their keys' intervals. Returns those queues.
 
         ``keys``: the records' keys at ``consumer``. ``first``: a lower bound on the records' numbers.
         """
-        lanes: dict[Lane, None] = {}
+        queues: dict[OutboundQueue, None] = {}
         for at, picks in _by_interval(consumer.starts, keys):
-            lane = self._lane(consumer.incarnation, columns.scope, consumer.routes[at])
+            queue = self._queue(consumer.incarnation, columns.scope, consumer.routes[at])
             values, timestamps, ids = columns.values, columns.timestamps, columns.ids
             if picks is None:
-                self._fill(lane, keys, values, timestamps, ids, first, now)
+                self._fill(queue, keys, values, timestamps, ids, first, now)
             else:
                 pick = [[column[index] for index in picks] for column in (keys, values, timestamps, ids)]
-                self._fill(lane, pick[0], pick[1], pick[2], pick[3], first, now)  # type: ignore[arg-type]
-            lanes[lane] = None
-        return lanes
+                self._fill(queue, pick[0], pick[1], pick[2], pick[3], first, now)  # type: ignore[arg-type]
+            queues[queue] = None
+        return queues
 
     def _fill(
         self,
-        lane: Lane,
+        queue: OutboundQueue,
         keys: Sequence[bytes],
         values: Sequence[bytes],
         timestamps: Sequence[int],
@@ -271,16 +271,16 @@ class LaneSender:
         """Append records to the queue's batches, in order."""
         limits, at, count = self._limits, 0, len(keys)
         while at < count:
-            batch = lane.filling
+            batch = queue.filling
             if batch is None:
-                batch = self._open(lane, first, now)
+                batch = self._open(queue, first, now)
             take = min(count - at, limits.batch_records - len(batch.keys))
             size = sum(map(len, values[at : at + take]))
             while batch.bytes + size > limits.batch_bytes and take > 1:
                 take = (take + 1) // 2
                 size = sum(map(len, values[at : at + take]))
             if batch.keys and batch.bytes + size > limits.batch_bytes:
-                self._seal(lane)
+                self._seal(queue)
                 continue
             if take == count:
                 batch.extend(keys, values, timestamps, ids, size)
@@ -291,23 +291,23 @@ class LaneSender:
             self._filled_bytes += size
             at += take
             if len(batch.keys) >= limits.batch_records or batch.bytes >= limits.batch_bytes:
-                self._seal(lane)
+                self._seal(queue)
 
-    def _open(self, lane: Lane, first: int, now: int) -> InjectedBatch:
-        batch = lane.filling = InjectedBatch(lane, first)
-        lane.opened_at = now
-        self._filling[lane] = None
-        self._busy[lane] = None
+    def _open(self, queue: OutboundQueue, first: int, now: int) -> InjectedBatch:
+        batch = queue.filling = InjectedBatch(queue, first)
+        queue.opened_at = now
+        self._filling[queue] = None
+        self._busy[queue] = None
         return batch
 
-    def _seal(self, lane: Lane) -> None:
+    def _seal(self, queue: OutboundQueue) -> None:
         """Close the batch that is being filled, and queue it for sending."""
-        batch = lane.filling
+        batch = queue.filling
         assert batch is not None
-        lane.filling = None
-        del self._filling[lane]
-        lane.batches[batch] = None
-        lane.queue[batch] = None
+        queue.filling = None
+        del self._filling[queue]
+        queue.batches[batch] = None
+        queue.to_send[batch] = None
         self._filled_records -= len(batch.keys)
         self._filled_bytes -= batch.bytes
         self._unacked.add(batch)
@@ -318,10 +318,10 @@ class LaneSender:
     def _require(self, batch: InjectedBatch, indexes: set[int]) -> None:
         """Queue records of a batch to be sent again."""
         batch.require(indexes)
-        batch.lane.queue[batch] = None
-        self._busy[batch.lane] = None
+        batch.queue.to_send[batch] = None
+        self._busy[batch.queue] = None
 
-    def pump(self, lane: Lane, now: int) -> tuple[list[SendBatch], int | None]:
+    def pump(self, queue: OutboundQueue, now: int) -> tuple[list[SendBatch], int | None]:
         """Send the batches that may be sent now.
 
         Returns:
@@ -329,101 +329,101 @@ class LaneSender:
             make another batch sendable.
         """
         sends: list[SendBatch] = []
-        if lane not in self._busy:
+        if queue not in self._busy:
             return sends, None
-        tokens = self._links.get(lane.route.address)
+        tokens = self._links.get(queue.route.address)
         if tokens is None:
             return sends, None
         alarm = None
         # The oldest batch goes first, because it holds the watermark.
-        for batch in sorted(lane.queue, key=_age):
+        for batch in sorted(queue.to_send, key=_age):
             if batch.resume_at > now:
                 alarm = _earlier(alarm, batch.resume_at)
                 continue
-            wait = self._gate(lane, batch, now)
+            wait = self._gate(queue, batch, now)
             if wait is not None:
                 return sends, _earlier(alarm, wait)
-            sends += self._send(lane, batch, tokens, now)
-        wait = self._filling_due(lane, now)
+            sends += self._send(queue, batch, tokens, now)
+        wait = self._filling_due(queue, now)
         if wait is not None:
             alarm = _earlier(alarm, wait)
-        elif lane.filling is not None:
-            batch = lane.filling
-            self._seal(lane)
-            sends += self._send(lane, batch, tokens, now)
-        if not lane.queue and lane.filling is None:
-            self._busy.pop(lane, None)
+        elif queue.filling is not None:
+            batch = queue.filling
+            self._seal(queue)
+            sends += self._send(queue, batch, tokens, now)
+        if not queue.to_send and queue.filling is None:
+            self._busy.pop(queue, None)
         return sends, alarm
 
-    def _filling_due(self, lane: Lane, now: int) -> int | None:
+    def _filling_due(self, queue: OutboundQueue, now: int) -> int | None:
         """None if the batch that is being filled may be sent now, or there is none. Else the time of the next check.
 
         Records are collected in the batch while earlier batches are in flight, for at most ``linger`` microseconds.
         While the batch could not be sent anyway, it stays open for further records. This makes few large batches
         instead of many small ones.
         """
-        batch = lane.filling
+        batch = queue.filling
         if batch is None:
             return None
-        due = lane.opened_at + self._limits.linger
-        if now < due and (lane.flying or lane.queue):
+        due = queue.opened_at + self._limits.linger
+        if now < due and (queue.in_flight or queue.to_send):
             return due
-        return self._gate(lane, batch, now)
+        return self._gate(queue, batch, now)
 
-    def _gate(self, lane: Lane, batch: InjectedBatch, now: int) -> int | None:
+    def _gate(self, queue: OutboundQueue, batch: InjectedBatch, now: int) -> int | None:
         """None if the batch may be sent now, else the time of the next check, in microseconds."""
-        if batch.tries == 0 and now < lane.resume_at:
-            return lane.resume_at
-        if lane.flying < lane.cap:
+        if batch.tries == 0 and now < queue.resume_at:
+            return queue.resume_at
+        if queue.in_flight < queue.cap:
             return None
-        if lane.extra_at == 0:
-            lane.extra_at = now + self._limits.retry_last
-        if now < lane.extra_at:
-            return lane.extra_at
-        lane.cap, lane.extra_at = lane.flying + 1, 0
+        if queue.extra_at == 0:
+            queue.extra_at = now + self._limits.retry_last
+        if now < queue.extra_at:
+            return queue.extra_at
+        queue.cap, queue.extra_at = queue.in_flight + 1, 0
         return None
 
-    def _send(self, lane: Lane, batch: InjectedBatch, tokens: dict[int, None], now: int) -> list[SendBatch]:
+    def _send(self, queue: OutboundQueue, batch: InjectedBatch, tokens: dict[int, None], now: int) -> list[SendBatch]:
         """Begin an attempt. Returns nothing if all records of the batch are in other attempts, or ACKed."""
-        del lane.queue[batch]
+        del queue.to_send[batch]
         indexes = batch.take_unsent()
         if indexes is not None and not indexes:
             return []
         token = self._next_token
         self._next_token += 1
-        flight = self._flights[token] = Flight(token, batch, lane.route.address, indexes, now)
-        batch.flights.append(flight)
+        sending = self._sendings[token] = InjectedSending(token, batch, queue.route.address, indexes, now)
+        batch.sendings.append(sending)
         batch.tries += 1
         tokens[token] = None
-        lane.flying += 1
+        queue.in_flight += 1
         columns: list[Any] = [batch.keys, batch.values, batch.timestamps, batch.ids]
         if indexes is not None:
             columns = [[column[index] for index in indexes] for column in columns]
-        mark, unacked = lane.mark()
+        mark, unacked = queue.mark()
         keys, values, timestamps, ids = columns
         send = SendBatch(
-            flight.address, token, lane.consumer, lane.route.journal, lane.scope, keys, values, timestamps, ids,
+            sending.address, token, queue.consumer, queue.route.journal, queue.scope, keys, values, timestamps, ids,
             self.watermark, mark, unacked,
         )  # fmt: skip
         return [send]
 
     def overdue_at(self) -> int | None:
         """The time at which the oldest attempt is overdue, in microseconds. None if there is no attempt."""
-        for flight in self._flights.values():
-            return flight.sent_at + self._limits.resend_after
+        for sending in self._sendings.values():
+            return sending.sent_at + self._limits.resend_after
         return None
 
     # Answers.
 
-    def acked(self, flight: Flight, remaining: Sequence[int]) -> None:
+    def acked(self, sending: InjectedSending, remaining: Sequence[int]) -> None:
         """All records of the attempt are committed, except ``remaining`` (indexes within the attempt)."""
-        batch, lane = flight.batch, flight.batch.lane
-        lane.failures = 0
-        lane.extra_at = 0
-        lane.cap = min(lane.cap + 1, self._limits.max_flights)
-        acked = flight.resolve(flight.answered(AnswerKind.ACKED, remaining))
-        if flight.over:
-            self._end(flight)
+        batch, queue = sending.batch, sending.batch.queue
+        queue.failures = 0
+        queue.extra_at = 0
+        queue.cap = min(queue.cap + 1, self._limits.max_in_flight)
+        acked = sending.resolve(sending.answered(AnswerKind.ACKED, remaining))
+        if sending.over:
+            self._end(sending)
         self._settle(batch, acked)
 
     def _settle(self, batch: InjectedBatch, acked: Collection[int]) -> None:
@@ -434,34 +434,34 @@ class LaneSender:
         if batch.unsent and batch.waiting is not None:
             batch.unsent &= batch.waiting
         if batch.unsent is not None and not batch.unsent:
-            batch.lane.queue.pop(batch, None)
+            batch.queue.to_send.pop(batch, None)
 
-    def _end(self, flight: Flight) -> None:
+    def _end(self, sending: InjectedSending) -> None:
         """Remove an attempt. Idempotent."""
-        if self._flights.pop(flight.token, None) is None:
+        if self._sendings.pop(sending.token, None) is None:
             return
-        flight.batch.flights.remove(flight)
-        flight.batch.lane.flying -= 1
-        tokens = self._links.get(flight.address)
+        sending.batch.sendings.remove(sending)
+        sending.batch.queue.in_flight -= 1
+        tokens = self._links.get(sending.address)
         if tokens is not None:
-            tokens.pop(flight.token, None)
+            tokens.pop(sending.token, None)
 
     def _forget(self, batch: InjectedBatch) -> None:
         """Remove all state of a batch that is completely ACKed or given up."""
-        lane = batch.lane
-        for flight in list(batch.flights):
-            self._end(flight)
-        del lane.batches[batch]
-        lane.queue.pop(batch, None)
+        queue = batch.queue
+        for sending in list(batch.sendings):
+            self._end(sending)
+        del queue.batches[batch]
+        queue.to_send.pop(batch, None)
         self._unacked.remove(batch)
         self._numbers.remove(batch.first)
-        if lane.empty:
-            self._drop(lane)
+        if queue.empty:
+            self._drop(queue)
 
-    def _drop(self, lane: Lane) -> None:
-        self._lanes.pop((lane.consumer, lane.scope, lane.route.journal), None)
-        self._busy.pop(lane, None)
-        self._filling.pop(lane, None)
+    def _drop(self, queue: OutboundQueue) -> None:
+        self._queues.pop((queue.consumer, queue.scope, queue.route.journal), None)
+        self._busy.pop(queue, None)
+        self._filling.pop(queue, None)
 
 
 def _by_interval(starts: Sequence[bytes], keys: Sequence[bytes]) -> Collection[tuple[int, Sequence[int] | None]]:

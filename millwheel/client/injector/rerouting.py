@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from millwheel.client.injector.ids import IdKind, IdScope
 from millwheel.client.injector.messages import Columns, KeysFound
-from millwheel.client.injector.outbound import InjectedBatch, Lane
+from millwheel.client.injector.outbound import InjectedBatch, OutboundQueue
 from millwheel.client.injector.resending import OutboundBatches
 from millwheel.client.injector.routing import ConsumerRouting, StreamRouting
 from millwheel.client.injector.unkeyed import UnkeyedRecords, WaitingRecord
@@ -21,8 +21,8 @@ class Rerouting:
     its un-ACKed records are discarded. Discarding is safe only if a remaining consumer was also sent those records.
     """
 
-    def __init__(self, sending: OutboundBatches, unkeyed: UnkeyedRecords) -> None:
-        self._sending = sending
+    def __init__(self, outbound: OutboundBatches, unkeyed: UnkeyedRecords) -> None:
+        self._outbound = outbound
         self._unkeyed = unkeyed
         self._came_at: dict[str, int] = {}
         """By consumer: how many records were accepted when it joined. Only later records are sent to it."""
@@ -40,16 +40,16 @@ class Rerouting:
         """
         staying = [name for name, one in routing.consumers.items() if name in self._came_at and not one.log]
         alone = accepted if routing.draining else min((self._came_at[name] for name in staying), default=accepted)
-        for lane in self._sending.lanes():
-            if lane.consumer not in routing.consumers and any(one.first < alone for one in lane.all_batches()):
-                return lane.consumer
+        for queue in self._outbound.queues():
+            if queue.consumer not in routing.consumers and any(one.first < alone for one in queue.all_batches()):
+                return queue.consumer
         for name in self._unkeyed.consumers().keys() - routing.consumers.keys():
             number = self._unkeyed.first_number(name)
             if number is not None and number < alone:
                 return name
         return None
 
-    def reroute(self, routing: StreamRouting, accepted: int, now: int) -> dict[Lane, None]:
+    def reroute(self, routing: StreamRouting, accepted: int, now: int) -> dict[OutboundQueue, None]:
         """Give each queue its new route, and discard the records of consumers that left.
 
         The records of intervals that were split or merged get other queues. Returns all queues that remain.
@@ -57,27 +57,27 @@ class Rerouting:
         self._came_at = {name: self._came_at.get(name, accepted) for name in routing.consumers}
         for name in self._unkeyed.consumers().keys() - routing.consumers.keys():
             self._unkeyed.forget(name)
-        lanes: dict[Lane, None] = {}
-        homeless: dict[tuple[str, IdScope], list[InjectedBatch]] = {}
-        for lane in self._sending.lanes():
-            consumer = routing.consumers.get(lane.consumer)
-            route = None if consumer is None else consumer.by_journal().get(lane.route.journal)
+        queues: dict[OutboundQueue, None] = {}
+        moved: dict[tuple[str, IdScope], list[InjectedBatch]] = {}
+        for queue in self._outbound.queues():
+            consumer = routing.consumers.get(queue.consumer)
+            route = None if consumer is None else consumer.by_journal().get(queue.route.journal)
             if route is None:
                 if consumer is not None:
-                    homeless.setdefault((lane.consumer, lane.scope), []).extend(lane.all_batches())
-                self._sending.remove(lane)
+                    moved.setdefault((queue.consumer, queue.scope), []).extend(queue.all_batches())
+                self._outbound.remove(queue)
                 continue
-            if (route.address, route.tenure) != (lane.route.address, lane.route.tenure):
-                self._sending.recall(lane)
-            lane.route = route
-            lanes[lane] = None
-        for (name, scope), batches in homeless.items():
-            lanes |= self._redistribute(routing.consumers[name], scope, batches, now)
-        return lanes
+            if (route.address, route.tenure) != (queue.route.address, queue.route.tenure):
+                self._outbound.recall(queue)
+            queue.route = route
+            queues[queue] = None
+        for (name, scope), batches in moved.items():
+            queues |= self._redistribute(routing.consumers[name], scope, batches, now)
+        return queues
 
     def _redistribute(
         self, consumer: ConsumerRouting, scope: IdScope, batches: list[InjectedBatch], now: int
-    ) -> dict[Lane, None]:
+    ) -> dict[OutboundQueue, None]:
         """Append the un-ACKed records of ``batches`` to the queues of their keys. Returns those queues.
 
         Invariant: positions rise.
@@ -93,21 +93,21 @@ class Rerouting:
             rows.sort(key=lambda row: row[0])
         ids, keys, values, timestamps = (list(column) for column in zip(*rows, strict=True))
         first = min(one.first for one in batches)
-        return self._sending.distribute(consumer, Columns(values, timestamps, {}, scope, ids), keys, first, now)
+        return self._outbound.distribute(consumer, Columns(values, timestamps, {}, scope, ids), keys, first, now)
 
     def accept_unkeyed(
         self, consumer: ConsumerRouting, columns: Columns, keys: Sequence[bytes], first: int, now: int
-    ) -> dict[Lane, None]:
+    ) -> dict[OutboundQueue, None]:
         """Accept records of which some wait for their keys, or behind such records. Returns the others' queues.
 
         ``keys``: the known keys, those of the first records. ``first``: the number of the first record.
         """
-        name, scope, lanes = consumer.incarnation, columns.scope, dict[Lane, None]()
+        name, scope, queues = consumer.incarnation, columns.scope, dict[OutboundQueue, None]()
         start = 0 if self._unkeyed.blocked(name, scope) else len(keys)
         if start:
             part = slice(start)
             keyed = Columns(columns.values[part], columns.timestamps[part], {}, scope, columns.ids[part])
-            lanes = self._sending.distribute(consumer, keyed, keys, first, now)
+            queues = self._outbound.distribute(consumer, keyed, keys, first, now)
         rows = enumerate(zip(columns.ids, columns.values, columns.timestamps, strict=True))
         waiting = [
             WaitingRecord(first + at, id_, value, timestamp, keys[at] if at < len(keys) else None)
@@ -115,20 +115,20 @@ class Rerouting:
             if at >= start
         ]
         self._unkeyed.hold(name, scope, waiting, columns.unkeyed.get(name, ""))
-        return lanes
+        return queues
 
-    def find_keys(self, event: KeysFound, routing: StreamRouting | None, now: int) -> dict[Lane, None]:
+    def find_keys(self, event: KeysFound, routing: StreamRouting | None, now: int) -> dict[OutboundQueue, None]:
         """Append the first records of the event's head to the queues of its keys. Returns those queues."""
         head, keys = event.head, event.keys
         consumer = None if routing is None else routing.consumers.get(head.consumer)
         if consumer is None or not self._unkeyed.stands(head):
             return {}
-        lanes: dict[Lane, None] = {}
+        queues: dict[OutboundQueue, None] = {}
         if keys:
             taken = self._unkeyed.release(head.consumer, head.scope, len(keys))
             values, timestamps = [row.value for row in taken], [row.timestamp for row in taken]
             columns = Columns(values, timestamps, {}, head.scope, [row.id for row in taken])
-            lanes = self._sending.distribute(consumer, columns, keys, taken[0].number, now)
+            queues = self._outbound.distribute(consumer, columns, keys, taken[0].number, now)
         if len(keys) < len(head.records):
             self._unkeyed.explain(head.consumer, head.scope, event.why)
-        return lanes
+        return queues

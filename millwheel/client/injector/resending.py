@@ -9,14 +9,14 @@ from collections.abc import Callable, Sequence
 
 from millwheel.client.injector.ids import IdScope
 from millwheel.client.injector.messages import Limits
-from millwheel.client.injector.outbound import Flight, Lane, LaneSender
+from millwheel.client.injector.outbound import InjectedSending, OutboundQueue, OutboundQueues
 from millwheel.model.backoff import Backoff
 from millwheel.model.outbound import AnswerKind
 
 __all__ = ["OutboundBatches"]
 
 
-class OutboundBatches(LaneSender):
+class OutboundBatches(OutboundQueues):
     """All un-ACKed records of an injector. It also knows which addresses are connected."""
 
     def __init__(self, limits: Limits, chance: Callable[[], float]) -> None:
@@ -27,7 +27,9 @@ class OutboundBatches(LaneSender):
 
     def oldest_position(self, scope: IdScope, otherwise: int) -> int:
         """The least position of ``scope`` that some consumer has not ACKed. ``otherwise`` if there is none."""
-        return min((lane.first_position() for lane in self._lanes.values() if lane.scope == scope), default=otherwise)
+        return min(
+            (queue.first_position() for queue in self._queues.values() if queue.scope == scope), default=otherwise
+        )
 
     # Connections and owners.
 
@@ -41,13 +43,13 @@ class OutboundBatches(LaneSender):
         self._links.update(dict.fromkeys(new))
         return gone, new
 
-    def connected(self, address: str) -> dict[Lane, None]:
+    def connected(self, address: str) -> dict[OutboundQueue, None]:
         """Mark ``address`` as connected. Returns the queues that have something to send to it."""
         if address not in self._links:
             return {}
         if self._links[address] is None:
             self._links[address] = {}
-        return {lane: None for lane in self._busy if lane.route.address == address}
+        return {queue: None for queue in self._busy if queue.route.address == address}
 
     def disconnected(self, address: str) -> None:
         """Mark ``address`` as not connected. Batches in flight to it have to be sent again."""
@@ -55,53 +57,53 @@ class OutboundBatches(LaneSender):
         if tokens is None:
             return
         for token in list(tokens):
-            self._bring_back(self._flights[token])
+            self._bring_back(self._sendings[token])
         self._links[address] = None
 
-    def recall(self, lane: Lane) -> None:
+    def recall(self, queue: OutboundQueue) -> None:
         """Send all batches in flight again at once, because the interval has another owner."""
-        for batch in lane.batches:
-            for flight in list(batch.flights):
-                self._bring_back(flight)
+        for batch in queue.batches:
+            for sending in list(batch.sendings):
+                self._bring_back(sending)
             batch.resume_at = 0
-        lane.resume_at = lane.failures = lane.extra_at = 0
-        lane.cap = self._limits.max_flights
+        queue.resume_at = queue.failures = queue.extra_at = 0
+        queue.cap = self._limits.max_in_flight
 
-    def _bring_back(self, flight: Flight) -> None:
+    def _bring_back(self, sending: InjectedSending) -> None:
         """End an attempt, and send its unanswered records again at once."""
-        self._end(flight)
-        flight.batch.resume_at = 0
-        self._require(flight.batch, flight.open())
+        self._end(sending)
+        sending.batch.resume_at = 0
+        self._require(sending.batch, sending.open())
 
     # Refusals and missing answers.
 
-    def refused(self, flight: Flight, kind: AnswerKind, refused: Sequence[int], now: int) -> None:
+    def refused(self, sending: InjectedSending, kind: AnswerKind, refused: Sequence[int], now: int) -> None:
         """A receiver did not accept some records of an attempt. The records are sent again after a back-off.
 
         A record that is also in another attempt of the same batch is left out: the receiver is processing that copy.
 
         Args:
-            flight: The attempt.
+            sending: The attempt.
             kind: Why. If the receiver had no room, fewer batches are then kept in flight.
             refused: The refused records, as indexes within the attempt. Without any: the complete attempt.
             now: The time, in microseconds.
         """
-        batch, lane = flight.batch, flight.batch.lane
-        indexes = set(flight.resolve(flight.answered(kind, refused)))
-        if flight.over:
-            self._end(flight)
-        for other in batch.flights:
-            if other is not flight:
+        batch, queue = sending.batch, sending.batch.queue
+        indexes = set(sending.resolve(sending.answered(kind, refused)))
+        if sending.over:
+            self._end(sending)
+        for other in batch.sendings:
+            if other is not sending:
                 indexes = indexes - other.open()
         if batch.waiting is not None:
             indexes = indexes & batch.waiting
         if not indexes:
             return
         if batch.tries == 1:
-            lane.failures += 1
-            lane.resume_at = now + self._delay(lane.failures)
+            queue.failures += 1
+            queue.resume_at = now + self._delay(queue.failures)
             if kind is AnswerKind.FULL:
-                lane.cap = max(1, lane.flying // 2)
+                queue.cap = max(1, queue.in_flight // 2)
         batch.resume_at = now + self._delay(batch.tries)
         self._require(batch, indexes)
 
@@ -113,25 +115,25 @@ class OutboundBatches(LaneSender):
         """Send batches without an answer again. An answer to the first copy still counts."""
         due = now - self._limits.resend_after
         overdue = []
-        for flight in self._flights.values():
-            if flight.sent_at > due:
+        for sending in self._sendings.values():
+            if sending.sent_at > due:
                 break
-            overdue.append(flight)
-        for flight in overdue:
-            # The attempt moves to the end, so that ``_flights`` stays ordered by ``sent_at``.
-            self._flights[flight.token] = self._flights.pop(flight.token)
-            flight.sent_at = now
-            if len(flight.batch.flights) > 1:
-                self._end(flight)
-            self._require(flight.batch, flight.open())
+            overdue.append(sending)
+        for sending in overdue:
+            # The attempt moves to the end, so that ``_sendings`` stays ordered by ``sent_at``.
+            self._sendings[sending.token] = self._sendings.pop(sending.token)
+            sending.sent_at = now
+            if len(sending.batch.sendings) > 1:
+                self._end(sending)
+            self._require(sending.batch, sending.open())
 
     # Queues that end.
 
-    def remove(self, lane: Lane) -> None:
+    def remove(self, queue: OutboundQueue) -> None:
         """Remove a queue. Its records go to other queues or are discarded."""
-        if lane.filling is not None:
-            self._seal(lane)
-        batches = list(lane.batches)
+        if queue.filling is not None:
+            self._seal(queue)
+        batches = list(queue.batches)
         for batch in batches:
             self._forget(batch)
-        self._drop(lane)
+        self._drop(queue)

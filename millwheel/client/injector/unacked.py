@@ -16,9 +16,9 @@ __all__ = ["oldest_route", "pending_work", "unacked_by_consumer", "unacked_recor
 def unacked_records(core: InjectorCore) -> int:
     """Records that at least one consumer has not ACKed, each counted once."""
     found: dict[IdScope, set[Any]] = {}
-    for lane in core.sending.lanes():
-        ids = found.setdefault(lane.scope, set())
-        for batch in lane.all_batches():
+    for queue in core.outbound.queues():
+        ids = found.setdefault(queue.scope, set())
+        for batch in queue.all_batches():
             ids.update(batch.ids[at] for at in batch.indexes())
     for scope, waiting in core.unkeyed.ids():
         found.setdefault(scope, set()).update(waiting)
@@ -28,25 +28,25 @@ def unacked_records(core: InjectorCore) -> int:
 def unacked_by_consumer(core: InjectorCore) -> dict[str, int]:
     """The number of un-ACKed records of each consumer. A consumer without any is left out."""
     found = {name: count for name, (count, _) in core.unkeyed.consumers().items()}
-    for lane in core.sending.lanes():
-        count = sum(batch.count() for batch in lane.all_batches())
+    for queue in core.outbound.queues():
+        count = sum(batch.count() for batch in queue.all_batches())
         if count:
-            found[lane.consumer] = found.get(lane.consumer, 0) + count
+            found[queue.consumer] = found.get(queue.consumer, 0) + count
     return found
 
 
 def oldest_route(core: InjectorCore, consumer: str) -> Route | None:
     """The interval of ``consumer`` that the oldest outbound record goes to. None if no record is outbound."""
-    lanes = [lane for lane in core.sending.lanes() if lane.consumer == consumer and not lane.empty]
-    oldest = min(lanes, key=lambda lane: next(lane.all_batches()).first, default=None)
+    queues = [queue for queue in core.outbound.queues() if queue.consumer == consumer and not queue.empty]
+    oldest = min(queues, key=lambda queue: next(queue.all_batches()).first, default=None)
     return None if oldest is None else oldest.route
 
 
 def pending_work(core: InjectorCore) -> PendingWork:
     """The timestamps of un-ACKed records, one for each consumer, and the newest accepted timestamp (7.2)."""
     sketch = TimestampSketch()
-    for lane in core.sending.lanes():
-        for batch in lane.all_batches():
+    for queue in core.outbound.queues():
+        for batch in queue.all_batches():
             sketch.add((batch.timestamps[index], 1) for index in batch.indexes())
     sketch.add((timestamp, 1) for timestamp in core.unkeyed.timestamps())
     return PendingWork(sketch, core.newest)
