@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from millwheel.embedded.database import EmbeddedDatabase
+from millwheel.model.incarnation import IncarnationId
 from millwheel.model.time import MIN_TIMESTAMP
 from millwheel.rpc.v1.delivery_pb2 import DeliveryOutcome
 from millwheel.store.contract import JournalHead, StateStore
@@ -46,7 +47,7 @@ from millwheel.worker.shell.host import CoreHost, RunQueue, steady_now
 RECORDS = 1_000_000
 VALUE = b"x" * 100
 SENDER = Sender("injector/s/p", 1, None, "injector/s")
-CONFIG = LogConfig("s", "log.s.1", "log.s.1.j1", 1, frozenset({"injector/s"}))
+CONFIG = LogConfig("s", IncarnationId("log.s.1"), "log.s.1.j1", 1, frozenset({"injector/s"}))
 
 
 def delivery(number: int, size: int, channel: Any = None) -> Delivery:
@@ -54,7 +55,9 @@ def delivery(number: int, size: int, channel: Any = None) -> Delivery:
     first = number * size
     ids = PositionIds("s/p/0", max(0, first - 8 * size), list(range(first, first + size)))
     values = [VALUE] * size
-    return Delivery("log.s.1", "log.s.1.j1", "s", SENDER, ids, [b""] * size, values, [first] * size, number, channel)
+    return Delivery(
+        IncarnationId("log.s.1"), "log.s.1.j1", "s", SENDER, ids, [b""] * size, values, [first] * size, number, channel
+    )
 
 
 # Only the core runs: each effect counts as performed at once.

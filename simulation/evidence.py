@@ -160,7 +160,7 @@ class Evidence:
             self._world.violated(f"{shown} offset {response.next}, and its journal ends at {end} (G2)")
         if response.watermark > (last.watermark if last is not None else int(MIN_TIMESTAMP)):
             self._world.violated(f"{shown} watermark {response.watermark}, which is in no entry (G7)")
-        if cursor and response.acked > self._cursors.get((config.computation, cursor, response.life), -1):
+        if cursor and response.acked > self._cursors.get((config.incarnation, cursor, response.life), -1):
             self._world.violated(
                 f"{shown} ACK {response.acked} of cursor {cursor}, life {response.life}, unjournaled (G2)"
             )

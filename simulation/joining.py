@@ -60,7 +60,7 @@ class Joinings:
                 self._joined[life] = incarnation, record.incarnations[BEHIND], drawn
 
     def _advanced(self, core: IntervalCore | LogCore) -> None:
-        if not isinstance(core, IntervalCore) or core.state.config.computation.rpartition(".")[0] != BEHIND:
+        if not isinstance(core, IntervalCore) or core.state.config.incarnation.rpartition(".")[0] != BEHIND:
             return
         config = core.state.config
         head = self._world.store.inner._head(config.journal)

@@ -45,9 +45,9 @@ class OwnerChecks:
         self._broadcasts += 1
         for _, core in serving(self._world):
             state = core.state
-            value = watermarks.get(state.config.computation)
+            value = watermarks.get(state.config.incarnation)
             if value is not None and value > state.holds.output:
-                text = f"a broadcast of {state.config.computation} is at {value}"
+                text = f"a broadcast of {state.config.incarnation} is at {value}"
                 self._world.violated(f"{text}, and the owner of {state.config.journal} is at {state.holds.output} (G4)")
 
     def conclude(self) -> None:

@@ -73,7 +73,7 @@ def differences(state: IntervalState | LogState, store: MemoryStore, *, recovere
     config = state.config
     twin: Any
     if isinstance(state, LogState):
-        twin = read_log(store, config.computation, config.journal)
+        twin = read_log(store, config.incarnation, config.journal)
         yield from log_differences(state, twin, recovered=recovered)
     else:
         twin = read_interval(store, config.journal, state.config.keys, state.config.parents)
@@ -130,7 +130,7 @@ def _key_differences(state: IntervalState, twin: IntervalTwin, store: MemoryStor
 
 
 def _row(state: IntervalState, store: MemoryStore, key: bytes) -> bytes:
-    (row,) = finished(store.read_states(state.config.computation, [key]))
+    (row,) = finished(store.read_states(state.config.incarnation, [key]))
     return b"" if row is None else row.blob
 
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from millwheel.model.core_protocol import Tick
 from millwheel.model.deliveries import Delivery, DeliveryOrder
+from millwheel.model.incarnation import IncarnationId
 from millwheel.model.keys import KeyInterval
 from millwheel.rpc.v1.delivery_pb2 import DeliveryOutcome
 from millwheel.rpc.v1.watermark_pb2 import HoldKind
@@ -329,7 +330,7 @@ class FenceJournal:
 class AcceptSequencer:
     """Let the authority accept this owner's sequencer. Answer ``Accepted`` or ``Deposed``."""
 
-    computation: str
+    incarnation: IncarnationId
     keys: KeyInterval
     sequencer: int
 
@@ -366,7 +367,7 @@ class SendDelivery:
 class ReadStates:
     """Read state rows. Answer ``StatesRead``."""
 
-    computation: str
+    incarnation: IncarnationId
     keys: list[bytes]
 
 
@@ -374,7 +375,7 @@ class ReadStates:
 class FlushStates:
     """Write state rows behind the journal. Answer ``StatesFlushed``."""
 
-    computation: str
+    incarnation: IncarnationId
     journal: str
     sequencer: int
     number: int
@@ -444,7 +445,7 @@ class DeleteParts:
 class Report:
     """Report to the authority: output and input watermark in microseconds, and what holds the output watermark."""
 
-    computation: str
+    incarnation: IncarnationId
     keys: KeyInterval
     sequencer: int
     output: int

@@ -13,6 +13,7 @@ from collections.abc import Callable, Collection, Sequence
 from enum import Enum
 from typing import Any, Generic, Protocol, TypeVar
 
+from millwheel.model.incarnation import IncarnationId
 from millwheel.model.keys import KeyInterval
 from millwheel.model.watermarks import InputWatermark
 from millwheel.rpc.v1.watermark_pb2 import HoldKind
@@ -57,7 +58,7 @@ class OwnerConfig(Protocol):
     """The identity of an owner."""
 
     @property
-    def computation(self) -> str: ...
+    def incarnation(self) -> IncarnationId: ...
     @property
     def journal(self) -> str: ...
     @property
@@ -191,7 +192,7 @@ class OwnerCore(ABC, Generic[EventT, EffectT]):
         self._admission.forget_ended()
         self.phase = OwnerPhase.ACCEPTING
         config = self._config
-        return [AcceptSequencer(config.computation, config.keys, config.sequencer)]
+        return [AcceptSequencer(config.incarnation, config.keys, config.sequencer)]
 
     def _on_accepted(self, event: Accepted) -> Sequence[EffectT]:
         self.phase = OwnerPhase.SERVING
@@ -236,7 +237,7 @@ class OwnerCore(ABC, Generic[EventT, EffectT]):
     def _report_of(self, output: int, watermark: int, hold: HoldKind.ValueType) -> Report:
         """A report to the authority: the output and the input watermark, and what holds the output watermark."""
         config, subject = self._config, self._subject(hold, output)
-        return Report(config.computation, config.keys, config.sequencer, output, watermark, hold, subject)
+        return Report(config.incarnation, config.keys, config.sequencer, output, watermark, hold, subject)
 
     def _subject(self, hold: HoldKind.ValueType, value: int) -> str:
         """What holds the output watermark at ``value``, for people: the slowest senders, or something of the owner."""

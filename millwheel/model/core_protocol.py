@@ -55,7 +55,8 @@ class Core(Protocol[EventT_contra, EffectT_co]):
     >>> made = topology.add(Upper(), name="upper", inputs={"words": mw.key(lambda word: word)}, outputs={"out": str})
     >>> program = compile_computation(topology, "upper")
     >>> outputs = {"out": OutputBinding("out", program.outputs["out"], lambda value: (("log.out", b""),))}
-    >>> config = IntervalConfig("upper.1", "upper.1.j1", ALL_KEYS, sequencer=1, senders=frozenset({"injector/words"}))
+    >>> upper = new_incarnation("upper", 1)
+    >>> config = IntervalConfig(upper, "upper.1.j1", ALL_KEYS, sequencer=1, senders=frozenset({"injector/words"}))
     >>> core = IntervalCore(config, program, outputs, locate=lambda consumer, key: consumer)
     >>> store = MemoryStore()
     >>> result_of(store.create_journal("upper.1.j1"))

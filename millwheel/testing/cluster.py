@@ -134,10 +134,10 @@ class VirtualCluster:
 
     def report(self, journal: str, one: Report) -> None:
         """Broadcast the minimum of the computation's intervals, after all of them have reported."""
-        values = self._reported.setdefault(one.computation, {})
+        values = self._reported.setdefault(one.incarnation, {})
         values[one.keys] = one.output
         if len(values) == len(self._intervals):
-            self._broadcast(one.computation, min(values.values()))
+            self._broadcast(one.incarnation, min(values.values()))
 
     def hook_failed(self, journal: str, one: HookFailed) -> None:
         """Record the failure for the test."""
@@ -228,7 +228,7 @@ class VirtualCluster:
     ) -> IntervalConfig:
         declarations = [self.plan.streams[stream].declaration for stream in followed]
         return IntervalConfig(
-            computation=incarnation,
+            incarnation=incarnation,
             journal=_journal(incarnation, keys),
             keys=keys,
             sequencer=next(self._numbers),

@@ -310,7 +310,7 @@ class TopologyHarness:
         data = encode_key(key)
         core = self._cluster.core_of(self._known(computation), data)
         cell = core.state.cells.get(data)
-        encoded = cell.encoded if cell is not None else self._row(IncarnationId(core.state.config.computation), data)
+        encoded = cell.encoded if cell is not None else self._row(IncarnationId(core.state.config.incarnation), data)
         return core.state.program.state.decode(encoded) if encoded else None
 
     def timers(self, computation: str, key: str | int) -> dict[tuple[str, TimeDomain], Timestamp]:

@@ -59,9 +59,9 @@ def perform_at_store(store: MemoryStore, effect: StoreEffect) -> StoreAnswer | N
         case AppendEntry():
             return _append(store, effect)
         case ReadStates():
-            return StatesRead(effect.keys, result_of(store.read_states(effect.computation, effect.keys)))
+            return StatesRead(effect.keys, result_of(store.read_states(effect.incarnation, effect.keys)))
         case FlushStates():
-            result_of(store.write_states(effect.computation, effect.journal, effect.sequencer, effect.rows))
+            result_of(store.write_states(effect.incarnation, effect.journal, effect.sequencer, effect.rows))
             return StatesFlushed(effect.number)
         case WriteParts():
             for part, blob in effect.parts.items():

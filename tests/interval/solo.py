@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 import msgspec
 
 import millwheel as mw
+from millwheel.model.incarnation import IncarnationId
 from millwheel.model.keys import ALL_KEYS, KeyInterval
 from millwheel.model.time import MIN_TIMESTAMP
 from millwheel.sdk.compiled import compile_computation
@@ -79,7 +80,7 @@ class Solo:
 
         bindings = {stream: OutputBinding(stream, encode, route(stream)) for stream, encode in program.outputs.items()}
         config = IntervalConfig(
-            "solo.1", "solo.1.j1", keys, 7, frozenset({INJECTOR}), {},
+            IncarnationId("solo.1"), "solo.1.j1", keys, 7, frozenset({INJECTOR}), {},
             settings=settings or IntervalSettings(), parents=tuple(one.parent for one in parents),
         )  # fmt: skip
         self.core = IntervalCore(config, program, bindings, lambda consumer, key: f"{consumer}.j", meter)

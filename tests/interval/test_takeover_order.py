@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
+from millwheel.model.incarnation import IncarnationId
 from millwheel.model.keys import ALL_KEYS
 from millwheel.model.time import MIN_TIMESTAMP
 from millwheel.store.contract import JournalHead
@@ -33,7 +34,7 @@ def test_an_owner_does_nothing_before_the_authority_knows_it() -> None:
     core.step(Started(), before.now)
     head = JournalHead(7, len(before.entries), 0, ())
     asked = core.step(Opened(head, {}, before.entries, ()), before.now)
-    assert asked == [AcceptSequencer("solo.1", ALL_KEYS, 7)]
+    assert asked == [AcceptSequencer(IncarnationId("solo.1"), ALL_KEYS, 7)]
     values = [msgspec.msgpack.encode(("key", "more"))]
     sender = Sender("injector/in/p", 1, None, INJECTOR)
     ids = PositionIds("in/p", 0, [7])

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, TypeVar, assert_never
 
+from millwheel.model.incarnation import IncarnationId
 from millwheel.model.time import MIN_TIMESTAMP
 from millwheel.rpc.failures import RequestError
 from millwheel.rpc.v1.delivery_pb2 import DeliveryOutcome
@@ -48,7 +49,7 @@ from millwheel.worker.owner import OwnerPhase
 __all__ = ["ACKED", "FULL", "SMALL", "STREAM", "LogDriver", "Reader", "fill", "numbered"]
 
 STREAM = "windows"
-LOG = "log.windows.1"
+LOG = IncarnationId("log.windows.1")
 JOURNAL = "log.windows.1.j1"
 ACKED = DeliveryOutcome.DELIVERY_OUTCOME_ACKED
 FULL = DeliveryOutcome.DELIVERY_OUTCOME_REFUSED_FULL

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from millwheel.coordination.contract import CoordinatorUnavailableError
+from millwheel.model.incarnation import IncarnationId
 from millwheel.rpc.clock import wall_now
 from millwheel.rpc.v1.delivery_pb2 import DeliveryOutcome
 from millwheel.store.contract import Append, CorruptValueError, PartId, SequencerRefusedError, StateRow
@@ -49,6 +50,7 @@ from tests.worker.doubles import Answers, ScriptedCore, World, delivery
 NOT_OWNER = DeliveryOutcome.DELIVERY_OUTCOME_NOT_OWNER
 ACKED = DeliveryOutcome.DELIVERY_OUTCOME_ACKED
 JOURNAL = "c.1.j1"
+INCARNATION = IncarnationId("c.1")
 
 
 class Rig:
@@ -155,7 +157,7 @@ async def test_a_refusal_after_no_silence_is_never_ours() -> None:
     [
         (entry(1), Appended),
         (WriteParts(JOURNAL, 1, {PartId("meta", 1, 0): b"base"}), PartsWritten),
-        (FlushStates("c.1", JOURNAL, 1, 1, [StateRow(b"k", 0, b"state")]), StatesFlushed),
+        (FlushStates(INCARNATION, JOURNAL, 1, 1, [StateRow(b"k", 0, b"state")]), StatesFlushed),
         (CopyParts(JOURNAL, 1, [(JOURNAL, PartId("ids", 1, 0), PartId("ids", 2, 0))]), PartsWritten),
     ],
     ids=lambda value: value.__name__ if isinstance(value, type) else type(value).__name__,
@@ -269,7 +271,7 @@ async def test_a_hook_that_swallows_its_cancellation_delays_no_closing(
 async def test_acceptance_is_posted_and_refusal_ends_the_owner() -> None:
     rig = Rig()
     rig.world.accepts = [42]
-    request = AcceptSequencer("c.1", rig.core.keys, 1)
+    request = AcceptSequencer(INCARNATION, rig.core.keys, 1)
     await rig.perform(request)
     assert [event.watermark for event in rig.core.of(Accepted)] == [42]
     rig = Rig()
@@ -289,7 +291,7 @@ async def test_earlier_owners_leftovers_are_deleted_at_a_takeover() -> None:
     await rig.store.append(JOURNAL, Append(1, 1, 1, (named,), b"one", True))
     await rig.store.fence(JOURNAL, 2)
     rig.world.accepts = [77]
-    await rig.perform(AcceptSequencer("c.1", rig.core.keys, 2))
+    await rig.perform(AcceptSequencer(INCARNATION, rig.core.keys, 2))
     await until(lambda: not rig.host._tasks)  # noqa: SLF001  # nothing is kept of what has ended
     assert await rig.store.list_parts(JOURNAL) == [named, mine, successors]
     assert not rig.world.lost_hosts
@@ -382,7 +384,7 @@ async def test_a_damaged_row_is_reported_with_its_key_others_are_read() -> None:
     rig = Rig()
     rig.host = CoreHost(JOURNAL, rig.core, Damaged(), rig.world, rig.queue)
     keys = [b"%d" % number for number in range(7)]
-    await rig.perform(ReadStates("c.1", keys))
+    await rig.perform(ReadStates(INCARNATION, keys))
     await asyncio.sleep(0.01)
     (read,) = rig.core.of(StatesRead)
     assert [row.key if row is not None else None for row in read.rows] == [

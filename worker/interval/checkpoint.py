@@ -68,7 +68,7 @@ class StateRows:
         self._flush = (self._number, self._journal.committed, rows)
         config = self._config
         states = [StateRow(key, commit, encoded) for key, commit, encoded in rows]
-        return [FlushStates(config.computation, config.journal, config.sequencer, self._number, states)]
+        return [FlushStates(config.incarnation, config.journal, config.sequencer, self._number, states)]
 
     def _due(self, now: int, needed: bool) -> bool:
         """Whether rows must be written now.

@@ -91,7 +91,7 @@ class CommitPipeline:
         self.open_commit_full = False
         """Whether the open commit has no room for the current batch. The batch waits until the queue moves."""
         keys = self._setup.config.keys
-        self._sender = (self._setup.config.journal, self._setup.config.sequencer, keys, self._setup.config.computation)
+        self._sender = (self._setup.config.journal, self._setup.config.sequencer, keys, self._setup.config.incarnation)
 
     # Sealing and appending.
 

@@ -105,7 +105,7 @@ class KeyScheduler:
         """Pass on what the hooks left to do: rows to read, hooks to await, and failures to report."""
         runner, blocked_keys = self.runner, self.blocked_keys
         if runner.to_read:
-            out.append(ReadStates(self._setup.config.computation, runner.to_read))
+            out.append(ReadStates(self._setup.config.incarnation, runner.to_read))
             runner.to_read = []
         if blocked_keys.running.to_await:
             out.extend(blocked_keys.running.to_await)

@@ -257,7 +257,7 @@ class Sealer:
     def _productions(self, producing: list[tuple[bytes, list[Production]]], position: int) -> list[ProductionRow]:
         rows: list[ProductionRow] = []
         weak = not self._setup.program.options.strong
-        computation = self._setup.config.computation
+        computation = self._setup.config.incarnation
         append = rows.append
         for key, produced in producing:
             ordinal, origin = 0, None

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from millwheel.model.incarnation import IncarnationId
 from millwheel.model.keys import KeyInterval
 from millwheel.model.limits import MAX_ENTRY_BYTES
 from millwheel.model.units import any_timestamp_default
@@ -65,7 +66,7 @@ class IntervalConfig:
     ``senders`` are the computations and injectors that the input watermark follows.
     """
 
-    computation: str
+    incarnation: IncarnationId
     journal: str
     keys: KeyInterval
     sequencer: int

@@ -74,7 +74,7 @@ class LogCheckpointer:
         self._number += 1
         self._flush = _Flush(self._number, segments, emptied)
         config = self.state.config
-        return [FlushStates(config.computation, config.journal, config.sequencer, self._number, rows)]
+        return [FlushStates(config.incarnation, config.journal, config.sequencer, self._number, rows)]
 
     def _wanted(self) -> bool:
         records = self.state.records

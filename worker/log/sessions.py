@@ -183,7 +183,7 @@ class SegmentReader:
     def request(self) -> ReadStates:
         """The request for the wanted segments."""
         wanted, self.wanted = self.wanted, []
-        return ReadStates(self.state.config.computation, [row_key(first) for first in wanted])
+        return ReadStates(self.state.config.incarnation, [row_key(first) for first in wanted])
 
     def rows_read(self, event: StatesRead) -> list[LogEffect]:
         """Segments have been read back. A ``damaged`` segment ends only the subscribers that need it."""

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
+from millwheel.model.incarnation import IncarnationId
 from millwheel.model.keys import ALL_KEYS, KeyInterval
 from millwheel.worker.messages import Parent
 
@@ -71,10 +72,10 @@ class LogSettings:
 
 @dataclass(frozen=True, slots=True)
 class LogConfig:
-    """The log's identity. ``computation`` is its incarnation id. Its watermark depends on all ``senders``."""
+    """The log's identity. Its watermark depends on all ``senders``."""
 
     stream: str
-    computation: str
+    incarnation: IncarnationId
     journal: str
     sequencer: int
     senders: frozenset[str]

@@ -159,13 +159,13 @@ class HostCalls:
 
     async def _read_states(self, read: ReadStates) -> None:
         damaged: dict[bytes, str] = {}
-        reading = partial(read_rows, self._store, read.computation, read.keys, damaged)
+        reading = partial(read_rows, self._store, read.incarnation, read.keys, damaged)
         rows = await self._certain.call(reading)
         self._host.post(StatesRead(read.keys, rows, damaged))
 
     async def _flush(self, flush: FlushStates) -> None:
         await self._certain.call(
-            lambda: self._store.write_states(flush.computation, flush.journal, flush.sequencer, flush.rows)
+            lambda: self._store.write_states(flush.incarnation, flush.journal, flush.sequencer, flush.rows)
         )
         self._host.post(StatesFlushed(flush.number))
 

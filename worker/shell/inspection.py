@@ -118,7 +118,7 @@ class InspectionService(InspectionServiceServicer):
         if cell is not None:
             return cell.encoded, ""
         damaged: dict[bytes, str] = {}
-        (row,) = await read_rows(self._store, core.state.config.computation, [key], damaged)
+        (row,) = await read_rows(self._store, core.state.config.incarnation, [key], damaged)
         return row.blob if row is not None else b"", damaged.get(key, "")
 
     async def _status(self, request: wire.GetIntervalStatusRequest) -> wire.GetIntervalStatusResponse:
@@ -143,7 +143,7 @@ def status_of(core: IntervalCore) -> wire.GetIntervalStatusResponse:
     counts = state.counts
     response = wire.GetIntervalStatusResponse(
         journal=state.config.journal,
-        computation=state.config.computation,
+        computation=state.config.incarnation,
         sequencer=state.config.sequencer,
         commit=state.committed,
         truncation_point=state.journal.truncation_point,

@@ -187,7 +187,7 @@ class Ownership:
 
     async def accept(self, request: AcceptSequencer) -> int:
         """Let the authority accept a sequencer (G4)."""
-        return await self._authority.accept(request.computation, request.keys, request.sequencer)
+        return await self._authority.accept(request.incarnation, request.keys, request.sequencer)
 
     async def sequence_lives(self, sequence: str) -> bool:
         """Whether ``sequence`` is the journal of a live interval, or of a parent of one, by a linearizable read."""

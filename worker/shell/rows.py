@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from millwheel.model.incarnation import IncarnationId
 from millwheel.store.contract import CorruptValueError, StateRow, StateStore
 
 __all__ = ["read_rows"]
 
 
 async def read_rows(
-    store: StateStore, computation: str, keys: Sequence[bytes], damaged: dict[bytes, str]
+    store: StateStore, incarnation: IncarnationId, keys: Sequence[bytes], damaged: dict[bytes, str]
 ) -> list[StateRow | None]:
     """The rows of ``keys``. A row that fails its checksum is None, and ``damaged`` gets the reason.
 
@@ -18,11 +19,11 @@ async def read_rows(
     row, and none if all rows are valid.
     """
     try:
-        return await store.read_states(computation, keys)
+        return await store.read_states(incarnation, keys)
     except CorruptValueError as error:
         if len(keys) == 1:
             damaged[keys[0]] = str(error)
             return [None]
     middle = len(keys) // 2
-    lower = await read_rows(store, computation, keys[:middle], damaged)
-    return lower + await read_rows(store, computation, keys[middle:], damaged)
+    lower = await read_rows(store, incarnation, keys[:middle], damaged)
+    return lower + await read_rows(store, incarnation, keys[middle:], damaged)

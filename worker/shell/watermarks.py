@@ -105,7 +105,7 @@ class AuthorityLink:
         """Report an interval's watermark."""
         self._client.report(
             WatermarkReport(
-                report.computation,
+                report.incarnation,
                 report.keys,
                 report.sequencer,
                 report.output,
