@@ -38,6 +38,7 @@ class Core(Protocol[EventT_contra, EffectT_co]):
 
     >>> import msgspec
     >>> import millwheel as mw
+    >>> from millwheel.model.incarnation import new_incarnation
     >>> from millwheel.model.keys import ALL_KEYS
     >>> from millwheel.sdk.compiled import compile_computation
     >>> from millwheel.sdk.context import OutputBinding
