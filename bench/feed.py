@@ -1,4 +1,7 @@
-"""The injector process of the keyed count: `python -m bench.feed ADDRESS RECORDS`. Prints its start time in seconds."""
+"""The injector process of the keyed count: `python -m bench.feed ADDRESS RECORDS TOPOLOGY`.
+
+``TOPOLOGY`` is a name in ``bench.topologies``. It prints its start time in seconds.
+"""
 
 from __future__ import annotations
 
@@ -7,18 +10,19 @@ import time
 
 import uvloop
 
+from bench import topologies
 from bench.load import BATCH, MAX_LATE_US, PER_MILLISECOND, batches
-from bench.topologies import counts
 from millwheel.client.injector.injector import Injector
 
 __all__ = ["feed"]
 
 
-async def feed(address: str, records: int) -> float:
+async def feed(address: str, records: int, topology: str) -> float:
     """Inject all records and the low watermark. Return the time at which the first record was sent."""
     prepared = list(batches(records))
     step = BATCH * 1_000 // PER_MILLISECOND
-    async with Injector("events", address=address, process="bench", topology=counts) as injector:
+    program = getattr(topologies, topology)
+    async with Injector("events", address=address, process="bench", topology=program) as injector:
         began = time.time()
         for number, (_, values, stamps) in enumerate(prepared):
             first = number * BATCH
@@ -29,4 +33,4 @@ async def feed(address: str, records: int) -> float:
 
 
 if __name__ == "__main__":
-    print(uvloop.run(feed(sys.argv[1], int(sys.argv[2]))), flush=True)
+    print(uvloop.run(feed(sys.argv[1], int(sys.argv[2]), sys.argv[3])), flush=True)

@@ -39,15 +39,13 @@ def measure(name: str, records: int, runs: int) -> Figure:
 def _run(topology: str, result_type: Any, records: int, wanted: int) -> float:
     with server() as address:
         submit(address, topology)
-        command = [sys.executable, "-m", "bench.feed", address, str(records)]
-        feeder = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-        try:
-            ended = asyncio.run(asyncio.wait_for(_collect(address, result_type, records, wanted), _PATIENCE))
-            began = float(feeder.communicate(timeout=30)[0])
-        finally:
-            if feeder.poll() is None:
-                feeder.kill()
-                feeder.wait()
+        command = [sys.executable, "-m", "bench.feed", address, str(records), topology]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as feeder:
+            try:
+                ended = asyncio.run(asyncio.wait_for(_collect(address, result_type, records, wanted), _PATIENCE))
+                began = float(feeder.communicate(timeout=30)[0])
+            finally:
+                feeder.kill()  # no effect on a process that has ended
     return records / (ended - began)
 
 

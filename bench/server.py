@@ -38,6 +38,8 @@ def server() -> Iterator[str]:
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
+            if process.stdout is not None:
+                process.stdout.close()
 
 
 def submit(address: str, name: str) -> None:

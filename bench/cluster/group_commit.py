@@ -79,7 +79,8 @@ async def _count(running: System, records: int) -> tuple[set[str], float, str]:
         wanted = await asyncio.to_thread(expected_results, records)
         costs = Costs(running)
         feeder = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "bench.feed", running.address, str(records)), stdout=asyncio.subprocess.PIPE
+            *(sys.executable, "-m", "bench.feed", running.address, str(records), "counts"),
+            stdout=asyncio.subprocess.PIPE,
         )
         try:
             ended = await asyncio.wait_for(_collect(running.address, records, wanted), _PATIENCE)

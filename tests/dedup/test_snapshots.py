@@ -49,6 +49,24 @@ def test_a_segment_that_is_on_its_way_to_the_store_is_inherited() -> None:
     assert child.snapshot().segments == ()
 
 
+@pytest.mark.guarantee("G12", section="6.1.1")
+def test_a_replayed_horizon_that_is_known_forgets_nothing() -> None:
+    """An id that was committed after the horizon had passed it stays until the next rise, after a takeover, too."""
+    first, second = [b"%016d" % number for number in range(2)]
+    owner = Dedup(ALL_KEYS, "r1")
+    verdict = owner.check(OpaqueIds([first]), [b"a"], [10], SENDER)
+    delta = owner.take([(verdict, None)])
+    owner.advance(SENDER.computation, 500, 0, ())
+    owner.committed(delta)
+    base = owner.snapshot().blobs
+    verdict = owner.check(OpaqueIds([second]), [b"a"], [900], SENDER)
+    delta = owner.take([(verdict, None)])
+    owner.committed(delta)
+    successor = Dedup.restore(ALL_KEYS, "r1", base, {})
+    successor.replay(delta)
+    assert [known(one, [first, second]) for one in (owner, successor)] == [2, 2]
+
+
 @pytest.mark.guarantee("G1", section="6.1.1")
 def test_a_snapshot_whose_filter_is_missing_is_refused() -> None:
     """Without the filter all ids of the segment would be fresh again."""

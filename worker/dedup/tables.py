@@ -76,8 +76,12 @@ class Tables:
             self.positions.pop(sequence, None)
         for computation, watermark, horizon in delta.horizons:
             source = self.computation(computation)
-            source.watermark, source.horizon = max(source.watermark, watermark), max(source.horizon, horizon)
-            source.forget()
+            source.watermark = max(source.watermark, watermark)
+            if horizon > source.horizon:
+                # Only a higher horizon forgets, as at the owner before. An id that was committed after the horizon had
+                # passed it stays until the next rise (G12).
+                source.horizon = horizon
+                source.forget()
         for computation, collect, ids in delta.opaque:
             self.computation(computation).remember(collect, ids)
         for query, batch, ids in delta.batches:
