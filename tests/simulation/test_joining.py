@@ -46,7 +46,7 @@ class Run:
         """An owner goes on to a watermark."""
         self.newest = max(self.newest, sequencer)
         core: Any = IntervalCore.__new__(IntervalCore)
-        config = SimpleNamespace(computation="behind.8", journal=JOURNAL, sequencer=sequencer, keys=keys)
+        config = SimpleNamespace(incarnation="behind.8", journal=JOURNAL, sequencer=sequencer, keys=keys)
         core.state = SimpleNamespace(config=config, watermark=watermark, inputs=SimpleNamespace(senders=senders))
         self._advanced(core)
 
