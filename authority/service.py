@@ -34,7 +34,7 @@ class WatermarkServicer(ReportingServicer):
     async def AcceptSequencer(self, request: pb.AcceptSequencerRequest, context: Context) -> pb.AcceptSequencerResponse:
         """Accept a sequencer. It is journaled before the answer (G4).
 
-        FAILED_PRECONDITION: SEQUENCER_REFUSED if a larger sequencer is the owner. REPORT_NOT_HEARD if a process
+        FAILED_PRECONDITION: SEQUENCER_REFUSED if a larger sequencer is the owner. REPORT_NOT_RECEIVED if a process
         requests confirmation of a report that was not received.
         """
 

@@ -18,7 +18,7 @@ from millwheel.rpc.failures import FailureCode, RequestError
 from millwheel.rpc.v1 import watermark_pb2 as pb
 from millwheel.rpc.v1.watermark_pb2_grpc import WatermarkServiceStub
 from millwheel.rpc.watermarks import (
-    REPORT_NOT_HEARD,
+    REPORT_NOT_RECEIVED,
     SEQUENCER_REFUSED,
     AcceptRefusedError,
     BroadcastUpdate,
@@ -142,7 +142,7 @@ class WatermarkClient:
         except RequestError as error:
             if error.reason == SEQUENCER_REFUSED:
                 raise AcceptRefusedError(error.message) from error
-            if error.reason == REPORT_NOT_HEARD:
+            if error.reason == REPORT_NOT_RECEIVED:
                 raise ReportNotReceivedError(str(member), report_number) from error
             raise
 

@@ -37,16 +37,16 @@ class Sender:
     """The sender of a delivery, its sequencer, and its watermark.
 
     ``name`` is an interval's journal, or "injector/{stream}/{process}". ``keys`` are the producing keys that the
-    sender owns, None for an injector. Only the check of opaque ids uses ``watermark`` and ``heard``.
+    sender owns, None for an injector. Only the check of opaque ids uses ``watermark`` and ``received_watermark``.
 
     ``watermark`` is the output watermark, in microseconds, that the sender had last reported when it sent this copy.
     None: the sender does not state it. It identifies copies that are older than the collection of their ids
     (:attr:`CheckOutcome.SEND_AGAIN`).
 
-    ``heard`` is the highest ``watermark`` in any delivery that the sender has itself received. While a record that
-    caused these records is not ACKed, the watermark of that record's sender does not advance. So the sending
-    computation's watermark cannot pass ``heard`` before these records are ACKed. Their ids are kept at least until it
-    does.
+    ``received_watermark`` is the highest ``watermark`` in any delivery that the sender has itself received. While a
+    record that caused these records is not ACKed, the watermark of that record's sender does not advance. So the
+    sending computation's watermark cannot pass ``received_watermark`` before these records are ACKed. Their ids are
+    kept at least until it does.
     """
 
     name: str
@@ -54,7 +54,7 @@ class Sender:
     keys: KeyInterval | None
     computation: str
     watermark: int | None = None
-    heard: int | None = None
+    received_watermark: int | None = None
 
 
 @dataclass(slots=True)

@@ -95,8 +95,8 @@ def encode_delivery(delivery: Delivery, token: int) -> wire.DeliverRequest:
             request.sender.keys.end = sender.keys.end
     if sender.watermark is not None:
         request.sender.watermark_us = sender.watermark
-    if sender.heard is not None:
-        request.sender.heard_us = sender.heard
+    if sender.received_watermark is not None:
+        request.sender.received_watermark_us = sender.received_watermark
     if (order := delivery.order) is not None:
         request.order.number, request.order.after, request.order.pending_us = order.number, order.after, order.pending
         request.order.streams.extend(order.streams)
@@ -127,8 +127,12 @@ def decode_delivery(request: wire.DeliverRequest, channel: Any) -> Delivery:
         proto = request.sender.keys
         keys = KeyInterval(proto.start, proto.end if proto.HasField("end") else None)
     watermark = request.sender.watermark_us if request.sender.HasField("watermark_us") else None
-    heard = request.sender.heard_us if request.sender.HasField("heard_us") else None
-    sender = Sender(request.sender.name, request.sender.sequencer, keys, request.sender.computation, watermark, heard)
+    received_watermark = (
+        request.sender.received_watermark_us if request.sender.HasField("received_watermark_us") else None
+    )
+    sender = Sender(
+        request.sender.name, request.sender.sequencer, keys, request.sender.computation, watermark, received_watermark
+    )
     ids = _decode_ids(request)
     count = len(request.keys)
     delivery = Delivery(

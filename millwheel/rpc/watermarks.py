@@ -21,7 +21,7 @@ from millwheel.rpc.v1.watermark_pb2 import HoldKind
 __all__ = [
     "INJECTOR_PREFIX",
     "MAX_NAME_BYTES",
-    "REPORT_NOT_HEARD",
+    "REPORT_NOT_RECEIVED",
     "SEQUENCER_REFUSED",
     "AcceptRefusedError",
     "BroadcastUpdate",
@@ -54,7 +54,7 @@ MAX_NAME_BYTES: Final = 1024
 SEQUENCER_REFUSED: Final = "SEQUENCER_REFUSED"
 """The reason of an :class:`AcceptRefusedError`."""
 
-REPORT_NOT_HEARD: Final = "REPORT_NOT_HEARD"
+REPORT_NOT_RECEIVED: Final = "REPORT_NOT_RECEIVED"
 """The reason of a :class:`ReportNotReceivedError`."""
 
 
@@ -78,7 +78,7 @@ class ReportNotReceivedError(RequestError):
             FailureCode.FAILED_PRECONDITION,
             f"report {number} of process {process!r} was not received here",
             "ask again: it is sent until it arrives",
-            reason=REPORT_NOT_HEARD,
+            reason=REPORT_NOT_RECEIVED,
         )
 
 

@@ -370,7 +370,7 @@ def test_weak_productions_carry_what_their_sender_has_received() -> None:
     solo = weak()
     solo.deliver(("k", "x", 1), watermark=77)
     (send,) = solo.take(SendDelivery)
-    assert send.delivery.sender.heard == 77
+    assert send.delivery.sender.received_watermark == 77
 
 
 @pytest.mark.guarantee("G13")

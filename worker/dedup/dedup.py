@@ -147,7 +147,9 @@ class Dedup:
         verdict = DeliveryVerdict(CheckOutcome.JUDGED, len(ids.ids))
         verdict._ids = ids.ids
         verdict._source = source
-        least = max(stamp for stamp in (sender.watermark, sender.heard, MIN_TIMESTAMP) if stamp is not None)
+        least = max(
+            stamp for stamp in (sender.watermark, sender.received_watermark, MIN_TIMESTAMP) if stamp is not None
+        )
         source.check(ids.ids, timestamps, least, verdict)
         return verdict
 

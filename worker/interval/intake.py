@@ -226,7 +226,7 @@ class IntervalReceiver:
             return [Acknowledge(delivery, _INVALID, (), problem)]
         if not delivery.keys:
             return [Acknowledge(delivery, _ACKED)]
-        for watermark in (delivery.sender.watermark, delivery.sender.heard):
+        for watermark in (delivery.sender.watermark, delivery.sender.received_watermark):
             if watermark is not None and watermark > self._clocks.highest_stated:
                 self._clocks.highest_stated = watermark
         out: list[OwnerEffect] = []

@@ -213,7 +213,7 @@ class Sender(_message.Message):
     KEYS_FIELD_NUMBER: _builtins.int
     COMPUTATION_FIELD_NUMBER: _builtins.int
     WATERMARK_US_FIELD_NUMBER: _builtins.int
-    HEARD_US_FIELD_NUMBER: _builtins.int
+    RECEIVED_WATERMARK_US_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """An interval's journal, or "injector/{stream}/{process}"."""
     sequencer: _builtins.int
@@ -221,8 +221,10 @@ class Sender(_message.Message):
     """The incarnation id of the sending computation, or "injector/{stream}"."""
     watermark_us: _builtins.int
     """For opaque ids: the output watermark that the sender had last reported when it sent this copy."""
-    heard_us: _builtins.int
-    """For opaque ids: the highest watermark_us or heard_us in any delivery that the sender has itself received."""
+    received_watermark_us: _builtins.int
+    """For opaque ids: the highest watermark_us or received_watermark_us in any delivery that the sender has itself
+    received.
+    """
     @_builtins.property
     def keys(self) -> _common_pb2.KeyInterval:
         """The producing keys that the sender owns. Absent for an injector."""
@@ -235,18 +237,18 @@ class Sender(_message.Message):
         keys: _common_pb2.KeyInterval | None = ...,
         computation: _builtins.str = ...,
         watermark_us: _builtins.int | None = ...,
-        heard_us: _builtins.int | None = ...,
+        received_watermark_us: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_heard_us", b"_heard_us", "_watermark_us", b"_watermark_us", "heard_us", b"heard_us", "keys", b"keys", "watermark_us", b"watermark_us"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_received_watermark_us", b"_received_watermark_us", "_watermark_us", b"_watermark_us", "keys", b"keys", "received_watermark_us", b"received_watermark_us", "watermark_us", b"watermark_us"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_heard_us", b"_heard_us", "_watermark_us", b"_watermark_us", "computation", b"computation", "heard_us", b"heard_us", "keys", b"keys", "name", b"name", "sequencer", b"sequencer", "watermark_us", b"watermark_us"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_received_watermark_us", b"_received_watermark_us", "_watermark_us", b"_watermark_us", "computation", b"computation", "keys", b"keys", "name", b"name", "received_watermark_us", b"received_watermark_us", "sequencer", b"sequencer", "watermark_us", b"watermark_us"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType__heard_us: _TypeAlias = _typing.Literal["heard_us"]  # noqa: Y015
-    _WhichOneofArgType__heard_us: _TypeAlias = _typing.Literal["_heard_us", b"_heard_us"]  # noqa: Y015
+    _WhichOneofReturnType__received_watermark_us: _TypeAlias = _typing.Literal["received_watermark_us"]  # noqa: Y015
+    _WhichOneofArgType__received_watermark_us: _TypeAlias = _typing.Literal["_received_watermark_us", b"_received_watermark_us"]  # noqa: Y015
     _WhichOneofReturnType__watermark_us: _TypeAlias = _typing.Literal["watermark_us"]  # noqa: Y015
     _WhichOneofArgType__watermark_us: _TypeAlias = _typing.Literal["_watermark_us", b"_watermark_us"]  # noqa: Y015
     @_typing.overload
-    def WhichOneof(self, oneof_group: _WhichOneofArgType__heard_us) -> _WhichOneofReturnType__heard_us | None: ...
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__received_watermark_us) -> _WhichOneofReturnType__received_watermark_us | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__watermark_us) -> _WhichOneofReturnType__watermark_us | None: ...
 

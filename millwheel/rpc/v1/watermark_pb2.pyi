@@ -82,7 +82,7 @@ class AcceptSequencerRequest(_message.Message):
     sequencer: _builtins.int
     report_number: _builtins.int
     """For an injector process: requests confirmation that this report of the sequencer, or a later one, was received. The
-    response means that the report is journaled, too. Otherwise the error is FAILED_PRECONDITION (REPORT_NOT_HEARD).
+    response means that the report is journaled, too. Otherwise the error is FAILED_PRECONDITION (REPORT_NOT_RECEIVED).
     0: no confirmation is requested.
     """
     @_builtins.property
