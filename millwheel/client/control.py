@@ -22,7 +22,7 @@ from millwheel.model.backoff import Backoff
 from millwheel.model.stream_names import is_full
 from millwheel.rpc.addresses import DEFAULT_PORT, server_addresses
 from millwheel.rpc.channel import DEFAULT_DEADLINE_SECONDS, RETRYABLE, open_channel, retrying
-from millwheel.rpc.errors import calling, ended_unheard
+from millwheel.rpc.errors import calling, ended_without_reason
 from millwheel.rpc.failures import NOT_LEADING, FailureCode, RequestError
 from millwheel.rpc.raised_errors import moment
 from millwheel.rpc.v1 import catalog_pb2 as catalog
@@ -125,7 +125,7 @@ class ControlClient:
             try:
                 return await self._topologies().UploadPackage(chunks(), timeout=_UPLOAD_DEADLINE_SECONDS)
             except grpc.aio.AioRpcError as error:
-                if ended_unheard(error):
+                if ended_without_reason(error):
                     # Another master may lead. The error of a call that writes nothing more names the leader.
                     await self._topologies().ListTopologies(
                         control.ListTopologiesRequest(), timeout=DEFAULT_DEADLINE_SECONDS

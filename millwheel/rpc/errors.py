@@ -23,7 +23,7 @@ __all__ = [
     "answering",
     "as_request_error",
     "calling",
-    "ended_unheard",
+    "ended_without_reason",
     "from_rpc_error",
     "to_status",
 ]
@@ -37,7 +37,7 @@ _MAX_TEXT_CHARACTERS: Final = 4_000
 """The most characters of one message, remedy or problem."""
 _MOST_PROBLEM_BYTES: Final = 512 << 10
 """The most bytes of all problems: half of the metadata that a client accepts."""
-_UNHEARD: Final = "Internal error from Core"
+_ENDED_WITHOUT_REASON: Final = "Internal error from Core"
 """gRPC's local message, without the server's reason, when the other side ends a call during a write to it."""
 
 _HUNG_UP: Final = re.compile("closed|reset", re.IGNORECASE)
@@ -127,15 +127,15 @@ def as_request_error(error: Exception) -> RequestError:
     )
 
 
-def ended_unheard(error: grpc.aio.AioRpcError) -> bool:
+def ended_without_reason(error: grpc.aio.AioRpcError) -> bool:
     """Return whether the other side ended the call during a write to it, so that its reason was not read."""
-    return error.code() is grpc.StatusCode.INTERNAL and _UNHEARD in _details(error)
+    return error.code() is grpc.StatusCode.INTERNAL and _ENDED_WITHOUT_REASON in _details(error)
 
 
 def from_rpc_error(error: grpc.aio.AioRpcError, address: str = "") -> RequestError:
     """Return a failed call as a RequestError with a remedy. An unreachable server is named by ``address``."""
     code = _code(error)
-    if ended_unheard(error):
+    if ended_without_reason(error):
         # The next call receives the reason, unless it is ended during a write as well.
         what = f"{address or 'the server'} ended the call while it was written to"
         return RequestError(FailureCode.UNAVAILABLE, what, "try again")

@@ -22,7 +22,7 @@ from millwheel.store.memory import MemoryStore
 from millwheel.store.repetition import CertainCalls
 from millwheel.worker.messages import Appended, AppendEntry
 from millwheel.worker.shell import host
-from millwheel.worker.shell.appends import CallingHost
+from millwheel.worker.shell.calls import CallingHost
 from simulation.mutations.base import mutation, replace
 
 __all__: list[str] = []

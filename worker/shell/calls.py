@@ -1,7 +1,7 @@
 """The calls that a core asks for and then waits for: to the store, the authority, the coordinator and coroutine hooks.
 
 Each posts an event with its result. A call with an unknown outcome is repeated until the outcome is known. The append,
-which every record needs, is in ``appends.py``.
+which every record needs, is in ``host.py``.
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ from millwheel.worker.messages import (
     FenceJournal,
     FlushStates,
     HookFinished,
+    IntervalEvent,
     OpenFailed,
     PartsMissing,
     PartsRead,
@@ -45,11 +46,10 @@ from millwheel.worker.messages import (
     StatesRead,
     WriteParts,
 )
-from millwheel.worker.shell.appends import CallingHost
 from millwheel.worker.shell.opening import Opener, ReadAhead
 from millwheel.worker.shell.rows import read_rows
 
-__all__ = ["Call", "CallPeers", "HostCalls"]
+__all__ = ["Call", "CallPeers", "CallingHost", "HostCalls"]
 
 log = logging.getLogger("millwheel.worker")
 
@@ -65,6 +65,16 @@ Call = (
     | ReadStates
     | WriteParts
 )
+
+
+class CallingHost(Protocol):
+    """The host of a core that waits for a call."""
+
+    journal: str
+    closed: bool
+
+    def post(self, event: IntervalEvent) -> None:
+        """Let the core process ``event``."""
 
 
 class CallPeers(Protocol):

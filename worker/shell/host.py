@@ -19,11 +19,18 @@ from millwheel.model.core_protocol import Core
 from millwheel.rpc.clock import wall_now
 from millwheel.rpc.v1.delivery_pb2 import DeliveryOutcome
 from millwheel.sdk.error_texts import error_message
-from millwheel.store.contract import CorruptValueError, StateStore, StoreError, StoreUnavailableError
+from millwheel.store.contract import (
+    CorruptValueError,
+    SequencerRefusedError,
+    StateStore,
+    StoreError,
+    StoreUnavailableError,
+)
 from millwheel.store.repetition import CertainCalls
 from millwheel.worker.log.messages import CursorsAnswer, EndSubscription, LogEffect, LogEvent, Publish, SubscriberEffect
 from millwheel.worker.messages import (
     Acknowledge,
+    Appended,
     AppendEntry,
     AsyncHook,
     Delivery,
@@ -43,8 +50,7 @@ from millwheel.worker.messages import (
     Started,
     Tick,
 )
-from millwheel.worker.shell.appends import append
-from millwheel.worker.shell.calls import CallPeers, HostCalls
+from millwheel.worker.shell.calls import CallingHost, CallPeers, HostCalls
 from millwheel.worker.shell.opening import ReadAhead, uncollected
 
 __all__ = ["CoreHost", "HostPeers", "RunQueue", "RunningInterval", "ServedCore", "steady_now"]
@@ -377,3 +383,13 @@ def _log_hook(report: HookReport) -> None:
 
 def _no_subscribers(effect: SubscriberEffect) -> None:
     raise TypeError(f"{type(effect).__name__} is an effect of a stream log, and this host has no subscribers")
+
+
+async def append(host: CallingHost, certain: CertainCalls, store: StateStore, effect: AppendEntry) -> None:
+    """Append to the journal, and post the result. An append of unknown outcome is repeated until it is certain."""
+    try:
+        await certain.append(store, effect.journal, effect.append)
+    except SequencerRefusedError as error:
+        host.post(Deposed(str(error)))
+        return
+    host.post(Appended(effect.append.commit))
