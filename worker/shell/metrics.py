@@ -6,6 +6,7 @@ committed since the computation began, under any owner. Its sum over all workers
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
@@ -55,33 +56,27 @@ class WorkerCollector(Collector):
             for name, count in zip(_COUNTERS, counts.row, strict=True):
                 sums.setdefault(name, {})[place] = count
         for place, core in cores:
-            for name, value in _figures(core):
+            for name, (_, value_of) in _GAUGES.items():
                 values = sums.setdefault(name, {})
-                values[place] = values.get(place, 0.0) + value
+                values[place] = values.get(place, 0.0) + value_of(core)
             watermark = core.state.watermark
             if MIN_TIMESTAMP < watermark < MAX_TIMESTAMP:
                 lags[place] = max(lags.get(place, 0.0), (now - watermark) / 1e6)
-        for place in self._quarantined():
-            values = sums.setdefault("millwheel_quarantined_intervals", {})
-            values[place] = values.get(place, 0.0) + 1
         for name, help_text in _COUNTERS.items():
             counter = CounterMetricFamily(name, help_text, labels=_LABELS)
             for labels, value in sums.get(name, {}).items():
                 counter.add_metric(list(labels), value)
             yield counter
-        for name, help_text in _GAUGES.items():
-            gauge = GaugeMetricFamily(name, help_text, labels=_LABELS)
-            for labels, value in sums.get(name, {}).items():
-                gauge.add_metric(list(labels), value)
-            yield gauge
-        lag = GaugeMetricFamily(
-            "millwheel_data_lag_seconds",
-            "Wall time minus input low watermark, the most of any interval",
-            labels=_LABELS,
+        for name, (help_text, _) in _GAUGES.items():
+            yield _gauge(name, help_text, sums.get(name, {}))
+        yield _gauge(
+            "millwheel_quarantined_intervals",
+            "Intervals that stand still because something of their journal is damaged",
+            Counter(self._quarantined()),
         )
-        for labels, value in lags.items():
-            lag.add_metric(list(labels), value)
-        yield lag
+        yield _gauge(
+            "millwheel_data_lag_seconds", "Wall time minus input low watermark, the most of any interval", lags
+        )
         yield from self._hooks()
         yield self._keys()
 
@@ -113,6 +108,13 @@ class WorkerCollector(Collector):
         yield running
 
 
+def _gauge(name: str, help_text: str, values: Mapping[Place, float]) -> GaugeMetricFamily:
+    gauge = GaugeMetricFamily(name, help_text, labels=_LABELS)
+    for labels, value in values.items():
+        gauge.add_metric(list(labels), value)
+    return gauge
+
+
 _HOOK_LABELS = ["topology", "computation", "hook"]
 
 _HOOK_COUNTERS: dict[str, tuple[str, Callable[[HookTime], float]]] = {
@@ -133,28 +135,27 @@ _COUNTERS = {
     "millwheel_dead_letters": "Records and timers given up by their failure policy",
 }
 
-_GAUGES = {
-    "millwheel_owned_records": "Records committed by the intervals that are here, by earlier owners, too",
-    "millwheel_queued_records": "Records received and not committed",
-    "millwheel_pending_productions": "Productions not yet ACKed by their consumers",
-    "millwheel_timers": "Timers set",
-    "millwheel_cache_bytes": "Memory that cached states are counted with",
-    "millwheel_blocked_keys": "Keys that wait for a row, a hook or another attempt",
-    "millwheel_failing_keys": "Keys that are blocked because their hook raises",
-    "millwheel_stopped_intervals": "Intervals that stand still by their failure policy",
-    "millwheel_damaged_rows": "Keys whose stored state was found damaged",
-    "millwheel_quarantined_intervals": "Intervals that stand still because something of their journal is damaged",
+_GAUGES: dict[str, tuple[str, Callable[[IntervalCore], float]]] = {
+    "millwheel_owned_records": (
+        "Records committed by the intervals that are here, by earlier owners, too",
+        lambda core: core.state.counts.records,
+    ),
+    "millwheel_queued_records": ("Records received and not committed", lambda core: core.state.intake.records),
+    "millwheel_pending_productions": (
+        "Productions not yet ACKed by their consumers",
+        lambda core: core.state.outbox.unacked.records,
+    ),
+    "millwheel_timers": ("Timers set", lambda core: core.state.timers.count),
+    "millwheel_cache_bytes": ("Memory that cached states are counted with", lambda core: core.state.cells.bytes_held),
+    "millwheel_blocked_keys": (
+        "Keys that wait for a row, a hook or another attempt",
+        lambda core: len(core.state.blocked.keys),
+    ),
+    "millwheel_failing_keys": ("Keys that are blocked because their hook raises", lambda core: core.failing.blocked),
+    "millwheel_stopped_intervals": (
+        "Intervals that stand still by their failure policy",
+        lambda core: bool(core.stopped),
+    ),
+    "millwheel_damaged_rows": ("Keys whose stored state was found damaged", lambda core: len(core.damaged_rows)),
 }
-
-
-def _figures(core: IntervalCore) -> Iterator[tuple[str, float]]:
-    state = core.state
-    yield "millwheel_owned_records", state.counts.records
-    yield "millwheel_queued_records", state.intake.records
-    yield "millwheel_pending_productions", state.outbox.unacked.records
-    yield "millwheel_timers", state.timers.count
-    yield "millwheel_cache_bytes", state.cells.bytes_held
-    yield "millwheel_blocked_keys", len(state.blocked.keys)
-    yield "millwheel_failing_keys", core.failing.blocked
-    yield "millwheel_stopped_intervals", bool(core.stopped)
-    yield "millwheel_damaged_rows", len(core.damaged_rows)
+"""What is summed over the intervals of a computation, by name."""
