@@ -71,7 +71,7 @@ async def _prepare(known: Catalog, observer: Observer, proposal: reshaping.Propo
     for one in proposal.opens:
         stub = handover_pb2_grpc.HandoverServiceStub(observer.channel(one.owner.address))
         ahead = wire.PrepareOpenRequest(
-            computation=proposal.incarnation, journals=reshaping.journals_to_read(one), keys=one.keys
+            incarnation=proposal.incarnation, journals=reshaping.journals_to_read(one), keys=one.keys
         )
         opens.append(_hint(stub.PrepareOpen(ahead, timeout=_DEADLINE_SECONDS), one.owner.worker_id))
     await asyncio.gather(*opens)

@@ -389,7 +389,7 @@ def plan_release(known: Catalog, request: ReleaseParents) -> ChangePlan:
         retiring.update((parent.journal, (incarnation, parent)) for parent in old.parents)
     for journal, (incarnation, parent) in retiring.items():
         if _naming(known, incarnation, parent) <= released.keys():
-            draft.put(keys.retired_key(journal), catalog.RetiredJournalRecord(computation=incarnation))
+            draft.put(keys.retired_key(journal), catalog.RetiredJournalRecord(incarnation=incarnation))
     return draft.plan(lambda: Intervals(tuple(released.values())))
 
 

@@ -73,7 +73,7 @@ async def _inspect(
     interval = _interval_of(answer, computation, raw)
     owner = interval.owner
     async with calling(owner.address), open_channel(owner.address) as channel:
-        request = wire.InspectKeyRequest(computation=incarnation, key=raw)
+        request = wire.InspectKeyRequest(incarnation=incarnation, key=raw)
         status = await InspectionServiceStub(channel).InspectKey(request, timeout=timeout)
     failure = status.failure if status.HasField("failure") else None
     found = {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from millwheel.model.incarnation import IncarnationId
 from millwheel.rpc.failures import FailureCode, RequestError
 from millwheel.rpc.v1 import catalog_pb2 as catalog
 from millwheel.sdk.errors import did_you_mean
@@ -19,7 +20,7 @@ def split_place(place: str) -> tuple[str, str]:
     return topology, computation
 
 
-def incarnation_of(record: catalog.TopologyRecord, computation: str) -> str:
+def incarnation_of(record: catalog.TopologyRecord, computation: str) -> IncarnationId:
     """Return the incarnation id of a topology's computation.
 
     RequestError (NOT_FOUND): the topology has no such computation. The message suggests the most similar name.

@@ -298,7 +298,7 @@ class Catalog:
         elif kind == keys.MASTERS:
             self.masters[names[0]] = catalog.MasterRecord.FromString(value)
         elif kind == keys.RETIRED:
-            self.retired[names[0]] = IncarnationId(catalog.RetiredJournalRecord.FromString(value).computation)
+            self.retired[names[0]] = IncarnationId(catalog.RetiredJournalRecord.FromString(value).incarnation)
         elif kind == keys.INJECTORS:
             self.injectors[names[0], names[1]] = catalog.InjectorRecord.FromString(value)
         elif kind == keys.BATCHES:

@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 import millwheel as mw
+from millwheel.model.incarnation import IncarnationId
 from millwheel.model.time import Duration, TimeDomain, Timestamp
 from millwheel.rpc.v1.inspection_pb2 import GetWorkerLoadResponse, InspectKeyRequest
 from millwheel.testing import cluster
@@ -225,7 +226,7 @@ class Timed:
             )
             for key in KEYS:
                 if key.encode() in core.keys:
-                    request = InspectKeyRequest(computation="mapper", key=key.encode())
+                    request = InspectKeyRequest(incarnation=IncarnationId("mapper"), key=key.encode())
                     reported = result_of(service.InspectKey(request, None))
                     shown = {(one.wall_time, one.tag): one.timestamp_us for one in reported.timers}
                     assert shown == check_log(self.log(key))[1], f"{journal}, key {key}"

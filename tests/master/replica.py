@@ -51,7 +51,7 @@ class Owner(inspection_pb2_grpc.InspectionServiceServicer, handover_pb2_grpc.Han
         response = inspection_pb2.GetWorkerLoadResponse(cpu=0.2, resident_bytes=1 << 20, memory_limit_bytes=1 << 30)
         for owned in known.owned_by(self.worker):
             load = response.intervals.add(
-                computation=owned.incarnation,
+                incarnation=owned.incarnation,
                 journal=owned.interval.journal,
                 sequencer=owned.interval.sequencer,
                 independent=self.independent or not owned.interval.parents,

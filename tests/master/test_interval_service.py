@@ -157,7 +157,7 @@ async def test_owners_are_notified_before_a_move_and_then_it_is_done(cluster: Cl
     (opening,) = new.received
     assert isinstance(opening, handover_pb2.PrepareOpenRequest)
     assert (list(opening.journals), opening.keys) == ([before.journal], before.keys)
-    assert opening.computation == before.journal.rpartition(".j")[0]
+    assert opening.incarnation == before.journal.rpartition(".j")[0]
 
 
 async def test_a_silent_owner_delays_a_change_only_briefly(cluster: Cluster) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 import grpc
 import pytest
 
+from millwheel.model.incarnation import IncarnationId
 from millwheel.model.keys import ALL_KEYS
 from millwheel.rpc.channel import open_channel
 from millwheel.rpc.v1 import handover_pb2 as wire
@@ -119,7 +120,7 @@ async def test_what_is_read_ahead_is_not_read_again() -> None:
     store, parts = await with_base()
     ahead: ReadAhead = {}
     async with handing_over(store, ahead) as stub:
-        request = wire.PrepareOpenRequest(computation="c.1", journals=[JOURNAL, "c.1.gone"])
+        request = wire.PrepareOpenRequest(incarnation=IncarnationId("c.1"), journals=[JOURNAL, "c.1.gone"])
         await stub.PrepareOpen(request, timeout=patience(5))
     assert store.read == list(parts[:2]), "an id segment is read when its filter hits"
     opened = await Opener(store, FenceJournal(JOURNAL, 6), certain, ahead).open()
@@ -138,7 +139,8 @@ async def test_parts_read_ahead_are_forgotten_if_reading_breaks_off(
     monkeypatch.setattr(handover, "_KEPT_BYTES", 2)
     ahead: ReadAhead = {}
     async with handing_over(store, ahead) as stub:
-        await stub.PrepareOpen(wire.PrepareOpenRequest(computation="c.1", journals=[JOURNAL]), timeout=patience(5))
+        request = wire.PrepareOpenRequest(incarnation=IncarnationId("c.1"), journals=[JOURNAL])
+        await stub.PrepareOpen(request, timeout=patience(5))
         assert ahead == {(JOURNAL, parts[0]): b"meta"}
         await until(lambda: not ahead)
 

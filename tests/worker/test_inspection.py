@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 import millwheel as mw
+from millwheel.model.incarnation import IncarnationId
 from millwheel.model.time import seconds
 from millwheel.rpc.hook_failures import failure_text
 from millwheel.rpc.v1 import inspection_pb2 as wire
@@ -46,7 +47,9 @@ def service(solo: Solo, store: MemoryStore | None = None) -> InspectionService:
 
 
 async def inspected(solo: Solo, store: MemoryStore | None = None) -> wire.InspectKeyResponse:
-    return await service(solo, store).InspectKey(wire.InspectKeyRequest(computation="solo.1", key=b"k"), None)
+    return await service(solo, store).InspectKey(
+        wire.InspectKeyRequest(incarnation=IncarnationId("solo.1"), key=b"k"), None
+    )
 
 
 async def status(solo: Solo) -> wire.GetIntervalStatusResponse:

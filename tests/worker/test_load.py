@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import millwheel as mw
+from millwheel.model.incarnation import IncarnationId
 from millwheel.worker.interval.hook_times import HookMeter
 from millwheel.worker.shell.load import LoadMeter, Metered, memory_limit
 from tests.interval.solo import Solo
@@ -26,7 +27,7 @@ class Clock:
 
 def test_rates_are_of_the_last_seconds() -> None:
     clock, busy, solo = Clock(), [0.0], Solo(Counts())
-    meter = LoadMeter(lambda: [Metered("solo.1", "solo.1.j1", 7, solo.core, busy[0])], clock)
+    meter = LoadMeter(lambda: [Metered(IncarnationId("solo.1"), "solo.1.j1", 7, solo.core, busy[0])], clock)
     assert meter.load().intervals[0].records_per_second == 0
     for _ in range(40):
         clock.now += 1
@@ -53,7 +54,7 @@ def test_slow_calls_of_hooks_are_a_rate_of_their_own() -> None:
             clock.now += 6.0 if ctx.key == "slow" else 0.01
 
     solo = Solo(Takes(), meter=HookMeter(clock, limit=1.0))
-    meter = LoadMeter(lambda: [Metered("solo.1", "solo.1.j1", 7, solo.core, 0.0)], clock)
+    meter = LoadMeter(lambda: [Metered(IncarnationId("solo.1"), "solo.1.j1", 7, solo.core, 0.0)], clock)
     meter.load()
     solo.deliver(*[("quick", "x", 5)] * 200)
     assert meter.load().intervals[0].slow == 0, "of many quick calls none is slow, though all of them take 2 s"
@@ -71,7 +72,7 @@ def test_a_rate_begins_with_its_interval_and_ends_with_it() -> None:
     solo.deliver(*[("k", "x", 5)] * 9)
     solo.commit_all()
     clock.now += 5
-    shown.append(Metered("solo.1", "solo.1.j1", 7, solo.core, 99.0))
+    shown.append(Metered(IncarnationId("solo.1"), "solo.1.j1", 7, solo.core, 99.0))
     load = meter.load().intervals[0]
     assert (load.records_per_second, load.busy) == (0, 0), "what it did before it was first seen is no rate"
     shown.clear()

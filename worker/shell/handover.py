@@ -10,6 +10,7 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
+from millwheel.model.incarnation import IncarnationId
 from millwheel.rpc.errors import answering
 from millwheel.rpc.failures import FailureCode, RequestError
 from millwheel.rpc.v1 import handover_pb2 as wire
@@ -36,7 +37,7 @@ class HandoverService(HandoverServiceServicer):
         find: Callable[[str, int], CoreHost | None],
         store: StateStore,
         ahead: ReadAhead,
-        load_code: Callable[[str], Awaitable[None]],
+        load_code: Callable[[IncarnationId], Awaitable[None]],
     ) -> None:
         """``find``: the host of a journal under a sequencer. ``load_code``: loads a computation's code."""
         self._find = find
@@ -70,9 +71,9 @@ class HandoverService(HandoverServiceServicer):
 
     async def _open(self, request: wire.PrepareOpenRequest) -> wire.PrepareOpenResponse:
         try:
-            await self._load_code(request.computation)
+            await self._load_code(request.incarnation)
         except (MillwheelError, RequestError, OSError) as error:
-            log.info("the code of %s is not loaded ahead: %s", request.computation, error)
+            log.info("the code of %s is not loaded ahead: %s", request.incarnation, error)
         for journal in request.journals:
             try:
                 await self._read(journal)

@@ -50,7 +50,7 @@ class Hosted:
 class Quarantined:
     """An interval that is stopped because a stored value that it needs is missing or damaged: ``why``."""
 
-    incarnation: str
+    incarnation: IncarnationId
     topology: str
     computation: str
     why: str

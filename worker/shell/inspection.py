@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 
+from millwheel.model.incarnation import IncarnationId
 from millwheel.model.time import TimeDomain
 from millwheel.rpc.errors import answering
 from millwheel.rpc.failures import FailureCode, RequestError
@@ -30,7 +31,7 @@ class InspectionService(InspectionServiceServicer):
 
     def __init__(
         self,
-        locate: Callable[[str, bytes], str],
+        locate: Callable[[IncarnationId, bytes], str],
         core_of: Callable[[str], IntervalCore | None],
         absence: Callable[[str], str],
         store: StateStore,
@@ -65,8 +66,8 @@ class InspectionService(InspectionServiceServicer):
         return self._load()
 
     async def _inspect(self, request: wire.InspectKeyRequest) -> wire.InspectKeyResponse:
-        journal = self._locate(request.computation, request.key)
-        core = self._core(journal, f"an interval of {request.computation!r} with key {request.key!r}")
+        journal = self._locate(request.incarnation, request.key)
+        core = self._core(journal, f"an interval of {request.incarnation!r} with key {request.key!r}")
         state = core.state
         encoded, damage = await self._encoded_state(core, request.key)
         spilled = await self._spilled_timers(state, request.key)
@@ -143,7 +144,7 @@ def status_of(core: IntervalCore) -> wire.GetIntervalStatusResponse:
     counts = state.counts
     response = wire.GetIntervalStatusResponse(
         journal=state.config.journal,
-        computation=state.config.incarnation,
+        incarnation=state.config.incarnation,
         sequencer=state.config.sequencer,
         commit=state.committed,
         truncation_point=state.journal.truncation_point,

@@ -12,6 +12,7 @@ from typing import Final, Protocol
 
 import psutil
 
+from millwheel.model.incarnation import IncarnationId
 from millwheel.rpc.v1 import inspection_pb2 as wire
 from millwheel.worker.interval import HookTime, IntervalCore
 from millwheel.worker.log import LogCore
@@ -34,7 +35,7 @@ _CGROUP: Final = Path("/sys/fs/cgroup/memory.max")
 class Metered:
     """An interval that runs here. ``busy``: seconds of work since it was opened."""
 
-    computation: str
+    incarnation: IncarnationId
     journal: str
     sequencer: int
     core: IntervalCore | LogCore
@@ -45,7 +46,7 @@ class Damaged(Protocol):
     """An interval that is stopped because a stored value is damaged."""
 
     @property
-    def incarnation(self) -> str: ...
+    def incarnation(self) -> IncarnationId: ...
     @property
     def why(self) -> str: ...
 
@@ -125,7 +126,7 @@ class LoadMeter:
         response.intervals.extend(load for load, _ in loads)
         for (journal, sequencer), at_rest in self._damaged().items():
             response.intervals.add(
-                computation=at_rest.incarnation,
+                incarnation=at_rest.incarnation,
                 journal=journal,
                 sequencer=sequencer,
                 quarantined=True,
@@ -147,7 +148,7 @@ def _slow_seconds(core: IntervalCore | LogCore) -> float:
 
 
 def _interval_load(one: Metered) -> wire.IntervalLoad:
-    load = wire.IntervalLoad(computation=one.computation, journal=one.journal, sequencer=one.sequencer)
+    load = wire.IntervalLoad(incarnation=one.incarnation, journal=one.journal, sequencer=one.sequencer)
     core = one.core
     if isinstance(core, LogCore):
         load.cached_bytes = core.state.records.memory

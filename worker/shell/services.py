@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import grpc
 
 from millwheel.model.catalog import Catalog, Consumer, code_of
+from millwheel.model.incarnation import IncarnationId
 from millwheel.rpc.clock import wall_now
 from millwheel.rpc.v1 import common_pb2
 from millwheel.rpc.v1.delivery_pb2_grpc import add_DeliveryServiceServicer_to_server
@@ -67,7 +68,7 @@ class WorkerServices:
         failure = self.key_failures.failed(consumer, stream, error, waiting, wall_now())
         self.hooks.failed((consumer.topology, consumer.computation), failure)
 
-    async def _load_code(self, incarnation: str) -> None:
+    async def _load_code(self, incarnation: IncarnationId) -> None:
         """Load the code of a computation that this process will run soon."""
         found = self.catalog.computation(incarnation)
         if found is not None:

@@ -307,16 +307,16 @@ class RetiredJournalRecord(_message.Message):
 
     DESCRIPTOR: _descriptor.Descriptor
 
-    COMPUTATION_FIELD_NUMBER: _builtins.int
-    computation: _builtins.str
+    INCARNATION_FIELD_NUMBER: _builtins.int
+    incarnation: _IncarnationId
     def __init__(
         self,
         *,
-        computation: _builtins.str = ...,
+        incarnation: _IncarnationId = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["computation", b"computation"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["incarnation", b"incarnation"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

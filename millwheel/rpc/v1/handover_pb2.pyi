@@ -3,6 +3,7 @@
 isort:skip_file
 """
 
+from millwheel.model.incarnation import IncarnationId as _IncarnationId
 from collections import abc as _abc
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
@@ -68,10 +69,10 @@ Global___PrepareReleaseResponse: _TypeAlias = PrepareReleaseResponse  # noqa: Y0
 class PrepareOpenRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
-    COMPUTATION_FIELD_NUMBER: _builtins.int
+    INCARNATION_FIELD_NUMBER: _builtins.int
     JOURNALS_FIELD_NUMBER: _builtins.int
     KEYS_FIELD_NUMBER: _builtins.int
-    computation: _builtins.str
+    incarnation: _IncarnationId
     @_builtins.property
     def journals(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """The journals to read: the interval's journal, or the parents' journals if it came from a split or merge."""
@@ -81,13 +82,13 @@ class PrepareOpenRequest(_message.Message):
     def __init__(
         self,
         *,
-        computation: _builtins.str = ...,
+        incarnation: _IncarnationId = ...,
         journals: _abc.Iterable[_builtins.str] | None = ...,
         keys: _common_pb2.KeyInterval | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["keys", b"keys"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["computation", b"computation", "journals", b"journals", "keys", b"keys"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["incarnation", b"incarnation", "journals", b"journals", "keys", b"keys"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

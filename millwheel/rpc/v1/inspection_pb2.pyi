@@ -3,6 +3,7 @@
 isort:skip_file
 """
 
+from millwheel.model.incarnation import IncarnationId as _IncarnationId
 from collections import abc as _abc
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
@@ -24,20 +25,20 @@ DESCRIPTOR: _descriptor.FileDescriptor
 class InspectKeyRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
-    COMPUTATION_FIELD_NUMBER: _builtins.int
+    INCARNATION_FIELD_NUMBER: _builtins.int
     KEY_FIELD_NUMBER: _builtins.int
-    computation: _builtins.str
+    incarnation: _IncarnationId
     """Incarnation id."""
     key: _builtins.bytes
     def __init__(
         self,
         *,
-        computation: _builtins.str = ...,
+        incarnation: _IncarnationId = ...,
         key: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["computation", b"computation", "key", b"key"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["incarnation", b"incarnation", "key", b"key"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -407,7 +408,7 @@ class GetIntervalStatusResponse(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     JOURNAL_FIELD_NUMBER: _builtins.int
-    COMPUTATION_FIELD_NUMBER: _builtins.int
+    INCARNATION_FIELD_NUMBER: _builtins.int
     KEYS_FIELD_NUMBER: _builtins.int
     SEQUENCER_FIELD_NUMBER: _builtins.int
     COMMIT_FIELD_NUMBER: _builtins.int
@@ -428,7 +429,7 @@ class GetIntervalStatusResponse(_message.Message):
     FAILURES_FIELD_NUMBER: _builtins.int
     HOOKS_FIELD_NUMBER: _builtins.int
     journal: _builtins.str
-    computation: _builtins.str
+    incarnation: _IncarnationId
     sequencer: _builtins.int
     commit: _builtins.int
     truncation_point: _builtins.int
@@ -459,7 +460,7 @@ class GetIntervalStatusResponse(_message.Message):
         self,
         *,
         journal: _builtins.str = ...,
-        computation: _builtins.str = ...,
+        incarnation: _IncarnationId = ...,
         keys: _common_pb2.KeyInterval | None = ...,
         sequencer: _builtins.int = ...,
         commit: _builtins.int = ...,
@@ -482,7 +483,7 @@ class GetIntervalStatusResponse(_message.Message):
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["failures", b"failures", "hold", b"hold", "keys", b"keys"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cached_bytes", b"cached_bytes", "commit", b"commit", "computation", b"computation", "dead_letters_total", b"dead_letters_total", "duplicates_total", b"duplicates_total", "failures", b"failures", "hold", b"hold", "hooks", b"hooks", "input_watermark_us", b"input_watermark_us", "journal", b"journal", "keys", b"keys", "late_total", b"late_total", "output_watermark_us", b"output_watermark_us", "pending_productions", b"pending_productions", "pinned_bytes", b"pinned_bytes", "queued_records", b"queued_records", "records_total", b"records_total", "sequencer", b"sequencer", "stopped", b"stopped", "timers", b"timers", "truncation_point", b"truncation_point"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cached_bytes", b"cached_bytes", "commit", b"commit", "dead_letters_total", b"dead_letters_total", "duplicates_total", b"duplicates_total", "failures", b"failures", "hold", b"hold", "hooks", b"hooks", "incarnation", b"incarnation", "input_watermark_us", b"input_watermark_us", "journal", b"journal", "keys", b"keys", "late_total", b"late_total", "output_watermark_us", b"output_watermark_us", "pending_productions", b"pending_productions", "pinned_bytes", b"pinned_bytes", "queued_records", b"queued_records", "records_total", b"records_total", "sequencer", b"sequencer", "stopped", b"stopped", "timers", b"timers", "truncation_point", b"truncation_point"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -580,7 +581,7 @@ class IntervalLoad(_message.Message):
 
     DESCRIPTOR: _descriptor.Descriptor
 
-    COMPUTATION_FIELD_NUMBER: _builtins.int
+    INCARNATION_FIELD_NUMBER: _builtins.int
     JOURNAL_FIELD_NUMBER: _builtins.int
     SEQUENCER_FIELD_NUMBER: _builtins.int
     RECORDS_PER_SECOND_FIELD_NUMBER: _builtins.int
@@ -599,7 +600,7 @@ class IntervalLoad(_message.Message):
     HOOKS_FIELD_NUMBER: _builtins.int
     DEAD_LETTERS_FIELD_NUMBER: _builtins.int
     SLOW_FIELD_NUMBER: _builtins.int
-    computation: _builtins.str
+    incarnation: _IncarnationId
     journal: _builtins.str
     sequencer: _builtins.int
     records_per_second: _builtins.float
@@ -639,7 +640,7 @@ class IntervalLoad(_message.Message):
     def __init__(
         self,
         *,
-        computation: _builtins.str = ...,
+        incarnation: _IncarnationId = ...,
         journal: _builtins.str = ...,
         sequencer: _builtins.int = ...,
         records_per_second: _builtins.float = ...,
@@ -661,7 +662,7 @@ class IntervalLoad(_message.Message):
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["failures", b"failures"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["busy", b"busy", "cached_bytes", b"cached_bytes", "computation", b"computation", "damage", b"damage", "damaged_rows", b"damaged_rows", "dead_letters", b"dead_letters", "failures", b"failures", "hooks", b"hooks", "independent", b"independent", "journal", b"journal", "keys", b"keys", "pending_productions", b"pending_productions", "quarantined", b"quarantined", "queued_records", b"queued_records", "records_per_second", b"records_per_second", "sample", b"sample", "sequencer", b"sequencer", "slow", b"slow", "stopped", b"stopped"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["busy", b"busy", "cached_bytes", b"cached_bytes", "damage", b"damage", "damaged_rows", b"damaged_rows", "dead_letters", b"dead_letters", "failures", b"failures", "hooks", b"hooks", "incarnation", b"incarnation", "independent", b"independent", "journal", b"journal", "keys", b"keys", "pending_productions", b"pending_productions", "quarantined", b"quarantined", "queued_records", b"queued_records", "records_per_second", b"records_per_second", "sample", b"sample", "sequencer", b"sequencer", "slow", b"slow", "stopped", b"stopped"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
