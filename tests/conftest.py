@@ -20,6 +20,7 @@ import grpc
 import hypothesis
 import pytest
 
+from millwheel.rpc import identity
 from tests.patience import patience
 
 _started: Final[WeakKeyDictionary[asyncio.AbstractEventLoop, list[grpc.aio.Server]]] = WeakKeyDictionary()
@@ -62,6 +63,12 @@ hypothesis.settings.load_profile("no deadline")
 setattr(traceback, "_extract_caret_anchors_from_line_segment", lambda _: None)  # noqa: B010  # its name is private
 
 stop_servers_with_their_loops()
+
+
+@pytest.fixture(autouse=True)
+def one_tests_tls_identity(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A daemon that a test starts sets the TLS identity of the whole process. It ends with the test."""
+    monkeypatch.setattr(identity, "_chosen", list(identity._chosen))  # noqa: SLF001  # a process has no other way back
 
 
 @pytest.hookimpl(wrapper=True)

@@ -66,12 +66,9 @@ async def test_results_are_right_while_daemons_come_and_go(tmp_path: Path) -> No
         assert await _results(cluster, loaded, accidents) == loaded.expected(RECORDS)
 
 
-async def test_with_tls_all_show_certificates_and_results_are_the_same(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_with_tls_all_show_certificates_and_results_are_the_same(tmp_path: Path) -> None:
     tls = {f"rpc.tls_{name}": str(path) for name, path in zip(("ca", "cert", "key"), CERTIFICATES, strict=True)}
     loaded = Load(seed=6)
-    monkeypatch.setattr("millwheel.rpc.identity._chosen", [])  # what the daemons choose is this process's
     async with together(tmp_path, tls) as cluster:
         await submit_copy(cluster.address, counting_module.__file__, "counting", tmp_path)
         assert await _results(cluster, loaded, {}) == loaded.expected(RECORDS)
