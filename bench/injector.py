@@ -37,6 +37,7 @@ from millwheel.client.injector.messages import (
 )
 from millwheel.client.injector.routing import ConsumerRouting, Route, StreamRouting
 from millwheel.client.injector.session import SenderIdentity
+from millwheel.model.incarnation import IncarnationId
 from millwheel.model.keys import KeyInterval
 from millwheel.rpc.deliveries import answered_tokens
 from millwheel.rpc.delivery_connection import DeliveryConnection
@@ -47,7 +48,7 @@ from millwheel.rpc.v1.delivery_pb2_grpc import DeliveryServiceServicer, add_Deli
 __all__ = ["main"]
 
 _ACKED = wire.DELIVERY_OUTCOME_ACKED
-_CONSUMER = "counts.1"
+_CONSUMER = IncarnationId("counts.1")
 _IDENTITY = SenderIdentity("events", "bench", 1)
 
 

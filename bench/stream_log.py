@@ -55,7 +55,9 @@ def delivery(number: int, size: int, channel: Any = None) -> Delivery:
     first = number * size
     ids = PositionIds("s/p/0", max(0, first - 8 * size), list(range(first, first + size)))
     values = [VALUE] * size
-    return Delivery("log.s.1", "log.s.1.j1", "s", SENDER, ids, [b""] * size, values, [first] * size, number, channel)
+    return Delivery(
+        IncarnationId("log.s.1"), "log.s.1.j1", "s", SENDER, ids, [b""] * size, values, [first] * size, number, channel
+    )
 
 
 # Only the core runs: each effect counts as performed at once.

@@ -79,7 +79,7 @@ class LoadBook:
         found: dict[IncarnationId, list[wire.KeyFunctionFailure]] = {}
         for worker in self.workers.values():
             for one in worker.load.key_functions:
-                found.setdefault(IncarnationId(one.consumer), []).append(one)
+                found.setdefault(one.consumer, []).append(one)
         return found
 
     def forget_gone(self, known: Catalog) -> None:

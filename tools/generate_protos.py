@@ -51,8 +51,10 @@ def generate(package: str, into: Path) -> None:
 
 
 def _typed_incarnations(stub: str) -> str:
-    """Give the fields ``incarnation`` and ``incarnations`` the type IncarnationId."""
-    text, one = re.subn(r"^( +incarnation: )_builtins\.str\b", r"\1_IncarnationId", stub, flags=re.MULTILINE)
+    """Give the fields ``incarnation``, ``incarnations`` and ``consumer`` the type IncarnationId."""
+    text, one = re.subn(
+        r"^( +(?:incarnation|consumer): )_builtins\.str\b", r"\1_IncarnationId", stub, flags=re.MULTILINE
+    )
     text, many = re.subn(r"(\bincarnations\b.*\[_builtins\.str, )_builtins\.str\]", r"\1_IncarnationId]", text)
     if not one + many:
         return stub

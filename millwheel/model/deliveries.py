@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from millwheel.model.incarnation import IncarnationId
 from millwheel.model.keys import KeyInterval
 
 __all__ = [
@@ -119,7 +120,7 @@ class Delivery:
     ``order`` is None if the sender keeps no order, as injectors do.
     """
 
-    consumer: str
+    consumer: IncarnationId
     journal: str
     stream: str
     sender: Sender

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Final, Generic, NamedTuple, TypeVar
 
+from millwheel.model.incarnation import IncarnationId
 from millwheel.model.limits import MAX_PRODUCTIONS, MAX_TAG_BYTES, MAX_VALUE_BYTES
 from millwheel.model.time import LAST_TIMESTAMP, TimeDomain, Timestamp
 from millwheel.model.units import NEWEST_USUAL_US, OLDEST_USUAL_US
@@ -58,7 +59,7 @@ class Production(NamedTuple):
     stream: str
     value: bytes
     timestamp: int
-    targets: tuple[tuple[str, bytes], ...]
+    targets: tuple[tuple[IncarnationId, bytes], ...]
     origin: Any = None
 
 
@@ -68,7 +69,10 @@ class OutputBinding:
     __slots__ = ("encode", "route", "stream")
 
     def __init__(
-        self, stream: str, encode: Callable[[Any], bytes], route: Callable[[Any], tuple[tuple[str, bytes], ...]]
+        self,
+        stream: str,
+        encode: Callable[[Any], bytes],
+        route: Callable[[Any], tuple[tuple[IncarnationId, bytes], ...]],
     ) -> None:
         self.stream = stream
         self.encode = encode

@@ -247,12 +247,12 @@ class VirtualCluster:
         if stream in self.declared:
             yield injector_of(stream)
 
-    def _route(self, stream: str) -> Callable[[Any], tuple[tuple[str, bytes], ...]]:
+    def _route(self, stream: str) -> Callable[[Any], tuple[tuple[IncarnationId, bytes], ...]]:
         consumers = [(self.incarnations[name], extract) for name, extract in consumers_of(self.topology, stream)]
-        sink = ((_SINK + stream, b""),)
+        sink = ((IncarnationId(_SINK + stream), b""),)
         return lambda value: (*((consumer, extract(value)) for consumer, extract in consumers), *sink)
 
-    def locate(self, consumer: str, key: bytes) -> str:
+    def locate(self, consumer: IncarnationId, key: bytes) -> str:
         """The journal of the consumer's interval that contains ``key``; empty for a sink or a removed computation."""
         if consumer not in self.incarnations.values():
             return ""

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
+from millwheel.model.incarnation import IncarnationId
 from millwheel.worker.dedup import OpaqueIds, PositionIds, Sender
 from millwheel.worker.messages import Delivery
 
@@ -39,7 +40,9 @@ class InjectedBatches:
         position = self._positions[stream] = self._positions.get(stream, 0) + 1
         return position
 
-    def open(self, consumer: str, journal: str, stream: str, position: int, watermark: int, opaque: bool) -> Delivery:
+    def open(
+        self, consumer: IncarnationId, journal: str, stream: str, position: int, watermark: int, opaque: bool
+    ) -> Delivery:
         """An empty batch, whose records begin at ``position``."""
         unacked = [one.ids for (to, _), one in self._unacked.items() if to == journal and one.stream == stream]
         pending = [min(ids.positions) for ids in unacked if isinstance(ids, PositionIds)]
@@ -78,7 +81,7 @@ class InjectedBatches:
         self._parted.clear()
         return [replace(delivery) for delivery in self._unacked.values()]
 
-    def discard(self, consumer: str) -> set[str]:
+    def discard(self, consumer: IncarnationId) -> set[str]:
         """Discard the batches for a consumer. Returns the streams that had such batches."""
         gone = {place: one.stream for place, one in self._unacked.items() if one.consumer == consumer}
         for place in gone:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from millwheel.client.injector.ids import IdKind
 from millwheel.client.injector.messages import SendBatch
 from millwheel.client.injector.routing import ConsumerRouting, Route
+from millwheel.model.incarnation import IncarnationId
 from millwheel.model.keys import ALL_KEYS, KeyInterval
 from millwheel.rpc.v1.delivery_pb2 import DeliveryOutcome
 from millwheel.worker.dedup import (
@@ -164,7 +165,7 @@ class Consumer:
             Route(receiver.keys, journal, self.owners[journal], (self.tenures.get(journal, 0), 0))
             for journal, receiver in self.receivers.items()
         ]
-        return ConsumerRouting(self.name, routes, computation=self.name)
+        return ConsumerRouting(IncarnationId(self.name), routes, computation=self.name)
 
     def committed(self) -> list[Row]:
         """Every record that took effect."""

@@ -39,6 +39,7 @@ from millwheel.client.injector.messages import (
 )  # fmt: skip
 from millwheel.client.injector.routing import ConsumerRouting, Route, StreamRouting
 from millwheel.client.injector.unacked import unacked_by_consumer
+from millwheel.model.incarnation import IncarnationId
 from millwheel.model.keys import ALL_KEYS
 from millwheel.model.time import MAX_TIMESTAMP, MIN_TIMESTAMP
 from millwheel.rpc.v1.delivery_pb2 import DeliveryOutcome
@@ -68,7 +69,7 @@ SCOPE = partition_scope("s", "p", "0")
 
 
 def one(*routes: Route, name: str = "c") -> ConsumerRouting:
-    return ConsumerRouting(name, routes or [Route(ALL_KEYS, "j1", "a")], computation=name)
+    return ConsumerRouting(IncarnationId(name), routes or [Route(ALL_KEYS, "j1", "a")], computation=name)
 
 
 def routing(*consumers: ConsumerRouting, revision: int = 1, skew: int = 0, draining: bool = False) -> StreamRouting:
@@ -121,7 +122,7 @@ def test_full_batches_do_not_linger() -> None:
 def test_batches_are_bounded_in_bytes_too() -> None:
     core = opened(replace(LIMITS, batch_bytes=8))
     values = [b"abc", b"def", b"ghi", b"0123456789", b"x"]
-    columns = Columns(values, [0] * 5, {"c": [b"k"] * 5}, SCOPE, range(5))
+    columns = Columns(values, [0] * 5, {IncarnationId("c"): [b"k"] * 5}, SCOPE, range(5))
     out = sends(step(core, columns, 0)) + sends(step(core, Tick(), 5_000))
     assert [list(send.values) for send in out] == [[b"abc", b"def"], [b"ghi"], [b"0123456789"], [b"x"]]
 
@@ -325,7 +326,7 @@ def test_what_a_reader_left_is_in_where_another_was_sent_it_too() -> None:
     step(core, RoutingArrived(routing(one(), one(name="d"), revision=2)), 0)
     tokens = {send.consumer: send.token for send in sends(add(core, [2]))}
     step(core, RoutingArrived(routing(one(name="d"), revision=3)), 0)
-    step(core, DeliveryAnswered((tokens["d"],), ACKED, [], ""), 0)
+    step(core, DeliveryAnswered((tokens[IncarnationId("d")],), ACKED, [], ""), 0)
     core.check_open()
     assert core.flushed(core.accepted)
 
@@ -398,7 +399,7 @@ def test_records_that_wait_to_be_sent_hold_the_watermark_too() -> None:
 @pytest.mark.guarantee("G7", section="4.5")
 def test_part_of_a_batch_holds_the_watermark_at_its_own_oldest() -> None:
     core = opened()
-    columns = Columns([b"a", b"b", b"c"], [10, 30, 20], {"c": [b"k"] * 3}, SCOPE, [1, 2, 3])
+    columns = Columns([b"a", b"b", b"c"], [10, 30, 20], {IncarnationId("c"): [b"k"] * 3}, SCOPE, [1, 2, 3])
     (send,) = sends(step(core, columns, 0))
     step(core, WatermarkDeclared(100))
     for remaining, watermark in (([1, 2], 20), ([1], 30), ([], 100)):
@@ -444,7 +445,7 @@ def test_a_restarted_process_starts_where_it_was() -> None:
 
 @pytest.mark.paper(section="8.4")
 def test_the_throttle_waits_for_consumers_but_never_for_itself() -> None:
-    log = ConsumerRouting("log", [Route(ALL_KEYS, "l1", "a")], log=True)
+    log = ConsumerRouting(IncarnationId("log"), [Route(ALL_KEYS, "l1", "a")], log=True)
     core = opened(of=routing(one(), log, skew=100))
     step(core, WatermarkDeclared(1_000))
     assert core.throttled(1_000), "nothing is known of the consumer"
@@ -498,7 +499,7 @@ def test_nothing_overtakes_a_record_that_waits_for_its_key() -> None:
     """A mark says that all below it is ACKed: a record that came later, at a lower position, would be lost."""
     core = opened()
     values = [b"v0", b"v1", b"v2"]
-    columns = Columns(values, [50] * 3, {"c": [b"k"]}, SCOPE, [0, 1, 2], {"c": "no key"})
+    columns = Columns(values, [50] * 3, {IncarnationId("c"): [b"k"]}, SCOPE, [0, 1, 2], {IncarnationId("c"): "no key"})
     (first,) = sends(step(core, columns, 0))
     assert first.ids == [0]
     assert sends(step(core, DeliveryAnswered((first.token,), ACKED), 1)) == []

@@ -33,6 +33,7 @@ from millwheel.client.injector.messages import (
     WatermarkDeclared,
 )
 from millwheel.client.injector.routing import StreamRouting
+from millwheel.model.incarnation import IncarnationId
 from millwheel.model.time import MAX_TIMESTAMP, MIN_TIMESTAMP
 from millwheel.worker.dedup import Sender
 from tests.injectors.receivers import NOT_OWNER, Answer, Consumer
@@ -68,7 +69,7 @@ class InjectorMachine(RuleBasedStateMachine):
         """Connected addresses, and the life of each connection."""
         self.lives = 0
         self.positions = dict.fromkeys(SCOPES, 0)
-        self.accepted: list[tuple[IdScope, object, dict[str, bytes], bytes, int, frozenset[str], bool]] = []
+        self.accepted: list[tuple[IdScope, object, dict[IncarnationId, bytes], bytes, int, frozenset[str], bool]] = []
         self.last_published: int = MIN_TIMESTAMP
         self.reported: int = MIN_TIMESTAMP
         self.bytes_of: dict[tuple[str, object], tuple[bytes, bytes, int]] = {}
@@ -76,7 +77,9 @@ class InjectorMachine(RuleBasedStateMachine):
         self.connect()
 
     def routing(self) -> StreamRouting:
-        return StreamRouting(self.revision, {name: consumer.routing() for name, consumer in self.consumers.items()})
+        return StreamRouting(
+            self.revision, {IncarnationId(name): one.routing() for name, one in self.consumers.items()}
+        )
 
     def post(self, event: InjectorEvent) -> None:
         self.perform(self.core.step(event, self.now))
@@ -137,13 +140,13 @@ class InjectorMachine(RuleBasedStateMachine):
         values = [f"{scope.name}:{number}:".encode().ljust(size, b".") for number in numbers]
         timestamps = [start + offset for _, _, offset in rows]
         self.last_published = self.core.published.watermark
-        columns = {name: [row[0] if name == "x" else row[1] for row in rows] for name in names}
+        columns = {IncarnationId(name): [row[0] if name == "x" else row[1] for row in rows] for name in names}
         for at in range(len(rows)):
             late = timestamps[at] < self.last_published
             due = {name: column[at] for name, column in columns.items()}
             self.accepted.append((scope, ids[at], due, values[at], timestamps[at], frozenset(names), late))
-        if keyless in columns:
-            columns[keyless] = columns[keyless][: len(rows) // 2]
+        if (waiting := IncarnationId(keyless)) in columns:
+            columns[waiting] = columns[waiting][: len(rows) // 2]
         self.post(Columns(values, timestamps, columns, scope, ids))
 
     @rule(pick=st.integers(0, 99), count=st.integers(0, 12))

@@ -17,6 +17,7 @@ from millwheel.client.injector.messages import (
 )  # fmt: skip
 from millwheel.client.injector.routing import ConsumerRouting, Route
 from millwheel.client.injector.unacked import unacked_records
+from millwheel.model.incarnation import IncarnationId
 from millwheel.model.keys import ALL_KEYS, KeyInterval
 from tests.injectors.test_core import ACKED, FULL, LIMITS, NOT_OWNER, add, one, opened, routing, sends, step
 
@@ -134,4 +135,4 @@ def test_a_routing_that_leaves_keys_out_is_refused() -> None:
         [Route(ALL_KEYS, "j", "")] * 2,
     ):
         with pytest.raises(ValueError, match=r"cover|leave out"):
-            ConsumerRouting("c", routes)
+            ConsumerRouting(IncarnationId("c"), routes)

@@ -8,6 +8,7 @@ import pytest
 import millwheel as mw
 from millwheel.client.injector.encoding import RecordEncoder
 from millwheel.client.injector.routing import ConsumerRouting, Route
+from millwheel.model.incarnation import IncarnationId
 from millwheel.model.keys import ALL_KEYS
 from millwheel.rpc.v1 import topology_pb2 as specs
 from millwheel.sdk.keys import KeyExtractor
@@ -32,7 +33,9 @@ def topology(key: KeyExtractor) -> mw.Topology:
 
 def routed(*fields: str, function: str = "") -> ConsumerRouting:
     routes = [Route(ALL_KEYS, "count.1.j2", "")]
-    return ConsumerRouting("count.1", routes, topology="site", computation="count", fields=fields, function=function)
+    return ConsumerRouting(
+        IncarnationId("count.1"), routes, topology="site", computation="count", fields=fields, function=function
+    )
 
 
 def keys(encoder: RecordEncoder, consumer: ConsumerRouting) -> list[bytes]:

@@ -13,6 +13,7 @@ from millwheel.client.injector.encoding import RecordEncoder
 from millwheel.client.injector.keying import KeyColumn, RecordKeys, first_refused
 from millwheel.client.injector.routing import ConsumerRouting, Route, StreamRouting
 from millwheel.client.injector.unkeyed import WaitingSummary
+from millwheel.model.incarnation import IncarnationId
 from millwheel.model.keys import ALL_KEYS
 from millwheel.rpc.v1 import delivery_pb2 as wire
 from millwheel.sdk.errors import KeyExtractionError
@@ -83,14 +84,14 @@ async def of_waiting(
 ) -> KeyColumn:
     """The keys of records that wait; those of an empty name have no user."""
     consumer = ConsumerRouting(
-        "c.1",
+        IncarnationId("c.1"),
         [Route(ALL_KEYS, "c.1.j2", "")],
         topology="t",
         computation="c",
         fields=() if function else ("user",),
         function=function,
     )
-    routing = StreamRouting(1, {"c.1": consumer})
+    routing = StreamRouting(1, {IncarnationId("c.1"): consumer})
     values = [msgspec.msgpack.encode({"user": user} if user else {}) for user in users]
     return await RecordKeys(RecordEncoder("in"), workers.ask).of_waiting(consumer, values, waiting, routing)
 

@@ -123,7 +123,8 @@ class Solo:
         self.position += len(records)
         sender = Sender("injector/in/p", 1, None, INJECTOR, watermark)
         delivery = Delivery(
-            "solo.1", "solo.1.j1", "in", sender, PositionIds("in/p", 0, list(range(first, self.position))),
+            IncarnationId("solo.1"), "solo.1.j1", "in", sender,
+            PositionIds("in/p", 0, list(range(first, self.position))),
             [key.encode() for key, _, _ in records], [msgspec.msgpack.encode((key, what)) for key, what, _ in records],
             [stamp for _, _, stamp in records], self.position,
         )  # fmt: skip

@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 import pytest
 
 import millwheel as mw
+from millwheel.model.incarnation import IncarnationId
 from millwheel.model.limits import MAX_ENTRY_BYTES, MAX_VALUE_BYTES
 from millwheel.model.time import Duration, Timestamp
 from millwheel.model.watermarks import MinTracker
@@ -79,7 +80,9 @@ def test_the_harness_resends_an_injected_batchs_refused_part() -> None:
 def test_a_batchs_refused_part_is_not_kept_with_the_accepted_one() -> None:
     values = [b"taken", b"refused"]
     sender = Sender("injector/in/p", 1, None, "injector/in")
-    delivery = Delivery("c", "j", "in", sender, PositionIds("s", 0, [1, 2]), [b"k", b"k"], values, [1, 2])
+    delivery = Delivery(
+        IncarnationId("c"), "j", "in", sender, PositionIds("s", 0, [1, 2]), [b"k", b"k"], values, [1, 2]
+    )
     intake = IntervalIntake()
     receipt = intake.admit(delivery, None, [0])
     assert (receipt.delivery.values, intake.bytes) == ([b"taken", b""], 5)
@@ -133,7 +136,7 @@ def test_no_entry_exceeds_the_store_limit_with_long_keys(work: str) -> None:
 def test_names_count_in_what_a_commit_may_come_to() -> None:
     """A production stands in the entry with its stream and all of its consumers: small ones are mostly names."""
     solo = Solo(Repeats(), settings=IntervalSettings(batch_bytes=30_000))
-    targets = tuple((f"{name * 63}.12345", b"") for name in "abc")
+    targets = tuple((IncarnationId(f"{name * 63}.12345"), b"") for name in "abc")
     outputs: Any = solo.state.scope.outputs
     outputs["out"] = OutputBinding("out", outputs["out"].encode, lambda value: targets)
     solo.deliver(*((key, "produce 20", 1) for key in "abcdefghijklmnopqrst"))

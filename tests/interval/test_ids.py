@@ -10,6 +10,7 @@ import msgspec
 import pytest
 
 import millwheel as mw
+from millwheel.model.incarnation import IncarnationId
 from millwheel.model.keys import ALL_KEYS
 from millwheel.model.time import seconds
 from millwheel.rpc.v1.delivery_pb2 import DeliveryOutcome
@@ -58,7 +59,9 @@ def id_of(number: int) -> bytes:
 
 def deliver(solo: Solo, ids: DeliveryIds, whats: Iterable[str], stamp: int, sender: Sender = OWN) -> Delivery:
     values = [msgspec.msgpack.encode(("k", what)) for what in whats]
-    delivery = Delivery("solo.1", "solo.1.j1", "in", sender, ids, [b"k"] * len(values), values, [stamp] * len(values))
+    delivery = Delivery(
+        IncarnationId("solo.1"), "solo.1.j1", "in", sender, ids, [b"k"] * len(values), values, [stamp] * len(values)
+    )
     solo.handle(delivery)
     return delivery
 

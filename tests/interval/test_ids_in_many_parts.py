@@ -8,6 +8,7 @@ import msgspec
 import pytest
 
 import millwheel as mw
+from millwheel.model.incarnation import IncarnationId
 from millwheel.rpc.v1.delivery_pb2 import DeliveryOutcome
 from millwheel.store.contract import JournalHead
 from millwheel.worker.dedup import PositionIds, Sender
@@ -40,7 +41,9 @@ def delivery(number: int) -> Delivery:
     """
     sender = Sender(f"injector/in/p{number % 2}", 1, None, INJECTOR)
     value = msgspec.msgpack.encode(("k", "v"))
-    return Delivery("solo.1", "solo.1.j1", "in", sender, PositionIds(f"table/{number}", 0, [7]), [b"k"], [value], [1])
+    return Delivery(
+        IncarnationId("solo.1"), "solo.1.j1", "in", sender, PositionIds(f"table/{number}", 0, [7]), [b"k"], [value], [1]
+    )
 
 
 @pytest.mark.guarantee("G1", section="6.1.1")

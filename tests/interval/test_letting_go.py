@@ -9,6 +9,7 @@ import msgspec
 import pytest
 
 import millwheel as mw
+from millwheel.model.incarnation import IncarnationId
 from millwheel.model.keys import ALL_KEYS, KeyInterval
 from millwheel.rpc.v1.delivery_pb2 import DeliveryOutcome
 from millwheel.store.contract import CorruptValueError, JournalHead, PartId, StateRow
@@ -56,7 +57,7 @@ def opaque(solo: Solo, numbers: range) -> Delivery:
     """Records with ids of their own; the same number is the same record."""
     sender = Sender("injector/in/p", 1, None, INJECTOR, None)
     delivery = Delivery(
-        "solo.1", "solo.1.j1", "in", sender, OpaqueIds([b"%016d" % number for number in numbers]),
+        IncarnationId("solo.1"), "solo.1.j1", "in", sender, OpaqueIds([b"%016d" % number for number in numbers]),
         [b"k%d" % number for number in numbers],
         [msgspec.msgpack.encode((f"k{number}", f"v{number}")) for number in numbers],
         [50 + number for number in numbers], 900 + numbers[0],

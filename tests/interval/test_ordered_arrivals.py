@@ -9,6 +9,7 @@ import msgspec
 import pytest
 
 import millwheel as mw
+from millwheel.model.incarnation import IncarnationId
 from millwheel.model.keys import ALL_KEYS, KeyInterval
 from millwheel.rpc.v1.delivery_pb2 import DeliveryOutcome
 from millwheel.worker.dedup import PositionIds, Sender
@@ -46,7 +47,7 @@ def made(
     sequence = more.pop("sequence", "u.1.j1")
     order = DeliveryOrder(number, number - 1 if after is None else after, min(stamps) if pending is None else pending)
     return Delivery(
-        "solo.1", "solo.1.j1", "in", Sender("u.1.j1", 3, ALL_KEYS, "u.1"),
+        IncarnationId("solo.1"), "solo.1.j1", "in", Sender("u.1.j1", 3, ALL_KEYS, "u.1"),
         PositionIds(sequence, 0, [number * 100 + index for index in range(len(records))]),
         [key.encode() for key, _, _ in records],
         [msgspec.msgpack.encode((key, what)) for key, what, _ in records],

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from millwheel.model.incarnation import IncarnationId
 from millwheel.model.keys import ALL_KEYS
 from millwheel.rpc.v1.delivery_pb2 import DeliveryOutcome
 from millwheel.worker.admission import ArrivalOrder
@@ -38,7 +39,8 @@ def commits(outbox: Outbox) -> list[tuple[str, list[int]]]:
 
 def delivery(one: ProductionBatch, order: DeliveryOrder, sequencer: int = 1) -> Delivery:
     return Delivery(
-        "c", one.journal, one.stream, Sender("u.j1", sequencer, ALL_KEYS, "u"), PositionIds("u.j1", 0, one.positions),
+        IncarnationId("c"), one.journal, one.stream, Sender("u.j1", sequencer, ALL_KEYS, "u"),
+        PositionIds("u.j1", 0, one.positions),
         one.keys, one.values, one.timestamps, one.token, None, order,
     )  # fmt: skip
 
@@ -345,7 +347,7 @@ def test_a_receiver_that_knows_nothing_takes_what_begins_alone() -> None:
 def test_what_waits_behind_one_delivery_is_bounded() -> None:
     receiver = Receiver(next=[Admission.WAITS])
     for number in range(1, 100):
-        one = ProductionBatch(number, "c", "s", "j", "")
+        one = ProductionBatch(number, IncarnationId("c"), "s", "j", "")
         one.positions = [number]
         answers = receiver.arrive(delivery(one, DeliveryOrder(number, number - 1, 0)))
         assert [answer.outcome for answer in answers] == (
@@ -358,7 +360,7 @@ def test_what_waits_behind_one_delivery_is_bounded() -> None:
 @pytest.mark.guarantee("G3", section="fig. 12")
 def test_a_deposed_sender_is_refused() -> None:
     receiver = Receiver()
-    one = ProductionBatch(1, "c", "s", "j", "")
+    one = ProductionBatch(1, IncarnationId("c"), "s", "j", "")
     receiver.arrive(delivery(one, DeliveryOrder(1, 0, 0), sequencer=2))
     (answer,) = receiver.arrive(delivery(one, DeliveryOrder(7, 0, 0), sequencer=1))
     assert answer.outcome == DeliveryOutcome.DELIVERY_OUTCOME_REFUSED_SEQUENCER
@@ -370,7 +372,7 @@ def test_nothing_is_kept_of_consumers_that_came_and_went() -> None:
     journals: dict[str, str] = {}
     outbox = Outbox(lambda consumer, key: journals.get(consumer, ""))
     for number in range(1, 50):
-        consumer = f"c.{number}"
+        consumer = IncarnationId(f"c.{number}")
         journals.clear()
         journals[consumer] = f"{consumer}.j1"
         (made,) = outbox.add([(number, b"p", "s", b"v", 0, ((consumer, b"k"),), b"")])

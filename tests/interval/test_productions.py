@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import millwheel as mw
+from millwheel.model.incarnation import IncarnationId
 from millwheel.model.time import MAX_TIMESTAMP, Timestamp
 from millwheel.store.contract import PartId
 from millwheel.worker.dedup import OpaqueIds, PositionIds
@@ -75,11 +76,11 @@ def test_a_partial_ack_moves_no_mark_past_a_siblings_record() -> None:
     left, right = outbox.add(rows)
     outbox.acknowledged(left.token, [1])
     assert (left.first, right.first) == (2, 1)
-    assert outbox.mark("c", 99) == 1
+    assert outbox.mark(IncarnationId("c"), 99) == 1
     outbox.acknowledged(right.token, [])
-    assert outbox.mark("c", 99) == 2
+    assert outbox.mark(IncarnationId("c"), 99) == 2
     outbox.acknowledged(left.token, [])
-    assert outbox.mark("c", 99) == 99
+    assert outbox.mark(IncarnationId("c"), 99) == 99
 
 
 @pytest.mark.guarantee("G15", section="4.1")
@@ -148,7 +149,7 @@ def test_a_mark_never_passes_unacked_records_in_any_grouping(
 ) -> None:
     owner = {"of": "a"}
     outbox = Outbox(lambda consumer, key: owner["of"] + key.decode())
-    outbox.add([(n, b"p", "s", b"v" * n, n, (("c", b"%d" % (n % 2)),), b"") for n in range(12)])
+    outbox.add([(n, b"p", "s", b"v" * n, n, ((IncarnationId("c"), b"%d" % (n % 2)),), b"") for n in range(12)])
     left = set(range(12))
     for what, which, indexes in steps:
         batches = list(outbox)
@@ -173,7 +174,7 @@ def test_a_mark_never_passes_unacked_records_in_any_grouping(
         assert outbox.unacked.records == len(left)
         blobs = [blob for one in outbox for blob in (*one.values, *one.keys)]
         assert outbox.unacked.bytes == sum(map(len, blobs)), "all that is held"
-        assert outbox.mark("c", 99) == min(left, default=99)
+        assert outbox.mark(IncarnationId("c"), 99) == min(left, default=99)
         assert outbox.unacked.held.min() == min(left, default=MAX_TIMESTAMP)
     for one in list(outbox):
         outbox.acknowledged(one.token, ())
@@ -186,13 +187,13 @@ def test_a_stuck_key_does_not_make_receivers_keep_all_later_ids() -> None:
     outbox = Outbox(lambda consumer, key: key.decode())
     for position in range(200):
         key = b"stuck" if position == 3 else b"fine"
-        (batch,) = outbox.add([(position << 20, b"k", "s", b"v", 1, (("c", key),), b"")])
+        (batch,) = outbox.add([(position << 20, b"k", "s", b"v", 1, ((IncarnationId("c"), key),), b"")])
         if position != 3:
             outbox.acknowledged(batch.token, [])
-    assert outbox.statement("c", 200 << 20, 0) == (3 << 20, [])
-    assert outbox.statement("c", 200 << 20, 100 << 20) == (200 << 20, [3 << 20])
-    outbox.add([(150 << 20, b"k", "s", b"v", 1, (("c", b"fine"),), b"")])
-    assert outbox.statement("c", 200 << 20, 100 << 20) == (150 << 20, [3 << 20])
+    assert outbox.statement(IncarnationId("c"), 200 << 20, 0) == (3 << 20, [])
+    assert outbox.statement(IncarnationId("c"), 200 << 20, 100 << 20) == (200 << 20, [3 << 20])
+    outbox.add([(150 << 20, b"k", "s", b"v", 1, ((IncarnationId("c"), b"fine"),), b"")])
+    assert outbox.statement(IncarnationId("c"), 200 << 20, 100 << 20) == (150 << 20, [3 << 20])
 
 
 def test_a_batch_fits_a_message_also_after_a_takeover() -> None:

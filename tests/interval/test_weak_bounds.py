@@ -8,6 +8,7 @@ import msgspec
 import pytest
 
 import millwheel as mw
+from millwheel.model.incarnation import IncarnationId
 from millwheel.model.limits import MAX_ENTRY_BYTES
 from millwheel.sdk.context import OutputBinding
 from millwheel.worker.dedup import OpaqueIds, Sender
@@ -46,7 +47,7 @@ class Seldom(mw.Computation[tuple[str, str], int]):
 
 def with_consumers(solo: Solo, *names: str) -> None:
     """Have ``names`` read stream "out"."""
-    targets = tuple((name, b"") for name in names)
+    targets = tuple((IncarnationId(name), b"") for name in names)
     outputs: Any = solo.state.scope.outputs
     outputs["out"] = OutputBinding("out", outputs["out"].encode, lambda value: targets)
 
@@ -107,7 +108,7 @@ def test_full_id_segments_are_stored_with_a_never_empty_queue() -> None:
         value = msgspec.msgpack.encode(("k", "x"))
         ids = OpaqueIds([number.to_bytes(16)])
         sender = Sender("injector/in/p", 1, None, INJECTOR, None)
-        solo.handle(Delivery("solo.1", "solo.1.j1", "in", sender, ids, [b"k"], [value], [1], number))
+        solo.handle(Delivery(IncarnationId("solo.1"), "solo.1.j1", "in", sender, ids, [b"k"], [value], [1], number))
         tokens += [send.delivery.token for send in solo.take(SendDelivery)]
         if len(tokens) > 2:
             solo.handle(Acknowledged(tokens.pop(0)))

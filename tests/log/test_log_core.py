@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from millwheel.model.incarnation import IncarnationId
 from millwheel.model.keys import ALL_KEYS
 from millwheel.model.limits import MAX_DELIVERED_BYTES
 from millwheel.model.time import MAX_TIMESTAMP
@@ -108,9 +109,18 @@ def test_an_older_sender_is_refused() -> None:
 def test_malformed_deliveries_are_named_and_never_taken() -> None:
     driver = LogDriver()
     sender = Sender("i", 1, None, "injector/windows")
-    unequal = Delivery("l", "j", STREAM, sender, PositionIds("s", 0, [1]), [b""], [b"a"], [1, 2])
-    other = Delivery("l", "j", "other", sender, PositionIds("s", 0, [1]), [b""], [b"a"], [1])
-    large = Delivery("l", "j", STREAM, sender, PositionIds("s", 0, [1]), [b""], [b"a" * (MAX_DELIVERED_BYTES + 1)], [1])
+    unequal = Delivery(IncarnationId("l"), "j", STREAM, sender, PositionIds("s", 0, [1]), [b""], [b"a"], [1, 2])
+    other = Delivery(IncarnationId("l"), "j", "other", sender, PositionIds("s", 0, [1]), [b""], [b"a"], [1])
+    large = Delivery(
+        IncarnationId("l"),
+        "j",
+        STREAM,
+        sender,
+        PositionIds("s", 0, [1]),
+        [b""],
+        [b"a" * (MAX_DELIVERED_BYTES + 1)],
+        [1],
+    )
     for delivery in (unequal, other, large):
         driver.handle(delivery)
     invalid = DeliveryOutcome.DELIVERY_OUTCOME_INVALID

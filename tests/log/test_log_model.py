@@ -13,6 +13,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
 
+from millwheel.model.incarnation import IncarnationId
 from millwheel.model.keys import ALL_KEYS
 from millwheel.model.time import MAX_TIMESTAMP
 from millwheel.worker.dedup import BatchIds, DeliveryIds, OpaqueIds, PositionIds, Sender
@@ -138,7 +139,7 @@ class LogMachine(RuleBasedStateMachine):
         values = [one.unacked[number][0] for number in numbers]
         stamps = [one.unacked[number][1] for number in numbers]
         ids, keys = one.ids(numbers), [b""] * len(numbers)
-        delivery = Delivery("log", "j", "windows", one.sender, ids, keys, values, stamps)
+        delivery = Delivery(IncarnationId("log"), "j", "windows", one.sender, ids, keys, values, stamps)
         self.sent.append((delivery, one, numbers))
         self.driver.handle(delivery)
 

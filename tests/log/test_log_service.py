@@ -170,7 +170,18 @@ class Cluster(RoutingServiceServicer):
             if self.host is not None:
                 stamps = timestamps or [1_000_000] * len(values)
                 self.host.post(
-                    Delivery("log", JOURNAL, STREAM, sender, ids, [b""] * len(values), values, stamps, 0, answers)
+                    Delivery(
+                        IncarnationId("log"),
+                        JOURNAL,
+                        STREAM,
+                        sender,
+                        ids,
+                        [b""] * len(values),
+                        values,
+                        stamps,
+                        0,
+                        answers,
+                    )
                 )
             await asyncio.wait([answers.acked], timeout=0.02)
 

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from millwheel.model.incarnation import IncarnationId
 from millwheel.model.keys import KeyInterval
 from millwheel.model.time import MAX_TIMESTAMP, MIN_TIMESTAMP
 from millwheel.rpc.deliveries import decode_delivery, encode_delivery
@@ -51,9 +52,8 @@ def deliveries(draw: st.DrawFn) -> Delivery:
     streams = tuple(draw(st.lists(NAMES, max_size=2)))
     order = DeliveryOrder(after + 1, after, draw(TIMES), streams, draw(st.booleans()))
     columns = blobs(binary), blobs(binary), column(TIMES)
-    return Delivery(
-        draw(NAMES), draw(NAMES), draw(NAMES), sender, ids, *columns, token=5, order=draw(st.none() | st.just(order))
-    )
+    consumer, journal, stream = IncarnationId(draw(NAMES)), draw(NAMES), draw(NAMES)
+    return Delivery(consumer, journal, stream, sender, ids, *columns, token=5, order=draw(st.none() | st.just(order)))
 
 
 @given(deliveries())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from millwheel.model.incarnation import IncarnationId
 from millwheel.rpc.hook_failures import blocks, computation_text, failed_lately, heading
 from millwheel.rpc.key_failures import key_function_text, keys_wait, merged_key_functions
 from millwheel.rpc.v1 import common_pb2 as common
@@ -18,7 +19,7 @@ def waiting(*processes: str) -> list[common.WaitingRecords]:
 
 def failing(**fields: Any) -> wire.KeyFunctionFailure:
     one = wire.KeyFunctionFailure(
-        consumer="c.1",
+        consumer=IncarnationId("c.1"),
         stream="in",
         extractor="key function",
         error="ValueError",

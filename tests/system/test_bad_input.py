@@ -14,6 +14,7 @@ import millwheel as mw
 from millwheel.client.control import ControlClient
 from millwheel.client.injector import Injector
 from millwheel.client.subscription import Subscription
+from millwheel.model.incarnation import IncarnationId
 from millwheel.model.limits import MAX_DELIVERED_BYTES
 from millwheel.rpc.channel import open_channel
 from millwheel.rpc.deliveries import answered_tokens
@@ -32,7 +33,9 @@ from tests.system.words import Seen, Word
 class RawInjector:
     """Sends requests to the one interval of a computation, as an injector process of one of its streams."""
 
-    def __init__(self, address: str, stream: str, process: str, consumer: str, journal: str, sequencer: int) -> None:
+    def __init__(
+        self, address: str, stream: str, process: str, consumer: IncarnationId, journal: str, sequencer: int
+    ) -> None:
         self.address = address
         self.stream = stream
         self.consumer = consumer

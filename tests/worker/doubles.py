@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
+from millwheel.model.incarnation import IncarnationId
 from millwheel.model.keys import ALL_KEYS
 from millwheel.rpc.v1.delivery_pb2 import DeliveryOutcome
 from millwheel.worker.dedup import PositionIds, Sender
@@ -91,7 +92,7 @@ class Answers:
 def delivery(token: int, count: int = 1, channel: Any = None, journal: str = "c.1.j1") -> Delivery:
     """A batch of ``count`` records."""
     return Delivery(
-        "c.1",
+        IncarnationId("c.1"),
         journal,
         "s",
         Sender("u.1.j1", 3, ALL_KEYS, "u.1", 77),

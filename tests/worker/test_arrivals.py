@@ -11,6 +11,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
+from millwheel.model.incarnation import IncarnationId
 from millwheel.model.keys import ALL_KEYS
 from millwheel.rpc.v1.delivery_pb2 import DeliveryOutcome
 from millwheel.worker.admission import ArrivalOrder
@@ -28,7 +29,7 @@ def made(origin: str, number: int, after: int, sequencer: int = 1, records: int 
     sender = Sender(origin, sequencer, ALL_KEYS, "u.1")
     ids, order = PositionIds(origin, 0, [number + at for at in range(records)]), DeliveryOrder(number, after, 0)
     keys, values, stamps = [b"k"] * records, [b"0123456789"] * records, [1] * records
-    return Delivery("c.1", "c.1.j1", "in", sender, ids, keys, values, stamps, number, None, order)
+    return Delivery(IncarnationId("c.1"), "c.1.j1", "in", sender, ids, keys, values, stamps, number, None, order)
 
 
 class Receiver:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from millwheel.model.incarnation import IncarnationId
 from tests.worker.test_worker import hosted, worker
 
 
@@ -13,7 +14,7 @@ async def test_an_empty_stream_finds_no_interval_of_a_computation(tmp_path: Path
     """It found the first that runs here, which broke over the question: anybody could end an interval."""
     made = worker(tmp_path)
     hosted(made, "c.1.j2", 3)
-    assert made.hosts.find_log("", "") is None
+    assert made.hosts.find_log("", IncarnationId("")) is None
     await made.close()
 
 
@@ -24,6 +25,6 @@ async def test_a_returned_stream_does_not_find_its_former_log(tmp_path: Path) ->
     one = made.hosts.hosted["x.log.1.j2"]
     one.built.log_of = "x"
     assert one.owned.incarnation == "c.1"
-    assert made.hosts.find_log("x", "") is made.hosts.find_log("x", "c.1") is one.host
-    assert made.hosts.find_log("x", "c.7") is None
+    assert made.hosts.find_log("x", IncarnationId("")) is made.hosts.find_log("x", IncarnationId("c.1")) is one.host
+    assert made.hosts.find_log("x", IncarnationId("c.7")) is None
     await made.close()

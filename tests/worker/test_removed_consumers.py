@@ -26,11 +26,11 @@ async def test_a_consumer_that_the_catalog_does_not_show_yet_is_kept() -> None:
         state=catalog.TOPOLOGY_STATE_RUNNING,
     )
     await coordinator.transact((), [Put(topology_key("t"), record.SerializeToString())])
-    assert not await edges.is_gone("c.1", "s")
-    assert await edges.is_gone("c.1", "another stream")
+    assert not await edges.is_gone(IncarnationId("c.1"), "s")
+    assert await edges.is_gone(IncarnationId("c.1"), "another stream")
     record.state = catalog.TOPOLOGY_STATE_CANCELLED
     await coordinator.transact((), [Put(topology_key("t"), record.SerializeToString())])
-    assert await edges.is_gone("c.1", "s")
+    assert await edges.is_gone(IncarnationId("c.1"), "s")
     await coordinator.close()
 
 
@@ -40,7 +40,7 @@ async def test_a_topology_that_cannot_be_read_may_have_the_consumer() -> None:
     coordinator = MemoryCoordinator()
     await coordinator.transact((), [Put(topology_key("t"), b"\xff")])
     with pytest.raises(DamagedValueError, match="topologies/t"):
-        await RemovedConsumers(coordinator, Catalog()).is_gone("c.1", "s")
+        await RemovedConsumers(coordinator, Catalog()).is_gone(IncarnationId("c.1"), "s")
     await coordinator.close()
 
 
@@ -50,6 +50,6 @@ async def test_a_bounded_number_of_removed_consumers_is_kept(monkeypatch: pytest
     coordinator = MemoryCoordinator()
     edges = RemovedConsumers(coordinator, Catalog())
     for number in range(10):
-        assert await edges.is_gone(f"c.{number}", "s")
+        assert await edges.is_gone(IncarnationId(f"c.{number}"), "s")
         assert len(edges._gone) <= 3  # noqa: SLF001  # what is kept is bounded
     await coordinator.close()

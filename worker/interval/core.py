@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
+from millwheel.model.incarnation import IncarnationId
 from millwheel.model.time import TimeDomain
 from millwheel.rpc.v1.watermark_pb2 import HoldKind
 from millwheel.sdk.compiled import CompiledComputation
@@ -66,7 +67,7 @@ class IntervalCore(OwnerCore[IntervalEvent, IntervalEffect]):
         config: IntervalConfig,
         program: CompiledComputation,
         outputs: dict[str, OutputBinding],
-        locate: Callable[[str, bytes], str],
+        locate: Callable[[IncarnationId, bytes], str],
         meter: HookMeter | None = None,
     ) -> None:
         """``meter`` measures the run times of hooks. None: they are not measured."""

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from millwheel.model.incarnation import IncarnationId
 from millwheel.model.time import MAX_TIMESTAMP
 from millwheel.rpc.v1.delivery_pb2 import DeliveryOutcome
 from millwheel.rpc.v1.watermark_pb2 import HoldKind
@@ -63,7 +64,7 @@ class DrainingCore(IntervalCore):
         config: IntervalConfig,
         name: str,
         options: ComputationOptions,
-        locate: Callable[[str, bytes], str],
+        locate: Callable[[IncarnationId, bytes], str],
     ) -> None:
         """``options`` are those of the last version, because existing productions keep their kind of ids."""
         super().__init__(config, _program(name, options), {}, locate)

@@ -10,6 +10,7 @@ from typing import Any, Final
 
 import msgspec
 
+from millwheel.model.incarnation import IncarnationId
 from millwheel.store.contract import CorruptValueError
 
 __all__ = [
@@ -31,7 +32,7 @@ FORMAT: Final = 1
 TimerRow = tuple[bytes, bool, str, int, int | None, int, int]
 """Key, whether it is in processing time, tag, time, hold, timestamp of the cause, origin (position of its setting)."""
 
-ProductionRow = tuple[int, bytes, str, bytes, int, tuple[tuple[str, bytes], ...], bytes]
+ProductionRow = tuple[int, bytes, str, bytes, int, tuple[tuple[IncarnationId, bytes], ...], bytes]
 """Position, producing key, stream, value, timestamp, [(consumer, key)], opaque id (empty: the position is the id)."""
 
 VoidRow = tuple[bytes, bool, str, int]

@@ -14,6 +14,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 from typing import Final
 
+from millwheel.model.incarnation import IncarnationId
 from millwheel.model.outbound import OutboundBatch
 from millwheel.model.time import MAX_TIMESTAMP
 from millwheel.worker.messages import DeliveryOrder
@@ -60,7 +61,7 @@ class ProductionBatch(OutboundBatch):
         "used",
     )
 
-    def __init__(self, token: int, consumer: str, stream: str, journal: str, sequence: str) -> None:
+    def __init__(self, token: int, consumer: IncarnationId, stream: str, journal: str, sequence: str) -> None:
         super().__init__()
         self.token = token
         self.sequence = sequence
@@ -135,7 +136,7 @@ class Flow:
         "waiting",
     )
 
-    def __init__(self, consumer: str, journal: str) -> None:
+    def __init__(self, consumer: IncarnationId, journal: str) -> None:
         self.consumer = consumer
         self.journal = journal
         self.batches: dict[ProductionBatch, None] = {}

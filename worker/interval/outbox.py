@@ -16,6 +16,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final
 
+from millwheel.model.incarnation import IncarnationId
 from millwheel.model.outbound import UnackedBatches
 from millwheel.worker.interval.entry import ProductionRow
 from millwheel.worker.interval.flows import INDEX_BITS, Flow, ProductionBatch
@@ -53,15 +54,15 @@ class Outbox:
     So a key's older productions are regrouped before a younger production is located.
     """
 
-    def __init__(self, locate: Callable[[str, bytes], str]) -> None:
+    def __init__(self, locate: Callable[[IncarnationId, bytes], str]) -> None:
         self._locate = locate
         self._next_token = 1
         self._batches: dict[int, ProductionBatch] = {}
-        self._by_consumer: dict[str, dict[int, ProductionBatch]] = {}
+        self._by_consumer: dict[IncarnationId, dict[int, ProductionBatch]] = {}
         """Outbound batches of the own sequence."""
         self._inherited: dict[int, ProductionBatch] = {}
         """Outbound batches of parents' sequences."""
-        self._firsts: dict[str, list[tuple[int, int]]] = {}
+        self._firsts: dict[IncarnationId, list[tuple[int, int]]] = {}
         self.flows = OutboxFlows(self._batches, locate, self._replace)
         self.unacked = UnackedBatches[ProductionBatch]()
         """Totals over all outbound batches."""
@@ -262,7 +263,7 @@ class Outbox:
         if not siblings:
             del self._by_consumer[batch.consumer], self._firsts[batch.consumer]
 
-    def mark(self, consumer: str, otherwise: int) -> int:
+    def mark(self, consumer: IncarnationId, otherwise: int) -> int:
         """The ACK mark: every record for ``consumer`` below it is ACKed. ``otherwise`` if nothing is pending."""
         firsts = self._firsts.get(consumer)
         if firsts is None:
@@ -275,7 +276,7 @@ class Outbox:
                 return position
             heapq.heappop(firsts)
 
-    def statement(self, consumer: str, otherwise: int, stuck_below: int) -> tuple[int, list[int]]:
+    def statement(self, consumer: IncarnationId, otherwise: int, stuck_below: int) -> tuple[int, list[int]]:
         """An ACK mark for ``consumer``, and the positions below it that are not ACKed.
 
         Such positions exist only if the oldest outbound batches are pending from before position ``stuck_below``.

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final
 
+from millwheel.model.incarnation import IncarnationId
 from millwheel.worker.interval.flows import Flow, ProductionBatch
 
 __all__ = ["OutboxFlows"]
@@ -19,7 +20,7 @@ class OutboxFlows:
     def __init__(
         self,
         batches: Mapping[int, ProductionBatch],
-        locate: Callable[[str, bytes], str],
+        locate: Callable[[IncarnationId, bytes], str],
         replace: Callable[[ProductionBatch], list[ProductionBatch]],
     ) -> None:
         """
@@ -31,7 +32,7 @@ class OutboxFlows:
         self._batches = batches
         self._locate = locate
         self._replace = replace
-        self.by_consumer: dict[str, dict[str, Flow]] = {}
+        self.by_consumer: dict[IncarnationId, dict[str, Flow]] = {}
         """By consumer and journal. The journal is empty for keys that no interval owns."""
         self.eager: dict[Flow, None] = {}
         """Flows that may have something to send."""
@@ -42,7 +43,7 @@ class OutboxFlows:
 
     # Moves of keys.
 
-    def look_for_moves(self, consumer: str) -> None:
+    def look_for_moves(self, consumer: IncarnationId) -> None:
         """Regroup what waits for journals that no longer own its keys, before younger productions join a flow."""
         flows = self.by_consumer.get(consumer)
         if not flows:
@@ -64,7 +65,7 @@ class OutboxFlows:
             return self._locate(flow.consumer, one.keys[0]) != flow.journal
         return any(self._locate(flow.consumer, one.keys[i]) for one in flow.batches for i in one.indexes())
 
-    def _regroup(self, consumer: str, gone: Sequence[Flow]) -> None:
+    def _regroup(self, consumer: IncarnationId, gone: Sequence[Flow]) -> None:
         """Move what these flows contain to the journals that own its keys now, oldest first."""
         flows = self.by_consumer[consumer]
         moving: list[ProductionBatch] = []

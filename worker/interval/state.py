@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from millwheel.model.incarnation import IncarnationId
 from millwheel.model.watermarks import InputWatermark
 from millwheel.sdk.compiled import CompiledComputation
 from millwheel.sdk.context import OutputBinding
@@ -36,7 +37,7 @@ class IntervalState(IntervalSetup):
         config: IntervalConfig,
         program: CompiledComputation,
         outputs: dict[str, OutputBinding],
-        locate: Callable[[str, bytes], str],
+        locate: Callable[[IncarnationId, bytes], str],
         meter: HookMeter | None = None,
     ) -> None:
         super().__init__(config, program, outputs, meter)

@@ -17,6 +17,7 @@ from typing import Final
 
 from msgspec.structs import replace
 
+from millwheel.model.incarnation import IncarnationId
 from millwheel.model.limits import MAX_ENTRY_BYTES
 from millwheel.worker.interval.checkpoint import Checkpointer
 from millwheel.worker.interval.entry import IntervalEntry, ProductionRow
@@ -48,7 +49,7 @@ class WeakCommits:
         """The commits, each with its deadline by ``elapsed``: one, and an open commit behind it. Together they have no
         more records than one batch may have."""
         self._records = 0
-        self.acked: deque[tuple[list[tuple[str, int, str]], Hold]] = deque()
+        self.acked: deque[tuple[list[tuple[str, int, IncarnationId]], Hold]] = deque()
         """ACKs of stored weak productions that no commit has journaled, grouped by answer, each group with its hold."""
 
     def may_join(self, in_flight: Sealed | None) -> bool:
@@ -160,9 +161,9 @@ class WeakCommits:
         )
         return sealed.entry
 
-    def _take_acked(self) -> tuple[list[tuple[str, int, str]], list[Hold]]:
+    def _take_acked(self) -> tuple[list[tuple[str, int, IncarnationId]], list[Hold]]:
         """The ACKs that fit into one entry, with their holds. The others wait for the next entry."""
-        rows: list[tuple[str, int, str]] = []
+        rows: list[tuple[str, int, IncarnationId]] = []
         holds: list[Hold] = []
         while self.acked and (not rows or len(rows) + len(self.acked[0][0]) <= _MAX_ACKS_PER_ENTRY):
             taken, hold = self.acked.popleft()

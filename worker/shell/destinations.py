@@ -34,7 +34,7 @@ log = logging.getLogger("millwheel.worker")
 
 _NOTHING: Final[tuple[list[bytes], list[tuple[bytes | None, str]]]] = ([], [])
 
-Route = Callable[[Any], tuple[tuple[str, bytes], ...]]
+Route = Callable[[Any], tuple[tuple[IncarnationId, bytes], ...]]
 Extractor = Callable[[Any], bytes]
 
 
@@ -45,7 +45,7 @@ class CatalogRouting:
         self._catalog = catalog
         self._extractor_of = extractor_of
         self._bindings: list[tuple[str, OutputBinding]] = []
-        self._located: dict[str, tuple[list[bytes], list[tuple[bytes | None, str]]]] = {}
+        self._located: dict[IncarnationId, tuple[list[bytes], list[tuple[bytes | None, str]]]] = {}
         """By consumer: the first keys of intervals that were looked up, and their ends and journals."""
         self._located_shape = -1
         """The catalog's ``shape`` for which ``_located`` is valid."""
@@ -69,7 +69,7 @@ class CatalogRouting:
                 routes[stream] = self._route(stream)
             binding.route = routes[stream]
 
-    def locate(self, consumer: str, key: bytes) -> str:
+    def locate(self, consumer: IncarnationId, key: bytes) -> str:
         """The journal of the interval of ``consumer`` with ``key``. Empty while there is none."""
         if self._located_shape != self._catalog.shape:
             self._located_shape = self._catalog.shape
@@ -81,7 +81,7 @@ class CatalogRouting:
                 return journal
         return self._look_up(consumer, key)
 
-    def _look_up(self, consumer: str, key: bytes) -> str:
+    def _look_up(self, consumer: IncarnationId, key: bytes) -> str:
         """Find the interval in the catalog, which reads several messages, and remember it."""
         interval = self._catalog.locate(IncarnationId(consumer), key)
         if interval is None:
@@ -194,7 +194,7 @@ class DeliverySender:
         else:
             channel.later(delivery.token)
 
-    def _address_of(self, consumer: str, journal: str) -> str:
+    def _address_of(self, consumer: IncarnationId, journal: str) -> str:
         table = self._catalog.tables.get(IncarnationId(consumer))
         interval = table.of_journal(journal) if table is not None else None
         address = interval.owner.address if interval is not None else ""

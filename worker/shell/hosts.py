@@ -126,7 +126,7 @@ class Hosts:
         hosted = self.hosted.get(journal)
         return hosted.host if hosted is not None and hosted.sequencer == sequencer else None
 
-    def find_log(self, stream: str, incarnation: str) -> CoreHost | None:
+    def find_log(self, stream: str, incarnation: IncarnationId) -> CoreHost | None:
         """The host of a stream's log: of the one with ``incarnation``, or of any if that is empty.
 
         If a stream was created again, this process may still have the former log until the catalog change arrives.

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import TypeAlias
 
 from millwheel.model.catalog import Catalog, Consumer
+from millwheel.model.incarnation import IncarnationId
 from millwheel.rpc.failures import FailureCode, RequestError
 from millwheel.rpc.v1 import common_pb2 as common
 from millwheel.rpc.v1 import delivery_pb2 as wire
@@ -89,7 +90,7 @@ class RecordPreparer:
             self._keys_found(consumer, request.stream, waiting.process)
         return response
 
-    def _find(self, incarnation: str, stream: str) -> Consumer:
+    def _find(self, incarnation: IncarnationId, stream: str) -> Consumer:
         for consumer in self._catalog.consumers(stream):
             if consumer.incarnation == incarnation:
                 return consumer
@@ -124,7 +125,7 @@ def _text(error: BaseException) -> str:
     return bare_message(error) if isinstance(error, MillwheelError) else error_message(error)
 
 
-def _not_consumed(incarnation: str, stream: str) -> RequestError:
+def _not_consumed(incarnation: IncarnationId, stream: str) -> RequestError:
     return RequestError(
         FailureCode.FAILED_PRECONDITION,
         f"no consumer {incarnation!r} of stream {stream!r} is known here",

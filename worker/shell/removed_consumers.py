@@ -11,6 +11,7 @@ from typing import Final
 
 from millwheel.coordination.contract import Coordinator
 from millwheel.model.catalog import Catalog
+from millwheel.model.incarnation import IncarnationId
 from millwheel.worker.shell.follower import read_topologies
 
 __all__ = ["RemovedConsumers"]
@@ -37,7 +38,7 @@ class RemovedConsumers:
         self.known = self._catalog.edges()
         self._gone -= self.known
 
-    async def is_gone(self, consumer: str, stream: str) -> bool:
+    async def is_gone(self, consumer: IncarnationId, stream: str) -> bool:
         """Whether ``consumer`` no longer consumes ``stream``, by a linearizable read.
 
         Raises:

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import Final, Protocol
 
+from millwheel.model.incarnation import IncarnationId
 from millwheel.rpc.failures import FailureCode, RequestError
 from millwheel.rpc.v1 import subscription_pb2 as wire
 from millwheel.worker.log.messages import CursorInfo, CursorsAnswer, DeleteCursor, ListCursors, Start, SubscriberEvent
@@ -38,7 +39,7 @@ class LogHostLike(Protocol):
         """Let the core process ``event`` soon."""
 
 
-FindHost = Callable[[str, str], LogHostLike | None]
+FindHost = Callable[[str, IncarnationId], LogHostLike | None]
 """The host of a stream's log, by the stream and the log's incarnation. An empty incarnation means any log of it."""
 
 
@@ -73,7 +74,7 @@ class CursorRequests:
         return wire.DeleteCursorResponse()
 
     async def _ask(
-        self, stream: str, incarnation: str, event: Callable[[CursorRequest], SubscriberEvent]
+        self, stream: str, incarnation: IncarnationId, event: Callable[[CursorRequest], SubscriberEvent]
     ) -> Sequence[CursorInfo]:
         """The core's answer to ``event``.
 
@@ -114,7 +115,7 @@ def not_here(stream: str) -> RequestError:
     )
 
 
-def serving_host(find: FindHost, stream: str, incarnation: str) -> LogHostLike:
+def serving_host(find: FindHost, stream: str, incarnation: IncarnationId) -> LogHostLike:
     """The host of the log.
 
     Raises:

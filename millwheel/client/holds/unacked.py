@@ -9,19 +9,20 @@ from millwheel.client.control import ControlClient
 from millwheel.client.holds.chain import explain_chain
 from millwheel.client.holds.names import SenderNames
 from millwheel.client.holds.watermark import open_authority
+from millwheel.model.incarnation import IncarnationId
 
 __all__ = ["unacked_explainer"]
 
 _SECONDS: Final = 4.0
 
 
-def unacked_explainer(address: str) -> Callable[[str], Awaitable[str]]:
+def unacked_explainer(address: str) -> Callable[[IncarnationId], Awaitable[str]]:
     """Return the function that an injector calls when a computation does not ACK.
 
     The function takes the computation's incarnation id. It returns the explanation, or an empty text.
     """
 
-    async def explain(incarnation: str) -> str:
+    async def explain(incarnation: IncarnationId) -> str:
         async with ControlClient(address, deadline=_SECONDS, patience=_SECONDS) as client:
             names = SenderNames.of(await client.list_topologies())
             async with await open_authority(client, _SECONDS) as authority:

@@ -20,6 +20,7 @@ from millwheel.client.injector.messages import Columns, within
 from millwheel.client.injector.retries import KeyRetries
 from millwheel.client.injector.session import InjectorSession
 from millwheel.client.injector.settings import InjectorSettings
+from millwheel.model.incarnation import IncarnationId
 from millwheel.sdk.topology import Topology
 
 __all__ = ["CHUNK_BYTES", "CHUNK_RECORDS", "RecordAdmission", "SendTurns"]
@@ -91,7 +92,7 @@ class RecordAdmission:
         ids: RecordIds,
         topology: Topology | None,
         settings: InjectorSettings,
-        named: Callable[[str], str],
+        named: Callable[[IncarnationId], str],
         drain: Callable[[], None],
     ) -> None:
         """Create an object.
@@ -206,7 +207,7 @@ class RecordAdmission:
             return start
         data = data if refused is None else data[: refused[0]]
         end = start + len(data)
-        found: dict[str, KeyColumn] = {}
+        found: dict[IncarnationId, KeyColumn] = {}
         while missing := self._session.routing.consumers.keys() - found.keys():
             for name in missing:
                 found[name] = await self._key_column(name, call, start, data)
@@ -236,7 +237,7 @@ class RecordAdmission:
         data = self.encoder.check(values) if call.encoded else self.encoder.encode(values, form)
         return within(data, CHUNK_BYTES)
 
-    async def _key_column(self, name: str, call: _SendCall, start: int, data: Sequence[bytes]) -> KeyColumn:
+    async def _key_column(self, name: IncarnationId, call: _SendCall, start: int, data: Sequence[bytes]) -> KeyColumn:
         """One consumer's keys and problems for the records from ``start`` on. ``data``: their encoded values."""
         part = slice(start, start + len(data))
         routing = self._session.routing
@@ -246,7 +247,9 @@ class RecordAdmission:
         plain = None if call.encoded else call.values[part]
         return await self.keying.column(consumer, plain, data, _cut(call.keys, part), routing)
 
-    def _admit(self, call: _SendCall, start: int, data: Sequence[bytes], found: Mapping[str, KeyColumn]) -> Columns:
+    def _admit(
+        self, call: _SendCall, start: int, data: Sequence[bytes], found: Mapping[IncarnationId, KeyColumn]
+    ) -> Columns:
         """The records before the first one that no consumer takes. If there are none, that record's error is raised."""
         core, routing = self._session.core, self._session.routing
         present = {name: column for name, column in found.items() if name in routing.consumers}

@@ -10,6 +10,7 @@ import grpc
 
 from millwheel.client.injector.routing import ConsumerRouting
 from millwheel.client.injector.unkeyed import WaitingSummary
+from millwheel.model.incarnation import IncarnationId
 from millwheel.rpc.channel import open_channel
 from millwheel.rpc.errors import from_rpc_error
 from millwheel.rpc.key_failures import KEY_ASK_SECONDS, MAX_ASKED_WORKERS
@@ -27,7 +28,7 @@ class RecordAsker:
         self._stream = stream
         self._process = process
         self._channels: dict[str, grpc.aio.Channel] = {}
-        self._last: dict[str, str] = {}
+        self._last: dict[IncarnationId, str] = {}
         """By consumer: the worker that answered last. It gets the next request first, to see whether records wait."""
 
     async def ask(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from millwheel.model.incarnation import IncarnationId
 from millwheel.sdk.errors import MillwheelError
 
 __all__ = [
@@ -34,7 +35,9 @@ class InjectorSupersededError(InjectorError):
 class InvalidRecordsError(InjectorError):
     """A worker refused records that can never be accepted as they are. They stay un-ACKed, and hold the watermark."""
 
-    def __init__(self, stream: str, consumer: str, keys: Sequence[bytes], ids: Sequence[object], why: str) -> None:
+    def __init__(
+        self, stream: str, consumer: IncarnationId, keys: Sequence[bytes], ids: Sequence[object], why: str
+    ) -> None:
         shown = ", ".join(
             f"key {key[:80].decode('utf-8', 'backslashreplace')!r} id {id_.hex() if isinstance(id_, bytes) else id_}"
             for key, id_ in list(zip(keys, ids, strict=True))[:3]

@@ -17,6 +17,7 @@ from millwheel.client.injector.likelihood import TimeCheck
 from millwheel.client.injector.messages import Columns
 from millwheel.client.injector.routing import StreamRouting
 from millwheel.client.injector.session import InjectorSession
+from millwheel.model.incarnation import IncarnationId
 from millwheel.model.limits import MAX_VALUE_BYTES
 from millwheel.model.time import MAX_TIMESTAMP, MIN_TIMESTAMP
 from millwheel.sdk.errors import KeyExtractionError, TooLargeError, UsageError
@@ -44,9 +45,11 @@ class SendBuffer:
         self._data: list[bytes] = []
         self._timestamps: list[int] = []
         self._ids: list[Any] = []
-        self._keys: dict[str, list[bytes]] = {}
+        self._keys: dict[IncarnationId, list[bytes]] = {}
 
-    def add(self, scope: IdScope, id_: int | bytes, data: bytes, timestamp: int, keys: dict[str, bytes]) -> None:
+    def add(
+        self, scope: IdScope, id_: int | bytes, data: bytes, timestamp: int, keys: dict[IncarnationId, bytes]
+    ) -> None:
         """Append a record. Buffered records have the same scope and were keyed by the same routing.
 
         Raises:
@@ -95,9 +98,9 @@ class _RoutedEncoding:
         self.decode = admission.types.decoder(routing)
         self.local = admission.keying.local(routing)
         self._admission = admission
-        self._extractors: dict[type, dict[str, Callable[[Any], bytes]]] = {}
+        self._extractors: dict[type, dict[IncarnationId, Callable[[Any], bytes]]] = {}
 
-    def keys(self, value: Any) -> dict[str, bytes]:
+    def keys(self, value: Any) -> dict[IncarnationId, bytes]:
         """The key of a value at each consumer. KeyExtractionError or TooLargeError if it has none."""
         extractors = self._extractors.get(type(value))
         if extractors is None:

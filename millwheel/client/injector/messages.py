@@ -11,6 +11,7 @@ from millwheel.client.injector.ids import IdScope
 from millwheel.client.injector.routing import StreamRouting
 from millwheel.client.injector.unkeyed import UnkeyedHead
 from millwheel.model.core_protocol import Tick
+from millwheel.model.incarnation import IncarnationId
 from millwheel.rpc.v1.delivery_pb2 import DeliveryOutcome
 from millwheel.sdk.errors import UsageError
 
@@ -86,10 +87,10 @@ class Columns:
 
     values: Sequence[bytes]
     timestamps: Sequence[int]
-    keys: Mapping[str, Sequence[bytes]]
+    keys: Mapping[IncarnationId, Sequence[bytes]]
     scope: IdScope
     ids: Sequence[int] | Sequence[bytes]
-    unkeyed: Mapping[str, str] = field(default_factory=dict)
+    unkeyed: Mapping[IncarnationId, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,7 +236,7 @@ class SendBatch:
 
     address: str
     token: int
-    consumer: str
+    consumer: IncarnationId
     journal: str
     scope: IdScope
     keys: Sequence[bytes]

@@ -16,6 +16,7 @@ from typing import Any, Final
 from millwheel.client.injector.ids import IdKind, IdScope
 from millwheel.client.injector.messages import Columns, Limits, SendBatch
 from millwheel.client.injector.routing import ConsumerRouting, Route
+from millwheel.model.incarnation import IncarnationId
 from millwheel.model.outbound import AnswerKind, OutboundBatch, OutboundSending, UnackedBatches
 from millwheel.model.time import MIN_TIMESTAMP
 from millwheel.model.watermarks import MinTracker
@@ -117,7 +118,7 @@ class OutboundQueue:
         "to_send",
     )
 
-    def __init__(self, consumer: str, scope: IdScope, route: Route, cap: int) -> None:
+    def __init__(self, consumer: IncarnationId, scope: IdScope, route: Route, cap: int) -> None:
         self.consumer = consumer
         self.scope = scope
         self.route = route
@@ -188,7 +189,7 @@ class OutboundQueues:
         self._filled_bytes = 0
         """The content of the batches that are being filled."""
         self._limits = limits
-        self._queues: dict[tuple[str, IdScope, str], OutboundQueue] = {}
+        self._queues: dict[tuple[IncarnationId, IdScope, str], OutboundQueue] = {}
         self._busy: dict[OutboundQueue, None] = {}
         self._filling: dict[OutboundQueue, None] = {}
         self._links: dict[str, dict[int, None] | None] = {}
@@ -231,7 +232,7 @@ class OutboundQueues:
 
     # Filling.
 
-    def _queue(self, consumer: str, scope: IdScope, route: Route) -> OutboundQueue:
+    def _queue(self, consumer: IncarnationId, scope: IdScope, route: Route) -> OutboundQueue:
         """The queue for records of ``scope`` that go to the interval of ``route``. Created if it does not exist."""
         key = (consumer, scope, route.journal)
         queue = self._queues.get(key)

@@ -10,6 +10,7 @@ from millwheel.client.injector.outbound import InjectedBatch, OutboundQueue
 from millwheel.client.injector.resending import OutboundBatches
 from millwheel.client.injector.routing import ConsumerRouting, StreamRouting
 from millwheel.client.injector.unkeyed import UnkeyedRecords, WaitingRecord
+from millwheel.model.incarnation import IncarnationId
 
 __all__ = ["Rerouting"]
 
@@ -24,7 +25,7 @@ class Rerouting:
     def __init__(self, outbound: OutboundBatches, unkeyed: UnkeyedRecords) -> None:
         self._outbound = outbound
         self._unkeyed = unkeyed
-        self._came_at: dict[str, int] = {}
+        self._came_at: dict[IncarnationId, int] = {}
         """By consumer: how many records were accepted when it joined. Only later records are sent to it."""
 
     def left_behind(self, routing: StreamRouting, accepted: int) -> str | None:
@@ -58,7 +59,7 @@ class Rerouting:
         for name in self._unkeyed.consumers().keys() - routing.consumers.keys():
             self._unkeyed.forget(name)
         queues: dict[OutboundQueue, None] = {}
-        moved: dict[tuple[str, IdScope], list[InjectedBatch]] = {}
+        moved: dict[tuple[IncarnationId, IdScope], list[InjectedBatch]] = {}
         for queue in self._outbound.queues():
             consumer = routing.consumers.get(queue.consumer)
             route = None if consumer is None else consumer.by_journal().get(queue.route.journal)

@@ -13,6 +13,7 @@ from millwheel.client.injector.keying import RecordKeys
 from millwheel.client.injector.messages import KeysFound, within
 from millwheel.client.injector.session import InjectorSession
 from millwheel.client.injector.unkeyed import UnkeyedHead
+from millwheel.model.incarnation import IncarnationId
 from millwheel.model.wording import counted
 from millwheel.rpc.key_failures import KEY_RETRY_SECONDS
 
@@ -40,12 +41,12 @@ class KeyRetries:
     consumer's queues one after the other. Invariant: records leave each queue in their order.
     """
 
-    def __init__(self, session: InjectorSession, keying: RecordKeys, named: Callable[[str], str]) -> None:
+    def __init__(self, session: InjectorSession, keying: RecordKeys, named: Callable[[IncarnationId], str]) -> None:
         self._session = session
         self._keying = keying
         self._named = named
         self._task: asyncio.Task[None] | None = None
-        self._consumers: dict[str, asyncio.Task[None]] = {}
+        self._consumers: dict[IncarnationId, asyncio.Task[None]] = {}
         self._questions = asyncio.Semaphore(_MAX_QUESTIONS)
 
     def start(self) -> None:
@@ -73,7 +74,7 @@ class KeyRetries:
                 self._consumers[name] = asyncio.create_task(self._serve(name), name=f"keys of {name}")
             await asyncio.sleep(KEY_RETRY_SECONDS)
 
-    async def _serve(self, consumer: str) -> None:
+    async def _serve(self, consumer: IncarnationId) -> None:
         """Request the keys of one consumer's records until none waits."""
         unkeyed = self._session.core.unkeyed
         logged: str | None = None
@@ -86,7 +87,7 @@ class KeyRetries:
             if not await self._round(consumer):
                 await asyncio.sleep(KEY_RETRY_SECONDS)
 
-    async def _round(self, consumer: str) -> bool:
+    async def _round(self, consumer: IncarnationId) -> bool:
         """Try each queue of a consumer once. Returns whether any record got its key.
 
         After a request without an answer, the round sends no more requests. It then uses only keys that the injector

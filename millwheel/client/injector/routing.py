@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from millwheel.model.incarnation import IncarnationId
 from millwheel.model.keys import KeyInterval
 from millwheel.rpc.v1 import topology_pb2
 
@@ -33,7 +34,7 @@ class ConsumerRouting:
 
     def __init__(
         self,
-        incarnation: str,
+        incarnation: IncarnationId,
         routes: Iterable[Route],
         *,
         topology: str = "",
@@ -70,7 +71,7 @@ class StreamRouting:
     """The routing of a stream at ``revision``. ``allowed_skew`` is in microseconds; 0 means no throttle (8.4)."""
 
     revision: int
-    consumers: Mapping[str, ConsumerRouting]
+    consumers: Mapping[IncarnationId, ConsumerRouting]
     draining: bool = False
     allowed_skew: int = 0
     format: topology_pb2.ValueFormat.ValueType = topology_pb2.VALUE_FORMAT_MSGPACK

@@ -13,6 +13,7 @@ from millwheel.client.injector.errors import InjectorError
 from millwheel.client.injector.routing import ConsumerRouting, Route
 from millwheel.client.injector.session import InjectorSession
 from millwheel.client.injector.unacked import oldest_route, unacked_by_consumer, unacked_records
+from millwheel.model.incarnation import IncarnationId
 from millwheel.model.wording import counted
 from millwheel.rpc.channel import open_channel
 from millwheel.rpc.errors import from_rpc_error
@@ -25,7 +26,7 @@ __all__ = ["AckWatch", "Explain", "StallMonitor"]
 
 log = logging.getLogger("millwheel.client")
 
-Explain = Callable[[str], Awaitable[str]]
+Explain = Callable[[IncarnationId], Awaitable[str]]
 """Says why a computation, given by its incarnation, does not commit delivered records. Empty if that is unknown."""
 
 _CHECK_SECONDS: Final = 1.0
@@ -119,18 +120,18 @@ class StallMonitor:
             parts.append(f"and {len(counts) - _MAX_CONSUMERS} more computations have not ACKed everything")
         return "; ".join(parts)
 
-    def named(self, incarnation: str) -> str:
+    def named(self, incarnation: IncarnationId) -> str:
         """A consumer's name for users: topology and computation, or the stream's log."""
         consumer = self._consumer(incarnation)
         if consumer is None or consumer.log:
             return f"the log of stream {self._session.core.stream!r}" if consumer is not None else incarnation
         return f"{consumer.topology}/{consumer.computation}"
 
-    def _consumer(self, incarnation: str) -> ConsumerRouting | None:
+    def _consumer(self, incarnation: IncarnationId) -> ConsumerRouting | None:
         routing = self._session.core.routing
         return None if routing is None else routing.consumers.get(incarnation)
 
-    async def _why(self, incarnation: str) -> str:
+    async def _why(self, incarnation: IncarnationId) -> str:
         consumer = self._consumer(incarnation)
         if consumer is None or consumer.log:
             return self._session.control.unreachable()
@@ -152,7 +153,7 @@ class StallMonitor:
         found = await control.hook_failures(consumer.topology, consumer.computation, stream)
         return [one.text for one in found if blocks(one.failures, one.stopped)]
 
-    async def _ask_owner(self, incarnation: str) -> str:
+    async def _ask_owner(self, incarnation: IncarnationId) -> str:
         """The state of the oldest record's interval, as reported by its owner."""
         route = oldest_route(self._session.core, incarnation)
         if route is None:

@@ -7,6 +7,7 @@ from typing import Any
 from millwheel.client.injector.core import InjectorCore
 from millwheel.client.injector.ids import IdScope
 from millwheel.client.injector.routing import Route
+from millwheel.model.incarnation import IncarnationId
 from millwheel.model.sketch import TimestampSketch
 from millwheel.rpc.watermarks import PendingWork
 
@@ -25,7 +26,7 @@ def unacked_records(core: InjectorCore) -> int:
     return sum(map(len, found.values()))
 
 
-def unacked_by_consumer(core: InjectorCore) -> dict[str, int]:
+def unacked_by_consumer(core: InjectorCore) -> dict[IncarnationId, int]:
     """The number of un-ACKed records of each consumer. A consumer without any is left out."""
     found = {name: count for name, (count, _) in core.unkeyed.consumers().items()}
     for queue in core.outbound.queues():
@@ -35,7 +36,7 @@ def unacked_by_consumer(core: InjectorCore) -> dict[str, int]:
     return found
 
 
-def oldest_route(core: InjectorCore, consumer: str) -> Route | None:
+def oldest_route(core: InjectorCore, consumer: IncarnationId) -> Route | None:
     """The interval of ``consumer`` that the oldest outbound record goes to. None if no record is outbound."""
     queues = [queue for queue in core.outbound.queues() if queue.consumer == consumer and not queue.empty]
     oldest = min(queues, key=lambda queue: next(queue.all_batches()).first, default=None)

@@ -18,6 +18,7 @@ from itertools import islice
 from typing import Any, NamedTuple
 
 from millwheel.client.injector.ids import IdScope
+from millwheel.model.incarnation import IncarnationId
 from millwheel.model.watermarks import MinTracker
 
 __all__ = ["UnkeyedHead", "UnkeyedRecords", "WaitingRecord", "WaitingSummary"]
@@ -37,7 +38,7 @@ class WaitingRecord(NamedTuple):
 class UnkeyedHead:
     """The first waiting records of one consumer and scope, whose keys are requested next."""
 
-    consumer: str
+    consumer: IncarnationId
     scope: IdScope
     records: Sequence[WaitingRecord]
 
@@ -66,13 +67,13 @@ class UnkeyedRecords:
     def __init__(self) -> None:
         self.records = 0
         self.bytes = 0
-        self._queues: dict[tuple[str, IdScope], _Queue] = {}
+        self._queues: dict[tuple[IncarnationId, IdScope], _Queue] = {}
         self._held = MinTracker()
 
     def __bool__(self) -> bool:
         return bool(self._queues)
 
-    def blocked(self, consumer: str, scope: IdScope) -> bool:
+    def blocked(self, consumer: IncarnationId, scope: IdScope) -> bool:
         """Whether records of ``scope`` wait for ``consumer``, so that later ones must also wait."""
         return (consumer, scope) in self._queues
 
@@ -81,7 +82,7 @@ class UnkeyedRecords:
         queue = self._queues.get((head.consumer, head.scope))
         return queue is not None and queue.records[0].number == head.records[0].number
 
-    def hold(self, consumer: str, scope: IdScope, records: Sequence[WaitingRecord], why: str) -> None:
+    def hold(self, consumer: IncarnationId, scope: IdScope, records: Sequence[WaitingRecord], why: str) -> None:
         """Append waiting records to their queue. ``why``: why the first has no key; used if the queue is new."""
         queue = self._queues.get((consumer, scope))
         if queue is None:
@@ -93,13 +94,13 @@ class UnkeyedRecords:
             self.bytes += len(record.value)
         self.records += len(records)
 
-    def explain(self, consumer: str, scope: IdScope, why: str) -> None:
+    def explain(self, consumer: IncarnationId, scope: IdScope, why: str) -> None:
         """Set the reason why the first record of the queue has no key."""
         queue = self._queues.get((consumer, scope))
         if queue is not None:
             queue.why = why
 
-    def release(self, consumer: str, scope: IdScope, count: int) -> list[WaitingRecord]:
+    def release(self, consumer: IncarnationId, scope: IdScope, count: int) -> list[WaitingRecord]:
         """Remove and return the first ``count`` records of a queue."""
         queue = self._queues[consumer, scope]
         taken = [queue.records.popleft() for _ in range(count)]
@@ -111,13 +112,13 @@ class UnkeyedRecords:
         self.records -= count
         return taken
 
-    def forget(self, consumer: str) -> None:
+    def forget(self, consumer: IncarnationId) -> None:
         """Remove all records that wait for ``consumer``, because it has left."""
         for name, scope in list(self._queues):
             if name == consumer:
                 self.release(name, scope, len(self._queues[name, scope].records))
 
-    def heads(self, most: int, consumer: str | None = None) -> list[UnkeyedHead]:
+    def heads(self, most: int, consumer: IncarnationId | None = None) -> list[UnkeyedHead]:
         """The first ``most`` records of each queue. ``consumer``: only the queues of this consumer."""
         return [
             UnkeyedHead(name, scope, list(islice(queue.records, most)))
@@ -125,9 +126,9 @@ class UnkeyedRecords:
             if consumer is None or name == consumer
         ]
 
-    def consumers(self) -> dict[str, tuple[int, str]]:
+    def consumers(self) -> dict[IncarnationId, tuple[int, str]]:
         """By consumer: how many records wait, and why the first of them has no key."""
-        found: dict[str, tuple[int, str]] = {}
+        found: dict[IncarnationId, tuple[int, str]] = {}
         for (consumer, _), queue in self._queues.items():
             count, why = found.get(consumer, (0, queue.why))
             found[consumer] = count + len(queue.records), why
@@ -145,7 +146,7 @@ class UnkeyedRecords:
         """The least timestamp of a waiting record. MAX_TIMESTAMP if no record waits."""
         return self._held.min()
 
-    def summary(self, consumer: str) -> WaitingSummary:
+    def summary(self, consumer: IncarnationId) -> WaitingSummary:
         """Summarize the records that wait for ``consumer``. ValueError if none waits."""
         queues = [queue for (name, _), queue in self._queues.items() if name == consumer]
         return WaitingSummary(min(record.timestamp for queue in queues for record in queue.records), len(queues))
@@ -159,7 +160,7 @@ class UnkeyedRecords:
         found = (queue.records[0].id for (_, one), queue in self._queues.items() if one == scope)
         return min(found, default=otherwise)
 
-    def first_number(self, consumer: str) -> int | None:
+    def first_number(self, consumer: IncarnationId) -> int | None:
         """The least number of a record that waits for ``consumer``. None if none waits."""
         numbers = [queue.records[0].number for (name, _), queue in self._queues.items() if name == consumer]
         return min(numbers, default=None)

@@ -3,6 +3,7 @@
 isort:skip_file
 """
 
+from millwheel.model.incarnation import IncarnationId as _IncarnationId
 from collections import abc as _abc
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
@@ -106,7 +107,7 @@ class DeliverRequest(_message.Message):
     ORDER_FIELD_NUMBER: _builtins.int
     token: _builtins.int
     """The sender's number for this batch on this call. The ACK contains it."""
-    consumer: _builtins.str
+    consumer: _IncarnationId
     """The incarnation id of the consuming computation or log, and the journal of the receiving interval."""
     journal: _builtins.str
     stream: _builtins.str
@@ -136,7 +137,7 @@ class DeliverRequest(_message.Message):
         self,
         *,
         token: _builtins.int = ...,
-        consumer: _builtins.str = ...,
+        consumer: _IncarnationId = ...,
         journal: _builtins.str = ...,
         stream: _builtins.str = ...,
         sender: Global___Sender | None = ...,
@@ -389,7 +390,7 @@ class PrepareRecordsRequest(_message.Message):
     VALUES_FIELD_NUMBER: _builtins.int
     WAITING_FIELD_NUMBER: _builtins.int
     LAST_WAITING_FIELD_NUMBER: _builtins.int
-    consumer: _builtins.str
+    consumer: _IncarnationId
     """The incarnation id of the consuming computation."""
     stream: _builtins.str
     last_waiting: _builtins.bool
@@ -407,7 +408,7 @@ class PrepareRecordsRequest(_message.Message):
     def __init__(
         self,
         *,
-        consumer: _builtins.str = ...,
+        consumer: _IncarnationId = ...,
         stream: _builtins.str = ...,
         values: _abc.Iterable[_builtins.bytes] | None = ...,
         waiting: _common_pb2.WaitingRecords | None = ...,

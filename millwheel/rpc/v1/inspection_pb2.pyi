@@ -244,7 +244,7 @@ class KeyFunctionFailure(_message.Message):
     SINCE_US_FIELD_NUMBER: _builtins.int
     LAST_US_FIELD_NUMBER: _builtins.int
     WAITING_FIELD_NUMBER: _builtins.int
-    consumer: _builtins.str
+    consumer: _IncarnationId
     """The incarnation id of the consuming computation."""
     stream: _builtins.str
     extractor: _builtins.str
@@ -265,7 +265,7 @@ class KeyFunctionFailure(_message.Message):
     def __init__(
         self,
         *,
-        consumer: _builtins.str = ...,
+        consumer: _IncarnationId = ...,
         stream: _builtins.str = ...,
         extractor: _builtins.str = ...,
         error: _builtins.str = ...,

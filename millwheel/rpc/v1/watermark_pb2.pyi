@@ -66,6 +66,7 @@ Global___HoldKind: _TypeAlias = HoldKind  # noqa: Y015
 class AcceptSequencerRequest(_message.Message):
     """In this file, watermarks are microseconds since the epoch. The smallest int64 is minus infinity, the largest is plus
     infinity.
+    A field `computation` holds a sender id: an incarnation id, or "injector/{stream}" for a stream's injector processes.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
