@@ -3,7 +3,7 @@
 Events go in and effects come out (:mod:`millwheel.model.core_protocol`). The core performs one operation at a time,
 each based on the newest catalog that the coordinator has delivered:
 
-    plan -> [reserve numbers, plan again] -> [drop] -> [create journals]
+    plan -> [reserve numbers, read again, plan again] -> [drop] -> [create journals]
          -> transact -> wait until the catalog shows it -> answer
 
 A transaction compares the leadership and every value that the plan rests on. If the transaction fails, or its outcome
@@ -154,7 +154,9 @@ class MasterCore:
             case RequestReceived():
                 self._queue.append((event.ticket, event.request))
                 return self._and_go_on([])
-            case NumbersReserved() | StateDropped() | JournalsCreated():
+            case NumbersReserved():
+                return self._on_reserved(event)
+            case StateDropped() | JournalsCreated():
                 return self._on_prepared(event)
             case StoreFailed():
                 return self._on_store_failure(event)
@@ -185,7 +187,7 @@ class MasterCore:
             return
         plan = operation.plan
         require(operation.number <= self._numbers, "an operation has a number that was drawn")
-        if operation.phase is not _Phase.RESERVING:
+        if operation.phase not in (_Phase.RESERVING, _Phase.RELOADING):
             require(plan.drawn <= self._burned, "a number that a plan draws is never drawn again")
             require(plan.drawn <= self._reserved, "a number is drawn only if it is reserved in the store (6.2)")
         require(operation.phase is not _Phase.CREATING or bool(plan.journals), "journals are created for a plan")
@@ -202,9 +204,9 @@ class MasterCore:
             self._loaded = True
         if self._is_lost():
             return self._step_down()
-        operation = self._operation
-        if operation is not None and operation.phase is _Phase.RELOADING:
-            return self._and_go_on(self._plan_again(operation))
+        current = self._current(event.operation, _Phase.RELOADING)
+        if current is not None:
+            return self._and_go_on(self._plan_again(current))
         return self._and_go_on(self._followed())
 
     def _on_revision(self, event: RevisionArrived) -> list[MasterEffect]:
@@ -214,20 +216,27 @@ class MasterCore:
             return self._step_down()
         return self._and_go_on(self._followed())
 
-    def _on_prepared(self, event: NumbersReserved | StateDropped | JournalsCreated) -> list[MasterEffect]:
+    def _on_reserved(self, event: NumbersReserved) -> list[MasterEffect]:
+        """Read the catalog again, and plan again if this master still leads then.
+
+        Invariant: every number of a block is below all numbers of later masters. A deposed master may have reserved its
+        block after its successor, and may not know of it. A plan based on that block would have the authority forget
+        the injectors that the successor has opened: the authority, unlike the coordinator, knows no leadership.
+        """
+        current = self._current(event.operation, _Phase.RESERVING)
+        if current is None:
+            return []
+        self._burned, self._reserved = max(self._burned, event.first - 1), event.last
+        return self._read_again(current)
+
+    def _on_prepared(self, event: StateDropped | JournalsCreated) -> list[MasterEffect]:
         """Take the next step of an operation, after one that the store has done."""
-        if isinstance(event, NumbersReserved):
-            phase, go_on = _Phase.RESERVING, self._plan_again
-        elif isinstance(event, StateDropped):
+        if isinstance(event, StateDropped):
             phase, go_on = _Phase.DROPPING, self._create
         else:
             phase, go_on = _Phase.CREATING, self._transact
         current = self._current(event.operation, phase)
-        if current is None:
-            return []
-        if isinstance(event, NumbersReserved):
-            self._burned, self._reserved = max(self._burned, event.first - 1), event.last
-        return self._and_go_on(go_on(current))
+        return [] if current is None else self._and_go_on(go_on(current))
 
     def _on_store_failure(self, event: StoreFailed) -> list[MasterEffect]:
         current = self._operation
@@ -250,8 +259,11 @@ class MasterCore:
         if outcome is not None and outcome.committed:
             current.phase, current.revision = _Phase.FOLLOWING, outcome.revision
             return self._and_go_on(self._followed())
-        current.phase, current.since = _Phase.RELOADING, self._now
-        return [Reload()]
+        return self._read_again(current)
+
+    def _read_again(self, operation: _Operation) -> list[MasterEffect]:
+        operation.phase, operation.since = _Phase.RELOADING, self._now
+        return [Reload(operation.number)]
 
     def _on_progress(self, event: ProgressObserved) -> list[MasterEffect]:
         progress = event.progress
@@ -286,7 +298,7 @@ class MasterCore:
         waits = operation is not None and operation.phase in (_Phase.FOLLOWING, _Phase.RELOADING)
         if operation is not None and waits and self._now >= operation.since + _PATIENCE:
             operation.since = self._now
-            done.append(Reload())
+            done.append(Reload(operation.number))
         return self._and_go_on(done)
 
     def _see(self, now: Timestamp) -> None:

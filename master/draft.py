@@ -32,7 +32,7 @@ class ChangePlan:
     """One operation: drop data from the store, create journals, run one transaction, then answer.
 
     ``silence``: injectors that the authority forgets, each unless it accepted a sequencer above the given one.
-    ``drawn``: the largest number that the plan draws, or names as the largest drawn one in ``silence``. 0: neither.
+    ``drawn``: the largest number that the plan draws, or names in ``silence``. 0: neither.
     Without puts and deletes there is no transaction, and the answer is available at once. Otherwise ``answer`` is
     called only once the catalog shows the transaction's effect.
     """
@@ -73,9 +73,9 @@ class Draft:
         self._chunks: dict[str, dict[str, IntervalChunk]] = {}
 
     @property
-    def drawn(self) -> int:
-        """The largest number that was drawn until now, by any master."""
-        return self._drawn
+    def drawn_before(self) -> int:
+        """An upper bound of the numbers that any master drew before this draft. Draws of later masters are above it."""
+        return self._first
 
     def draw(self) -> int:
         """Return the next number, which is larger than every number drawn before, by any master.

@@ -39,7 +39,7 @@ def retire_streams(known: Catalog, most: int, burned: int = 0) -> ChangePlan:
             most -= 1
             draft.delete(keys.injector_key(stream, process))
             # A process that opens the re-created stream gets a sequencer larger than any number drawn until now.
-            silenced[injector_sender(stream)] = draft.drawn
+            silenced[injector_sender(stream)] = draft.drawn_before
     return draft.plan(silence=tuple(sorted(silenced.items())))
 
 

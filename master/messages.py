@@ -279,9 +279,13 @@ class Progress:
 
 @dataclass(frozen=True, slots=True)
 class SnapshotLoaded:
-    """The coordinator's contents were read."""
+    """The coordinator's contents were read. ``operation``: that of the ``Reload`` that this answers, 0 if of none.
+
+    Such a read began after the ``Reload``.
+    """
 
     snapshot: PrefixSnapshot
+    operation: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -416,7 +420,9 @@ class Drop:
 
 @dataclass(frozen=True, slots=True)
 class Reload:
-    """List every key of the coordinator. ``SnapshotLoaded`` reports the result."""
+    """List every key of the coordinator. ``SnapshotLoaded`` reports the result, and repeats the operation."""
+
+    operation: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -167,7 +167,8 @@ class Planner:
         left = [place for place in sorted(self._known.injectors) if place[0] in back]
         for place in left:
             self._draft.delete(keys.injector_key(*place))
-        return tuple((injector_sender(stream), self._draft.drawn) for stream in sorted({stream for stream, _ in left}))
+        up_to = self._draft.drawn_before
+        return tuple((injector_sender(stream), up_to) for stream in sorted({stream for stream, _ in left}))
 
     def _end_earlier_logs(self, spec: specs.TopologySpec) -> None:
         """Delete the logs of streams that are re-created before their earlier logs were retired (G1, G7).

@@ -208,8 +208,8 @@ class Term:
                     self._spawn(self._create(operation, journals))
                 case Drop():
                     self._spawn(self._drop(effect))
-                case Reload():
-                    self._spawn(self._reload())
+                case Reload(operation):
+                    self._spawn(self._reload(operation))
                 case Observe(topology):
                     if topology not in self._looking:
                         self._looking.add(topology)
@@ -286,13 +286,13 @@ class Term:
         else:
             self._step(StateDropped(wanted.operation))
 
-    async def _reload(self) -> None:
+    async def _reload(self, operation: int) -> None:
         try:
             snapshot = await self._coordinator.list("")
         except CoordinatorError:
             # The core repeats the effect after some time.
             return
-        self._follow_step(SnapshotLoaded(snapshot))
+        self._follow_step(SnapshotLoaded(snapshot, operation))
 
     async def _observe(self, topology: str) -> None:
         try:

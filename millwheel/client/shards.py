@@ -41,6 +41,7 @@ class ShardedWatermarks:
         self._refresh = refresh
         self._clients: dict[Hashable, WatermarkClient] = {}
         self._by_computation: dict[str, WatermarkClient] = {}
+        """The clients of computations that are reported. :meth:`forget` ends an entry, :meth:`report` may renew it."""
         self._follower: asyncio.Task[None] | None = None
         self._closing: set[asyncio.Task[None]] = set()
         self._closed = False
@@ -75,14 +76,9 @@ class ShardedWatermarks:
 
     def of(self, computation: str) -> WatermarkClient:
         """The client of the computation's shard. RequestError (FAILED_PRECONDITION) if this object is closed."""
-        client = self._by_computation.get(computation)
-        if client is None:
-            client = self._by_computation[computation] = self._open(self._places.shard_of(computation))
-        return client
-
-    def _open(self, shard: Hashable) -> WatermarkClient:
         if self._closed:
             raise client_is_closed()
+        shard = self._places.shard_of(computation)
         client = self._clients.get(shard)
         if client is None:
             places = self._places
@@ -113,11 +109,17 @@ class ShardedWatermarks:
 
     def report(self, report: WatermarkReport) -> int:
         """See :meth:`WatermarkClient.report`. Returns 0 if this object is closed."""
-        return 0 if self._closed else self.of(report.computation).reports.report(report)
+        if self._closed:
+            return 0
+        client = self._by_computation.get(report.computation)
+        if client is None:
+            client = self._by_computation[report.computation] = self.of(report.computation)
+        return client.reports.report(report)
 
     def forget(self, computation: str, member: Member) -> None:
         """Stop reports about a member that was released."""
         if not self._closed:
+            self._by_computation.pop(computation, None)
             self.of(computation).reports.forget(computation, member)
 
     async def explain(self, computation: str, limit: int = 0) -> pb.ExplainWatermarkResponse:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import weakref
 from collections.abc import Hashable
 from contextlib import aclosing
 from typing import ClassVar
@@ -101,6 +103,23 @@ async def test_each_computation_reports_to_its_shard_where_that_moves() -> None:
                         break
     finally:
         await shards.close()
+
+
+class Name(str):
+    """A text that can be referred to weakly."""
+
+
+@pytest.mark.guarantee("G13", section="7.2")
+async def test_nothing_is_kept_of_a_computation_that_has_left() -> None:
+    """Each computation that a worker had ever reported left an entry behind, for as long as the worker ran."""
+    name = Name("a.1")
+    kept = weakref.ref(name)
+    async with ShardedWatermarks(Shards(), on_refused=lambda report: pytest.fail(str(report))) as client:
+        client.report(report(name, 5))
+        client.forget(name, ALL)
+        del name
+        gc.collect()
+        assert kept() is None
 
 
 @pytest.mark.guarantee("G8", section="7.2")

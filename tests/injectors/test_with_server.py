@@ -380,6 +380,22 @@ async def test_records_are_throttled_until_the_low_watermark_follows(server: Dev
         await asyncio.wait_for(waiting, patience(10))
 
 
+@pytest.mark.guarantee("G8", section="5.2")
+async def test_an_injector_takes_nothing_before_it_is_open(server: DevServer, submit: Submit) -> None:
+    """It reported without a sequencer. The authority refused that or never saw it, and the low watermark stood."""
+    await submit("shop")
+    injector = Injector("orders", address=server.address, topology=sample.shop)
+    opening = asyncio.create_task(injector.open())
+    for _ in range(5):
+        with pytest.raises(InjectorClosedError, match="was not opened"):
+            await injector.advance(5)
+        await asyncio.sleep(0)
+    await opening
+    await injector.finish(patience(20))
+    assert injector.watermark == MAX_TIMESTAMP
+    await injector.close()
+
+
 async def test_values_and_calls_that_make_no_sense_are_named(server: DevServer, submit: Submit) -> None:
     await submit("shop")
     with pytest.raises(UsageError, match="no stream 'nothing'"):

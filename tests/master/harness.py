@@ -175,8 +175,8 @@ class Master:
                 self.stepped_down = True
             case Observe(topology):
                 self.observing.append(topology)
-            case Reload():
-                self.post(SnapshotLoaded(self.world.state.list("")))
+            case Reload(operation):
+                self.post(SnapshotLoaded(self.world.state.list(""), operation))
             case ReserveNumbers(operation, above):
                 block = result_of(reserve_sequencers(self.world.store, above))
                 self.post(NumbersReserved(operation, block.first, block.last))

@@ -17,6 +17,8 @@ from millwheel.master.messages import (
     Progress,
     ProgressObserved,
     Reload,
+    ReserveNumbers,
+    SnapshotLoaded,
     StoreFailed,
     SubmitTopology,
     Tick,
@@ -307,6 +309,32 @@ def test_a_deposed_master_silences_no_returned_streams_injectors() -> None:
     world.accepted["injector/zeitgeist/queries"] = again
     old.run()
     assert world.accepted == {"injector/zeitgeist/queries": again}
+
+
+@pytest.mark.guarantee("G7", section="6.2")
+def test_a_master_deposed_as_it_reserves_silences_no_one() -> None:
+    """It reserved above its successor, and had the authority forget whom the successor had opened."""
+    world = World()
+    first = Master(world, "first")
+    first.call(SubmitTopology(topology(), "r1"))
+    world.accepted["injector/zeitgeist/queries"] = first.call(OpenInjector("zeitgeist/queries", "p")).sequencer
+    old = Master(world, "old")
+    old.run()
+    stale = world.state.list("")
+    old.ask(CancelTopology("zeitgeist"))
+    while not (old.waiting and isinstance(old.waiting[0], ReserveNumbers)):
+        old.step() if old.waiting else old.follow()
+    new = Master(world, "new")
+    new.run()
+    new.call(SubmitTopology(topology(), "r2"))
+    again = new.call(OpenInjector("zeitgeist/queries", "p")).sequencer
+    world.accepted["injector/zeitgeist/queries"] = again
+    old.step()
+    old.post(SnapshotLoaded(stale))
+    assert not any(isinstance(effect, Drop) for effect in old.waiting), "that was read before the numbers were reserved"
+    old.run()
+    assert world.accepted == {"injector/zeitgeist/queries": again}
+    assert old.stepped_down
 
 
 @pytest.mark.guarantee("G7", section="5.2")

@@ -196,18 +196,24 @@ class InjectorSession:
         self._notify()
 
     def check(self) -> None:
-        """Raise an InjectorError if the session cannot accept records."""
+        """Raise an InjectorError if the session cannot accept records, or does not yet."""
         if (stopped := self.stopped()) is not None:
             raise stopped
+        if self.core.routing is None:
+            # Its sequencer may be unknown: the authority would refuse a report, or never see it.
+            raise self._not_open()
         self.core.check_open()
 
     def stopped(self) -> InjectorError | None:
         """Why the session has failed or is not open. None while it works."""
         if self.core.failed is None and not self.is_open:
-            return InjectorClosedError(
-                f"the injector of stream {self.core.stream!r} is closed, or was not opened: use `async with`"
-            )
+            return self._not_open()
         return self.core.failed
+
+    def _not_open(self) -> InjectorClosedError:
+        return InjectorClosedError(
+            f"the injector of stream {self.core.stream!r} is closed, or was not opened: use `async with`"
+        )
 
     # Waits.
 
