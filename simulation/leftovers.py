@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from typing import Final
 
+from millwheel.client.subscription import Subscription
+from millwheel.rpc.failures import RequestError
+from simulation.clients import ADDRESS
 from simulation.held_ids import pending_ids
 from simulation.owners import serving
-from simulation.world import World
+from simulation.process import Process
+from simulation.world import Main, World
 
 __all__ = ["check_leftovers"]
 
@@ -22,19 +27,43 @@ _SLACK: Final = 60
 """The allowance in entries beyond two bases' worth. An append names a base, and there may be no further append."""
 
 
-async def check_leftovers(world: World, sound_at: float) -> None:
+async def check_leftovers(world: World, sinks: Sequence[str], sound_at: float) -> None:
     """Report a violation for everything that should have been removed.
 
-    A run never reaches the bounds that its plan does not override, so these are not checked. ``sound_at``: the virtual
-    time at which the faults end. Some processes may still wait for a notification when all results have arrived.
+    A run never reaches the bounds that its plan does not override, so these are not checked. ``sinks``: the streams
+    whose subscribers have read them to the end. ``sound_at``: the virtual time at which the faults end. Some processes
+    may still wait for a notification when all results have arrived.
     """
     before = _on_their_way(world)
     if before:  # a new owner of an interval sends again what its receivers already have
+        for sink in sinks:
+            world.start(f"last-{sink}", _last_subscriber(sink))
         await asyncio.sleep(max(0.0, sound_at - world.loop.time()) + _MOMENT)
         for place, text in _on_their_way(world).items():
             if place in before:
                 world.violated(f"{text} are left at the end (G13)")
     _check_journals(world)
+
+
+def _last_subscriber(stream: str) -> Main:
+    """Acknowledge what a stream's log gets after its end, until the run is over.
+
+    Computations without exactly-once delivery produce late duplicates. A log at its cap refuses them as long as nobody
+    acknowledges.
+    """
+
+    async def main(world: World, process: Process) -> None:
+        while True:
+            subscription = Subscription(stream, cursor="reader", decode=len, address=ADDRESS, patience=20.0)
+            try:
+                async with subscription:
+                    async for batch in subscription:
+                        await subscription.ack(batch.next_offset)
+            except (RequestError, TimeoutError) as error:
+                world.history.note(f"subscribes again: {error}")
+            await asyncio.sleep(0.5)
+
+    return main
 
 
 def _on_their_way(world: World) -> dict[tuple[str, int], str]:

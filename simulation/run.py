@@ -150,7 +150,7 @@ async def _life(world: World, progress: Progress, faults: Faults, arrange: Calla
     world.history.note("everything has come out")
     check_soft_state(world)
     if not world.plan.ending:
-        await check_leftovers(world, faults.ends_at)
+        await check_leftovers(world, (*world.plan.sinks, *_neighbours(world)), faults.ends_at)
 
 
 def _notice_joining(world: World, progress: Progress) -> None:
