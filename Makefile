@@ -121,7 +121,7 @@ compiled: install ## Compile the worker's core into build/compiled, for benchmar
 # exception a hook gets for a value of another type than a signature says.
 COMPILED_TESTS := $(addprefix tests/,authority dedup interval log master model sdk windows worker) \
 	--ignore tests/sdk/test_public_names.py \
-	--deselect tests/interval/test_holds.py::test_what_cannot_be_read_again_is_refused_before_the_journal
+	--deselect tests/worker/interval/test_holds.py::test_what_cannot_be_read_again_is_refused_before_the_journal
 .PHONY: test-compiled
 test-compiled: compiled ## The tests of the cores, and 100 simulated seeds, on the compiled tree
 	@tools/compiled.sh pytest --import-mode=append -n $(JOBS) --dist loadfile --max-worker-restart 0 $(COMPILED_TESTS) $(ARGS)

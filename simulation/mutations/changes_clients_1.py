@@ -191,7 +191,7 @@ rewriting(
     "self._acked > self._durable",
     "False",
     seeds=0,
-    test="tests/log/test_log_service.py::test_an_ack_lost_with_a_broken_call_is_repeated",
+    test="tests/worker/log/test_log_service.py::test_an_ack_lost_with_a_broken_call_is_repeated",
     why="seeds were not tried: the test shows it by itself, in seconds",
 )
 
@@ -203,7 +203,7 @@ rewriting(
     "            self._delivered = batch.next_offset\n",
     "            self._delivered = batch.next_offset\n            await self.ack(batch.next_offset)\n",
     seeds=0,
-    test="tests/log/test_log_service.py::test_a_cursor_delivers_what_is_logged_and_not_yet_acked",
+    test="tests/worker/log/test_log_service.py::test_a_cursor_delivers_what_is_logged_and_not_yet_acked",
     why="seeds were not tried: the test shows it by itself, in seconds",
 )
 
@@ -215,7 +215,7 @@ rewriting(
     "await self._moved(self._address) and ",
     "False and ",
     seeds=0,
-    test="tests/log/test_log_service.py::test_a_subscriber_leaves_a_paused_owner_for_its_successor",
+    test="tests/worker/log/test_log_service.py::test_a_subscriber_leaves_a_paused_owner_for_its_successor",
     why="seeds were not tried: the test shows it by itself, in seconds",
 )
 

@@ -27,7 +27,7 @@ rewriting(
     "source is None or not source.complete",
     "source is None",
     seeds=0,
-    test="tests/dedup/test_scenarios.py::test_a_merge_asks_again_where_a_parent_retired_the_sequence",
+    test="tests/worker/dedup/test_scenarios.py::test_a_merge_asks_again_where_a_parent_retired_the_sequence",
     why="seeds were not tried: the test shows it by itself, in seconds",
 )
 
@@ -39,7 +39,7 @@ rewriting(
     "sender.watermark < source.horizon",
     "sender.watermark < MIN_TIMESTAMP",
     seeds=0,
-    test="tests/dedup/test_scenarios.py::test_a_merged_receiver_keeps_the_higher_horizon",
+    test="tests/worker/dedup/test_scenarios.py::test_a_merged_receiver_keeps_the_higher_horizon",
     why="seeds were not tried: the test shows it by itself, in seconds",
 )
 
@@ -51,7 +51,7 @@ rewriting(
     "least = max(",
     "least = min(",
     seeds=0,
-    test="tests/dedup/test_keeping_ids.py::test_an_id_is_kept_until_the_horizon_passes_its_record",
+    test="tests/worker/dedup/test_keeping_ids.py::test_an_id_is_kept_until_the_horizon_passes_its_record",
     why="seeds were tried for a minute and showed nothing; the test shows it in seconds",
 )
 
@@ -63,7 +63,7 @@ rewriting(
     "max(collect, verdict._collect_from)",
     "collect",
     seeds=0,
-    test="tests/dedup/test_keeping_ids.py::test_an_id_is_kept_until_the_horizon_passes_its_record",
+    test="tests/worker/dedup/test_keeping_ids.py::test_an_id_is_kept_until_the_horizon_passes_its_record",
     why="seeds were tried for a minute and showed nothing; the test shows it in seconds",
 )
 
@@ -75,7 +75,7 @@ rewriting(
     "max(max(timestamps), self.watermark, least)",
     "max(timestamps)",
     seeds=0,
-    test="tests/dedup/test_keeping_ids.py::test_an_id_is_kept_until_the_horizon_passes_its_record",
+    test="tests/worker/dedup/test_keeping_ids.py::test_an_id_is_kept_until_the_horizon_passes_its_record",
     why="seeds were not tried: the test shows it by itself, in seconds",
 )
 
@@ -87,7 +87,7 @@ rewriting(
     "max(groups[-1].collect, collect)",
     "min(groups[-1].collect, collect)",
     seeds=0,
-    test="tests/dedup/test_keeping_ids.py::test_a_group_of_ids_is_kept_as_long_as_its_longest",
+    test="tests/worker/dedup/test_keeping_ids.py::test_a_group_of_ids_is_kept_as_long_as_its_longest",
     why="seeds were not tried: the test shows it by itself, in seconds",
 )
 
@@ -99,7 +99,7 @@ rewriting(
     "group.collect < horizon",
     "group.collect <= horizon",
     seeds=0,
-    test="tests/dedup/test_keeping_ids.py::test_an_id_is_kept_until_the_horizon_passes_its_record",
+    test="tests/worker/dedup/test_keeping_ids.py::test_an_id_is_kept_until_the_horizon_passes_its_record",
     why="seeds were not tried: the test shows it by itself, in seconds",
 )
 
@@ -111,7 +111,7 @@ rewriting(
     "segment.collect < horizon",
     "segment.collect <= horizon",
     seeds=0,
-    test="tests/dedup/test_keeping_ids.py::test_an_id_is_kept_until_the_horizon_passes_its_record",
+    test="tests/worker/dedup/test_keeping_ids.py::test_an_id_is_kept_until_the_horizon_passes_its_record",
     why="seeds were not tried: the test shows it by itself, in seconds",
 )
 
@@ -123,7 +123,7 @@ rewriting(
     "max(group.collect for group in groups)",
     "min(group.collect for group in groups)",
     seeds=0,
-    test="tests/dedup/test_keeping_ids.py::test_a_segment_is_kept_as_long_as_its_longest_id",
+    test="tests/worker/dedup/test_keeping_ids.py::test_a_segment_is_kept_as_long_as_its_longest_id",
     why="seeds were not tried: the test shows it by itself, in seconds",
 )
 
@@ -135,7 +135,7 @@ rewriting(
     "self.horizon = max(",
     "self.horizon = min(",
     seeds=0,
-    test="tests/dedup/test_scenarios.py::test_a_merged_receiver_keeps_the_higher_horizon",
+    test="tests/worker/dedup/test_scenarios.py::test_a_merged_receiver_keeps_the_higher_horizon",
     why="seeds were not tried: the test shows it by itself, in seconds",
 )
 
@@ -147,7 +147,7 @@ rewriting(
     "position < piece.mark",
     "position <= piece.mark",
     seeds=0,
-    test="tests/dedup/test_position_edges.py::test_a_position_is_known_exactly_if_it_is_committed",
+    test="tests/worker/dedup/test_position_edges.py::test_a_position_is_known_exactly_if_it_is_committed",
     why="seeds were not tried: the test shows it by itself, in seconds",
 )
 
@@ -159,7 +159,7 @@ rewriting(
     "max(piece.mark for piece in pieces)",
     "min(piece.mark for piece in pieces)",
     seeds=0,
-    test="tests/dedup/test_position_edges.py::test_a_position_is_known_exactly_if_it_is_committed",
+    test="tests/worker/dedup/test_position_edges.py::test_a_position_is_known_exactly_if_it_is_committed",
     why="seeds were not tried: the test shows it by itself, in seconds",
 )
 
@@ -171,7 +171,7 @@ rewriting(
     "lowest <= self.top",
     "lowest < self.top",
     seeds=0,
-    test="tests/dedup/test_scenarios.py::test_a_source_that_others_continue_outlives_its_retirement",
+    test="tests/worker/dedup/test_scenarios.py::test_a_source_that_others_continue_outlives_its_retirement",
     why="seeds were not tried: the test shows it by itself, in seconds",
 )
 
@@ -183,7 +183,7 @@ rewriting(
     "mark > self.top",
     "mark >= self.top",
     seeds=0,
-    test="tests/dedup/test_position_edges.py::test_a_position_is_known_exactly_if_it_is_committed",
+    test="tests/worker/dedup/test_position_edges.py::test_a_position_is_known_exactly_if_it_is_committed",
     why="seeds were not tried: the test shows it by itself, in seconds",
 )
 
@@ -195,7 +195,7 @@ rewriting(
     "min(piece.mark",
     "max(piece.mark",
     seeds=0,
-    test="tests/dedup/test_position_edges.py::test_a_position_is_known_exactly_if_it_is_committed",
+    test="tests/worker/dedup/test_position_edges.py::test_a_position_is_known_exactly_if_it_is_committed",
     why="seeds were not tried: the test shows it by itself, in seconds",
 )
 
@@ -207,7 +207,7 @@ rewriting(
     "[max(old, value) for",
     "[value for",
     seeds=0,
-    test="tests/dedup/test_keeping_ids.py::test_what_is_known_of_sequencers_never_falls",
+    test="tests/worker/dedup/test_keeping_ids.py::test_what_is_known_of_sequencers_never_falls",
     why="seeds were not tried: the test shows it by itself, in seconds",
 )
 
@@ -219,7 +219,7 @@ rewriting(
     "self._injectors.get(span, 0) >= sequencer",
     "self._injectors.get(span, 0) == sequencer",
     seeds=0,
-    test="tests/dedup/test_keeping_ids.py::test_what_is_known_of_sequencers_never_falls",
+    test="tests/worker/dedup/test_keeping_ids.py::test_what_is_known_of_sequencers_never_falls",
     why="seeds were not tried: the test shows it by itself, in seconds",
 )
 
@@ -231,6 +231,6 @@ rewriting(
     "    self.current.clear()\n",
     "",
     seeds=0,
-    test="tests/dedup/test_scenarios.py::test_collection_learns_the_broadcasts_sequencers_first",
+    test="tests/worker/dedup/test_scenarios.py::test_collection_learns_the_broadcasts_sequencers_first",
     why="seeds were not tried: the test shows it by itself, in seconds",
 )

@@ -16,7 +16,7 @@ rewriting(
     "batch < self.completed",
     "batch <= self.completed",
     seeds=0,
-    test="tests/dedup/test_scenarios.py::test_a_retired_query_is_forgotten_when_its_records_are_in",
+    test="tests/worker/dedup/test_scenarios.py::test_a_retired_query_is_forgotten_when_its_records_are_in",
     why="seeds were not tried: the test shows it by itself, in seconds",
 )
 
@@ -28,7 +28,7 @@ rewriting(
     "max(self.completed, parent.completed)",
     "min(self.completed, parent.completed)",
     seeds=0,
-    test="tests/dedup/test_scenarios.py::test_merged_receivers_take_the_larger_completed_batch",
+    test="tests/worker/dedup/test_scenarios.py::test_merged_receivers_take_the_larger_completed_batch",
     why="seeds were not tried: the test shows it by itself, in seconds",
 )
 
@@ -40,7 +40,7 @@ rewriting(
     "watermark - slack",
     "watermark",
     seeds=0,
-    test="tests/dedup/test_keeping_ids.py::test_an_id_is_kept_until_the_horizon_passes_its_record",
+    test="tests/worker/dedup/test_keeping_ids.py::test_an_id_is_kept_until_the_horizon_passes_its_record",
     why="seeds were not tried: the test shows it by itself, in seconds",
 )
 
@@ -52,6 +52,6 @@ rewriting(
     " and not source.pending.ids",
     "",
     seeds=0,
-    test="tests/dedup/test_keeping_ids.py::test_a_sequence_with_records_on_their_way_is_not_forgotten",
+    test="tests/worker/dedup/test_keeping_ids.py::test_a_sequence_with_records_on_their_way_is_not_forgotten",
     why="seeds were not tried: the test shows it by itself, in seconds",
 )

@@ -31,7 +31,7 @@ rewriting(
     "self.state.holds.raise_output(watermark)",
     "None",
     seeds=0,
-    test="tests/interval/test_weak_line.py::test_an_owner_reports_no_less_than_was_broadcast_before_it",
+    test="tests/worker/interval/test_weak_line.py::test_an_owner_reports_no_less_than_was_broadcast_before_it",
     why="seeds were not tried: the test shows it by itself, in seconds",
 )
 
@@ -43,7 +43,7 @@ rewriting(
     "sealed.size + size > MAX_ENTRY_BYTES",
     "sealed.size + size < 0",
     seeds=0,
-    test="tests/interval/test_weak_line.py::test_what_does_not_fit_the_open_commit_waits_for_the_queue",
+    test="tests/worker/interval/test_weak_line.py::test_what_does_not_fit_the_open_commit_waits_for_the_queue",
     why="seeds were not tried: the test shows it by itself, in seconds",
 )
 
@@ -55,7 +55,7 @@ rewriting(
     "entry.holds or ",
     "",
     seeds=0,
-    test="tests/interval/test_weak_line.py::test_a_hold_that_is_all_of_a_weak_commit_survives_its_owner",
+    test="tests/worker/interval/test_weak_line.py::test_a_hold_that_is_all_of_a_weak_commit_survives_its_owner",
     why="seeds were not tried: the test shows it by itself, in seconds",
 )
 
@@ -67,7 +67,7 @@ rewriting(
     " or entry.timers_cleared",
     "",
     seeds=0,
-    test="tests/interval/test_weak_line.py::test_a_firing_that_is_all_of_a_weak_commit_is_not_repeated",
+    test="tests/worker/interval/test_weak_line.py::test_a_firing_that_is_all_of_a_weak_commit_is_not_repeated",
     why="seeds were not tried: the test shows it by itself, in seconds",
 )
 
@@ -79,7 +79,7 @@ rewriting(
     "if not self._waiting.queue:",
     "if True:",
     seeds=0,
-    test="tests/interval/test_weak_line.py::test_rows_are_captured_when_nothing_is_queued_or_in_flight",
+    test="tests/worker/interval/test_weak_line.py::test_rows_are_captured_when_nothing_is_queued_or_in_flight",
     why="seeds were not tried: the test shows it by itself, in seconds",
 )
 
@@ -91,7 +91,7 @@ rewriting(
     "batch.used or batch.token <= last",
     "batch.token <= last",
     seeds=20,
-    test="tests/interval/test_productions.py::test_records_resent_after_a_refusal_have_their_own_numbers",
+    test="tests/worker/interval/test_productions.py::test_records_resent_after_a_refusal_have_their_own_numbers",
     why="a late answer must come to a sending that was refused for want of room",
 )
 
@@ -103,7 +103,7 @@ rewriting(
     "waiting.intersection(left)",
     "set(left)",
     seeds=0,
-    test="tests/interval/test_productions.py::test_a_mark_never_passes_unacked_records_in_any_grouping",
+    test="tests/worker/interval/test_productions.py::test_a_mark_never_passes_unacked_records_in_any_grouping",
     why="seeds were not tried: the test shows it by itself, in seconds",
 )
 
@@ -115,7 +115,7 @@ rewriting(
     "max(self.upto, commit)",
     "self._journal.committed",
     seeds=0,
-    test="tests/interval/test_rows.py::test_rows_changed_during_a_write_are_next_if_a_base_waits",
+    test="tests/worker/interval/test_rows.py::test_rows_changed_during_a_write_are_next_if_a_base_waits",
     why="seeds were not tried: the test shows it by itself, in seconds",
 )
 
@@ -127,7 +127,7 @@ rewriting(
     "if outcome is not None:",
     "if is_async:",
     seeds=0,
-    test="tests/interval/test_hook_errors.py"
+    test="tests/worker/interval/test_hook_errors.py"
     "::test_a_hook_that_returns_a_value_fails_and_nothing_is_acked[record-coroutine]",
     why="seeds were not tried: the test shows it by itself, in seconds",
 )
@@ -140,7 +140,7 @@ rewriting(
     "key < end",
     "key <= end",
     seeds=0,
-    test="tests/interval/test_key_watermark_bounds.py::test_a_keys_bound_is_the_largest_of_its_ranges",
+    test="tests/worker/interval/test_key_watermark_bounds.py::test_a_keys_bound_is_the_largest_of_its_ranges",
     why="seeds were not tried: the test shows it by itself, in seconds",
 )
 
@@ -152,7 +152,7 @@ rewriting(
     "max(last, end)",
     "min(last, end)",
     seeds=0,
-    test="tests/interval/test_key_watermark_bounds.py::test_bounds_do_not_grow_with_splits_and_merges",
+    test="tests/worker/interval/test_key_watermark_bounds.py::test_bounds_do_not_grow_with_splits_and_merges",
     why="seeds were not tried: the test shows it by itself, in seconds",
 )
 
@@ -164,7 +164,7 @@ rewriting(
     "self.queue.extendleft(reversed(chunks))",
     "self.queue.extendleft(chunks)",
     seeds=0,
-    test="tests/interval/test_keys_that_wait.py::test_records_behind_a_failed_one_wait_also_during_its_retry",
+    test="tests/worker/interval/test_keys_that_wait.py::test_records_behind_a_failed_one_wait_also_during_its_retry",
     why="seeds were not tried: the test shows it by itself, in seconds",
 )
 
@@ -176,7 +176,7 @@ rewriting(
     "reversed(items)",
     "items",
     seeds=0,
-    test="tests/interval/test_undone.py::test_records_undone_beside_a_failure_rerun_without_an_event",
+    test="tests/worker/interval/test_undone.py::test_records_undone_beside_a_failure_rerun_without_an_event",
     why="seeds were not tried: the test shows it by itself, in seconds",
 )
 
@@ -188,7 +188,7 @@ rewriting(
     "first <= upto and",
     "first < upto and",
     seeds=0,
-    test="tests/interval/test_holds.py::test_timers_at_the_end_of_time_fire_when_the_sources_finish",
+    test="tests/worker/interval/test_holds.py::test_timers_at_the_end_of_time_fire_when_the_sources_finish",
     why="seeds were not tried: the test shows it by itself, in seconds",
 )
 
@@ -200,7 +200,7 @@ rewriting(
     "name == tag or (setting is not None and setting.at < at)",
     "name == tag",
     seeds=0,
-    test="tests/interval/test_order.py::test_a_key_whose_timers_wait_for_a_commit_keeps_its_records",
+    test="tests/worker/interval/test_order.py::test_a_key_whose_timers_wait_for_a_commit_keeps_its_records",
     why="seeds were not tried: the test shows it by itself, in seconds",
 )
 
@@ -212,7 +212,7 @@ rewriting(
     "late = stamp < (",
     "late = stamp <= (",
     seeds=0,
-    test="tests/interval/test_scenarios.py::test_late_records_are_flagged_or_dropped_or_diverted",
+    test="tests/worker/interval/test_scenarios.py::test_late_records_are_flagged_or_dropped_or_diverted",
     why="seeds were not tried: the test shows it by itself, in seconds",
 )
 
@@ -224,7 +224,7 @@ rewriting(
     "limit = min(first, limit)",
     "limit = max(first, limit)",
     seeds=0,
-    test="tests/interval/test_far_reading.py::test_a_due_stored_timer_holds_the_watermark_until_it_fires",
+    test="tests/worker/interval/test_far_reading.py::test_a_due_stored_timer_holds_the_watermark_until_it_fires",
     why="seeds were not tried: the test shows it by itself, in seconds",
 )
 
@@ -236,7 +236,7 @@ rewriting(
     "if led_on and not ahead_allowed",
     "if not ahead_allowed",
     seeds=0,
-    test="tests/interval/test_keys_that_wait.py::test_many_deliveries_of_a_blocked_key_take_no_event_each",
+    test="tests/worker/interval/test_keys_that_wait.py::test_many_deliveries_of_a_blocked_key_take_no_event_each",
     why="other events come all the time in a simulated run: each goes on by one delivery",
 )
 
@@ -248,7 +248,7 @@ rewriting(
     "if outbox_full and",
     "if False and",
     seeds=0,
-    test="tests/interval/test_full_outbox.py::test_timers_due_together_produce_only_what_the_outbox_takes",
+    test="tests/worker/interval/test_full_outbox.py::test_timers_due_together_produce_only_what_the_outbox_takes",
     why="the simulator does not weigh outboxes",
 )
 
@@ -260,7 +260,7 @@ rewriting(
     "min(upto, pending - 1)",
     "-(1 << 62)",
     seeds=0,
-    test="tests/interval/test_full_outbox.py::test_a_timer_holding_the_watermark_fires_with_a_full_outbox",
+    test="tests/worker/interval/test_full_outbox.py::test_a_timer_holding_the_watermark_fires_with_a_full_outbox",
     why="a consumer must be full for good, and its outboxes too",
 )
 
@@ -272,7 +272,7 @@ rewriting(
     "self._firing.run_due_of if outbox_full else None",
     "None",
     seeds=0,
-    test="tests/interval/test_full_outbox.py::test_a_record_that_holds_the_watermark_runs_after_due_timers",
+    test="tests/worker/interval/test_full_outbox.py::test_a_record_that_holds_the_watermark_runs_after_due_timers",
     why="the outbox must be full when a late record of a key with a due timer comes",
 )
 
@@ -284,7 +284,7 @@ rewriting(
     "waits = pending <= self._holds.min_stated()",
     "waits = True",
     seeds=0,
-    test="tests/interval/test_full_outbox.py::test_a_timer_holding_below_all_productions_fires_when_full",
+    test="tests/worker/interval/test_full_outbox.py::test_a_timer_holding_below_all_productions_fires_when_full",
     why="a consumer must be full for good, and a hold of its own be below what is produced",
 )
 
@@ -296,7 +296,7 @@ rewriting(
     "self._holds.min_stated()",
     "self._holds.min()",
     seeds=0,
-    test="tests/interval/test_full_outbox.py::test_a_failing_timer_lets_no_other_fire_into_a_full_outbox",
+    test="tests/worker/interval/test_full_outbox.py::test_a_failing_timer_lets_no_other_fire_into_a_full_outbox",
     why="the simulator does not weigh outboxes",
 )
 
@@ -308,7 +308,7 @@ rewriting(
     "if commits.settle_weak(out) or (",
     "if (commits.settle_weak(out) and False) or (",
     seeds=0,
-    test="tests/interval/test_weak_line.py::test_the_watermark_moves_after_a_commit_that_stores_nothing",
+    test="tests/worker/interval/test_weak_line.py::test_the_watermark_moves_after_a_commit_that_stores_nothing",
     why="other events come all the time in a simulated run",
 )
 
@@ -320,7 +320,7 @@ rewriting(
     "if left and committed:",
     "if left and committed < 0:",
     seeds=0,
-    test="tests/interval/test_ordered_arrivals.py::test_a_sender_is_notified_at_once_of_an_earlier_commit",
+    test="tests/worker/interval/test_ordered_arrivals.py::test_a_sender_is_notified_at_once_of_an_earlier_commit",
     why="a consumer must be full for good, and a former owner have committed half of a delivery",
 )
 
@@ -332,7 +332,7 @@ rewriting(
     "except UnkeyedLetterError as refused:",
     "except ZeroDivisionError as refused:",
     seeds=0,
-    test="tests/interval/test_failing_keys.py::test_a_dead_letter_without_a_consumers_key_blocks_its_key",
+    test="tests/worker/interval/test_failing_keys.py::test_a_dead_letter_without_a_consumers_key_blocks_its_key",
     why="the topologies of simulated runs are keyed by fields that every record has",
 )
 
@@ -344,7 +344,7 @@ rewriting(
     "except BaseException as raised:",
     "except ZeroDivisionError as raised:",
     seeds=0,
-    test="tests/interval/test_hook_errors.py::test_an_error_without_text_is_a_failure_like_any_other",
+    test="tests/worker/interval/test_hook_errors.py::test_an_error_without_text_is_a_failure_like_any_other",
     why="hooks of simulated runs raise errors that have a text",
 )
 

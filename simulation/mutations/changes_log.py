@@ -22,7 +22,7 @@ rewriting(
     "min(state.inputs.value, state.intake.pending.min())",
     "state.inputs.value",
     seeds=0,
-    test="tests/log/test_log_core.py::test_the_watermark_follows_senders_and_uncommitted_holds",
+    test="tests/worker/log/test_log_core.py::test_the_watermark_follows_senders_and_uncommitted_holds",
     why="seeds were not tried: the test shows it by itself, in seconds",
 )
 
@@ -34,7 +34,7 @@ rewriting(
     "min(cursors.values()",
     "max(cursors.values()",
     seeds=0,
-    test="tests/log/test_log_subscribers.py::test_records_that_every_cursor_has_acked_go_by_the_segment",
+    test="tests/worker/log/test_log_subscribers.py::test_records_that_every_cursor_has_acked_go_by_the_segment",
     why="seeds were not tried: the test shows it by itself, in seconds",
 )
 
@@ -46,7 +46,7 @@ rewriting(
     "self._stated or not cursors",
     "not cursors",
     seeds=0,
-    test="tests/log/test_log_retention.py::test_a_stated_retention_keeps_records_for_later_subscribers",
+    test="tests/worker/log/test_log_retention.py::test_a_stated_retention_keeps_records_for_later_subscribers",
     why="seeds were not tried: the test shows it by itself, in seconds",
 )
 
@@ -58,7 +58,7 @@ rewriting(
     "MIN_TIMESTAMP - 1 if hard else self._inputs.value",
     "self._inputs.value",
     seeds=0,
-    test="tests/log/test_log_subscribers.py::test_a_quarter_beyond_the_cap_nothing_is_taken",
+    test="tests/worker/log/test_log_subscribers.py::test_a_quarter_beyond_the_cap_nothing_is_taken",
     why="seeds were not tried: the test shows it by itself, in seconds",
 )
 
@@ -70,7 +70,7 @@ rewriting(
     "delivery.timestamps[index] > bound",
     "delivery.timestamps[index] >= bound",
     seeds=0,
-    test="tests/log/test_log_core.py::test_the_truncation_point_waits_for_the_rows",
+    test="tests/worker/log/test_log_core.py::test_the_truncation_point_waits_for_the_rows",
     why="seeds were not tried: the test shows it by itself, in seconds",
 )
 
@@ -82,7 +82,7 @@ rewriting(
     "below <= cursor.newest or ",
     "",
     seeds=0,
-    test="tests/log/test_cursor_acks.py::test_a_cursor_never_moves_back",
+    test="tests/worker/log/test_cursor_acks.py::test_a_cursor_never_moves_back",
     why="seeds were not tried: the test shows it by itself, in seconds",
 )
 
@@ -94,7 +94,7 @@ rewriting(
     "event.below > self.state.records.end",
     "event.below < 0",
     seeds=0,
-    test="tests/log/test_log_subscribers.py::test_acks_and_resumptions_beyond_the_end_are_refused_by_name",
+    test="tests/worker/log/test_log_subscribers.py::test_acks_and_resumptions_beyond_the_end_are_refused_by_name",
     why="seeds were not tried: the test shows it by itself, in seconds",
 )
 
@@ -106,7 +106,7 @@ rewriting(
     "limit = min(limit, session.cursor.newest + session.window)",
     "pass",
     seeds=0,
-    test="tests/log/test_log_subscribers.py::test_no_more_than_the_window_is_sent_beyond_the_last_ack",
+    test="tests/worker/log/test_log_subscribers.py::test_no_more_than_the_window_is_sent_beyond_the_last_ack",
     why="seeds were not tried: the test shows it by itself, in seconds",
 )
 
@@ -118,7 +118,7 @@ rewriting(
     "return min(watermark, _LAST)",
     "return state.assured",
     seeds=0,
-    test="tests/log/test_log_core.py::test_a_slow_reader_gets_no_watermark_beyond_what_it_has_read",
+    test="tests/worker/log/test_log_core.py::test_a_slow_reader_gets_no_watermark_beyond_what_it_has_read",
     why="seeds were not tried: the test shows it by itself, in seconds",
 )
 
@@ -130,7 +130,7 @@ rewriting(
     "max(session.cursor.newest, session.resume or 0)",
     "min(session.cursor.newest, session.resume or 0)",
     seeds=0,
-    test="tests/log/test_log_subscribers.py::test_cursors_begin_at_the_oldest_record_or_now",
+    test="tests/worker/log/test_log_subscribers.py::test_cursors_begin_at_the_oldest_record_or_now",
     why="seeds were not tried: the test shows it by itself, in seconds",
 )
 
@@ -142,7 +142,7 @@ rewriting(
     "if name and name in names[:-1]:",
     "if False:",
     seeds=0,
-    test="tests/log/test_log_subscribers.py::test_a_replaced_subscriber_does_not_take_the_cursor_back",
+    test="tests/worker/log/test_log_subscribers.py::test_a_replaced_subscriber_does_not_take_the_cursor_back",
     why="seeds were not tried: the test shows it by itself, in seconds",
 )
 
@@ -154,7 +154,7 @@ rewriting(
     "state.records.stored_to",
     "lambda: 1 << 62",
     seeds=0,
-    test="tests/log/test_log_core.py::test_the_truncation_point_waits_for_the_rows",
+    test="tests/worker/log/test_log_core.py::test_the_truncation_point_waits_for_the_rows",
     why="seeds were not tried: the test shows it by itself, in seconds",
 )
 
@@ -166,6 +166,6 @@ rewriting(
     "self.truncation_point + 1",
     "self.truncation_point + 2",
     seeds=0,
-    test="tests/log/test_log_core.py::test_the_truncation_point_moves_and_a_takeover_reads_little",
+    test="tests/worker/log/test_log_core.py::test_the_truncation_point_moves_and_a_takeover_reads_little",
     why="seeds were not tried: the test shows it by itself, in seconds",
 )

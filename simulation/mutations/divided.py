@@ -81,7 +81,7 @@ def children_without_parents() -> None:
     "G13",
     "the parts of an entry go when the truncation point has passed it",
     seeds=0,
-    test="tests/interval/test_large_commits.py::test_an_entrys_parts_are_deleted_after_its_truncation",
+    test="tests/worker/interval/test_large_commits.py::test_an_entrys_parts_are_deleted_after_its_truncation",
     why="its owners change often, and each deletes what the one before it has left",
 )
 def parts_kept_for_ever() -> None:

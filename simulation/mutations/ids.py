@@ -58,7 +58,7 @@ def copies_acked() -> None:
     "G3",
     "a sender with a successor is refused",
     seeds=10,
-    test="tests/dedup/test_scenarios.py::test_collection_learns_the_broadcasts_sequencers_first",
+    test="tests/worker/dedup/test_scenarios.py::test_collection_learns_the_broadcasts_sequencers_first",
     why="what a deposed sender has in its buffers is known as long as marks and ids are",
 )
 def deposed_senders_accepted() -> None:
@@ -70,7 +70,7 @@ def deposed_senders_accepted() -> None:
     "G1",
     "a sequence of which nothing is known is looked up before it is taken",
     seeds=10,
-    test="tests/dedup/test_scenarios.py::test_a_retired_sequence_is_asked_for_and_not_taken",
+    test="tests/worker/dedup/test_scenarios.py::test_a_retired_sequence_is_asked_for_and_not_taken",
     why="a journal is retired when all it sent was ACKed: a copy must lie in a buffer for all that time",
 )
 def unknown_sequences_taken() -> None:
@@ -93,7 +93,7 @@ def unknown_sequences_taken() -> None:
     "G1",
     "what a filter may be wrong about is read from the store",
     seeds=0,
-    test="tests/dedup/test_scenarios.py::test_an_id_that_only_the_filters_take_for_known_is_fresh",
+    test="tests/worker/dedup/test_scenarios.py::test_an_id_that_only_the_filters_take_for_known_is_fresh",
     why="a filter is wrong once in 100,000 times",
 )
 def filters_taken_for_truth() -> None:

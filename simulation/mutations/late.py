@@ -19,7 +19,7 @@ def unflagged() -> None:
     "G13",
     "records ahead of the watermark are refused while too many wait",
     seeds=0,
-    test="tests/interval/test_ids.py::test_a_delivery_that_is_refused_whole_is_not_acked_as_well",
+    test="tests/worker/interval/test_ids.py::test_a_delivery_that_is_refused_whole_is_not_acked_as_well",
     why="memory has no bound there",
 )
 def boundless_intake() -> None:

@@ -23,7 +23,7 @@ __all__: list[str] = []
     "G1",
     "a log ACKs what is in its journal",
     seeds=20,
-    test="tests/log/test_log_core.py::test_a_delivery_is_acked_and_shown_only_once_journaled",
+    test="tests/worker/log/test_log_core.py::test_a_delivery_is_acked_and_shown_only_once_journaled",
     why="a log must be lost in the moment between an ACK and its commit",
 )
 def log_acks_uncommitted() -> None:
@@ -102,7 +102,7 @@ def log_forgets_records() -> None:
     "G1",
     "a cursor's ACK counts when it is in the journal",
     seeds=10,
-    test="tests/log/test_log_subscribers.py::test_a_subscriber_is_notified_of_an_ack_once_it_is_journaled",
+    test="tests/worker/log/test_log_subscribers.py::test_a_subscriber_is_notified_of_an_ack_once_it_is_journaled",
     why="a log must be lost in the moment between an ACK and its commit",
 )
 def cursors_unjournaled() -> None:
@@ -123,7 +123,7 @@ def cursors_unjournaled() -> None:
     "G1",
     "a cursor that is created again is another one, also while a request for the old one is in flight",
     seeds=10,
-    test="tests/log/test_log_subscribers.py::test_a_cursor_created_again_during_an_append_is_another",
+    test="tests/worker/log/test_log_subscribers.py::test_a_cursor_created_again_during_an_append_is_another",
     why="a cursor must be deleted and created again while one append is in flight",
 )
 def cursors_by_name() -> None:
@@ -161,7 +161,7 @@ def aged_by_the_wall() -> None:
     "G7",
     "subscribers are sent the watermark of the last journaled entry",
     seeds=10,
-    test="tests/log/test_log_core.py::test_a_deposed_owner_publishes_no_watermark_it_receives",
+    test="tests/worker/log/test_log_core.py::test_a_deposed_owner_publishes_no_watermark_it_receives",
     why="a subscriber must listen to a deposed owner still",
 )
 def log_hearsay() -> None:

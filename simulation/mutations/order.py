@@ -19,7 +19,7 @@ from simulation.mutations.base import mutation, replace, rewriting
 
 __all__: list[str] = []
 
-_MODEL = "tests/interval/test_production_order.py::test_each_keys_productions_stay_in_order_through_failures"
+_MODEL = "tests/worker/interval/test_production_order.py::test_each_keys_productions_stay_in_order_through_failures"
 
 
 @mutation(
@@ -59,7 +59,7 @@ def weak_ones_unordered() -> None:
 @mutation(
     "G15",
     "deliveries wait behind one of their sender that is looked into",
-    test="tests/interval/test_ordered_arrivals.py::test_what_is_not_looked_up_waits_behind_what_is",
+    test="tests/worker/interval/test_ordered_arrivals.py::test_what_is_not_looked_up_waits_behind_what_is",
     why="a child must send what it has inherited, and what is its own, before the answer is there",
 )
 def those_behind_pass() -> None:
@@ -80,7 +80,7 @@ def those_behind_pass() -> None:
 @mutation(
     "G15",
     "what waits for a journal that is no more is regrouped before younger productions are located",
-    test="tests/interval/test_production_order.py::test_work_of_an_ended_journal_is_sent_before_younger_work",
+    test="tests/worker/interval/test_production_order.py::test_work_of_an_ended_journal_is_sent_before_younger_work",
     why="a key must produce in the moments after its consumer was split",
 )
 def moved_ones_stay() -> None:
@@ -111,7 +111,7 @@ def refused_ones_last() -> None:
 @mutation(
     "G15",
     "what was produced before a split or merge is sent before what was produced after it",
-    test="tests/interval/test_production_order.py::test_after_a_takeover_older_sequences_are_sent_first",
+    test="tests/worker/interval/test_production_order.py::test_after_a_takeover_older_sequences_are_sent_first",
     why="a child must inherit productions of parents and of their parents",
 )
 def sequences_of_one_age() -> None:
@@ -122,7 +122,7 @@ def sequences_of_one_age() -> None:
 @mutation(
     "G15",
     "what holds the watermark runs behind what was sent before it for the same keys",
-    test="tests/interval/test_ordered_arrivals.py::test_a_record_that_holds_follows_its_keys_earlier_ones",
+    test="tests/worker/interval/test_ordered_arrivals.py::test_a_record_that_holds_follows_its_keys_earlier_ones",
     why="the outbox, or the cache, must be full",
 )
 def holding_ones_overtake() -> None:
@@ -141,7 +141,7 @@ def holding_ones_overtake() -> None:
 @mutation(
     "G15",
     "what copies were refused of keeps its place when a flow begins again",
-    test="tests/interval/test_production_order.py::test_a_late_answer_about_copies_changes_nothing_unsent",
+    test="tests/worker/interval/test_production_order.py::test_a_late_answer_about_copies_changes_nothing_unsent",
     why="a late word of copies must meet a flow that begins again",
 )
 def late_word_of_copies() -> None:
@@ -287,7 +287,7 @@ rewriting(
     "if self.origin and not stands_still:",
     "if False:",
     seeds=0,
-    test="tests/interval/test_ordered_arrivals.py::test_holding_senders_enter_a_full_interval_one_by_one",
+    test="tests/worker/interval/test_ordered_arrivals.py::test_holding_senders_enter_a_full_interval_one_by_one",
     why="the simulator does not weigh what a full receiver takes in",
 )
 
@@ -323,7 +323,7 @@ rewriting(
     "receipt.held > until",
     "False",
     seeds=0,
-    test="tests/interval/test_ordered_arrivals.py::test_a_turn_ends_though_its_records_neighbours_wait_for_room",
+    test="tests/worker/interval/test_ordered_arrivals.py::test_a_turn_ends_though_its_records_neighbours_wait_for_room",
     why="an outbox must stay full while the intake is, and a delivery must have records of both kinds",
 )
 

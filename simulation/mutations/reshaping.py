@@ -88,7 +88,7 @@ def ids_lost_at_splits() -> None:
     "G1",
     "the child of a merge knows the ids of both parents",
     seeds=10,
-    test="tests/dedup/test_simulation.py::test_every_record_takes_effect_once_in_any_history",
+    test="tests/worker/dedup/test_simulation.py::test_every_record_takes_effect_once_in_any_history",
     why="few of its runs get as far as a merge",
 )
 def ids_of_one_parent() -> None:
@@ -100,7 +100,7 @@ def ids_of_one_parent() -> None:
     "G7",
     "the child of a merge starts at the smaller watermark of its parents",
     seeds=10,
-    test="tests/interval/test_key_watermark_bounds.py::test_a_merged_key_sees_the_watermark_its_parent_would_show",
+    test="tests/worker/interval/test_key_watermark_bounds.py::test_a_merged_key_sees_the_watermark_its_parent_would_show",
     why="few of its runs get as far as a merge",
 )
 def larger_parents_watermark() -> None:
@@ -121,7 +121,7 @@ def larger_parents_watermark() -> None:
     "G7",
     "keys of a merged interval are shown no less than before",
     seeds=10,
-    test="tests/interval/test_key_watermark_bounds.py::test_a_merged_key_sees_the_watermark_its_parent_would_show",
+    test="tests/worker/interval/test_key_watermark_bounds.py::test_a_merged_key_sees_the_watermark_its_parent_would_show",
     why="few of its runs get as far as a merge",
 )
 def forgotten_floors() -> None:
@@ -148,7 +148,7 @@ def parents_let_go() -> None:
     "G1",
     "each production of a parent is sent again by one of its children",
     seeds=10,
-    test="tests/interval/test_letting_go.py::test_children_share_what_the_parent_sent_by_producing_key",
+    test="tests/worker/interval/test_letting_go.py::test_children_share_what_the_parent_sent_by_producing_key",
     why="an owner whose productions are not ACKed must be split",
 )
 def productions_of_parents_lost() -> None:

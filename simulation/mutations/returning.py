@@ -54,6 +54,6 @@ rewriting(
     "request.start.stream, request.start.incarnation = self._stream, place.incarnation",
     "request.start.stream = self._stream",
     seeds=0,
-    test="tests/log/test_log_service.py::test_a_former_log_of_a_stream_is_not_shown_for_the_new_one",
+    test="tests/worker/log/test_log_service.py::test_a_former_log_of_a_stream_is_not_shown_for_the_new_one",
     why="seeds were not tried: the test shows it by itself, in seconds",
 )

@@ -60,7 +60,7 @@ def unvoided_timers() -> None:
 @mutation(
     "G5",
     "no record of a key runs before a timer of it that is due",
-    test="tests/interval/test_order.py::test_due_timers_of_blocked_keys_are_not_overtaken",
+    test="tests/worker/interval/test_order.py::test_due_timers_of_blocked_keys_are_not_overtaken",
     why="it is seldom that a key's record is in line in the step in which its timer falls due: in one of 100 seeds",
 )
 def records_first() -> None:

@@ -50,7 +50,7 @@ def forgotten_holds() -> None:
     "G7",
     "timers hold the output watermark at their own times",
     seeds=10,
-    test="tests/interval/test_far_reading.py::test_a_due_stored_timer_holds_the_watermark_until_it_fires",
+    test="tests/worker/interval/test_far_reading.py::test_a_due_stored_timer_holds_the_watermark_until_it_fires",
     why="timers that are due fire before anything is reported, but for those in the store",
 )
 def timers_hold_nothing() -> None:
@@ -62,7 +62,7 @@ def timers_hold_nothing() -> None:
     "G7",
     "what a commit lets go of holds the watermark until it is in the journal",
     seeds=10,
-    test="tests/interval/test_holds.py::test_a_moved_or_cancelled_timer_holds_until_it_is_journaled",
+    test="tests/worker/interval/test_holds.py::test_a_moved_or_cancelled_timer_holds_until_it_is_journaled",
     why="an interval must be lost while a commit is on its way that lets the watermark go on by itself",
 )
 def released_uncommitted() -> None:
@@ -88,7 +88,7 @@ rewriting(
     "self.cover(other.at, other.count)",
     "pass",
     seeds=0,
-    test="tests/interval/test_holds_model.py::test_a_hold_ends_once_and_its_replacement_has_its_time",
+    test="tests/worker/interval/test_holds_model.py::test_a_hold_ends_once_and_its_replacement_has_its_time",
     why="the timers that a commit ends hold for it, too",
 )
 
@@ -100,7 +100,7 @@ rewriting(
     "blocked.hold.cover(timer[0])",
     "pass",
     seeds=0,
-    test="tests/interval/test_holds.py::test_a_timer_that_fails_is_named_as_what_holds",
+    test="tests/worker/interval/test_holds.py::test_a_timer_that_fails_is_named_as_what_holds",
     why="seeds were not tried: the test shows it by itself, in seconds",
 )
 
@@ -112,7 +112,7 @@ rewriting(
     "at < self.at",
     "not self.count or at > self.at",
     seeds=0,
-    test="tests/interval/test_holds_model.py::test_the_output_watermark_is_at_the_oldest_unfinished_work",
+    test="tests/worker/interval/test_holds_model.py::test_the_output_watermark_is_at_the_oldest_unfinished_work",
     why="seeds were not tried: the test shows it by itself, in seconds",
 )
 
@@ -124,7 +124,7 @@ rewriting(
     "holds, self._holds = self._holds, None",
     "holds = self._holds",
     seeds=0,
-    test="tests/interval/test_holds_model.py::test_a_hold_ends_once_and_its_replacement_has_its_time",
+    test="tests/worker/interval/test_holds_model.py::test_a_hold_ends_once_and_its_replacement_has_its_time",
     why="no owner releases twice",
 )
 

@@ -18,7 +18,7 @@ __all__: list[str] = []
     "G10",
     "a record's id is committed when its weak productions are ACKed or stored",
     seeds=20,
-    test="tests/interval/test_productions.py::test_weak_productions_are_sent_first_and_acked_later",
+    test="tests/worker/interval/test_productions.py::test_weak_productions_are_sent_first_and_acked_later",
     why="few of its computations produce weakly",
 )
 def weak_ones_unwaited() -> None:
@@ -46,7 +46,7 @@ rewriting(
     "if not self._weak or batch.fired:",
     "if not self._weak:",
     seeds=20,
-    test="tests/interval/test_weak_line.py::test_a_deposed_owner_sends_nothing_its_timers_make",
+    test="tests/worker/interval/test_weak_line.py::test_a_deposed_owner_sends_nothing_its_timers_make",
     why="a deposed owner must hear of a watermark before the receivers hear of its successor",
 )
 
@@ -59,7 +59,7 @@ rewriting(
     "stragglers += self._outbox.rows_of(outbound)",
     "pass",
     seeds=20,
-    test="tests/interval/test_productions.py::test_a_straggler_is_stored_in_a_commit_its_ack_in_a_later",
+    test="tests/worker/interval/test_productions.py::test_a_straggler_is_stored_in_a_commit_its_ack_in_a_later",
     why="few of its computations produce weakly",
 )
 
@@ -68,7 +68,7 @@ rewriting(
     "G10",
     "a weak production made again has the id that it had",
     seeds=20,
-    test="tests/interval/test_productions.py::test_weak_ids_are_the_same_after_a_crash_in_any_batch",
+    test="tests/worker/interval/test_productions.py::test_weak_ids_are_the_same_after_a_crash_in_any_batch",
     why="few of its computations produce weakly",
 )
 def weak_ids_anew() -> None:

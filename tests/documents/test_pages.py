@@ -34,7 +34,7 @@ RELEASES = "it makes a release"
 INSTALLS = "it installs what this test runs in"
 
 NOT_RUN = {
-    "make demo": "takes minutes: tests/zeitgeist runs its parts",
+    "make demo": "takes minutes: tests/examples/zeitgeist runs its parts",
     "make test": ITSELF,
     "make lint": ITSELF,
     "make format": "it changes the checkout",

@@ -30,10 +30,10 @@ from millwheel.worker.shell.hook_reports import HookReports
 from millwheel.worker.shell.log_service import LogService
 from tests.authority.shard import Shard
 from tests.injectors import test_core_model
-from tests.interval.solo import Solo
-from tests.interval.test_takeover import Waiting
-from tests.log.driver import LogDriver
 from tests.master.harness import Master
+from tests.worker.interval.solo import Solo
+from tests.worker.interval.test_takeover import Waiting
+from tests.worker.log.driver import LogDriver
 from tests.worker.test_host import Rig
 
 UNUSED: Any = None

@@ -12,11 +12,11 @@ from millwheel.model.keys import ALL_KEYS
 from simulation.taps import Taps
 from tests.authority.shard import COMPUTATION, Shard
 from tests.injectors.test_core import add, opened
-from tests.interval.solo import Solo
-from tests.interval.test_takeover import Waiting
-from tests.log.driver import LogDriver
 from tests.master.harness import Master
 from tests.master.harness import World as MasterWorld
+from tests.worker.interval.solo import Solo
+from tests.worker.interval.test_takeover import Waiting
+from tests.worker.log.driver import LogDriver
 
 
 def interval() -> tuple[Any, Callable[[], None]]:

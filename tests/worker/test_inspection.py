@@ -17,7 +17,7 @@ from millwheel.store.contract import CorruptValueError
 from millwheel.store.memory import MemoryStore
 from millwheel.worker.messages import StatesRead, Tick
 from millwheel.worker.shell.inspection import InspectionService
-from tests.interval.solo import Solo
+from tests.worker.interval.solo import Solo
 
 
 class Picky(mw.Computation[tuple[str, str], int]):

@@ -9,7 +9,7 @@ import millwheel as mw
 from millwheel.model.incarnation import IncarnationId
 from millwheel.worker.interval.hook_times import HookMeter
 from millwheel.worker.shell.load import LoadMeter, Metered, memory_limit
-from tests.interval.solo import Solo
+from tests.worker.interval.solo import Solo
 
 
 class Counts(mw.Computation[tuple[str, str], int]):

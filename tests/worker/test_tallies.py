@@ -6,7 +6,7 @@ import millwheel as mw
 from millwheel.worker.shell.load import LoadMeter
 from millwheel.worker.shell.metrics import WorkerCollector
 from millwheel.worker.shell.tallies import Tallies
-from tests.interval.solo import Solo
+from tests.worker.interval.solo import Solo
 
 PLACE = ("topology", "solo")
 

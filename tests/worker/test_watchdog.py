@@ -15,8 +15,8 @@ import millwheel as mw
 from millwheel.sdk.context import Scope
 from millwheel.worker.shell.tallies import Place
 from millwheel.worker.shell.watchdog import RunningHook, Watchdog, running_hook
-from tests.interval.solo import Solo
 from tests.patience import until
+from tests.worker.interval.solo import Solo
 
 
 class Calls(mw.Computation[tuple[str, str], int]):

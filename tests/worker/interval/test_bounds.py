@@ -1,0 +1,298 @@
+"""Regressions: what is bounded, in memory and in the journal (G13)."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import pytest
+
+import millwheel as mw
+from millwheel.model.incarnation import IncarnationId
+from millwheel.model.limits import MAX_ENTRY_BYTES, MAX_VALUE_BYTES
+from millwheel.model.time import Duration, Timestamp
+from millwheel.model.watermarks import MinTracker
+from millwheel.sdk.context import OutputBinding, TimerSetting
+from millwheel.testing import TopologyHarness
+from millwheel.worker.admission import column_problem
+from millwheel.worker.dedup import PositionIds, Sender
+from millwheel.worker.interval import IntervalSettings
+from millwheel.worker.interval.holds import Holds
+from millwheel.worker.interval.intake import IntervalIntake
+from millwheel.worker.interval.parts import PART_BYTES
+from millwheel.worker.interval.timers import TimerTable
+from millwheel.worker.messages import (
+    Acknowledged,
+    Delivery,
+    FlushStates,
+    HookFailed,
+    ReadStates,
+    SendDelivery,
+    StatesFlushed,
+    StatesRead,
+    Tick,
+)
+from tests.worker.interval.solo import Solo
+
+
+class Grows(mw.Computation[tuple[str, str], str]):
+    """Keeps a state of the size that a record states, and produces as many values of 100 kB as it states."""
+
+    def process_record(self, ctx: mw.Context[str], record: mw.Record[tuple[str, str]]) -> None:
+        size, _, count = record.value[1].partition(" ")
+        ctx.state = "x" * int(size)
+        for _ in range(int(count or 0)):
+            ctx.produce("out", "y" * 100_000)
+        ctx.set_timer(Timestamp(1_000), "end")
+
+    def process_timer(self, ctx: mw.Context[str], timer: mw.Timer) -> None:
+        ctx.produce("out", "fired")
+
+
+class Stubborn(mw.Computation[tuple[str, str], None]):
+    """Fails for one key, and counts its runs for the others."""
+
+    runs: ClassVar[list[str]] = []
+
+    def process_record(self, ctx: mw.Context[None], record: mw.Record[tuple[str, str]]) -> None:
+        if record.value[0] == "fails":
+            raise ValueError("again and again")
+        self.runs.append(record.value[0])
+
+
+@pytest.mark.guarantee("G13", section="4.1")
+def test_the_harness_resends_an_injected_batchs_refused_part() -> None:
+    """It sent all of it: where delivery is not exactly once, a record that was taken in ran every ten milliseconds."""
+    topology = mw.Topology("stubborn")
+    topology.source("in", tuple[str, str])
+    topology.add(Stubborn, name="stubborn", inputs={"in": mw.key(lambda value: value[0])}, exactly_once=False)
+    Stubborn.runs.clear()
+    harness = TopologyHarness(topology, settings=IntervalSettings(queue_records=10))
+    harness.advance(Timestamp(100))
+    with pytest.raises(ValueError, match="again and again"):
+        harness.send_all("in", [(("fails", ""), Timestamp(1_000))] * 10)
+    harness.send_all("in", [(("late", ""), Timestamp(50)), (("ahead", ""), Timestamp(2_000))])
+    with pytest.raises(ValueError, match="again and again"):
+        harness.advance_clock(Duration(1_000_000))
+    assert Stubborn.runs == ["late"], "what is ahead waits for room"
+
+
+@pytest.mark.guarantee("G13", section="4.1")
+def test_a_batchs_refused_part_is_not_kept_with_the_accepted_one() -> None:
+    values = [b"taken", b"refused"]
+    sender = Sender("injector/in/p", 1, None, "injector/in")
+    delivery = Delivery(
+        IncarnationId("c"), "j", "in", sender, PositionIds("s", 0, [1, 2]), [b"k", b"k"], values, [1, 2]
+    )
+    intake = IntervalIntake()
+    receipt = intake.admit(delivery, None, [0])
+    assert (receipt.delivery.values, intake.bytes) == ([b"taken", b""], 5)
+    assert values == [b"taken", b"refused"], "the list may be the sender's, too"
+
+
+@pytest.mark.guarantee("G13")
+@pytest.mark.parametrize("work", ["1000000", "0 30", "500000 5"])
+def test_no_entry_is_larger_than_the_store_takes(work: str) -> None:
+    """A batch was only looked at between deliveries: 40 keys of 1 MB each made an entry of 40 MB."""
+    solo = Solo(Grows())
+    solo.deliver(*[(f"k{number}", work, 1) for number in range(40)])
+    assert solo.commit_all() > 0
+    assert max(map(len, solo.entries)) <= MAX_ENTRY_BYTES
+    assert max(map(len, solo.parts.values()), default=0) <= PART_BYTES
+    assert solo.state.counts.records == 40
+    assert solo.state.intake.records == 0
+
+
+class Repeats(mw.Computation[tuple[str, str], None]):
+    """Produces as many empty values, or sets as many timers with the longest tags, as a record states."""
+
+    def process_record(self, ctx: mw.Context[None], record: mw.Record[tuple[str, str]]) -> None:
+        what, _, count = record.value[1].partition(" ")
+        for number in range(int(count)):
+            if what == "produce":
+                ctx.produce("out", "")
+            else:
+                ctx.set_timer(Timestamp(1_000), f"{number:0256d}")
+
+    def process_timer(self, ctx: mw.Context[None], timer: mw.Timer) -> None:
+        pass
+
+
+@pytest.mark.guarantee("G13")
+@pytest.mark.parametrize("work", ["produce 900", "set 900"])
+def test_no_entry_exceeds_the_store_limit_with_long_keys(work: str) -> None:
+    """A key stands in the entry beside each production and timer of it, also beside those that have fired."""
+    solo = Solo(Repeats())
+    keys = [f"{number:04096d}" for number in range(5)]
+    solo.deliver(*((key, work, 1) for key in keys))
+    solo.commit_all()
+    solo.watermark(2_000)
+    assert solo.commit_all() > 0 or work == "produce 900"
+    assert max(map(len, solo.entries)) <= MAX_ENTRY_BYTES
+    assert solo.state.counts.records == len(keys)
+    assert solo.state.timers.count == 0
+
+
+@pytest.mark.guarantee("G13")
+def test_names_count_in_what_a_commit_may_come_to() -> None:
+    """A production stands in the entry with its stream and all of its consumers: small ones are mostly names."""
+    solo = Solo(Repeats(), settings=IntervalSettings(batch_bytes=30_000))
+    targets = tuple((IncarnationId(f"{name * 63}.12345"), b"") for name in "abc")
+    outputs: Any = solo.state.scope.outputs
+    outputs["out"] = OutputBinding("out", outputs["out"].encode, lambda value: targets)
+    solo.deliver(*((key, "produce 20", 1) for key in "abcdefghijklmnopqrst"))
+    assert solo.commit_all() > 1
+    assert max(map(len, solo.entries)) <= 30_000 + 20 * 300
+
+
+class Refusing(mw.Computation[tuple[str, str], None]):
+    """Takes nothing."""
+
+    def process_record(self, ctx: mw.Context[None], record: mw.Record[tuple[str, str]]) -> None:
+        raise ValueError("no")
+
+
+@pytest.mark.guarantee("G13", section="4.1")
+def test_dead_letters_due_together_are_spread_over_commits() -> None:
+    """They were not counted: what failed for many keys at once was an entry that no store took."""
+    solo = Solo(Refusing(), on_failure=mw.dead_letter(after=2))
+    solo.deliver(*((f"k{number}", "x" * 500_000, 1) for number in range(24)))
+    solo.commit_all()
+    solo.now += 2_000_000
+    solo.handle(Tick())
+    assert solo.commit_all() > 1
+    assert max(map(len, solo.entries)) <= MAX_ENTRY_BYTES
+    assert solo.state.counts.dead_letters == 24
+
+
+class Keeps(mw.Computation[tuple[str, str], str]):
+    """Keeps much, or takes nothing."""
+
+    def process_record(self, ctx: mw.Context[str], record: mw.Record[tuple[str, str]]) -> None:
+        if record.value[1].startswith("no"):
+            raise ValueError("no")
+        ctx.state = "x" * 4_000_000
+
+
+def test_a_dead_letter_in_a_divided_commit_is_counted_once() -> None:
+    solo = Solo(Keeps(), on_failure=mw.dead_letter(after=1))
+    solo.deliver(("j", "", 1), ("k", "", 1), ("l", "no" * 250_000, 1))
+    solo.commit_all()
+    assert solo.parts
+    assert solo.state.counts.dead_letters == len(solo.sent()) == 1
+
+
+def test_a_state_over_its_limit_fails_its_hook_with_a_remedy() -> None:
+    solo = Solo(Grows(), on_failure=mw.dead_letter(after=1))
+    solo.deliver(("k", "5000000", 1), ("j", "1 1", 1))
+    solo.commit_all()
+    assert solo.state.counts.dead_letters == 1
+    (message, *_) = [one.message for one in solo.out if isinstance(one, HookFailed)]
+    assert "the state of key 'k' has 5,000,00" in message
+    assert "topology.add(" in message
+
+
+@pytest.mark.guarantee("G13", section="4.6")
+def test_timers_that_end_together_are_spread_over_commits() -> None:
+    """Whole buckets fired at once: the end of a window that a million keys share was one commit."""
+    solo = Solo(Grows(), settings=IntervalSettings(batch_records=10))
+    solo.deliver(*[(f"k{number}", "1", 1) for number in range(95)])
+    solo.commit_all()
+    solo.sent()
+    solo.watermark(2_000)
+    commits = solo.commit_all()
+    assert commits >= 10
+    assert len(solo.sent()) == 95
+    assert len(solo.state.timers.tables[mw.TimeDomain.EVENT_TIME]) == 0
+
+
+@pytest.mark.guarantee("G13")
+def test_a_timer_that_moves_with_each_record_leaves_no_trail() -> None:
+    """Each move left a slot in a bucket until the watermark came by: for sessions a slot a record."""
+    table = TimerTable(Holds(MinTracker(), MinTracker()), domain=mw.TimeDomain.EVENT_TIME)
+    for at in range(10_000):
+        table.set(b"k", "session", TimerSetting(1_000_000 + at, None, at), None)
+    table.cancel(b"j", "none", None)
+    assert len(table._times) < 200  # noqa: SLF001  # what is kept is bounded
+    assert [due[0] for due in table.pop_due(2_000_000, 10)] == [1_009_999]
+
+
+@pytest.mark.guarantee("G13", section="8.3")
+def test_the_cache_keeps_its_limit_also_under_small_batches() -> None:
+    """Eviction was only thought of when a batch was large."""
+    solo = Solo(Grows(), settings=IntervalSettings(cache_bytes=20_000, flush_interval=1_000_000))
+    for number in range(300):
+        solo.now += 10
+        solo.deliver((f"k{number}", "10", 1))
+        solo.commit_all()
+        for flush in solo.take(FlushStates):
+            solo.handle(StatesFlushed(flush.number))
+        for send in solo.take(SendDelivery):
+            solo.handle(Acknowledged(send.delivery.token))
+    assert solo.state.cells.bytes_held <= 2 * 20_000
+    assert len(solo.state.cells) < 100
+
+
+@pytest.mark.guarantee("G13")
+def test_while_rows_cannot_be_flushed_only_holding_work_runs() -> None:
+    solo = Solo(Grows(), settings=IntervalSettings(cache_bytes=5_000))
+    for number in range(100):
+        solo.deliver((f"k{number}", "10", 100 + number))
+        solo.commit_all()
+    assert solo.state.counts.records < 40
+    assert solo.state.cells.bytes_held < 15_000
+    for _ in range(100):
+        for flush in solo.take(FlushStates):
+            solo.handle(StatesFlushed(flush.number))
+        for read in solo.take(ReadStates):
+            solo.handle(StatesRead(read.keys, [None] * len(read.keys)))
+        solo.handle(Tick())
+        solo.commit_all()
+    assert solo.state.counts.records == 100
+
+
+def test_no_flush_is_requested_while_a_commit_is_in_flight() -> None:
+    """The alarm rang at once, and again, until the append was there: a straggler's second of spinning."""
+    solo = Solo(Grows(), settings=IntervalSettings(flush_interval=10))
+    solo.deliver(("k", "10", 1))
+    solo.commit()
+    solo.deliver(("k", "11", 1))
+    solo.now += 1_000
+    solo.handle(Tick())
+    alarm = solo.core.next_deadline()
+    assert alarm is None or alarm > solo.now
+
+
+@pytest.mark.guarantee("G13")
+def test_senders_are_notified_of_records_that_wait_by_halves() -> None:
+    """Each commit named every record that still waited: quadratic for a delivery whose keys all wait."""
+    intake = IntervalIntake()
+    count = 1_000
+    delivery: Any = Delivery("c", "j", "s", None, None, [b"k"] * count, [b""] * count, list(range(count)))  # type: ignore[arg-type]
+    receipt = intake.admit(delivery, None, range(count))
+    receipt.blocked.update(range(count))
+    answered = []
+    for index in range(count):
+        receipt.blocked.discard(index)
+        intake.settle(receipt, [index])
+        if receipt.open and receipt.worth_reporting():
+            receipt.answered = receipt.open
+            answered.append(receipt.open)
+    assert sum(answered) < 3 * count
+    assert answered[-1] == 1
+    assert (intake.records, len(intake.pending)) == (0, 0)
+
+
+def test_the_dead_letter_of_the_largest_record_can_be_delivered() -> None:
+    """With what is said about it, it was over the limit of a record: refused for ever, and held the watermark."""
+
+    class Bad(mw.Computation[tuple[str, str], None]):
+        def process_record(self, ctx: mw.Context[None], record: mw.Record[tuple[str, str]]) -> None:
+            raise ValueError("ü" * 100_000)
+
+    solo = Solo(Bad(), on_failure=mw.dead_letter(after=1))
+    solo.deliver(("k", "x" * (MAX_VALUE_BYTES - 20), 1))
+    solo.commit_all()
+    (send,) = solo.take(SendDelivery)
+    assert send.delivery.stream == "dead-letters"
+    assert len(send.delivery.values[0]) > MAX_VALUE_BYTES
+    assert column_problem(send.delivery) is None

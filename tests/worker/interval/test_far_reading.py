@@ -1,0 +1,112 @@
+"""When timers that are in the store are asked for (4.6; G6, G8)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+import millwheel as mw
+from millwheel.model.time import MAX_TIMESTAMP, Timestamp
+from millwheel.store.contract import PartId
+from millwheel.worker.interval import IntervalSettings
+from millwheel.worker.messages import Acknowledged, PartsRead, PartsWritten, ReadSegments, SendDelivery, WriteParts
+from tests.worker.interval.solo import Solo
+
+
+class Alarm(mw.Computation[tuple[str, str], None]):
+    """Sets a timer at the time that the record says, or passes it on, and tells when it fires."""
+
+    def process_record(self, ctx: mw.Context[None], record: mw.Record[tuple[str, str]]) -> None:
+        if record.value[1].isdigit():
+            ctx.set_timer(Timestamp(int(record.value[1])), "t")
+        else:
+            ctx.produce("out", record.value[1])
+
+    def process_timer(self, ctx: mw.Context[None], timer: mw.Timer) -> None:
+        ctx.produce("out", str(timer.timestamp))
+
+
+def settle(solo: Solo, stored: dict[PartId, bytes]) -> None:
+    """Do what the core asks of the store until it asks for nothing."""
+    going = True
+    while going:
+        for write in solo.take(WriteParts):
+            stored.update(write.parts)
+            solo.handle(PartsWritten(write.number))
+        reads = solo.take(ReadSegments)
+        for read in reads:
+            solo.handle(PartsRead({part: stored[part] for part in read.parts}))
+        going = bool(solo.commit_all() or reads)
+
+
+def with_far_timers(part: int = 1, **options: Any) -> tuple[Solo, dict[PartId, bytes]]:
+    """Timers at 1,002 to 1,007 are in the store, and two later ones in memory."""
+    settings = IntervalSettings(timers_kept=2, timer_part=part, timer_lead=0, checkpoint_entries=1, flush_interval=0)
+    solo, stored = Solo(Alarm(), settings=settings, **options), dict[PartId, bytes]()
+    # Those that memory keeps are set anew: what is due first is in the store.
+    for number, at in [*((number, 1_000 + number) for number in range(8)), (0, 5_000), (1, 5_001)]:
+        solo.deliver((f"k{number}", str(at), 0))
+        settle(solo, stored)
+    timers, domain = solo.state.timers, mw.TimeDomain.EVENT_TIME
+    assert sorted(setting.at for _, _, setting in timers.tables[domain].items()) == [5_000, 5_001]
+    assert timers.spilled.first[domain] == 1_002
+    return solo, stored
+
+
+@pytest.mark.guarantee("G7", section="4.6")
+def test_a_due_stored_timer_holds_the_watermark_until_it_fires() -> None:
+    solo, stored = with_far_timers()
+    solo.watermark(3_000)
+    assert solo.output == 1_002, "it is being read"
+    settle(solo, stored)
+    solo.sent()
+    assert solo.output == 1_002, "what it produced is not ACKed"
+
+
+@pytest.mark.guarantee("G8", section="4.6")
+def test_the_event_that_makes_stored_timers_due_requests_them() -> None:
+    """They were looked for before the watermark moved: when the end came in one step, no other event followed."""
+    solo, stored = with_far_timers()
+    solo.watermark(MAX_TIMESTAMP)
+    settle(solo, stored)
+    assert [int(value) for value, _ in solo.sent()] == [*range(1_002, 1_008), 5_000, 5_001]
+
+
+@pytest.mark.guarantee("G8", section="4.6")
+def test_stored_timers_are_requested_when_nearer_ones_were_reset() -> None:
+    """Where memory is full of timers, what is due there goes first: what only had been due there was waited for."""
+    solo, stored = with_far_timers(part=2)
+    solo.watermark(MAX_TIMESTAMP)
+    settle(solo, stored)
+    assert [int(value) for value, _ in solo.sent()] == [*range(1_002, 1_008), 5_000, 5_001]
+
+
+@pytest.mark.guarantee("G8", section="4.6, 6.1.3")
+def test_loaded_timers_fire_though_the_queue_is_never_appended() -> None:
+    """They waited for what was in line to be over, and then for an append, or any event that came."""
+    solo, stored = with_far_timers(strong=False, exactly_once=False)
+    solo.deliver(("k", "through", 2_000))
+    (passing,) = solo.take(SendDelivery)
+    solo.watermark(1_500)
+    (read,) = solo.take(ReadSegments)
+    solo.handle(PartsRead({part: stored[part] for part in read.parts}))
+    assert solo.take(SendDelivery) == [], "it is taken in when nothing is in line"
+    solo.handle(Acknowledged(passing.delivery.token))
+    solo.commit()
+    assert solo.sent() == [("1002", 1_002)]
+
+
+@pytest.mark.guarantee("G8", section="4.6, 6.1.3")
+def test_loaded_timers_fire_though_the_queue_is_never_empty() -> None:
+    solo, stored = with_far_timers(strong=False, exactly_once=False)
+    solo.deliver(("k", "through", 2_000))
+    (passing,) = solo.take(SendDelivery)
+    solo.watermark(1_000)
+    solo.deliver(("k", "next", 2_000))
+    solo.watermark(1_500)
+    (read,) = solo.take(ReadSegments)
+    solo.handle(PartsRead({part: stored[part] for part in read.parts}))
+    solo.handle(Acknowledged(passing.delivery.token))
+    solo.commit()
+    assert ("1002", 1_002) in solo.sent()

@@ -1,0 +1,63 @@
+"""A takeover stops at a journal that it cannot read whole: nothing in it is passed over (6.1.2; G1, G2)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+import millwheel as mw
+from millwheel.store.contract import CorruptValueError, JournalHead, PartId
+from millwheel.worker.interval.base_parts import HOLDS_PART
+from millwheel.worker.interval.entry import FORMAT, encode_part
+from millwheel.worker.interval.recovery import recover
+from millwheel.worker.messages import Opened
+from tests.worker.interval.solo import Solo
+
+
+class Count(mw.Computation[tuple[str, str], int]):
+    def process_record(self, ctx: mw.Context[int], record: mw.Record[tuple[str, str]]) -> None:
+        ctx.state += 1
+
+
+def entries(count: int) -> list[bytes]:
+    """What an owner commits for so many records."""
+    solo = Solo(Count())
+    for number in range(count):
+        solo.deliver(("k", "v", number + 1))
+        solo.commit_all()
+    assert len(solo.entries) == count
+    return solo.entries
+
+
+@pytest.mark.guarantee("G1", section="6.1.2")
+def test_a_journal_without_its_last_entries_is_not_taken_over() -> None:
+    """The entries that are there follow each other; only the head says that there were more."""
+    opened = Opened(JournalHead(8, 3, 0, ()), {}, entries(2))
+    with pytest.raises(CorruptValueError, match="entries 1 to 3 are needed and 2 were found"):
+        recover(Solo(Count()).state, opened)
+
+
+@pytest.mark.guarantee("G1", section="6.1.2")
+def test_an_entry_of_another_format_is_not_read() -> None:
+    (entry,) = entries(1)
+    fields: list[Any] = msgspec.msgpack.decode(entry)
+    assert fields[0] == FORMAT
+    later = msgspec.msgpack.encode([FORMAT + 1, *fields[1:]])
+    with pytest.raises(CorruptValueError, match=f"entry 1: journal entry of format {FORMAT + 1}"):
+        Solo(Count(), entries=[later])
+
+
+@pytest.mark.guarantee("G2", section="6.1.2")
+@pytest.mark.parametrize(
+    ("name", "blob", "message"),
+    [
+        ("rumours", encode_part([]), "a part of a kind that this version does not know"),
+        (HOLDS_PART, msgspec.msgpack.encode((FORMAT + 1, [])), f"base part of format {FORMAT + 1}"),
+        (HOLDS_PART, b"", "not a base part"),
+    ],
+)
+def test_a_base_part_that_cannot_be_read_is_not_passed_over(name: str, blob: bytes, message: str) -> None:
+    with pytest.raises(CorruptValueError, match=message):
+        Solo(Count(), parts={PartId(name, 7, 1): blob})

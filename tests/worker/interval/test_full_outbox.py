@@ -1,0 +1,239 @@
+"""While the outbox is full, timers that do not hold the watermark wait for its ACKs (G13; sections 4.5, 4.6)."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Any
+
+import msgspec
+import pytest
+
+import millwheel as mw
+from millwheel.model.time import Timestamp
+from millwheel.worker.interval import IntervalSettings
+from millwheel.worker.interval.timers import TimerTable
+from millwheel.worker.messages import Acknowledged, AsyncHook, HookFinished, SendDelivery, Tick
+from tests.worker.interval.solo import Solo
+
+
+class Windows(mw.Computation[tuple[str, str], list[str]]):
+    """Keeps what comes; "at N" sets a timer, "wall N" one by the clock. A timer produces all that its key has kept."""
+
+    def process_record(self, ctx: mw.Context[list[str]], record: mw.Record[tuple[str, str]]) -> None:
+        what, _, at = record.value[1].partition(" ")
+        ctx.state.append(record.value[1])
+        if what == "at":
+            ctx.set_timer(Timestamp(int(at)), at)
+        elif what == "wall":
+            ctx.set_timer(Timestamp(int(at)), at, domain=mw.TimeDomain.PROCESSING_TIME)
+        elif what == "say":
+            ctx.produce("out", record.value[1])
+
+    def process_timer(self, ctx: mw.Context[list[str]], timer: mw.Timer) -> None:
+        ctx.produce("out", f"{ctx.key} {len(ctx.state)}")
+
+
+def acked(solo: Solo) -> list[str]:
+    """ACK all that was sent; returns the values."""
+    sends = solo.take(SendDelivery)
+    for send in sends:
+        solo.handle(Acknowledged(send.delivery.token))
+    return [msgspec.msgpack.decode(value) for send in sends for value in send.delivery.values]
+
+
+def windows(count: int, **settings: Any) -> Solo:
+    """Windows of ``count`` keys, which end at 100, 101 and so on."""
+    solo = Solo(Windows(), settings=IntervalSettings(outbox_records=3, batch_records=2, **settings))
+    solo.deliver(*((f"k{number:02}", f"at {100 + number}", 50) for number in range(count)))
+    solo.commit_all()
+    return solo
+
+
+@pytest.mark.guarantee("G13", section="4.6")
+def test_timers_due_together_produce_only_what_the_outbox_takes() -> None:
+    """All of them fired, commit after commit: what a million windows produce was in memory at once."""
+    solo = windows(40)
+    solo.watermark(1_000)
+    solo.commit_all()
+    assert solo.state.outbox.unacked.records <= 3 + 2 * 2
+    assert solo.output <= 100
+    fired: list[str] = []
+    while values := acked(solo):
+        fired += values
+        assert solo.state.outbox.unacked.records <= 3 + 2 * 2
+        solo.commit_all()
+    assert fired == [f"k{number:02} 1" for number in range(40)]
+    assert solo.output == 1_000
+
+
+@pytest.mark.guarantee("G13", section="4.6")
+def test_wall_timers_too_wait_for_a_full_outbox() -> None:
+    solo = Solo(Windows(), settings=IntervalSettings(outbox_records=3, batch_records=2))
+    solo.watermark(40)
+    solo.deliver(*((f"j{number}", "say", 50) for number in range(4)))
+    solo.commit_all()
+    solo.deliver(*((f"k{number:02}", "wall 1000100", 50) for number in range(20)))
+    solo.watermark(50)
+    solo.commit_all()
+    timers = solo.state.timers.count
+    assert timers == 20
+    solo.now = 1_000_200
+    solo.handle(Tick())
+    solo.commit_all()
+    assert solo.state.timers.count == timers
+    while acked(solo):
+        assert solo.state.outbox.unacked.records <= 3 + 2 * 2
+        solo.commit_all()
+    assert solo.state.timers.count == 0
+
+
+@pytest.mark.guarantee("G8", section="4.5")
+def test_a_timer_holding_the_watermark_fires_with_a_full_outbox() -> None:
+    """Its consumer may be full, and take nothing but what the timer produces."""
+    solo = windows(1)
+    solo.deliver(*((f"j{number}", "say", 500) for number in range(6)))
+    solo.commit_all()
+    solo.watermark(100)
+    solo.commit_all()
+    assert ("k00 1", 100) in solo.sent()
+    assert solo.state.timers.count == 0
+
+
+@pytest.mark.guarantee("G5", section="4.1")
+def test_a_record_that_holds_the_watermark_runs_after_due_timers() -> None:
+    """Timers of other keys wait: their productions are not what the watermark waits for."""
+    solo = windows(10)
+    solo.watermark(1_000)
+    solo.commit_all()
+    waiting = solo.state.timers.count
+    assert waiting > 5
+    solo.deliver(("k09", "late", 20))
+    solo.commit_all()
+    assert solo.state.timers.count == waiting - 1
+    assert solo.sent()[-1] == ("k09 1", 109), "its timer has not seen the record"
+    assert solo.state.intake.records == 0
+
+
+@pytest.mark.guarantee("G8", section="4.5")
+def test_a_timer_holding_below_all_productions_fires_when_full() -> None:
+    """A timer before it did not hold the watermark, and waited for ACKs. A consumer that was full waited for the
+    second timer's hold, and took nothing in."""
+
+    class Held(mw.Computation[tuple[str, str], None]):
+        def process_record(self, ctx: mw.Context[None], record: mw.Record[tuple[str, str]]) -> None:
+            at, hold = map(int, record.value[1].split())
+            ctx.set_timer(Timestamp(at), "t", hold=Timestamp(hold))
+
+        def process_timer(self, ctx: mw.Context[None], timer: mw.Timer) -> None:
+            ctx.produce("out", f"{ctx.key} {timer.timestamp}")
+
+    solo = Solo(Held(), settings=IntervalSettings(outbox_records=3, batch_records=2))
+    early = [(f"a{number}", "100 100", 50) for number in range(4)]
+    middle = [(f"b{number}", "200 200", 50) for number in range(4)]
+    solo.deliver(*early, *middle, ("last", "300 60", 50))
+    solo.commit_all()
+    solo.watermark(1_000)
+    solo.commit_all()
+    assert solo.state.timers.count == 0
+    assert solo.output == 100
+
+
+class Failing(Windows):
+    def process_timer(self, ctx: mw.Context[list[str]], timer: mw.Timer) -> None:
+        if ctx.key == "bad":
+            raise RuntimeError("bad")
+        super().process_timer(ctx, timer)
+
+
+@pytest.mark.guarantee("G13", section="4.6")
+def test_a_failing_timer_lets_no_other_fire_into_a_full_outbox() -> None:
+    """Its time holds the watermark, and no other timer can end that."""
+    solo = Solo(Failing(), settings=IntervalSettings(outbox_records=3, batch_records=2))
+    solo.deliver(("bad", "at 90", 50), *((f"k{number:02}", f"at {100 + number}", 50) for number in range(40)))
+    solo.commit_all()
+    solo.watermark(1_000)
+    solo.commit_all()
+    assert len(solo.state.blocked.failing.oldest(9)) == 1
+    assert solo.state.outbox.unacked.records <= 3 + 2 * 2
+
+
+@pytest.mark.guarantee("G13", section="6.1.3")
+def test_acks_to_be_journaled_fire_no_timer_into_a_full_outbox() -> None:
+    """Of weak computations each ACK of a stored production holds the watermark until it is in the journal."""
+    solo = Solo(Windows(), strong=False, settings=IntervalSettings(outbox_records=4, batch_records=4))
+    solo.deliver(*((f"k{number:03}", f"at {100 + number}", 50) for number in range(200)))
+    solo.commit_all()
+    solo.watermark(1_000)
+    solo.commit_all()
+    most, sends = solo.state.outbox.unacked.records, list[SendDelivery]()
+    while sends := sends + solo.take(SendDelivery):
+        solo.handle(Acknowledged(sends.pop(0).delivery.token))
+        solo.commit_all()
+        most = max(most, solo.state.outbox.unacked.records)
+    assert solo.state.timers.count == 0
+    assert most <= 4 + 2 * 4
+
+
+class Waiting(mw.Computation[tuple[str, str], None]):
+    async def process_record(self, ctx: mw.Context[None], record: mw.Record[tuple[str, str]]) -> None:
+        if record.value[1] == "say":
+            ctx.produce("out", "said")
+
+    def process_timer(self, ctx: mw.Context[None], timer: mw.Timer) -> None:
+        raise AssertionError("no timer is set")
+
+
+def ended(solo: Solo) -> None:
+    """Run the asynchronous hooks that have begun, one after the other, until none is left."""
+    while hooks := solo.take(AsyncHook):
+        for hook in hooks:
+            with contextlib.suppress(StopIteration):
+                hook.coroutine.send(None)
+            solo.handle(HookFinished(hook.hook, None))
+        solo.commit_all()
+
+
+@pytest.mark.guarantee("G13")
+def test_with_a_full_outbox_a_hook_checks_its_own_keys_timers(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Each of a delivery's hooks that ended looked for those of all keys that were left: quadratic."""
+    looks = 0
+    due_of_key = TimerTable.due_of_key
+
+    def counted(self: TimerTable, key: bytes, limit: int) -> Any:
+        nonlocal looks
+        looks += 1
+        return due_of_key(self, key, limit)
+
+    solo = Solo(Waiting(), settings=IntervalSettings(outbox_records=1))
+    solo.watermark(50)
+    solo.deliver(("s", "say", 50))
+    ended(solo)
+    assert solo.outbox_full
+    monkeypatch.setattr(TimerTable, "due_of_key", counted)
+    solo.deliver(*((f"k{number}", "", 50) for number in range(2_000)))
+    ended(solo)
+    assert solo.state.intake.records == 0
+    assert looks <= 10 * 2_000
+
+
+@pytest.mark.guarantee("G8", section="4.5")
+def test_a_timer_clearing_a_keys_hold_fires_with_a_full_outbox() -> None:
+    class Holding(mw.Computation[tuple[str, str], None]):
+        def process_record(self, ctx: mw.Context[None], record: mw.Record[tuple[str, str]]) -> None:
+            if ctx.key == "last":
+                ctx.set_hold(Timestamp(60))
+            ctx.set_timer(Timestamp(int(record.value[1])), "t")
+
+        def process_timer(self, ctx: mw.Context[None], timer: mw.Timer) -> None:
+            ctx.produce("out", f"{ctx.key} {timer.timestamp}")
+            ctx.clear_hold()
+
+    solo = Solo(Holding(), settings=IntervalSettings(outbox_records=3, batch_records=2))
+    solo.deliver(*((f"a{number}", "100", 50) for number in range(9)), ("last", "300", 60))
+    solo.commit_all()
+    solo.watermark(1_000)
+    solo.commit_all()
+    assert solo.state.timers.count == 0
+    assert solo.output == 100

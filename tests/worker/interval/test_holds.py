@@ -1,0 +1,239 @@
+"""Regressions: what holds the output watermark, and until when (4.5, 4.6)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+import millwheel as mw
+from millwheel.model.time import MAX_TIMESTAMP, Timestamp
+from millwheel.sdk.errors import MillwheelError
+from millwheel.worker.messages import Acknowledged, AsyncHook, HookFinished, Report, SendDelivery, Tick
+from tests.worker.interval.solo import Solo
+
+Do = Callable[[mw.Context[Any]], None]
+
+
+class Scripted(mw.Computation[tuple[str, str], str | None]):
+    """Does what the test says."""
+
+    def __init__(self, records: dict[str, Do], timer: Do) -> None:
+        self.records = records
+        self.timer = timer
+
+    def process_record(self, ctx: mw.Context[Any], record: mw.Record[tuple[str, str]]) -> None:
+        self.records[record.value[1]](ctx)
+
+    def process_timer(self, ctx: mw.Context[Any], timer: mw.Timer) -> None:
+        self.timer(ctx)
+
+
+@pytest.mark.guarantee("G7", section="6.2")
+@pytest.mark.parametrize(
+    "change",
+    [lambda ctx: ctx.set_timer(Timestamp(200), "t"), lambda ctx: ctx.cancel_timer("t")],
+    ids=["move", "cancel"],
+)
+def test_a_moved_or_cancelled_timer_holds_until_it_is_journaled(change: Do) -> None:
+    """Its hold was let go when the batch was sealed. A crash before the append brought the timer back, behind a
+    watermark that consumers had seen."""
+    hooks: dict[str, Do] = {"set": lambda ctx: ctx.set_timer(Timestamp(100), "t"), "change": change}
+    solo = Solo(Scripted(hooks, lambda ctx: ctx.produce("out", "fired")))
+    solo.deliver(("k", "set", 10))
+    solo.commit()
+    solo.watermark(90)
+    solo.deliver(("k", "change", 500))
+    solo.watermark(300)
+    assert solo.output == 100
+    taken_over = Solo(Scripted(hooks, lambda ctx: ctx.produce("out", "fired")), entries=solo.entries)
+    taken_over.watermark(300)
+    taken_over.commit_all()
+    assert taken_over.sent() == [("fired", 100)]
+    solo.commit_all()
+    assert solo.output >= 200
+
+
+@pytest.mark.guarantee("G7", section="4.6")
+def test_a_timer_set_late_produces_no_earlier_than_its_setter() -> None:
+    """A hook that is on time set a timer in the past; its firing produced behind what consumers had seen."""
+    hooks: dict[str, Do] = {"set": lambda ctx: ctx.set_timer(Timestamp(5), "t")}
+    solo = Solo(Scripted(hooks, lambda ctx: ctx.produce("out", "fired")))
+    solo.watermark(90)
+    solo.deliver(("k", "set", 100))
+    solo.commit_all()
+    assert solo.sent() == [("fired", 100)]
+    assert solo.output == 90
+
+
+def test_what_a_late_setter_causes_is_late() -> None:
+    solo = Solo(
+        Scripted({"set": lambda ctx: ctx.set_timer(Timestamp(5), "t")}, lambda ctx: ctx.produce("out", "fired"))
+    )
+    solo.watermark(90)
+    solo.deliver(("k", "set", 3))
+    solo.commit_all()
+    assert solo.sent() == [("fired", 5)]
+
+
+@pytest.mark.guarantee("G7", section="5.2")
+def test_a_states_hold_lets_its_key_produce_from_there_on() -> None:
+    """The hold held the watermark, and the error still said that nothing may be produced so early."""
+
+    def release(ctx: mw.Context[Any]) -> None:
+        ctx.produce("out", "held", timestamp=Timestamp(50))
+        ctx.clear_hold()
+
+    hooks: dict[str, Do] = {
+        "hold": lambda ctx: ctx.set_hold(Timestamp(50)),
+        "release": release,
+        "early": lambda ctx: ctx.produce("out", "early", timestamp=Timestamp(49)),
+    }
+    solo = Solo(Scripted(hooks, lambda ctx: None), on_failure=mw.dead_letter(after=1))
+    solo.deliver(("k", "hold", 60))
+    solo.commit_all()
+    solo.watermark(200)
+    assert solo.output == 50
+    solo.deliver(("k", "early", 300))
+    solo.commit_all()
+    assert solo.state.counts.dead_letters == 1
+    solo.sent()
+    solo.deliver(("k", "release", 300))
+    assert solo.output == 50
+    solo.commit_all()
+    assert solo.sent() == [("held", 50)]
+    assert solo.output == 50, "the production holds now"
+
+
+@pytest.mark.guarantee("G7")
+def test_a_state_hold_behind_the_watermark_has_its_setters_time() -> None:
+    """A hold in the past stopped the output watermark where it stood until it was cleared."""
+    solo = Solo(Scripted({"hold": lambda ctx: ctx.set_hold(Timestamp(5))}, lambda ctx: None))
+    solo.watermark(90)
+    solo.deliver(("k", "hold", 100))
+    solo.commit_all()
+    solo.watermark(400)
+    assert solo.output == 100
+    taken_over = Solo(Scripted({}, lambda ctx: None), entries=solo.entries)
+    taken_over.watermark(400)
+    assert taken_over.output == 100
+
+
+@pytest.mark.guarantee("G6", section="4.6")
+def test_timers_at_the_end_of_time_fire_when_the_sources_finish() -> None:
+    hooks: dict[str, Do] = {"set": lambda ctx: ctx.set_timer(MAX_TIMESTAMP, "end")}
+    solo = Solo(Scripted(hooks, lambda ctx: ctx.produce("out", "fired")))
+    solo.deliver(("k", "set", 1))
+    solo.commit_all()
+    solo.watermark(MAX_TIMESTAMP - 1)
+    assert solo.sent() == []
+    solo.watermark(MAX_TIMESTAMP)
+    solo.commit_all()
+    (send,) = solo.take(SendDelivery)
+    assert send.delivery.timestamps == [MAX_TIMESTAMP - 1]
+    assert solo.output == MAX_TIMESTAMP - 1, "what is under way for the end holds it back"
+    solo.handle(Acknowledged(send.delivery.token))
+    assert solo.output == MAX_TIMESTAMP
+
+
+@pytest.mark.guarantee("G6", section="4.6")
+def test_an_asynchronous_timer_at_the_end_of_time_fires() -> None:
+    """It held one step before the end, and its commit released the end itself: the interval stopped."""
+
+    class AtTheEnd(mw.Computation[tuple[str, str], None]):
+        def process_record(self, ctx: mw.Context[None], record: mw.Record[tuple[str, str]]) -> None:
+            ctx.set_timer(MAX_TIMESTAMP, "end")
+
+        async def process_timer(self, ctx: mw.Context[None], timer: mw.Timer) -> None:
+            ctx.produce("out", "fired")
+
+    solo = Solo(AtTheEnd())
+    solo.deliver(("k", "set", 1))
+    solo.commit_all()
+    solo.watermark(MAX_TIMESTAMP)
+    (hook,) = solo.take(AsyncHook)
+    with pytest.raises(StopIteration):
+        hook.coroutine.send(None)
+    assert solo.output == MAX_TIMESTAMP - 1, "the hook that runs holds"
+    solo.handle(HookFinished(hook.hook, None))
+    solo.commit_all()
+    (send,) = solo.take(SendDelivery)
+    assert solo.output == MAX_TIMESTAMP - 1, "the production holds"
+    solo.handle(Acknowledged(send.delivery.token))
+    assert solo.output == MAX_TIMESTAMP
+
+
+@pytest.mark.guarantee("G8", section="4.6")
+def test_a_wall_timer_that_fires_after_the_end_keeps_its_time() -> None:
+    """It produced at the end of time: where nothing holds the watermark, so that consumers ended before it came, and
+    where no user code can set a timer any more."""
+    hooks: dict[str, Do] = {
+        "set": lambda ctx: ctx.set_timer(mw.Timestamp(ctx.now + 1_000), "t", domain=mw.TimeDomain.PROCESSING_TIME)
+    }
+    solo = Solo(Scripted(hooks, lambda ctx: ctx.produce("out", "fired")))
+    solo.deliver(("k", "set", 100))
+    solo.commit_all()
+    solo.watermark(MAX_TIMESTAMP)
+    assert solo.output == 100
+    solo.now += 1_000
+    solo.handle(Tick())
+    solo.commit_all()
+    assert solo.sent() == [("fired", 100)]
+
+
+@pytest.mark.guarantee("G2")
+@pytest.mark.parametrize(
+    "do",
+    [
+        lambda ctx: ctx.produce("out", "x", timestamp=1.5e9),
+        lambda ctx: ctx.produce("out", "x", timestamp=1 << 70),
+        lambda ctx: ctx.set_timer(True),
+        lambda ctx: ctx.set_timer(1, tag=b"bytes"),
+        lambda ctx: ctx.set_timer(1, hold=0.5),
+        lambda ctx: ctx.set_hold("soon"),
+    ],
+)
+def test_what_cannot_be_read_again_is_refused_before_the_journal(do: Do) -> None:
+    """A float as a timestamp went into the journal, where no takeover could read it: the interval was lost for good."""
+    caught: list[Exception] = []
+
+    def hook(ctx: mw.Context[Any]) -> None:
+        try:
+            do(ctx)
+        except MillwheelError as error:
+            caught.append(error)
+
+    solo = Solo(Scripted({"do": hook}, lambda ctx: None))
+    solo.deliver(("k", "do", 1))
+    solo.commit_all()
+    assert len(caught) == 1
+    Solo(Scripted({}, lambda ctx: None), entries=solo.entries)
+
+
+@pytest.mark.guarantee("G8", section="4.6")
+def test_a_timer_that_fails_is_named_as_what_holds() -> None:
+    """The report said that it was user code's hold, and not whose."""
+
+    def fail(ctx: mw.Context[Any]) -> None:
+        raise ValueError("not yet")
+
+    solo = Solo(Scripted({"set": lambda ctx: ctx.set_timer(Timestamp(100), "t")}, fail))
+    solo.deliver(("k", "set", 10))
+    solo.watermark(90)
+    solo.commit_all()
+    solo.watermark(MAX_TIMESTAMP)
+    solo.commit_all()
+    subject = solo.take(Report)[-1].subject
+    assert solo.output == 100
+    assert "timer 't' of key 'k' is due and waits for its next attempt after 1 failed: ValueError at test_h" in subject
+
+
+@pytest.mark.guarantee("G8", section="4.6")
+def test_a_timers_own_hold_is_named() -> None:
+    hooks: dict[str, Do] = {"set": lambda ctx: ctx.set_timer(Timestamp(100), "t", hold=Timestamp(40))}
+    solo = Solo(Scripted(hooks, lambda ctx: None))
+    solo.deliver(("k", "set", 10))
+    solo.watermark(90)
+    solo.commit_all()
+    assert (solo.output, solo.take(Report)[-1].subject) == (40, "timer 't' of key 'k'")

@@ -1,0 +1,69 @@
+"""Ids of a base that take many parts: a takeover reads them in the order in which they were written (6.1.1, 6.2)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+import millwheel as mw
+from millwheel.model.incarnation import IncarnationId
+from millwheel.rpc.v1.delivery_pb2 import DeliveryOutcome
+from millwheel.store.contract import JournalHead
+from millwheel.worker.dedup import PositionIds, Sender
+from millwheel.worker.journal import DEDUP_PART
+from millwheel.worker.messages import (
+    Accepted,
+    Acknowledge,
+    AppendEntry,
+    Delivery,
+    Opened,
+    Started,
+)
+from tests.worker.interval.solo import INJECTOR, Solo
+
+SEQUENCES = 12
+"""More than ten parts: the name of part 10 sorts before that of part 2."""
+
+
+class Passing(mw.Computation[tuple[str, str], None]):
+    """Hands each record on."""
+
+    def process_record(self, ctx: mw.Context[None], record: mw.Record[Any]) -> None:
+        ctx.produce("out", record.value[1])
+
+
+def delivery(number: int) -> Delivery:
+    """One record of a sequence of its own, from one of two processes.
+
+    So the base has a row for a counter and two for sequencers; then each sequence has a row, and its ids the next.
+    """
+    sender = Sender(f"injector/in/p{number % 2}", 1, None, INJECTOR)
+    value = msgspec.msgpack.encode(("k", "v"))
+    return Delivery(
+        IncarnationId("solo.1"), "solo.1.j1", "in", sender, PositionIds(f"table/{number}", 0, [7]), [b"k"], [value], [1]
+    )
+
+
+@pytest.mark.guarantee("G1", section="6.1.1")
+def test_a_takeover_knows_ids_that_fill_many_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("millwheel.worker.dedup.snapshot._BLOB_BYTES", 1)
+    solo = Solo(Passing())
+    for number in range(SEQUENCES):
+        solo.handle(delivery(number))
+    solo.commit_all()
+    write = solo.base()
+    parts = {part: write.parts[part] for part in sorted(write.parts)}  # as the head names them
+    assert sum(part.name.startswith(DEDUP_PART) for part in parts) > SEQUENCES
+
+    successor = Solo(Passing())
+    core = type(successor.core)(successor.state.config, successor.state.program, {}, lambda consumer, key: "")
+    core.step(Started(), 1)
+    commit = solo.state.committed
+    core.step(Opened(JournalHead(7, commit, commit, tuple(parts)), parts, []), 1)
+    core.step(Accepted(0), 1)
+    for number in range(SEQUENCES):
+        out = core.step(delivery(number), 1)
+        assert [one.outcome for one in out if isinstance(one, Acknowledge)] == [DeliveryOutcome.DELIVERY_OUTCOME_ACKED]
+        assert not any(isinstance(one, AppendEntry) for one in out)

@@ -1,0 +1,144 @@
+"""A merged interval shows its keys what two that were never merged would have shown them (G5, G7, G14; 4.5, 4.6).
+
+The naive model: the two parents go on side by side, each with its own watermark. What is run for a key, records
+and timers, in which order, and whether late and at which ``ctx.watermark``, must be the model's.
+"""
+
+from __future__ import annotations
+
+from itertools import groupby
+from typing import Any
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+import millwheel as mw
+from millwheel.model.keys import KeyInterval
+from millwheel.model.time import MIN_TIMESTAMP, Timestamp
+from millwheel.store.contract import JournalHead
+from millwheel.worker.interval.clocks import KeyWatermarkBounds
+from millwheel.worker.messages import OpenedParent, Parent
+from tests.worker.interval.solo import Solo
+
+LOW, HIGH = KeyInterval(b"", b"m"), KeyInterval(b"m", None)
+Rows = list[tuple[str, str, int]]
+AHEAD = {"t": 5, "s": 15}
+stamps = st.integers(0, 60)
+rows = st.lists(st.tuples(st.sampled_from("bcxy"), st.sampled_from("xts"), stamps), max_size=6)
+
+
+class Shown(mw.Computation[tuple[str, str], list[tuple[int, str, int]]]):
+    """Keeps what it was shown of each record and timer, in order: its time, what it was, the watermark.
+
+    A record sets a timer, "t" 5 ahead of itself (so that it may be due at once), "s" 15.
+    """
+
+    def process_record(self, ctx: mw.Context[list[tuple[int, str, int]]], record: mw.Record[Any]) -> None:
+        ctx.state.append((record.timestamp, "late" if record.late else "record", ctx.watermark))
+        if record.value[1] in AHEAD:
+            ctx.set_timer(Timestamp(record.timestamp + AHEAD[record.value[1]]), f"{record.value[1]} {len(ctx.state)}")
+
+    def process_timer(self, ctx: mw.Context[list[tuple[int, str, int]]], timer: mw.Timer) -> None:
+        ctx.state.append((timer.timestamp, timer.tag, ctx.watermark))
+
+
+def shown(solo: Solo) -> dict[str, list[Any]]:
+    decode = solo.state.program.state.decode
+    return {key.decode(): settled(decode(cell.encoded)) for key, cell in solo.state.cells.items() if cell.encoded}
+
+
+def settled(reported: list[tuple[int, str, int]]) -> list[tuple[int, str, int]]:
+    """Timers of one time fire in any order (4.6 says nothing of it): side by side, they are put in order of tags."""
+    runs = groupby(reported, key=lambda one: None if one[1] in ("record", "late") else one[0])
+    return [one for at, run in runs for one in (run if at is None else sorted(run))]
+
+
+def parent(keys: KeyInterval, journal: str, watermark: int, records: Rows, idle: bool) -> tuple[Solo, OpenedParent]:
+    """A parent that has acted on ``watermark``, sealed; not ``idle``, before its due timers have fired."""
+    solo = Solo(Shown())
+    solo.watermark(watermark)
+    # One record on time has it journal the watermark that it stands at.
+    mine = [row for row in records if row[0].encode() in keys]
+    solo.deliver(*mine, ("b" if keys == LOW else "x", "first", 1_000))
+    solo.commit_all() if idle else solo.commit()
+    head = JournalHead(7, len(solo.entries), 0, ())
+    opened = OpenedParent(Parent(journal, keys), head, {}, list(solo.entries))
+    solo.commit_all()
+    return solo, opened
+
+
+@pytest.mark.guarantee("G7", section="4.5")
+@settings(max_examples=150)
+@given(
+    low=stamps,
+    high=stamps,
+    before=rows,
+    later=st.lists(st.tuples(stamps, rows), max_size=5),
+    crash=st.integers(0, 5),
+    idle=st.booleans(),
+)
+@example(low=0, high=39, before=[("x", "t", 34), ("x", "s", 24)], later=[], crash=0, idle=False)
+def test_a_merged_key_sees_the_watermark_its_parent_would_show(
+    low: int, high: int, before: Rows, later: list[tuple[int, Rows]], crash: int, idle: bool
+) -> None:
+    first, one = parent(LOW, "solo.1.j2", low, before, idle)
+    second, two = parent(HIGH, "solo.1.j3", high, before, idle)
+    merged = Solo(Shown(), parents=[one, two])
+    merged.position = 1_000
+    assert merged.state.watermark == min(low, high)
+    reached = 0
+    for step, (to, records) in enumerate(later):
+        reached = max(reached, to)
+        if step == crash:
+            position = merged.position
+            merged = Solo(Shown(), parents=[one, two], entries=merged.entries)
+            merged.position = position
+        merged.watermark(reached)
+        merged.commit_all()
+        for unmerged, keys in ((first, LOW), (second, HIGH)):
+            unmerged.watermark(reached)
+            unmerged.commit_all()
+            mine = [row for row in records if row[0].encode() in keys]
+            if mine:
+                unmerged.deliver(*mine)
+                unmerged.commit_all()
+                merged.deliver(*mine)
+                merged.commit_all()
+    merged.commit_all()
+    assert shown(merged) == {**shown(first), **shown(second)}
+    assert merged.state.counts.late == first.state.counts.late + second.state.counts.late
+    assert merged.state.clocks.bounded == (max(low, high) > max(min(low, high), reached))
+
+
+def test_bounds_are_cut_with_their_keys_and_end_when_passed() -> None:
+    bounds = KeyWatermarkBounds([(b"a", b"m", 50), (b"g", None, 30)])
+    assert [bounds.of(key) for key in (b"a", b"h", b"z", b"A")] == [50, 50, 30, MIN_TIMESTAMP]
+    assert bounds.lowest == 30
+    assert bounds.above(30).rows() == [(b"a", b"m", 50)]
+    assert not bounds.above(50).rows()
+    assert bounds.within(KeyInterval(b"b", b"h")) == [(b"g", b"h", 30), (b"b", b"h", 50)]
+    assert bounds.within(KeyInterval(b"A", b"a")) == []
+
+
+rows_of_floors = st.lists(
+    st.tuples(st.binary(max_size=1), st.one_of(st.none(), st.binary(min_size=1, max_size=1)), st.integers(0, 3)).filter(
+        lambda row: row[1] is None or row[0] < row[1]
+    ),
+    max_size=8,
+)
+
+
+@given(rows_of_floors, st.binary(max_size=2))
+def test_a_keys_bound_is_the_largest_of_its_ranges(given_rows: list[Any], key: bytes) -> None:
+    inside = [bound for start, end, bound in given_rows if start <= key and (end is None or key < end)]
+    assert KeyWatermarkBounds(given_rows).of(key) == max(inside, default=MIN_TIMESTAMP)
+
+
+@pytest.mark.guarantee("G13")
+def test_bounds_do_not_grow_with_splits_and_merges() -> None:
+    bounds = KeyWatermarkBounds([(b"a", b"m", 50)])
+    for at in (b"c", b"g", b"b", b"k"):
+        low, high = KeyInterval(b"", at), KeyInterval(at, None)
+        bounds = KeyWatermarkBounds([*bounds.within(low), *bounds.within(high)])
+    assert bounds.rows() == [(b"a", b"m", 50)]

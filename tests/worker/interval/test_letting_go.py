@@ -1,0 +1,269 @@
+"""How a child lets go of its parents: id segments copied, rows flushed, a base named without work (G1, G11; 7.1)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+import pytest
+
+import millwheel as mw
+from millwheel.model.incarnation import IncarnationId
+from millwheel.model.keys import ALL_KEYS, KeyInterval
+from millwheel.rpc.v1.delivery_pb2 import DeliveryOutcome
+from millwheel.store.contract import CorruptValueError, JournalHead, PartId, StateRow
+from millwheel.worker.dedup import OpaqueIds, Sender
+from millwheel.worker.interval import IntervalSettings
+from millwheel.worker.interval.recovery import recover
+from millwheel.worker.messages import (
+    Acknowledge,
+    Acknowledged,
+    Appended,
+    AppendEntry,
+    CopyParts,
+    Delivery,
+    FlushStates,
+    GiveUp,
+    Opened,
+    OpenedParent,
+    Parent,
+    PartsRead,
+    PartsWritten,
+    PrepareRelease,
+    ReadSegments,
+    ReadStates,
+    Refused,
+    ReleasePrepared,
+    SendDelivery,
+    StatesFlushed,
+    StatesRead,
+    WriteParts,
+)
+from tests.worker.interval.solo import INJECTOR, Solo
+
+PARENT = "solo.1.j0"
+RECORDS = 16
+KEYS = {b"k%d" % number for number in range(RECORDS)}
+
+
+class Echo(mw.Computation[tuple[str, str], int]):
+    def process_record(self, ctx: mw.Context[int], record: mw.Record[Any]) -> None:
+        ctx.state += 1
+        ctx.produce("out", record.value[1])
+
+
+def opaque(solo: Solo, numbers: range) -> Delivery:
+    """Records with ids of their own; the same number is the same record."""
+    sender = Sender("injector/in/p", 1, None, INJECTOR, None)
+    delivery = Delivery(
+        IncarnationId("solo.1"), "solo.1.j1", "in", sender, OpaqueIds([b"%016d" % number for number in numbers]),
+        [b"k%d" % number for number in numbers],
+        [msgspec.msgpack.encode((f"k{number}", f"v{number}")) for number in numbers],
+        [50 + number for number in numbers], 900 + numbers[0],
+    )  # fmt: skip
+    solo.handle(delivery)
+    return delivery
+
+
+@dataclass
+class Disk:
+    """What was written: base parts, and state rows by key."""
+
+    parts: dict[PartId, bytes] = field(default_factory=dict)
+    rows: dict[bytes, StateRow] = field(default_factory=dict)
+
+    def serve(self, solo: Solo) -> None:
+        """Perform what was asked of the store; appends are acknowledged."""
+        kinds = AppendEntry | WriteParts | FlushStates | ReadStates
+        while any(isinstance(one, kinds) for one in solo.out):
+            for write in solo.take(WriteParts):
+                self.parts.update(write.parts)
+                solo.handle(PartsWritten(write.number))
+            for flush in solo.take(FlushStates):
+                self.rows.update((row.key, row) for row in flush.rows)
+                solo.handle(StatesFlushed(flush.number))
+            for read in solo.take(ReadStates):
+                solo.handle(StatesRead(read.keys, [self.rows.get(key) for key in read.keys]))
+            for append in solo.take(AppendEntry):
+                solo.entries.append(append.append.entry)
+                solo.handle(Appended(append.append.commit))
+
+
+def sealed(*, segments: bool = False) -> tuple[OpenedParent, Disk]:
+    """A parent that has taken some records, ACKed to its senders, of whose productions none is ACKed."""
+    settings, disk = IntervalSettings(checkpoint_entries=2, flush_interval=0), Disk()
+    solo = Solo(Echo(), settings=settings, segment_ids=3 if segments else None)
+    for first in range(0, RECORDS, 2):
+        opaque(solo, range(first, first + 2))
+        disk.serve(solo)
+        solo.now += 1
+    state = solo.state
+    head = JournalHead(7, state.committed, state.journal.truncation_point, state.journal.parts)
+    assert any(part.name.startswith("segment/") for part in head.parts) == segments
+    named = {part: b"" if part.name.startswith("segment/ids/") else disk.parts[part] for part in state.journal.parts}
+    entries = solo.entries[state.journal.truncation_point :]
+    return OpenedParent(Parent(PARENT, ALL_KEYS), head, named, entries), disk
+
+
+def child(parent: OpenedParent, **options: Any) -> Solo:
+    return Solo(Echo(), parents=[parent], **options)
+
+
+def independent(solo: Solo) -> bool:
+    """What the worker tells with its load."""
+    return solo.core.independent
+
+
+def ack_all(solo: Solo) -> set[str]:
+    """The consumer ACKs everything that was sent; the sequences that it was sent under."""
+    sequences = set()
+    for send in solo.take(SendDelivery):
+        sequences.add(send.delivery.ids.sequence)  # type: ignore[union-attr]
+        solo.handle(Acknowledged(send.delivery.token))
+    return sequences
+
+
+@pytest.mark.guarantee("G11", section="7.1")
+def test_a_child_without_work_releases_its_parents() -> None:
+    parent, disk = sealed()
+    solo = child(parent)
+    assert not independent(solo)
+    assert ack_all(solo) == {PARENT}
+    disk.serve(solo)
+    assert independent(solo)
+    assert solo.state.journal.truncation_point >= parent.head.commit
+    assert {part.name for part in solo.state.journal.parts} == {"meta", "dedup/0"}
+    assert {part.sequencer for part in solo.state.journal.parts} == {7}
+
+
+@pytest.mark.guarantee("G9", section="5.1")
+def test_a_child_that_resends_for_its_parent_needs_its_sequence() -> None:
+    parent, disk = sealed()
+    solo = child(parent)
+    disk.serve(solo)
+    assert any(part.name.startswith("inherited/") for part in solo.state.journal.parts)
+    assert not independent(solo), "a successor would send on under the parent's sequence"
+    assert ack_all(solo) == {PARENT}
+    assert not independent(solo), "the committed head does not know of the ACKs"
+    disk.serve(solo)
+    assert independent(solo)
+
+
+@pytest.mark.guarantee("G1", section="6.1.1")
+def test_id_segments_are_read_from_the_parents_until_copied() -> None:
+    parent, disk = sealed(segments=True)
+    solo = child(parent)
+    (copies,) = solo.take(CopyParts)
+    ack_all(solo)
+    disk.serve(solo)
+    assert not solo.state.journal.parts, "no base relies on parts of another journal"
+    assert {journal for journal, _, _ in copies.copies} == {PARENT}
+    again = opaque(solo, range(3))
+    (read,) = solo.take(ReadSegments)
+    assert set(read.elsewhere.values()) == {PARENT}
+    assert read.elsewhere.keys() == set(read.parts)
+    for _, part, copy in copies.copies:
+        disk.parts[copy] = disk.parts[part]
+    solo.handle(PartsWritten(copies.number))
+    disk.serve(solo)
+    assert solo.state.journal.parts
+    assert not independent(solo), "the parent's segment is being read"
+    solo.handle(PartsRead({part: disk.parts[part] for part in read.parts}))
+    assert independent(solo)
+    answers = {id(one.delivery): one for one in solo.take(Acknowledge)}
+    assert (answers[id(again)].outcome, list(answers[id(again)].remaining)) == (
+        DeliveryOutcome.DELIVERY_OUTCOME_ACKED,
+        [],
+    )
+    copied = {copy for _, _, copy in copies.copies}
+    assert {part for part in solo.state.journal.parts if part.name.startswith("segment/")} == copied
+    assert not solo.state.journal.foreign
+    taken = {part: disk.parts[part] for part in solo.state.journal.parts}
+    assert len(Solo(Echo(), parts=taken).state.journal.segments) == len(solo.state.journal.segments)
+
+
+@pytest.mark.guarantee("G1", section="6.1.1")
+def test_no_base_is_written_without_the_id_segments_being_copied() -> None:
+    parent, disk = sealed(segments=True)
+    solo = child(parent, settings=IntervalSettings(checkpoint_entries=2, flush_interval=0))
+    (copies,) = solo.take(CopyParts)
+    for number in range(RECORDS, RECORDS + 8):
+        opaque(solo, range(number, number + 1))
+        disk.serve(solo)
+    assert not solo.state.journal.parts, "a takeover would look for the parents' parts in this journal"
+    disk.parts.update((copy, disk.parts[part]) for _, part, copy in copies.copies)
+    solo.handle(PartsWritten(copies.number))
+    disk.serve(solo)
+    assert {copy for _, _, copy in copies.copies} <= set(solo.state.journal.parts)
+
+
+@pytest.mark.paper(section="7.1")
+def test_releasing_a_parent_precedes_new_work_if_it_is_awaited() -> None:
+    parent, disk = sealed()
+    solo = child(parent)
+    solo.handle(PrepareRelease("who asks"))
+    ahead = opaque(solo, range(RECORDS, RECORDS + 4))
+    assert solo.state.intake.records == 4
+    assert not solo.take(AppendEntry), "what is ahead of the watermark waits for the base"
+    assert not solo.take(ReleasePrepared)
+    disk.serve(solo)
+    (reported,) = solo.take(ReleasePrepared)
+    assert reported.request == "who asks"
+    assert solo.state.counts.records == RECORDS + 4
+    assert [one.delivery for one in solo.take(Acknowledge)] == [ahead]
+
+
+@pytest.mark.paper(section="7.1")
+def test_a_journal_is_made_short_while_work_goes_on() -> None:
+    solo, disk = Solo(Echo()), Disk()
+    for number in range(300):
+        solo.deliver((f"k{number}", "v", 5))
+        solo.commit_all()
+        ack_all(solo)
+    assert solo.state.journal.truncation_point == 0
+    solo.handle(PrepareRelease("who asks"))
+    solo.deliver(("k", "v", 5))
+    disk.serve(solo)
+    (reported,) = solo.take(ReleasePrepared)
+    assert reported.entries < 10
+    assert reported.commit == solo.state.committed
+    entries = solo.entries[solo.state.journal.truncation_point :]
+    assert len(entries) == solo.state.committed - solo.state.journal.truncation_point
+    solo.handle(PrepareRelease("again"))
+    assert [one.request for one in solo.take(ReleasePrepared)] == ["again"], "it is short already"
+
+
+@pytest.mark.guarantee("G11", section="7.1")
+def test_a_child_is_never_opened_empty() -> None:
+    head = JournalHead(7, 5, 5, ())
+    with pytest.raises(CorruptValueError, match="stems from other journals"):
+        recover(Solo(Echo()).state, Opened(head, {}, []))
+
+
+@pytest.mark.paper(section="5.1")
+def test_children_share_what_the_parent_sent_by_producing_key() -> None:
+    parent, _ = sealed()
+    low, high = KeyInterval(b"", b"k4"), KeyInterval(b"k4", None)
+    sent = []
+    for keys in (low, high):
+        solo = child(parent, keys=keys)
+        sent.append({value for send in solo.take(SendDelivery) for value in send.delivery.values})
+        assert {key for key, _ in solo.state.cells.items()} <= {
+            b"k%d" % n for n in range(RECORDS) if b"k%d" % n in keys
+        }
+    assert sent[0] | sent[1] == {msgspec.msgpack.encode(f"v{number}") for number in range(RECORDS)}
+    assert not sent[0] & sent[1]
+
+
+@pytest.mark.guarantee("G3", section="6.2")
+def test_only_a_refusal_of_what_is_not_acked_ends_an_owner() -> None:
+    """A late copy of what was sent for a parent meets a receiver that knows the parent's sequence as retired."""
+    parent, _ = sealed()
+    solo = child(parent)
+    (sent,) = solo.take(SendDelivery)
+    solo.handle(Refused(sent.delivery.token, "a successor is known"))
+    assert [one.reason for one in solo.take(GiveUp)] == ["a successor is known"]
+    solo.handle(Acknowledged(sent.delivery.token))
+    solo.handle(Refused(sent.delivery.token, "the sequence is retired"))
+    assert not solo.take(GiveUp)

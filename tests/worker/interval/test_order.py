@@ -1,0 +1,64 @@
+"""No record of a key overtakes a timer of it that is due, however the batch is filled (G5, G6; section 4.6)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+import millwheel as mw
+from millwheel.worker.interval import IntervalSettings
+from tests.worker.interval.solo import Solo
+
+
+class Ordered(mw.Computation[tuple[str, str], list[str]]):
+    """Keeps what happened to a key. A number sets a timer at it; "fail" fails, and is tried again."""
+
+    def process_record(self, ctx: mw.Context[list[str]], record: mw.Record[tuple[str, str]]) -> None:
+        what = record.value[1]
+        if what == "fail":
+            raise ValueError(what)
+        if what.isdigit():
+            ctx.set_timer(mw.Timestamp(int(what)), what)
+        ctx.state.append(what)
+
+    def process_timer(self, ctx: mw.Context[list[str]], timer: mw.Timer) -> None:
+        ctx.state.append(f"fires {timer.tag}")
+
+
+def log_of(solo: Solo, key: str) -> Any:
+    cell = solo.state.cells.get(key.encode())
+    assert cell is not None
+    return solo.state.program.state.decode(cell.encoded)
+
+
+@pytest.mark.guarantee("G6", section="4.6")
+def test_due_timers_of_blocked_keys_are_not_overtaken() -> None:
+    """As many were taken at a time as the batch had room for. If those were of keys that wait, the next one stayed."""
+    solo = Solo(Ordered(), settings=IntervalSettings(batch_records=2), on_failure=mw.retry())
+    solo.deliver(("waits", "5", 1), ("waits", "6", 1), ("key", "10", 1))
+    solo.commit_all()
+    solo.deliver(("waits", "fail", 20))
+    solo.commit_all()
+    solo.deliver(("other", "in flight", 30))
+    solo.deliver(("other", "fills", 30), ("other", "the batch", 30), ("key", "record", 30))
+    solo.watermark(25)
+    assert solo.state.watermark == 20
+    solo.commit_all()
+    assert log_of(solo, "key") == ["10", "fires 10", "record"]
+
+
+@pytest.mark.guarantee("G5", section="4.6")
+def test_a_key_whose_timers_wait_for_a_commit_keeps_its_records() -> None:
+    """The earlier of two due timers was set by this batch: it takes effect when that is sealed, and fires first."""
+    solo = Solo(Ordered())
+    solo.deliver(("key", "18", 1))
+    solo.commit_all()
+    solo.watermark(10)
+    solo.commit_all()
+    solo.deliver(("other", "in flight", 30))
+    solo.deliver(("key", "17", 30))
+    solo.watermark(25)
+    solo.deliver(("key", "record", 30))
+    solo.commit_all()
+    assert log_of(solo, "key") == ["18", "17", "fires 17", "fires 18", "record"]

@@ -1,0 +1,287 @@
+"""An interval takes what another sends it in order, whatever has to be looked up, and however full it is (G15)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import msgspec
+import pytest
+
+import millwheel as mw
+from millwheel.model.incarnation import IncarnationId
+from millwheel.model.keys import ALL_KEYS, KeyInterval
+from millwheel.rpc.v1.delivery_pb2 import DeliveryOutcome
+from millwheel.worker.dedup import PositionIds, Sender
+from millwheel.worker.interval import IntervalSettings
+from millwheel.worker.messages import (
+    Acknowledge,
+    CheckSequence,
+    Delivery,
+    DeliveryOrder,
+    SenderWatermarks,
+    SequenceChecked,
+    Tick,
+)
+from tests.worker.interval.solo import Solo
+from tests.worker.log.driver import JOURNAL, LOG, SMALL, STREAM, LogDriver
+
+ACKED = DeliveryOutcome.DELIVERY_OUTCOME_ACKED
+FULL = DeliveryOutcome.DELIVERY_OUTCOME_REFUSED_FULL
+OUT_OF_ORDER = DeliveryOutcome.DELIVERY_OUTCOME_OUT_OF_ORDER
+
+
+class Keeps(mw.Computation[tuple[str, str], list[str]]):
+    """Keeps what it gets, and passes it on."""
+
+    def process_record(self, ctx: mw.Context[list[str]], record: mw.Record[tuple[str, str]]) -> None:
+        ctx.state.append(record.value[1])
+        ctx.produce("out", record.value[1])
+
+
+def made(
+    number: int, *records: tuple[str, str, int], after: int | None = None, pending: int | None = None, **more: Any
+) -> Delivery:
+    """What the interval u.1.j1 sends as ``number``: (key, what, timestamp) records."""
+    stamps = [stamp for _, _, stamp in records]
+    sequence = more.pop("sequence", "u.1.j1")
+    order = DeliveryOrder(number, number - 1 if after is None else after, min(stamps) if pending is None else pending)
+    return Delivery(
+        IncarnationId("solo.1"), "solo.1.j1", "in", Sender("u.1.j1", 3, ALL_KEYS, "u.1"),
+        PositionIds(sequence, 0, [number * 100 + index for index in range(len(records))]),
+        [key.encode() for key, _, _ in records],
+        [msgspec.msgpack.encode((key, what)) for key, what, _ in records],
+        stamps, number, None, order,
+    )  # fmt: skip
+
+
+def kept(solo: Solo, key: str) -> Any:
+    solo.commit_all()
+    cell = solo.state.cells.get(key.encode())
+    return [] if cell is None or not cell.encoded else solo.state.program.state.decode(cell.encoded)
+
+
+def outcomes(solo: Solo) -> list[Any]:
+    return [(one.delivery.token, one.outcome) for one in solo.take(Acknowledge)]
+
+
+def known(solo: Solo, *sequences: str) -> None:
+    """The senders' sequences live."""
+    for check in solo.take(CheckSequence):
+        solo.handle(SequenceChecked(check.sequence, True))
+
+
+@pytest.mark.guarantee("G15", section="6.1.1")
+def test_what_is_not_looked_up_waits_behind_what_is() -> None:
+    """A child sends what it has inherited under its parent's sequence first, and then its own, which is known."""
+    solo = Solo(Keeps())
+    solo.handle(made(1, ("other", "own", 1)))
+    known(solo)
+    solo.commit_all()
+    solo.handle(made(2, ("key", "inherited", 1), sequence="u.1.j0"))
+    solo.handle(made(3, ("key", "own", 1)))
+    assert kept(solo, "key") == []
+    known(solo)
+    assert kept(solo, "key") == ["inherited", "own"]
+    assert [outcome for _, outcome in outcomes(solo)] == [ACKED] * 3
+
+
+@pytest.mark.guarantee("G15", section="4.1")
+def test_behind_a_delivery_that_is_refused_nothing_is_taken() -> None:
+    """What holds the watermark was, although there was no room: it overtook what its key had produced before."""
+    solo = Solo(Keeps(), settings=IntervalSettings(queue_records=1))
+    solo.watermark(1)
+    solo.handle(made(1, ("key", "a", 500)))
+    known(solo)
+    solo.handle(made(2, ("key", "b", 500)))
+    solo.handle(made(3, ("key", "holds the watermark", 1)))
+    assert outcomes(solo) == [(2, FULL), (3, OUT_OF_ORDER)]
+    solo.handle(made(4, ("key", "b", 500), after=1, pending=1))
+    solo.handle(made(5, ("key", "holds the watermark", 1)))
+    assert kept(solo, "key") == ["a", "b", "holds the watermark"]
+
+
+@pytest.mark.guarantee("G8", section="4.5")
+def test_feedback_is_taken_with_what_stands_before_it() -> None:
+    """What closes a cycle is always taken: it would else wait for itself. So is what its sender sent before it."""
+    solo = Solo(Keeps(), settings=IntervalSettings(queue_records=1))
+    solo.state.config = replace(solo.state.config, feedback=frozenset({"again"}))
+    solo.handle(made(1, ("key", "a", 500)))
+    known(solo)
+    solo.handle(made(2, ("key", "b", 500)))
+    assert outcomes(solo) == [(2, FULL)]
+    late = made(3, ("key", "b", 500), after=1)
+    assert late.order is not None
+    late.order = replace(late.order, streams=("again",))
+    solo.handle(late)
+    assert kept(solo, "key") == ["a", "b"]
+
+
+@pytest.mark.guarantee("G15", section="4.1")
+def test_a_record_that_holds_follows_its_keys_earlier_ones() -> None:
+    """While the outbox is full only that is run, and what its sender's keys have produced for the same keys before."""
+    solo = Solo(Keeps(), settings=IntervalSettings(outbox_records=1))
+    solo.deliver(("other", "fills the outbox", 1))
+    solo.commit_all()
+    solo.handle(made(1, ("key", "older", 500), ("spilled", "ahead", 500)))
+    known(solo)
+    solo.handle(made(2, ("key", "younger", 100)))
+    solo.watermark(100)
+    assert kept(solo, "key") == ["older", "younger"]
+    assert kept(solo, "spilled") == []
+
+
+@pytest.mark.guarantee("G15", section="4.3")
+@pytest.mark.parametrize("held", [False, True])
+def test_a_log_takes_all_of_a_delivery_or_nothing(held: bool) -> None:
+    log = LogDriver(SMALL, senders=frozenset({"u.1"}))
+
+    def send(number: int, after: int, pending: int, *stamps: int) -> None:
+        ids = PositionIds("u.1.j1", 0, [number * 100 + index for index in range(len(stamps))])
+        sender, order = Sender("u.1.j1", 3, ALL_KEYS, "u.1"), DeliveryOrder(number, after, pending)
+        values = [b"x" * (850 if number < 3 else 10)] * len(stamps)
+        keys = [b""] * len(stamps)
+        log.handle(Delivery(LOG, JOURNAL, STREAM, sender, ids, keys, values, list(stamps), number, None, order))
+
+    log.handle(SenderWatermarks({"u.1": 400}))
+    send(1, 0, 500, 500)
+    send(2, 1, 500, 500)
+    log.settle()
+    send(3, 2, 400 if held else 450, 500, 450)
+    send(4, 3, 400, 400)
+    log.settle()
+    answers = [(one.delivery.token, one.outcome) for one in log.answers[2:]]
+    assert answers == ([(3, ACKED), (4, ACKED)] if held else [(3, FULL), (4, OUT_OF_ORDER)])
+
+
+@pytest.mark.guarantee("G13", section="6.1.1")
+def test_waiting_deliveries_are_bounded_in_bytes_for_all_senders() -> None:
+    """There was a bound of deliveries for each sequence, and there are as many sequences as journals."""
+    solo = Solo(Keeps(), settings=IntervalSettings(queue_bytes=1_000))
+    for number in range(1, 6):
+        one = made(number, ("key", "x" * 400, 1), after=0, sequence=f"u.1.j{number}")
+        one.sender = replace(one.sender, name=f"u.1.j{number}", keys=KeyInterval(bytes([number]), bytes([number + 1])))
+        solo.handle(one)
+    assert outcomes(solo) == [(3, FULL), (4, FULL), (5, FULL)]
+    known(solo, "u.1.j1", "u.1.j2")
+    solo.commit_all()
+    assert outcomes(solo) == [(1, ACKED), (2, ACKED)]
+
+
+def from_sender(number: int, *records: tuple[str, str, int], origin: str, **more: Any) -> Delivery:
+    """The same as ``made``, sent by the interval with this letter."""
+    one = made(number, *records, sequence=f"u.1.{origin}", **more)
+    one.sender = replace(one.sender, name=f"u.1.{origin}", keys=KeyInterval(origin.encode(), (origin + "z").encode()))
+    return one
+
+
+@pytest.mark.guarantee("G13", section="4.5")
+def test_holding_senders_enter_a_full_interval_one_by_one() -> None:
+    """All of them came in with all that they had, as soon as each had one old record at its end."""
+    solo = Solo(Keeps(), settings=IntervalSettings(queue_records=1))
+    for origin in "abc":
+        solo.handle(from_sender(1, (origin, "first", 500), origin=origin, pending=500))
+        known(solo, f"u.1.{origin}")
+        solo.commit_all()
+    solo.watermark(100)
+    solo.deliver(("other", "fills the queue", 500))
+    outcomes(solo)
+    for origin in "abc":
+        solo.handle(from_sender(2, (origin, "ahead", 500), origin=origin, pending=100))
+        solo.handle(from_sender(3, (origin, "holds", 100), origin=origin, pending=100))
+    assert solo.state.intake.records == 3
+    refused = [(token, outcome) for token, outcome in outcomes(solo) if outcome != ACKED]
+    assert refused == [(2, FULL), (3, OUT_OF_ORDER)] * 2
+    solo.commit_all()
+    for origin in "bc":
+        solo.handle(from_sender(4, (origin, "ahead", 500), origin=origin, after=1, pending=100))
+        solo.handle(from_sender(5, (origin, "holds", 100), origin=origin, pending=100))
+        solo.commit_all()
+    assert [kept(solo, origin) for origin in "abc"] == [["first", "ahead", "holds"]] * 3
+
+
+class FailsTwice(Keeps):
+    """Fails twice at the value "fails"."""
+
+    attempts = 0
+
+    def process_record(self, ctx: mw.Context[list[str]], record: mw.Record[tuple[str, str]]) -> None:
+        if record.value[1] == "fails" and self.attempts < 2:
+            self.attempts += 1
+            raise OSError("a service that is back a moment later")
+        super().process_record(ctx, record)
+
+
+@pytest.mark.guarantee("G8", section="4.5")
+def test_a_turn_ends_though_its_records_neighbours_wait_for_room() -> None:
+    """The outbox is full, so what does not hold the watermark stays in the queue."""
+    solo = Solo(FailsTwice(), settings=IntervalSettings(queue_records=1, outbox_records=2))
+    for origin in "ab":
+        solo.handle(from_sender(1, (origin, "first", 500), origin=origin, pending=500))
+        known(solo, f"u.1.{origin}")
+        solo.commit_all()
+    solo.watermark(100)
+    solo.deliver(("other", "fills the queue", 500))
+    holds = ("a", "holds", 100), ("aa", "fails", 500), ("aa", "ahead", 500)
+    solo.handle(from_sender(2, *holds, origin="a", pending=100))
+    solo.commit_all()
+    for _ in range(20):
+        solo.now += 1_000_000
+        solo.handle(Tick())
+        solo.commit_all()
+    outcomes(solo)
+    for token in (3, 4):
+        solo.handle(from_sender(token, ("b", "holds", 100), origin="b", after=1, pending=100))
+        solo.commit_all()
+    assert (3, ACKED) in outcomes(solo)
+
+
+@pytest.mark.guarantee("G13", section="4.3")
+def test_holding_senders_enter_a_full_log_one_by_one() -> None:
+    log = LogDriver(SMALL, senders=frozenset({"u.1"}))
+    log.handle(SenderWatermarks({"u.1": 400}))
+
+    def send(origin: str, number: int, after: int, size: int = 10) -> None:
+        sender = Sender(origin, 3, KeyInterval(origin.encode(), (origin + "z").encode()), "u.1")
+        ids, order = PositionIds(origin, 0, [number]), DeliveryOrder(number, after, 400)
+        log.handle(Delivery(LOG, JOURNAL, STREAM, sender, ids, [b""], [b"x" * size], [400], number, None, order))
+
+    def answered() -> list[Any]:
+        found = [(one.delivery.sender.name, one.delivery.token, one.outcome) for one in log.answers]
+        log.answers.clear()
+        return found
+
+    for origin in "ab":
+        send(origin, 1, 0, 850)
+        log.settle()
+    answered()
+    send("a", 2, 1)
+    send("b", 2, 1)
+    assert answered() == [("b", 2, FULL)]
+    log.settle()
+    send("b", 3, 1)
+    log.settle()
+    assert answered() == [("a", 2, ACKED), ("b", 3, ACKED)]
+
+
+@pytest.mark.guarantee("G8", section="4.5")
+def test_a_sender_is_notified_at_once_of_an_earlier_commit() -> None:
+    """A former owner had committed the first of two records. The second waits for room in the outbox, and the sender
+    held the watermark for both. Consumers that were full waited for that, and took nothing out of the outbox."""
+    settings = IntervalSettings(outbox_records=1, batch_records=1)
+    both = ("k", "first", 17), ("k", "second", 34)
+    before = Solo(Keeps(), settings=settings)
+    before.watermark(17)
+    before.handle(made(1, *both))
+    known(before)
+    before.commit()
+    solo = Solo(Keeps(), settings=settings, entries=list(before.entries))
+    solo.watermark(17)
+    solo.commit_all()
+    assert solo.outbox_full
+    again = replace(made(2, *both, after=0), ids=PositionIds("u.1.j1", 0, [100, 101]))
+    solo.handle(again)
+    known(solo)
+    (answer,) = [one for one in solo.take(Acknowledge) if one.delivery is again]
+    assert (answer.outcome, list(answer.remaining)) == (ACKED, [1])
+    assert solo.state.intake.records == 1

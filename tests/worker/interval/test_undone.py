@@ -1,0 +1,24 @@
+"""What a hook that raises undoes goes on by itself: perhaps no other event comes (G8; 4.1)."""
+
+from __future__ import annotations
+
+import pytest
+
+import millwheel as mw
+from millwheel.worker.messages import AppendEntry
+from tests.worker.interval.solo import Solo
+
+
+class Picky(mw.Computation[tuple[str, str], int]):
+    def process_record(self, ctx: mw.Context[int], record: mw.Record[tuple[str, str]]) -> None:
+        if record.value[1] == "bad":
+            raise ValueError("bad")
+        ctx.state += 1
+
+
+@pytest.mark.guarantee("G8", section="4.1")
+def test_records_undone_beside_a_failure_rerun_without_an_event() -> None:
+    """They waited for the next event: where all else waited for them, that was nothing."""
+    solo = Solo(Picky())
+    solo.deliver(("k", "good", 1), ("k", "bad", 2))
+    assert solo.take(AppendEntry), "the good one is committed"

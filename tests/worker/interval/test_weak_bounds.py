@@ -1,0 +1,163 @@
+"""What a line of weak commits may come to: bytes of an entry, ids in memory, work done twice (6.1.3; G8, G13)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+import millwheel as mw
+from millwheel.model.incarnation import IncarnationId
+from millwheel.model.limits import MAX_ENTRY_BYTES
+from millwheel.sdk.context import OutputBinding
+from millwheel.worker.dedup import OpaqueIds, Sender
+from millwheel.worker.interval import IntervalSettings
+from millwheel.worker.messages import (
+    Acknowledged,
+    Appended,
+    AppendEntry,
+    Delivery,
+    FlushStates,
+    PartsWritten,
+    SendDelivery,
+    StatesFlushed,
+    Tick,
+    WriteParts,
+)
+from tests.worker.interval.solo import INJECTOR, Solo
+from tests.worker.interval.test_weak_line import Swelling
+
+
+class Echoing(mw.Computation[tuple[str, str], None]):
+    """Produces what it gets."""
+
+    def process_record(self, ctx: mw.Context[None], record: mw.Record[tuple[str, str]]) -> None:
+        ctx.produce("out", record.value[1])
+
+
+class Seldom(mw.Computation[tuple[str, str], int]):
+    """Counts one record, and produces each."""
+
+    def process_record(self, ctx: mw.Context[int], record: mw.Record[tuple[str, str]]) -> None:
+        if record.timestamp == 25:
+            ctx.state += 1
+        ctx.produce("out", record.value[1])
+
+
+def with_consumers(solo: Solo, *names: str) -> None:
+    """Have ``names`` read stream "out"."""
+    targets = tuple((IncarnationId(name), b"") for name in names)
+    outputs: Any = solo.state.scope.outputs
+    outputs["out"] = OutputBinding("out", outputs["out"].encode, lambda value: targets)
+
+
+@pytest.mark.guarantee("G13", section="6.1.3")
+def test_a_straggler_is_stored_once_for_any_number_of_consumers() -> None:
+    """An entry had each production once for each consumer: more bytes than a store takes in one write."""
+    solo = Solo(Echoing(), strong=False, straggler_delay=1_000)
+    with_consumers(solo, "a", "b", "c")
+    solo.deliver(("ahead", "ahead", 1))
+    for number in range(7):
+        solo.deliver(*((f"k{number}", "." * 1_000_000, 1) for _ in range(1)))
+    late = next(one.delivery for one in solo.take(SendDelivery) if one.delivery.consumer == "b")
+    solo.handle(Acknowledged(late.token))
+    solo.now += 1_000
+    solo.handle(Tick())
+    assert solo.commit_all() == 2
+    assert max(map(len, solo.entries)) <= MAX_ENTRY_BYTES
+    successor = Solo(Echoing(), strong=False, entries=solo.entries)
+    sent = {
+        (one.delivery.consumer, len(value)) for one in successor.take(SendDelivery) for value in one.delivery.values
+    }
+    assert sent == {("a", 6), ("c", 6)} | {(name, 1_000_005) for name in "abc"}
+
+
+@pytest.mark.guarantee("G13", section="6.1.3")
+def test_many_stored_stragglers_acks_are_journaled_in_portions() -> None:
+    """All that was ACKed while an append took its time was in the next entry, however large that became."""
+    solo = Solo(Echoing(), strong=False, straggler_delay=1_000)
+    names = [f"{letter * 250}.1" for letter in "abcd"]
+    with_consumers(solo, *names)
+    for first in range(0, 20_000, 500):
+        solo.deliver(*((f"k{first + number}", "x", 1) for number in range(500)))
+        solo.now += 1_000
+        solo.handle(Tick())
+        solo.commit_all()
+    sent = [send.delivery for send in solo.take(SendDelivery)]
+    stored = len(solo.entries)
+    solo.deliver(("k", "x", 1))
+    solo.now += 1_000
+    solo.handle(Tick())
+    for delivery in sent:
+        solo.handle(Acknowledged(delivery.token))
+    solo.commit_all()
+    late = solo.entries[stored:]
+    assert len(late) > 8
+    assert max(map(len, late)) <= MAX_ENTRY_BYTES
+    successor = Solo(Echoing(), strong=False, entries=solo.entries)
+    assert sum(len(one.delivery.keys) for one in successor.take(SendDelivery)) == 4
+
+
+@pytest.mark.guarantee("G13", section="6.1.1")
+def test_full_id_segments_are_stored_with_a_never_empty_queue() -> None:
+    solo = Solo(Echoing(), strong=False, straggler_delay=1_000, segment_ids=4)
+    tokens: list[int] = []
+    most = 0
+    for number in range(100):
+        value = msgspec.msgpack.encode(("k", "x"))
+        ids = OpaqueIds([number.to_bytes(16)])
+        sender = Sender("injector/in/p", 1, None, INJECTOR, None)
+        solo.handle(Delivery(IncarnationId("solo.1"), "solo.1.j1", "in", sender, ids, [b"k"], [value], [1], number))
+        tokens += [send.delivery.token for send in solo.take(SendDelivery)]
+        if len(tokens) > 2:
+            solo.handle(Acknowledged(tokens.pop(0)))
+        for append in solo.take(AppendEntry):
+            solo.out.append(append)
+            solo.commit()
+        most = max(most, *(len(source.exact) for source in solo.state.dedup._tables.opaque.values()))  # noqa: SLF001  # what is kept is bounded
+    assert solo.state.committed > 10
+    assert most < 8
+
+
+@pytest.mark.guarantee("G8", section="6.1.3")
+def test_work_postponed_for_room_reruns_once_per_queue_movement() -> None:
+    """Each event ran it again, and encoded all that waited, for as long as an ACK took."""
+    swelling = Swelling()
+    solo = Solo(swelling, strong=False, straggler_delay=1_000)
+    for key, size in (("ahead", "1"), ("open", "3")):
+        solo.deliver((key, size, 1))
+    solo.deliver(*((key, "3", 9) for key in ("p", "q", "r")))
+    before = swelling.runs
+    for number in range(20):
+        solo.deliver((f"more{number}", "0", 9))
+    assert swelling.runs <= before + 20
+    tokens = [send.delivery.token for send in solo.take(SendDelivery)]
+    while tokens:
+        for token in tokens:
+            solo.handle(Acknowledged(token))
+        solo.commit_all()
+        tokens = [send.delivery.token for send in solo.take(SendDelivery)]
+    assert solo.state.counts.records == 25
+    assert max(map(len, solo.entries)) <= MAX_ENTRY_BYTES
+
+
+@pytest.mark.guarantee("G13", section="6.2")
+def test_the_journal_stays_short_though_the_queue_is_never_empty() -> None:
+    """Where states seldom change no rows are due: nobody looked whether they were written, and no base was named."""
+    settings = IntervalSettings(checkpoint_entries=8, flush_interval=20_000)
+    solo = Solo(Seldom(), strong=False, straggler_delay=1_000_000, settings=settings)
+    waiting: list[list[Any]] = [[], []]
+    longest = 0
+    for number in range(400):
+        solo.now += 1_000
+        solo.deliver(("k", "x", number))
+        waiting.append([Acknowledged(send.delivery.token) for send in solo.take(SendDelivery)])
+        waiting[-1] += [Appended(append.append.commit) for append in solo.take(AppendEntry)]
+        waiting[-1] += [PartsWritten(write.number) for write in solo.take(WriteParts)]
+        waiting[-1] += [StatesFlushed(flush.number) for flush in solo.take(FlushStates)]
+        for event in waiting.pop(0):
+            solo.handle(event)
+        longest = max(longest, solo.state.committed - solo.state.journal.truncation_point)
+    assert solo.state.committed > 50
+    assert longest < 16

@@ -1,0 +1,376 @@
+"""Weak commits in line: what is produced does not wait for the ACKs of what was produced before it (6.1.3; G10)."""
+
+from __future__ import annotations
+
+import pytest
+
+import millwheel as mw
+from millwheel.model.limits import MAX_ENTRY_BYTES
+from millwheel.model.time import Timestamp
+from millwheel.worker.interval import IntervalSettings
+from millwheel.worker.messages import (
+    Acknowledge,
+    Acknowledged,
+    AppendEntry,
+    Deposed,
+    FlushStates,
+    Report,
+    Resend,
+    SendDelivery,
+    StatesFlushed,
+    Tick,
+)
+from tests.worker.interval.solo import Solo
+
+
+class Counting(mw.Computation[tuple[str, str], int]):
+    """Produces what it gets, and counts; "timer" sets a wall timer, too."""
+
+    def process_record(self, ctx: mw.Context[int], record: mw.Record[tuple[str, str]]) -> None:
+        ctx.state += 1
+        if record.value[1] == "timer":
+            ctx.set_timer(Timestamp(ctx.now + 10), "t", domain=mw.TimeDomain.PROCESSING_TIME)
+        ctx.produce("out", record.value[1])
+
+    def process_timer(self, ctx: mw.Context[int], timer: mw.Timer) -> None:
+        ctx.produce("out", "fired")
+
+
+class Changing(mw.Computation[tuple[str, str], int]):
+    """Does what the record says."""
+
+    def process_record(self, ctx: mw.Context[int], record: mw.Record[tuple[str, str]]) -> None:
+        ctx.state += 1
+        what = record.value[1]
+        if what in ("set", "again"):
+            ctx.set_timer(Timestamp(100 if what == "set" else 200), "t")
+        elif what == "cancel":
+            ctx.cancel_timer("t")
+        elif what == "hold":
+            ctx.set_hold(Timestamp(50))
+        elif what == "let-go":
+            ctx.clear_hold()
+        ctx.produce("out", what)
+
+    def process_timer(self, ctx: mw.Context[int], timer: mw.Timer) -> None:
+        raise AssertionError("nothing is due")
+
+
+class Swelling(mw.Computation[tuple[str, str], bytes]):
+    """A key's state is as many MiB as a record states."""
+
+    def __init__(self) -> None:
+        self.runs = 0
+
+    def process_record(self, ctx: mw.Context[bytes], record: mw.Record[tuple[str, str]]) -> None:
+        self.runs += 1
+        ctx.state = b"." * (int(record.value[1]) << 20)
+        ctx.produce("out", record.value[1])
+
+
+class Passing(mw.Computation[tuple[str, str], None]):
+    """Produces what it gets, and keeps nothing."""
+
+    def process_record(self, ctx: mw.Context[None], record: mw.Record[tuple[str, str]]) -> None:
+        ctx.produce("out", record.value[1])
+
+
+def weak(settings: IntervalSettings | None = None) -> Solo:
+    return Solo(Counting(), strong=False, straggler_delay=1_000, settings=settings)
+
+
+def lined_up(solo: Solo, *values: str) -> list[int]:
+    """Deliver the values one by one; the tokens under which they were sent at once."""
+    tokens = []
+    for number, value in enumerate(values):
+        solo.deliver((f"k{number}", value, number + 1))
+        (send,) = solo.take(SendDelivery)
+        tokens.append(send.delivery.token)
+    return tokens
+
+
+@pytest.mark.guarantee("G10", section="6.1.3")
+def test_appends_follow_the_commits_and_wait_for_their_own_acks() -> None:
+    """Behind the first the open commit takes what comes, and waits for all of that."""
+    solo = weak()
+    first, second, third = lined_up(solo, "a", "b", "c")
+    solo.handle(Acknowledged(second))
+    assert solo.take(AppendEntry) == [], "the first comes first"
+    solo.handle(Acknowledged(first))
+    (fourth,) = lined_up(solo, "d")
+    solo.commit()
+    assert len(solo.take(Acknowledge)) == 1
+    (fifth,) = lined_up(solo, "e")
+    solo.handle(Acknowledged(fourth))
+    assert solo.take(AppendEntry) == [], "the third is not ACKed"
+    solo.handle(Acknowledged(third))
+    solo.commit()
+    assert len(solo.take(Acknowledge)) == 3, "the second, the third and the fourth are one commit"
+    assert solo.take(AppendEntry) == [], "the fifth is not ACKed"
+    solo.handle(Acknowledged(fifth))
+    solo.commit()
+    assert len(solo.take(Acknowledge)) == 1
+    successor = Solo(Counting(), strong=False, entries=solo.entries)
+    assert successor.take(SendDelivery) == []
+    assert successor.state.counts.records == 5
+    assert successor.state.committed == 3
+
+
+@pytest.mark.guarantee("G10", section="6.1.3")
+def test_stragglers_are_stored_commit_by_commit_and_sent_again() -> None:
+    solo = weak()
+    _, second, _, _ = lined_up(solo, "a", "b", "c", "d")
+    solo.handle(Acknowledged(second))
+    solo.now += 1_000
+    solo.handle(Tick())
+    assert solo.commit_all() == 2
+    assert Solo(Counting(), strong=False, entries=solo.entries).sent() == [("a", 1), ("c", 3), ("d", 4)]
+
+
+@pytest.mark.guarantee("G12")
+def test_a_later_batch_of_a_commit_replaces_its_changes_of_a_key() -> None:
+    """Each way in which a later batch may change what an earlier one of the same commit had set, replayed."""
+    solo = Solo(Changing(), strong=False, straggler_delay=1_000)
+    tokens = lined_up(solo, "ahead")
+    steps = [("k", what) for what in ("set", "again", "cancel", "hold", "let-go", "set")]
+    steps += [("ended", "set"), ("ended", "cancel"), ("moved", "set"), ("moved", "again"), ("held", "hold")]
+    for key, what in steps:
+        solo.deliver((key, what, 10))
+        tokens.append(solo.take(SendDelivery)[0].delivery.token)
+    for token in tokens:
+        solo.handle(Acknowledged(token))
+    assert solo.commit_all() == 2
+    successor = Solo(Changing(), strong=False, entries=solo.entries)
+    for domain in mw.TimeDomain:
+        assert sorted(successor.state.timers.tables[domain].items()) == sorted(solo.state.timers.tables[domain].items())
+    assert successor.state.holds.of_keys == solo.state.holds.of_keys
+    assert {key: setting.at for key, _, setting in solo.state.timers.tables[mw.TimeDomain.EVENT_TIME].items()} == {
+        b"k": 100,
+        b"moved": 200,
+    }
+    assert {key: cell.encoded for key, cell in successor.state.cells.items()} == {
+        key: cell.encoded for key, cell in solo.state.cells.items()
+    }
+
+
+def test_what_does_not_fit_the_open_commit_waits_for_the_queue() -> None:
+    solo = Solo(Swelling(), strong=False, straggler_delay=1_000)
+    tokens = lined_up(solo, "1", "3", "3")
+    solo.deliver(("other", "3", 9))
+    assert solo.take(SendDelivery) == []
+    for token in tokens:
+        solo.handle(Acknowledged(token))
+    assert solo.commit_all() == 2
+    assert max(map(len, solo.entries)) <= MAX_ENTRY_BYTES
+    assert len(solo.take(SendDelivery)) == 1
+
+
+@pytest.mark.guarantee("G8")
+def test_what_does_not_fit_the_open_commit_runs_once() -> None:
+    """What was too much for one entry, and for the open commit, ran again and again meanwhile, thousands of times."""
+    swelling = Swelling()
+    solo = Solo(swelling, strong=False, straggler_delay=1_000)
+    tokens = lined_up(solo, "1", "3")
+    solo.deliver(*((key, "3", 9) for key in ("p", "q", "r")))
+    assert solo.take(SendDelivery) == []
+    assert swelling.runs == 5
+    while tokens:
+        for token in tokens:
+            solo.handle(Acknowledged(token))
+        solo.commit_all()
+        tokens = [send.delivery.token for send in solo.take(SendDelivery)]
+    assert len(solo.take(Acknowledge)) == 3
+    assert swelling.runs == 5
+    assert max(map(len, solo.entries)) <= MAX_ENTRY_BYTES
+    assert {key: len(cell.encoded) >> 20 for key, cell in solo.state.cells.items() if key < b"x"} == {
+        b"k0": 1, b"k1": 3, b"p": 3, b"q": 3, b"r": 3,
+    }  # fmt: skip
+
+
+@pytest.mark.guarantee("G10", section="6.1.3")
+def test_a_timer_fires_when_what_set_it_is_in_the_journal() -> None:
+    """Its productions' ids come from the commit that set it: one that is set again elsewhere gets others."""
+    solo = weak()
+    (token,) = lined_up(solo, "timer")
+    solo.now += 10
+    solo.handle(Tick())
+    assert solo.take(AppendEntry) == []
+    solo.handle(Acknowledged(token))
+    solo.commit()
+    solo.commit()
+    assert solo.sent() == [("fired", 1)]
+
+
+@pytest.mark.guarantee("G10", section="6.1.3")
+def test_a_deposed_owner_sends_nothing_its_timers_make() -> None:
+    """It was sent first. The owner was paused, and its successor counted on: then it heard the watermark that its
+    successor had let pass, and sent its own count under the id of the right one. Receivers that had not heard of the
+    successor took the first of both."""
+
+    class Closing(Counting):
+        def process_record(self, ctx: mw.Context[int], record: mw.Record[tuple[str, str]]) -> None:
+            ctx.state += 1
+            ctx.set_timer(Timestamp(100), "end")
+
+        def process_timer(self, ctx: mw.Context[int], timer: mw.Timer) -> None:
+            ctx.produce("out", f"{ctx.state} in all")
+
+    paused = Solo(Closing(), strong=False)
+    paused.deliver(("k", "one", 10))
+    paused.commit_all()
+    successor = Solo(Closing(), strong=False, entries=list(paused.entries))
+    successor.position = paused.position
+    successor.deliver(("k", "two", 20))
+    successor.commit_all()
+    paused.watermark(100)
+    assert paused.take(SendDelivery) == []
+    paused.handle(Deposed("another owner has the journal"))
+    assert paused.take(SendDelivery) == []
+    successor.watermark(100)
+    successor.commit()
+    assert successor.sent() == [("2 in all", 100)]
+
+
+def fired() -> Solo:
+    """Its timer has fired, and the commit of that is in flight."""
+    solo = weak()
+    (token,) = lined_up(solo, "timer")
+    solo.handle(Acknowledged(token))
+    solo.commit()
+    solo.now += 10
+    solo.handle(Tick())
+    return solo
+
+
+@pytest.mark.guarantee("G10", section="6.1.3")
+def test_what_a_timer_produced_survives_its_owner() -> None:
+    solo = fired()
+    solo.commit()
+    (sent,) = solo.take(SendDelivery)
+    (again,) = Solo(Counting(), strong=False, entries=list(solo.entries)).take(SendDelivery)
+    assert (again.delivery.ids, again.delivery.values) == (sent.delivery.ids, sent.delivery.values)
+    solo.handle(Acknowledged(sent.delivery.token))
+    solo.commit()
+    assert Solo(Counting(), strong=False, entries=list(solo.entries)).take(SendDelivery) == []
+
+
+@pytest.mark.guarantee("G15", section="4.1")
+def test_productions_after_a_timer_are_sent_after_the_timers_own() -> None:
+    solo = fired()
+    solo.deliver(("k0", "behind", 9))
+    assert solo.take(SendDelivery) == []
+    solo.commit()
+    assert solo.sent() == [("fired", 1), ("behind", 9)]
+
+
+@pytest.mark.guarantee("G12")
+def test_rows_are_captured_when_nothing_is_queued_or_in_flight() -> None:
+    solo = weak(IntervalSettings(flush_interval=100))
+    first, second = lined_up(solo, "a", "b")
+    solo.now += 100
+    solo.deliver(("k", "c", 9))
+    assert solo.take(SendDelivery) == [], "rows are due: what is in line goes first"
+    solo.handle(Acknowledged(first))
+    solo.commit()
+    assert solo.take(FlushStates) == []
+    solo.handle(Acknowledged(second))
+    solo.commit()
+    (flush,) = solo.take(FlushStates)
+    assert {(row.key, row.commit) for row in flush.rows} == {(b"k0", 1), (b"k1", 2)}
+    assert solo.sent() == [("c", 9)]
+    solo.handle(StatesFlushed(flush.number))
+
+
+@pytest.mark.guarantee("G13")
+def test_at_most_one_batch_of_records_is_in_the_queue() -> None:
+    solo = weak(IntervalSettings(batch_records=3))
+    lined_up(solo, "a", "b", "c")
+    solo.deliver(("k", "d", 9))
+    assert solo.take(SendDelivery) == []
+
+
+@pytest.mark.paper(section="6.1.3")
+def test_what_keeps_nothing_is_never_appended() -> None:
+    solo = Solo(Passing(), strong=False, exactly_once=False)
+    for _ in range(3):
+        solo.deliver(("k", "x", 1))
+        (send,) = solo.take(SendDelivery)
+        solo.deliver(("k", "x", 2))
+        assert solo.take(SendDelivery) == []
+        solo.handle(Acknowledged(send.delivery.token))
+        (send,) = solo.take(SendDelivery)
+        solo.handle(Acknowledged(send.delivery.token))
+    assert solo.take(AppendEntry) == []
+    assert len(solo.take(Acknowledge)) == 6
+
+
+@pytest.mark.guarantee("G10", section="6.1.3")
+def test_all_that_is_queued_is_sent_again_with_the_same_ids() -> None:
+    solo = weak()
+    for value in ("a", "b"):
+        solo.deliver(("k", value, 1))
+    first = {send.delivery.token: send.delivery for send in solo.take(SendDelivery)}
+    solo.handle(Resend(None))
+    (head,) = solo.take(SendDelivery)
+    solo.handle(Acknowledged(head.delivery.token, [0]))
+    again = {send.delivery.token: send.delivery for send in [head, *solo.take(SendDelivery)]}
+    assert [one.ids for one in again.values()] == [one.ids for one in first.values()]
+    for token in again:
+        solo.handle(Acknowledged(token))
+    assert solo.commit_all() == 2
+    assert len(solo.take(Acknowledge)) == 2
+    assert solo.state.journal.sealed == solo.state.committed == 2
+
+
+class Stateless(mw.Computation[tuple[str, str], None]):
+    """Sets a hold, or a timer, and produces nothing."""
+
+    def process_record(self, ctx: mw.Context[None], record: mw.Record[tuple[str, str]]) -> None:
+        if record.value[1] == "hold":
+            ctx.set_hold(Timestamp(50))
+        else:
+            ctx.set_timer(Timestamp(100), "t")
+
+    def process_timer(self, ctx: mw.Context[None], timer: mw.Timer) -> None:
+        assert timer.tag == "t"
+
+
+@pytest.mark.guarantee("G7", section="4.5")
+def test_a_hold_that_is_all_of_a_weak_commit_survives_its_owner() -> None:
+    solo = Solo(Stateless(), strong=False, exactly_once=False)
+    solo.deliver(("k", "hold", 60))
+    solo.commit_all()
+    successor = Solo(Stateless(), strong=False, exactly_once=False, entries=solo.entries)
+    successor.watermark(90)
+    assert successor.output == 50
+
+
+@pytest.mark.guarantee("G6", section="4.6")
+def test_a_firing_that_is_all_of_a_weak_commit_is_not_repeated() -> None:
+    solo = Solo(Stateless(), strong=False, exactly_once=False)
+    solo.deliver(("k", "timer", 60))
+    solo.commit_all()
+    solo.watermark(200)
+    solo.commit_all()
+    successor = Solo(Stateless(), strong=False, exactly_once=False, entries=solo.entries)
+    assert successor.state.timers.count == 0
+
+
+@pytest.mark.guarantee("G7", section="7.2")
+def test_an_owner_reports_no_less_than_was_broadcast_before_it() -> None:
+    solo = Solo(Stateless(), accepted=70)
+    solo.watermark(40)
+    assert solo.output == 70
+    assert {report.output for report in solo.take(Report)} == {70}
+
+
+@pytest.mark.guarantee("G8", section="6.1.3")
+def test_the_watermark_moves_after_a_commit_that_stores_nothing() -> None:
+    """Its last production is ACKed, no append follows, and no other event may come: the watermark had moved before."""
+    solo = Solo(Passing(), strong=False, exactly_once=False)
+    solo.watermark(40)
+    solo.deliver(("k", "late", 30))
+    (send,) = solo.take(SendDelivery)
+    solo.watermark(200)
+    solo.handle(Acknowledged(send.delivery.token))
+    assert solo.output == 200
