@@ -46,11 +46,15 @@ def _at(number: int) -> Timestamp:
     return Timestamp(_BEGIN_US + number * 1_000_000)
 
 
+Rooms = dict[str, set[int]]
+"""By file: the line numbers of the functions that run."""
+
+
 class Way(NamedTuple):
     """The rooms of a way in the order of their first call. ``shared``: those that also run while nothing is sent."""
 
-    own: list[str]
-    shared: list[str]
+    own: Rooms
+    shared: Rooms
 
 
 class Trace:
@@ -73,16 +77,17 @@ class Trace:
             self.codes.setdefault(frame.f_code)
 
 
-def rooms(codes: Iterable[CodeType]) -> list[str]:
+def rooms(codes: Iterable[CodeType]) -> Rooms:
     """The product's files that contain the functions, in the order of their first occurrence."""
-    found: dict[str, None] = {}
+    found: Rooms = {}
     for code in codes:
         path = Path(code.co_filename).resolve()
         if path.is_relative_to(ROOT):
             name = str(path.relative_to(ROOT))
             if name.startswith(ROLES) and not name.startswith(STUBS):
-                found.setdefault(name)
-    return list(found)
+                lines = [line for _, _, line in code.co_lines() if line]
+                found.setdefault(name, set()).update(range(min(lines), max(lines) + 1))
+    return found
 
 
 async def follow() -> list[Way]:
@@ -140,16 +145,17 @@ async def _walk(ack: Callable[[], Awaitable[None]], *ways: Callable[[int], Await
     found = []
     for first, *rest in walks:
         common = [code for code in first.codes if all(code in one.codes for one in rest)]
-        own = rooms(code for code in common if code not in idle.codes)
-        found.append(Way(own, [room for room in rooms(common) if room not in own]))
+        own, all_rooms = rooms(code for code in common if code not in idle.codes), rooms(common)
+        shared = {room: run for room, run in all_rooms.items() if room not in own}
+        found.append(Way({room: all_rooms[room] for room in own}, shared))
     return found
 
 
-def picture(found: Iterable[str]) -> str:
+def picture(found: Rooms) -> str:
     """The rooms of a way in their order, with their lines, grouped by folder as far as they follow each other."""
     groups = [(folder, list(files)) for folder, files in groupby(found, lambda room: str(Path(room).parent))]
     return "\n".join(
-        f"- `{folder}/`: " + ", ".join(f"{Path(file).name} ({lines_of(file)})" for file in files)
+        f"- `{folder}/`: " + ", ".join(f"{Path(file).name} ({len(found[file])} of {lines_of(file)})" for file in files)
         for folder, files in groups
     )
 
@@ -168,20 +174,24 @@ def main() -> None:
     page = ROOT / "ARCHITECTURE.md"
     for name, way in zip(("record", "watermark"), asyncio.run(follow()), strict=True):
         heading = f"A {name}: {_counted(way.own)}"
-        also = f"{_counted(way.shared)} more that also run while nothing is sent"
-        print(f"{heading}, and {also}")
+        also = f"{_counted(way.shared)}, also run while nothing is sent"
+        print(f"{heading}; {also}")
         if arguments.order:
-            print(*(f"  {lines_of(room):4}  {room}" for room in way.own), f"  {also}:", sep="\n")
-            print(*(f"  {lines_of(room):4}  {room}" for room in way.shared), sep="\n")
+            print(*_listed(way.own), f"  {also}:", *_listed(way.shared), sep="\n")
         if arguments.write:
             begin, end = f"<!-- way of a {name}: begin -->\n", f"<!-- way of a {name}: end -->\n"
             before, rest = page.read_text().split(begin)
-            body = f"<details><summary>{heading}</summary>\n\n{picture(way.own)}\n\nAnd {also}:\n\n"
+            body = f"<details><summary>{heading}</summary>\n\n{picture(way.own)}\n\n{also}:\n\n"
             page.write_text(f"{before}{begin}{body}{picture(way.shared)}\n\n</details>\n{end}{rest.split(end)[1]}")
 
 
-def _counted(found: list[str]) -> str:
-    return f"{len(found)} files, {sum(map(lines_of, found)):,} lines"
+def _listed(found: Rooms) -> list[str]:
+    return [f"  {len(run):4} of {lines_of(room):4}  {room}" for room, run in found.items()]
+
+
+def _counted(found: Rooms) -> str:
+    run = sum(map(len, found.values()))
+    return f"{len(found)} files with {sum(map(lines_of, found)):,} lines, {run:,} of them in functions that run"
 
 
 if __name__ == "__main__":
