@@ -64,7 +64,7 @@ from millwheel.sdk.keys import KeyExtractor, join_key, key, split_key
 from millwheel.sdk.migration import StoredState
 from millwheel.sdk.options import FailurePolicy, Late, Retention, dead_letter, divert, retry, stop
 from millwheel.sdk.records import Record, Timer
-from millwheel.sdk.topology import Topology
+from millwheel.streams import Stream, Topology
 
 __all__ = [
     "MAX_TIMESTAMP",
@@ -86,6 +86,7 @@ __all__ = [
     "Record",
     "Retention",
     "StoredState",
+    "Stream",
     "TimeDomain",
     "Timer",
     "Timestamp",

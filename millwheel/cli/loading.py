@@ -11,7 +11,7 @@ from pathlib import Path
 
 from millwheel.rpc.v1 import topology_pb2 as specs
 from millwheel.sdk.package import CodePackage, build_package, load_topology
-from millwheel.sdk.topology import Topology
+from millwheel.sdk.topology import TopologyGraph
 
 __all__ = ["Packaged", "load"]
 
@@ -20,7 +20,7 @@ __all__ = ["Packaged", "load"]
 class Packaged:
     """A topology and the code package from which it was loaded."""
 
-    topology: Topology
+    topology: TopologyGraph
     package: CodePackage
 
     def spec(self) -> specs.TopologySpec:

@@ -3,20 +3,27 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
 from millwheel.model.stream_names import full_name, local_name
 from millwheel.sdk.codecs import StateCodec, ValueCodec, codec_for, format_of, state_codec_for
 from millwheel.sdk.computation import Computation, overrides_timer_hook
+from millwheel.sdk.context import Context
+from millwheel.sdk.declarations import DerivedStream
 from millwheel.sdk.errors import UsageError, did_you_mean
 from millwheel.sdk.migration import versioned
 from millwheel.sdk.options import ComputationOptions
-from millwheel.sdk.plan import Plan, Stream
-from millwheel.sdk.topology import Topology
+from millwheel.sdk.plan import Plan, PlannedStream
+from millwheel.sdk.reading import reading_hook
+from millwheel.sdk.records import Record
+from millwheel.sdk.topology import TopologyGraph
 
 __all__ = ["CompiledComputation", "compile_computation", "consumers_of"]
+
+
+RecordHook = Callable[[Context[Any], Record[Any]], Awaitable[None] | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,11 +36,15 @@ class CompiledComputation:
     """By input stream: the decoder of its values, which raises ValueDecodeError."""
     input_names: dict[str, str]
     """By input stream: the name by which the hooks know it."""
+    process_record: dict[str, RecordHook]
+    """By input stream: the hook for its records."""
     outputs: dict[str, Callable[[Any], bytes]]
     """By output stream as the hooks call it, dead letters included: the encoder of its values.
 
     The encoder raises ValueEncodeError.
     """
+    derived: dict[str, list[DerivedStream]]
+    """By output stream: those that are made from its records."""
     state: StateCodec
     options: ComputationOptions
     record_is_async: bool
@@ -43,7 +54,7 @@ class CompiledComputation:
 
 
 def compile_computation(
-    topology: Topology, name: str, *, verify: bool = True, full_names: bool = False
+    topology: TopologyGraph, name: str, *, verify: bool = True, full_names: bool = False
 ) -> CompiledComputation:
     """Compile one computation.
 
@@ -79,9 +90,13 @@ def compile_computation(
         computation=computation,
         inputs={stream: _codec(plan.streams[called]).decode for stream, called in names.items()},
         input_names=names,
+        process_record={
+            stream: reading_hook(computation, declared.readings.get(called, ())) for stream, called in names.items()
+        },
         outputs={
             stream.name: _encoder(name, stream, verify) for stream in plan.streams.values() if name in stream.producers
         },
+        derived={stream: plan.derived[stream] for stream in declared.outputs if stream in plan.derived},
         state=state,
         options=declared.options,
         record_is_async=inspect.iscoroutinefunction(computation.process_record),
@@ -90,7 +105,7 @@ def compile_computation(
     )
 
 
-def consumers_of(topology: Topology, stream: str) -> list[tuple[str, Callable[[Any], bytes]]]:
+def consumers_of(topology: TopologyGraph, stream: str) -> list[tuple[str, Callable[[Any], bytes]]]:
     """The computations of ``topology`` that consume ``stream``, sorted by name, with their compiled key extractors.
 
     ``stream`` may be its full name, or the name by which the topology's code calls it.
@@ -106,13 +121,13 @@ def consumers_of(topology: Topology, stream: str) -> list[tuple[str, Callable[[A
     ]
 
 
-def _codec(stream: Stream) -> ValueCodec:
+def _codec(stream: PlannedStream) -> ValueCodec:
     # A plan without problems has a codec for every stream.
     assert stream.codec is not None
     return stream.codec
 
 
-def _encoder(computation: str, stream: Stream, verify: bool) -> Callable[[Any], bytes]:
+def _encoder(computation: str, stream: PlannedStream, verify: bool) -> Callable[[Any], bytes]:
     own = stream.declaration.codec if stream.declaration is not None else None
     codec = codec_for(stream.type, f"computation {computation!r}, {stream.where}", own)
     return codec.verify if verify else codec.checked

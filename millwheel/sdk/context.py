@@ -7,7 +7,7 @@ hook that raises therefore has no effect.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 from millwheel.model.incarnation import IncarnationId
@@ -64,9 +64,12 @@ class Production(NamedTuple):
 
 
 class OutputBinding:
-    """One output ``stream``, by its full name: ``encode`` a value, and ``route`` it to the consumers' keys."""
+    """One output ``stream``, by its full name: ``encode`` a value, and ``route`` it to the consumers' keys.
 
-    __slots__ = ("encode", "route", "stream")
+    Each value is also expanded into values of ``derived`` streams, by a function for each of them.
+    """
+
+    __slots__ = ("derived", "encode", "route", "stream")
 
     def __init__(
         self,
@@ -77,6 +80,7 @@ class OutputBinding:
         self.stream = stream
         self.encode = encode
         self.route = route
+        self.derived: tuple[tuple[OutputBinding, Callable[[Any], Iterable[Any]]], ...] = ()
 
 
 class Scope:
@@ -248,12 +252,18 @@ class Context(Generic[State]):
         at = self._stamp if timestamp is None else min(self._checked(timestamp, "produce"), LAST_TIMESTAMP)
         if at < self._earliest:
             raise ProductionTimestampError(self._scope.computation, stream, at, self._earliest)
+        self._produce(binding, value, at)
+
+    def _produce(self, binding: OutputBinding, value: Any, at: int) -> None:
         encoded = binding.encode(value)
         if encoded.__class__ is not bytes:
             encoded = bytes(memoryview(encoded))  # a user's codec may return any buffer
         if len(encoded) > MAX_VALUE_BYTES:
-            raise large_production(stream, len(encoded))
+            raise large_production(binding.stream, len(encoded))
         self._add(Production(binding.stream, encoded, at, binding.route(value), self._origin))
+        for derived, expand in binding.derived:
+            for each in expand(value):
+                self._produce(derived, each, at)
 
     def _add(self, production: Production) -> None:
         names = len(production.stream) + len(self._key)

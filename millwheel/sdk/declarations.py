@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import re
 import typing
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, Final, TypeVar
@@ -22,12 +22,18 @@ from millwheel.sdk.options import ComputationOptions, LateAction, Retention
 from millwheel.sdk.typeinfo import accepts, normalise, type_name
 
 __all__ = [
+    "DROPPED",
     "UNKNOWN",
     "ComputationDeclaration",
+    "DerivedStream",
+    "Reading",
     "StreamDeclaration",
     "StreamKind",
     "declare_computation",
 ]
+
+DROPPED: Final[Any] = object()
+"""Stands for a value that a filter has dropped."""
 
 UNKNOWN: Final[Any] = object()
 """Stands for a type that is unknown because of a mistake.
@@ -62,6 +68,29 @@ class StreamDeclaration:
     """A str is a mistake. It is kept so that validation can report it."""
 
 
+@dataclass(frozen=True, slots=True)
+class DerivedStream:
+    """A stream whose records are made from those of another stream ``base``, where these are produced."""
+
+    name: str
+    base: str
+    type: Any
+    expand: Callable[[Any], Iterable[Any]]
+    """The values that are made from one value of ``base``."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """How a computation reads one of its inputs, if its hook does not get the stream's records as they are."""
+
+    called: str
+    """The input's name for the hook."""
+    type: Any
+    """The type of the values that the hook gets. UNKNOWN if nothing states it."""
+    convert: Callable[[Any], Any]
+    """The value that the hook gets, or DROPPED."""
+
+
 @dataclass(slots=True)
 class ComputationDeclaration:
     """One call of ``add``. If a mistake prevents them, ``computation`` is None and the types are UNKNOWN."""
@@ -72,6 +101,8 @@ class ComputationDeclaration:
     input_type: Any = UNKNOWN
     state_type: Any = UNKNOWN
     inputs: dict[str, KeyExtractor] = field(default_factory=dict)
+    readings: dict[str, tuple[Reading, ...]] = field(default_factory=dict)
+    """The inputs that the hook does not get as they are. With several readings it gets each record several times."""
     outputs: dict[str, Any] = field(default_factory=dict)
     """The output streams, with the types that ``outputs=`` or the computation itself states; otherwise UNKNOWN."""
     declared_outputs: frozenset[str] = frozenset()
@@ -80,6 +111,10 @@ class ComputationDeclaration:
     """The streams to which the computation produces its input records unchanged."""
     options: ComputationOptions = field(default_factory=ComputationOptions)
     problems: list[Problem] = field(default_factory=list)
+
+    def read_types(self, stream: str, stream_type: Any) -> list[Any]:
+        """The types of the values that the hook gets of an input. ``stream_type``: that of the stream itself."""
+        return [one.type for one in self.readings.get(stream, ())] or [stream_type]
 
     @property
     def where(self) -> str:

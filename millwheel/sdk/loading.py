@@ -27,7 +27,7 @@ from typing import Final, Protocol
 from millwheel.sdk.apart import ApartFinder
 from millwheel.sdk.error_texts import error_message
 from millwheel.sdk.errors import PackageError, did_you_mean
-from millwheel.sdk.topology import Topology
+from millwheel.sdk.topology import TopologyGraph
 
 __all__ = ["MAX_PACKAGE_BYTES", "load_topology", "unload_package"]
 
@@ -79,7 +79,7 @@ It is not held while a package's code is imported, which may take any time.
 """
 
 
-def load_topology(digest: str, data: bytes, entry_point: str, directory: Path) -> Topology:
+def load_topology(digest: str, data: bytes, entry_point: str, directory: Path) -> TopologyGraph:
     """Load a package, and return the topology at its entry point.
 
     The package is unpacked to ``directory/<digest>`` and imported from there once. Loading it again returns the same
@@ -216,7 +216,7 @@ def _is_whole(root: Path, files: Mapping[PurePosixPath, bytes]) -> bool:
         return False
 
 
-def _topology(finder: _Finder, entry_point: str) -> Topology:
+def _topology(finder: _Finder, entry_point: str) -> TopologyGraph:
     module_name, _, attribute = entry_point.partition(":")
     where = f"package {_short(finder.digest)}"
     if module_name.partition(".")[0] not in finder.names:
@@ -230,8 +230,8 @@ def _topology(finder: _Finder, entry_point: str) -> Topology:
         ) from error
     namespace = getattr(module, "__dict__", {})
     found = namespace.get(attribute)
-    if not isinstance(found, Topology):
-        topologies = [name for name, value in namespace.items() if isinstance(value, Topology)]
+    if not isinstance(found, TopologyGraph):
+        topologies = [name for name, value in namespace.items() if isinstance(value, TopologyGraph)]
         has = f"it has {', '.join(topologies)}" if topologies else "it has none"
         raise PackageError(
             f"{where}: {entry_point!r} is no millwheel.Topology: {has}{did_you_mean(attribute, topologies)}"

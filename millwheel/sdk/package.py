@@ -21,7 +21,7 @@ from typing import Final
 from millwheel.rpc.v1 import topology_pb2
 from millwheel.sdk.errors import PackageError
 from millwheel.sdk.loading import MAX_PACKAGE_BYTES, load_topology
-from millwheel.sdk.topology import Topology
+from millwheel.sdk.topology import TopologyGraph
 
 __all__ = ["MAX_PACKAGE_BYTES", "CodePackage", "build_package", "load_topology", "package_of"]
 
@@ -67,7 +67,7 @@ def build_package(target: str, *, include: Iterable[str] = ()) -> CodePackage:
     return CodePackage(data, hashlib.sha256(data).hexdigest(), f"{module}:{attribute}")
 
 
-def package_of(topology: Topology, *, include: Iterable[str] = ()) -> CodePackage:
+def package_of(topology: TopologyGraph, *, include: Iterable[str] = ()) -> CodePackage:
     """Package the code of a topology of this process. It must be a module's attribute.
 
     The running script counts as a module too. It is found by its file, and a worker imports it under the file's name.

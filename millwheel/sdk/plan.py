@@ -9,12 +9,12 @@ from typing import Any
 from millwheel.model.stream_names import DEAD_LETTERS
 from millwheel.sdk.codecs import ValueCodec
 from millwheel.sdk.dead_letters import DeadLetter
-from millwheel.sdk.declarations import UNKNOWN, ComputationDeclaration, StreamDeclaration
+from millwheel.sdk.declarations import UNKNOWN, ComputationDeclaration, DerivedStream, StreamDeclaration
 from millwheel.sdk.graph import Edge
 from millwheel.sdk.options import FailureAction, LateAction
 from millwheel.sdk.typeinfo import members, normalise, type_name
 
-__all__ = ["Plan", "Stream", "TypeClaim", "is_known", "lay_out"]
+__all__ = ["Plan", "PlannedStream", "TypeClaim", "is_known", "lay_out"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +26,7 @@ class TypeClaim:
 
 
 @dataclass(slots=True)
-class Stream:
+class PlannedStream:
     """One stream of a topology. ``type`` is UNKNOWN if nothing states it."""
 
     name: str
@@ -56,8 +56,10 @@ class Plan:
     """All parts of a topology. Validation checks the plan, and compilation and the spec use it."""
 
     name: str
-    streams: dict[str, Stream]
+    streams: dict[str, PlannedStream]
     computations: dict[str, ComputationDeclaration]
+    derived: dict[str, list[DerivedStream]] = field(default_factory=dict)
+    """By stream: those that are made from its records where these are produced."""
 
     def edges(self, *, feedback: bool) -> list[Edge]:
         """The edges between computations. If ``feedback`` is False, declared feedback edges are left out."""
@@ -76,7 +78,10 @@ def is_known(annotation: Any) -> bool:
 
 
 def lay_out(
-    name: str, declarations: Iterable[StreamDeclaration], computations: Mapping[str, ComputationDeclaration]
+    name: str,
+    declarations: Iterable[StreamDeclaration],
+    computations: Mapping[str, ComputationDeclaration],
+    derived: Iterable[DerivedStream] = (),
 ) -> Plan:
     """Build the plan of a topology, and find the types of its streams.
 
@@ -93,9 +98,12 @@ def lay_out(
         stream = _stream(plan, declaration.name)
         stream.declaration = stream.declaration or declaration
         stream.claims.append(TypeClaim(normalise(declaration.type), f"{declaration.kind.value}()"))
+    for one in derived:
+        plan.derived.setdefault(one.base, []).append(one)
     for computation in plan.computations.values():
         for given in computation.inputs:
             _stream(plan, given).consumers.append(computation.name)
+        _add_derived(plan, computation)
         for given, stated in computation.outputs.items():
             stream = _stream(plan, given)
             stream.producers.append(computation.name)
@@ -108,8 +116,18 @@ def lay_out(
     return plan
 
 
-def _stream(plan: Plan, name: str) -> Stream:
-    return plan.streams.setdefault(name, Stream(name))
+def _add_derived(plan: Plan, computation: ComputationDeclaration) -> None:
+    """Add the streams that are made from the computation's outputs, and from these in turn."""
+    bases = list(computation.outputs)
+    for base in bases:
+        for one in plan.derived.get(base, ()):
+            if one.name not in computation.outputs:
+                computation.outputs[one.name] = one.type
+                bases.append(one.name)
+
+
+def _stream(plan: Plan, name: str) -> PlannedStream:
+    return plan.streams.setdefault(name, PlannedStream(name))
 
 
 def _add_dead_letters(plan: Plan, computation: ComputationDeclaration) -> None:
@@ -127,7 +145,8 @@ def _find_types(plan: Plan) -> None:
         offers = members(computation.input_type)
         if len(offers) == 1 and is_known(offers[0]) and offers[0] is not Any:
             for name in computation.inputs:
-                _settle(plan.streams[name], offers[0], f"taken so by computation {computation.name!r}")
+                if name not in computation.readings:
+                    _settle(plan.streams[name], offers[0], f"taken so by computation {computation.name!r}")
     while any(_eliminate(plan, computation) for computation in plan.computations.values()):
         pass
     for computation in plan.computations.values():
@@ -138,14 +157,14 @@ def _find_types(plan: Plan) -> None:
             _settle(stream, Any, "anything, for no type is stated")
 
 
-def _settle(stream: Stream, annotation: Any, by: str) -> None:
+def _settle(stream: PlannedStream, annotation: Any, by: str) -> None:
     if not is_known(stream.type):
         stream.type, stream.type_by = annotation, by
 
 
 def _eliminate(plan: Plan, computation: ComputationDeclaration) -> bool:
     """For a computation that takes a union: match its only input without a type to the only member without an input."""
-    inputs = [plan.streams[name] for name in computation.inputs]
+    inputs = [plan.streams[name] for name in computation.inputs if name not in computation.readings]
     untyped = [stream for stream in inputs if not is_known(stream.type)]
     claimed = [part for stream in inputs if is_known(stream.type) for part in members(stream.type)]
     left = [offer for offer in members(computation.input_type) if is_known(offer) and offer not in claimed]
@@ -156,11 +175,16 @@ def _eliminate(plan: Plan, computation: ComputationDeclaration) -> bool:
 
 
 def _type_forwarded(plan: Plan, computation: ComputationDeclaration) -> None:
-    types = [plan.streams[name].type for name in computation.inputs]
-    if not types or not is_known(types[0]) or any(one != types[0] for one in types):
-        return
-    late = computation.options.late
-    if late.action is LateAction.DIVERT and late.stream in plan.streams:
-        _settle(plan.streams[late.stream], types[0], f"late records of computation {computation.name!r}")
-    for name in computation.forwards:
-        _settle(plan.streams[name], types[0], f"inputs of computation {computation.name!r}, as they came")
+    types = {name: plan.streams[name].type for name in computation.inputs}
+    late, raw = computation.options.late, _only(types.values())
+    if late.action is LateAction.DIVERT and late.stream in plan.streams and raw is not UNKNOWN:
+        _settle(plan.streams[late.stream], raw, f"late records of computation {computation.name!r}")
+    read = _only(one for name, raw in types.items() for one in computation.read_types(name, raw))
+    for name in computation.forwards if read is not UNKNOWN else ():
+        _settle(plan.streams[name], read, f"inputs of computation {computation.name!r}, as they came")
+
+
+def _only(types: Iterable[Any]) -> Any:
+    """The type, if all of them are the same one. Otherwise UNKNOWN."""
+    first, *others = [*types] or [UNKNOWN]
+    return UNKNOWN if any(one != first for one in others) else first

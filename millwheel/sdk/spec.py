@@ -12,7 +12,7 @@ from millwheel.sdk.codecs import ValueFormat
 from millwheel.sdk.declarations import ComputationDeclaration, StreamKind
 from millwheel.sdk.error_texts import error_message
 from millwheel.sdk.errors import Problem
-from millwheel.sdk.plan import Plan, Stream
+from millwheel.sdk.plan import Plan, PlannedStream
 from millwheel.sdk.record_schema import record_schema
 from millwheel.sdk.schema import state_schema
 from millwheel.sdk.typeinfo import type_name
@@ -54,7 +54,7 @@ def spec_digest(spec: topology_pb2.TopologySpec) -> str:
     return hashlib.sha256(spec.SerializeToString(deterministic=True)).hexdigest()
 
 
-def _stream(plan: Plan, stream: Stream) -> topology_pb2.StreamSpec:
+def _stream(plan: Plan, stream: PlannedStream) -> topology_pb2.StreamSpec:
     value_format = stream.codec.format if stream.codec is not None else ValueFormat.MSGPACK
     name = full_name(plan.name, stream.name)
     spec = topology_pb2.StreamSpec(name=name, record_type=stream.type_name, format=value_format.value)

@@ -3,39 +3,34 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Final
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
-from millwheel.model.time import Duration, hours
+from millwheel.model.time import Duration
 from millwheel.rpc.v1 import topology_pb2
-from millwheel.sdk.codecs import Codec
 from millwheel.sdk.computation import Computation
-from millwheel.sdk.declarations import ComputationDeclaration, StreamDeclaration, StreamKind, declare_computation
+from millwheel.sdk.declarations import (
+    ComputationDeclaration,
+    DerivedStream,
+    StreamDeclaration,
+    StreamKind,
+    declare_computation,
+)
 from millwheel.sdk.errors import Problem, TopologyError
 from millwheel.sdk.keys import KeyExtractor
-from millwheel.sdk.options import STRAGGLER_DELAY, ComputationOptions, FailurePolicy, Late, Retention, retry
+from millwheel.sdk.options import STRAGGLER_DELAY, ComputationOptions, FailurePolicy, Late, retry
 from millwheel.sdk.plan import Plan, lay_out
 from millwheel.sdk.spec import build_spec
 from millwheel.sdk.validation import find_problems
 
-__all__ = ["Topology"]
-
-ID_SLACK: Final = hours(1)
+__all__ = ["TopologyGraph"]
 
 
-class Topology:
+class TopologyGraph:
     """A graph of computations, and the streams that connect them.
 
-    A stream belongs to its topology. Its full name is ``TOPOLOGY/STREAM``, such as ``zeitgeist/queries``. The code of
-    the topology calls it by its short name. To read a stream of another topology, declare it by :meth:`external`.
-
-    The methods that build a topology do not raise on mistakes. :meth:`validate` returns all mistakes at once.
-    :meth:`check` raises them as one TopologyError, and everything that runs a topology calls it. The order of the calls
-    does not matter. For example::
-
-        zeitgeist = millwheel.Topology("zeitgeist")
-        zeitgeist.source("queries", Query)
-        zeitgeist.add(WindowCounter, inputs={"queries": millwheel.key("text")}, outputs=["windows"])
+    It is what :class:`millwheel.Topology` has declared. Everything that packages, compiles, tests or runs a topology
+    reads it here.
 
     Args:
         name: 1 to 63 of a-z, 0-9 and -, beginning with a letter.
@@ -50,72 +45,12 @@ class Topology:
         self._made_in: str = caller.f_globals.get("__name__", "") if caller is not None else ""
         self._declarations: list[StreamDeclaration] = []
         self._added: list[ComputationDeclaration] = []
+        self._derived: list[DerivedStream] = []
         self._planned: tuple[Plan, list[Problem]] | None = None
         self._spec = topology_pb2.TopologySpec()
 
     def __repr__(self) -> str:
         return f"Topology({self.name!r})"
-
-    def source(
-        self,
-        name: str,
-        record_type: Any,
-        *,
-        id_slack: Duration = ID_SLACK,
-        allowed_skew: Duration | None = None,
-        injectors: Iterable[str] = (),
-        retention: Retention | None = None,
-        codec: Codec[Any] | None = None,
-    ) -> None:
-        """Declare a stream that injectors feed (section 5.2). It belongs to this topology.
-
-        Args:
-            name: The stream's name.
-            record_type: The type of its values.
-            id_slack: How long the ids of its records are kept after the low watermark passes them, to detect duplicates
-                (6.1.1). Microseconds.
-            allowed_skew: How far injected timestamps may be ahead of the low watermark before the injector has to wait.
-                Microseconds; None sets no limit.
-            injectors: The injector processes whose low watermarks the stream waits for. Empty: those that announce
-                themselves.
-            retention: What the stream keeps for subscribers that do not exist yet.
-            codec: A user-defined encoding of its values.
-        """
-        named = injectors if isinstance(injectors, str) else tuple(injectors)
-        self._declare(
-            StreamDeclaration(name, StreamKind.SOURCE, record_type, codec, retention, id_slack, allowed_skew, named)
-        )
-
-    def stream(
-        self,
-        name: str,
-        record_type: Any,
-        *,
-        retention: Retention | None = None,
-        codec: Codec[Any] | None = None,
-    ) -> None:
-        """Declare a stream that a computation of this topology produces.
-
-        A declaration is needed only if neither ``outputs=`` nor a consumer determines the type, or for the options
-        below.
-
-        Args:
-            name: The stream's name.
-            record_type: The type of its values.
-            retention: What the stream keeps for subscribers that do not exist yet.
-            codec: A user-defined encoding of its values.
-        """
-        self._declare(StreamDeclaration(name, StreamKind.STREAM, record_type, codec, retention))
-
-    def external(self, name: str, record_type: Any, *, codec: Codec[Any] | None = None) -> None:
-        """Declare a stream of another topology, which this one consumes (section 4.3). Only its topology writes it.
-
-        Args:
-            name: The stream's full name, such as ``web/sessions``. ``inputs=`` and ``record.stream`` have it too.
-            record_type: The type of its values.
-            codec: A user-defined encoding of its values.
-        """
-        self._declare(StreamDeclaration(name, StreamKind.EXTERNAL, record_type, codec))
 
     def add(
         self,
@@ -153,12 +88,22 @@ class Topology:
             on_failure=retry() if on_failure is None else on_failure,
             straggler_delay=straggler_delay,
         )
-        self._added.append(declare_computation(computation, name, inputs, outputs, options))
+        self.declare(declare_computation(computation, name, inputs, outputs, options))
+
+    def declare(self, declaration: StreamDeclaration | DerivedStream | ComputationDeclaration) -> None:
+        """Add a declaration, as :class:`millwheel.Topology` and its streams make them."""
+        if isinstance(declaration, DerivedStream):
+            self._derived.append(declaration)
+        elif isinstance(declaration, ComputationDeclaration):
+            self._added.append(declaration)
+        else:
+            self._declarations.append(declaration)
         self._planned = None
 
-    def _declare(self, declaration: StreamDeclaration) -> None:
-        self._declarations.append(declaration)
-        self._planned = None
+    def is_fed(self, stream: str) -> bool:
+        """Whether other programs write the stream: injectors, or another topology."""
+        fed = (StreamKind.SOURCE, StreamKind.EXTERNAL)
+        return any(one.name == stream and one.kind in fed for one in self._declarations)
 
     def validate(self) -> list[Problem]:
         """Find all mistakes.
@@ -209,7 +154,7 @@ class Topology:
             first: dict[str, ComputationDeclaration] = {}
             for computation in self._added:
                 first.setdefault(computation.name, computation)
-            plan = lay_out(self.name, self._declarations, first)
+            plan = lay_out(self.name, self._declarations, first, self._derived)
             problems = find_problems(plan, self._declarations, self._added)
             if not problems:
                 self._spec, problems = build_spec(plan)

@@ -16,7 +16,7 @@ from millwheel.sdk.keys import KeyExtractor
 from millwheel.sdk.migration import MAX_STATE_VERSION
 from millwheel.sdk.option_checks import stream_option_problems
 from millwheel.sdk.options import LateAction
-from millwheel.sdk.plan import Plan, Stream, is_known
+from millwheel.sdk.plan import Plan, PlannedStream, is_known
 from millwheel.sdk.typeinfo import accepts, type_name
 
 __all__ = ["find_problems"]
@@ -72,7 +72,7 @@ def _names(plan: Plan, added: Sequence[ComputationDeclaration]) -> Iterator[Prob
         yield from _stream_name(stream)
 
 
-def _stream_name(stream: Stream) -> Iterator[Problem]:
+def _stream_name(stream: PlannedStream) -> Iterator[Problem]:
     name: Any = stream.name
     external = stream.declaration is not None and stream.declaration.kind is StreamKind.EXTERNAL
     foreign = isinstance(name, str) and is_full(name) and (external or stream.declaration is None)
@@ -122,7 +122,7 @@ def _streams(plan: Plan) -> Iterator[Problem]:
         yield from _type(stream)
 
 
-def _origin(plan: Plan, stream: Stream) -> Iterator[Problem]:
+def _origin(plan: Plan, stream: PlannedStream) -> Iterator[Problem]:
     kind = stream.declaration.kind if stream.declaration is not None else None
     if isinstance(stream.name, str) and is_full(stream.name):
         yield from _foreign(plan, stream)
@@ -151,7 +151,7 @@ def _origin(plan: Plan, stream: Stream) -> Iterator[Problem]:
         )
 
 
-def _foreign(plan: Plan, stream: Stream) -> Iterator[Problem]:
+def _foreign(plan: Plan, stream: PlannedStream) -> Iterator[Problem]:
     """A stream that is called by its full name: another topology's."""
     name, owner = stream.name, owner_of(stream.name)
     if owner == plan.name:
@@ -171,7 +171,7 @@ def _foreign(plan: Plan, stream: Stream) -> Iterator[Problem]:
         yield Problem(stream.where, "is declared, but no computation here consumes it")
 
 
-def _type(stream: Stream) -> Iterator[Problem]:
+def _type(stream: PlannedStream) -> Iterator[Problem]:
     if not is_known(stream.type):
         if stream.producers or stream.declaration is not None:
             message = "its type is not known: declare it with stream(name, Type), or outputs={name: Type}"
@@ -255,15 +255,18 @@ def _forwarded(plan: Plan, computation: ComputationDeclaration, to: str, lead: s
             yield Problem(f"{computation.where}, input {name!r}", message)
 
 
-def _input(computation: ComputationDeclaration, stream: Stream, extractor: KeyExtractor) -> Iterator[Problem]:
+def _input(computation: ComputationDeclaration, stream: PlannedStream, extractor: KeyExtractor) -> Iterator[Problem]:
     if not is_known(stream.type):
         return
     where = f"{computation.where}, input {stream.name!r}"
-    if is_known(computation.input_type) and not accepts(computation.input_type, stream.type):
+    for read in computation.read_types(stream.name, stream.type):
+        if not is_known(computation.input_type) or not is_known(read) or accepts(computation.input_type, read):
+            continue
+        made = "" if stream.name not in computation.readings else f", and {type_name(read)} is made of it"
         yield Problem(
             where,
             f"it takes {type_name(computation.input_type)}, but the stream carries {stream.type_name} "
-            f"({stream.type_by})",
+            f"({stream.type_by}){made}",
         )
     for message in extractor.problems(stream.type):
         yield Problem(where, f"{extractor}: {message}")

@@ -16,7 +16,7 @@ from millwheel.sdk.compiled import compile_computation, consumers_of
 from millwheel.sdk.context import OutputBinding
 from millwheel.sdk.declarations import StreamKind
 from millwheel.sdk.options import ComputationOptions
-from millwheel.sdk.topology import Topology
+from millwheel.sdk.topology import TopologyGraph
 from millwheel.store.memory import MemoryStore
 from millwheel.testing.cores import CoreDriver
 from millwheel.testing.injected import InjectedBatches, injector_of
@@ -145,7 +145,7 @@ class VirtualCluster:
 
     # The cluster's own work.
 
-    def load(self, topology: Topology) -> None:
+    def load(self, topology: TopologyGraph) -> None:
         """Take over a version of the topology. New computations and sources start."""
         self.topology = topology
         self.plan = plan = topology.plan()

@@ -20,7 +20,7 @@ from millwheel.sdk.compiled import consumers_of
 from millwheel.sdk.error_texts import error_message
 from millwheel.sdk.errors import UsageError, ValueEncodeError, did_you_mean
 from millwheel.sdk.keys import encode_key
-from millwheel.sdk.topology import Topology
+from millwheel.sdk.topology import TopologyGraph
 from millwheel.store.memory import MemoryStore
 from millwheel.testing.cluster import Produced, VirtualCluster
 from millwheel.testing.cores import HOOK_TIMEOUT_SECONDS, HookTimeoutError
@@ -72,7 +72,7 @@ class TopologyHarness:
 
     def __init__(
         self,
-        topology: Topology,
+        topology: TopologyGraph,
         *,
         split_at: Iterable[str] = (),
         now: Timestamp = _START,
@@ -223,7 +223,7 @@ class TopologyHarness:
         self._cluster.restart()
         self._settle()
 
-    def update(self, topology: Topology) -> None:
+    def update(self, topology: TopologyGraph) -> None:
         """Replace the topology by a new version, as ``millwheel topology update`` with new code does (section 4.1).
 
         A computation that stays keeps state, timers, pending productions and watermark under its name. A state of an
@@ -256,7 +256,7 @@ class TopologyHarness:
     # Results for a test.
 
     @property
-    def topology(self) -> Topology:
+    def topology(self) -> TopologyGraph:
         """The present version of the topology."""
         return self._cluster.topology
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from millwheel.master.updating import update_problems
 from millwheel.sdk.errors import TopologyError, UsageError
-from millwheel.sdk.topology import Topology
+from millwheel.sdk.topology import TopologyGraph
 
 __all__ = ["check_update"]
 
 
-def check_update(before: Topology, after: Topology) -> None:
+def check_update(before: TopologyGraph, after: TopologyGraph) -> None:
     """Check that a topology may be replaced by a new version.
 
     Args:

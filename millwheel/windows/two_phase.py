@@ -6,20 +6,16 @@ The first phase computes partial results by shard. The second phase computes one
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from functools import cache
 from typing import Any, TypeVar
-from zlib import crc32
-
-import msgspec
 
 from millwheel.model.time import MAX_TIMESTAMP, Timestamp
-from millwheel.sdk.codecs import ValueFormat
 from millwheel.sdk.computation import Computation
 from millwheel.sdk.context import Context
 from millwheel.sdk.errors import UsageError
 from millwheel.sdk.keys import key
 from millwheel.sdk.records import Record, Timer
-from millwheel.sdk.topology import Topology
+from millwheel.sdk.spreading import spreader
+from millwheel.sdk.topology import TopologyGraph
 from millwheel.windows.aggregates import Aggregator
 from millwheel.windows.assigners import Assigner, Window
 from millwheel.windows.computation import Aggregate, output_types, result_time
@@ -31,7 +27,7 @@ A = TypeVar("A")
 
 
 def two_phase(
-    topology: Topology,
+    topology: TopologyGraph,
     name: str,
     *,
     source: str,
@@ -65,12 +61,10 @@ def two_phase(
         raise UsageError(f"shards must be positive, not {shards}")
     partial_stream = f"{name}-partials"
 
-    @cache
-    def encode() -> Callable[[Any], bytes]:
-        return _encoder_of(topology, source)
+    spread = spreader(topology, source, shards)
 
     def shard_of(value: Any) -> str:
-        return f"{crc32(encode()(value)) % shards}|{key_of(value)}"
+        return f"{spread(value)}|{key_of(value)}"
 
     unfinished: Aggregator[Any, Any] = Aggregator(
         aggregator.accumulator, aggregator.new, aggregator.add, aggregator.merge, _same, aggregator.accumulator
@@ -83,18 +77,6 @@ def two_phase(
 
 def _same(value: Any) -> Any:
     return value
-
-
-def _encoder_of(topology: Topology, stream: str) -> Callable[[Any], bytes]:
-    """An encoder for a stream's values. Equal values have equal encodings in every process.
-
-    A record that is sent again therefore gets the same shard.
-    """
-    codec = topology.plan().streams[stream].codec
-    assert codec is not None, "a topology that passed its check has a codec for every stream"
-    if codec.format is not ValueFormat.MSGPACK:
-        return codec.encode
-    return msgspec.msgpack.Encoder(enc_hook=list, order="deterministic").encode
 
 
 def _unsharded(partial: Result[Any]) -> str:

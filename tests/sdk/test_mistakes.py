@@ -219,7 +219,7 @@ MISTAKES: dict[str, tuple[Callable[[mw.Topology], object], str]] = {
         "stream 'Queries!': a stream's name is 1 to 128 of a-z, 0-9, _, . and -, beginning with a letter",
     ),
     "stream number": (
-        lambda t: t.source(3, Query),  # type: ignore[arg-type]
+        lambda t: t.source(3, Query),  # type: ignore[call-overload]
         "stream 3: a stream's name is 1 to 128 of a-z, 0-9, _, . and -, beginning with a letter",
     ),
     # Inputs and outputs.
@@ -348,7 +348,7 @@ MISTAKES: dict[str, tuple[Callable[[mw.Topology], object], str]] = {
         "stream 's': list[Opaque] cannot be encoded: Opaque (at `$[]`) is no type known; " + ADVICE.format("codec="),
     ),
     "codec": (
-        lambda t: t.source("s", Query, codec=str),  # type: ignore[arg-type]
+        lambda t: t.source("s", Query, codec=str),  # type: ignore[call-overload]
         "stream 's': codec= takes a millwheel.Codec(encode, decode), not <class 'str'>",
     ),
     "dead letters declared": (
@@ -449,7 +449,7 @@ MISTAKES: dict[str, tuple[Callable[[mw.Topology], object], str]] = {
         "stream 's': injectors= names a process twice",
     ),
     "retention": (
-        lambda t: t.source("s", Query, retention=mw.hours(1)),  # type: ignore[arg-type]
+        lambda t: t.source("s", Query, retention=mw.hours(1)),  # type: ignore[call-overload]
         "stream 's': retention= takes millwheel.Retention(age=..., bytes=...), not 3600000000",
     ),
     "empty retention": (

@@ -16,6 +16,7 @@ import millwheel as mw
 from millwheel.sdk import loading, package
 from millwheel.sdk.loading import load_topology
 from millwheel.sdk.package import CodePackage, build_package, package_of
+from millwheel.sdk.topology import TopologyGraph
 
 HERE = mw.Topology("here")
 
@@ -32,7 +33,7 @@ it.add(Echo, inputs={{"words": mw.key(str)}})
 """
 
 
-def module_of(topology: mw.Topology) -> ModuleType:
+def module_of(topology: TopologyGraph) -> ModuleType:
     """The module that made a topology, which a package gives a name of its own."""
     return sys.modules[topology._made_in]  # noqa: SLF001  # what loading keeps by package
 
@@ -69,7 +70,7 @@ def names(built: CodePackage) -> list[str]:
     return zipfile.ZipFile(io.BytesIO(built.data)).namelist()
 
 
-def load(built: CodePackage, directory: Path) -> mw.Topology:
+def load(built: CodePackage, directory: Path) -> TopologyGraph:
     return load_topology(built.digest, built.data, built.entry_point, directory)
 
 
@@ -163,7 +164,7 @@ def test_two_versions_of_one_module_run_side_by_side_unmixed(tmp_path: Path) -> 
     assert [one.to_spec().computations[0].implementation for one in (old, new)] == ["mw_shop.flow:Echo"] * 2
 
 
-def greeting(topology: mw.Topology) -> object:
+def greeting(topology: TopologyGraph) -> object:
     return vars(module_of(topology))["GREETING"]
 
 

@@ -35,10 +35,11 @@ def describe(name: str) -> Iterator[str]:
 
 
 def members(cls: type) -> Iterator[str]:
-    """Its constructor, and what is public and defined by itself."""
+    """Its constructor, and what is public and defined by itself or by a base of MillWheel."""
     if cls not in MADE_BY_THE_SYSTEM and not issubclass(cls, Exception):
         yield f"__init__{inspect.signature(cls)}"
-    for name, value in sorted(vars(cls).items()):
+    bases = [base for base in reversed(cls.__mro__) if base.__module__.startswith("millwheel.")]
+    for name, value in sorted({name: value for base in bases for name, value in vars(base).items()}.items()):
         if name.startswith("_"):
             continue
         function: Any = value.__func__ if isinstance(value, classmethod) else value

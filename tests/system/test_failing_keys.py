@@ -11,7 +11,7 @@ import pytest
 
 from millwheel.client.injector import Injector
 from millwheel.sdk.errors import KeyExtractionError
-from millwheel.sdk.topology import Topology
+from millwheel.streams import Topology
 from tests.system import regions as program
 from tests.system.speaking import submit_source
 from tests.system.test_failing_hooks import Watched, has, running, seen, update

@@ -194,7 +194,7 @@ class Runner:
         )
         decode, process, called = (
             program.inputs[stream],
-            program.computation.process_record,
+            program.process_record[stream],
             program.input_names[stream],
         )
         weak, is_async, late_action = not program.options.strong, program.record_is_async, program.options.late.action

@@ -93,6 +93,8 @@ class IntervalSetup:
         self.config = config
         self.settings = config.settings
         self.program = program
+        for base, streams in program.derived.items():
+            outputs[base].derived = tuple((outputs[one.name], one.expand) for one in streams)
         self.scope = Scope(
             program.name,
             outputs,

@@ -20,7 +20,7 @@ from millwheel.sdk.error_texts import error_message
 from millwheel.sdk.errors import KeyExtractionError, MillwheelError
 from millwheel.sdk.keys import mapping_extractor
 from millwheel.sdk.loading import load_topology, unload_package
-from millwheel.sdk.topology import Topology
+from millwheel.sdk.topology import TopologyGraph
 from millwheel.worker.interval.failures import HOOK_ERRORS
 
 __all__ = ["Programs", "beside"]
@@ -65,7 +65,7 @@ async def beside(call: Callable[[], Loaded]) -> Loaded:
 class _Loaded:
     """A package's topology, and the objects built from it. They are built once, as intervals open by the hundred."""
 
-    def __init__(self, topology: Topology, verify: bool) -> None:
+    def __init__(self, topology: TopologyGraph, verify: bool) -> None:
         self.topology = topology
         self._verify = verify
         self._compiled: dict[str, CompiledComputation] = {}
@@ -178,7 +178,7 @@ class Programs:
         place = code.digest, code.entry_point
         return place in self._loading and place not in self._failures
 
-    async def load(self, code: topology.CodeReference) -> Topology:
+    async def load(self, code: topology.CodeReference) -> TopologyGraph:
         """The topology object of a package.
 
         Raises:

@@ -21,7 +21,7 @@ from millwheel.client.injector.retries import KeyRetries
 from millwheel.client.injector.session import InjectorSession
 from millwheel.client.injector.settings import InjectorSettings
 from millwheel.model.incarnation import IncarnationId
-from millwheel.sdk.topology import Topology
+from millwheel.sdk.topology import TopologyGraph
 
 __all__ = ["CHUNK_BYTES", "CHUNK_RECORDS", "RecordAdmission", "SendTurns"]
 
@@ -90,7 +90,7 @@ class RecordAdmission:
         self,
         session: InjectorSession,
         ids: RecordIds,
-        topology: Topology | None,
+        topology: TopologyGraph | None,
         settings: InjectorSettings,
         named: Callable[[IncarnationId], str],
         drain: Callable[[], None],

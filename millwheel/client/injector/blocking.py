@@ -18,7 +18,7 @@ from millwheel.client.injector.injector import Injector
 from millwheel.client.injector.settings import InjectorSettings
 from millwheel.model.time import Timestamp
 from millwheel.sdk.errors import UsageError
-from millwheel.sdk.topology import Topology
+from millwheel.sdk.topology import TopologyGraph
 
 __all__ = ["BlockingInjector"]
 
@@ -38,7 +38,7 @@ class BlockingInjector:
         stream: str,
         *,
         process: str = "injector",
-        topology: Topology | None = None,
+        topology: TopologyGraph | None = None,
         address: str = DEFAULT_ADDRESS,
         source: str | None = None,
         sequencer: int | None = None,

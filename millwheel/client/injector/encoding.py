@@ -1,6 +1,6 @@
 """Encodes users' values, and extracts their keys for each consumer (sections 4.2, 4.3).
 
-With a :class:`~millwheel.sdk.topology.Topology` object, the encoder uses its types, codecs and key functions.
+With a :class:`~millwheel.sdk.topology.TopologyGraph` object, the encoder uses its types, codecs and key functions.
 Without one, it uses the stream's format and the consumers' field paths. A field path is read from mappings, or from
 objects whose attributes have the encoded names.
 """
@@ -20,7 +20,7 @@ from millwheel.sdk.codecs import codec_for
 from millwheel.sdk.compiled import consumers_of
 from millwheel.sdk.errors import KeyExtractionError, TooLargeError, UsageError, ValueEncodeError
 from millwheel.sdk.keys import KeyExtractor, mapping_extractor
-from millwheel.sdk.topology import Topology
+from millwheel.sdk.topology import TopologyGraph
 from millwheel.sdk.typeinfo import type_name
 
 __all__ = ["GivenKeys", "RecordEncoder"]
@@ -37,7 +37,7 @@ _MAX_EXTRACTORS: Final = 1_000
 class RecordEncoder:
     """Encodes the records of one stream."""
 
-    def __init__(self, stream: str, topology: Topology | None = None, *, verify: bool = True) -> None:
+    def __init__(self, stream: str, topology: TopologyGraph | None = None, *, verify: bool = True) -> None:
         """Create an encoder.
 
         Args:
@@ -61,7 +61,7 @@ class RecordEncoder:
         if topology is not None:
             self._learn(topology)
 
-    def _learn(self, topology: Topology) -> None:
+    def _learn(self, topology: TopologyGraph) -> None:
         called = local_name(topology.name, self.stream)
         found = topology.plan().streams.get(called)
         if found is None or found.codec is None:

@@ -31,7 +31,7 @@ from millwheel.model.stream_names import full_name, is_valid
 from millwheel.model.time import Timestamp
 from millwheel.rpc.clock import wall_now
 from millwheel.sdk.errors import UsageError
-from millwheel.sdk.topology import Topology
+from millwheel.sdk.topology import TopologyGraph
 
 __all__ = ["Injector"]
 
@@ -53,7 +53,7 @@ class Injector:
         stream: str,
         *,
         process: str = "injector",
-        topology: Topology | None = None,
+        topology: TopologyGraph | None = None,
         address: str = DEFAULT_ADDRESS,
         source: str | None = None,
         sequencer: int | None = None,

@@ -1,0 +1,122 @@
+"""How a stateful step becomes a computation of the topology."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple, TypedDict
+
+from millwheel.model.time import Duration
+from millwheel.sdk.computation import Computation
+from millwheel.sdk.declarations import DROPPED, Reading, declare_computation
+from millwheel.sdk.keys import KeyExtractor, key
+from millwheel.sdk.options import STRAGGLER_DELAY, ComputationOptions, FailurePolicy, Late, retry
+from millwheel.sdk.spreading import spreader
+from millwheel.sdk.topology import TopologyGraph
+from millwheel.streams.steps import Branch, expands, keeps_value, to_one
+
+__all__ = ["Input", "StepOptions", "declare_step"]
+
+_SHARDS = 1_024
+"""How many keys the records are spread over that a filter drops before their key is read."""
+
+
+class StepOptions(TypedDict, total=False):
+    """The options of a step that has a computation of its own: those of :meth:`Topology.add`."""
+
+    exactly_once: bool
+    strong: bool
+    late: Late
+    on_failure: FailurePolicy
+    straggler_delay: Duration
+
+
+class Input(NamedTuple):
+    """One input of a step: a stream's branches, with their type and key.
+
+    ``port`` is the name by which the step's hook knows it. Empty: the stream's own name.
+    """
+
+    branches: Sequence[Branch]
+    record_type: Any
+    extractor: KeyExtractor
+    port: str = ""
+
+
+def declare_step(
+    topology: TopologyGraph,
+    name: str,
+    computation: Computation[Any, Any] | type[Computation[Any, Any]],
+    inputs: Sequence[Input],
+    outputs: Mapping[str, Any],
+    options: StepOptions,
+) -> None:
+    """Declare a computation that reads ``inputs``. Mistakes are recorded, and shown by ``validate``."""
+    extractors: dict[str, KeyExtractor] = {}
+    signatures: dict[str, Any] = {}
+    readings: dict[str, list[Reading]] = {}
+    problems: list[tuple[str, str]] = []
+    for given in inputs:
+        for branch in given.branches:
+            signature = _signature(branch, given.extractor)
+            if signatures.setdefault(branch.stream, signature) != signature:
+                problems.append((branch.stream, _TWO_KEYS))
+            extractors.setdefault(branch.stream, _extractor(topology, branch, given.extractor))
+            if expands(branch.steps):
+                problems.append((branch.stream, _EXPANDED))
+                continue
+            convert = to_one(branch.steps) if branch.steps else _same
+            called = given.port or branch.stream
+            readings.setdefault(branch.stream, []).append(Reading(called, given.record_type, convert))
+    declared = declare_computation(computation, name, extractors, outputs, _options(options))
+    declared.readings = {stream: tuple(each) for stream, each in readings.items() if not _plain(stream, each)}
+    for stream, message in dict.fromkeys(problems):
+        declared.problem(message, at=f"input {stream!r}")
+    topology.declare(declared)
+
+
+_TWO_KEYS = (
+    "it is read twice with different keys or after different functions: give one of both a stream of its own by "
+    ".named('...')"
+)
+_EXPANDED = (
+    "flat_map makes several values of one record, which may have different keys: give them a stream of their own by "
+    ".flat_map(...).named('...') before key_by"
+)
+
+
+def _signature(branch: Branch, extractor: KeyExtractor) -> Any:
+    """What determines the key of a record: equal signatures give equal keys."""
+    return extractor, () if keeps_value(branch.steps) else branch.steps
+
+
+def _same(value: Any) -> Any:
+    return value
+
+
+def _plain(stream: str, readings: Sequence[Reading]) -> bool:
+    """Whether the hook gets the stream's records as they are."""
+    return len(readings) == 1 and readings[0].called == stream and readings[0].convert is _same
+
+
+def _extractor(topology: TopologyGraph, branch: Branch, extractor: KeyExtractor) -> KeyExtractor:
+    """The key of the branch's records, from the values of its stream."""
+    if keeps_value(branch.steps) or expands(branch.steps):
+        return extractor
+    convert, spread = to_one(branch.steps), spreader(topology, branch.stream, _SHARDS)
+
+    def key_after_steps(value: Any) -> str | int:
+        made = convert(value)
+        # A dropped value has no key. It is dropped again where it is read.
+        return spread(value) if made is DROPPED else extractor.extract(made).decode()
+
+    return key(key_after_steps, feedback=extractor.feedback)
+
+
+def _options(given: StepOptions) -> ComputationOptions:
+    return ComputationOptions(
+        exactly_once=given.get("exactly_once", True),
+        strong=given.get("strong", True),
+        late=given.get("late", Late.PROCESS),
+        on_failure=given.get("on_failure") or retry(),
+        straggler_delay=given.get("straggler_delay", STRAGGLER_DELAY),
+    )

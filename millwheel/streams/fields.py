@@ -1,0 +1,65 @@
+"""Key functions that only read a field, such as ``lambda bid: bid.auction``, are the same as the field's path.
+
+A path is better than a function: an injector without the user's code can read it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NoReturn
+
+from millwheel.sdk.keys import KeyExtractor, key
+
+__all__ = ["extractor_of", "path_of"]
+
+
+class _Probe:
+    """Stands for a value, and records the fields that are read from it. Any other use raises _NotAFieldError."""
+
+    __slots__ = ("_path",)
+
+    def __init__(self, path: tuple[str, ...] = ()) -> None:
+        object.__setattr__(self, "_path", path)
+
+    def __getattribute__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise _NotAFieldError
+        return _Probe((*path_in(self), name))
+
+    def __bool__(self) -> NoReturn:
+        raise _NotAFieldError
+
+    __hash__ = __eq__ = __str__ = __repr__ = __format__ = __len__ = __iter__ = __call__ = __bool__  # type: ignore[assignment]
+    __getitem__ = __lt__ = __le__ = __gt__ = __ge__ = __contains__ = __int__ = __index__ = __bool__
+
+
+class _NotAFieldError(Exception):
+    """The function does more than to read a field."""
+
+
+def path_in(probe: _Probe) -> tuple[str, ...]:
+    """The fields that led to ``probe``."""
+    path: tuple[str, ...] = object.__getattribute__(probe, "_path")
+    return path
+
+
+def path_of(function: Callable[[Any], Any]) -> str | None:
+    """The path of the field that the function reads and returns. None if it does anything else."""
+    try:
+        found = function(_Probe())
+    except Exception:  # the function does more than to read a field; it fails in its own way
+        return None
+    if type(found) is not _Probe:
+        return None
+    return ".".join(path_in(found)) or None
+
+
+def extractor_of(parts: tuple[Any, ...]) -> KeyExtractor:
+    """The key extractor for the arguments of ``key_by``.
+
+    Raises:
+        UsageError: They are neither field paths nor one function.
+    """
+    if len(parts) == 1 and callable(parts[0]) and (path := path_of(parts[0])) is not None:
+        return key(path)
+    return key(*parts)

@@ -1,0 +1,108 @@
+"""Stateless steps between a stream and what reads it: filters and functions, which run without a hop of their own.
+
+A *pipeline* is a sequence of steps. It is compiled into one function, which runs inside the computation that produces
+or reads the stream.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from millwheel.sdk.declarations import DROPPED
+
+__all__ = ["Branch", "Filter", "FlatMap", "Map", "Step", "expands", "keeps_value", "to_many", "to_one"]
+
+
+@dataclass(frozen=True, slots=True)
+class Filter:
+    """Passes the values for which ``keep`` is true."""
+
+    keep: Callable[[Any], bool]
+
+
+@dataclass(frozen=True, slots=True)
+class Map:
+    """Replaces each value by ``function(value)``."""
+
+    function: Callable[[Any], Any]
+
+
+@dataclass(frozen=True, slots=True)
+class FlatMap:
+    """Replaces each value by all values of ``function(value)``."""
+
+    function: Callable[[Any], Iterable[Any]]
+
+
+Step = Filter | Map | FlatMap
+
+
+class Branch(NamedTuple):
+    """A stream of the topology, by its name, and the steps that follow it."""
+
+    stream: str
+    steps: tuple[Step, ...] = ()
+
+    def __str__(self) -> str:
+        return "".join([self.stream, *(f".{type(step).__name__.lower()}" for step in self.steps)])
+
+
+def expands(steps: Sequence[Step]) -> bool:
+    """Whether one value may become several."""
+    return any(isinstance(step, FlatMap) for step in steps)
+
+
+def keeps_value(steps: Sequence[Step]) -> bool:
+    """Whether each value that passes is unchanged."""
+    return all(isinstance(step, Filter) for step in steps)
+
+
+def to_one(steps: Sequence[Step]) -> Callable[[Any], Any]:
+    """The pipeline as a function from a value to its only result, or to DROPPED. It must not expand."""
+    functions = [_as_function(step) for step in steps]
+    if len(functions) == 1:
+        return functions[0]
+
+    def run(value: Any) -> Any:
+        for function in functions:
+            value = function(value)
+            if value is DROPPED:
+                break
+        return value
+
+    return run
+
+
+def _as_function(step: Step) -> Callable[[Any], Any]:
+    if isinstance(step, Map):
+        return step.function
+    if isinstance(step, FlatMap):
+        raise ValueError("a flat_map makes several values of one")
+    keep = step.keep
+    return lambda value: value if keep(value) else DROPPED
+
+
+def to_many(steps: Sequence[Step]) -> Callable[[Any], Iterable[Any]]:
+    """The pipeline as a function from a value to all its results."""
+    for at, step in enumerate(steps):
+        if isinstance(step, FlatMap):
+            return _expanding(to_one(steps[:at]), step.function, to_many(steps[at + 1 :]))
+    convert = to_one(steps)
+
+    def single(value: Any) -> Iterable[Any]:
+        result = convert(value)
+        return () if result is DROPPED else (result,)
+
+    return single
+
+
+def _expanding(
+    before: Callable[[Any], Any], function: Callable[[Any], Iterable[Any]], after: Callable[[Any], Iterable[Any]]
+) -> Callable[[Any], Iterable[Any]]:
+    def run(value: Any) -> Iterable[Any]:
+        value = before(value)
+        return () if value is DROPPED else [each for one in function(value) for each in after(one)]
+
+    return run

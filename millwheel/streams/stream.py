@@ -1,0 +1,198 @@
+"""Streams as values: what a program does with the records of a stream, step by step (section 3)."""
+
+from __future__ import annotations
+
+import inspect
+import typing
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
+
+from millwheel.sdk.computation import Computation
+from millwheel.sdk.context import Context
+from millwheel.sdk.declarations import UNKNOWN, DerivedStream, declare_computation
+from millwheel.sdk.errors import UsageError
+from millwheel.sdk.keys import key
+from millwheel.sdk.options import ComputationOptions
+from millwheel.sdk.records import Record
+from millwheel.sdk.spreading import spreader
+from millwheel.sdk.topology import TopologyGraph
+from millwheel.streams.fields import extractor_of
+from millwheel.streams.steps import Branch, Filter, FlatMap, Map, Step, to_many
+
+if TYPE_CHECKING:
+    from millwheel.streams.keyed import KeyedStream
+
+__all__ = ["Stream"]
+
+T = TypeVar("T")
+U = TypeVar("U")
+_SHARDS = 1_024
+"""How many keys a step without a key spreads its records over: enough for as many intervals."""
+
+
+class Stream(Generic[T]):
+    """A stream of a topology, or what stateless steps make of it.
+
+    :meth:`Topology.source` returns one, and so does each stateful step. ``filter``, ``map``, ``flat_map``, ``union``
+    and ``split`` return another one. They cost no hop: they run inside the computation that reads the result. Nothing
+    is computed while the program is built. For example::
+
+        >>> import msgspec
+        >>> import millwheel as mw
+        >>> class Bid(msgspec.Struct):
+        ...     auction: int
+        ...     price: int
+        >>> q2 = mw.Topology("q2")
+        >>> bids = q2.source("bids", Bid)
+        >>> low, high = bids.filter(lambda bid: bid.auction % 123 == 0).split(lambda bid: bid.price < 1_000)
+        >>> named = high.map(lambda bid: bid.auction, int).named("auctions")
+        >>> q2.validate()
+        []
+    """
+
+    def __init__(self, topology: TopologyGraph, branches: tuple[Branch, ...], record_type: Any) -> None:
+        self.topology = topology
+        self.branches = branches
+        self.record_type = record_type
+        """The type of its values. UNKNOWN if nothing states it."""
+
+    def __repr__(self) -> str:
+        return f"Stream({' | '.join(map(str, self.branches))})"
+
+    # Stateless steps.
+
+    def filter(self, keep: Callable[[T], bool]) -> Stream[T]:
+        """The records for whose values ``keep`` is true.
+
+        Args:
+            keep: Depends on the value alone. If it raises, the hook that reads the record fails.
+        """
+        return self._with(Filter(keep), self.record_type)
+
+    def map(self, function: Callable[[T], U], to: type[U] | None = None) -> Stream[U]:
+        """Each value replaced by ``function(value)``, with the same timestamp.
+
+        Args:
+            function: Depends on the value alone.
+            to: The type of its results. By default, what the function is annotated to return. It is needed only where
+                the results become a stream of their own (:meth:`named`).
+        """
+        return self._with(Map(function), to or _returned(function))
+
+    def flat_map(self, function: Callable[[T], Iterable[U]], to: type[U] | None = None) -> Stream[U]:
+        """Each value replaced by all values of ``function(value)``, with the same timestamp.
+
+        The results need a stream of their own before ``key_by``: they may have different keys. Call :meth:`named`.
+
+        Args:
+            function: Depends on the value alone.
+            to: The type of one result. By default, what the function is annotated to return.
+        """
+        return self._with(FlatMap(function), to or _item(_returned(function)))
+
+    def only(self, kind: type[U]) -> Stream[U]:
+        """The records whose values are of class ``kind``: those of one kind, in a stream of several.
+
+        Args:
+            kind: A class.
+        """
+        return self._with(Filter(lambda value: isinstance(value, kind)), kind)
+
+    def split(self, choose: Callable[[T], bool]) -> tuple[Stream[T], Stream[T]]:
+        """Two streams: the records for whose values ``choose`` is true, and the others."""
+        return self.filter(choose), self.filter(lambda value: not choose(value))
+
+    def union(self, *others: Stream[T]) -> Stream[T]:
+        """The records of this stream and of others, of the same type.
+
+        Raises:
+            UsageError: Another stream is of another topology.
+        """
+        for other in others:
+            if other.topology is not self.topology:
+                raise UsageError(
+                    f"union() of streams of topology {self.topology.name!r} and of {other.topology.name!r}: a "
+                    "topology reads another one's stream by external()"
+                )
+        branches = (*self.branches, *(branch for other in others for branch in other.branches))
+        types = {id(one.record_type): one.record_type for one in (self, *others)}
+        return Stream(self.topology, branches, self.record_type if len(types) == 1 else UNKNOWN)
+
+    # A stream of its own, and keys.
+
+    def named(self, name: str) -> Stream[T]:
+        """The same records as a stream of their own, under a name: to subscribe to it, or to key it after ``flat_map``.
+
+        What a computation has produced becomes another output of this computation. Records from injectors and from
+        other topologies take a hop: a computation of this name reads them, without state.
+
+        Args:
+            name: The stream's name, and the computation's.
+        """
+        fed = [branch for branch in self.branches if self.topology.is_fed(branch.stream)]
+        for branch in self.branches:
+            if branch not in fed:
+                self.topology.declare(DerivedStream(name, branch.stream, self.record_type, to_many(branch.steps)))
+        if fed:
+            self._add_hop(name, fed)
+        return Stream(self.topology, (Branch(name),), self.record_type)
+
+    @overload
+    def key_by(self, field: str, /, *fields: str) -> KeyedStream[T]: ...
+    @overload
+    def key_by(self, function: Callable[[T], str | int], /) -> KeyedStream[T]: ...
+    def key_by(self, *parts: Any) -> KeyedStream[T]:
+        """The records with a key, by which the steps that follow keep their state.
+
+        Args:
+            parts: Field paths such as ``"auction"`` or ``"user.id"``, or one function. A function that only reads a
+                field, such as ``lambda bid: bid.auction``, is the same as this field's path, and mypy checks it.
+
+        Raises:
+            UsageError: The arguments are neither field paths nor one function.
+        """
+        from millwheel.streams.keyed import KeyedStream
+
+        return KeyedStream(self, extractor_of(parts))
+
+    def _with(self, step: Step, record_type: Any) -> Stream[Any]:
+        branches = tuple(Branch(branch.stream, (*branch.steps, step)) for branch in self.branches)
+        return Stream(self.topology, branches, record_type)
+
+    def _add_hop(self, name: str, branches: list[Branch]) -> None:
+        pipelines: dict[str, list[Any]] = {}
+        for branch in branches:
+            pipelines.setdefault(branch.stream, []).append(to_many(branch.steps))
+        inputs = {stream: key(spreader(self.topology, stream, _SHARDS)) for stream in pipelines}
+        hop = _Hop(name, pipelines)
+        self.topology.declare(declare_computation(hop, name, inputs, {name: self.record_type}, ComputationOptions()))
+
+
+class _Hop(Computation[Any, None]):
+    """Expands records into a stream of their own. The key has no meaning."""
+
+    def __init__(self, output: str, pipelines: dict[str, list[Callable[[Any], Iterable[Any]]]]) -> None:
+        self.output = output
+        self.pipelines = pipelines
+
+    def process_record(self, ctx: Context[None], record: Record[Any]) -> None:
+        """Produce all values that the pipelines make of the record."""
+        for expand in self.pipelines[record.stream]:
+            for value in expand(record.value):
+                ctx.produce(self.output, value)
+
+
+def _returned(function: Any) -> Any:
+    """What the function is annotated to return, or the class itself for a class. UNKNOWN if there is none."""
+    if isinstance(function, type):
+        return function
+    try:
+        returned = inspect.signature(function, eval_str=True).return_annotation
+    except (NameError, TypeError, ValueError):
+        return UNKNOWN
+    return UNKNOWN if returned is inspect.Signature.empty else returned
+
+
+def _item(collection: Any) -> Any:
+    arguments = typing.get_args(collection)
+    return arguments[0] if arguments else UNKNOWN

@@ -1,0 +1,169 @@
+"""Programs of streams, step by step, do what their hooks would do (sections 3, 4.2 and 4.4)."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import millwheel as mw
+from millwheel import windows
+from millwheel.testing import TopologyHarness
+
+BEGIN = 1_700_000_000_000_000
+TEN = mw.seconds(10)
+
+
+class Bid(msgspec.Struct, frozen=True, tag=True):
+    auction: int
+    price: int
+    note: str = ""
+
+
+class Ask(msgspec.Struct, frozen=True, tag=True):
+    auction: int
+
+
+class Total(mw.Computation[Bid, int]):
+    def process_record(self, ctx: mw.Context[int], record: mw.Record[Bid]) -> None:
+        ctx.state += record.value.price
+        ctx.produce("totals", ctx.state)
+        if ctx.state > 100:
+            ctx.produce("large", ctx.key)
+
+
+def at(seconds: float) -> mw.Timestamp:
+    return mw.Timestamp(BEGIN + round(seconds * 1e6))
+
+
+def run(topology: mw.Topology, values: list[Any], stream: str = "bids", **options: Any) -> TopologyHarness:
+    harness = TopologyHarness(topology, **options)
+    for number, value in enumerate(values):
+        harness.send(stream, value, timestamp=at(number / 1_000))
+    harness.advance(at(60))
+    return harness
+
+
+bids_of = st.lists(st.builds(Bid, st.integers(1, 4), st.integers(0, 20)), max_size=20)
+
+
+@given(bids_of)
+def test_filters_and_functions_run_before_windows(bids: list[Bid]) -> None:
+    topology = mw.Topology("auctions")
+    source = topology.source("bids", Bid)
+    dear = source.filter(lambda bid: bid.price > 5).map(lambda bid: Bid(bid.auction * 2, bid.price), Bid)
+    dear.key_by("auction").window(windows.tumbling(TEN)).aggregate("counts", windows.count())
+    harness = run(topology, bids, split_at=["4"])
+    found = {one.value.key: one.value.value for one in harness.produced("counts")}
+    assert found == Counter(str(bid.auction * 2) for bid in bids if bid.price > 5)
+
+
+@given(bids_of)
+def test_results_are_expanded_where_they_are_produced(bids: list[Bid]) -> None:
+    topology = mw.Topology("auctions")
+    counts = topology.source("bids", Bid).key_by("auction").window(windows.tumbling(TEN))
+    results = counts.aggregate("counts", windows.count())
+    small, large = results.split(lambda result: result.value < 3)
+    small.map(lambda result: result.key, str).named("small")
+    large.flat_map(lambda result: [result.key] * result.value, str).named("large").filter(str.isdigit).named("digits")
+    harness = run(topology, bids)
+    counted = Counter(str(bid.auction) for bid in bids)
+    assert sorted(harness.values("small")) == sorted(key for key, count in counted.items() if count < 3)
+    assert Counter(harness.values("large")) == {key: count for key, count in counted.items() if count >= 3}
+    assert Counter(harness.values("digits")) == Counter(harness.values("large"))
+    assert set(topology.plan().computations) == {"counts"}
+
+
+def test_what_a_source_is_expanded_into_takes_a_hop_of_its_name() -> None:
+    topology = mw.Topology("words")
+    lines = topology.source("lines", str)
+    words = lines.flat_map(str.split, str).named("words")
+    words.key_by(lambda word: word.lower()).window(windows.tumbling(TEN)).aggregate("counts", windows.count())
+    harness = run(topology, ["to be or", "not To be", ""], "lines", split_at=["5"])
+    assert {one.key: one.value for one in harness.values("counts")} == {"to": 2, "be": 2, "or": 1, "not": 1}
+    assert set(topology.plan().computations) == {"words", "counts"}
+
+
+def test_a_union_may_read_a_stream_twice_under_one_key() -> None:
+    topology = mw.Topology("auctions")
+    bids = topology.source("bids", Bid)
+    cheap, dear = bids.split(lambda bid: bid.price < 5)
+    both = cheap.union(dear, bids.filter(lambda bid: bid.price == 7))
+    both.key_by("auction").process("total", Total, {"totals": int, "large": str})
+    harness = run(topology, [Bid(1, 3), Bid(1, 7), Bid(2, 9)])
+    assert (harness.state("total", 1), harness.state("total", 2)) == (17, 9)
+
+
+def test_a_users_computation_stands_among_the_steps() -> None:
+    topology = mw.Topology("auctions")
+    bids = topology.source("bids", Bid).filter(lambda bid: bid.note != "void")
+    totals: mw.Stream[int] = bids.key_by(lambda bid: bid.auction).process(
+        "total", Total(), {"totals": int, "large": str}
+    )
+    totals.filter(lambda total: total > 90).named("near")
+    harness = run(topology, [Bid(1, 80), Bid(1, 80, "void"), Bid(1, 15), Bid(1, 50)])
+    assert harness.values("totals") == [80, 95, 145]
+    assert harness.values("near") == [95, 145]
+    assert harness.values("large") == ["1"]
+
+
+class Slow(mw.Computation[Bid, list[int]]):
+    async def process_record(self, ctx: mw.Context[list[int]], record: mw.Record[Bid]) -> None:
+        ctx.state.append(record.value.price)
+
+
+def test_an_asynchronous_hook_reads_through_filters() -> None:
+    topology = mw.Topology("auctions")
+    bids = topology.source("bids", Bid)
+    low, high = bids.split(lambda bid: bid.price < 5)
+    high.key_by("auction").process("one", Slow, {})
+    low.union(bids).key_by("auction").process("two", Slow, {})
+    harness = run(topology, [Bid(1, 3), Bid(1, 7)])
+    assert harness.state("one", 1) == [7]
+    assert harness.state("two", 1) == [3, 3, 7]
+    harness.close()
+
+
+def test_streams_of_several_kinds_are_read_by_kind() -> None:
+    topology = mw.Topology("auctions")
+    events = topology.source("events", Bid | Ask)
+    events.only(Bid).key_by("auction").process("total", Total, {"totals": int, "large": str})
+    harness = run(topology, [Bid(1, 3)], "events")
+    assert harness.values("totals") == [3]
+
+
+def test_a_function_that_raises_fails_the_hook_that_reads() -> None:
+    topology = mw.Topology("auctions")
+    bids = topology.source("bids", Bid).filter(lambda bid: 1 // bid.price > 0)
+    bids.key_by("auction").process("total", Total, {"totals": int, "large": str}, on_failure=mw.dead_letter())
+    harness = run(topology, [Bid(1, 0), Bid(2, 1)])
+    assert harness.values("totals") == [1]
+    assert "ZeroDivisionError" in harness.failures[0]
+
+
+@pytest.mark.parametrize(
+    ("build", "problem"),
+    [
+        (lambda bids: bids.flat_map(lambda bid: [bid], Bid).key_by("auction"), "flat_map makes several values"),
+        (lambda bids: bids.union(bids.map(lambda bid: bid, Bid)).key_by("auction"), "read twice with different keys"),
+        (lambda bids: bids.key_by("auctoin"), "Bid has no field 'auctoin'"),
+        (lambda bids: bids.map(lambda bid: Ask(bid.auction), Ask).key_by("auction"), "it takes Bid, but"),
+    ],
+)
+def test_mistakes_are_problems_of_the_step(build: Any, problem: str) -> None:
+    topology = mw.Topology("auctions")
+    keyed = build(topology.source("bids", Bid))
+    keyed.process("total", Total, {"totals": int, "large": str})
+    (found,) = topology.validate()
+    assert found.where.startswith("computation 'total', input 'bids'")
+    assert problem in found.message
+
+
+def test_a_union_of_two_topologies_is_refused() -> None:
+    one, two = mw.Topology("one").source("a", Bid), mw.Topology("two").source("b", Bid)
+    with pytest.raises(mw.UsageError, match="a topology reads another one's stream by external"):
+        one.union(two)
