@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 import millwheel as mw
-from millwheel import windows
+from millwheel import agg, windows
 
 __all__ = ["Count", "Event", "counts", "counts_plain", "stages", "windowed", "windowed_plain"]
 
@@ -62,7 +62,7 @@ def _windowed(name: str, guaranteed: bool) -> mw.Topology:
     topology = mw.Topology(name)
     topology.source("events", Event)
     topology.add(
-        windows.Aggregate(windows.tumbling(SECOND), windows.count(), output="counts"),
+        windows.Aggregate(windows.tumbling(SECOND), agg.count(), output="counts"),
         name="counter",
         inputs={"events": mw.key("key")},
         outputs={"counts": windows.Result[int]},

@@ -25,7 +25,7 @@ import os
 # a Spark driver started beside a MillWheel client.
 os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
 
-from millwheel import windows
+from millwheel import agg, windows
 from millwheel.model.time import (
     MAX_TIMESTAMP,
     MIN_TIMESTAMP,
@@ -97,6 +97,7 @@ __all__ = [
     "UsageError",
     "ValueDecodeError",
     "ValueEncodeError",
+    "agg",
     "dead_letter",
     "divert",
     "format_timestamp",

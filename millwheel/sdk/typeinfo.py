@@ -13,6 +13,7 @@ import types
 import typing
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from inspect import Signature, signature
 from typing import Any, Final, Generic, TypeVar, Union
 
 import msgspec
@@ -32,6 +33,7 @@ __all__ = [
     "is_protobuf",
     "members",
     "normalise",
+    "returned_type",
     "runtime_classes",
     "supertype",
     "type_name",
@@ -114,6 +116,17 @@ def type_name(annotation: Any) -> str:
     if origin is not None and arguments:
         return f"{type_name(origin)}[{', '.join(type_name(argument) for argument in arguments)}]"
     return getattr(plain, "__qualname__", None) or getattr(plain, "__name__", None) or str(plain)
+
+
+def returned_type(function: Any) -> Any:
+    """The annotated return type of a callable, or the class itself for a class. None if nothing states it."""
+    if isinstance(function, type):
+        return function
+    try:
+        returned = signature(function, eval_str=True).return_annotation
+    except (NameError, TypeError, ValueError):
+        return None
+    return None if returned is Signature.empty else returned
 
 
 def is_protobuf(annotation: Any) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import typing
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
@@ -16,6 +15,7 @@ from millwheel.sdk.options import ComputationOptions
 from millwheel.sdk.records import Record
 from millwheel.sdk.spreading import spreader
 from millwheel.sdk.topology import TopologyGraph
+from millwheel.sdk.typeinfo import returned_type
 from millwheel.streams.fields import extractor_of
 from millwheel.streams.steps import Branch, Filter, FlatMap, Map, Step, to_many
 
@@ -77,7 +77,7 @@ class Stream(Generic[T]):
             to: The type of its results. By default, what the function is annotated to return. It is needed only where
                 the results become a stream of their own (:meth:`named`).
         """
-        return self._with(Map(function), to or _returned(function))
+        return self._with(Map(function), to or returned_type(function) or UNKNOWN)
 
     def flat_map(self, function: Callable[[T], Iterable[U]], to: type[U] | None = None) -> Stream[U]:
         """Each value replaced by all values of ``function(value)``, with the same timestamp.
@@ -88,7 +88,7 @@ class Stream(Generic[T]):
             function: Depends on the value alone.
             to: The type of one result. By default, what the function is annotated to return.
         """
-        return self._with(FlatMap(function), to or _item(_returned(function)))
+        return self._with(FlatMap(function), to or _item(returned_type(function)))
 
     def only(self, kind: type[U]) -> Stream[U]:
         """The records whose values are of class ``kind``: those of one kind, in a stream of several.
@@ -180,17 +180,6 @@ class _Hop(Computation[Any, None]):
         for expand in self.pipelines[record.stream]:
             for value in expand(record.value):
                 ctx.produce(self.output, value)
-
-
-def _returned(function: Any) -> Any:
-    """What the function is annotated to return, or the class itself for a class. UNKNOWN if there is none."""
-    if isinstance(function, type):
-        return function
-    try:
-        returned = inspect.signature(function, eval_str=True).return_annotation
-    except (NameError, TypeError, ValueError):
-        return UNKNOWN
-    return UNKNOWN if returned is inspect.Signature.empty else returned
 
 
 def _item(collection: Any) -> Any:

@@ -56,7 +56,7 @@ class Topology(TopologyGraph):
     Each declaration returns the stream as a value, for programs that are written step by step::
 
         counts = zeitgeist.source("queries", Query).key_by("text").window(windows.tumbling(SECOND))
-        counts.aggregate("windows", windows.count())
+        counts.aggregate("windows", agg.count())
 
     Args:
         name: 1 to 63 of a-z, 0-9 and -, beginning with a letter.

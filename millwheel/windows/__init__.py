@@ -1,13 +1,13 @@
-"""Ready-made windows and aggregates, written with the public API alone (sections 2, 4.6, 5).
+"""Ready-made windows, written with the public API alone (sections 2, 4.6, 5).
 
 A window contains the records of one key whose timestamps lie within its bounds. When the low watermark has passed the
 end of a window, the window produces a result, with the end as its timestamp::
 
     import millwheel as mw
-    from millwheel import windows  # or write mw.windows
+    from millwheel import agg, windows  # or write mw.agg, mw.windows
 
     topology.add(
-        windows.Aggregate(windows.tumbling(mw.seconds(1)), windows.count()),
+        windows.Aggregate(windows.tumbling(mw.seconds(1)), agg.count()),
         name="window-counter",
         inputs={"queries": mw.key("text")},
     )
@@ -15,7 +15,6 @@ end of a window, the window produces a result, with the end as its timestamp::
 The computation declares its output: the stream ``windows``, which carries ``windows.Result[int]``.
 """
 
-from millwheel.windows.aggregates import Aggregator, collect, count, largest, mean, smallest, total
 from millwheel.windows.assigners import Assigner, SessionWindows, Window, session, sliding, tumbling
 from millwheel.windows.computation import Aggregate
 from millwheel.windows.result import Result
@@ -24,20 +23,13 @@ from millwheel.windows.two_phase import two_phase
 
 __all__ = [
     "Aggregate",
-    "Aggregator",
     "Assigner",
     "Result",
     "SessionAggregate",
     "SessionWindows",
     "Window",
-    "collect",
-    "count",
-    "largest",
-    "mean",
     "session",
     "sliding",
-    "smallest",
-    "total",
     "tumbling",
     "two_phase",
 ]

@@ -7,14 +7,14 @@ from typing import Any, Final, Generic, TypeVar
 
 import msgspec
 
+from millwheel.agg.aggregator import Aggregator, result_type_of
 from millwheel.model.time import LAST_TIMESTAMP, MAX_TIMESTAMP, Duration, Timestamp
 from millwheel.sdk.computation import SAME_AS_INPUT, Computation
 from millwheel.sdk.context import Context
 from millwheel.sdk.errors import UsageError
 from millwheel.sdk.records import Record, Timer
-from millwheel.windows.aggregates import Aggregator, result_type_of
 from millwheel.windows.assigners import Assigner, SessionWindows, Window
-from millwheel.windows.result import Result
+from millwheel.windows.result import Result, Row
 
 __all__ = ["Aggregate", "output_types", "result_time"]
 
@@ -54,6 +54,7 @@ class Aggregate(Computation[Any, Panes[A]]):
         output: The stream of the results.
         allowed_lateness: How long a window is kept after its end, in microseconds of event time.
         too_late: The stream of records for which no window is kept.
+        row: What a result is. By default a Result.
 
     Raises:
         UsageError: ``windows`` are session windows, ``allowed_lateness`` is negative, the aggregator does not state the
@@ -68,6 +69,7 @@ class Aggregate(Computation[Any, Panes[A]]):
         output: str = "windows",
         allowed_lateness: Duration = _NONE,
         too_late: str | None = None,
+        row: Row | None = None,
     ) -> None:
         if isinstance(windows, SessionWindows):
             raise UsageError("session windows need SessionAggregate: their bounds depend on the records")
@@ -78,7 +80,8 @@ class Aggregate(Computation[Any, Panes[A]]):
         self.output = output
         self.allowed_lateness = allowed_lateness
         self.too_late = too_late
-        self.outputs = output_types(aggregator, output, too_late)
+        self.outputs = output_types(aggregator, output, too_late, row)
+        self._row = Result if row is None else row.make
         # The type argument for A. It defines the type of the state.
         self.__orig_class__ = Aggregate[aggregator.accumulator]  # type: ignore[name-defined]
         self._add = aggregator.add
@@ -147,7 +150,7 @@ class Aggregate(Computation[Any, Panes[A]]):
     def _produce(self, ctx: Context[Panes[A]], window: Window, pane: Pane[A]) -> None:
         pane.revision += 1
         value = self.aggregator.result(pane.accumulator)
-        result = Result(ctx.key, Timestamp(window.start), Timestamp(window.end), value, pane.revision)
+        result = self._row(ctx.key, Timestamp(window.start), Timestamp(window.end), value, pane.revision)
         ctx.produce(self.output, result, timestamp=result_time(window))
 
 
@@ -156,7 +159,9 @@ def result_time(window: Window) -> Timestamp:
     return Timestamp(min(window.end, LAST_TIMESTAMP))
 
 
-def output_types(aggregator: Aggregator[Any, Any], output: str, too_late: str | None) -> dict[str, Any]:
+def output_types(
+    aggregator: Aggregator[Any, Any], output: str, too_late: str | None, row: Row | None = None
+) -> dict[str, Any]:
     """The outputs of a window computation: results to ``output``, and unchanged late records to ``too_late``.
 
     Raises:
@@ -164,7 +169,8 @@ def output_types(aggregator: Aggregator[Any, Any], output: str, too_late: str | 
     """
     if too_late == output:
         raise UsageError(f"output= and too_late= both name stream {output!r}: a stream has one type; use two streams")
-    types: dict[str, Any] = {output: Result[result_type_of(aggregator)]}  # type: ignore[misc]
+    result: Any = Result[result_type_of(aggregator)] if row is None else row.type  # type: ignore[misc]
+    types: dict[str, Any] = {output: result}
     if too_late is not None:
         types[too_late] = SAME_AS_INPUT
     return types

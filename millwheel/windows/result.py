@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Generic, TypeVar
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
 
 import msgspec
 
 from millwheel.model.time import Timestamp
 
-__all__ = ["Result"]
+__all__ = ["Result", "Row"]
 
 T = TypeVar("T")
 
@@ -24,3 +26,14 @@ class Result(msgspec.Struct, Generic[T], frozen=True):
     end: Timestamp
     value: T
     revision: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A user's type of results, in place of Result.
+
+    ``make`` returns one of ``type``. Its arguments are those of Result, in this order.
+    """
+
+    type: Any
+    make: Callable[[str, Timestamp, Timestamp, Any, int], Any]

@@ -6,15 +6,15 @@ from collections.abc import Mapping
 from functools import reduce
 from typing import Any, TypeVar
 
+from millwheel.agg.aggregator import Aggregator
 from millwheel.model.time import MAX_TIMESTAMP, Timestamp
 from millwheel.sdk.computation import Computation
 from millwheel.sdk.context import Context
 from millwheel.sdk.errors import UsageError
 from millwheel.sdk.records import Record, Timer
-from millwheel.windows.aggregates import Aggregator
 from millwheel.windows.assigners import SessionWindows, Window
 from millwheel.windows.computation import output_types, result_time
-from millwheel.windows.result import Result
+from millwheel.windows.result import Result, Row
 
 __all__ = ["SessionAggregate"]
 
@@ -38,6 +38,7 @@ class SessionAggregate(Computation[Any, Sessions[A]]):
         aggregator: Computes one value from the records of a session.
         output: The stream of the results.
         too_late: The stream of records whose session would have ended already.
+        row: What a result is. By default a Result.
 
     Raises:
         UsageError: ``windows`` are no session windows, the aggregator does not state the type of its results, or both
@@ -51,6 +52,7 @@ class SessionAggregate(Computation[Any, Sessions[A]]):
         *,
         output: str = "sessions",
         too_late: str | None = None,
+        row: Row | None = None,
     ) -> None:
         if not isinstance(windows, SessionWindows):
             raise UsageError(
@@ -60,7 +62,8 @@ class SessionAggregate(Computation[Any, Sessions[A]]):
         self.aggregator = aggregator
         self.output = output
         self.too_late = too_late
-        self.outputs = output_types(aggregator, output, too_late)
+        self.outputs = output_types(aggregator, output, too_late, row)
+        self._row = Result if row is None else row.make
         # The type argument for A. It defines the type of the state.
         self.__orig_class__ = SessionAggregate[aggregator.accumulator]  # type: ignore[name-defined]
 
@@ -97,7 +100,7 @@ class SessionAggregate(Computation[Any, Sessions[A]]):
         sessions.remove(ended)
         start, end, accumulator = ended
         value = self.aggregator.result(accumulator)
-        result = Result(ctx.key, Timestamp(start), Timestamp(end), value)
+        result = self._row(ctx.key, Timestamp(start), Timestamp(end), value, 0)
         ctx.produce(self.output, result, timestamp=result_time(Window(start, end)))
         if not sessions:
             del ctx.state

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
+from millwheel.agg.aggregator import Aggregator
 from millwheel.model.time import MAX_TIMESTAMP, Timestamp
 from millwheel.sdk.computation import Computation
 from millwheel.sdk.context import Context
@@ -16,7 +17,6 @@ from millwheel.sdk.keys import key
 from millwheel.sdk.records import Record, Timer
 from millwheel.sdk.spreading import spreader
 from millwheel.sdk.topology import TopologyGraph
-from millwheel.windows.aggregates import Aggregator
 from millwheel.windows.assigners import Assigner, Window
 from millwheel.windows.computation import Aggregate, output_types, result_time
 from millwheel.windows.result import Result

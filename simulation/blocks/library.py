@@ -11,7 +11,7 @@ from typing import Any, Final
 import msgspec
 
 import millwheel as mw
-from millwheel import windows
+from millwheel import agg, windows
 from simulation.blocks.records import Item
 
 __all__ = ["LIBRARY", "add_library", "spans_of"]
@@ -66,7 +66,7 @@ def add_library(topology: mw.Topology, node: dict[str, Any]) -> None:
     name, output, too_late = node["name"], node["outputs"][0], node["outputs"][-1]
     ((source, field),) = node["inputs"].items()
     results = f"{name}-results"
-    aggregator = windows.Aggregator(Collected, Collected, _add, _merge, _result, Collected)
+    aggregator = agg.Aggregator(Collected, Collected, _add, _merge, _result, Collected)
     tumbling = windows.tumbling(mw.Duration(size), offset=mw.Duration(offset))
     if shape == "two_phase":
         windows.two_phase(

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 import millwheel as mw
-from millwheel import windows
+from millwheel import agg, windows
 
 
 class Order(msgspec.Struct, rename={"customer": "user"}):
@@ -137,6 +137,6 @@ windows.two_phase(
     source="orders",
     key_of=lambda order: order.customer,
     windows=windows.tumbling(mw.seconds(1)),
-    aggregator=windows.count(),
+    aggregator=agg.count(),
     output="busy",
 )

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import millwheel as mw
-from millwheel import windows
+from millwheel import agg, windows
 from millwheel.testing import TopologyHarness
 
 BEGIN = 1_700_000_000_000_000
@@ -56,7 +56,7 @@ def test_filters_and_functions_run_before_windows(bids: list[Bid]) -> None:
     topology = mw.Topology("auctions")
     source = topology.source("bids", Bid)
     dear = source.filter(lambda bid: bid.price > 5).map(lambda bid: Bid(bid.auction * 2, bid.price), Bid)
-    dear.key_by("auction").window(windows.tumbling(TEN)).aggregate("counts", windows.count())
+    dear.key_by("auction").window(windows.tumbling(TEN)).aggregate("counts", agg.count())
     harness = run(topology, bids, split_at=["4"])
     found = {one.value.key: one.value.value for one in harness.produced("counts")}
     assert found == Counter(str(bid.auction * 2) for bid in bids if bid.price > 5)
@@ -66,7 +66,7 @@ def test_filters_and_functions_run_before_windows(bids: list[Bid]) -> None:
 def test_results_are_expanded_where_they_are_produced(bids: list[Bid]) -> None:
     topology = mw.Topology("auctions")
     counts = topology.source("bids", Bid).key_by("auction").window(windows.tumbling(TEN))
-    results = counts.aggregate("counts", windows.count())
+    results = counts.aggregate("counts", agg.count())
     small, large = results.split(lambda result: result.value < 3)
     small.map(lambda result: result.key, str).named("small")
     large.flat_map(lambda result: [result.key] * result.value, str).named("large").filter(str.isdigit).named("digits")
@@ -82,7 +82,7 @@ def test_what_a_source_is_expanded_into_takes_a_hop_of_its_name() -> None:
     topology = mw.Topology("words")
     lines = topology.source("lines", str)
     words = lines.flat_map(str.split, str).named("words")
-    words.key_by(lambda word: word.lower()).window(windows.tumbling(TEN)).aggregate("counts", windows.count())
+    words.key_by(lambda word: word.lower()).window(windows.tumbling(TEN)).aggregate("counts", agg.count())
     harness = run(topology, ["to be or", "not To be", ""], "lines", split_at=["5"])
     assert {one.key: one.value for one in harness.values("counts")} == {"to": 2, "be": 2, "or": 1, "not": 1}
     assert set(topology.plan().computations) == {"words", "counts"}

@@ -22,10 +22,10 @@ class Hit(msgspec.Struct):
 hits = mw.Topology("hits")
 hits.source("hits", Hit)
 second = windows.tumbling(mw.seconds(1))
-hits.add(windows.Aggregate(second, windows.count(), output="counts"), inputs={"hits": mw.key("page")})
-hits.add(windows.SessionAggregate(windows.session(mw.seconds(1)), windows.count()), inputs={"hits": mw.key("page")})
+hits.add(windows.Aggregate(second, agg.count(), output="counts"), inputs={"hits": mw.key("page")})
+hits.add(windows.SessionAggregate(windows.session(mw.seconds(1)), agg.count()), inputs={"hits": mw.key("page")})
 windows.two_phase(
-    hits, "hot", source="hits", key_of=lambda hit: hit.page, windows=second, aggregator=windows.count(), output="sums"
+    hits, "hot", source="hits", key_of=lambda hit: hit.page, windows=second, aggregator=agg.count(), output="sums"
 )
 """
 

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 import millwheel as mw
-from millwheel import windows
+from millwheel import agg, windows
 from millwheel.client.injector import RecordsLeftError
 from millwheel.testing import TopologyHarness
 from millwheel.worker.interval import IntervalSettings
@@ -257,10 +257,10 @@ def test_another_aggregator_is_refused_another_size_mixes_none() -> None:
         made.add(computation, name="windowed", inputs={"words": mw.key("text")})
         return made
 
-    harness = started(counting(10, windows.count()))
+    harness = started(counting(10, agg.count()))
     with pytest.raises(mw.TopologyError, match="set state_version"):
-        harness.update(counting(10, windows.mean(lambda word: 1.0)))
-    harness.update(counting(20, windows.count()))
+        harness.update(counting(10, agg.mean(lambda word: 1.0)))
+    harness.update(counting(20, agg.count()))
     for stamp in (5, 15):
         harness.send("words", Word("a"), mw.Timestamp(stamp))
     harness.finish()

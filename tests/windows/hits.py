@@ -9,7 +9,7 @@ from typing import Any
 from hypothesis import strategies as st
 
 import millwheel as mw
-from millwheel import windows
+from millwheel import agg
 from millwheel.testing import TopologyHarness
 
 __all__ = ["AGGREGATORS", "HITS", "Hit", "extent", "harness_of"]
@@ -40,7 +40,7 @@ class Extent:
     most: int
 
 
-def extent() -> windows.Aggregator[Any, Any]:
+def extent() -> agg.Aggregator[Any, Any]:
     """The smallest and the largest size."""
 
     def add(a: Extent | None, record: mw.Record[Hit]) -> Extent:
@@ -52,14 +52,14 @@ def extent() -> windows.Aggregator[Any, Any]:
         assert b is not None
         return Extent(min(a.least, b.least), max(a.most, b.most))
 
-    return windows.Aggregator(Extent | None, lambda: None, add, merge, lambda a: [a.least, a.most], list[int])
+    return agg.Aggregator(Extent | None, lambda: None, add, merge, lambda a: [a.least, a.most], list[int])
 
 
-AGGREGATORS: dict[str, Callable[[], windows.Aggregator[Any, Any]]] = {
-    "count": windows.count,
-    "total": lambda: windows.total(lambda hit: hit.size),
-    "mean": lambda: windows.mean(lambda hit: hit.size),
-    "smallest": lambda: windows.smallest(lambda hit: hit.size),
-    "collect": lambda: windows.collect(lambda hit: hit.size, int),
+AGGREGATORS: dict[str, Callable[[], agg.Aggregator[Any, Any]]] = {
+    "count": agg.count,
+    "total": lambda: agg.sum(lambda hit: hit.size),
+    "mean": lambda: agg.mean(lambda hit: hit.size),
+    "smallest": lambda: agg.min(lambda hit: hit.size),
+    "collect": lambda: agg.collect(lambda hit: hit.size, int),
     "extent": extent,
 }

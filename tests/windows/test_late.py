@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import millwheel as mw
-from millwheel import windows
+from millwheel import agg, windows
 from millwheel.model.time import Timestamp
 from tests.windows.hits import Hit, harness_of
 
@@ -26,9 +26,7 @@ def test_late_records_equal_a_naive_model(
 ) -> None:
     size, every = shape
     assigner = windows.sliding(mw.Duration(size), mw.Duration(every))
-    aggregate = windows.Aggregate(
-        assigner, windows.count(), allowed_lateness=mw.Duration(lateness), too_late="too-late"
-    )
+    aggregate = windows.Aggregate(assigner, agg.count(), allowed_lateness=mw.Duration(lateness), too_late="too-late")
     harness = harness_of(aggregate)
     watermark = -100
     counts: dict[tuple[str, int], int] = defaultdict(int)
@@ -68,7 +66,7 @@ def test_late_records_equal_a_naive_model(
 @pytest.mark.guarantee("G14", section="4.5")
 def test_late_records_correct_a_kept_window_or_go_to_too_late() -> None:
     aggregate = windows.Aggregate(
-        windows.tumbling(mw.Duration(10)), windows.count(), allowed_lateness=mw.Duration(10), too_late="too-late"
+        windows.tumbling(mw.Duration(10)), agg.count(), allowed_lateness=mw.Duration(10), too_late="too-late"
     )
     harness = harness_of(aggregate)
     harness.send("hits", Hit("a"), Timestamp(5))

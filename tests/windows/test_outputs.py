@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 import millwheel as mw
-from millwheel import windows
+from millwheel import agg, windows
 from millwheel.sdk.plan import Plan
 from millwheel.testing import TopologyHarness
 from millwheel.windows.computation import Pane
@@ -49,14 +49,14 @@ def result_of(type_: Any) -> Any:
     return windows.Result[type_]
 
 
-AGGREGATORS: dict[str, tuple[windows.Aggregator[Any, Any], Any]] = {
-    "count": (windows.count(), int),
-    "total": (windows.total(lambda hit: hit.size), int | float),
-    "total of ints": (windows.total(lambda hit: hit.size, int), int),
-    "mean": (windows.mean(lambda hit: hit.size), float),
-    "largest": (windows.largest(lambda hit: hit.page, str), str),
-    "smallest": (windows.smallest(lambda hit: hit.size), int | float),
-    "collect": (windows.collect(lambda hit: hit.page, str), list[str]),
+AGGREGATORS: dict[str, tuple[agg.Aggregator[Any, Any], Any]] = {
+    "count": (agg.count(), int),
+    "total": (agg.sum(lambda hit: hit.size), int | float),
+    "total of ints": (agg.sum(lambda hit: hit.size, int), int),
+    "mean": (agg.mean(lambda hit: hit.size), float),
+    "largest": (agg.max(lambda hit: hit.page, str), str),
+    "smallest": (agg.min(lambda hit: hit.size), int | float),
+    "collect": (agg.collect(lambda hit: hit.page, str), list[str]),
 }
 
 
@@ -80,7 +80,7 @@ def test_what_is_produced_is_of_the_declared_type(name: str) -> None:
 
 
 def test_sessions_declare_their_output() -> None:
-    plan = plan_of(windows.SessionAggregate(windows.session(mw.seconds(1)), windows.count()))
+    plan = plan_of(windows.SessionAggregate(windows.session(mw.seconds(1)), agg.count()))
     assert plan.streams["sessions"].type == windows.Result[int]
     assert plan.computations["windowed"].state_type == list[tuple[int, int, int]]
 
@@ -88,7 +88,7 @@ def test_sessions_declare_their_output() -> None:
 def test_two_phases_declare_their_outputs() -> None:
     topology = mw.Topology("hits")
     topology.source("hits", Hit)
-    mean = windows.mean(lambda hit: hit.size)
+    mean = agg.mean(lambda hit: hit.size)
     windows.two_phase(
         topology, "m", source="hits", key_of=lambda hit: hit.page, windows=SECOND, aggregator=mean, output="means"
     )
@@ -98,13 +98,13 @@ def test_two_phases_declare_their_outputs() -> None:
 
 
 def test_outputs_that_fit_may_be_stated() -> None:
-    count = windows.Aggregate(SECOND, windows.count())
+    count = windows.Aggregate(SECOND, agg.count())
     for outputs in (["windows"], {"windows": windows.Result[int]}, {"windows": windows.Result}, {"windows": Any}):
         assert problems_of(count, outputs=outputs) == []
 
 
 def test_a_wrong_name_in_outputs_is_reported_with_the_right_one() -> None:
-    (problem,) = problems_of(windows.Aggregate(SECOND, windows.count(), output="counts"), outputs=["count"])
+    (problem,) = problems_of(windows.Aggregate(SECOND, agg.count(), output="counts"), outputs=["count"])
     assert problem == (
         "computation 'windowed', output 'count': outputs= names it, but the computation produces to 'counts' alone "
         "(did you mean 'counts'?): correct outputs= or leave it out, or change the name that the computation was given"
@@ -112,7 +112,7 @@ def test_a_wrong_name_in_outputs_is_reported_with_the_right_one() -> None:
 
 
 def test_a_wrong_type_in_outputs_is_reported_with_the_right_one() -> None:
-    count = windows.Aggregate(SECOND, windows.count())
+    count = windows.Aggregate(SECOND, agg.count())
     (problem,) = problems_of(count, outputs={"windows": windows.Result[str]})
     assert problem == (
         "computation 'windowed', output 'windows': outputs= says that it carries Result[str], but the computation "
@@ -124,21 +124,21 @@ def test_a_consumer_of_another_type_is_reported() -> None:
     class Reader(mw.Computation[windows.Result[str]]):
         def process_record(self, ctx: Any, record: Any) -> None: ...
 
-    topology = topology_of(windows.Aggregate(SECOND, windows.count()))
+    topology = topology_of(windows.Aggregate(SECOND, agg.count()))
     topology.add(Reader, inputs={"windows": mw.key("key")})
     (problem,) = topology.validate()
     assert "it takes Result[str], but the stream carries Result[int] (declared_outputs() of" in problem.message
 
 
 def test_a_declared_stream_of_another_type_is_reported() -> None:
-    topology = topology_of(windows.Aggregate(SECOND, windows.count()))
+    topology = topology_of(windows.Aggregate(SECOND, agg.count()))
     topology.stream("windows", windows.Result[str])
     (problem,) = topology.validate()
     assert "has two types: Result[str] by stream(), and Result[int] by declared_outputs() of" in problem.message
 
 
 def test_too_late_records_go_to_a_stream_of_the_inputs_type() -> None:
-    count = windows.Aggregate(SECOND, windows.count(), too_late="late")
+    count = windows.Aggregate(SECOND, agg.count(), too_late="late")
     assert plan_of(count).streams["late"].type == Hit
     assert problems_of(count, outputs={"late": Hit, "windows": windows.Result[int]}) == []
     (problem,) = problems_of(count, outputs={"late": Visit})
@@ -148,15 +148,15 @@ def test_too_late_records_go_to_a_stream_of_the_inputs_type() -> None:
 
 
 def test_late_records_may_be_diverted_beside_what_is_declared() -> None:
-    count = windows.Aggregate(SECOND, windows.count())
+    count = windows.Aggregate(SECOND, agg.count())
     assert problems_of(count, outputs={"late": Hit}, late=mw.divert("late")) == []
 
 
 def test_one_stream_cannot_carry_results_and_records() -> None:
     with pytest.raises(mw.UsageError, match="both name stream 'windows'"):
-        windows.Aggregate(SECOND, windows.count(), too_late="windows")
+        windows.Aggregate(SECOND, agg.count(), too_late="windows")
     with pytest.raises(mw.UsageError, match="both name stream 'sessions'"):
-        windows.SessionAggregate(windows.session(mw.seconds(1)), windows.count(), too_late="sessions")
+        windows.SessionAggregate(windows.session(mw.seconds(1)), agg.count(), too_late="sessions")
 
 
 # Aggregators of one's own.
@@ -183,7 +183,7 @@ class Called:
         return median(values)
 
 
-class Median(windows.Aggregator[list[float], float]):
+class Median(agg.Aggregator[list[float], float]):
     def __init__(self) -> None:
         super().__init__(list[float], list, add, merge, median)
 
@@ -193,12 +193,12 @@ def unnamed(values: Any) -> Any:
 
 
 STATED: dict[str, Callable[[], Any]] = {
-    "by an argument": lambda: windows.Aggregator(list[float], list, add, merge, lambda values: median(values), float),
-    "by generics": lambda: windows.Aggregator[list[float], float](list[float], list, add, merge, lambda v: median(v)),
+    "by an argument": lambda: agg.Aggregator(list[float], list, add, merge, lambda values: median(values), float),
+    "by generics": lambda: agg.Aggregator[list[float], float](list[float], list, add, merge, lambda v: median(v)),
     "by a subclass": Median,
-    "by an annotation": lambda: windows.Aggregator(list[float], list, add, merge, annotated),
-    "by a partial function": lambda: windows.Aggregator(list[float], list, add, merge, partial(annotated)),
-    "by an annotated object": lambda: windows.Aggregator(list[float], list, add, merge, Called()),
+    "by an annotation": lambda: agg.Aggregator(list[float], list, add, merge, annotated),
+    "by a partial function": lambda: agg.Aggregator(list[float], list, add, merge, partial(annotated)),
+    "by an annotated object": lambda: agg.Aggregator(list[float], list, add, merge, Called()),
 }
 
 
@@ -208,13 +208,13 @@ def test_an_aggregator_of_ones_own_states_its_results_type(how: str) -> None:
 
 
 def test_a_class_as_result_function_is_its_type() -> None:
-    aggregator = windows.Aggregator(list[float], list, add, merge, tuple)
+    aggregator = agg.Aggregator(list[float], list, add, merge, tuple)
     assert plan_of(windows.Aggregate(SECOND, aggregator)).streams["windows"].type == result_of(tuple)
 
 
 @pytest.mark.parametrize("result", [lambda values: median(values), generic, unnamed, sorted])
 def test_an_aggregator_without_a_declared_result_type_is_refused(result: Any) -> None:
-    aggregator: Any = windows.Aggregator(list[float], list, add, merge, result)
+    aggregator: Any = agg.Aggregator(list[float], list, add, merge, result)
     with pytest.raises(mw.UsageError, match=r"does not state the type of its results: add result_type=\.\.\., write"):
         windows.Aggregate(SECOND, aggregator)
 

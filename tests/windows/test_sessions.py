@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import millwheel as mw
-from millwheel import windows
+from millwheel import agg, windows
 from millwheel.model.time import Timestamp
 from tests.windows.hits import HITS, Hit, extent, harness_of
 
@@ -18,7 +18,7 @@ from tests.windows.hits import HITS, Hit, extent, harness_of
 @settings(max_examples=60)
 @given(st.lists(st.tuples(st.sampled_from("ab"), st.integers(0, 60)), max_size=30), st.integers(1, 8))
 def test_sessions_equal_a_naive_sweep(hits: list[tuple[str, int]], gap: int) -> None:
-    harness = harness_of(windows.SessionAggregate(windows.session(mw.Duration(gap)), windows.count()))
+    harness = harness_of(windows.SessionAggregate(windows.session(mw.Duration(gap)), agg.count()))
     by_page = defaultdict(list)
     for page, stamp in hits:
         harness.send("hits", Hit(page), Timestamp(stamp))
@@ -49,7 +49,7 @@ def test_a_late_record_extends_an_open_session_or_is_too_late(
     steps: list[tuple[str, int, int | None]], gap: int
 ) -> None:
     session = windows.session(mw.Duration(gap))
-    harness = harness_of(windows.SessionAggregate(session, windows.count(), too_late="too-late"))
+    harness = harness_of(windows.SessionAggregate(session, agg.count(), too_late="too-late"))
     watermark, too_late = -100, 0
     open_now: list[tuple[str, int, int, int]] = []
     ended: list[tuple[str, int, int, int]] = []
@@ -90,7 +90,7 @@ def test_sessions_do_not_depend_on_the_order_of_arrival(
 
 
 def test_collect_holds_its_limit_also_where_sessions_merge() -> None:
-    collect = windows.collect(lambda hit: hit.size, int, limit=3)
+    collect = agg.collect(lambda hit: hit.size, int, limit=3)
     harness = harness_of(windows.SessionAggregate(windows.session(mw.Duration(5)), collect))
     harness.send_all("hits", [(Hit("a"), Timestamp(stamp)) for stamp in (0, 1, 8, 9)])
     with pytest.raises(ValueError, match="the window would hold 4 items, and collect's limit is 3"):

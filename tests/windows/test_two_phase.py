@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import millwheel as mw
-from millwheel import windows
+from millwheel import agg, windows
 from millwheel.model.time import LAST_TIMESTAMP, MIN_TIMESTAMP, Timestamp
 from millwheel.testing import TopologyHarness
 from tests.windows.hits import AGGREGATORS, Hit
@@ -63,7 +63,7 @@ def test_two_phases_reach_to_the_ends_of_time(stamp: int) -> None:
         source="hits",
         key_of=lambda hit: hit.page,
         windows=windows.tumbling(mw.seconds(1)),
-        aggregator=windows.count(),
+        aggregator=agg.count(),
         output="counts",
     )
     harness = TopologyHarness(topology)
@@ -82,7 +82,7 @@ def test_two_phases_take_protobuf_messages() -> None:
         source="sources",
         key_of=lambda word: word.value[:1],
         windows=windows.tumbling(mw.Duration(10)),
-        aggregator=windows.count(),
+        aggregator=agg.count(),
         output="counts",
     )
     harness = TopologyHarness(topology)
@@ -94,9 +94,9 @@ def test_two_phases_take_protobuf_messages() -> None:
 @pytest.mark.paper(section="8.4")
 def test_a_record_has_the_same_shard_in_every_process() -> None:
     code = (
-        "import millwheel as mw; from millwheel import windows; t = mw.Topology('t'); t.source('s', set[str])\n"
+        "import millwheel as mw; from millwheel import agg, windows; t = mw.Topology('t'); t.source('s', set[str])\n"
         "windows.two_phase(t, 'n', source='s', key_of=len, windows=windows.tumbling(mw.seconds(1)), "
-        "aggregator=windows.count(), output='o')\n"
+        "aggregator=agg.count(), output='o')\n"
         "print(t.plan().computations['n-partial'].inputs['s'].extract(set(map(str, range(20)))))"
     )
     shards = {

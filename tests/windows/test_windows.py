@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import millwheel as mw
-from millwheel import windows
+from millwheel import agg, windows
 from millwheel.model.time import LAST_TIMESTAMP, MAX_TIMESTAMP, MIN_TIMESTAMP, Timestamp, from_datetime, to_datetime
 from tests.windows.hits import HITS, Hit, harness_of
 
@@ -85,11 +85,11 @@ def test_a_spring_day_has_23_hours_and_an_autumn_day_25() -> None:
 )
 def test_windows_equal_a_naive_group_by(hits: list[tuple[str, int, int]], shape: tuple[int, int], kind: str) -> None:
     naive: dict[str, tuple[Any, Any]] = {
-        "count": (windows.count(), len),
-        "total": (windows.total(lambda h: h.size), sum),
-        "mean": (windows.mean(lambda h: h.size), lambda sizes: sum(sizes) / len(sizes)),
-        "largest": (windows.largest(lambda h: h.size), max),
-        "collect": (windows.collect(lambda h: h.size, int), sorted),
+        "count": (agg.count(), len),
+        "total": (agg.sum(lambda h: h.size), sum),
+        "mean": (agg.mean(lambda h: h.size), lambda sizes: sum(sizes) / len(sizes)),
+        "largest": (agg.max(lambda h: h.size), max),
+        "collect": (agg.collect(lambda h: h.size, int), sorted),
     }
     aggregator, expected_of = naive[kind]
     size, every = shape
@@ -111,9 +111,7 @@ def test_windows_equal_a_naive_group_by(hits: list[tuple[str, int, int]], shape:
     [
         (lambda: windows.tumbling(mw.Duration(0)), "must be positive"),
         (
-            lambda: windows.Aggregate(
-                windows.tumbling(mw.seconds(1)), windows.count(), allowed_lateness=mw.Duration(-1)
-            ),
+            lambda: windows.Aggregate(windows.tumbling(mw.seconds(1)), agg.count(), allowed_lateness=mw.Duration(-1)),
             "must not be negative",
         ),
         (lambda: windows.sliding(mw.Duration(5), mw.Duration(6)), "would skip records"),
@@ -129,10 +127,10 @@ def test_windows_without_meaning_are_refused(make: Callable[[], object], message
 def test_windows_of_the_wrong_kind_are_refused() -> None:
     tumbling: Any = windows.tumbling(mw.seconds(1))
     with pytest.raises(mw.UsageError, match="use Aggregate for others"):
-        windows.SessionAggregate(tumbling, windows.count())
+        windows.SessionAggregate(tumbling, agg.count())
     session: Any = windows.session(mw.seconds(1))
     with pytest.raises(mw.UsageError, match="session windows need SessionAggregate"):
-        windows.Aggregate(session, windows.count())
+        windows.Aggregate(session, agg.count())
 
 
 ENDS = [MIN_TIMESTAMP, MIN_TIMESTAMP + 1, LAST_TIMESTAMP - 5, LAST_TIMESTAMP]
@@ -142,9 +140,9 @@ ENDS = [MIN_TIMESTAMP, MIN_TIMESTAMP + 1, LAST_TIMESTAMP - 5, LAST_TIMESTAMP]
 @pytest.mark.parametrize(
     "computation",
     [
-        windows.Aggregate(windows.tumbling(mw.seconds(1)), windows.count()),
-        windows.Aggregate(windows.tumbling(mw.seconds(1)), windows.count(), allowed_lateness=mw.hours(1)),
-        windows.SessionAggregate(windows.session(mw.seconds(1)), windows.count(), output="windows"),
+        windows.Aggregate(windows.tumbling(mw.seconds(1)), agg.count()),
+        windows.Aggregate(windows.tumbling(mw.seconds(1)), agg.count(), allowed_lateness=mw.hours(1)),
+        windows.SessionAggregate(windows.session(mw.seconds(1)), agg.count(), output="windows"),
     ],
 )
 def test_windows_are_cut_where_time_begins_and_ends(computation: Any, stamp: int) -> None:

@@ -1,0 +1,83 @@
+"""Aggregators compute one value from many records, one record at a time.
+
+Their partial results can be merged, which sessions and two-phase aggregation need.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+from millwheel.sdk.errors import UsageError
+from millwheel.sdk.records import Record
+from millwheel.sdk.typeinfo import generic_arguments, returned_type
+
+__all__ = ["Aggregator", "result_type_of"]
+
+A = TypeVar("A")
+R = TypeVar("R")
+
+
+@dataclass  # not frozen, so that Aggregator[A, R](...) works: Python 3.11 sets __orig_class__ on the instance
+class Aggregator(Generic[A, R]):
+    """Computes one value from many records: those of a window, or all of a key.
+
+    The result depends on the data alone under two conditions: ``merge`` does not depend on the order of its arguments,
+    and ``result`` does not depend on the order of the records.
+
+    The type of the result is ``result_type``, if it is given. Otherwise it is ``R`` of ``Aggregator[A, R](...)`` or of
+    a subclass. Otherwise it is the annotated return type of ``result``.
+
+    Args:
+        accumulator: The type of the accumulators. It must be a valid type for states.
+        new: Returns the accumulator of a window without records.
+        add: Returns the accumulator with the record added. It may change and return the same object.
+        merge: Merges two accumulators. It may change and return one of them.
+        result: Returns the value that the window produces.
+        result_type: The type of the value that ``result`` returns.
+        specialise: Returns the aggregator for records of a type, if the type of the accumulators depends on it.
+
+    A median, for example::
+
+        agg.Aggregator[list[float], float](
+            list[float], list, lambda values, record: [*values, record.value.size], operator.add, statistics.median
+        )
+    """
+
+    accumulator: Any
+    new: Callable[[], A]
+    add: Callable[[A, Record[Any]], A]
+    merge: Callable[[A, A], A]
+    result: Callable[[A], R]
+    result_type: Any = None
+    specialise: Callable[[Any], Aggregator[A, R]] | None = None
+
+    def bind(self, record_type: Any) -> Aggregator[A, R]:
+        """The aggregator for records of a type.
+
+        Args:
+            record_type: The type of the records' values.
+
+        Raises:
+            UsageError: The type has not the field that is aggregated.
+        """
+        return self if self.specialise is None else self.specialise(record_type)
+
+
+def result_type_of(aggregator: Aggregator[Any, Any]) -> Any:
+    """The type of the aggregator's results. UsageError if nothing states it."""
+    if aggregator.result_type is not None:
+        return aggregator.result_type
+    owner = getattr(aggregator, "__orig_class__", type(aggregator))
+    stated = generic_arguments(owner, Aggregator)
+    if stated is not None and not isinstance(stated[1], TypeVar):
+        return stated[1]
+    returned = returned_type(aggregator.result)
+    if returned in (None, Any) or isinstance(returned, TypeVar):
+        name = getattr(aggregator.result, "__qualname__", repr(aggregator.result))
+        raise UsageError(
+            f"the aggregator does not state the type of its results: add result_type=..., write "
+            f"Aggregator[Accumulator, Result](...), or annotate what its result function {name} returns"
+        )
+    return returned

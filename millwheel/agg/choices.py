@@ -1,0 +1,251 @@
+"""Aggregates that choose among the values: the smallest, the first, the best few, the distinct ones.
+
+A result depends on the records alone, and not on the order in which they arrived. Of two equally good records, the one
+with the earlier timestamp comes first, then the one with the smaller encoding.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Callable
+from typing import Any, Final
+
+import msgspec
+
+from millwheel.agg.aggregator import Aggregator
+from millwheel.agg.numbers import counting
+from millwheel.agg.reading import NUMBER, Of, Reader, Where, same
+from millwheel.sdk.errors import UsageError
+from millwheel.sdk.records import Record
+
+__all__ = ["collect", "distinct", "first", "last", "max", "max_by", "min", "min_by", "top"]
+
+LIMIT: Final = 10_000
+"""The most items that a window keeps by default."""
+
+
+def min(of: Of = None, item: Any = None, *, where: Where = None) -> Aggregator[Any, Any]:
+    """The smallest value of a field. None if no record counts.
+
+    Args:
+        of: The field, or a function of the value. By default the value itself.
+        item: The type of the field, if the records do not state it: a number, or another type with an order.
+        where: Which records count, by their values.
+    """
+    return _extreme(of, where, item, lambda a, b: a if a <= b else b)
+
+
+def max(of: Of = None, item: Any = None, *, where: Where = None) -> Aggregator[Any, Any]:
+    """The largest value of a field. None if no record counts.
+
+    Args:
+        of: The field, or a function of the value. By default the value itself.
+        item: The type of the field, if the records do not state it: a number, or another type with an order.
+        where: Which records count, by their values.
+    """
+    return _extreme(of, where, item, lambda a, b: a if a >= b else b)
+
+
+def _extreme(of: Of, where: Where, item: Any, choose: Callable[[Any, Any], Any]) -> Aggregator[Any, Any]:
+    reader = Reader(of, item)
+    get = reader.get
+
+    def merge(a: Any, b: Any) -> Any:
+        if a is None or b is None:
+            return b if a is None else a
+        return choose(a, b)
+
+    def make(kind: Any) -> Aggregator[Any, Any]:
+        add = counting(lambda a, record: merge(a, get(record.value)), where)
+        return Aggregator(
+            kind | None, lambda: None, add, merge, same, kind if where is None else kind | None, specialise
+        )
+
+    def specialise(record_type: Any) -> Aggregator[Any, Any]:
+        return make(reader.type_in(record_type))
+
+    return make(NUMBER if item is None else item)
+
+
+def min_by(of: Of, *, where: Where = None) -> Aggregator[Any, Any]:
+    """The value with the smallest field. None if no record counts.
+
+    Args:
+        of: The field, or a function of the value.
+        where: Which records count, by their values.
+    """
+    return _only(top(1, of, smallest=True, where=where), where)
+
+
+def max_by(of: Of, *, where: Where = None) -> Aggregator[Any, Any]:
+    """The value with the largest field. None if no record counts.
+
+    Args:
+        of: The field, or a function of the value.
+        where: Which records count, by their values.
+    """
+    return _only(top(1, of, where=where), where)
+
+
+def first(*, where: Where = None) -> Aggregator[Any, Any]:
+    """The value with the smallest timestamp. None if no record counts.
+
+    Args:
+        where: Which records count, by their values.
+    """
+    return _only(_ranked(1, lambda record: 0, int, False, where), where)
+
+
+def last(*, where: Where = None) -> Aggregator[Any, Any]:
+    """The value with the largest timestamp. None if no record counts.
+
+    Args:
+        where: Which records count, by their values.
+    """
+    return _only(_ranked(1, lambda record: record.timestamp, int, False, where), where)
+
+
+def top(count: int, by: Of, *, smallest: bool = False, where: Where = None) -> Aggregator[Any, Any]:
+    """The ``count`` values with the largest field, the largest first.
+
+    Args:
+        count: How many values; at most 10,000.
+        by: The field, or a function of the value.
+        smallest: Whether those with the smallest field are chosen instead, the smallest first.
+        where: Which records count, by their values.
+
+    Raises:
+        UsageError: ``count`` is not from 1 to 10,000.
+    """
+    if not 1 <= count <= LIMIT:
+        raise UsageError(f"top takes a count from 1 to {LIMIT:,}, not {count}")
+    reader = Reader(by)
+    get = reader.get
+    return _ranked(count, lambda record: get(record.value), reader, smallest, where)
+
+
+_encode = msgspec.msgpack.Encoder(enc_hook=str, order="deterministic").encode
+
+
+def _ranked(
+    count: int, rank: Callable[[Record[Any]], Any], kind: Any, smallest: bool, where: Where
+) -> Aggregator[Any, Any]:
+    """The best ``count`` values. An accumulator is a list of (rank, timestamp, value), the best first."""
+
+    def order(one: tuple[Any, int, Any], other: tuple[Any, int, Any]) -> bool:
+        """Whether ``one`` comes before ``other``."""
+        if one[0] != other[0]:
+            return bool(one[0] < other[0]) is smallest
+        if one[1] != other[1]:
+            return one[1] < other[1]
+        return bool(_encode(one[2]) < _encode(other[2]))
+
+    def insert(best: list[Any], new: tuple[Any, int, Any]) -> list[Any]:
+        if len(best) == count and not order(new, best[-1]):
+            return best
+        low, high = 0, len(best)
+        while low < high:
+            middle = (low + high) // 2
+            low, high = (low, middle) if order(new, best[middle]) else (middle + 1, high)
+        best.insert(low, new)
+        del best[count:]
+        return best
+
+    def merge(best: list[Any], others: list[Any]) -> list[Any]:
+        for one in others:
+            best = insert(best, one)
+        return best
+
+    def make(rank_type: Any, value_type: Any) -> Aggregator[Any, Any]:
+        return Aggregator(
+            list[tuple[rank_type, int, value_type]],
+            list,
+            counting(lambda best, record: insert(best, (rank(record), record.timestamp, record.value)), where),
+            merge,
+            lambda best: [value for _, _, value in best],
+            list[value_type],
+            specialise,
+        )
+
+    def specialise(record_type: Any) -> Aggregator[Any, Any]:
+        return make(kind.type_in(record_type) if isinstance(kind, Reader) else kind, record_type)
+
+    return make(NUMBER if isinstance(kind, Reader) else kind, Any)
+
+
+def _only(ranked: Aggregator[Any, Any], where: Where) -> Aggregator[Any, Any]:
+    """The first of the ranked values."""
+
+    def make(several: Aggregator[Any, Any]) -> Aggregator[Any, Any]:
+        (value_type,) = several.result_type.__args__
+        return Aggregator(
+            several.accumulator,
+            several.new,
+            several.add,
+            several.merge,
+            lambda best: best[0][2] if best else None,
+            value_type if where is None or value_type is Any else value_type | None,
+            lambda record_type: make(ranked.bind(record_type)),
+        )
+
+    return make(ranked)
+
+
+def collect(of: Of = None, item: Any = None, *, limit: int = LIMIT, where: Where = None) -> Aggregator[Any, Any]:
+    """All values of a field, sorted.
+
+    Args:
+        of: The field, or a function of the value. By default the value itself.
+        item: The type of the field, if the records do not state it: a type with an order.
+        limit: The most items of a window. The hook raises ValueError for a record beyond it.
+        where: Which records count, by their values.
+    """
+
+    def join(items: list[Any], more: list[Any]) -> None:
+        items += more
+
+    return _listed(of, item, limit, where, join, "collect")
+
+
+def distinct(of: Of = None, item: Any = None, *, limit: int = LIMIT, where: Where = None) -> Aggregator[Any, Any]:
+    """The distinct values of a field, sorted.
+
+    Args:
+        of: The field, or a function of the value. By default the value itself.
+        item: The type of the field, if the records do not state it: a type with an order.
+        limit: The most items of a window. The hook raises ValueError for a record beyond it.
+        where: Which records count, by their values.
+    """
+
+    def join(items: list[Any], more: list[Any]) -> None:
+        for one in more:
+            place = bisect_left(items, one)
+            if place == len(items) or items[place] != one:
+                items.insert(place, one)
+
+    return _listed(of, item, limit, where, join, "distinct")
+
+
+def _listed(
+    of: Of, item: Any, limit: int, where: Where, join: Callable[[list[Any], list[Any]], None], name: str
+) -> Aggregator[Any, Any]:
+    reader = Reader(of, item)
+    get = reader.get
+
+    def merge(items: list[Any], more: list[Any]) -> list[Any]:
+        join(items, more)
+        if len(items) > limit:
+            raise ValueError(
+                f"the window would hold {len(items)} items, and {name}'s limit is {limit}: raise the limit, or "
+                "aggregate otherwise"
+            )
+        return items
+
+    def make(kind: Any) -> Aggregator[Any, Any]:
+        add = counting(lambda items, record: merge(items, [get(record.value)]), where)
+        return Aggregator(list[kind], list, add, merge, sorted, list[kind], specialise)
+
+    def specialise(record_type: Any) -> Aggregator[Any, Any]:
+        return make(reader.type_in(record_type))
+
+    return make(NUMBER if item is None else item)

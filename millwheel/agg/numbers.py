@@ -1,0 +1,135 @@
+"""Aggregates of numbers: how many, their sum, mean, variance and distribution."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+from typing import Any
+
+from millwheel.agg.aggregator import Aggregator
+from millwheel.agg.reading import NUMBER, Of, Reader, Where, same
+from millwheel.sdk.errors import UsageError
+from millwheel.sdk.records import Record
+
+__all__ = ["count", "counting", "histogram", "mean", "sum", "variance"]
+
+Add = Callable[[Any, Record[Any]], Any]
+
+
+def counting(add: Add, where: Where) -> Add:
+    """``add`` for the records that count, and the same accumulator for the others."""
+    if where is None:
+        return add
+    return lambda accumulator, record: add(accumulator, record) if where(record.value) else accumulator
+
+
+def _plus(a: Any, b: Any) -> Any:
+    return a + b
+
+
+def count(*, where: Where = None) -> Aggregator[int, int]:
+    """The number of records. Without ``where``, their values are not decoded.
+
+    Args:
+        where: Which records count, by their values.
+    """
+    return Aggregator(int, int, counting(lambda counted, record: counted + 1, where), _plus, same, int)
+
+
+def sum(of: Of = None, item: Any = None, *, where: Where = None) -> Aggregator[Any, Any]:
+    """The sum of a field. A sum of floats depends on the order of the records; a sum of integers does not.
+
+    Args:
+        of: The field, or a function of the value. By default the value itself.
+        item: The type of the numbers and of the sum. By default that of the field.
+        where: Which records count, by their values.
+    """
+    reader = Reader(of, item)
+    get = reader.get
+    add = counting(lambda total, record: total + get(record.value), where)
+
+    def make(kind: Any) -> Aggregator[Any, Any]:
+        return Aggregator(
+            kind, lambda: 0, add, _plus, same, kind, lambda record_type: make(reader.type_in(record_type))
+        )
+
+    return make(item or NUMBER)
+
+
+def mean(of: Of = None, *, where: Where = None) -> Aggregator[tuple[int, float], Any]:
+    """The mean of a field. None if no record counts.
+
+    Args:
+        of: The field, or a function of the value. By default the value itself.
+        where: Which records count, by their values.
+    """
+    get = Reader(of).get
+    return Aggregator(
+        tuple[int, int | float],
+        lambda: (0, 0),
+        counting(lambda a, record: (a[0] + 1, a[1] + get(record.value)), where),
+        lambda a, b: (a[0] + b[0], a[1] + b[1]),
+        lambda a: a[1] / a[0] if a[0] else None,
+        float if where is None else float | None,
+    )
+
+
+def variance(of: Of = None, *, where: Where = None) -> Aggregator[tuple[int, float, float], Any]:
+    """The population variance of a field. None if no record counts.
+
+    Its last digits depend on the order of the records.
+
+    Args:
+        of: The field, or a function of the value. By default the value itself.
+        where: Which records count, by their values.
+    """
+    get = Reader(of).get
+
+    def add(a: tuple[int, float, float], record: Record[Any]) -> tuple[int, float, float]:
+        # Welford's method: it stays exact where a difference of two large sums would not.
+        number, average, squares = a[0] + 1, a[1], a[2]
+        distance = get(record.value) - average
+        average += distance / number
+        return number, average, squares + distance * (get(record.value) - average)
+
+    def merge(a: tuple[int, float, float], b: tuple[int, float, float]) -> tuple[int, float, float]:
+        number = a[0] + b[0]
+        if not number:
+            return a
+        distance = b[1] - a[1]
+        return number, a[1] + distance * b[0] / number, a[2] + b[2] + distance * distance * a[0] * b[0] / number
+
+    return Aggregator(
+        tuple[int, float, float],
+        lambda: (0, 0.0, 0.0),
+        counting(add, where),
+        merge,
+        lambda a: a[2] / a[0] if a[0] else None,
+        float if where is None else float | None,
+    )
+
+
+def histogram(of: Of, edges: Sequence[float], *, where: Where = None) -> Aggregator[list[int], list[int]]:
+    """How many records have a field below the first edge, between each two edges, and from the last edge on.
+
+    Args:
+        of: The field, or a function of the value.
+        edges: The edges, in increasing order. A number at an edge counts above it.
+        where: Which records count, by their values.
+
+    Raises:
+        UsageError: There are no edges, or they do not increase.
+    """
+    if not edges or any(a >= b for a, b in pairwise(edges)):
+        raise UsageError(f"histogram takes edges in increasing order, not {list(edges)!r:.80}")
+    get = Reader(of).get
+
+    def add(counts: list[int], record: Record[Any]) -> list[int]:
+        counts[bisect_right(edges, get(record.value))] += 1
+        return counts
+
+    def merge(a: list[int], b: list[int]) -> list[int]:
+        return [one + other for one, other in zip(a, b, strict=True)]
+
+    return Aggregator(list[int], lambda: [0] * (len(edges) + 1), counting(add, where), merge, same, list[int])

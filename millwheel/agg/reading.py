@@ -1,0 +1,86 @@
+"""What an aggregate reads of a value: a field, the result of a function, or the value itself."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final
+
+from millwheel.sdk.errors import UsageError
+from millwheel.sdk.typeinfo import field_of, returned_type, type_name
+
+__all__ = ["NUMBER", "Of", "Reader", "Where", "same"]
+
+NUMBER: Final[Any] = int | float
+"""The type of what is read, if nothing determines it."""
+
+Of = str | Callable[[Any], Any] | None
+"""A field's path, a function of the value, or None for the value itself."""
+Where = Callable[[Any], bool] | None
+"""Which records count, by their values. None: all."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reader:
+    """Reads ``of`` from a value. ``item`` is the type of what is read. None: the type of the records determines it."""
+
+    of: Of
+    item: Any = None
+
+    def type_in(self, record_type: Any) -> Any:
+        """The type of what is read from values of a type.
+
+        Raises:
+            UsageError: The type has no such field.
+        """
+        if self.item is not None:
+            return self.item
+        if self.of is None:
+            return record_type
+        if not isinstance(self.of, str):
+            returned = returned_type(self.of)
+            return NUMBER if returned in (None, Any) else returned
+        at = record_type
+        for name in self.of.split("."):
+            found = field_of(at, name)
+            if isinstance(found, str):
+                known = f"its fields are {found}" if found else "it has no fields"
+                raise UsageError(f"an aggregate reads {self.of!r}, but {type_name(at)} has no field {name!r} ({known})")
+            if found is None:
+                return NUMBER
+            at = found.type
+        return at
+
+    @property
+    def get(self) -> Callable[[Any], Any]:
+        """The function that reads a value."""
+        if self.of is None:
+            return same
+        if isinstance(self.of, str):
+            return _Path(self.of) if "." in self.of else _Field(self.of)
+        return self.of
+
+
+class _Field:
+    """A field of a struct or, in a dict, an item."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __call__(self, value: Any) -> Any:
+        return value[self._name] if value.__class__ is dict else getattr(value, self._name)
+
+
+class _Path:
+    def __init__(self, path: str) -> None:
+        self._fields = [_Field(name) for name in path.split(".")]
+
+    def __call__(self, value: Any) -> Any:
+        for field in self._fields:
+            value = field(value)
+        return value
+
+
+def same(value: Any) -> Any:
+    """The value itself."""
+    return value

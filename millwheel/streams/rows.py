@@ -1,0 +1,78 @@
+"""Results in a user's own type: its fields are filled by their names."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import msgspec
+
+from millwheel.model.time import Timestamp
+from millwheel.sdk.errors import UsageError, did_you_mean
+from millwheel.sdk.keys import KeyExtractor, split_key
+from millwheel.sdk.typeinfo import field_of, type_name
+from millwheel.windows.result import Row
+
+__all__ = ["row_of"]
+
+_OF_WINDOW: Final[Mapping[str, Any]] = {"key": str, "start": Timestamp, "end": Timestamp, "revision": int}
+
+
+def row_of(into: Any, values: Mapping[str, Any], extractor: KeyExtractor, record_type: Any) -> Row:
+    """How results become values of ``into``: a struct or dataclass, or a generated struct if it is None.
+
+    Its fields are named like the aggregates, like the fields that are the key, or ``key``, ``start``, ``end`` and
+    ``revision``.
+
+    Args:
+        into: The class.
+        values: The types of the aggregates, by name.
+        extractor: The key of the records.
+        record_type: The type of the records.
+
+    Raises:
+        UsageError: A field has a name that is none of these, and no default. Or two of these have the same name.
+    """
+    parts = tuple(path.rpartition(".")[2] for path in extractor.fields)
+    types = [_part_type(record_type, path) for path in extractor.fields]
+    offered = {**_OF_WINDOW, **dict(zip(parts, types, strict=True))}
+    twice = sorted({*offered} & {*values})
+    if twice:
+        raise UsageError(f"the aggregate {twice[0]!r} has the name of a part of the result: give it another name")
+    offered.update(values)
+    if into is None:
+        names = [*(parts or ("key",)), "start", "end", *values, "revision"]
+        into = msgspec.defstruct("Row", [(name, offered[name]) for name in names], frozen=True)
+    filled = _filled(into, offered)
+    converts = {index: int for index, part in enumerate(parts) if offered[part] is int}
+
+    def make(key: str, start: Timestamp, end: Timestamp, value: Mapping[str, Any], revision: int) -> Any:
+        known = {"key": key, "start": start, "end": end, "revision": revision, **value}
+        for index, text in enumerate(split_key(key) if len(parts) > 1 else (key,) if parts else ()):
+            known[parts[index]] = int(text) if index in converts else text
+        return into(**{name: known[name] for name in filled})
+
+    return Row(into, make)
+
+
+def _part_type(record_type: Any, path: str) -> Any:
+    at = record_type
+    for name in path.split("."):
+        found = field_of(at, name)
+        if found is None or isinstance(found, str):
+            return str
+        at = found.type
+    return int if at is int else str
+
+
+def _filled(into: Any, offered: Mapping[str, Any]) -> Sequence[str]:
+    """The fields of ``into`` that a result fills."""
+    fields = msgspec.inspect.type_info(into).fields  # type: ignore[attr-defined]  # of a struct or dataclass
+    for field in fields:
+        if field.required and field.name not in offered:
+            hint = did_you_mean(field.name, list(offered))
+            raise UsageError(
+                f"nothing fills the field {field.name!r} of {type_name(into)}{hint}: an aggregate of that name would, "
+                f"or a default; a result has {', '.join(map(repr, offered))}"
+            )
+    return [field.name for field in fields if field.name in offered]

@@ -1,0 +1,140 @@
+"""Each aggregate computes what a plain function of all records computes, in any order and through any merges."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable
+from functools import reduce
+from random import Random
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import millwheel as mw
+from millwheel import agg
+from millwheel.agg.aggregator import result_type_of
+from millwheel.model.time import Timestamp
+
+
+class Item(msgspec.Struct, frozen=True):
+    price: int
+    name: str = ""
+
+
+Model = Callable[[list[tuple[int, Item]]], Any]
+
+
+def prices(records: list[tuple[int, Item]]) -> list[int]:
+    return [item.price for _, item in records]
+
+
+def ranked(records: list[tuple[int, Item]]) -> list[Item]:
+    return [one for at, one in sorted(records, key=lambda one: (-one[1].price, one[0], msgspec.msgpack.encode(one[1])))]
+
+
+def timed(records: list[tuple[int, Item]], sign: int) -> Item:
+    return min(records, key=lambda one: (sign * one[0], msgspec.msgpack.encode(one[1])))[1]
+
+
+def dear(item: Item) -> bool:
+    return item.price > 5
+
+
+CASES: dict[str, tuple[Any, Model]] = {
+    "count": (agg.count(), len),
+    "count where": (agg.count(where=dear), lambda records: sum(dear(item) for _, item in records)),
+    "sum": (agg.sum("price"), lambda records: sum(prices(records))),
+    "sum of a function": (agg.sum(lambda item: item.price * 2), lambda records: 2 * sum(prices(records))),
+    "mean": (agg.mean("price"), lambda records: statistics.mean(prices(records))),
+    "variance": (agg.variance("price"), lambda records: statistics.pvariance(prices(records))),
+    "min": (agg.min("price"), lambda records: min(prices(records))),
+    "max": (agg.max("name"), lambda records: max(item.name for _, item in records)),
+    "max where": (agg.max("price", where=dear), lambda found: max(filter((5).__lt__, prices(found)), default=None)),
+    "max_by": (agg.max_by("price"), lambda records: ranked(records)[0]),
+    "min_by": (
+        agg.min_by("price"),
+        lambda found: min(found, key=lambda one: (one[1].price, one[0], msgspec.msgpack.encode(one[1])))[1],
+    ),
+    "top": (agg.top(3, "price"), lambda records: ranked(records)[:3]),
+    "first": (agg.first(), lambda records: timed(records, 1)),
+    "last": (agg.last(), lambda records: timed(records, -1)),
+    "collect": (agg.collect("name"), lambda records: sorted(item.name for _, item in records)),
+    "distinct": (agg.distinct("price"), lambda records: sorted(set(prices(records)))),
+    "histogram": (
+        agg.histogram("price", [2, 5]),
+        lambda found: [sum(low <= one < high for one in prices(found)) for low, high in ((-99, 2), (2, 5), (5, 99))],
+    ),
+    "several": (
+        agg.several({"n": agg.count(), "best": agg.max("price")}),
+        lambda records: {"n": len(records), "best": max(prices(records))},
+    ),
+}
+records_of = st.lists(
+    st.tuples(st.integers(0, 5), st.builds(Item, st.integers(0, 9), st.sampled_from(["", "a", "b"]))), min_size=1
+)
+
+
+def record(at: int, item: Item) -> mw.Record[Item]:
+    return mw.Record(b"", b"", Timestamp(at), "items", lambda _: item, False, item)
+
+
+@pytest.mark.parametrize("name", CASES)
+@given(records=records_of, seed=st.integers(0, 99), cuts=st.integers(1, 4))
+def test_an_aggregate_is_its_model_in_any_order(
+    name: str, records: list[tuple[int, Item]], seed: int, cuts: int
+) -> None:
+    given_aggregate, model = CASES[name]
+    aggregate = given_aggregate.bind(Item)
+    encoder, decoder = msgspec.msgpack.Encoder(), msgspec.msgpack.Decoder(aggregate.accumulator)
+    chance, parts = Random(seed), [aggregate.new() for _ in range(cuts)]
+    shuffled = chance.sample(records, len(records))
+    for at, item in shuffled:
+        place = chance.randrange(cuts)
+        parts[place] = aggregate.add(parts[place], record(at, item))
+        parts[place] = decoder.decode(encoder.encode(parts[place]))  # as a state is stored
+    chance.shuffle(parts)
+    found = aggregate.result(reduce(aggregate.merge, parts))
+    expected = model(records)
+    assert found == (pytest.approx(expected) if isinstance(found, float) else expected)
+    kind = result_type_of(aggregate)
+    msgspec.convert(found, kind, from_attributes=True)
+
+
+@pytest.mark.parametrize("name", CASES)
+@given(records=records_of)
+def test_a_merge_with_nothing_changes_nothing(name: str, records: list[tuple[int, Item]]) -> None:
+    aggregate = CASES[name][0].bind(Item)
+    added = reduce(lambda parts, one: aggregate.add(parts, record(*one)), records, aggregate.new())
+    alone = reduce(lambda parts, one: aggregate.add(parts, record(*one)), records, aggregate.new())
+    expected = aggregate.result(alone)
+    assert aggregate.result(aggregate.merge(added, aggregate.new())) == expected
+    added = reduce(lambda parts, one: aggregate.add(parts, record(*one)), records, aggregate.new())
+    assert aggregate.result(aggregate.merge(aggregate.new(), added)) == expected
+
+
+def test_an_aggregate_of_a_missing_field_says_so() -> None:
+    with pytest.raises(mw.UsageError, match=r"reads 'cost', but Item has no field 'cost' \(its fields are"):
+        agg.sum("cost").bind(Item)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: agg.top(0, "price"), "from 1 to 10,000"),
+        (lambda: agg.histogram("price", []), "edges in increasing order"),
+        (lambda: agg.histogram("price", [2, 2]), "edges in increasing order"),
+    ],
+)
+def test_wrong_arguments_are_refused(make: Callable[[], Any], message: str) -> None:
+    with pytest.raises(mw.UsageError, match=message):
+        make()
+
+
+def test_a_limit_is_an_error_that_says_what_to_do() -> None:
+    aggregate = agg.collect("price", limit=1).bind(Item)
+    one = aggregate.add(aggregate.new(), record(0, Item(1)))
+    with pytest.raises(ValueError, match="collect's limit is 1: raise the limit"):
+        aggregate.add(one, record(0, Item(1)))
