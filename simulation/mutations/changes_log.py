@@ -27,6 +27,18 @@ rewriting(
 )
 
 rewriting(
+    "open-segments-of-full-logs",
+    "G8",
+    "a log at its cap ends its open segment if all its records may go",
+    Retainer.fills,
+    "return self.start_after(cursors, [end]) == end",
+    "return False",
+    seeds=0,
+    test="tests/worker/log/test_log_retention.py::test_a_record_above_the_cap_goes_once_it_is_read",
+    why="one seed in thousands has a record above the cap of a log; the test shows it by itself",
+)
+
+rewriting(
     "fastest-cursor-decides",
     "G1",
     "what a log keeps is decided by its slowest cursor",

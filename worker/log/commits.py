@@ -79,7 +79,7 @@ class LogCommits:
 
     def _wanted(self) -> bool:
         state = self.state
-        if state.intake.queue or state.cursors.urgent():
+        if state.intake.queue or state.cursors.urgent() or self._retainer.fills(state.cursors.durable):
             return True
         alarm = self._alarm()
         return alarm is not None and alarm <= state.clock.now
@@ -106,8 +106,9 @@ class LogCommits:
         if cursors.news or cursors.deleted:
             changes = cursors.seal(records.start, records.end)
         checkpoint = state.journal.needs_base(settings.checkpoint_entries, settings.checkpoint_bytes)
-        cuts = self._cuts(pieces, checkpoint)
-        start = self._retainer.start_after(cursors.durable if changes is None else cursors.after(changes), cuts)
+        after = cursors.durable if changes is None else cursors.after(changes)
+        cuts = self._cuts(pieces, checkpoint, after)
+        start = self._retainer.start_after(after, cuts)
         delta = state.ids.dedup.take((piece.verdict, piece.indexes) for piece in pieces)
         entry = self._entry(pieces, cuts, start, changes, delta)
         return _Sealed(state.journal.committed + 1, pieces, delta, entry, changes, checkpoint)
@@ -135,12 +136,15 @@ class LogCommits:
             (len(values), duplicates, late),
         )
 
-    def _cuts(self, pieces: Sequence[FreshRecords], checkpoint: bool) -> list[int]:
-        """Where segments end: before a piece that would exceed the limit, where one is old, or at a captured base."""
+    def _cuts(self, pieces: Sequence[FreshRecords], checkpoint: bool, cursors: Mapping[str, int]) -> list[int]:
+        """Where segments end: before a piece that would exceed the limit, where one is old, or at a captured base.
+
+        Also where the log is full of records that nobody needs. ``cursors``: as they will be.
+        """
         limit, current = self.state.settings.segment_bytes, self.state.records.open
         at, size = current.end, current.size
         cuts: list[int] = []
-        if size and self._retainer.is_old(current):
+        if size and (self._retainer.is_old(current) or self._retainer.fills(cursors)):
             cuts.append(at)
             size = 0
         for piece in pieces:
@@ -213,6 +217,17 @@ class Retainer:
         if not self._age or segment.end == segment.first:
             return False
         return self.state.clock.age - segment.opened >= min(self._cut_age, self._age)
+
+    def fills(self, cursors: Mapping[str, int]) -> bool:
+        """Whether the log is at its cap, and would drop all its records if the open segment ended now.
+
+        A log at its cap may refuse every record (``LogIntake.bound``). So no record would ever end the segment (G8).
+        """
+        records = self.state.records
+        if records.kept < self.state.settings.cap_bytes:
+            return False
+        end = records.open.end
+        return self.start_after(cursors, [end]) == end
 
     def due(self) -> int | None:
         """When the oldest segment becomes too old, or when the age must be journaled, on the steady clock. None if

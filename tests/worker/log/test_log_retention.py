@@ -112,6 +112,27 @@ def test_at_the_cap_a_full_retention_is_named_and_no_cursor() -> None:
     assert "lower the stream's retention" in driver.answers[-1].message
 
 
+@pytest.mark.guarantee("G8")
+@pytest.mark.parametrize("cursors", [True, False])
+def test_a_record_above_the_cap_goes_once_it_is_read(cursors: bool) -> None:
+    """It filled the open segment. Every further record was refused, so nothing ever ended this segment."""
+    driver = LogDriver(SMALL, LogRetention(max_bytes=1))
+    reader = driver.subscribe("c") if cursors else None
+    driver.settle()
+    fill(driver, 0, 1, SMALL.cap_bytes * 2)
+    if reader is not None:
+        driver.deliver([b"more"])
+        assert driver.answers[-1].outcome == FULL
+        driver.handle(AckOffset(reader, 1))
+    driver.pass_time(60_000)
+    driver.settle()
+    assert driver.core.state.records.kept == 0
+    driver.deliver([b"more"])
+    driver.settle()
+    assert driver.answers[-1].outcome == ACKED
+    assert driver.core.next_deadline() is None
+
+
 IDS = LogSettings(checkpoint_entries=8)
 
 
