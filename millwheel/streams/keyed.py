@@ -2,12 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, Generic, TypeVar, Unpack, overload
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Final, Generic, Literal, TypeVar, Unpack, get_type_hints, overload
 
+from millwheel.agg import Aggregator, several
+from millwheel.model.time import Duration
+from millwheel.operators import (
+    LEFT,
+    RIGHT,
+    Complete,
+    Deduplicate,
+    IntervalJoin,
+    RunningAggregate,
+    TemporalJoin,
+)
 from millwheel.sdk.computation import Computation
+from millwheel.sdk.errors import UsageError
 from millwheel.sdk.keys import KeyExtractor
+from millwheel.sdk.options import Late
+from millwheel.sdk.plan import is_known
 from millwheel.streams.declaring import Input, StepOptions, declare_step
+from millwheel.streams.rows import row_of
 from millwheel.streams.steps import Branch
 from millwheel.streams.stream import Stream
 from millwheel.streams.windowed import WindowedStream
@@ -17,6 +32,8 @@ __all__ = ["KeyedStream"]
 
 T = TypeVar("T")
 U = TypeVar("U")
+V = TypeVar("V")
+_NONE: Final = Duration(0)
 
 
 class KeyedStream(Generic[T]):
@@ -81,3 +98,162 @@ class KeyedStream(Generic[T]):
             windows: From ``windows.tumbling``, ``windows.sliding`` or ``windows.session``.
         """
         return WindowedStream(self.stream, self.input, windows)
+
+    # Steps of the library.
+
+    @overload
+    def aggregate(
+        self, name: str, into: type[U], /, *, options: StepOptions | None = ..., **aggregates: Aggregator[Any, Any]
+    ) -> Stream[U]: ...
+    @overload
+    def aggregate(
+        self, name: str, /, *, options: StepOptions | None = ..., **aggregates: Aggregator[Any, Any]
+    ) -> Stream[Any]: ...
+    def aggregate(
+        self,
+        name: str,
+        into: Any = None,
+        /,
+        *,
+        options: StepOptions | None = None,
+        **aggregates: Aggregator[Any, Any],
+    ) -> Stream[Any]:
+        """The aggregates of all records of a key so far, after each record that changes them.
+
+        A result has the timestamp of the record. Its fields are filled by their names: from the aggregates, from the
+        fields that are the key, and from ``key``. For example::
+
+            bids.key_by("auction").aggregate("auctions", Auction, bids=agg.count(), highest=agg.max("price"))
+
+        Args:
+            name: The name of the computation and of the stream of results.
+            into: The class of the results. By default one with all of these fields is generated.
+            options: The options of the computation.
+            aggregates: The aggregates by name.
+
+        Raises:
+            UsageError: There is no aggregate. Or an aggregate reads a field that the records do not have. Or nothing
+                fills a field of the class.
+        """
+        if not aggregates:
+            raise UsageError(f"aggregate({name!r}) has no aggregate: add one, such as n=agg.count()")
+        aggregator = several(aggregates).bind(self._record_type)
+        row = row_of(into, get_type_hints(aggregator.result_type), self.extractor, self._record_type, windowed=False)
+        step: RunningAggregate[Any] = RunningAggregate(aggregator, name, row)
+        return self._step(name, step, [self.input], row.type, options or {})
+
+    def complete(
+        self, name: str, function: Callable[[list[T]], Iterable[U]], to: type[U], **options: Unpack[StepOptions]
+    ) -> Stream[U]:
+        """The results of all records of a key and timestamp, when the low watermark has passed them.
+
+        The results of windows have the window's end as timestamp. So this follows a window where the results of all
+        keys are needed, such as the auction with the most bids::
+
+            counts.key_by("start").complete("hot", lambda group: [max(group, key=lambda one: one.value)], Result[int])
+
+        Args:
+            name: The name of the computation and of the stream of results.
+            function: Returns the results of a group. The records are sorted by their encodings.
+            to: The type of one result.
+            options: As for :meth:`Topology.add`. By default late records are dropped.
+        """
+        options.setdefault("late", Late.DROP)
+        return self._step(name, Complete(function, name, self._record_type, to), [self.input], to, options)
+
+    def deduplicate(self, name: str, within: Duration, **options: Unpack[StepOptions]) -> Stream[T]:
+        """The first record of each key that arrives, until it is forgotten.
+
+        Args:
+            name: The name of the computation and of the stream of results.
+            within: How long after its timestamp a record is remembered, in microseconds of event time.
+            options: As for :meth:`Topology.add`.
+
+        Raises:
+            UsageError: ``within`` is not positive.
+        """
+        return self._step(name, Deduplicate(name, within), [self.input], self.stream.record_type, options)
+
+    def join_within(
+        self,
+        name: str,
+        other: KeyedStream[V],
+        function: Callable[[Any, Any], U],
+        to: type[U],
+        *,
+        before: Duration = _NONE,
+        after: Duration = _NONE,
+        outer: Literal["", "left", "right", "both"] = "",
+        **options: Unpack[StepOptions],
+    ) -> Stream[U]:
+        """Each two records of a key whose timestamps are close to each other.
+
+        A record at time t meets records of ``other`` from ``t - before`` to ``t + after``. The result has the larger
+        timestamp. For example, a payment within an hour after its order::
+
+            orders.key_by("id").join_within("paid", payments.key_by("order"), Paid.of, Paid, after=mw.hours(1))
+
+        Args:
+            name: The name of the computation and of the stream of results.
+            other: The other stream, with a key of the same meaning.
+            function: Returns the result of a pair.
+            to: The type of a result.
+            before: How far the other record may be before this one, in microseconds.
+            after: How far the other record may be after this one, in microseconds.
+            outer: The side whose records are also produced without a partner, once none can come. The function then
+                gets None for the other one.
+            options: As for :meth:`Topology.add`.
+
+        Raises:
+            UsageError: No time is in the interval. Or ``other`` is a stream of another topology.
+        """
+        types = (self._record_type, other._record_type, to)
+        keep_left, keep_right = outer in ("left", "both"), outer in ("right", "both")
+        join: IntervalJoin[T, V] = IntervalJoin(
+            function, name, types, before=before, after=after, keep_left=keep_left, keep_right=keep_right
+        )
+        return self._step(name, join, self._sides(other), to, options)
+
+    def join_as_of(
+        self,
+        name: str,
+        other: KeyedStream[V],
+        function: Callable[[T, Any], U],
+        to: type[U],
+        *,
+        outer: bool = False,
+        **options: Unpack[StepOptions],
+    ) -> Stream[U]:
+        """Each record with the newest one of ``other`` up to its timestamp: a trade with the price of its moment.
+
+        The result is produced when the low watermark has passed the record. So it depends on the timestamps alone.
+
+        Args:
+            name: The name of the computation and of the stream of results.
+            other: The other stream, with a key of the same meaning.
+            function: Returns the result of a record and the other one.
+            to: The type of a result.
+            outer: Whether a record without another one is produced, too. The function then gets None.
+            options: As for :meth:`Topology.add`.
+
+        Raises:
+            UsageError: ``other`` is a stream of another topology.
+        """
+        types = (self._record_type, other._record_type, to)
+        join: TemporalJoin[T, V] = TemporalJoin(function, name, types, keep_left=outer)
+        return self._step(name, join, self._sides(other), to, options)
+
+    @property
+    def _record_type(self) -> Any:
+        return self.stream.record_type if is_known(self.stream.record_type) else Any
+
+    def _sides(self, other: KeyedStream[Any]) -> list[Input]:
+        if other.stream.topology is not self.stream.topology:
+            raise UsageError("a join takes two streams of one topology: it reads another one's stream by external()")
+        return [self.input._replace(port=LEFT), other.input._replace(port=RIGHT)]
+
+    def _step(
+        self, name: str, computation: Computation[Any, Any], inputs: list[Input], to: Any, options: StepOptions
+    ) -> Stream[Any]:
+        declare_step(self.stream.topology, name, computation, inputs, {}, options)
+        return Stream(self.stream.topology, (Branch(name),), to)

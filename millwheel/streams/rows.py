@@ -18,7 +18,9 @@ __all__ = ["row_of"]
 _OF_WINDOW: Final[Mapping[str, Any]] = {"key": str, "start": Timestamp, "end": Timestamp, "revision": int}
 
 
-def row_of(into: Any, values: Mapping[str, Any], extractor: KeyExtractor, record_type: Any) -> Row:
+def row_of(
+    into: Any, values: Mapping[str, Any], extractor: KeyExtractor, record_type: Any, *, windowed: bool = True
+) -> Row:
     """How results become values of ``into``: a struct or dataclass, or a generated struct if it is None.
 
     Its fields are named like the aggregates, like the fields that are the key, or ``key``, ``start``, ``end`` and
@@ -29,19 +31,22 @@ def row_of(into: Any, values: Mapping[str, Any], extractor: KeyExtractor, record
         values: The types of the aggregates, by name.
         extractor: The key of the records.
         record_type: The type of the records.
+        windowed: Whether a result is of a window, so that it has ``start``, ``end`` and ``revision``.
 
     Raises:
         UsageError: A field has a name that is none of these, and no default. Or two of these have the same name.
     """
     parts = tuple(path.rpartition(".")[2] for path in extractor.fields)
     types = [_part_type(record_type, path) for path in extractor.fields]
-    offered = {**_OF_WINDOW, **dict(zip(parts, types, strict=True))}
+    general = _OF_WINDOW if windowed else {"key": str}
+    offered = {**general, **dict(zip(parts, types, strict=True))}
     twice = sorted({*offered} & {*values})
     if twice:
         raise UsageError(f"the aggregate {twice[0]!r} has the name of a part of the result: give it another name")
     offered.update(values)
     if into is None:
-        names = [*(parts or ("key",)), "start", "end", *values, "revision"]
+        names = [*(parts or ("key",)), *(("start", "end") if windowed else ()), *values]
+        names += ["revision"] if windowed else []
         into = msgspec.defstruct("Row", [(name, offered[name]) for name in names], frozen=True)
     filled = _filled(into, offered)
     converts = {index: int for index, part in enumerate(parts) if offered[part] is int}

@@ -1,0 +1,6 @@
+"""Ready-made computations beside the windows: joins, complete groups, running aggregates (sections 2, 4.6)."""
+
+from millwheel.operators.groups import Complete, Deduplicate, RunningAggregate
+from millwheel.operators.joins import LEFT, RIGHT, IntervalJoin, TemporalJoin
+
+__all__ = ["LEFT", "RIGHT", "Complete", "Deduplicate", "IntervalJoin", "RunningAggregate", "TemporalJoin"]

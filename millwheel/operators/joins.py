@@ -1,0 +1,223 @@
+"""Joins of two streams by key: within an interval of time, and with the value as of a time.
+
+The key of both sides is the same. ``record.stream`` says the side, because a join may read one stream twice.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right, insort
+from collections.abc import Callable, Mapping
+from typing import Any, Final, Generic, TypeVar
+
+import msgspec
+
+from millwheel.model.time import MAX_TIMESTAMP, MIN_TIMESTAMP, Duration, Timestamp
+from millwheel.sdk.computation import Computation
+from millwheel.sdk.context import Context
+from millwheel.sdk.errors import UsageError
+from millwheel.sdk.records import Record, Timer
+
+__all__ = ["LEFT", "RIGHT", "IntervalJoin", "TemporalJoin"]
+
+L = TypeVar("L")
+R = TypeVar("R")
+LEFT: Final = "left"
+RIGHT: Final = "right"
+_LEFT_ENDS: Final = "left-ends"
+_RIGHT_ENDS: Final = "right-ends"
+
+
+class Waiting(msgspec.Struct, Generic[L, R], array_like=True):
+    """The records of one key that may still find partners: (timestamp, value, whether it has found one)."""
+
+    left: list[tuple[int, L, bool]] = msgspec.field(default_factory=list)
+    right: list[tuple[int, R, bool]] = msgspec.field(default_factory=list)
+
+
+class IntervalJoin(Computation[Any, Waiting[L, R]], Generic[L, R]):
+    """Joins each two records of a key whose timestamps are close to each other.
+
+    A left record at time t meets right records from ``t - before`` to ``t + after``. A pair has the larger of both
+    timestamps, and is produced as soon as both records are there. In an outer join, a record without a partner is
+    produced when the low watermark shows that none can come, with its own timestamp. A record that comes later than
+    that is late. It meets those that are still kept.
+
+    Args:
+        function: Returns the result of a pair. In an outer join, the missing one is None.
+        output: The stream of the results.
+        types: The types of the left records, the right records and the results.
+        before: How far a right record may be before a left one, in microseconds.
+        after: How far a right record may be after a left one, in microseconds.
+        keep_left: Whether left records without a partner are produced.
+        keep_right: Whether right records without a partner are produced.
+
+    Raises:
+        UsageError: No time is in the interval.
+    """
+
+    def __init__(
+        self,
+        function: Callable[[L | None, R | None], Any],
+        output: str,
+        types: tuple[Any, Any, Any],
+        *,
+        before: Duration,
+        after: Duration,
+        keep_left: bool = False,
+        keep_right: bool = False,
+    ) -> None:
+        if before + after < 0:
+            raise UsageError(f"no time is from {before} microseconds before a record to {after} microseconds after it")
+        left, right, self.result = types
+        self.function = function
+        self.output = output
+        self.before = before
+        self.after = after
+        self.keep_left = keep_left
+        self.keep_right = keep_right
+        # The type arguments for L and R. They define the type of the state.
+        self.__orig_class__ = IntervalJoin[left, right]  # type: ignore[valid-type]
+
+    def declared_outputs(self) -> Mapping[str, Any]:
+        """See Computation."""
+        return {self.output: self.result}
+
+    def process_record(self, ctx: Context[Waiting[L, R]], record: Record[Any]) -> None:
+        """Produce all pairs of the record, and keep it for later partners."""
+        at, value, waiting = record.timestamp, record.value, ctx.state
+        if record.stream == LEFT:
+            found = self._meet(ctx, waiting.right, at - self.before, at + self.after, at, value, left=True)
+            self._keep(ctx, waiting.left, (at, value, found), at + self.after, _LEFT_ENDS, self.keep_left)
+        else:
+            found = self._meet(ctx, waiting.left, at - self.after, at + self.before, at, value, left=False)
+            self._keep(ctx, waiting.right, (at, value, found), at + self.before, _RIGHT_ENDS, self.keep_right)
+
+    def _meet(
+        self, ctx: Context[Any], others: list[Any], first: int, last: int, at: int, value: Any, *, left: bool
+    ) -> bool:
+        """Produce the pairs of a record with ``others`` from ``first`` to ``last``. Returns whether there are any."""
+        low = bisect_right(others, first - 1, key=_time)
+        high = bisect_right(others, last, key=_time)
+        for index in range(low, high):
+            time, other, _ = others[index]
+            others[index] = (time, other, True)
+            pair = self.function(value, other) if left else self.function(other, value)
+            ctx.produce(self.output, pair, timestamp=Timestamp(max(at, time)))
+        return low < high
+
+    def _keep(
+        self, ctx: Context[Any], kept: list[Any], new: tuple[int, Any, bool], last: int, tag: str, alone: bool
+    ) -> None:
+        """Keep a record until the low watermark has passed ``last``, the time of its last possible partner."""
+        insort(kept, new, key=_time)
+        if kept[0] is new:
+            self._wake(ctx, kept, last - new[0], tag, alone)
+
+    def _wake(self, ctx: Context[Any], kept: list[Any], span: int, tag: str, alone: bool) -> None:
+        """Set the timer for the first record of ``kept``. ``alone``: it is produced then, if it has no partner."""
+        time = kept[0][0]
+        hold = Timestamp(time) if alone else None
+        ctx.set_timer(Timestamp(min(max(time + span, MIN_TIMESTAMP) + 1, MAX_TIMESTAMP)), tag, hold=hold)
+
+    def process_timer(self, ctx: Context[Waiting[L, R]], timer: Timer) -> None:
+        """Drop the records of one side that can find no more partners, and produce those that never found one."""
+        waiting, is_left = ctx.state, timer.tag == _LEFT_ENDS
+        kept: list[Any] = waiting.left if is_left else waiting.right
+        span, alone = (self.after, self.keep_left) if is_left else (self.before, self.keep_right)
+        # The watermark is at least the timer's time. So partners up to one microsecond before it have arrived.
+        over = bisect_right(kept, timer.timestamp - 1 - span, key=_time)
+        for time, value, found in kept[:over]:
+            if alone and not found:
+                result = self.function(value, None) if is_left else self.function(None, value)
+                ctx.produce(self.output, result, timestamp=Timestamp(time))
+        del kept[:over]
+        if kept:
+            self._wake(ctx, kept, span, timer.tag, alone)
+        elif not waiting.left and not waiting.right:
+            del ctx.state
+
+
+class Versions(msgspec.Struct, Generic[L, R], array_like=True):
+    """The left records of a key that wait for their time, and the right values by the time from which they hold."""
+
+    left: list[tuple[int, L]] = msgspec.field(default_factory=list)
+    right: list[tuple[int, R]] = msgspec.field(default_factory=list)
+
+
+class TemporalJoin(Computation[Any, Versions[L, R]], Generic[L, R]):
+    """Joins each left record with the right value of its key as of its timestamp.
+
+    That is the right record with the largest timestamp up to its own. The result is produced when the low watermark has
+    passed the left record. So it depends on the timestamps alone, and not on the order in which records arrive. A right
+    value is kept until a newer one holds for all left records to come.
+
+    Args:
+        function: Returns the result of a left value and the right one, or None if there is none.
+        output: The stream of the results. They have the timestamps of the left records.
+        types: The types of the left records, the right records and the results.
+        keep_left: Whether a left record without a right value is produced.
+    """
+
+    def __init__(
+        self,
+        function: Callable[[L, R | None], Any],
+        output: str,
+        types: tuple[Any, Any, Any],
+        *,
+        keep_left: bool = False,
+    ) -> None:
+        left, right, self.result = types
+        self.function = function
+        self.output = output
+        self.keep_left = keep_left
+        # The type arguments for L and R. They define the type of the state.
+        self.__orig_class__ = TemporalJoin[left, right]  # type: ignore[valid-type]
+
+    def declared_outputs(self) -> Mapping[str, Any]:
+        """See Computation."""
+        return {self.output: self.result}
+
+    def process_record(self, ctx: Context[Versions[L, R]], record: Record[Any]) -> None:
+        """Keep a left record until its time, and a right one from its time on."""
+        at, versions = record.timestamp, ctx.state
+        if record.stream == LEFT:
+            insort(versions.left, (at, record.value), key=_time)
+            self._wake(ctx, versions)
+            return
+        insort(versions.right, (at, record.value), key=_by_time_and_bytes)
+        self._prune(ctx, versions)
+
+    def process_timer(self, ctx: Context[Versions[L, R]], timer: Timer) -> None:
+        """Produce the results of the left records whose time has come."""
+        versions = ctx.state
+        ready = bisect_right(versions.left, timer.timestamp - 1, key=_time)
+        for time, value in versions.left[:ready]:
+            index = bisect_right(versions.right, time, key=_time)
+            if index or self.keep_left:
+                result = self.function(value, versions.right[index - 1][1] if index else None)
+                ctx.produce(self.output, result, timestamp=Timestamp(time))
+        del versions.left[:ready]
+        if versions.left:
+            self._wake(ctx, versions)
+        self._prune(ctx, versions)
+
+    def _wake(self, ctx: Context[Any], versions: Versions[L, R]) -> None:
+        time = versions.left[0][0]
+        ctx.set_timer(Timestamp(min(time + 1, MAX_TIMESTAMP)), hold=Timestamp(time))
+
+    def _prune(self, ctx: Context[Any], versions: Versions[L, R]) -> None:
+        """Drop right values that hold for no left record to come, except late ones."""
+        earliest = min([ctx.watermark, *(time for time, _ in versions.left[:1])])
+        del versions.right[: max(0, bisect_right(versions.right, earliest, key=_time) - 1)]
+
+
+_encode: Final = msgspec.msgpack.Encoder(enc_hook=str, order="deterministic").encode
+
+
+def _time(kept: tuple[Any, ...]) -> int:
+    time: int = kept[0]
+    return time
+
+
+def _by_time_and_bytes(kept: tuple[int, Any]) -> tuple[int, bytes]:
+    return kept[0], _encode(kept[1])

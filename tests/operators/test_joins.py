@@ -1,0 +1,159 @@
+"""Joins compute what a loop over all pairs computes, in any order of arrival, through splits and crashes (G1, G7)."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import millwheel as mw
+from millwheel.testing import TopologyHarness
+
+BEGIN = 1_700_000_000_000_000
+US = mw.Duration(1)
+
+
+class Order(msgspec.Struct, frozen=True, tag=True):
+    id: int
+    number: int
+
+
+class Payment(msgspec.Struct, frozen=True, tag=True):
+    order: int
+    number: int
+
+
+class Pair(msgspec.Struct, frozen=True, order=True):
+    order: int = -1
+    payment: int = -1
+
+
+def pair(order: Order | None, payment: Payment | None) -> Pair:
+    return Pair(order.number if order else -1, payment.number if payment else -1)
+
+
+Event = tuple[int, Order | Payment]
+events_of = st.lists(st.tuples(st.integers(0, 9), st.integers(0, 2), st.booleans()), max_size=12).map(
+    lambda given: [
+        (at, Order(key, number) if left else Payment(key, number)) for number, (at, key, left) in enumerate(given)
+    ]
+)
+
+
+def timestamp(at: int) -> mw.Timestamp:
+    return mw.Timestamp(BEGIN + at)
+
+
+def joined(topology: mw.Topology, events: list[Event], crash_at: int, lag: int | None) -> list[tuple[Pair, int]]:
+    """The results of the events in their order. ``lag``: how far the watermark is behind, if it moves on the way."""
+    harness = TopologyHarness(topology, split_at=["1"])
+    for number, (at, event) in enumerate(events):
+        if number == crash_at:
+            harness.crash()
+        harness.send("orders" if isinstance(event, Order) else "payments", event, timestamp=timestamp(at))
+        rest = [time for time, _ in events[number + 1 :]]
+        if lag is not None:  # nothing is late
+            harness.advance(timestamp(min([at - lag, *rest])))
+    harness.advance(timestamp(1_000))
+    return sorted((one.value, one.timestamp - BEGIN) for one in harness.produced("joined"))
+
+
+@pytest.mark.guarantee("G1")
+@pytest.mark.parametrize("outer", ["", "left", "right", "both"])
+@given(
+    events=events_of,
+    before=st.integers(-2, 4),
+    span=st.integers(0, 5),
+    crash_at=st.integers(0, 12),
+    lag=st.none() | st.integers(0, 4),
+)
+def test_an_interval_join_is_a_loop_over_all_pairs(
+    outer: Literal["", "left", "right", "both"], events: list[Event], before: int, span: int, crash_at: int, lag: Any
+) -> None:
+    after = span - before
+    topology = mw.Topology("shop")
+    orders = topology.source("orders", Order).key_by("id")
+    payments = topology.source("payments", Payment).key_by("order")
+    orders.join_within(
+        "joined", payments, pair, Pair, before=mw.Duration(before), after=mw.Duration(after), outer=outer
+    )
+    left = [(at, one) for at, one in events if isinstance(one, Order)]
+    right = [(at, one) for at, one in events if isinstance(one, Payment)]
+    pairs = [
+        (at, order, time, payment)
+        for at, order in left
+        for time, payment in right
+        if order.id == payment.order and -before <= time - at <= after
+    ]
+    expected = [(pair(order, payment), max(at, time)) for at, order, time, payment in pairs]
+    if outer in ("left", "both"):
+        met = {order.number for _, order, _, _ in pairs}
+        expected += [(pair(order, None), at) for at, order in left if order.number not in met]
+    if outer in ("right", "both"):
+        met = {payment.number for _, _, _, payment in pairs}
+        expected += [(pair(None, payment), time) for time, payment in right if payment.number not in met]
+    assert joined(topology, events, crash_at, lag) == sorted(expected)
+
+
+@pytest.mark.guarantee("G1")
+@pytest.mark.parametrize("outer", [False, True])
+@given(events=events_of, crash_at=st.integers(0, 12), lag=st.none() | st.integers(0, 4))
+def test_a_join_as_of_a_time_takes_the_newest_value_up_to_it(
+    outer: bool, events: list[Event], crash_at: int, lag: Any
+) -> None:
+    topology = mw.Topology("shop")
+    orders = topology.source("orders", Order).key_by("id")
+    payments = topology.source("payments", Payment).key_by("order")
+    orders.join_as_of("joined", payments, pair, Pair, outer=outer)
+    expected = []
+    for at, order in events:
+        if isinstance(order, Order):
+            held = [
+                (time, msgspec.msgpack.encode(one), one)
+                for time, one in events
+                if isinstance(one, Payment) and one.order == order.id and time <= at
+            ]
+            if held or outer:
+                expected.append((pair(order, max(held, key=lambda one: one[:2])[2] if held else None), at))
+    assert joined(topology, events, crash_at, lag) == sorted(expected)
+
+
+@pytest.mark.guarantee("G13")
+def test_a_join_keeps_nothing_that_can_find_no_partner() -> None:
+    topology = mw.Topology("shop")
+    orders = topology.source("orders", Order).key_by("id")
+    orders.join_within("joined", topology.source("payments", Payment).key_by("order"), pair, Pair, after=US)
+    harness = TopologyHarness(topology)
+    for number in range(100):
+        harness.send("orders", Order(1, number), timestamp=timestamp(number))
+        harness.send("payments", Payment(1, number), timestamp=timestamp(number))
+        harness.advance(timestamp(number))
+        assert len(harness.state("joined", 1).left) <= 3
+    harness.advance(timestamp(1_000))
+    assert harness.state("joined", 1) is None or harness.state("joined", 1).left == []
+    assert len(harness.values("joined")) == 199
+
+
+def test_a_stream_is_joined_with_itself() -> None:
+    topology = mw.Topology("shop")
+    orders = topology.source("orders", Order)
+    first, second = orders.filter(lambda order: order.number < 2), orders.filter(lambda order: order.number >= 1)
+    first.key_by("id").join_within(
+        "joined", second.key_by("id"), lambda a, b: Pair(a.number, b.number), Pair, before=US, after=US
+    )
+    events: list[Event] = [(0, Order(1, 0)), (1, Order(1, 1)), (2, Order(1, 2)), (1, Order(2, 2))]
+    found = [one for one, _ in joined(topology, events, 99, None)]
+    assert found == [Pair(0, 1), Pair(1, 1), Pair(1, 2)]
+
+
+def test_wrong_joins_are_refused() -> None:
+    topology = mw.Topology("shop")
+    orders = topology.source("orders", Order).key_by("id")
+    with pytest.raises(mw.UsageError, match="no time is from -2 microseconds before a record to 1"):
+        orders.join_within("joined", orders, pair, Pair, before=mw.Duration(-2), after=US)
+    other = mw.Topology("other").source("payments", Payment).key_by("order")
+    with pytest.raises(mw.UsageError, match="a join takes two streams of one topology"):
+        orders.join_as_of("joined", other, pair, Pair)
