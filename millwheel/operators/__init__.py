@@ -2,5 +2,6 @@
 
 from millwheel.operators.groups import Complete, Deduplicate, RunningAggregate
 from millwheel.operators.joins import LEFT, RIGHT, IntervalJoin, TemporalJoin
+from millwheel.operators.window_join import WindowJoin
 
-__all__ = ["LEFT", "RIGHT", "Complete", "Deduplicate", "IntervalJoin", "RunningAggregate", "TemporalJoin"]
+__all__ = ["LEFT", "RIGHT", "Complete", "Deduplicate", "IntervalJoin", "RunningAggregate", "TemporalJoin", "WindowJoin"]

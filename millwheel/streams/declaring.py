@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple, TypedDict
+from typing import Any, NamedTuple, Protocol, TypedDict
 
 from millwheel.model.time import Duration
+from millwheel.operators import LEFT, RIGHT
 from millwheel.sdk.computation import Computation
 from millwheel.sdk.declarations import DROPPED, Reading, declare_computation
+from millwheel.sdk.errors import UsageError
 from millwheel.sdk.keys import KeyExtractor, key
 from millwheel.sdk.options import STRAGGLER_DELAY, ComputationOptions, FailurePolicy, Late, retry
+from millwheel.sdk.plan import is_known
 from millwheel.sdk.spreading import spreader
 from millwheel.sdk.topology import TopologyGraph
 from millwheel.streams.steps import Branch, expands, keeps_value, to_one
 
-__all__ = ["Input", "StepOptions", "declare_step"]
+__all__ = ["Input", "Keyed", "StepOptions", "declare_step", "sides"]
 
 _SHARDS = 1_024
 """How many keys the records are spread over that a filter drops before their key is read."""
@@ -36,14 +39,38 @@ class Input(NamedTuple):
     ``port`` is the name by which the step's hook knows it. Empty: the stream's own name.
     """
 
+    topology: TopologyGraph
     branches: Sequence[Branch]
     record_type: Any
     extractor: KeyExtractor
     port: str = ""
 
+    @property
+    def known_type(self) -> Any:
+        """The type of the records, or Any if nothing states it."""
+        return self.record_type if is_known(self.record_type) else Any
+
+
+class Keyed(Protocol):
+    """A stream with a key."""
+
+    @property
+    def input(self) -> Input:
+        """The stream as a step's input."""
+
+
+def sides(left: Input, right: Input) -> list[Input]:
+    """The inputs of a join.
+
+    Raises:
+        UsageError: They are of two topologies.
+    """
+    if left.topology is not right.topology:
+        raise UsageError("a join takes two streams of one topology: it reads another one's stream by external()")
+    return [left._replace(port=LEFT), right._replace(port=RIGHT)]
+
 
 def declare_step(
-    topology: TopologyGraph,
     name: str,
     computation: Computation[Any, Any] | type[Computation[Any, Any]],
     inputs: Sequence[Input],
@@ -51,6 +78,7 @@ def declare_step(
     options: StepOptions,
 ) -> None:
     """Declare a computation that reads ``inputs``. Mistakes are recorded, and shown by ``validate``."""
+    topology = inputs[0].topology
     extractors: dict[str, KeyExtractor] = {}
     signatures: dict[str, Any] = {}
     readings: dict[str, list[Reading]] = {}

@@ -8,8 +8,6 @@ from typing import Any, Final, Generic, Literal, TypeVar, Unpack, get_type_hints
 from millwheel.agg import Aggregator, several
 from millwheel.model.time import Duration
 from millwheel.operators import (
-    LEFT,
-    RIGHT,
     Complete,
     Deduplicate,
     IntervalJoin,
@@ -20,8 +18,7 @@ from millwheel.sdk.computation import Computation
 from millwheel.sdk.errors import UsageError
 from millwheel.sdk.keys import KeyExtractor
 from millwheel.sdk.options import Late
-from millwheel.sdk.plan import is_known
-from millwheel.streams.declaring import Input, StepOptions, declare_step
+from millwheel.streams.declaring import Input, StepOptions, declare_step, sides
 from millwheel.streams.rows import row_of
 from millwheel.streams.steps import Branch
 from millwheel.streams.stream import Stream
@@ -50,7 +47,7 @@ class KeyedStream(Generic[T]):
     @property
     def input(self) -> Input:
         """The stream as a step's input."""
-        return Input(self.stream.branches, self.stream.record_type, self.extractor)
+        return Input(self.stream.topology, self.stream.branches, self.stream.record_type, self.extractor)
 
     @overload
     def process(
@@ -87,7 +84,7 @@ class KeyedStream(Generic[T]):
             The first of ``outputs``. :meth:`Topology.stream` returns the others.
         """
         topology = self.stream.topology
-        declare_step(topology, name, computation, [self.input], outputs, options)
+        declare_step(name, computation, [self.input], outputs, options)
         first = next(iter(outputs), name)
         return Stream(topology, (Branch(first),), outputs.get(first))
 
@@ -97,7 +94,7 @@ class KeyedStream(Generic[T]):
         Args:
             windows: From ``windows.tumbling``, ``windows.sliding`` or ``windows.session``.
         """
-        return WindowedStream(self.stream, self.input, windows)
+        return WindowedStream(self.input, windows)
 
     # Steps of the library.
 
@@ -137,8 +134,10 @@ class KeyedStream(Generic[T]):
         """
         if not aggregates:
             raise UsageError(f"aggregate({name!r}) has no aggregate: add one, such as n=agg.count()")
-        aggregator = several(aggregates).bind(self._record_type)
-        row = row_of(into, get_type_hints(aggregator.result_type), self.extractor, self._record_type, windowed=False)
+        aggregator = several(aggregates).bind(self.input.known_type)
+        row = row_of(
+            into, get_type_hints(aggregator.result_type), self.extractor, self.input.known_type, windowed=False
+        )
         step: RunningAggregate[Any] = RunningAggregate(aggregator, name, row)
         return self._step(name, step, [self.input], row.type, options or {})
 
@@ -159,7 +158,7 @@ class KeyedStream(Generic[T]):
             options: As for :meth:`Topology.add`. By default late records are dropped.
         """
         options.setdefault("late", Late.DROP)
-        return self._step(name, Complete(function, name, self._record_type, to), [self.input], to, options)
+        return self._step(name, Complete(function, name, self.input.known_type, to), [self.input], to, options)
 
     def deduplicate(self, name: str, within: Duration, **options: Unpack[StepOptions]) -> Stream[T]:
         """The first record of each key that arrives, until it is forgotten.
@@ -207,12 +206,12 @@ class KeyedStream(Generic[T]):
         Raises:
             UsageError: No time is in the interval. Or ``other`` is a stream of another topology.
         """
-        types = (self._record_type, other._record_type, to)
+        types = (self.input.known_type, other.input.known_type, to)
         keep_left, keep_right = outer in ("left", "both"), outer in ("right", "both")
         join: IntervalJoin[T, V] = IntervalJoin(
             function, name, types, before=before, after=after, keep_left=keep_left, keep_right=keep_right
         )
-        return self._step(name, join, self._sides(other), to, options)
+        return self._step(name, join, sides(self.input, other.input), to, options)
 
     def join_as_of(
         self,
@@ -239,21 +238,12 @@ class KeyedStream(Generic[T]):
         Raises:
             UsageError: ``other`` is a stream of another topology.
         """
-        types = (self._record_type, other._record_type, to)
+        types = (self.input.known_type, other.input.known_type, to)
         join: TemporalJoin[T, V] = TemporalJoin(function, name, types, keep_left=outer)
-        return self._step(name, join, self._sides(other), to, options)
-
-    @property
-    def _record_type(self) -> Any:
-        return self.stream.record_type if is_known(self.stream.record_type) else Any
-
-    def _sides(self, other: KeyedStream[Any]) -> list[Input]:
-        if other.stream.topology is not self.stream.topology:
-            raise UsageError("a join takes two streams of one topology: it reads another one's stream by external()")
-        return [self.input._replace(port=LEFT), other.input._replace(port=RIGHT)]
+        return self._step(name, join, sides(self.input, other.input), to, options)
 
     def _step(
         self, name: str, computation: Computation[Any, Any], inputs: list[Input], to: Any, options: StepOptions
     ) -> Stream[Any]:
-        declare_step(self.stream.topology, name, computation, inputs, {}, options)
+        declare_step(name, computation, inputs, {}, options)
         return Stream(self.stream.topology, (Branch(name),), to)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any, Generic, TypeVar, get_type_hints, overload
+from collections.abc import Callable
+from typing import Any, Generic, Literal, TypeVar, Unpack, get_type_hints, overload
 
 from millwheel.agg import Aggregator, several
 from millwheel.model.time import Duration
+from millwheel.operators import WindowJoin
 from millwheel.sdk.errors import UsageError
-from millwheel.sdk.plan import is_known
-from millwheel.streams.declaring import Input, StepOptions, declare_step
+from millwheel.streams.declaring import Input, Keyed, StepOptions, declare_step, sides
 from millwheel.streams.rows import row_of
 from millwheel.streams.steps import Branch
 from millwheel.streams.stream import Stream
@@ -28,8 +29,7 @@ _NONE = Duration(0)
 class WindowedStream(Generic[T]):
     """The records of a keyed stream by window: what :meth:`KeyedStream.window` returns."""
 
-    def __init__(self, stream: Stream[T], given: Input, windows: Assigner | SessionWindows) -> None:
-        self.stream = stream
+    def __init__(self, given: Input, windows: Assigner | SessionWindows) -> None:
         self.input = given
         self.windows = windows
 
@@ -102,12 +102,11 @@ class WindowedStream(Generic[T]):
                 fills a field of the class. Or session windows are given with ``allowed_lateness``.
         """
         given, row = self.input, None
-        record_type = given.record_type if is_known(given.record_type) else Any
         if isinstance(result, Aggregator):
-            aggregator = result.bind(record_type)
+            aggregator = result.bind(given.known_type)
         elif aggregates:
-            aggregator = several(aggregates).bind(record_type)
-            row = row_of(result, get_type_hints(aggregator.result_type), given.extractor, record_type)
+            aggregator = several(aggregates).bind(given.known_type)
+            row = row_of(result, get_type_hints(aggregator.result_type), given.extractor, given.known_type)
         else:
             raise UsageError(f"aggregate({name!r}) has no aggregate: add one, such as agg.count() or n=agg.count()")
         step: Aggregate[Any] | SessionAggregate[Any]
@@ -119,5 +118,42 @@ class WindowedStream(Generic[T]):
             step = Aggregate(
                 self.windows, aggregator, output=name, allowed_lateness=allowed_lateness, too_late=too_late, row=row
             )
-        declare_step(self.stream.topology, name, step, [given], {}, options or {})
-        return Stream(self.stream.topology, (Branch(name),), step.outputs[name])
+        declare_step(name, step, [given], {}, options or {})
+        return Stream(given.topology, (Branch(name),), step.outputs[name])
+
+    def join(
+        self,
+        name: str,
+        other: Keyed,
+        function: Callable[[Any, Any], U],
+        to: type[U],
+        *,
+        outer: Literal["", "left", "right", "both"] = "",
+        **options: Unpack[StepOptions],
+    ) -> Stream[U]:
+        """Each two records of a key and window, when the low watermark has passed the window's end. For example::
+
+            new = people.key_by("id").window(windows.tumbling(MINUTE))
+            new.join("sellers", auctions.key_by("seller"), Seller.of, Seller)
+
+        Args:
+            name: The name of the computation and of the stream of results.
+            other: The other stream, with a key of the same meaning.
+            function: Returns the result of a pair. In an outer join, the missing one is None.
+            to: The type of a result.
+            outer: The side whose records are also produced without a partner.
+            options: As for :meth:`Topology.add`.
+
+        Raises:
+            UsageError: The windows are sessions. Or ``other`` is a stream of another topology.
+        """
+        join: WindowJoin[Any, Any] = WindowJoin(
+            self.windows,
+            function,
+            name,
+            (self.input.known_type, other.input.known_type, to),
+            keep_left=outer in ("left", "both"),
+            keep_right=outer in ("right", "both"),
+        )
+        declare_step(name, join, sides(self.input, other.input), {}, options)
+        return Stream(self.input.topology, (Branch(name),), to)

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import millwheel as mw
+from millwheel import windows
 from millwheel.testing import TopologyHarness
 
 BEGIN = 1_700_000_000_000_000
@@ -121,6 +122,31 @@ def test_a_join_as_of_a_time_takes_the_newest_value_up_to_it(
     assert joined(topology, events, crash_at, lag) == sorted(expected)
 
 
+@pytest.mark.guarantee("G1")
+@pytest.mark.parametrize("outer", ["", "left", "right", "both"])
+@given(events=events_of, every=st.integers(1, 4), crash_at=st.integers(0, 12), lag=st.none() | st.integers(0, 4))
+def test_a_window_join_is_a_loop_over_the_pairs_of_each_window(
+    outer: Literal["", "left", "right", "both"], events: list[Event], every: int, crash_at: int, lag: Any
+) -> None:
+    topology = mw.Topology("shop")
+    orders = topology.source("orders", Order).key_by("id").window(windows.sliding(mw.Duration(4), mw.Duration(every)))
+    orders.join("joined", topology.source("payments", Payment).key_by("order"), pair, Pair, outer=outer)
+    expected = []
+    for end in range(-20, 20):
+        if (BEGIN + end - 4) % every:
+            continue
+        for key in range(3):
+            inside = [one for at, one in events if end - 4 <= at < end]
+            left = [one for one in inside if isinstance(one, Order) and one.id == key]
+            right = [one for one in inside if isinstance(one, Payment) and one.order == key]
+            expected += [(pair(one, other), end) for one in left for other in right]
+            if outer in ("left", "both") and not right:
+                expected += [(pair(one, None), end) for one in left]
+            if outer in ("right", "both") and not left:
+                expected += [(pair(None, one), end) for one in right]
+    assert joined(topology, events, crash_at, lag) == sorted(expected)
+
+
 @pytest.mark.guarantee("G13")
 def test_a_join_keeps_nothing_that_can_find_no_partner() -> None:
     topology = mw.Topology("shop")
@@ -154,6 +180,8 @@ def test_wrong_joins_are_refused() -> None:
     orders = topology.source("orders", Order).key_by("id")
     with pytest.raises(mw.UsageError, match="no time is from -2 microseconds before a record to 1"):
         orders.join_within("joined", orders, pair, Pair, before=mw.Duration(-2), after=US)
+    with pytest.raises(mw.UsageError, match="sessions have bounds of their own on each side"):
+        orders.window(windows.session(US)).join("joined", orders, pair, Pair)
     other = mw.Topology("other").source("payments", Payment).key_by("order")
     with pytest.raises(mw.UsageError, match="a join takes two streams of one topology"):
         orders.join_as_of("joined", other, pair, Pair)

@@ -20,9 +20,9 @@ from tests.spark.jobs import write_trips
 from tests.spark.server import TripServer
 from tests.spark.test_stream import check
 
-pytestmark = [pytest.mark.timeout(300), pytest.mark.usefixtures("accidents")]
+pytestmark = [pytest.mark.timeout(1_000), pytest.mark.usefixtures("accidents")]
 
-STALL = 240.0
+STALL = 900.0
 """Seconds that the task would take which is copied."""
 QUICK_START = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 SETTINGS = {

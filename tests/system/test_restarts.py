@@ -38,7 +38,7 @@ async def feed(address: str, load: Load, place: Path, rate: float) -> None:
     base, taken = kept(place, "acked"), kept(place, "taken")
     rows = islice(load.records(), base, None)
     position = base
-    settings = InjectorSettings(patience=120.0)
+    settings = InjectorSettings(patience=patience(60))
     async with Injector(
         "events", address=address, process="feeder", topology=counting.counting, settings=settings
     ) as injector:
@@ -98,7 +98,13 @@ async def follow(stream: str, kind: type, address: str, read: Read, chance: rand
     while True:
         rounds = chance.randrange(5, 200)
         async with Subscription(
-            stream, cursor="verifier", record_type=kind, address=address, until_end=True, auto_ack=True, patience=60
+            stream,
+            cursor="verifier",
+            record_type=kind,
+            address=address,
+            until_end=True,
+            auto_ack=True,
+            patience=patience(60),
         ) as subscription:
             async for batch in subscription:
                 for offset, _, value in batch:
