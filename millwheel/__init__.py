@@ -60,7 +60,7 @@ from millwheel.sdk.errors import (
     ValueDecodeError,
     ValueEncodeError,
 )
-from millwheel.sdk.keys import KeyExtractor, join_key, key, split_key
+from millwheel.sdk.keys import KeyExtractor, everything, join_key, key, split_key
 from millwheel.sdk.migration import StoredState
 from millwheel.sdk.options import FailurePolicy, Late, Retention, dead_letter, divert, retry, stop
 from millwheel.sdk.records import Record, Timer
@@ -100,6 +100,7 @@ __all__ = [
     "agg",
     "dead_letter",
     "divert",
+    "everything",
     "format_timestamp",
     "from_datetime",
     "from_milliseconds",

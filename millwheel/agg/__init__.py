@@ -8,12 +8,13 @@ aggregation work with all of them. ``where=`` counts only some records. For exam
 """
 
 from millwheel.agg.aggregator import Aggregator, result_type_of
-from millwheel.agg.choices import collect, distinct, first, last, max, max_by, min, min_by, top
+from millwheel.agg.choices import best, collect, distinct, first, last, max, max_by, min, min_by, top
 from millwheel.agg.numbers import count, histogram, mean, sum, variance
 from millwheel.agg.several import several
 
 __all__ = [
     "Aggregator",
+    "best",
     "collect",
     "count",
     "distinct",

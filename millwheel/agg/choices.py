@@ -7,8 +7,8 @@ with the earlier timestamp comes first, then the one with the smaller encoding.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable
-from typing import Any, Final
+from collections.abc import Callable, Iterable
+from typing import Any, Final, TypeVar
 
 import msgspec
 
@@ -18,8 +18,9 @@ from millwheel.agg.reading import NUMBER, Of, Reader, Where, same
 from millwheel.sdk.errors import UsageError
 from millwheel.sdk.records import Record
 
-__all__ = ["collect", "distinct", "first", "last", "max", "max_by", "min", "min_by", "top"]
+__all__ = ["best", "collect", "distinct", "first", "last", "max", "max_by", "min", "min_by", "top"]
 
+T = TypeVar("T")
 LIMIT: Final = 10_000
 """The most items that a window keeps by default."""
 
@@ -189,6 +190,21 @@ def _only(ranked: Aggregator[Any, Any], where: Where) -> Aggregator[Any, Any]:
         )
 
     return make(ranked)
+
+
+def best(group: Iterable[T], by: Callable[[T], Any]) -> list[T]:
+    """All values of a group with the largest ``by(value)``, in their order. This is a plain function, and no aggregate.
+
+    Args:
+        group: The values.
+        by: Returns what is compared.
+    """
+    found: list[T] = []
+    for one in group:
+        if found and by(one) < by(found[0]):
+            continue
+        found = [*found, one] if found and by(one) == by(found[0]) else [one]
+    return found
 
 
 def collect(of: Of = None, item: Any = None, *, limit: int = LIMIT, where: Where = None) -> Aggregator[Any, Any]:

@@ -25,7 +25,7 @@ from millwheel.sdk.errors import KeyExtractionError, TooLargeError, UsageError
 from millwheel.sdk.records import key_extractor
 from millwheel.sdk.typeinfo import Field, field_of, is_key_type, type_name
 
-__all__ = ["KeyExtractor", "encode_key", "join_key", "key", "mapping_extractor", "split_key"]
+__all__ = ["KeyExtractor", "encode_key", "everything", "join_key", "key", "mapping_extractor", "split_key"]
 
 Extract = Callable[[Any], bytes]
 _FIELD_PATH = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*")
@@ -125,6 +125,15 @@ def key(*parts: Any, feedback: bool = False) -> KeyExtractor:
         if not isinstance(part, str) or not _FIELD_PATH.fullmatch(part):
             raise UsageError(f"key() takes field names such as 'text' or 'user.id', or one function, not {part!r}")
     return KeyExtractor(fields=parts, feedback=feedback)
+
+
+def everything(value: Any) -> str:
+    """One key for all records: ``key_by(millwheel.everything)``. All of them then run in one interval, one by one.
+
+    Args:
+        value: Any value.
+    """
+    return ""
 
 
 def encode_key(key: str | int) -> bytes:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from itertools import combinations
 from typing import Any, NamedTuple, Protocol, TypedDict
 
 from millwheel.model.time import Duration
@@ -15,7 +16,7 @@ from millwheel.sdk.options import STRAGGLER_DELAY, ComputationOptions, FailurePo
 from millwheel.sdk.plan import is_known
 from millwheel.sdk.spreading import spreader
 from millwheel.sdk.topology import TopologyGraph
-from millwheel.streams.steps import Branch, expands, keeps_value, to_one
+from millwheel.streams.steps import Branch, are_disjoint, expands, keeps_value, to_one
 
 __all__ = ["Input", "Keyed", "StepOptions", "declare_step", "sides"]
 
@@ -79,27 +80,36 @@ def declare_step(
 ) -> None:
     """Declare a computation that reads ``inputs``. Mistakes are recorded, and shown by ``validate``."""
     topology = inputs[0].topology
-    extractors: dict[str, KeyExtractor] = {}
-    signatures: dict[str, Any] = {}
-    readings: dict[str, list[Reading]] = {}
-    problems: list[tuple[str, str]] = []
+    read: dict[str, list[tuple[Input, Branch]]] = {}
     for given in inputs:
         for branch in given.branches:
-            signature = _signature(branch, given.extractor)
-            if signatures.setdefault(branch.stream, signature) != signature:
-                problems.append((branch.stream, _TWO_KEYS))
-            extractors.setdefault(branch.stream, _extractor(topology, branch, given.extractor))
-            if expands(branch.steps):
-                problems.append((branch.stream, _EXPANDED))
-                continue
-            convert = to_one(branch.steps) if branch.steps else _same
-            called = given.port or branch.stream
-            readings.setdefault(branch.stream, []).append(Reading(called, given.record_type, convert))
+            read.setdefault(branch.stream, []).append((given, branch))
+    extractors = {stream: _key_of(topology, stream, each) for stream, each in read.items()}
     declared = declare_computation(computation, name, extractors, outputs, _options(options))
-    declared.readings = {stream: tuple(each) for stream, each in readings.items() if not _plain(stream, each)}
-    for stream, message in dict.fromkeys(problems):
-        declared.problem(message, at=f"input {stream!r}")
+    for stream, each in read.items():
+        if message := _problem(each):
+            declared.problem(message, at=f"input {stream!r}")
+            continue
+        readings = tuple(_reading(given, branch) for given, branch in each)
+        if not _plain(stream, readings):
+            declared.readings[stream] = readings
     topology.declare(declared)
+
+
+def _reading(given: Input, branch: Branch) -> Reading:
+    convert = to_one(branch.steps) if branch.steps else _same
+    return Reading(given.port or branch.stream, given.record_type, convert)
+
+
+def _problem(read: Sequence[tuple[Input, Branch]]) -> str:
+    """What is wrong with how a stream is read. Empty: nothing."""
+    if any(expands(branch.steps) for _, branch in read):
+        return _EXPANDED
+    for (one, branch), (other, next_branch) in combinations(read, 2):
+        same_key = _signature(branch, one.extractor) == _signature(next_branch, other.extractor)
+        if not same_key and not are_disjoint(branch.steps, next_branch.steps):
+            return _TWO_KEYS
+    return ""
 
 
 _TWO_KEYS = (
@@ -126,18 +136,25 @@ def _plain(stream: str, readings: Sequence[Reading]) -> bool:
     return len(readings) == 1 and readings[0].called == stream and readings[0].convert is _same
 
 
-def _extractor(topology: TopologyGraph, branch: Branch, extractor: KeyExtractor) -> KeyExtractor:
-    """The key of the branch's records, from the values of its stream."""
-    if keeps_value(branch.steps) or expands(branch.steps):
-        return extractor
-    convert, spread = to_one(branch.steps), spreader(topology, branch.stream, _SHARDS)
+def _key_of(topology: TopologyGraph, stream: str, read: Sequence[tuple[Input, Branch]]) -> KeyExtractor:
+    """The key of a stream's records, from their values. No record has two keys, as ``_problem`` says."""
+    if all(keeps_value(each.steps) or expands(each.steps) for _, each in read):
+        return read[0][0].extractor
+    pipelines = [(to_one(each.steps), one.extractor) for one, each in read if not expands(each.steps)]
+    spread = spreader(topology, stream, _SHARDS)
+    bound: dict[tuple[int, type], Callable[[Any], bytes]] = {}
 
     def key_after_steps(value: Any) -> str | int:
-        made = convert(value)
-        # A dropped value has no key. It is dropped again where it is read.
-        return spread(value) if made is DROPPED else extractor.extract(made).decode()
+        for number, (convert, extractor) in enumerate(pipelines):
+            made = convert(value)
+            if made is not DROPPED:
+                extract = bound.get((number, type(made)))
+                if extract is None:
+                    extract = bound[number, type(made)] = extractor.bind(type(made))
+                return extract(made).decode()
+        return spread(value)  # a dropped value has no key: it is dropped again where it is read
 
-    return key(key_after_steps, feedback=extractor.feedback)
+    return key(key_after_steps)
 
 
 def _options(given: StepOptions) -> ComputationOptions:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, Generic, Literal, TypeVar, Unpack, get_type_hints, overload
 
 from millwheel.agg import Aggregator, several
-from millwheel.model.time import Duration
+from millwheel.model.time import MAX_TIMESTAMP, Duration
 from millwheel.operators import (
     Complete,
     Deduplicate,
@@ -31,6 +31,8 @@ T = TypeVar("T")
 U = TypeVar("U")
 V = TypeVar("V")
 _NONE: Final = Duration(0)
+_FOREVER: Final = Duration(2 * MAX_TIMESTAMP)
+"""Longer than the time between any two timestamps."""
 
 
 class KeyedStream(Generic[T]):
@@ -172,6 +174,30 @@ class KeyedStream(Generic[T]):
             UsageError: ``within`` is not positive.
         """
         return self._step(name, Deduplicate(name, within), [self.input], self.stream.record_type, options)
+
+    def join(
+        self,
+        name: str,
+        other: KeyedStream[V],
+        function: Callable[[T, V], U],
+        to: type[U],
+        **options: Unpack[StepOptions],
+    ) -> Stream[U]:
+        """Each two records of a key, whenever they come. The result has the larger timestamp.
+
+        All records of both sides are kept for ever. Where records stop to matter, use :meth:`join_within`.
+
+        Args:
+            name: The name of the computation and of the stream of results.
+            other: The other stream, with a key of the same meaning.
+            function: Returns the result of a pair.
+            to: The type of a result.
+            options: As for :meth:`Topology.add`.
+
+        Raises:
+            UsageError: ``other`` is a stream of another topology.
+        """
+        return self.join_within(name, other, function, to, before=_FOREVER, after=_FOREVER, **options)
 
     def join_within(
         self,

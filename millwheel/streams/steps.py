@@ -12,7 +12,19 @@ from typing import Any, NamedTuple
 
 from millwheel.sdk.declarations import DROPPED
 
-__all__ = ["Branch", "Filter", "FlatMap", "Map", "Step", "expands", "keeps_value", "to_many", "to_one"]
+__all__ = [
+    "Branch",
+    "Filter",
+    "FlatMap",
+    "Map",
+    "Only",
+    "Step",
+    "are_disjoint",
+    "expands",
+    "keeps_value",
+    "to_many",
+    "to_one",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +48,14 @@ class FlatMap:
     function: Callable[[Any], Iterable[Any]]
 
 
-Step = Filter | Map | FlatMap
+@dataclass(frozen=True, slots=True)
+class Only:
+    """Passes the values of one class."""
+
+    kind: type
+
+
+Step = Filter | Map | FlatMap | Only
 
 
 class Branch(NamedTuple):
@@ -55,8 +74,14 @@ def expands(steps: Sequence[Step]) -> bool:
 
 
 def keeps_value(steps: Sequence[Step]) -> bool:
-    """Whether each value that passes is unchanged."""
+    """Whether each value that passes is unchanged, and of the same type as those that do not."""
     return all(isinstance(step, Filter) for step in steps)
+
+
+def are_disjoint(one: Sequence[Step], other: Sequence[Step]) -> bool:
+    """Whether no value passes both, because they begin with classes that have no values in common."""
+    kinds = [steps[0].kind for steps in (one, other) if steps and isinstance(steps[0], Only)]
+    return len(kinds) == 2 and not issubclass(kinds[0], kinds[1]) and not issubclass(kinds[1], kinds[0])
 
 
 def to_one(steps: Sequence[Step]) -> Callable[[Any], Any]:
@@ -80,6 +105,9 @@ def _as_function(step: Step) -> Callable[[Any], Any]:
         return step.function
     if isinstance(step, FlatMap):
         raise ValueError("a flat_map makes several values of one")
+    if isinstance(step, Only):
+        kind = step.kind
+        return lambda value: value if isinstance(value, kind) else DROPPED
     keep = step.keep
     return lambda value: value if keep(value) else DROPPED
 

@@ -17,7 +17,7 @@ from millwheel.sdk.spreading import spreader
 from millwheel.sdk.topology import TopologyGraph
 from millwheel.sdk.typeinfo import returned_type
 from millwheel.streams.fields import extractor_of
-from millwheel.streams.steps import Branch, Filter, FlatMap, Map, Step, to_many
+from millwheel.streams.steps import Branch, Filter, FlatMap, Map, Only, Step, to_many
 
 if TYPE_CHECKING:
     from millwheel.streams.keyed import KeyedStream
@@ -96,7 +96,7 @@ class Stream(Generic[T]):
         Args:
             kind: A class.
         """
-        return self._with(Filter(lambda value: isinstance(value, kind)), kind)
+        return self._with(Only(kind), kind)
 
     def split(self, choose: Callable[[T], bool]) -> tuple[Stream[T], Stream[T]]:
         """Two streams: the records for whose values ``choose`` is true, and the others."""

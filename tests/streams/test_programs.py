@@ -167,3 +167,12 @@ def test_a_union_of_two_topologies_is_refused() -> None:
     one, two = mw.Topology("one").source("a", Bid), mw.Topology("two").source("b", Bid)
     with pytest.raises(mw.UsageError, match="a topology reads another one's stream by external"):
         one.union(two)
+
+
+def test_kinds_of_one_stream_have_keys_of_their_own() -> None:
+    topology = mw.Topology("auctions")
+    events = topology.source("events", Bid | Ask)
+    bids, asks = events.only(Bid).key_by("note"), events.only(Ask).key_by(lambda ask: str(ask.auction))
+    bids.join("both", asks, lambda bid, ask: [bid.price, ask.auction], list[int])
+    harness = run(topology, [Bid(1, 3, "7"), Ask(7), Ask(1), Bid(7, 4, "1")], "events", split_at=["5"])
+    assert sorted(harness.values("both")) == [[3, 7], [4, 1]]

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from millwheel.sdk.declarations import DROPPED
 from millwheel.streams.fields import extractor_of, path_of
-from millwheel.streams.steps import Filter, FlatMap, Map, Step, to_many, to_one
+from millwheel.streams.steps import Filter, FlatMap, Map, Only, Step, to_many, to_one
 
 STEPS: list[Step] = [
     Filter(lambda value: value % 2 == 0),
@@ -20,6 +20,8 @@ STEPS: list[Step] = [
     Map(lambda value: value * 3),
     FlatMap(lambda value: [value, value + 10]),
     FlatMap(lambda value: range(value % 3)),
+    Only(int),
+    Only(str),
 ]
 pipelines = st.lists(st.sampled_from(STEPS), max_size=5)
 
@@ -29,6 +31,8 @@ def naive(steps: list[Step], value: int) -> list[int]:
     for step in steps:
         if isinstance(step, Filter):
             values = [one for one in values if step.keep(one)]
+        elif isinstance(step, Only):
+            values = [one for one in values if isinstance(one, step.kind)]
         elif isinstance(step, Map):
             values = [step.function(one) for one in values]
         else:

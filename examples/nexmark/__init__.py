@@ -1,0 +1,1 @@
+"""The queries of the Nexmark benchmark, by MillWheel's library."""
