@@ -14,7 +14,7 @@ from tests.system.speaking import read, submit_source
 PROGRAM = """
 import msgspec
 import millwheel as mw
-from millwheel import windows
+from millwheel import agg, windows
 
 class Hit(msgspec.Struct):
     page: str
