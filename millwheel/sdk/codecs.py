@@ -31,6 +31,7 @@ from millwheel.sdk.records import described_decoder, exact_check, typed_encoder,
 from millwheel.sdk.round_trip import ADVICE, Check, round_trip_check
 from millwheel.sdk.typeinfo import (
     accepts,
+    cached_by_type,
     describe_type,
     is_protobuf,
     members,
@@ -227,6 +228,7 @@ def _choose(annotation: Any, codec: Codec[Any] | None) -> tuple[ValueFormat, Enc
 _CONTAINERS: dict[type, Any] = {Counter: dict, OrderedDict: dict, deque: list}
 
 
+@cached_by_type
 def _msgpack(annotation: Any) -> tuple[Encode, Decode]:
     if annotation is object:
         annotation = Any
@@ -279,6 +281,11 @@ def _has_any(value_format: ValueFormat, annotation: Any) -> bool:
     """Whether some part of a type accepts any value."""
     if value_format is not ValueFormat.MSGPACK or annotation is object:
         return value_format is ValueFormat.MSGPACK
+    return _has_loose_part(annotation)
+
+
+@cached_by_type
+def _has_loose_part(annotation: Any) -> bool:
     # msgspec's description of these containers does not include their items.
     loose = msgspec_inspect.AnyType | msgspec_inspect.CustomType
     return any(isinstance(one, loose) for _, one in _walk(describe_type(annotation), "$", set()))
