@@ -16,6 +16,7 @@ __all__ = [
     "BATCHES",
     "CANDIDATES",
     "CLUSTER_SETTINGS",
+    "ELECTIONS",
     "INJECTORS",
     "INTERVALS",
     "LEADERSHIP",
@@ -62,7 +63,9 @@ CLUSTER_SETTINGS: Final = "cluster/settings"
 LEADERSHIP: Final = "leadership/master"
 """The key that the leading master holds under its lease."""
 SHARD_LEADERSHIPS: Final = "leadership/authority/"
-LEASED: Final = (WORKERS, MASTERS, AUTHORITIES, CANDIDATES, "leadership/")
+ELECTIONS: Final = "leadership/"
+"""The prefix of the two above."""
+LEASED: Final = (WORKERS, MASTERS, AUTHORITIES, CANDIDATES, ELECTIONS)
 """The prefixes of keys that announce processes. Such a key ends with a lease, or is written at each start."""
 
 
