@@ -113,6 +113,8 @@ class StateCodec:
     decode: Decode
     takes_none: bool
     """Whether None is a value of the type. None stands for no state."""
+    present: Callable[[bytes], bytes] = bytes
+    """Turns what is stored, of any version, into the bytes that the codec of this version encodes."""
 
     def verify(self, value: Any) -> bytes:
         """Encode a state, and check that the encoding can be decoded again; ValueEncodeError."""
