@@ -1,6 +1,6 @@
 """Trip matching: the start and the end of each taxi trip, or a trip that never ended.
 
-The events arrive in any order. ``complete`` with ``list`` passes them on by their timestamps, once the low watermark has
+The events arrive in any order. ``complete`` with ``list`` passes them on in order, once the low watermark has
 passed them. So the state machine behind it is simple. A timer ends a trip after six hours. The taxi's next event may
 come before the timer, which waits for the low watermark: so ``process_record`` looks at the time, too.
 """
