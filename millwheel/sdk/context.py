@@ -8,7 +8,7 @@ hook that raises therefore has no effect.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Final, Generic, NamedTuple, TypeVar
+from typing import Any, Final, Generic, NamedTuple, Protocol, TypeVar
 
 from millwheel.model.incarnation import IncarnationId
 from millwheel.model.limits import MAX_PRODUCTIONS, MAX_TAG_BYTES, MAX_VALUE_BYTES
@@ -23,13 +23,25 @@ from millwheel.sdk.errors import (
 )
 from millwheel.sdk.hook_faults import check_unusual, large_production, no_domain, too_many
 
-__all__ = ["UNSET", "Context", "OutputBinding", "Production", "Scope", "StateCell", "TimerSetting"]
+__all__ = [
+    "PAGES_TAG",
+    "UNSET",
+    "Context",
+    "GrowingStates",
+    "OutputBinding",
+    "Production",
+    "Scope",
+    "StateCell",
+    "TimerSetting",
+]
 
 State = TypeVar("State")
 
 UNSET: Any = object()
 """Marks a state that is not decoded yet, and a hold that the context does not change."""
 
+PAGES_TAG: Final = "millwheel/pages"
+"""The tag of the timer that deletes pages of a growing state. Users set no timer with it."""
 
 _PRODUCTION_BYTES: Final = 64
 """The size counted for each production, in addition to its value, stream, consumers and keys (its own key included)."""
@@ -83,6 +95,16 @@ class OutputBinding:
         self.derived: tuple[tuple[OutputBinding, Callable[[Any], Iterable[Any]]], ...] = ()
 
 
+class GrowingStates(Protocol):
+    """The states of a computation whose state grows (``millwheel/sdk/growing``)."""
+
+    def bind(self, context: Context[Any], state: Any) -> None:
+        """``context`` has decoded the state of its key, whose pages are read and written from now on."""
+
+    def reset(self, state: Any) -> None:
+        """Empty a state."""
+
+
 class Scope:
     """The data that all contexts of one interval share. The core updates ``watermark`` and ``now`` between batches."""
 
@@ -91,6 +113,7 @@ class Scope:
         "bound_of",
         "computation",
         "decode_state",
+        "growing",
         "handles_timers",
         "most",
         "new_state",
@@ -120,6 +143,8 @@ class Scope:
         self.new_state = new_state
         self.decode_state = decode_state
         self.handles_timers = handles_timers
+        # None: a state is one value.
+        self.growing: GrowingStates | None = None
         self.watermark = 0
         # The watermark bound of a key after a merge, if it is above ``watermark``. None: no key of this interval has
         # one.
@@ -212,6 +237,8 @@ class Context(Generic[State]):
         if value is UNSET:
             value = self._scope.decode_state(cell.encoded) if cell.encoded else self._scope.new_state()
             cell.value = value
+            if self._scope.growing is not None:
+                self._scope.growing.bind(self, value)
         elif value is None:
             value = cell.value = self._scope.new_state()
         return value  # type: ignore[no-any-return]
@@ -223,6 +250,11 @@ class Context(Generic[State]):
                 f"computation {self._scope.computation!r}, state carries {self._scope.state_type}, not None: use "
                 "`del ctx.state` to leave the key without a state (a method that changes in place, such as "
                 "`dict.update`, returns None)"
+            )
+        if self._scope.growing is not None and value is not self._cell.value:
+            raise UsageError(
+                f"computation {self._scope.computation!r} replaces a growing state: set its fields, and use "
+                "`del ctx.state` to empty it"
             )
         self._cell.value = value
 
@@ -310,6 +342,8 @@ class Context(Generic[State]):
             raise no_domain(domain)
         at = self._checked(at, "set_timer", domain)
         hold = None if hold is None else self._checked(hold, "set_timer(hold=…)")
+        if tag == PAGES_TAG:
+            raise UsageError(f"the tag {tag!r} is MillWheel's own: use another")
         if not isinstance(tag, str):
             raise UsageError(f"a timer's tag is a str, not {type(tag).__name__}: {tag!r}")
         if len(tag) * 4 > MAX_TAG_BYTES and len(tag.encode()) > MAX_TAG_BYTES:
@@ -333,6 +367,8 @@ class Context(Generic[State]):
         """
         if type(domain) is not TimeDomain:
             raise no_domain(domain)
+        if tag == PAGES_TAG:
+            raise UsageError(f"the tag {tag!r} is MillWheel's own: use another")
         if self._timers is None:
             self._timers = {}
         self._timers[domain, tag] = None
@@ -374,7 +410,10 @@ class Context(Generic[State]):
 
 
 def _clear_state(context: Context[Any]) -> None:
-    context._cell.value = None
+    if context._scope.growing is not None:
+        context._scope.growing.reset(context.state)
+    else:
+        context._cell.value = None
 
 
 def _deletable(plain: Any) -> property:

@@ -25,6 +25,7 @@ from msgspec import inspect
 __all__ = [
     "Field",
     "accepts",
+    "annotated_fields",
     "cached_by_type",
     "describe_type",
     "field_of",
@@ -240,6 +241,20 @@ def _attribute_fields(origin: type, plain: Any) -> dict[str, Field] | None:
 
 def _pick(fields: dict[str, Field], name: str) -> Field | str:
     return fields[name] if name in fields else ", ".join(fields)
+
+
+def annotated_fields(cls: type, names: Mapping[str, Any]) -> dict[str, Any]:
+    """The types of the annotated fields of a class and its bases, without class variables.
+
+    Args:
+        cls: The class.
+        names: Names that the annotations may use besides those of the class's module.
+
+    Raises:
+        Exception: An annotation names something that is not known.
+    """
+    found = typing.get_type_hints(cls, localns=dict(names), include_extras=True)
+    return {name: hint for name, hint in found.items() if (typing.get_origin(hint) or hint) is not typing.ClassVar}
 
 
 def _hints(cls: type) -> dict[str, Any]:

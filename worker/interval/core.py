@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from millwheel.model.incarnation import IncarnationId
+from millwheel.model.page_keys import row_owner
 from millwheel.model.time import TimeDomain
 from millwheel.rpc.v1.watermark_pb2 import HoldKind
 from millwheel.sdk.compiled import CompiledComputation
@@ -188,10 +189,11 @@ class IntervalCore(OwnerCore[IntervalEvent, IntervalEffect]):
             # successor's state.
             return [GiveUp(f"another owner has written the row of key {newer.key!r}, as of commit {newer.commit}")]
         for key, row in zip(event.keys, event.rows, strict=True):
-            if key in event.damaged:
-                self._blocked_keys.row_damaged(key, event.damaged[key])
-            else:
+            if key not in event.damaged:
                 self._blocked_keys.row_read(key, row.blob if row is not None else b"")
+        # A key may have several damaged pages. Its work fails once.
+        for key, why in {row_owner(key): (key, event.damaged[key]) for key in event.damaged}.values():
+            self._blocked_keys.row_damaged(key, why)
         return []
 
     def _on_flushed(self, event: StatesFlushed) -> None:

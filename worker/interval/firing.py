@@ -186,7 +186,7 @@ class Firing:
         batch.records += 1
         batch.size += len(key) + len(tag)
         try:
-            outcome = self._setup.program.computation.process_timer(context, Timer(tag, at, domain))  # type: ignore[arg-type]
+            outcome = self._setup.program.process_timer(context, Timer(tag, at, domain))  # type: ignore[arg-type]
         except HOOK_ERRORS as error:
             self.failed(key, timer, error)
             return True

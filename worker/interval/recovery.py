@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from millwheel.model.keys import KeyInterval
+from millwheel.model.page_keys import row_owner
 from millwheel.model.time import MIN_TIMESTAMP, TimeDomain
 from millwheel.model.watermarks import MinTracker
 from millwheel.sdk.context import TimerSetting
@@ -257,9 +258,6 @@ class _Reader:
         state, whole, productions = self._state, self._whole, self._productions
         whole.watermark = max(whole.watermark, entry.watermark)
         whole.wall = max(whole.wall, entry.wall)
-        for key, _ in entry.states:
-            if key not in state.cells:
-                state.cells.insert(key, b"")
         state.cells.changed(entry.states, number)
         for key, hold in entry.holds:
             state.holds.set_of_key(key, hold, None)
@@ -284,7 +282,7 @@ def _cut(entry: IntervalEntry, keys: KeyInterval) -> IntervalEntry:
         entry.format,
         entry.watermark,
         entry.wall,
-        [row for row in entry.states if row[0] in keys],
+        [row for row in entry.states if row_owner(row[0]) in keys],
         [row for row in entry.holds if row[0] in keys],
         entry.timers_set,
         entry.timers_cleared,

@@ -9,6 +9,7 @@ from millwheel.worker.interval.blocked_key_table import BlockedKeyTable
 from millwheel.worker.interval.blocked_keys import BlockedKeys
 from millwheel.worker.interval.firing import Firing
 from millwheel.worker.interval.holds import Hold
+from millwheel.worker.interval.pages import PageTable
 from millwheel.worker.interval.runner import Runner
 from millwheel.worker.interval.setup import IntervalSetup
 from millwheel.worker.interval.state import IntervalState
@@ -31,6 +32,7 @@ class KeyScheduler:
         self._outbox = state.outbox
         self._holds = state.holds
         self._table = state.blocked
+        self._pages = state.pages
         self.runner = Runner(state)
         self._firing = Firing(state, self.runner)
         self.blocked_keys = BlockedKeys(state, self.runner, self._firing)
@@ -43,7 +45,7 @@ class KeyScheduler:
 
     def busy(self) -> Container[bytes]:
         """The keys whose cells are in use and must stay in the cache."""
-        return _Busy(self.runner, self._table)
+        return _Busy(self.runner, self._table, self._pages)
 
     def run(self, room: bool, ahead_allowed: bool) -> None:
         """Run what can run, up to the limits of the batch.
@@ -135,11 +137,12 @@ class KeyScheduler:
 
 
 class _Busy:
-    """The keys of the batch and the blocked keys."""
+    """The keys of the batch, the blocked keys, and the pages that their hooks use."""
 
-    def __init__(self, runner: Runner, table: BlockedKeyTable) -> None:
+    def __init__(self, runner: Runner, table: BlockedKeyTable, pages: PageTable) -> None:
+        self._pages = pages
         self._contexts = runner.batch.contexts
         self._blocked = table.keys
 
     def __contains__(self, key: object) -> bool:
-        return key in self._contexts or key in self._blocked
+        return key in self._contexts or key in self._blocked or self._pages.touched(key)

@@ -83,6 +83,7 @@ class Sealer:
         self._clocks = state.clocks
         self._timers = state.timers
         self._cells = state.cells
+        self._pages = state.pages
         self._outbox = state.outbox
         self._holds = state.holds
         self._journal = state.journal
@@ -90,7 +91,7 @@ class Sealer:
         self._failed = failed
 
     def encode_states(self, batch: HookBatch) -> list[tuple[bytes, bytes]]:
-        """Encode the batch's changed states. A state equal to its type's default becomes empty: no state.
+        """Encode the batch's changed states and pages. A state equal to its type's default becomes empty: no state.
 
         A key whose state cannot be stored fails and is removed from the batch.
         """
@@ -125,6 +126,8 @@ class Sealer:
                 changed.append((key, encoded))
         for key, reason in broken:
             self._failed(key, reason)
+        if self._setup.program.growing:
+            changed += self._pages.changed(batch.contexts)
         return changed
 
     def seal(self, batch: HookBatch, changed: list[tuple[bytes, bytes]], *, stored_first: bool) -> Sealed:
@@ -157,6 +160,8 @@ class Sealer:
         sealed.hold.take(batch.hold)
         sealed.consumed += consumed
         self._cells.changed(changed, sealed.commit)
+        if self._setup.program.growing:
+            self._pages.settle(batch.contexts)
         cleared = self._clear_fired(batch, sealed)
         timers: list[TimerRow] = []
         holds: list[tuple[bytes, int | None]] = []

@@ -6,12 +6,12 @@ copies. After a commit the copies are the nodes of the last commit.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Final, Protocol
 
-from millwheel.sdk.growing.nodes import Node
+from millwheel.sdk.growing.nodes import Node, decode_node
 
-__all__ = ["Garbage", "NoPages", "PageSource", "Pages", "PagesNeededError"]
+__all__ = ["Garbage", "PageSource", "Pages", "PagesNeededError", "ReadPages"]
 
 _READ_AHEAD: Final = 16
 """The least number of pages that a scan asks for together."""
@@ -46,12 +46,16 @@ class PageSource(Protocol):
         """A page of about ``size`` bytes changes for the first time since the last commit."""
 
 
-class NoPages:
-    """No stored pages: of a state that belongs to no key, such as one that a test makes. All its pages are changes."""
+class ReadPages:
+    """Pages that can be read at once: for tools, and for a state that belongs to no key, all of whose pages are new."""
+
+    def __init__(self, read: Callable[[int], bytes] = lambda number: b"") -> None:
+        """``read`` returns the stored bytes of a page."""
+        self._read = read
 
     def node(self, number: int) -> Node:
         """See :meth:`PageSource.node`."""
-        raise KeyError(number)
+        return decode_node(self._read(number), f"page {number}")
 
     def missing(self, numbers: Iterable[int]) -> list[int]:
         """See :meth:`PageSource.missing`."""
@@ -77,7 +81,7 @@ class Pages:
     """
 
     def __init__(self, following: int = 0, garbage: Iterable[Garbage] = (), source: PageSource | None = None) -> None:
-        self.source: PageSource = NoPages() if source is None else source
+        self.source: PageSource = ReadPages() if source is None else source
         self.following = following
         """The number of the next page."""
         self.garbage: list[Garbage] = list(garbage)

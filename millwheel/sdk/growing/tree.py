@@ -93,9 +93,7 @@ class PageTree:
                 if changes != self._changes:
                     raise RuntimeError("the collection was changed while it was iterated over")
 
-    def _leaves(
-        self, node: Node, below: int, start: bytes | None, end: bytes | None, reverse: bool
-    ) -> Iterator[Node]:
+    def _leaves(self, node: Node, below: int, start: bytes | None, end: bytes | None, reverse: bool) -> Iterator[Node]:
         if not below:
             yield node
             return
