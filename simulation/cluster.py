@@ -103,6 +103,7 @@ def tuned(world: World) -> Iterator[None]:
         patch("millwheel.server.authority.ShardSettings", partial(ShardSettings, core=shards)),
         _ids_tuned(tuning["ids"]),
         _bounded(tuning["bounds"]),
+        _paged(tuning["pages"]),
         _balanced(world),
     ):
         yield
@@ -158,6 +159,17 @@ def _bounded(bounds: Mapping[str, int]) -> Iterator[None]:
     with ExitStack() as stack:
         for name, value in bounds.items():
             stack.enter_context(patch(f"millwheel.worker.{_BOUNDS[name]}", value))
+        yield
+
+
+@contextmanager
+def _paged(sizes: Mapping[str, int]) -> Iterator[None]:
+    """Pages of growing states have the sizes that ``sizes`` gives, and are deleted a few at a time."""
+    with ExitStack() as stack:
+        for name, size in sizes.items():
+            stack.enter_context(patch(f"millwheel.sdk.growing.tree.{name}", size))
+        if sizes:
+            stack.enter_context(patch("millwheel.worker.interval.pages._COLLECTED", 2))
         yield
 
 

@@ -15,6 +15,7 @@ from simulation.backends import embedded, on_cassandra, suspended
 from simulation.blocks import LIBRARY, plain_node
 from simulation.options import (
     changing_forms,
+    growing_states,
     library_windows,
     spilled_and_divided,
     tight_bounds,
@@ -363,5 +364,6 @@ _CHANGES: Final[tuple[tuple[str, Callable[[Plan, Random], None], float], ...]] =
     ("cassandra", on_cassandra, 0.23),
     ("suspended", suspended, 0.22),
     ("embedded", embedded, 0.31),
+    ("growing states", growing_states, 0.75),
 )
 """Name, change, and its share of all seeds."""
