@@ -68,7 +68,7 @@ class Rows:
     def settle(self) -> None:
         """Commit, flush and read until nothing waits."""
         solo = self.solo
-        while True:
+        for _ in range(500):
             solo.commit_all()
             solo.now += 2_000_000
             solo.handle(Tick())
@@ -82,6 +82,7 @@ class Rows:
                 solo.handle(StatesRead(read.keys, rows))
             if not (flushes or reads or solo.commit_all()):
                 return
+        raise AssertionError("it reads for ever")
 
     def forget_cells(self, keep: bytes = b"") -> None:
         """Every clean cell is evicted."""
@@ -112,6 +113,16 @@ def test_a_hook_reads_the_pages_that_it_needs_and_no_others() -> None:
         rows.settle()
         assert 2 <= len([key for read in rows.reads for key in read]) <= most
     assert [what for what, _ in rows.solo.sent()] == [f"{1999:050}", f"{0:050}"]
+
+
+@pytest.mark.guarantee("G8", section="8.3")
+def test_a_hook_advances_however_small_the_cache_is() -> None:
+    rows = filled(1_000, settings=IntervalSettings(cache_bytes=1))
+    rows.solo.deliver(("k", "sum", 1), ("k", "first", 2), ("k", "last", 3))
+    rows.settle()
+    assert rows.solo.sent() == [("1000", 1), (f"{0:050}", 2), (f"{999:050}", 3)]
+    rows.solo.handle(Tick())
+    assert rows.solo.state.cells.pages == 0, "nothing keeps pages in memory afterwards"
 
 
 def test_a_scan_of_stored_pages_takes_a_few_reads() -> None:
