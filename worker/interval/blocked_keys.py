@@ -40,7 +40,10 @@ _DAMAGED_ROWS: Final = 1_000
 
 
 class BlockedKeys:
-    """Blocks keys and resumes them."""
+    """Blocks keys and resumes them.
+
+    It has many attributes: the owners of all data that is undone with a hook.
+    """
 
     def __init__(self, state: IntervalState, runner: Runner, firing: Firing) -> None:
         self.runner = runner

@@ -108,7 +108,7 @@ def test_all_fields_come_back() -> None:
     assert repr(back.payments).endswith(", …)")
 
 
-def test_a_state_that_was_emptied_is_stored_until_its_pages_are_deleted() -> None:
+def test_an_emptied_state_is_stored_until_its_pages_are_gone() -> None:
     nodes: dict[int, bytes] = {}
 
     def commit(state: Account) -> Account:
