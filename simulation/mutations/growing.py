@@ -23,7 +23,7 @@ _RARE = "one seed of ten has such a state, and few of its hooks meet this"
 )
 def evicted_in_use() -> None:
     """The cache may evict a page before the hook that asked for it runs."""
-    replace(PageTable, "touched", lambda _: lambda self, row: False)
+    replace(PageTable, "in_use", lambda _: lambda self, row: False)
 
 
 @mutation("G2", "a hook that catches the request for a page is undone too", seeds=0, test=_MODEL, why=_RARE)

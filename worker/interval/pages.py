@@ -40,7 +40,7 @@ class PageTable:
             setup.scope.growing = self
         self._cells = cells
         self._most = max(setup.settings.cache_bytes // 2, _LEAST_READABLE)
-        self._touched: dict[bytes, dict[bytes, int]] = {}
+        self.used: dict[bytes, dict[bytes, int]] = {}
         """By key: the pages that its hooks have used since its last commit, with their sizes. They stay in memory.
 
         So a hook that is undone for a page finds all earlier ones when it runs again.
@@ -58,17 +58,17 @@ class PageTable:
         """A hook empties its state."""
         reset(state)
 
-    def touched(self, row: object) -> bool:
+    def in_use(self, row: object) -> bool:
         """Whether a row is a page that must stay in memory."""
-        return isinstance(row, bytes) and is_page_key(row) and row in self._touched.get(row_owner(row), ())
+        return isinstance(row, bytes) and is_page_key(row) and row in self.used.get(row_owner(row), ())
 
-    def touch(self, key: bytes, row: bytes, size: int) -> None:
+    def use(self, key: bytes, row: bytes, size: int) -> None:
         """A hook uses a page."""
-        self._touched.setdefault(key, {})[row] = size
+        self.used.setdefault(key, {})[row] = size
 
     def release(self, key: bytes) -> None:
         """The key's hooks are committed or have failed. Its pages may be evicted."""
-        self._touched.pop(key, None)
+        self.used.pop(key, None)
 
     def need(self, key: bytes, numbers: list[int]) -> PagesNeededError:
         """The error that asks for pages.
@@ -76,9 +76,9 @@ class PageTable:
         Raises:
             TooLargeError: The hook has read too much already.
         """
-        touched = self._touched.get(key, {})
-        size = sum(touched.values())
-        size += len(numbers) * (size // len(touched) if touched else PAGE_BYTES)
+        used = self.used.get(key, {})
+        size = sum(used.values())
+        size += len(numbers) * (size // len(used) if used else PAGE_BYTES)
         if size > self._most:
             what = f"what a hook of key {key.decode('utf-8', 'backslashreplace')!r} reads of its state"
             raise TooLargeError(what, size, self._most, _ADVICE)
@@ -88,7 +88,7 @@ class PageTable:
     def request(self, key: bytes, error: PagesNeededError) -> list[bytes]:
         """The rows to read for a hook that was undone."""
         rows = [page_key(key, number) for number in error.numbers]
-        self._touched.setdefault(key, {}).update(dict.fromkeys(rows, 0))
+        self.used.setdefault(key, {}).update(dict.fromkeys(rows, 0))
         return rows
 
     def changed(self, contexts: dict[bytes, Context[Any]]) -> list[tuple[bytes, bytes]]:
@@ -116,8 +116,7 @@ class PageTable:
             state = context._cell.value
             if state is not UNSET:
                 for number, node in state._pages.changed.items():
-                    if node is not None:
-                        cells[page_key(key, number)].value = node
+                    cells[page_key(key, number)].value = UNSET if node is None else node
                 state._pages.settled()
             self.release(key)
 
@@ -139,7 +138,7 @@ class _KeyPages:
         if cell is None:
             raise self._table.need(self._key, [number])
         cell.used = self._cell.used
-        self._table.touch(self._key, row, len(cell.encoded))
+        self._table.use(self._key, row, len(cell.encoded))
         if cell.value is UNSET:
             cell.value = decode_node(cell.encoded, f"the row of page {number} of key {self._key!r}")
         node: Node = cell.value

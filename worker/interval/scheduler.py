@@ -145,4 +145,5 @@ class _Busy:
         self._blocked = table.keys
 
     def __contains__(self, key: object) -> bool:
-        return key in self._contexts or key in self._blocked or self._pages.touched(key)
+        in_use = key in self._contexts or key in self._blocked
+        return in_use or bool(self._pages.used and self._pages.in_use(key))

@@ -24,7 +24,8 @@ from millwheel.worker.interval.timers import held_at
 
 __all__ = ["Sealed", "Sealer"]
 
-_SMALLER_STATES: Final = """keep one key's data under several keys, for example under 16 for each user:
+_SMALLER_STATES: Final = """keep what grows in collections of a millwheel.GrowingState.
+Or keep one key's data under several keys, for example under 16 for each user:
     spread = mw.key(lambda value: f"{value.user}/{value.number % 16}")
     topology.add(Totals, inputs={"events": spread}, ...)"""
 

@@ -55,8 +55,8 @@ class GrowingState:
     """Names that the annotations of a class within a function may use."""
 
     def __init_subclass__(cls) -> None:
-        frame = sys._getframe(1)
-        cls._names = {} if frame.f_locals is vars(sys.modules[cls.__module__]) else frame.f_locals
+        names, module = sys._getframe(1).f_locals, sys.modules.get(cls.__module__)
+        cls._names = {} if module is not None and names is vars(module) else names
         super().__init_subclass__()
 
     def __init__(self) -> None:
