@@ -8,6 +8,7 @@ from millwheel.errors import did_you_mean
 from millwheel.master.draft import ChangePlan, Draft
 from millwheel.master.messages import CommitBatch, FinishInjector, OpenInjector, RetireInjector, RetireQuery
 from millwheel.master.stream_resolution import refuse_unknown_stream
+from millwheel.master.successors import successor_of
 from millwheel.model import catalog_keys as keys
 from millwheel.model.catalog import Catalog
 from millwheel.model.time import Timestamp
@@ -58,7 +59,9 @@ def open_injector(known: Catalog, request: OpenInjector, burned: int) -> ChangeP
         refuse_unknown_stream(request.stream, known)
     _check(known, spec, request)
     draft = Draft(known, burned)
-    record = catalog.InjectorRecord(stream=request.stream, process=request.process, sequencer=draft.draw())
+    before = known.injectors.get((request.stream, request.process))
+    record = catalog.InjectorRecord() if before is None else successor_of(before)
+    record.stream, record.process, record.sequencer = request.stream, request.process, draft.draw()
     draft.put(keys.injector_key(request.stream, request.process), record)
     # The checks must still hold when the transaction takes effect: no topology may begin to drain in between.
     for name, topology in known.live_topologies():

@@ -15,6 +15,7 @@ from millwheel.config.addresses import (
 )
 from millwheel.config.declaring import setting
 from millwheel.config.kinds import one_line
+from millwheel.model.formats import NEWEST_FORMAT
 
 __all__ = [
     "AuthoritySection",
@@ -47,6 +48,11 @@ class ClusterSection:
         2,
         "Number of shards of the low watermark authority. It is fixed when the cluster starts for the first time.",
         bounds=(1, 1_000),
+    )
+    format: int = setting(
+        0,
+        "Format to which this daemon raises the cluster (docs/upgrading.md); 0: it stays as it is.",
+        bounds=(0, NEWEST_FORMAT),
     )
 
 
