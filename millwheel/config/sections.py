@@ -174,7 +174,9 @@ class MasterSection:
 class WorkerSection:
     """A worker daemon: one or more processes that own intervals."""
 
-    id: str = setting("", "Its name in the cluster; empty: the host's name and the port.")
+    id: str = setting(
+        "", "Its name in the cluster, which no other worker daemon has; empty: the host's name and the port."
+    )
     processes: int = setting(1, "Processes: about one for each core.", bounds=(1, 1_024))
     lease_seconds: float = setting(
         5.0,

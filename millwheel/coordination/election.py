@@ -105,7 +105,7 @@ class Leadership:
 class Election:
     """One candidate for the leadership under ``key``."""
 
-    def __init__(self, coordinator: Coordinator, key: str, name: str, ttl: float = 5.0) -> None:
+    def __init__(self, coordinator: Coordinator, key: str, name: str, ttl: float) -> None:
         """``name`` is shown to users. ``ttl``: seconds from a leader's failure to the next election."""
         self._coordinator = coordinator
         self._key = key

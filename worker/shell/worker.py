@@ -39,7 +39,7 @@ class WorkerSettings:
     worker_id: str
     address: str
     packages: Path
-    lease: float = 5.0
+    lease: float
     core: IntervalSettings = field(default_factory=IntervalSettings)
     hand_over: float = 0.0
     """Seconds for preparing intervals for their next owners when this worker ends. 0: they are not prepared."""
