@@ -40,7 +40,7 @@ _POLL_BACKOFF: Final = Backoff(0.002, 0.05)
 
 @dataclass(frozen=True, slots=True)
 class ShardSettings:
-    """Settings of one shard's shard. All times are in seconds.
+    """Settings of one shard. All times are in seconds.
 
     - ``coalesce``, ``rest``, ``longest_rest``, ``idle``, ``verify``: see ``PaceSettings`` (``authority/pace.py``).
     - ``ask``: how long members have to publish their pending work.

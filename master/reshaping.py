@@ -211,12 +211,12 @@ def propose(known: Catalog, request: Reshape, loads: Mapping[str, float] = _NO_L
     return None if repeated(known, request) is not None else _propose(known, request, Draft(known), loads)
 
 
-def plan_reshape(known: Catalog, request: Reshape, burned: int, loads: Mapping[str, float] = _NO_LOADS) -> ChangePlan:
+def plan_reshape(known: Catalog, request: Reshape, unusable: int, loads: Mapping[str, float] = _NO_LOADS) -> ChangePlan:
     """Plan one transaction that moves, splits or merges; RequestError if the request is impossible."""
     done = repeated(known, request)
     if done is not None:
         return ChangePlan(answer=lambda: done)
-    draft = Draft(known, burned)
+    draft = Draft(known, unusable)
     proposal = _propose(known, request, draft, loads)
     draft.put_intervals(proposal.incarnation, proposal.made)
     journals = [one.journal for one in proposal.made]

@@ -108,8 +108,9 @@ class OwnedInterval:
 class Catalog:
     """The coordinator's contents at ``revision``. Every method answers from memory.
 
-    ``shape`` increases whenever topologies, interval maps, logs, workers or the authority's shards change. A result
-    that depends on those alone stays valid while ``shape`` stays the same.
+    ``shape_version`` counts the changes of topologies, interval maps, logs, workers and the authority's shards: the
+    *shape* of the cluster. A result that depends on those alone stays valid while the number stays the same. Progress,
+    such as drawn sequencers and batch cursors, does not count.
 
     It has many methods: each is a question that a role asks the coordinator's contents.
     """
@@ -118,7 +119,7 @@ class Catalog:
         self.revision = 0
         # The revision of the last snapshot. A snapshot includes the effect of all deletions up to its revision.
         self._listed = 0
-        self.shape = 0
+        self.shape_version = 0
         self._shards_at_first = authority_shards
         self.tables: dict[IncarnationId, IntervalTable] = {}
         # By a chunk's key: a hash of the chunk in the tables. A new snapshot updates only chunks that differ.
@@ -126,7 +127,7 @@ class Catalog:
         self._streams: dict[str, specs.StreamSpec] = {}
         self._producers: dict[str, list[IncarnationId]] = {}
         self._streams_shape = -1
-        """The ``shape`` for which these two were computed. Lookups by name are frequent and changes are rare."""
+        """The ``shape_version`` of which these two are. Lookups by name are frequent, and changes are rare."""
         self.damaged: dict[str, str] = {}
         """Keys whose values cannot be read, with the reason. The last readable value, if any, stays in use."""
         self._clear()
@@ -164,7 +165,7 @@ class Catalog:
         before = {kind: dict(records) for kind, records in self._records().items()}
         shards = self.authority_shards
         self._clear()
-        self.shape += 1
+        self.shape_version += 1
         for entry in snapshot.entries:
             self._created[entry.key] = entry.created
             self._modified[entry.key] = entry.modified
@@ -208,7 +209,7 @@ class Catalog:
                 damage = f"it is no such record: {error}"
         self.damaged[key] = damage
         kind, names = keys.split_key(key)
-        self.shape += kind in _SHAPING
+        self.shape_version += kind in _SHAPING
         place = _place(kind, names)
         if place in before.get(kind, {}):
             self._records()[kind][place] = before[kind][place]
@@ -284,7 +285,7 @@ class Catalog:
 
     def _put(self, key: str, value: bytes) -> None:
         kind, names = keys.split_key(key)
-        self.shape += kind in _SHAPING
+        self.shape_version += kind in _SHAPING
         if kind == keys.TOPOLOGIES:
             self.topologies[names[0]] = catalog.TopologyRecord.FromString(value)
         elif kind == keys.INTERVALS:
@@ -320,7 +321,7 @@ class Catalog:
 
     def _delete(self, key: str) -> None:
         kind, names = keys.split_key(key)
-        self.shape += kind in _SHAPING
+        self.shape_version += kind in _SHAPING
         if kind == keys.TOPOLOGIES:
             self.topologies.pop(names[0], None)
         elif kind == keys.INTERVALS:
@@ -362,8 +363,8 @@ class Catalog:
         """
         if self._unknown:
             self.check_shape()
-        if self._streams_shape != self.shape:
-            self._streams, self._streams_shape = self._find_streams(), self.shape
+        if self._streams_shape != self.shape_version:
+            self._streams, self._streams_shape = self._find_streams(), self.shape_version
         return self._streams
 
     def _find_streams(self) -> dict[str, specs.StreamSpec]:

@@ -91,7 +91,7 @@ async def test_a_setting_raises_the_format_and_lowers_none(monkeypatch: pytest.M
     await coordinator.close()
 
 
-async def test_a_running_process_ends_when_the_format_leaves_it_behind() -> None:
+async def test_following_ends_when_the_format_leaves_it_behind() -> None:
     coordinator = MemoryCoordinator()
     await store(coordinator, NEWEST_FORMAT)
     following = asyncio.ensure_future(until_unknown_format(coordinator))
@@ -105,7 +105,7 @@ async def test_a_running_process_ends_when_the_format_leaves_it_behind() -> None
     await coordinator.close()
 
 
-async def test_a_daemon_of_a_cluster_that_is_too_new_ends_with_code_six(tmp_path: Path) -> None:
+async def test_a_daemon_of_a_too_new_cluster_ends_with_code_six(tmp_path: Path) -> None:
     async with await EmbeddedDatabase.open(tmp_path / "db") as database:
         record = ClusterSettingsRecord(authority_shards=2, format=NEWER)
         await database.coordinator.transact([], [Put(CLUSTER_SETTINGS, record.SerializeToString())])
@@ -114,7 +114,7 @@ async def test_a_daemon_of_a_cluster_that_is_too_new_ends_with_code_six(tmp_path
     assert f"this cluster is at format {NEWER}" in (tmp_path / "log").read_text()
 
 
-async def test_a_serving_daemon_ends_in_order_when_the_format_leaves_it_behind(tmp_path: Path) -> None:
+async def test_a_serving_daemon_ends_when_the_format_leaves_it_behind(tmp_path: Path) -> None:
     coordinator, stop = MemoryCoordinator(), asyncio.Event()
 
     async def backends(configuration: Configuration, tell: Tell) -> Backends:

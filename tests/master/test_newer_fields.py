@@ -75,7 +75,7 @@ def made(answer: object) -> list[catalog.IntervalRecord]:
 
 
 @pytest.mark.paper(section="7.1")
-def test_moves_splits_and_releases_keep_a_newer_versions_fields() -> None:
+def test_moves_splits_and_releases_keep_newer_fields() -> None:
     world, master = with_newer_intervals()
     master.call(MoveInterval(at(b"a"), "w2" if here(world.catalog(), b"a").owner.worker_id == "w1" else "w1"))
     assert has(here(world.catalog(), b"a"), b"low")
@@ -88,7 +88,7 @@ def test_moves_splits_and_releases_keep_a_newer_versions_fields() -> None:
 
 
 @pytest.mark.paper(section="7.1")
-def test_a_merge_keeps_a_newer_versions_fields_of_both_parents() -> None:
+def test_a_merge_keeps_newer_fields_of_both_parents() -> None:
     world, master = with_newer_intervals()
     parents = [here(world.catalog(), key).journal for key in (b"a", b"m")]
     (child,) = made(master.call(MergeIntervals(at(b"a"))))
@@ -98,7 +98,7 @@ def test_a_merge_keeps_a_newer_versions_fields_of_both_parents() -> None:
     assert child.journal not in parents
 
 
-def test_changes_of_a_topology_keep_a_newer_versions_fields() -> None:
+def test_changes_of_a_topology_keep_newer_fields() -> None:
     world, _ = with_newer_intervals()
     key = keys.topology_key("zeitgeist")
     entry = world.state.get(key)
@@ -110,7 +110,7 @@ def test_changes_of_a_topology_keep_a_newer_versions_fields() -> None:
     assert record.state == catalog.TOPOLOGY_STATE_DRAINING
 
 
-def test_lives_of_an_injector_process_keep_a_newer_versions_fields() -> None:
+def test_lives_of_an_injector_process_keep_newer_fields() -> None:
     world, _ = with_newer_intervals()
     record = world.catalog().injectors[STREAM, "p"]
     world.transact((), (Put(keys.injector_key(STREAM, "p"), newer(record, b"new")),))
