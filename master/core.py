@@ -8,7 +8,8 @@ each based on the newest catalog that the coordinator has delivered:
 
 A transaction compares the leadership and every value that the plan rests on. If the transaction fails, or its outcome
 is unknown, the core reads everything again and makes a new plan. A change that took effect is then found to be done.
-Invariant: a deposed master changes nothing, however late its transactions arrive (6.2).
+Invariant: a deposed master changes nothing, however late its transactions arrive (6.2). The steps before a transaction
+compare nothing. ``docs/failures.md`` says for each why it is safe.
 """
 
 from __future__ import annotations

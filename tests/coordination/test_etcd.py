@@ -234,6 +234,27 @@ async def test_a_holder_that_wakes_too_late_stops_before_any_call(tmp_path: Path
                     await coordinator.keep_alive(lease)
 
 
+@pytest.mark.paper(section="7.1")
+async def test_a_renewal_that_is_read_too_late_does_not_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """etcd renewed the lease. But the holder was paused before it read the answer, for longer than the lease."""
+    now = 1_000.0
+    settings = EtcdSettings(etcd().endpoints, prefix=f"etcd{tmp_path}/")
+    async with opened(settings, clock=lambda: now) as coordinator:
+        lease = await coordinator.grant_lease(60)
+        renew = coordinator._renew  # noqa: SLF001  # a pause falls between the answer and what follows
+
+        async def paused(lease: int) -> int:
+            nonlocal now
+            ttl = await renew(lease)
+            now += 61
+            return ttl
+
+        monkeypatch.setattr(coordinator, "_renew", paused)
+        with pytest.raises(LeaseExpiredError, match="was not renewed"):
+            await coordinator.keep_alive(lease)
+        await coordinator.revoke_lease(lease)
+
+
 # What is wrong is named, with the setting and the remedy.
 
 
