@@ -301,6 +301,30 @@ rewriting(
 )
 
 rewriting(
+    "watermarks-skip-blocked-keys",
+    "G8",
+    "a watermark runs all passes while a key is blocked, because its retry may be due",
+    IntervalCore._rests,
+    "state.blocked.keys or ",
+    "",
+    seeds=0,
+    test="tests/worker/interval/test_watermark_passes.py::test_a_watermark_brings_on_what_waits_for_it",
+    why="the Tick at the retry's time comes soon in a simulated run",
+)
+
+rewriting(
+    "watermarks-skip-due-timers",
+    "G8",
+    "a watermark that has reached a timer runs all passes",
+    IntervalCore._rests,
+    "event <= clocks.watermark",
+    "event < clocks.watermark - 1_000",
+    seeds=100,
+    test="tests/worker/interval/test_watermark_passes.py::test_a_watermark_brings_on_what_waits_for_it",
+    why="another event may come before the next check",
+)
+
+rewriting(
     "over-without-the-watermark",
     "G8",
     "the input watermark goes on when a weak commit is over that keeps nothing",
