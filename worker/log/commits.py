@@ -79,7 +79,7 @@ class LogCommits:
 
     def _wanted(self) -> bool:
         state = self.state
-        if state.intake.queue or state.cursors.urgent() or self._retainer.fills(state.cursors.durable):
+        if state.intake.queue or state.cursors.urgent or self._retainer.fills(state.cursors.durable):
             return True
         alarm = self._alarm()
         return alarm is not None and alarm <= state.clock.now
@@ -233,8 +233,7 @@ class Retainer:
         """When the oldest segment becomes too old, or when the age must be journaled, on the steady clock. None if
         there is no maximum age, no record, or a cursor that must ACK first."""
         state = self.state
-        oldest = next(state.records.oldest(), None)
-        if oldest is None or not self._age:
+        if not self._age or (oldest := next(state.records.oldest(), None)) is None:
             return None
         cursors = state.cursors.durable
         if cursors and (not self._stated or min(cursors.values()) < oldest.end):

@@ -45,11 +45,6 @@ class LogClock:
     journaled_age: int = 0
     """The ``age`` in the last committed entry. A successor continues from it."""
 
-    def look(self, now: int) -> None:
-        """The steady clock shows ``now``: add the elapsed time to ``age``."""
-        self.age += now - self.now
-        self.now = now
-
     def at(self, age: int) -> int:
         """The time on the steady clock at the given ``age``."""
         return self.now + age - self.age
@@ -124,6 +119,8 @@ class Records:
         self.closed: list[LogSegment] = []
         self._firsts: list[int] = []
         self.open = LogSegment(first)
+        self.start = self.end = first
+        """The oldest offset that is kept, and the offset of the next record."""
         self.dirty: dict[int, LogSegment] = {}
         """Closed segments that the store has not acknowledged, by first offset, in commit order."""
         self.emptied: dict[int, int] = {}
@@ -134,21 +131,12 @@ class Records:
         self.dirty_memory = 0
         self.kept = 0
 
-    @property
-    def start(self) -> int:
-        """The oldest offset that is kept."""
-        return self.closed[0].first if self.closed else self.open.first
-
-    @property
-    def end(self) -> int:
-        """The offset of the next record."""
-        return self.open.end
-
     def restore(self, segments: list[LogSegment], end: int) -> None:
         """Start with the segments of a base."""
         self.closed = segments
         self._firsts = [segment.first for segment in self.closed]
         self.open = LogSegment(end)
+        self.start, self.end = segments[0].first if segments else end, end
         self.kept = sum(segment.size for segment in self.closed)
 
     # Growing.
@@ -176,6 +164,7 @@ class Records:
             segment.extend(entry.values, entry.timestamps, entry, commit)
         else:
             segment.extend(entry.values[low:high], entry.timestamps[low:high], entry, commit)
+        self.end = segment.end
         self.memory += segment.memory - memory
         self.kept += segment.size - size
 
@@ -199,6 +188,7 @@ class Records:
             self._forget(segment, commit)
         del self.closed[:count]
         del self._firsts[:count]
+        self.start = self.closed[0].first if self.closed else self.open.first
 
     def _forget(self, segment: LogSegment, commit: int) -> None:
         self.kept -= segment.size
