@@ -5,15 +5,15 @@ from __future__ import annotations
 from millwheel.model.outbound import UnackedBatches
 from millwheel.sdk import error_texts
 from millwheel.worker.admission import DeliveryAdmission
-from millwheel.worker.interval import clocks
+from millwheel.worker.interval import key_bounds
 from millwheel.worker.interval.blocked_key_table import BlockedKeyTable
 from millwheel.worker.interval.blocked_keys import BlockedKeys
 from millwheel.worker.interval.checkpoint import StateRows
-from millwheel.worker.interval.clocks import KeyWatermarkBounds
 from millwheel.worker.interval.commits import CommitPipeline
 from millwheel.worker.interval.core import IntervalCore
 from millwheel.worker.interval.firing import Firing
 from millwheel.worker.interval.intake import IntervalIntake
+from millwheel.worker.interval.key_bounds import KeyWatermarkBounds
 from millwheel.worker.interval.outbox import Outbox
 from millwheel.worker.interval.runner import Runner
 from millwheel.worker.interval.scheduler import KeyScheduler
@@ -148,7 +148,7 @@ rewriting(
     "key_bounds-cut-short",
     "G14",
     "neighbouring watermark bounds are joined up to the larger end",
-    clocks._joined,
+    key_bounds._joined,
     "max(last, end)",
     "min(last, end)",
     seeds=0,

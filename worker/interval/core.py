@@ -84,6 +84,8 @@ class IntervalCore(OwnerCore[IntervalEvent, IntervalEffect]):
             state, scheduler.runner, admission.segments, lambda key, error: blocked_keys.failed(key, None, error)
         )
         self._checkpoints = commits.checkpoints
+        self._event_timers = state.timers.tables[TimeDomain.EVENT_TIME]
+        self._processing_timers = state.timers.tables[TimeDomain.PROCESSING_TIME]
         self._reported: tuple[int, int, int, bytes | None] | None = None
         self._reported_failures = 0
         self._reported_at = 0
@@ -127,8 +129,9 @@ class IntervalCore(OwnerCore[IntervalEvent, IntervalEffect]):
         """
         self._invariants.check([*self._scheduler.holds(), *self._commits.holds()])
         if self.phase is OwnerPhase.SERVING and self._rests():
+            missed: list[IntervalEffect]
             runner, deadline = self._scheduler.runner, self.next_deadline()
-            ran, missed = runner.work_in_batch(), list[IntervalEffect]()
+            ran, missed = runner.work_in_batch(), []
             self._work(missed)
             require(
                 not missed and ran == runner.work_in_batch(), "passes that a watermark skips have nothing to do (G8)"
@@ -238,7 +241,7 @@ class IntervalCore(OwnerCore[IntervalEvent, IntervalEffect]):
         state, clocks, timers = self.state, self.state.clocks, self.state.timers
         if state.intake.queue or state.blocked.keys or timers.ahead or timers.spilled.parts or self._commits.weak_queue:
             return False
-        event, processing = (table.first_time for table in timers.tables.values())
+        event, processing = self._event_timers.first_time, self._processing_timers.first_time
         if (event is not None and event <= clocks.watermark) or (processing is not None and processing <= clocks.wall):
             return False
         return state.cells.bytes_held <= state.cells.limit_bytes
@@ -302,8 +305,7 @@ class IntervalCore(OwnerCore[IntervalEvent, IntervalEffect]):
 
     def _held(self) -> tuple[int, HoldKind.ValueType]:
         """The output watermark that the unfinished work allows, and the kind of work that is lowest."""
-        timers, domain = self.state.timers, TimeDomain.EVENT_TIME
-        times = timers.tables[domain].first_time, timers.spilled.first[domain]
+        times = self._event_timers.first_time, self.state.timers.spilled.first[TimeDomain.EVENT_TIME]
         return self.state.holds.lowest(self.state.clocks.watermark, *times)
 
     def explain_hold(self) -> tuple[HoldKind.ValueType, str]:

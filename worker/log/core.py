@@ -204,7 +204,7 @@ class LogCore(OwnerCore[LogEvent, LogEffect]):
         )
         require(state.assured <= state.watermark, "a journaled watermark is not above the log's (G7)")
         require(journal.above >= 0, "the truncation point is not above the last commit")
-        first = next(records.oldest(), records.open).first
+        first = (records.oldest() or records.open).first
         require((start, end) == (first, records.open.end), "the log's first and next offset are those of its segments")
         require(start <= end, "the log's first offset is not above its end")
         state.cursors.check()

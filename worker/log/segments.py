@@ -8,14 +8,13 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from typing import Final
 
 from millwheel.model.time import MIN_TIMESTAMP
 from millwheel.worker.log.entry import LogEntry
 
-__all__ = ["RECORD_OVERHEAD_BYTES", "LogClock", "LogSegment", "Records", "records_size"]
+__all__ = ["RECORD_OVERHEAD_BYTES", "LogSegment", "Records", "records_size"]
 
 RECORD_OVERHEAD_BYTES: Final = 16
 """Approximate bytes of a record beside its value, in the journal and in a segment row."""
@@ -29,25 +28,6 @@ _NO_COMMIT: Final = 1 << 62
 def records_size(values: Sequence[bytes]) -> int:
     """Approximate bytes of records in the journal or in a row."""
     return sum(map(len, values)) + RECORD_OVERHEAD_BYTES * len(values)
-
-
-@dataclass(slots=True)
-class LogClock:
-    """The owner's steady clock, and the log's age. Times are in microseconds."""
-
-    now: int = 0
-    """The time at the last event. Delays are measured with it."""
-    appended_at: int = 0
-    """When the last entry was committed."""
-    age: int = 0
-    """How long the log has been served by all its owners, from an arbitrary start. Records age by it, not by wall
-    clocks, which can be reset. It is journaled and monotone."""
-    journaled_age: int = 0
-    """The ``age`` in the last committed entry. A successor continues from it."""
-
-    def at(self, age: int) -> int:
-        """The time on the steady clock at the given ``age``."""
-        return self.now + age - self.age
 
 
 class LogSegment:
@@ -248,8 +228,7 @@ class Records:
         at = bisect_right(self._firsts, first) - 1
         return self.closed[at] if at >= 0 and self._firsts[at] == first else None
 
-    def oldest(self) -> Iterator[LogSegment]:
-        """Every segment with records, the oldest first."""
-        yield from self.closed
-        if self.open.end > self.open.first:
-            yield self.open
+    def oldest(self) -> LogSegment | None:
+        """The oldest segment. None if there is no record."""
+        oldest = self.closed[0] if self.closed else self.open
+        return oldest if oldest.end > oldest.first else None
