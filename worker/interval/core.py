@@ -84,8 +84,6 @@ class IntervalCore(OwnerCore[IntervalEvent, IntervalEffect]):
             state, scheduler.runner, admission.segments, lambda key, error: blocked_keys.failed(key, None, error)
         )
         self._checkpoints = commits.checkpoints
-        self._event_timers = state.timers.tables[TimeDomain.EVENT_TIME]
-        self._processing_timers = state.timers.tables[TimeDomain.PROCESSING_TIME]
         self._reported: tuple[int, int, int, bytes | None] | None = None
         self._reported_failures = 0
         self._reported_at = 0
@@ -241,7 +239,7 @@ class IntervalCore(OwnerCore[IntervalEvent, IntervalEffect]):
         state, clocks, timers = self.state, self.state.clocks, self.state.timers
         if state.intake.queue or state.blocked.keys or timers.ahead or timers.spilled.parts or self._commits.weak_queue:
             return False
-        event, processing = self._event_timers.first_time, self._processing_timers.first_time
+        event, processing = timers.event_time.first_time, timers.processing_time.first_time
         if (event is not None and event <= clocks.watermark) or (processing is not None and processing <= clocks.wall):
             return False
         return state.cells.bytes_held <= state.cells.limit_bytes
@@ -305,7 +303,8 @@ class IntervalCore(OwnerCore[IntervalEvent, IntervalEffect]):
 
     def _held(self) -> tuple[int, HoldKind.ValueType]:
         """The output watermark that the unfinished work allows, and the kind of work that is lowest."""
-        times = self._event_timers.first_time, self.state.timers.spilled.first[TimeDomain.EVENT_TIME]
+        timers = self.state.timers
+        times = timers.event_time.first_time, timers.spilled.first[TimeDomain.EVENT_TIME]
         return self.state.holds.lowest(self.state.clocks.watermark, *times)
 
     def explain_hold(self) -> tuple[HoldKind.ValueType, str]:

@@ -32,6 +32,8 @@ class IntervalTimers:
         self._clocks = clocks
         self.tables = {domain: TimerTable(holds, domain) for domain in TimeDomain}
         """The timers in memory."""
+        self.event_time = self.tables[TimeDomain.EVENT_TIME]
+        self.processing_time = self.tables[TimeDomain.PROCESSING_TIME]
         self.spilled = SpilledTimers(holds)
         """Spilled timers: those that only the store holds."""
         self.ahead: dict[bytes, None] = {}
