@@ -328,7 +328,7 @@ rewriting(
     "over-without-the-watermark",
     "G8",
     "the input watermark goes on when a weak commit is over that keeps nothing",
-    IntervalCore._pump,
+    IntervalCore._work,
     "if commits.settle_weak(out) or (",
     "if (commits.settle_weak(out) and False) or (",
     seeds=0,

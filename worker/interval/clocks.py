@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from millwheel.model.time import MAX_CLOCK_SKEW_US, MIN_TIMESTAMP, TimeDomain
 from millwheel.model.watermarks import InputWatermark
-from millwheel.sdk.context import Scope
+from millwheel.sdk.scope import Scope
 from millwheel.worker.interval.key_bounds import BoundRow, KeyWatermarkBounds
 
 __all__ = ["IntervalClocks"]

@@ -18,7 +18,7 @@ from millwheel.model.incarnation import IncarnationId
 from millwheel.model.time import TimeDomain
 from millwheel.rpc.v1.watermark_pb2 import HoldKind
 from millwheel.sdk.compiled import CompiledComputation
-from millwheel.sdk.context import OutputBinding
+from millwheel.sdk.scope import OutputBinding
 from millwheel.worker.interval.commits import CommitPipeline
 from millwheel.worker.interval.early_deliveries import EarlyDeliveries
 from millwheel.worker.interval.eviction import evict_cells

@@ -13,7 +13,7 @@ from typing import Final
 from millwheel.model.keys import KeyInterval
 from millwheel.model.time import MIN_TIMESTAMP, TimeDomain
 from millwheel.model.watermarks import MinTracker
-from millwheel.sdk.context import TimerSetting
+from millwheel.sdk.scope import TimerSetting
 from millwheel.store.contract import CorruptValueError, JournalHead, PartId
 from millwheel.worker.dedup import Dedup, IdDelta
 from millwheel.worker.id_segments import SEGMENT_PART

@@ -13,7 +13,7 @@ from itertools import islice
 from typing import Final
 
 from millwheel.model.time import TimeDomain
-from millwheel.sdk.context import TimerSetting
+from millwheel.sdk.scope import TimerSetting
 from millwheel.worker.interval.clocks import IntervalClocks
 from millwheel.worker.interval.holds import Hold, Holds
 from millwheel.worker.interval.spilled_timers import SpilledTimers
