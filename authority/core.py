@@ -186,8 +186,7 @@ class AuthorityCore:
                 refused.append(changed)
                 continue
             pending.moved(report.computation, changed)
-            if computation.smallest() > computation.value:
-                self._raise(computation)
+            self._raise(computation)
         return [RefuseReport(refusal) for refusal in refused]
 
     def outlives(self, computation: str, sequencer: int) -> bool:

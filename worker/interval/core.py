@@ -92,8 +92,8 @@ class IntervalCore(OwnerCore[IntervalEvent, IntervalEffect]):
         """Whether the event under way is a broadcast watermark that sets nothing going."""
         self._ring: int | None = None
         """The wall-clock time of the next processing-time timer."""
-        self._alarms: list[int] = []
-        """When blocked keys or commits need a Tick, times of ``elapsed``."""
+        self._alarm: int | None = None
+        """When blocked keys or commits need a Tick, a time of ``elapsed``."""
         answers = StoreAnswers(state, scheduler, commits, admission)
         self._handlers |= {
             Appended: commits.appended,
@@ -115,8 +115,11 @@ class IntervalCore(OwnerCore[IntervalEvent, IntervalEffect]):
         """The wall-clock time at which a Tick is due if no other event comes before. None: no Tick is needed."""
         if self.phase is not OwnerPhase.SERVING:
             return None
-        ring, times = self._ring, list(map(self.state.clocks.wall_at, self._alarms))
-        return min(times if ring is None else [ring, *times], default=None)
+        ring, alarm = self._ring, self._alarm
+        if alarm is None:
+            return ring
+        at = self.state.clocks.wall_at(alarm)
+        return at if ring is None or at < ring else ring
 
     def check_invariants(self) -> None:
         """Check the interval's invariants. It visits all timers and holds, so it is for tests and for finding errors.
@@ -293,8 +296,9 @@ class IntervalCore(OwnerCore[IntervalEvent, IntervalEffect]):
             out.append(HooksSlow(state.meter.slow))
             state.meter.slow = None
         self._ring = scheduler.next_ring()
-        delays = scheduler.next_retry(), commits.next_alarm()
-        self._alarms = [delay for delay in delays if delay is not None]
+        self._alarm = commits.next_alarm()
+        if (retry := scheduler.next_retry()) is not None and (self._alarm is None or retry < self._alarm):
+            self._alarm = retry
 
     def _run(self) -> None:
         self._scheduler.run(not self._commits.open_commit_full, not self._checkpoints.releasing)
