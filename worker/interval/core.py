@@ -13,7 +13,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
-from millwheel.model.core_protocol import require
 from millwheel.model.incarnation import IncarnationId
 from millwheel.model.time import TimeDomain
 from millwheel.rpc.v1.watermark_pb2 import HoldKind
@@ -130,19 +129,7 @@ class IntervalCore(OwnerCore[IntervalEvent, IntervalEffect]):
         """
         self._invariants.check([*self._scheduler.holds(), *self._commits.holds()])
         if self.phase is OwnerPhase.SERVING and self._rests():
-            missed: list[IntervalEffect]
-            runner, deadline = self._scheduler.runner, self.next_deadline()
-            ran, missed = runner.work_in_batch(), []
-            self._work(missed)
-            require(
-                not missed and ran == runner.work_in_batch(), "passes that a watermark skips have nothing to do (G8)"
-            )
-            require(self._is_same(deadline, self.next_deadline()), "the deadline is known (G8)")
-
-    def _is_same(self, deadline: int | None, other: int | None) -> bool:
-        """Whether two deadlines ask for a Tick at the same time. All that have passed ask for it now."""
-        now = self.state.clocks.wall_at(self.state.clocks.elapsed)
-        return deadline == other or (deadline is not None and other is not None and max(deadline, other) <= now)
+            self._invariants.check_rest(self._scheduler.runner, self._work, self.next_deadline)
 
     @property
     def independent(self) -> bool:
