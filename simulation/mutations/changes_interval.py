@@ -308,7 +308,7 @@ rewriting(
     "state.blocked.keys or ",
     "",
     seeds=0,
-    test="tests/worker/interval/test_watermark_passes.py::test_a_watermark_brings_on_what_waits_for_it",
+    test="tests/worker/interval/test_skipped_passes.py::test_a_watermark_brings_on_what_waits_for_it",
     why="the Tick at the retry's time comes soon in a simulated run",
 )
 
@@ -320,8 +320,20 @@ rewriting(
     "event <= clocks.watermark",
     "event < clocks.watermark - 1_000",
     seeds=100,
-    test="tests/worker/interval/test_watermark_passes.py::test_a_watermark_brings_on_what_waits_for_it",
+    test="tests/worker/interval/test_skipped_passes.py::test_a_watermark_brings_on_what_waits_for_it",
     why="another event may come before the next check",
+)
+
+rewriting(
+    "acks-of-stragglers-wait",
+    "G8",
+    "an ACK of a stored weak production is journaled at once if no append is in flight",
+    IntervalCore._on_acknowledged,
+    "not self._commits.acks and ",
+    "",
+    seeds=100,
+    test="tests/worker/interval/test_skipped_passes.py::test_an_ack_of_a_straggler_is_journaled_at_once",
+    why="the next commit comes soon in a simulated run",
 )
 
 rewriting(

@@ -90,6 +90,8 @@ class CommitPipeline:
         self._waiting = WeakCommits(state, runner, self._sealer, checkpoints)
         self.weak_queue: Collection[object] = self._waiting.queue
         """The weak commits that wait for their productions' ACKs, or for their deadline."""
+        self.acks: Collection[object] = self._waiting.acked
+        """ACKs of stored weak productions that no commit has journaled."""
         self.open_commit_full = False
         """Whether the open commit has no room for the current batch. The batch waits until the queue moves."""
         keys = self._setup.config.keys

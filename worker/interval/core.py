@@ -88,7 +88,7 @@ class IntervalCore(OwnerCore[IntervalEvent, IntervalEffect]):
         self._reported_at = 0
         self._invariants = IntervalInvariants(state)
         self._skips_work = False
-        """Whether the event under way is a broadcast watermark that sets nothing going."""
+        """Whether the event under way, a broadcast watermark or an ACK, sets nothing going."""
         self._ring: int | None = None
         """The wall-clock time of the next processing-time timer."""
         self._alarm: int | None = None
@@ -96,7 +96,7 @@ class IntervalCore(OwnerCore[IntervalEvent, IntervalEffect]):
         answers = StoreAnswers(state, scheduler, commits, admission)
         self._handlers |= {
             Appended: commits.appended,
-            Acknowledged: commits.acknowledged,
+            Acknowledged: self._on_acknowledged,
             Tick: commits.idle,
             Refused: self._on_refused,
             Halted: self._on_halted,
@@ -198,6 +198,13 @@ class IntervalCore(OwnerCore[IntervalEvent, IntervalEffect]):
     def _on_hook_finished(self, event: HookFinished) -> None:
         self._blocked_keys.hook_finished(event.hook, event.error)
 
+    def _on_acknowledged(self, event: Acknowledged) -> Sequence[IntervalEffect]:
+        out = self._commits.acknowledged(event)
+        if self.phase is OwnerPhase.SERVING:
+            # The next commit journals ACKs of weak productions. A base may wait for ACKs of parents' productions.
+            self._skips_work = not self._commits.acks and not self._checkpoints.pressing and self._rests()
+        return out
+
     def _on_watermarks(self, event: SenderWatermarks) -> None:
         super()._on_watermarks(event)
         if self.phase is OwnerPhase.SERVING:
@@ -207,7 +214,7 @@ class IntervalCore(OwnerCore[IntervalEvent, IntervalEffect]):
     # The pump: run, fire, commit and report as far as possible.
 
     def _pump(self) -> list[IntervalEffect]:
-        """Do everything that is possible after an event. A watermark that sets nothing going is only reported."""
+        """Do everything that is possible after an event, and report the output watermark."""
         out: list[IntervalEffect] = []
         if not self._skips_work:
             self._work(out)
@@ -216,14 +223,14 @@ class IntervalCore(OwnerCore[IntervalEvent, IntervalEffect]):
         return out
 
     def _rests(self) -> bool:
-        """Whether nothing here waits for a larger watermark or a later time.
+        """Whether a larger watermark, a later time or room in the outbox sets nothing going.
 
         Invariant (G8): after the pump of an event, all work that is left waits for one of two things.
 
-        - It waits for the event that answers an append, a read, a write, a delivery or an asynchronous hook.
-        - It waits for the watermark or the time: queued records, due timers, blocked keys and queued weak commits.
+        - It waits for the event that answers an append, a read, a write or an asynchronous hook.
+        - It waits for the watermark, the time or ACKs: queued records, timers, blocked keys and queued weak commits.
 
-        A watermark brings only the second kind on. So the passes may be skipped if there is none of it.
+        So a watermark or an ACK may skip the passes if there is nothing of the second kind.
         ``check_invariants`` runs them in that state, and they must do nothing.
         """
         state, clocks, timers = self.state, self.state.clocks, self.state.timers

@@ -55,7 +55,7 @@ class IntervalInvariants:
     def check_rest(
         self, runner: Runner, work: Callable[[list[IntervalEffect]], None], next_deadline: Callable[[], int | None]
     ) -> None:
-        """Check that the passes of the pump have nothing to do when a watermark skips them, and the deadline is known.
+        """Check that the passes of the pump have nothing to do when an event skips them, and the deadline is known.
 
         Args:
             runner: Has the batch.
@@ -68,7 +68,7 @@ class IntervalInvariants:
         deadline, ran, effects = next_deadline(), runner.work_in_batch(), list[IntervalEffect]()
         work(effects)
         idle = not effects and ran == runner.work_in_batch()
-        require(idle, "passes that a watermark skips have nothing to do (G8)")
+        require(idle, "passes that an event skips have nothing to do (G8)")
         now = self._state.clocks.wall_at(self._state.clocks.elapsed)
         # All deadlines that have passed ask for a Tick now.
         same = {None if at is None else max(at, now) for at in (deadline, next_deadline())}

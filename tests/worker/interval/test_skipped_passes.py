@@ -1,4 +1,4 @@
-"""A broadcast watermark brings on all that waits for it or for the time, though it skips passes without work (G8)."""
+"""Watermarks and ACKs bring on all that waits for them or for the time, though they skip passes without work (G8)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ import pytest
 import millwheel as mw
 from millwheel.model.core_protocol import InvariantError
 from millwheel.model.time import Timestamp, seconds
-from millwheel.worker.messages import AppendEntry, Report, SendDelivery
+from millwheel.worker.interval import IntervalSettings
+from millwheel.worker.messages import Acknowledged, AppendEntry, Report, SendDelivery
 from tests.worker.interval.solo import Solo
 
 LATER = seconds(10)
@@ -92,3 +93,27 @@ def test_a_watermark_keeps_the_deadline_of_dirty_rows() -> None:
     solo.watermark(1_000)
     assert solo.core.next_deadline() == deadline
     assert not solo.take(SendDelivery)
+
+
+@pytest.mark.guarantee("G8", section="6.1.3")
+def test_an_ack_of_a_straggler_is_journaled_at_once() -> None:
+    solo = Solo(Program(), strong=False, straggler_delay=LATER)
+    solo.deliver(("key", "produce", 10))
+    (send,) = solo.take(SendDelivery)
+    solo.now += LATER
+    solo.watermark(1_000)
+    solo.commit()
+    solo.handle(Acknowledged(send.delivery.token, []))
+    assert solo.take(AppendEntry)
+
+
+@pytest.mark.guarantee("G8", section="4.6")
+def test_an_ack_makes_room_for_records_that_wait() -> None:
+    solo = Solo(Program(), settings=IntervalSettings(outbox_records=1))
+    solo.deliver(("key", "produce", 10))
+    solo.commit()
+    (send,) = solo.take(SendDelivery)
+    solo.deliver(("key", "produce", 20))
+    assert not solo.take(AppendEntry), "the outbox is full"
+    solo.handle(Acknowledged(send.delivery.token, []))
+    assert solo.take(AppendEntry)
