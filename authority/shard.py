@@ -119,7 +119,7 @@ class AuthorityShard(AuthorityDriver):
         """
         settings = settings or ShardSettings()
         core = await read_core(store, journal, sequencer, settings.paced)
-        metrics = AuthorityMetrics(registry or CollectorRegistry())
+        metrics = AuthorityMetrics(registry or CollectorRegistry(), core.broadcasts)
         return cls(JournalWriter(store, journal), core, metrics, settings)
 
     def of(self, computation: str) -> AuthorityShard:

@@ -101,6 +101,10 @@ class Runner:
             batch.size + self._setup.scope.produced_bytes >= settings.batch_bytes
         )
 
+    def work_in_batch(self) -> tuple[int, int, int]:
+        """The batch's number, and how many records and timers have run in it. It changes with each hook."""
+        return self.number, self.batch.records, sum(map(len, self.batch.fired.values()))
+
     def take_batch(self) -> HookBatch:
         """Take the current batch and start a new one."""
         batch, self.batch = self.batch, HookBatch(self._holds.open())

@@ -19,9 +19,9 @@ from millwheel.model.interval_table import interval_from_proto
 from millwheel.model.outbound import AnswerKind, answer_kind
 from millwheel.rpc.channel import open_channel
 from millwheel.rpc.v1.delivery_pb2 import DeliveryOutcome
-from millwheel.sdk.context import OutputBinding
 from millwheel.sdk.error_texts import error_message
 from millwheel.sdk.errors import KeyExtractionError
+from millwheel.sdk.scope import OutputBinding
 from millwheel.worker.messages import Acknowledged, Delivery, Refused, SendDelivery
 from millwheel.worker.shell.host import CoreHost, RunningInterval
 from millwheel.worker.shell.peers import PeerConnection

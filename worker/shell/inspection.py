@@ -11,8 +11,8 @@ from millwheel.model.time import TimeDomain
 from millwheel.rpc.errors import answering
 from millwheel.rpc.v1 import inspection_pb2 as wire
 from millwheel.rpc.v1.inspection_pb2_grpc import InspectionServiceServicer
-from millwheel.sdk.context import TimerSetting
 from millwheel.sdk.error_texts import error_message
+from millwheel.sdk.scope import TimerSetting
 from millwheel.store.contract import CorruptValueError, PartId, StateStore
 from millwheel.worker.interval import IntervalCore
 from millwheel.worker.interval.entry import TimerRow, decode_part
