@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from millwheel.model.stream_names import full_name, local_name
-from millwheel.sdk.codecs import StateCodec, ValueCodec, ValueFormat, codec_for, format_of
+from millwheel.sdk.codecs import StateCodec, ValueCodec, codec_for, format_of
 from millwheel.sdk.computation import Computation, overrides_timer_hook
 from millwheel.sdk.context import Context
 from millwheel.sdk.declarations import DerivedStream
@@ -81,13 +81,10 @@ def compile_computation(
         hint = did_you_mean(name, list(plan.computations))
         raise UsageError(f"topology {topology.name!r} has no computation {name!r}{hint}")
     computation, growing = declared.computation, is_growing(declared.state_type)
-    state = versioned(
-        any_state_codec(declared.state_type, declared.where, computation.state_codec),
-        ValueFormat.MSGPACK if growing else format_of(declared.state_type, computation.state_codec),
-        computation.state_version,
-        computation.migrate,
-        declared.where,
-    )
+    state = any_state_codec(declared.state_type, declared.where, computation.state_codec)
+    if not growing:
+        value_format = format_of(declared.state_type, computation.state_codec)
+        state = versioned(state, value_format, computation.state_version, computation.migrate, declared.where)
     if not verify:
         state = replace(state, check=None)
     names = {full_name(topology.name, stream) if full_names else stream: stream for stream in declared.inputs}

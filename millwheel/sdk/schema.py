@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, Final
 
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
@@ -12,7 +12,7 @@ from millwheel.rpc.v1 import topology_pb2
 from millwheel.sdk.codecs import Codec, ValueFormat, format_of
 from millwheel.sdk.growing.collections import COLLECTIONS
 from millwheel.sdk.growing.fields import GrowingState, is_growing, plan_of
-from millwheel.sdk.typeinfo import describe_type, supertype, type_name
+from millwheel.sdk.typeinfo import cached_by_type, describe_type, supertype, type_name
 
 __all__ = ["state_schema"]
 
@@ -29,14 +29,30 @@ def state_schema(state_type: Any, codec: Codec[Any] | None, version: int) -> top
     """The schema of a state type. For a user's codec it has only one entry, for the whole state."""
     growing = is_growing(state_type)
     value_format = ValueFormat.MSGPACK if growing else format_of(state_type, codec)
-    rows = _growing(supertype(state_type)) if growing else _stored(state_type, value_format, "")
+    rows: Iterable[_Row]
+    if growing:
+        rows = _distinct(_growing(supertype(state_type)))
+    elif value_format is ValueFormat.MSGPACK:
+        rows = _msgpack_rows(state_type)
+    else:
+        rows = _distinct(_stored(state_type, value_format, ""))
+    fields = [topology_pb2.StateField(path=path, type=kind, optional=lax) for path, kind, lax in rows]
+    return topology_pb2.StateSchema(format=value_format.value, fields=fields, version=version)
+
+
+@cached_by_type
+def _msgpack_rows(state_type: Any) -> list[_Row]:
+    return _distinct(_value(describe_type(state_type), "", False, frozenset()))
+
+
+def _distinct(rows: Iterable[_Row]) -> list[_Row]:
+    """The first row of each path, sorted, up to the limit."""
     found: dict[str, _Row] = {}
     for row in rows:
         found.setdefault(row[0], row)
         if len(found) == _MAX_FIELDS:
             break
-    fields = [topology_pb2.StateField(path=path, type=kind, optional=lax) for path, kind, lax in sorted(found.values())]
-    return topology_pb2.StateSchema(format=value_format.value, fields=fields, version=version)
+    return sorted(found.values())
 
 
 def _stored(value_type: Any, value_format: ValueFormat, path: str) -> Iterator[_Row]:

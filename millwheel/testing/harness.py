@@ -18,11 +18,11 @@ from millwheel.model.stream_names import DEAD_LETTERS
 from millwheel.model.time import MAX_TIMESTAMP, MIN_TIMESTAMP, Duration, TimeDomain, Timestamp
 from millwheel.model.units import describe_wrong_unit, wrong_unit
 from millwheel.sdk.compiled import consumers_of
-from millwheel.sdk.context import PAGES_TAG
 from millwheel.sdk.error_texts import error_message
 from millwheel.sdk.errors import UsageError, ValueEncodeError, did_you_mean
 from millwheel.sdk.growing.pages import ReadPages
 from millwheel.sdk.keys import encode_key
+from millwheel.sdk.scope import PAGES_TAG
 from millwheel.sdk.topology import TopologyGraph
 from millwheel.store.memory import MemoryStore
 from millwheel.testing.cluster import Produced, VirtualCluster

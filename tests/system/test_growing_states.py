@@ -6,6 +6,7 @@ import asyncio
 import json
 from pathlib import Path
 
+import msgspec
 import pytest
 from typer.testing import CliRunner
 
@@ -14,6 +15,7 @@ from millwheel.cli.loading import load
 from millwheel.cli.main import app
 from millwheel.client.control import ControlClient
 from millwheel.client.injector import Injector
+from millwheel.client.states import StateReader
 from millwheel.client.subscription import Subscription
 from millwheel.server.dev_server import DevSettings, running
 from millwheel.worker.interval import IntervalSettings
@@ -48,6 +50,13 @@ topology.add(Remember, inputs={"texts": mw.key(lambda text: "all")}, outputs={"a
 """
 
 
+class Shown(msgspec.Struct):
+    """What a look-up returns of the state, in part."""
+
+    count: int
+    texts: dict[str, int]
+
+
 @pytest.mark.guarantee("G12", section="4.4")
 async def test_a_growing_state_is_there_after_a_restart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "memory.py").write_text(PROGRAM)
@@ -65,9 +74,12 @@ async def test_a_growing_state_is_there_after_a_restart(tmp_path: Path, monkeypa
         await _send(server.address, second)
         async with Subscription("answers", cursor="test", record_type=str, address=server.address) as answers:
             batch = await anext(aiter(answers))
+        async with StateReader("memory/remember", Shown, address=server.address) as states:
+            looked_up = await states.get_many(["all", "none"])
         command = ["key", "inspect", "memory/remember", "all", "-o", "json", "--address", server.address]
         shown = await asyncio.to_thread(CliRunner().invoke, app, command)
     assert batch.values == [f"{RECORDS} {RECORDS} {RECORDS} {texts[0]} {texts[-1]}"]
+    assert looked_up == {"all": Shown(RECORDS, {"elements": RECORDS, "page_levels": 2})}
     state = json.loads(shown.stdout)["state"]
     assert (state["count"], state["texts"]["elements"], state["lengths"]["elements"]) == (RECORDS,) * 3
 

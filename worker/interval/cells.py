@@ -10,7 +10,7 @@ from collections.abc import Container, Iterable, Iterator, Mapping
 from typing import Final
 
 from millwheel.model.page_keys import is_page_key
-from millwheel.sdk.context import StateCell
+from millwheel.sdk.scope import StateCell
 
 __all__ = ["CELL_OVERHEAD_BYTES", "CellCache", "KeyCell"]
 

@@ -13,12 +13,13 @@ from typing import Any, Final
 from millwheel.model.page_keys import is_page_key, page_key, row_owner
 from millwheel.model.time import MAX_TIMESTAMP, TimeDomain
 from millwheel.sdk.compiled import CompiledComputation
-from millwheel.sdk.context import PAGES_TAG, UNSET, Context, TimerSetting
+from millwheel.sdk.context import Context
 from millwheel.sdk.errors import TooLargeError
 from millwheel.sdk.growing.codec import reset
 from millwheel.sdk.growing.fields import GrowingState
 from millwheel.sdk.growing.nodes import PAGE_BYTES, Node, decode_node
 from millwheel.sdk.growing.pages import PagesNeededError
+from millwheel.sdk.scope import PAGES_TAG, UNSET, TimerSetting
 from millwheel.worker.interval.cells import CellCache, KeyCell
 from millwheel.worker.interval.setup import IntervalSetup
 

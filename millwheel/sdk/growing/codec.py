@@ -94,7 +94,9 @@ class _GrowingCodec:
         """The codec as the workers use it."""
         check: Check | None = None if self._plain.check is None else self._check
         name = type_name(self._state)
-        return StateCodec(name, self._state, self._encode, check, None, self._decode, takes_none=False)
+        return StateCodec(
+            name, self._state, self._encode, check, None, self._decode, takes_none=False, present=self._present
+        )
 
     def _encode(self, state: Any) -> bytes:
         if state.__class__ is not self._state:
@@ -154,6 +156,17 @@ class _GrowingCodec:
                 tree = PageTree(pages, root, stored.depth, stored.count, stored.blobs)
                 setattr(state, name, field.open(tree, stored.start, stored.next))
         return state
+
+    def _present(self, encoded: bytes) -> bytes:
+        """What programs outside get of a state: the plain fields, and the sizes of the collections."""
+        state = self._decode(encoded)
+        plain = self._plain.encode(self._plain_of(state))
+        if plain == self._plain.default and not any(len(getattr(state, name)) for name in self._plan.collections):
+            return b""
+        shown = sizes(state)
+        return msgspec.msgpack.encode(
+            msgspec.msgpack.decode(plain) | {one: shown[one] for one in self._plan.collections}
+        )
 
 
 def reset(state: GrowingState) -> None:

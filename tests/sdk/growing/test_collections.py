@@ -104,6 +104,8 @@ def test_all_fields_come_back() -> None:
     assert [at for at, _ in reversed(back.by_time)] == sorted((number % 7 for number in range(500)), reverse=True)
     assert sum(back.counts.values()) == 500
     assert sizes(back)["payments"] == {"elements": 500, "page_levels": 1}
+    shown = msgspec.msgpack.decode(CODEC.present(CODEC.encode(state)))
+    assert (shown["balance"], shown["tags"], shown["limits"]["elements"]) == (3, ["a"], 500)
     assert "payments=ListState(Payment(amount=0, to='xxx" in repr(back)
     assert repr(back.payments).endswith(", …)")
 

@@ -13,6 +13,7 @@ from millwheel.model.page_keys import is_page_key, row_owner
 from millwheel.model.time import seconds
 from millwheel.rpc.v1.inspection_pb2 import GetWorkerLoadResponse, InspectKeyRequest
 from millwheel.store.contract import JournalHead, StateRow
+from millwheel.store.memory import MemoryStore
 from millwheel.testing.store_effects import result_of
 from millwheel.worker.interval import IntervalSettings
 from millwheel.worker.interval import pages as interval_pages
@@ -27,6 +28,7 @@ from millwheel.worker.messages import (
     Tick,
 )
 from millwheel.worker.shell.inspection import InspectionService
+from millwheel.worker.shell.owned_states import OwnedStates
 from tests.worker.interval.solo import Solo
 
 
@@ -224,10 +226,9 @@ def test_inspection_shows_sizes_and_no_timer_of_its_own() -> None:
     rows = filled(5_000)
     rows.solo.deliver(("k", "del", 1), ("k", "y", 2))
     rows.solo.commit()
-    service = InspectionService(
-        lambda computation, key: "solo.1.j1", lambda journal: rows.solo.core, lambda journal: "", None,  # type: ignore[arg-type]
-        GetWorkerLoadResponse,
-    )  # fmt: skip
+    store = MemoryStore()
+    owned = OwnedStates(lambda computation, key: "solo.1.j1", lambda journal: rows.solo.core, lambda journal: "", store)
+    service = InspectionService(owned, store, GetWorkerLoadResponse)
     request = InspectKeyRequest(incarnation=IncarnationId("solo.1"), key=b"k")
     shown = result_of(service.InspectKey(request, None))
     assert shown.state_text == '{"calls":1,"items":{"elements":1,"page_levels":0}}'
