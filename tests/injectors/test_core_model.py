@@ -33,11 +33,11 @@ from millwheel.client.injector.messages import (
     WatermarkDeclared,
 )
 from millwheel.client.injector.routing import StreamRouting
+from millwheel.client.injector.session import SenderIdentity
 from millwheel.model.incarnation import IncarnationId
 from millwheel.model.time import MAX_TIMESTAMP, MIN_TIMESTAMP
-from millwheel.worker.dedup import Sender
 from tests.driving import SingleCoreDriver
-from tests.injectors.receivers import NOT_OWNER, Answer, Consumer
+from tests.injectors.receivers import NOT_OWNER, Consumer
 
 LIMITS = Limits(
     batch_records=4, batch_bytes=64, window_records=40, window_bytes=400, linger=5,
@@ -66,7 +66,8 @@ class InjectorMachine(RuleBasedStateMachine, SingleCoreDriver[InjectorEvent, Inj
         self.known_consumers = set(self.consumers)
         self.gone: list[Consumer] = []
         self.network: list[SendBatch] = []
-        self.answers: list[tuple[str, int, Answer]] = []
+        self.identity = SenderIdentity("s", "p", 1, publishes=True)
+        self.answers: list[tuple[str, int, DeliveryAnswered]] = []
         self.wanted: set[str] = set()
         self.up: dict[str, int] = {}
         """Connected addresses, and the life of each connection."""
@@ -175,11 +176,12 @@ class InjectorMachine(RuleBasedStateMachine, SingleCoreDriver[InjectorEvent, Inj
         consumer = self.consumers.get(send.consumer)
         life = self.up[send.address]
         if consumer is None or consumer.owners.get(send.journal) != send.address:
-            self.answers.append((send.address, life, (send.token, NOT_OWNER, [])))
+            self.answers.append((send.address, life, DeliveryAnswered((send.token,), NOT_OWNER, [], "")))
             return
-        sender = Sender("injector/s/p", 1, None, "injector/s", send.watermark)
-        for answer in consumer.receivers[send.journal].deliver(send, sender, refuse):
-            self.answers.append((send.address, life, answer))
+        delivery = self.identity.delivery(send)
+        delivery.channel = send.address
+        for _, outcome, indexes in consumer.receivers[send.journal].deliver(delivery, refuse):
+            self.answers.append((send.address, life, DeliveryAnswered((send.token,), outcome, indexes, "")))
 
     @rule(pick=st.integers(0, 99), refuse=st.sampled_from([0, 0, 0, 1, 2, 9]), again=st.booleans())
     def arrive(self, pick: int, refuse: int, again: bool) -> None:
@@ -214,16 +216,17 @@ class InjectorMachine(RuleBasedStateMachine, SingleCoreDriver[InjectorEvent, Inj
     @rule(pick=st.integers(0, 99), most=st.integers(1, 6))
     def commit(self, pick: int, most: int) -> None:
         receivers = [one for consumer in self.consumers.values() for one in consumer.receivers.values()]
-        for address, answer in receivers[pick % len(receivers)].commit(most):
-            if address in self.up:
+        for delivery, outcome, indexes in receivers[pick % len(receivers)].commit(most):
+            if (address := delivery.channel) in self.up:
+                answer = DeliveryAnswered((delivery.token,), outcome, indexes, "")
                 self.answers.append((address, self.up[address], answer))
 
     @rule(pick=st.integers(0, 99), again=st.booleans())
     def answer(self, pick: int, again: bool) -> None:
         if self.answers:
             index = pick % len(self.answers)
-            _, _, (token, outcome, indexes) = self.answers[index] if again else self.answers.pop(index)
-            self.handle(DeliveryAnswered((token,), outcome, indexes, ""))
+            _, _, answer = self.answers[index] if again else self.answers.pop(index)
+            self.handle(answer)
 
     @rule(address=st.sampled_from(ADDRESSES))
     def break_connection(self, address: str) -> None:

@@ -218,7 +218,7 @@ async def test_a_restarted_worker_gets_its_unacked_records_at_once() -> None:
         for consumer in made.consumers.values():
             consumer.hold = True
         await injector.send_many(values(0, 500), [5] * 500)
-        while sum(size for size, _ in worker.batches) < 1_000:  # noqa: ASYNC110 - what the worker keeps has no event
+        while sum(worker.batches) < 1_000:  # noqa: ASYNC110 - what the worker keeps has no event
             await asyncio.sleep(0.001)
         await worker.die()
         for consumer in made.consumers.values():
