@@ -28,7 +28,7 @@ class ConfigurationFiles(Surface):
 
     name = "settings"
 
-    def __init__(self) -> None:
+    async def open(self) -> None:
         self._settings = list(declared(Settings))
         self._sections = sorted({one.section for one in self._settings})
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
@@ -21,7 +22,7 @@ class Unclear(AssertionError):
     """A case whose answer was no clear one: a fault of the server's, a hang, or damage that was served."""
 
 
-class Surface:
+class Surface(ABC):
     """Something that takes hostile input; use it as ``async with``."""
 
     name: str
@@ -41,12 +42,13 @@ class Surface:
     async def __aexit__(self, *_: object) -> None:
         await self.stack.aclose()
 
+    @abstractmethod
     async def open(self) -> None:
         """Make ready. What is entered into ``stack`` is left at the end of the block."""
 
+    @abstractmethod
     async def case(self, random: Random) -> str:
         """One case; what became of it in a word. Unclear if that is not as it should be."""
-        raise NotImplementedError
 
 
 def memory() -> int:
