@@ -136,6 +136,8 @@ class RisingValues:
             InvariantError: A value has fallen.
         """
         last = self._last
+        if values == last:
+            return
         for name, value in values.items():
             if value < last.get(name, value):
                 raise InvariantError(f"{name} never falls: it was {last[name]} and is {value}")

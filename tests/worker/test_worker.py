@@ -28,6 +28,7 @@ from millwheel.sdk.loading import unload_package
 from millwheel.sdk.package import build_package
 from millwheel.worker.messages import (
     AsyncHook,
+    CatalogChanged,
     Deposed,
     PrepareRelease,
     ReleasePrepared,
@@ -222,6 +223,28 @@ async def test_what_removed_computations_had_sent_is_forgotten(tmp_path: Path, m
     one.notices.notify()
     await until(lambda: core.of(SequenceChecked))
     assert core.of(SequenceChecked) == [SequenceChecked("u.1.j2", False)]
+    await one.ownership.drop_all()
+
+
+async def test_an_interval_is_not_notified_twice_of_one_change(tmp_path: Path) -> None:
+    one = worker(tmp_path)
+    core = hosted(one, "c.1.j1", 4)
+
+    async def noticed() -> int:
+        one.notices.notify()
+        for _turn in range(5):
+            await asyncio.sleep(0)
+        return len(core.of(CatalogChanged))
+
+    assert [await noticed(), await noticed()] == [1, 1]
+    one.catalog.retired["u.1.j1"] = IncarnationId("u.1")
+    assert await noticed() == 2
+    assert core.of(CatalogChanged)[-1].retired == {"u.1.j1"}
+    one.catalog.retired_queries["q"] = 1
+    assert [await noticed(), await noticed()] == [3, 4], "a late delivery may restore what a retired query had"
+    another = hosted(one, "c.1.j2", 5)
+    await noticed()
+    assert another.of(CatalogChanged), "a new owner knows nothing yet"
     await one.ownership.drop_all()
 
 

@@ -45,7 +45,9 @@ class IntervalInvariants:
         require(len(unacked.held) == len(outbox), "each outbound batch holds the output watermark, once (G7)")
         require((unacked.records == 0) == (len(outbox) == 0), "the outbox's records are balanced (G13)")
         require(unacked.bytes >= 0 and (unacked.records > 0 or unacked.bytes == 0), "its bytes are balanced, too (G13)")
-        tables, spilled = state.timers.tables, state.timers.spilled
-        effective = (effective_hold(one, domain) for domain, table in tables.items() for _, _, one in table.items())
-        stated = [*state.holds.of_keys.values(), *effective, *(part.hold for part in spilled.parts.values())]
+        stated: list[int | None] = [*state.holds.of_keys.values()]
+        for domain, table in state.timers.tables.items():
+            if len(table):
+                stated += [effective_hold(one, domain) for _, _, one in table.items()]
+        stated += [part.hold for part in state.timers.spilled.parts.values()]
         state.holds.check((at for at in stated if at is not None), passing)

@@ -51,7 +51,7 @@ class HookBatch:
         """Keys with a record or timer that was given up. There is at most one for each key, because it runs alone."""
 
     def __bool__(self) -> bool:
-        return bool(self.contexts or self.fired or any(indexes for _, indexes in self.consumed))
+        return bool(self.contexts or self.fired or (self.consumed and any(indexes for _, indexes in self.consumed)))
 
     def consumed_of(self, receipt: DeliveryReceipt) -> list[int]:
         """The list of those indexes of ``receipt`` that have run."""

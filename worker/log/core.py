@@ -16,7 +16,7 @@ from typing import Final
 
 from millwheel.model.core_protocol import RisingValues, require
 from millwheel.rpc.failures import FailureCode, RequestError
-from millwheel.rpc.v1.watermark_pb2 import HoldKind
+from millwheel.rpc.v1.watermark_pb2 import HOLD_KIND_INPUT, HOLD_KIND_RECORD, HoldKind
 from millwheel.worker.log.checkpoint import LogCheckpointer
 from millwheel.worker.log.commits import LogCommits
 from millwheel.worker.log.intake import LogReceiver
@@ -170,7 +170,7 @@ class LogCore(OwnerCore[LogEvent, LogEffect]):
         """Report the watermark. Output equals input, which uncommitted records hold (section 4.5)."""
         state = self.state
         pending = state.intake.pending.min() <= state.watermark < state.inputs.value
-        hold = HoldKind.HOLD_KIND_RECORD if pending else HoldKind.HOLD_KIND_INPUT
+        hold = HOLD_KIND_RECORD if pending else HOLD_KIND_INPUT
         if (reported := (state.watermark, hold)) == self._reported:
             return ()
         self._reported = reported
