@@ -7,7 +7,7 @@ import pytest
 from millwheel.authority.base import BaseSnapshot
 from millwheel.authority.core import AuthorityCore, CoreSettings
 from millwheel.authority.journal import AuthorityEntry, Part, decode_entry, decode_part, encode
-from millwheel.authority.messages import BroadcastValues, SnapshotWritten, WriteSnapshot
+from millwheel.authority.messages import AppendJournaled, BroadcastValues, SnapshotWritten, WriteSnapshot
 from millwheel.model.keys import ALL_KEYS
 from millwheel.model.time import MIN_TIMESTAMP
 from millwheel.rpc.watermarks import Member
@@ -159,7 +159,7 @@ def until_snapshot(shard: Shard, intervals: int) -> tuple[BaseSnapshot, int]:
         for member, sequencer in shard.core.sequencers(COMPUTATION):
             shard.say(member, sequencer, value)
         while shard.append():
-            effects = shard.appended()
+            effects = shard.post(AppendJournaled())
             snapshot = next((one.snapshot for one in effects if isinstance(one, WriteSnapshot)), None)
             shard.perform(one for one in effects if not isinstance(one, WriteSnapshot))
             if snapshot is not None:
@@ -207,7 +207,7 @@ def test_an_entry_of_a_bounded_size_leaves_the_rest_to_the_next() -> None:
     while append := shard.next_append():
         sizes.append(len(append.entry))
         result_of(shard.store.append(JOURNAL, append))
-        shard.perform(shard.appended())
+        shard.handle(AppendJournaled())
     assert len(sizes) > 10
     assert max(sizes) < 400
     assert shard.known() == 7
@@ -225,7 +225,7 @@ def test_nothing_counts_before_its_acceptance_is_journaled(appends: int) -> None
     journaled: set[Member] = set()
     for _ in range(appends):
         if shard.append():
-            effects = shard.appended()
+            effects = shard.post(AppendJournaled())
             for one in effects:
                 if isinstance(one, BroadcastValues):
                     journaled.update(member for _, member, _ in one.sequencers)

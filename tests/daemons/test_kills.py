@@ -18,7 +18,7 @@ from millwheel.client.injector import Injector, InjectorSettings
 from millwheel.client.subscription import From, Subscription
 from millwheel.config import WorkerSection
 from tests.components import cassandra, etcd
-from tests.patience import patience
+from tests.patience import patience, until
 from tests.submitting import submit_copy
 from tests.system import counting as counting_module
 from tests.system.counting import WINDOW, Load, WindowCount, counting
@@ -56,9 +56,7 @@ async def kill(daemons: Daemons, chance: random.Random, progress: Counter[Window
         daemons.kill(name)
         killed.append(name)
         before = progress.total()
-        async with asyncio.timeout(patience(_EACH)):
-            while progress.total() <= before:  # noqa: ASYNC110 the windows of another process are looked at
-                await asyncio.sleep(0.05)
+        await until(lambda before=before: progress.total() > before, patience(_EACH), every=0.05)  # type: ignore[misc]
         await asyncio.sleep(chance.uniform(0, 2.0))
     return killed
 

@@ -186,7 +186,7 @@ def test_a_state_over_its_limit_fails_its_hook_with_a_remedy() -> None:
     solo.deliver(("k", "5000000", 1), ("j", "1 1", 1))
     solo.commit_all()
     assert solo.state.counts.dead_letters == 1
-    (message, *_) = [one.message for one in solo.out if isinstance(one, HookFailed)]
+    (message, *_) = [one.message for one in solo.waiting if isinstance(one, HookFailed)]
     assert "the state of key 'k' has 5,000,00" in message
     assert "topology.add(" in message
 
