@@ -2,6 +2,20 @@
 
 from millwheel.operators.groups import Complete, Deduplicate, RunningAggregate
 from millwheel.operators.joins import LEFT, RIGHT, IntervalJoin, TemporalJoin
+from millwheel.operators.ordered import LIMIT, in_order
+from millwheel.operators.updating import Update
 from millwheel.operators.window_join import WindowJoin
 
-__all__ = ["LEFT", "RIGHT", "Complete", "Deduplicate", "IntervalJoin", "RunningAggregate", "TemporalJoin", "WindowJoin"]
+__all__ = [
+    "LEFT",
+    "LIMIT",
+    "RIGHT",
+    "Complete",
+    "Deduplicate",
+    "IntervalJoin",
+    "RunningAggregate",
+    "TemporalJoin",
+    "Update",
+    "WindowJoin",
+    "in_order",
+]

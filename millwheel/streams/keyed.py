@@ -2,24 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Final, Generic, Literal, TypeVar, Unpack, get_type_hints, overload
+from collections.abc import Callable, Iterable
+from typing import Any, Final, Literal, TypeVar, Unpack
 
-from millwheel.agg import Aggregator, several
+from millwheel.agg.reading import Of
 from millwheel.model.time import MAX_TIMESTAMP, Duration
-from millwheel.operators import (
-    Complete,
-    Deduplicate,
-    IntervalJoin,
-    RunningAggregate,
-    TemporalJoin,
-)
+from millwheel.operators import LIMIT, Complete, IntervalJoin, TemporalJoin
 from millwheel.sdk.computation import Computation
-from millwheel.sdk.errors import UsageError
-from millwheel.sdk.keys import KeyExtractor
 from millwheel.sdk.options import Late
 from millwheel.streams.declaring import Input, StepOptions, declare_step, sides
-from millwheel.streams.rows import row_of
+from millwheel.streams.ordered import OrderedStream
+from millwheel.streams.stateful import StatefulSteps
 from millwheel.streams.steps import Branch
 from millwheel.streams.stream import Stream
 from millwheel.streams.windowed import WindowedStream
@@ -35,60 +28,12 @@ _FOREVER: Final = Duration(2 * MAX_TIMESTAMP)
 """Longer than the time between any two timestamps."""
 
 
-class KeyedStream(Generic[T]):
+class KeyedStream(StatefulSteps[T]):
     """The records of a stream with a key: what :meth:`Stream.key_by` returns.
 
     A step that keeps state has a name. It is the name of its computation and of its output stream. The state is stored
     under it, so it should stay when the program changes.
     """
-
-    def __init__(self, stream: Stream[T], extractor: KeyExtractor) -> None:
-        self.stream = stream
-        self.extractor = extractor
-
-    @property
-    def input(self) -> Input:
-        """The stream as a step's input."""
-        return Input(self.stream.topology, self.stream.branches, self.stream.record_type, self.extractor)
-
-    @overload
-    def process(
-        self,
-        name: str,
-        computation: Computation[T, Any] | type[Computation[T, Any]],
-        outputs: Mapping[str, type[U]],
-        **options: Unpack[StepOptions],
-    ) -> Stream[U]: ...
-    @overload
-    def process(
-        self,
-        name: str,
-        computation: Computation[T, Any] | type[Computation[T, Any]],
-        outputs: Mapping[str, Any],
-        **options: Unpack[StepOptions],
-    ) -> Stream[Any]: ...
-    def process(
-        self,
-        name: str,
-        computation: Computation[T, Any] | type[Computation[T, Any]],
-        outputs: Mapping[str, Any],
-        **options: Unpack[StepOptions],
-    ) -> Stream[Any]:
-        """A computation of the user's own.
-
-        Args:
-            name: The computation's name.
-            computation: Its class, or an instance if it has parameters.
-            outputs: The streams that it produces to, with their types.
-            options: As for :meth:`Topology.add`.
-
-        Returns:
-            The first of ``outputs``. :meth:`Topology.stream` returns the others.
-        """
-        topology = self.stream.topology
-        declare_step(name, computation, [self.input], outputs, options)
-        first = next(iter(outputs), name)
-        return Stream(topology, (Branch(first),), outputs.get(first))
 
     def window(self, windows: Assigner | SessionWindows) -> WindowedStream[T]:
         """The records by window.
@@ -98,50 +43,20 @@ class KeyedStream(Generic[T]):
         """
         return WindowedStream(self.input, windows)
 
-    # Steps of the library.
+    def ordered_by_time(self, ties: Of = None, *, limit: int = LIMIT) -> OrderedStream[T]:
+        """The records of each key in the order of their timestamps, for the step that follows.
 
-    @overload
-    def aggregate(
-        self, name: str, into: type[U], /, *, options: StepOptions | None = ..., **aggregates: Aggregator[Any, Any]
-    ) -> Stream[U]: ...
-    @overload
-    def aggregate(
-        self, name: str, /, *, options: StepOptions | None = ..., **aggregates: Aggregator[Any, Any]
-    ) -> Stream[Any]: ...
-    def aggregate(
-        self,
-        name: str,
-        into: Any = None,
-        /,
-        *,
-        options: StepOptions | None = None,
-        **aggregates: Aggregator[Any, Any],
-    ) -> Stream[Any]:
-        """The aggregates of all records of a key so far, after each record that changes them.
+        The step gets a record when the low watermark has passed it. This is no computation of its own: the records wait
+        in the state of the step. For example::
 
-        A result has the timestamp of the record. Its fields are filled by their names: from the aggregates, from the
-        fields that are the key, and from ``key``. For example::
-
-            bids.key_by("auction").aggregate("auctions", Auction, bids=agg.count(), highest=agg.max("price"))
+            bids.key_by("auction").ordered_by_time("number").process("book", Book, {"trades": Trade})
 
         Args:
-            name: The name of the computation and of the stream of results.
-            into: The class of the results. By default one with all of these fields is generated.
-            options: The options of the computation.
-            aggregates: The aggregates by name.
-
-        Raises:
-            UsageError: There is no aggregate. Or an aggregate reads a field that the records do not have. Or nothing
-                fills a field of the class.
+            ties: The field, or a function of the value, that decides between records of the same timestamp. Those that
+                are still equal come in the order of their encodings.
+            limit: The most records of a key that wait. At a record beyond it the hook fails.
         """
-        if not aggregates:
-            raise UsageError(f"aggregate({name!r}) has no aggregate: add one, such as n=agg.count()")
-        aggregator = several(aggregates).bind(self.input.known_type)
-        row = row_of(
-            into, get_type_hints(aggregator.result_type), self.extractor, self.input.known_type, windowed=False
-        )
-        step: RunningAggregate[Any] = RunningAggregate(aggregator, name, row)
-        return self._step(name, step, [self.input], row.type, options or {})
+        return OrderedStream(self.stream, self.extractor, ties, limit)
 
     def complete(
         self, name: str, function: Callable[[list[T]], Iterable[U]], to: type[U], **options: Unpack[StepOptions]
@@ -160,20 +75,7 @@ class KeyedStream(Generic[T]):
             options: As for :meth:`Topology.add`. By default late records are dropped.
         """
         options.setdefault("late", Late.DROP)
-        return self._step(name, Complete(function, name, self.input.known_type, to), [self.input], to, options)
-
-    def deduplicate(self, name: str, within: Duration, **options: Unpack[StepOptions]) -> Stream[T]:
-        """The first record of each key that arrives, until it is forgotten.
-
-        Args:
-            name: The name of the computation and of the stream of results.
-            within: How long after its timestamp a record is remembered, in microseconds of event time.
-            options: As for :meth:`Topology.add`.
-
-        Raises:
-            UsageError: ``within`` is not positive.
-        """
-        return self._step(name, Deduplicate(name, within), [self.input], self.stream.record_type, options)
+        return self._step(name, Complete(function, name, self.input.known_type, to), to, options)
 
     def join(
         self,
@@ -237,7 +139,7 @@ class KeyedStream(Generic[T]):
         join: IntervalJoin[T, V] = IntervalJoin(
             function, name, types, before=before, after=after, keep_left=keep_left, keep_right=keep_right
         )
-        return self._step(name, join, sides(self.input, other.input), to, options)
+        return self._join(name, join, sides(self.input, other.input), to, options)
 
     def join_as_of(
         self,
@@ -266,9 +168,9 @@ class KeyedStream(Generic[T]):
         """
         types = (self.input.known_type, other.input.known_type, to)
         join: TemporalJoin[T, V] = TemporalJoin(function, name, types, keep_left=outer)
-        return self._step(name, join, sides(self.input, other.input), to, options)
+        return self._join(name, join, sides(self.input, other.input), to, options)
 
-    def _step(
+    def _join(
         self, name: str, computation: Computation[Any, Any], inputs: list[Input], to: Any, options: StepOptions
     ) -> Stream[Any]:
         declare_step(name, computation, inputs, {}, options)

@@ -1,0 +1,196 @@
+"""Steps that keep state by key, and read one stream (sections 4.2 and 4.4)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Generic, TypeVar, Unpack, get_type_hints, overload
+
+from millwheel.agg import Aggregator, several
+from millwheel.model.time import Duration
+from millwheel.operators import Deduplicate, RunningAggregate, Update
+from millwheel.sdk.computation import Computation
+from millwheel.sdk.errors import UsageError
+from millwheel.sdk.keys import KeyExtractor
+from millwheel.sdk.typeinfo import first_type
+from millwheel.streams.declaring import Input, StepOptions, declare_step
+from millwheel.streams.rows import row_of
+from millwheel.streams.steps import Branch
+from millwheel.streams.stream import Stream
+
+__all__ = ["StatefulSteps"]
+
+T = TypeVar("T")
+U = TypeVar("U")
+S = TypeVar("S")
+
+
+class StatefulSteps(Generic[T]):
+    """What :class:`KeyedStream` and :class:`OrderedStream` have in common.
+
+    A step that keeps state has a name. It is the name of its computation and of its output stream. The state is stored
+    under it, so it should stay when the program changes.
+    """
+
+    def __init__(self, stream: Stream[T], extractor: KeyExtractor) -> None:
+        self.stream = stream
+        self.extractor = extractor
+
+    @property
+    def input(self) -> Input:
+        """The stream as a step's input."""
+        return Input(self.stream.topology, self.stream.branches, self.stream.record_type, self.extractor)
+
+    @overload
+    def process(
+        self,
+        name: str,
+        computation: Computation[T, Any] | type[Computation[T, Any]],
+        outputs: Mapping[str, type[U]],
+        **options: Unpack[StepOptions],
+    ) -> Stream[U]: ...
+    @overload
+    def process(
+        self,
+        name: str,
+        computation: Computation[T, Any] | type[Computation[T, Any]],
+        outputs: Mapping[str, Any],
+        **options: Unpack[StepOptions],
+    ) -> Stream[Any]: ...
+    def process(
+        self,
+        name: str,
+        computation: Computation[T, Any] | type[Computation[T, Any]],
+        outputs: Mapping[str, Any],
+        **options: Unpack[StepOptions],
+    ) -> Stream[Any]:
+        """A computation of the user's own.
+
+        Args:
+            name: The computation's name.
+            computation: Its class, or an instance if it has parameters.
+            outputs: The streams that it produces to, with their types.
+            options: As for :meth:`Topology.add`.
+
+        Returns:
+            The first of ``outputs``. :meth:`Topology.stream` returns the others.
+        """
+        topology = self.stream.topology
+        self._declare(name, computation, outputs, options)
+        first = next(iter(outputs), name)
+        return Stream(topology, (Branch(first),), outputs.get(first))
+
+    @overload
+    def aggregate(
+        self, name: str, into: type[U], /, *, options: StepOptions | None = ..., **aggregates: Aggregator[Any, Any]
+    ) -> Stream[U]: ...
+    @overload
+    def aggregate(
+        self, name: str, /, *, options: StepOptions | None = ..., **aggregates: Aggregator[Any, Any]
+    ) -> Stream[Any]: ...
+    def aggregate(
+        self,
+        name: str,
+        into: Any = None,
+        /,
+        *,
+        options: StepOptions | None = None,
+        **aggregates: Aggregator[Any, Any],
+    ) -> Stream[Any]:
+        """The aggregates of all records of a key so far, after each record that changes them.
+
+        A result has the timestamp of the record. Its fields are filled by their names: from the aggregates, from the
+        fields that are the key, and from ``key``. For example::
+
+            bids.key_by("auction").aggregate("auctions", Auction, bids=agg.count(), highest=agg.max("price"))
+
+        Args:
+            name: The name of the computation and of the stream of results.
+            into: The class of the results. By default one with all of these fields is generated.
+            options: The options of the computation.
+            aggregates: The aggregates by name.
+
+        Raises:
+            UsageError: There is no aggregate. Or an aggregate reads a field that the records do not have. Or nothing
+                fills a field of the class.
+        """
+        if not aggregates:
+            raise UsageError(f"aggregate({name!r}) has no aggregate: add one, such as n=agg.count()")
+        aggregator = several(aggregates).bind(self.input.known_type)
+        row = row_of(
+            into, get_type_hints(aggregator.result_type), self.extractor, self.input.known_type, windowed=False
+        )
+        step: RunningAggregate[Any] = RunningAggregate(aggregator, name, row)
+        return self._step(name, step, row.type, options or {})
+
+    def update(
+        self,
+        name: str,
+        initial: S,
+        function: Callable[[S, T], tuple[S | None, Iterable[U]]],
+        to: type[U],
+        *,
+        state: Any = None,
+        **options: Unpack[StepOptions],
+    ) -> Stream[U]:
+        """A state for each key: ``function`` gets it with each record, and returns the next one with the results.
+
+        The function is called in the order in which records arrive. After :meth:`KeyedStream.ordered_by_time` it is
+        called in the order of their timestamps. For example, what each bid adds to the highest price::
+
+            >>> import msgspec
+            >>> import millwheel as mw
+            >>> from millwheel.testing import TopologyHarness
+            >>> class Bid(msgspec.Struct):
+            ...     auction: int
+            ...     price: int
+            >>> def rise(highest: int, bid: Bid) -> tuple[int, list[int]]:
+            ...     more = bid.price - highest
+            ...     return (bid.price, [more]) if more > 0 else (highest, [])
+            >>> q = mw.Topology("q")
+            >>> rises = q.source("bids", Bid).key_by("auction").update("rises", 0, rise, int)
+            >>> harness = TopologyHarness(q)
+            >>> for price in (5, 3, 8):
+            ...     harness.send("bids", Bid(1, price), timestamp=mw.Timestamp(1_700_000_000_000_000))
+            >>> harness.values("rises")
+            [5, 3]
+
+        Args:
+            name: The name of the computation and of the stream of results.
+            initial: The state of a key without records. Each key gets a copy of its own.
+            function: Takes the state and a value. Returns the next state and the results, which have the timestamp of
+                the record. It may change the state in place. The state None forgets the key.
+            to: The type of one result.
+            state: The type of the states. By default what the first parameter of ``function`` is annotated with, else
+                the class of ``initial``.
+            options: As for :meth:`Topology.add`.
+        """
+        step = Update(initial, function, name, state or first_type(function) or type(initial), to)
+        return self._step(name, step, to, options)
+
+    def deduplicate(self, name: str, within: Duration, **options: Unpack[StepOptions]) -> Stream[T]:
+        """The first record of each key that arrives, until it is forgotten.
+
+        Args:
+            name: The name of the computation and of the stream of results.
+            within: How long after its timestamp a record is remembered, in microseconds of event time.
+            options: As for :meth:`Topology.add`.
+
+        Raises:
+            UsageError: ``within`` is not positive.
+        """
+        return self._step(name, Deduplicate(name, within), self.stream.record_type, options)
+
+    def _declare(
+        self,
+        name: str,
+        computation: Computation[Any, Any] | type[Computation[Any, Any]],
+        outputs: Mapping[str, Any],
+        options: StepOptions,
+    ) -> None:
+        """Declare the computation of a step."""
+        declare_step(name, computation, [self.input], outputs, options)
+
+    def _step(self, name: str, computation: Computation[Any, Any], to: Any, options: StepOptions) -> Stream[Any]:
+        """A step of the library, whose results are in the stream of its name."""
+        self._declare(name, computation, {}, options)
+        return Stream(self.stream.topology, (Branch(name),), to)
