@@ -3,6 +3,7 @@
 from millwheel.operators.groups import Complete, Deduplicate, RunningAggregate
 from millwheel.operators.joins import LEFT, RIGHT, IntervalJoin, TemporalJoin
 from millwheel.operators.ordered import LIMIT, in_order
+from millwheel.operators.tables import Latest, LatestJoin
 from millwheel.operators.updating import Update
 from millwheel.operators.window_join import WindowJoin
 
@@ -13,6 +14,8 @@ __all__ = [
     "Complete",
     "Deduplicate",
     "IntervalJoin",
+    "Latest",
+    "LatestJoin",
     "RunningAggregate",
     "TemporalJoin",
     "Update",

@@ -53,9 +53,7 @@ def in_order(inner: Computation[Any, Any], item: Any, *, ties: Of = None, limit:
         raise UsageError(f"ordered_by_time takes a positive limit, not {limit}")
     name = type(inner).__name__
     if inner.state_codec is not None:
-        raise UsageError(
-            f"{name} has a state_codec of its own, so no state with the records that wait can have it"
-        )
+        raise UsageError(f"{name} has a state_codec of its own, so no state with the records that wait can have it")
     types = input_and_state_types(inner)
     if types is None:
         raise UsageError(f"{name} does not state its types: write class {name}(millwheel.Computation[Input, State])")

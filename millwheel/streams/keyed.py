@@ -7,7 +7,7 @@ from typing import Any, Final, Literal, TypeVar, Unpack
 
 from millwheel.agg.reading import Of
 from millwheel.model.time import MAX_TIMESTAMP, Duration
-from millwheel.operators import LIMIT, Complete, IntervalJoin, TemporalJoin
+from millwheel.operators import LIMIT, Complete, IntervalJoin, LatestJoin, TemporalJoin
 from millwheel.sdk.computation import Computation
 from millwheel.sdk.options import Late
 from millwheel.streams.declaring import Input, StepOptions, declare_step, sides
@@ -168,6 +168,54 @@ class KeyedStream(StatefulSteps[T]):
         """
         types = (self.input.known_type, other.input.known_type, to)
         join: TemporalJoin[T, V] = TemporalJoin(function, name, types, keep_left=outer)
+        return self._join(name, join, sides(self.input, other.input), to, options)
+
+    def join_latest(
+        self,
+        name: str,
+        other: KeyedStream[V],
+        function: Callable[[T, Any], U],
+        to: type[U],
+        *,
+        outer: bool = False,
+        removes: Callable[[V], bool] | None = None,
+        keep: Duration | None = None,
+        **options: Unpack[StepOptions],
+    ) -> Stream[U]:
+        """Each record with that of ``other`` which arrived last: a join with a table.
+
+        The result is produced at once, with the timestamp of the record. It depends on the order in which the records
+        of both sides arrive: :meth:`join_as_of` does not. For example::
+
+            >>> import millwheel as mw
+            >>> from millwheel.testing import TopologyHarness
+            >>> shop = mw.Topology("shop")
+            >>> names = shop.source("names", tuple[int, str]).key_by(lambda pair: pair[0])
+            >>> sales = shop.source("sales", int).key_by(lambda customer: customer)
+            >>> sold = sales.join_latest("sold", names, lambda _, pair: pair[1] if pair else "?", str, outer=True)
+            >>> harness, now = TopologyHarness(shop), mw.Timestamp(1_700_000_000_000_000)
+            >>> harness.send("sales", 7, timestamp=now)
+            >>> harness.send("names", (7, "Ann"), timestamp=now)
+            >>> harness.send("sales", 7, timestamp=now)
+            >>> harness.values("sold")
+            ['?', 'Ann']
+
+        Args:
+            name: The name of the computation and of the stream of results.
+            other: The other stream, with a key of the same meaning.
+            function: Returns the result of a record and the other one.
+            to: The type of a result.
+            outer: Whether a record without another one is produced, too. The function then gets None.
+            removes: Whether a value of ``other`` removes what is known of its key. By default none does.
+            keep: How long a record of ``other`` is kept after its timestamp, in microseconds of event time; a late one
+                after the low watermark. By default for ever.
+            options: As for :meth:`Topology.add`.
+
+        Raises:
+            UsageError: ``other`` is a stream of another topology. Or ``keep`` is not positive.
+        """
+        types = (self.input.known_type, other.input.known_type, to)
+        join: LatestJoin[V] = LatestJoin(function, name, types, keep_left=outer, removes=removes, keep=keep)
         return self._join(name, join, sides(self.input, other.input), to, options)
 
     def _join(

@@ -7,7 +7,7 @@ from typing import Any, Generic, TypeVar, Unpack, get_type_hints, overload
 
 from millwheel.agg import Aggregator, several
 from millwheel.model.time import Duration
-from millwheel.operators import Deduplicate, RunningAggregate, Update
+from millwheel.operators import Deduplicate, Latest, RunningAggregate, Update
 from millwheel.sdk.computation import Computation
 from millwheel.sdk.errors import UsageError
 from millwheel.sdk.keys import KeyExtractor
@@ -179,6 +179,23 @@ class StatefulSteps(Generic[T]):
             UsageError: ``within`` is not positive.
         """
         return self._step(name, Deduplicate(name, within), self.stream.record_type, options)
+
+    def latest(self, name: str, *, keep: Duration | None = None, **options: Unpack[StepOptions]) -> Stream[T]:
+        """The newest record of each key by timestamp, whenever there is a newer one.
+
+        An older record that arrives later is dropped. Of two records of the same timestamp the one with the larger
+        encoding is newer. So the last result of a key does not depend on the order in which records arrive.
+
+        Args:
+            name: The name of the computation and of the stream of results.
+            keep: How long a key is known after its newest record, in microseconds of event time. By default for ever.
+            options: As for :meth:`Topology.add`.
+
+        Raises:
+            UsageError: ``keep`` is not positive.
+        """
+        latest: Latest[T] = Latest(name, self.input.known_type, keep)
+        return self._step(name, latest, self.stream.record_type, options)
 
     def _declare(
         self,
