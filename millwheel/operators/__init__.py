@@ -1,9 +1,11 @@
 """Ready-made computations beside the windows: joins, complete groups, running aggregates (sections 2, 4.6)."""
 
+from millwheel.operators.count_windows import CountWindow
 from millwheel.operators.groups import Complete, Deduplicate, RunningAggregate
 from millwheel.operators.joins import LEFT, RIGHT, IntervalJoin, TemporalJoin
 from millwheel.operators.ordered import LIMIT, in_order
 from millwheel.operators.tables import Latest, LatestJoin
+from millwheel.operators.timeouts import ClockTimeout, Timeout
 from millwheel.operators.updating import Update
 from millwheel.operators.window_join import WindowJoin
 
@@ -11,13 +13,16 @@ __all__ = [
     "LEFT",
     "LIMIT",
     "RIGHT",
+    "ClockTimeout",
     "Complete",
+    "CountWindow",
     "Deduplicate",
     "IntervalJoin",
     "Latest",
     "LatestJoin",
     "RunningAggregate",
     "TemporalJoin",
+    "Timeout",
     "Update",
     "WindowJoin",
     "in_order",

@@ -75,7 +75,7 @@ class KeyedStream(StatefulSteps[T]):
             options: As for :meth:`Topology.add`. By default late records are dropped.
         """
         options.setdefault("late", Late.DROP)
-        return self._step(name, Complete(function, name, self.input.known_type, to), to, options)
+        return self.step(name, Complete(function, name, self.input.known_type, to), to, options)
 
     def join(
         self,

@@ -62,7 +62,7 @@ class OrderedStream(StatefulSteps[T]):
         self.ties = ties
         self.limit = limit
 
-    def _declare(
+    def declare(
         self,
         name: str,
         computation: Computation[Any, Any] | type[Computation[Any, Any]],
@@ -78,4 +78,4 @@ class OrderedStream(StatefulSteps[T]):
         options.setdefault("late", Late.DROP)
         inner = computation() if isinstance(computation, type) else computation
         ordered = in_order(inner, self.input.known_type, ties=self.ties, limit=self.limit)
-        super()._declare(name, ordered, outputs, options)
+        super().declare(name, ordered, outputs, options)

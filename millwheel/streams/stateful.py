@@ -6,12 +6,13 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Generic, TypeVar, Unpack, get_type_hints, overload
 
 from millwheel.agg import Aggregator, several
-from millwheel.model.time import Duration
-from millwheel.operators import Deduplicate, Latest, RunningAggregate, Update
+from millwheel.model.time import Duration, TimeDomain
+from millwheel.operators import ClockTimeout, Deduplicate, Latest, RunningAggregate, Timeout, Update
 from millwheel.sdk.computation import Computation
 from millwheel.sdk.errors import UsageError
 from millwheel.sdk.keys import KeyExtractor
 from millwheel.sdk.typeinfo import first_type
+from millwheel.streams.counted import CountWindowedStream
 from millwheel.streams.declaring import Input, StepOptions, declare_step
 from millwheel.streams.rows import row_of
 from millwheel.streams.steps import Branch
@@ -75,7 +76,7 @@ class StatefulSteps(Generic[T]):
             The first of ``outputs``. :meth:`Topology.stream` returns the others.
         """
         topology = self.stream.topology
-        self._declare(name, computation, outputs, options)
+        self.declare(name, computation, outputs, options)
         first = next(iter(outputs), name)
         return Stream(topology, (Branch(first),), outputs.get(first))
 
@@ -120,7 +121,7 @@ class StatefulSteps(Generic[T]):
             into, get_type_hints(aggregator.result_type), self.extractor, self.input.known_type, windowed=False
         )
         step: RunningAggregate[Any] = RunningAggregate(aggregator, name, row)
-        return self._step(name, step, row.type, options or {})
+        return self.step(name, step, row.type, options or {})
 
     def update(
         self,
@@ -165,7 +166,7 @@ class StatefulSteps(Generic[T]):
             options: As for :meth:`Topology.add`.
         """
         step = Update(initial, function, name, state or first_type(function) or type(initial), to)
-        return self._step(name, step, to, options)
+        return self.step(name, step, to, options)
 
     def deduplicate(self, name: str, within: Duration, **options: Unpack[StepOptions]) -> Stream[T]:
         """The first record of each key that arrives, until it is forgotten.
@@ -178,7 +179,7 @@ class StatefulSteps(Generic[T]):
         Raises:
             UsageError: ``within`` is not positive.
         """
-        return self._step(name, Deduplicate(name, within), self.stream.record_type, options)
+        return self.step(name, Deduplicate(name, within), self.stream.record_type, options)
 
     def latest(self, name: str, *, keep: Duration | None = None, **options: Unpack[StepOptions]) -> Stream[T]:
         """The newest record of each key by timestamp, whenever there is a newer one.
@@ -195,9 +196,82 @@ class StatefulSteps(Generic[T]):
             UsageError: ``keep`` is not positive.
         """
         latest: Latest[T] = Latest(name, self.input.known_type, keep)
-        return self._step(name, latest, self.stream.record_type, options)
+        return self.step(name, latest, self.stream.record_type, options)
 
-    def _declare(
+    def timeout(
+        self,
+        name: str,
+        after: Duration,
+        function: Callable[[T], U],
+        to: type[U],
+        *,
+        domain: TimeDomain = TimeDomain.EVENT_TIME,
+        **options: Unpack[StepOptions],
+    ) -> Stream[U]:
+        """A result when a key has been silent for a time.
+
+        In event time, this is when no record of the key is less than ``after`` later than its last one, and the low
+        watermark shows that none can come. The result has this time. It does not depend on the order of arrival. A late
+        record whose own time has run out is dropped. For example::
+
+            >>> import millwheel as mw
+            >>> from millwheel.testing import TopologyHarness
+            >>> sensors = mw.Topology("sensors")
+            >>> beats = sensors.source("beats", str).key_by(lambda sensor: sensor)
+            >>> silent = beats.timeout("silent", mw.seconds(10), lambda sensor: f"{sensor} is silent", str)
+            >>> harness, noon = TopologyHarness(sensors), 1_700_000_000_000_000
+            >>> for second, sensor in [(0, "a"), (4, "b"), (9, "a")]:
+            ...     harness.send("beats", sensor, timestamp=mw.Timestamp(noon + mw.seconds(second)))
+            >>> harness.advance(mw.Timestamp(noon + mw.seconds(15)))
+            >>> harness.values("silent")
+            ['b is silent']
+
+        By the wall clock, it is when no record of the key has arrived for ``after``. Until then, the low watermark of
+        the results waits for the key's last record.
+
+        Args:
+            name: The name of the computation and of the stream of results.
+            after: How long a key is silent, in microseconds.
+            function: Returns the result for the key's last record: by timestamp, or by arrival on the wall clock.
+            to: The type of a result.
+            domain: Whether ``after`` is an event time or a processing time.
+            options: As for :meth:`Topology.add`.
+
+        Raises:
+            UsageError: ``after`` is not positive.
+        """
+        step: Timeout[T] | ClockTimeout[T]
+        if domain is TimeDomain.EVENT_TIME:
+            step = Timeout(after, function, name, self.input.known_type, to)
+        else:
+            step = ClockTimeout(after, function, name, self.input.known_type, to)
+        return self.step(name, step, to, options)
+
+    def count_window(self, size: int, *, within: Duration | None = None) -> CountWindowedStream[T]:
+        """The records of each key by windows of ``size`` records, in the order in which they arrive.
+
+        After :meth:`KeyedStream.ordered_by_time` they are in the order of their timestamps. For example::
+
+            >>> import millwheel as mw
+            >>> from millwheel import agg
+            >>> from millwheel.testing import TopologyHarness
+            >>> loads = mw.Topology("loads")
+            >>> keyed = loads.source("loads", int).key_by(mw.everything)
+            >>> pairs = keyed.count_window(2).aggregate("pairs", total=agg.sum())
+            >>> harness = TopologyHarness(loads)
+            >>> for load in (5, 3, 8):
+            ...     harness.send("loads", load, timestamp=mw.Timestamp(1_700_000_000_000_000))
+            >>> [pair.total for pair in harness.values("pairs")]
+            [8]
+
+        Args:
+            size: How many records a window has.
+            within: When a window that is not full is produced as it is: as soon as the low watermark is so long after
+                the timestamp of its first record, in microseconds. By default it waits for ever.
+        """
+        return CountWindowedStream(self, size, within)
+
+    def declare(
         self,
         name: str,
         computation: Computation[Any, Any] | type[Computation[Any, Any]],
@@ -207,7 +281,7 @@ class StatefulSteps(Generic[T]):
         """Declare the computation of a step."""
         declare_step(name, computation, [self.input], outputs, options)
 
-    def _step(self, name: str, computation: Computation[Any, Any], to: Any, options: StepOptions) -> Stream[Any]:
+    def step(self, name: str, computation: Computation[Any, Any], to: Any, options: StepOptions) -> Stream[Any]:
         """A step of the library, whose results are in the stream of its name."""
-        self._declare(name, computation, {}, options)
+        self.declare(name, computation, {}, options)
         return Stream(self.stream.topology, (Branch(name),), to)
