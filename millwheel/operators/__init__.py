@@ -1,6 +1,7 @@
 """Ready-made computations beside the windows: joins, complete groups, running aggregates (sections 2, 4.6)."""
 
 from millwheel.operators.count_windows import CountWindow
+from millwheel.operators.enriching import Enrich
 from millwheel.operators.groups import Complete, Deduplicate, RunningAggregate
 from millwheel.operators.joins import LEFT, RIGHT, IntervalJoin, TemporalJoin
 from millwheel.operators.ordered import LIMIT, in_order
@@ -17,6 +18,7 @@ __all__ = [
     "Complete",
     "CountWindow",
     "Deduplicate",
+    "Enrich",
     "IntervalJoin",
     "Latest",
     "LatestJoin",

@@ -46,7 +46,7 @@ class OrderedContext(Generic[S]):
     """What a hook gets in place of a Context. ``watermark`` is the time that the hooks of the key have come to.
 
     The event-time timers of the hook are in the queue, so that they come at their places among the records. One real
-    timer of the key wakes the computation for the first of all.
+    timer of the key wakes the computation for the first of all. It has many methods because a Context has them.
     """
 
     __slots__ = ("_first", "_inner", "_stamp", "_watermark", "queue", "real")

@@ -16,7 +16,7 @@ from millwheel.sdk.errors import UsageError, did_you_mean
 from millwheel.sdk.migration import versioned
 from millwheel.sdk.options import ComputationOptions
 from millwheel.sdk.plan import Plan, PlannedStream
-from millwheel.sdk.reading import reading_hook
+from millwheel.sdk.reading import reading_hook, values_read
 from millwheel.sdk.records import Record
 from millwheel.sdk.topology import TopologyGraph
 
@@ -38,6 +38,8 @@ class CompiledComputation:
     """By input stream: the name by which the hooks know it."""
     process_record: dict[str, RecordHook]
     """By input stream: the hook for its records."""
+    diverted: dict[str, Callable[[Any], list[Any]]]
+    """By input stream: the values that a late one of its records becomes in the stream that it is diverted to."""
     outputs: dict[str, Callable[[Any], bytes]]
     """By output stream as the hooks call it, dead letters included: the encoder of its values.
 
@@ -93,6 +95,7 @@ def compile_computation(
         process_record={
             stream: reading_hook(computation, declared.readings.get(called, ())) for stream, called in names.items()
         },
+        diverted={stream: values_read(declared.readings.get(called, ())) for stream, called in names.items()},
         outputs={
             stream.name: _encoder(name, stream, verify) for stream in plan.streams.values() if name in stream.producers
         },

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Generic, TypeVar, get_type_hints, overload
+from typing import Any, Generic, Protocol, TypeVar, get_type_hints, overload
 
 from millwheel.agg import Aggregator, several
 from millwheel.model.time import Duration
 from millwheel.operators import CountWindow
+from millwheel.sdk.computation import Computation
 from millwheel.sdk.errors import UsageError
-from millwheel.streams.declaring import StepOptions
+from millwheel.streams.declaring import Keyed, StepOptions
 from millwheel.streams.rows import row_of
 from millwheel.streams.stream import Stream
-
-if TYPE_CHECKING:
-    from millwheel.streams.stateful import StatefulSteps
 
 __all__ = ["CountWindowedStream"]
 
@@ -21,10 +19,17 @@ T = TypeVar("T")
 U = TypeVar("U")
 
 
+class Steps(Keyed, Protocol):
+    """A stream with a key, for a step that keeps state."""
+
+    def step(self, name: str, computation: Computation[Any, Any], to: Any, options: StepOptions) -> Stream[Any]:
+        """A step of the library, whose results are in the stream of its name."""
+
+
 class CountWindowedStream(Generic[T]):
     """The records of a key in windows of a number of records: what ``count_window`` returns."""
 
-    def __init__(self, steps: StatefulSteps[T], size: int, within: Duration | None) -> None:
+    def __init__(self, steps: Steps, size: int, within: Duration | None) -> None:
         self.steps = steps
         self.size = size
         self.within = within

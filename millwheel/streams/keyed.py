@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from typing import Any, Final, Literal, TypeVar, Unpack
 
 from millwheel.agg.reading import Of
@@ -11,6 +11,7 @@ from millwheel.operators import LIMIT, Complete, IntervalJoin, LatestJoin, Tempo
 from millwheel.sdk.computation import Computation
 from millwheel.sdk.options import Late
 from millwheel.streams.declaring import Input, StepOptions, declare_step, sides
+from millwheel.streams.enriching import CallOptions, declare_calls
 from millwheel.streams.ordered import OrderedStream
 from millwheel.streams.stateful import StatefulSteps
 from millwheel.streams.steps import Branch
@@ -57,6 +58,32 @@ class KeyedStream(StatefulSteps[T]):
             limit: The most records of a key that wait. At a record beyond it the hook fails.
         """
         return OrderedStream(self.stream, self.extractor, ties, limit)
+
+    def enrich(
+        self, name: str, function: Callable[[T], Awaitable[U]], to: type[U], **options: Unpack[CallOptions]
+    ) -> Stream[U]:
+        """The results of calls of a service, one for each record. They have the timestamps of the records.
+
+        The results of each key come in the order in which its records arrived: a call ends before the next one of its
+        key begins. :meth:`Stream.enrich` has no order, and an example.
+
+        Args:
+            name: The name of the computation and of the stream of results.
+            function: An asynchronous function, which returns the result for a value. It may be called again for a value
+                after a crash or a failure, so what it does to the service must be idempotent.
+            to: The type of a result.
+            options: ``concurrency``: how many calls run at the same time, in all workers together (64). ``timeout``:
+                how long one may take, in microseconds (10 seconds). ``retries``: how often it is repeated (0).
+                ``backoff``: the wait before the first repetition, in microseconds (0.1 seconds); it doubles up to 30
+                seconds. ``otherwise``: a function that returns the result for a value whose calls have all failed.
+                Without it the hook fails, and ``on_failure`` decides: by default it is tried again for ever, and
+                ``mw.dead_letter()`` gives the record up. The others are those of :meth:`Topology.add`.
+
+        Raises:
+            UsageError: An option is out of its range.
+        """
+        declare_calls(self.input, name, function, to, options)
+        return Stream(self.stream.topology, (Branch(name),), to)
 
     def complete(
         self, name: str, function: Callable[[list[T]], Iterable[U]], to: type[U], **options: Unpack[StepOptions]

@@ -48,6 +48,7 @@ def _program(name: str, options: ComputationOptions) -> CompiledComputation:
         inputs={},
         input_names={},
         process_record={},
+        diverted={},
         outputs={},
         derived={},
         state=codec,
