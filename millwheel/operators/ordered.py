@@ -15,7 +15,7 @@ import msgspec
 
 from millwheel.agg.reading import Of, Reader
 from millwheel.model.time import TimeDomain, Timestamp
-from millwheel.operators.ordered_context import NEVER, OrderedContext, Queue, Waiting, Wrapped
+from millwheel.operators.ordered_context import NEVER, OrderedContext, Queue, Waiting, Wrapped, alarm
 from millwheel.sdk.computation import Computation, input_and_state_types, overrides_migrate, overrides_timer_hook
 from millwheel.sdk.context import Context
 from millwheel.sdk.defaults import default_of, makes_the_same
@@ -100,7 +100,10 @@ class Ordered(Computation[T, Queue[T, S]], Generic[T, S]):
 
     def process_record(self, ctx: Context[Queue[T, S]], record: Record[Any]) -> Awaitable[None] | None:
         """Keep the record until the low watermark has passed it."""
-        return self._run(self._take(OrderedContext(ctx, self._wrapped), record))
+        if record.late:
+            return self._run(self._pass(OrderedContext(ctx, self._wrapped), record))
+        self._keep(ctx, record)
+        return None
 
     def process_timer(self, ctx: Context[Queue[T, S]], timer: Timer) -> Awaitable[None] | None:
         """Pass what the low watermark has passed."""
@@ -112,26 +115,26 @@ class Ordered(Computation[T, Queue[T, S]], Generic[T, S]):
                 raise UsageError(f"{hook.__qualname__} returned a value, and a hook returns None")
         return None
 
-    def _take(self, face: OrderedContext[Any], record: Record[Any]) -> Iterator[tuple[Any, Call]]:
-        """What to call for a record that has arrived."""
-        before = face.alarm()
-        if record.late:
-            yield face.at(record.timestamp, face.real.watermark), (self.inner.process_record, record)
-        else:
-            self._insert(face.queue.waiting, (record.timestamp, record.value, record.stream))
-        yield from self._due(face)
+    def _pass(self, face: OrderedContext[Any], record: Record[Any]) -> Iterator[tuple[Any, Call]]:
+        """What to call for a late record."""
+        before = alarm(face.queue)
+        yield face.at(record.timestamp, face.real.watermark), (self.inner.process_record, record)
         face.rearm(before)
 
     def _fire(self, face: OrderedContext[Any], timer: Timer) -> Iterator[tuple[Any, Call]]:
         """What to call for a timer of the computation."""
         before = None
         if timer.domain is TimeDomain.PROCESSING_TIME:
-            before = face.alarm()
+            before = alarm(face.queue)
             yield face.at(None, face.real.watermark), (self.inner.process_timer, timer)
         yield from self._due(face)
         face.rearm(before)
 
-    def _insert(self, waiting: list[Waiting[Any]], new: Waiting[Any]) -> None:
+    def _keep(self, ctx: Context[Queue[T, S]], record: Record[Any]) -> None:
+        """Keep a record that is not late. So the low watermark has passed nothing that waits."""
+        queue = ctx.state
+        waiting: list[Waiting[Any]] = queue.waiting
+        new: Waiting[Any] = record.timestamp, record.value, record.stream
         if len(waiting) >= self.limit:
             raise ValueError(
                 f"{len(waiting)} records of the key wait for the low watermark, which is the limit of ordered_by_time: "
@@ -141,6 +144,8 @@ class Ordered(Computation[T, Queue[T, S]], Generic[T, S]):
         if low < high:
             low = bisect_right(waiting, self._rank(new), low, high, key=self._rank)
         waiting.insert(low, new)
+        if low == 0 and (due := alarm(queue)) is not None:
+            ctx.set_timer(Timestamp(due[0]), hold=Timestamp(due[1]))
 
     def _due(self, face: OrderedContext[Any]) -> Iterator[tuple[Any, Call]]:
         """The records and timers of ``inner`` that the low watermark has passed, in their order."""
@@ -169,7 +174,10 @@ class AsyncOrdered(Ordered[T, S], Generic[T, S]):
 
     async def process_record(self, ctx: Context[Queue[T, S]], record: Record[Any]) -> None:
         """See Ordered."""
-        await self._run_all(self._take(OrderedContext(ctx, self._wrapped), record))
+        if record.late:
+            await self._run_all(self._pass(OrderedContext(ctx, self._wrapped), record))
+        else:
+            self._keep(ctx, record)
 
     async def process_timer(self, ctx: Context[Queue[T, S]], timer: Timer) -> None:
         """See Ordered."""

@@ -11,7 +11,7 @@ from millwheel.model.time import MAX_TIMESTAMP, TimeDomain, Timestamp
 from millwheel.sdk.context import Context
 from millwheel.sdk.errors import UsageError
 
-__all__ = ["NEVER", "OrderedContext", "Queue", "Waiting", "Wrapped"]
+__all__ = ["NEVER", "OrderedContext", "Queue", "Waiting", "Wrapped", "alarm"]
 
 NEVER: Final = (MAX_TIMESTAMP + 1, "")
 """The time and tag of no timer."""
@@ -29,6 +29,16 @@ class Queue(msgspec.Struct, Generic[T, S], array_like=True):
     waiting: list[tuple[int, T, str]] = msgspec.field(default_factory=list)
     timers: dict[str, tuple[int, int]] = msgspec.field(default_factory=dict)
     state: S | None = None
+
+
+def alarm(queue: Queue[Any, Any]) -> tuple[int, int] | None:
+    """When a key must be woken next, and where it holds the output watermark until then. None: never."""
+    first = min(queue.waiting[0][0] + 1, MAX_TIMESTAMP) if queue.waiting else None
+    if not queue.timers:
+        return None if first is None else (first, queue.waiting[0][0])
+    at = min([at for at, _ in queue.timers.values()])
+    hold = min([hold for _, hold in queue.timers.values()])
+    return (at, hold) if first is None else (min(at, first), min(hold, queue.waiting[0][0]))
 
 
 class Wrapped(NamedTuple):
@@ -154,21 +164,11 @@ class OrderedContext(Generic[S]):
         if self._first is not None and self._first[1] == tag:
             self._first = None
 
-    def alarm(self) -> tuple[int, int] | None:
-        """When the key must be woken next, and where it holds the output watermark until then. None: never."""
-        queue = self.queue
-        times, holds = [at for at, _ in queue.timers.values()], [hold for _, hold in queue.timers.values()]
-        if queue.waiting:
-            first = queue.waiting[0][0]
-            times.append(min(first + 1, MAX_TIMESTAMP))
-            holds.append(first)
-        return (min(times), min(holds)) if times else None
-
     def rearm(self, before: tuple[int, int] | None) -> None:
         """Set the real timer, if it changes. A state that equals its default is none, so that its row goes."""
         if self.queue.state is not None and self._inner.constant and self.queue.state == self._inner.new():
             self.queue.state = None
-        after = self.alarm()
+        after = alarm(self.queue)
         if after is None and before is not None:
             self.real.cancel_timer()
         elif after is not None and after != before:

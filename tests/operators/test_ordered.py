@@ -151,6 +151,23 @@ def test_ordered_updates_do_not_depend_on_arrival(
         assert [(one.count, one.names) for one in harness.values("counts") if one.key == key] == counts
 
 
+@pytest.mark.guarantee("G15")
+@given(steps=steps_of, crash_at=st.integers(0, 20), lag=st.none() | st.integers(0, 4))
+def test_the_order_stays_on_the_way_to_the_same_key(
+    steps: list[tuple[int, Step]], crash_at: int, lag: int | None
+) -> None:
+    topology = mw.Topology("diaries")
+    keyed = topology.source("steps", Step).key_by("key").ordered_by_time("seq")
+    passed = keyed.update("passed", 0, lambda _, one: (None, [one]), Step)
+    passed.key_by("key").update("paths", "", lambda path, one: (path + one.name, [f"{one.key}{path}{one.name}"]), str)
+    harness = run(topology, steps, crash_at, lag)
+    for key in (1, 2, 3):
+        rows = sorted((time, one.seq, msgspec.msgpack.encode(one), one) for time, one in steps if one.key == key)
+        path = "".join(one.name for *_, one in rows)
+        found = [one for one in harness.values("paths") if one.startswith(str(key))]
+        assert found == [f"{key}{path[: end + 1]}" for end in range(len(path))]
+
+
 @pytest.mark.guarantee("G13")
 def test_what_waits_is_bounded_and_released() -> None:
     topology = mw.Topology("diaries")
