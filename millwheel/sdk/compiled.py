@@ -18,7 +18,7 @@ from millwheel.sdk.growing.fields import is_growing
 from millwheel.sdk.migration import versioned
 from millwheel.sdk.options import ComputationOptions
 from millwheel.sdk.plan import Plan, PlannedStream
-from millwheel.sdk.reading import reading_hook
+from millwheel.sdk.reading import reading_hook, values_read
 from millwheel.sdk.records import Record, Timer
 from millwheel.sdk.topology import TopologyGraph
 
@@ -42,6 +42,8 @@ class CompiledComputation:
     process_record: dict[str, RecordHook]
     """By input stream: the hook for its records."""
     process_timer: TimerHook
+    diverted: dict[str, Callable[[Any], list[Any]]]
+    """By input stream: the values that a late one of its records becomes in the stream that it is diverted to."""
     outputs: dict[str, Callable[[Any], bytes]]
     """By output stream as the hooks call it, dead letters included: the encoder of its values.
 
@@ -97,6 +99,7 @@ def compile_computation(
             stream: reading_hook(computation, declared.readings.get(called, ())) for stream, called in names.items()
         },
         process_timer=computation.process_timer,
+        diverted={stream: values_read(declared.readings.get(called, ())) for stream, called in names.items()},
         outputs={
             stream.name: _encoder(name, stream, verify) for stream in plan.streams.values() if name in stream.producers
         },

@@ -29,6 +29,7 @@ __all__ = [
     "cached_by_type",
     "describe_type",
     "field_of",
+    "first_type",
     "generic_arguments",
     "is_key_type",
     "is_protobuf",
@@ -128,6 +129,16 @@ def returned_type(function: Any) -> Any:
     except (NameError, TypeError, ValueError):
         return None
     return None if returned is Signature.empty else returned
+
+
+def first_type(function: Any) -> Any:
+    """The annotated type of a callable's first parameter. None if nothing states it."""
+    try:
+        parameters = signature(function, eval_str=True).parameters.values()
+    except (NameError, TypeError, ValueError):
+        return None
+    first = next(iter(parameters), None)
+    return None if first is None or first.annotation is Signature.empty else first.annotation
 
 
 def is_protobuf(annotation: Any) -> bool:

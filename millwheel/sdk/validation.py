@@ -254,9 +254,10 @@ def _forwarded(plan: Plan, computation: ComputationDeclaration, to: str, lead: s
     target = plan.streams[to]
     for name in computation.inputs:
         stream = plan.streams[name]
-        if is_known(stream.type) and is_known(target.type) and not accepts(target.type, stream.type):
-            message = f"{lead} {stream.type_name}, but stream {to!r} carries {target.type_name}"
-            yield Problem(f"{computation.where}, input {name!r}", message)
+        for read in computation.read_types(name, stream.type):
+            if is_known(read) and is_known(target.type) and not accepts(target.type, read):
+                message = f"{lead} {type_name(read)}, but stream {to!r} carries {target.type_name}"
+                yield Problem(f"{computation.where}, input {name!r}", message)
 
 
 def _input(computation: ComputationDeclaration, stream: PlannedStream, extractor: KeyExtractor) -> Iterator[Problem]:

@@ -296,6 +296,8 @@ class Runner:
 
     def _divert(self, context: Context[Any], stream: str, encoded: bytes) -> None:
         """Produce a late record on the stream that the computation's options name (G14)."""
-        late = self._setup.program.options.late
-        if late.stream is not None:
-            context.produce(late.stream, self._setup.program.inputs[stream](encoded))
+        program = self._setup.program
+        late = program.options.late.stream
+        if late is not None:
+            for value in program.diverted[stream](program.inputs[stream](encoded)):
+                context.produce(late, value)
