@@ -45,7 +45,7 @@ def waiting(what: str, **options: Any) -> Solo:
     solo = Solo(Program(), on_failure=mw.retry(initial=seconds(5)), **options)
     solo.deliver(("key", what, 10))
     solo.commit_all()
-    solo.out.clear()
+    solo.waiting.clear()
     return solo
 
 
@@ -81,7 +81,7 @@ def test_a_watermark_is_reported_when_no_pass_has_work() -> None:
     solo = waiting("count")
     solo.watermark(1_000)
     assert [(one.output, one.input) for one in solo.take(Report)] == [(1_000, 1_000)]
-    assert not solo.out
+    assert not solo.waiting
 
 
 @pytest.mark.guarantee("G8", section="7.2")
