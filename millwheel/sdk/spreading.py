@@ -29,4 +29,7 @@ def spreader(topology: TopologyGraph, stream: str, shards: int) -> Callable[[Any
             return codec.encode
         return msgspec.msgpack.Encoder(enc_hook=list, order="deterministic").encode
 
-    return lambda value: crc32(encoder()(value)) % shards
+    def shard_of(value: Any) -> int:
+        return crc32(encoder()(value)) % shards
+
+    return shard_of

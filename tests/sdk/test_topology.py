@@ -11,6 +11,7 @@ import millwheel as mw
 from millwheel.rpc.v1 import topology_pb2
 from millwheel.sdk.compiled import compile_computation, consumers_of
 from millwheel.sdk.context import Context, Scope, StateCell
+from millwheel.sdk.function_code import code_digest
 from millwheel.sdk.record_schema import record_schema
 from millwheel.sdk.spec import spec_digest
 
@@ -193,6 +194,7 @@ def test_the_spec_holds_everything_that_was_declared() -> None:
         straggler_delay=mw.milliseconds(1500),
     )
     spec = topology.to_spec(topology_pb2.CodeReference(digest="d", entry_point="m:a"))
+    by_text = topology_pb2.KeySpec(function="builtins:str", code=code_digest([str]))
     assert spec == topology_pb2.TopologySpec(
         name="full",
         code=topology_pb2.CodeReference(digest="d", entry_point="m:a"),
@@ -225,7 +227,7 @@ def test_the_spec_holds_everything_that_was_declared() -> None:
                 implementation=f"{__name__}:Counter",
                 inputs=[
                     topology_pb2.InputSpec(stream="full/queries", key=topology_pb2.KeySpec(fields=["origin", "text"])),
-                    topology_pb2.InputSpec(stream="other/theirs", key=topology_pb2.KeySpec(function="builtins:str")),
+                    topology_pb2.InputSpec(stream="other/theirs", key=by_text),
                 ],
                 outputs=["full/counts", "full/late"],
                 late_policy=topology_pb2.LATE_POLICY_DIVERT,
