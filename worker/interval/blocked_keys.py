@@ -21,6 +21,7 @@ from millwheel.worker.interval.failures import (
     Decision,
     Failures,
     UnkeyedLetterError,
+    others_key_problem,
     refuse_result,
 )
 from millwheel.worker.interval.firing import Firing
@@ -114,14 +115,14 @@ class BlockedKeys:
         blocked.attempts += 1
         decision, retry_at = self.failures.decide(blocked.attempts, self._clocks.elapsed)
         letter: Production | None = None
-        unkeyed = ""
-        if decision is Decision.DEAD_LETTER:
+        unkeyed = "" if decision is Decision.RETRY else others_key_problem(error)
+        if decision is Decision.DEAD_LETTER and not unkeyed:
             try:
                 letter = self.failures.dead_letter(key, item, error, blocked.attempts)
             except UnkeyedLetterError as refused:
-                # Retry, so that the work is neither lost nor given up.
-                unkeyed, decision = str(refused), Decision.RETRY
-                retry_at = self.failures.retry_at(blocked.attempts, self._clocks.elapsed)
+                unkeyed = str(refused)
+        if unkeyed:  # retry, so that the work is neither lost nor given up
+            decision, retry_at = Decision.RETRY, self.failures.retry_at(blocked.attempts, self._clocks.elapsed)
         self.reports.append(self.failures.note(key, blocked, item, error, decision, retry_at, unkeyed))
         if letter is not None:
             self._bury(key, blocked, item, letter)
