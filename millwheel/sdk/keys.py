@@ -26,7 +26,16 @@ from millwheel.sdk.function_code import code_digest
 from millwheel.sdk.records import key_extractor
 from millwheel.sdk.typeinfo import Field, field_of, is_key_type, members, supertype, type_name
 
-__all__ = ["KeyExtractor", "encode_key", "everything", "join_key", "key", "mapping_extractor", "split_key"]
+__all__ = [
+    "KeyExtractor",
+    "encode_key",
+    "everything",
+    "join_key",
+    "key",
+    "mapping_extractor",
+    "may_be_without_key",
+    "split_key",
+]
 
 Extract = Callable[[Any], bytes]
 _FIELD_PATH = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*")
@@ -39,10 +48,6 @@ class KeyExtractor:
     fields: tuple[str, ...] = ()
     function: Callable[[Any], str | int] | None = None
     feedback: bool = False
-    name: str = ""
-    """What spec and errors call the function. Empty: its module and qualified name."""
-    parts: tuple[Any, ...] = ()
-    """What the function consists of, if it only combines other functions. An update compares these."""
 
     def extract(self, value: Any) -> bytes:
         """The key of one value. For many values, call :meth:`bind` once."""
@@ -81,17 +86,6 @@ class KeyExtractor:
                 found.append(problem)
         return found
 
-    def may_fail(self, record_type: Any) -> bool:
-        """Whether a value of ``record_type`` may be without a key, as far as the type shows."""
-        if self.function is not None:
-            return True
-        at = [record_type]
-        for path in self.fields:
-            steps = _walk(record_type, path)
-            if not isinstance(steps, str):  # a mistake, which is reported
-                at += [Any if step.item is not False or not step.wire_name else step.type for step in steps]
-        return any(member is Any or member is type(None) for one in at for member in map(supertype, members(one)))
-
     def to_proto(self, record_type: Any) -> topology_pb2.KeySpec:
         """The extractor for the spec: fields by their encoded names, so that no user code is needed to evaluate them.
 
@@ -101,21 +95,33 @@ class KeyExtractor:
         wire = [".".join(step.wire_name for step in path) for path in steps if not isinstance(path, str)]
         if self.function is None and all(all(name.split(".")) for name in wire):
             return topology_pb2.KeySpec(fields=wire)
-        code = code_digest(self.parts or (self.function,)) if self.function is not None else ""
-        return topology_pb2.KeySpec(function=self._code_name(record_type), code=code)
+        return topology_pb2.KeySpec(function=self._code_name(record_type), code=self._code_digest())
+
+    def _code_digest(self) -> str:
+        return "" if self.function is None else code_digest([self.function])
 
     def _code_name(self, record_type: Any) -> str:
         if self.function is None:
             return f"{type_name(record_type)}: {', '.join(self.fields)}"
-        if self.name:
-            return self.name
         name = getattr(self.function, "__qualname__", type(self.function).__qualname__)
         return f"{own_name(getattr(self.function, '__module__', None) or 'builtins')}:{name}"
 
     def __str__(self) -> str:
         if self.function is not None:
-            return f"key({self.name or getattr(self.function, '__qualname__', repr(self.function))})"
+            return f"key({getattr(self.function, '__qualname__', repr(self.function))})"
         return f"key({', '.join(repr(path) for path in self.fields)})"
+
+
+def may_be_without_key(extractor: KeyExtractor, record_type: Any) -> bool:
+    """Whether a value of ``record_type`` may have no key, as far as the type shows."""
+    if extractor.function is not None:
+        return True
+    at = [record_type]
+    for path in extractor.fields:
+        steps = _walk(record_type, path)
+        if not isinstance(steps, str):  # a mistake, which is reported
+            at += [Any if step.item is not False or not step.wire_name else step.type for step in steps]
+    return any(member is Any or member is type(None) for one in at for member in map(supertype, members(one)))
 
 
 @overload

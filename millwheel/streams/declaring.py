@@ -11,12 +11,12 @@ from millwheel.operators import LEFT, RIGHT
 from millwheel.sdk.computation import Computation
 from millwheel.sdk.declarations import DROPPED, Reading, declare_computation
 from millwheel.sdk.errors import UsageError
-from millwheel.sdk.keys import KeyExtractor
+from millwheel.sdk.keys import KeyExtractor, may_be_without_key
 from millwheel.sdk.options import STRAGGLER_DELAY, ComputationOptions, FailurePolicy, Late, retry
 from millwheel.sdk.plan import is_known
 from millwheel.sdk.spreading import spreader
 from millwheel.sdk.topology import TopologyGraph
-from millwheel.streams.derivations import derivation_of
+from millwheel.streams.derivations import DerivedKeyExtractor, derivation_of
 from millwheel.streams.steps import Branch, are_disjoint, expands, keeps_value, to_one
 
 __all__ = ["Input", "Keyed", "StepOptions", "declare_step", "sides"]
@@ -157,14 +157,14 @@ def _key_of(topology: TopologyGraph, stream: str, read: Sequence[tuple[Input, Br
         return spread(value)  # a dropped value has no key: it is dropped again where it is read
 
     derivation = derivation_of([(branch, one.extractor, one.record_type) for one, branch in keyed])
-    return KeyExtractor(function=key_after_steps, name=derivation.name, parts=derivation.parts)
+    return DerivedKeyExtractor(function=key_after_steps, derivation=derivation)
 
 
 def _keyed_as_they_are(read: Sequence[tuple[Input, Branch]]) -> bool:
     """Whether each record of the stream has a key without its steps. No key is read from what a filter drops."""
     if any(not keeps_value(branch.steps) and not expands(branch.steps) for _, branch in read):
         return False
-    return all(not one.extractor.may_fail(one.record_type) for one, _ in read) or any(
+    return all(not may_be_without_key(one.extractor, one.record_type) for one, _ in read) or any(
         not branch.steps or expands(branch.steps) for _, branch in read
     )
 

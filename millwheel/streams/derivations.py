@@ -8,13 +8,14 @@ it pass.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple
 
 from millwheel.sdk.function_code import code_digest
 from millwheel.sdk.keys import KeyExtractor
 from millwheel.streams.steps import Branch, Filter, Map, Only
 
-__all__ = ["KeyDerivation", "derivation_of"]
+__all__ = ["DerivedKeyExtractor", "derivation_of"]
 
 
 class KeyDerivation(NamedTuple):
@@ -24,6 +25,25 @@ class KeyDerivation(NamedTuple):
     """The names of the steps and of the key: ``only(Bid).map(price_of).key_by(auction)``."""
     parts: tuple[Any, ...]
     """The functions of the steps and of the key."""
+
+
+_NONE: Final = KeyDerivation("", ())
+
+
+@dataclass(frozen=True, slots=True)
+class DerivedKeyExtractor(KeyExtractor):
+    """An extractor whose function runs steps before it reads the key."""
+
+    derivation: KeyDerivation = _NONE
+
+    def _code_name(self, record_type: Any) -> str:
+        return self.derivation.name
+
+    def _code_digest(self) -> str:
+        return code_digest(self.derivation.parts)
+
+    def __str__(self) -> str:
+        return f"key({self.derivation.name})"
 
 
 def derivation_of(keyed: Sequence[tuple[Branch, KeyExtractor, Any]]) -> KeyDerivation:

@@ -43,7 +43,7 @@ rewriting(
     "G1",
     "a filter runs before the key of a record is read",
     declaring._keyed_as_they_are,
-    "not one.extractor.may_fail(one.record_type)",
+    "not may_be_without_key(one.extractor, one.record_type)",
     "True",
     seeds=0,
     test="tests/streams/test_keys.py::test_no_key_is_read_from_a_record_that_a_filter_drops",

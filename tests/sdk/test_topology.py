@@ -187,7 +187,6 @@ def test_the_spec_holds_everything_that_was_declared() -> None:
         Counter,
         inputs={"other/theirs": mw.key(str), "queries": mw.key("origin", "text")},
         outputs=["late", "counts"],
-        strong=False,
         exactly_once=False,
         late=mw.divert("late"),
         on_failure=mw.stop(after=4, initial=mw.seconds(1), maximum=mw.seconds(9)),
@@ -230,6 +229,7 @@ def test_the_spec_holds_everything_that_was_declared() -> None:
                     topology_pb2.InputSpec(stream="other/theirs", key=by_text),
                 ],
                 outputs=["full/counts", "full/late"],
+                strong_productions=True,
                 late_policy=topology_pb2.LATE_POLICY_DIVERT,
                 late_stream="full/late",
                 failure_policy=topology_pb2.FailurePolicy(
@@ -248,6 +248,14 @@ def test_the_spec_holds_everything_that_was_declared() -> None:
             )
         ],
     )
+
+
+def test_the_spec_says_that_productions_are_weak() -> None:
+    topology = mw.Topology("weak")
+    topology.source("queries", Query)
+    topology.add(Counter, inputs={"queries": mw.key("text")}, outputs=["counts"], strong=False)
+    (spec,) = topology.to_spec(topology_pb2.CodeReference(digest="d", entry_point="m:a")).computations
+    assert (spec.exactly_once, spec.strong_productions) == (True, False)
 
 
 def test_the_digest_is_that_of_the_content_and_not_of_the_order() -> None:
