@@ -147,6 +147,7 @@ class Context(Generic[State]):
     __slots__ = (
         "_cause",
         "_cell",
+        "_dropped",
         "_earliest",
         "_hold",
         "_key",
@@ -165,6 +166,7 @@ class Context(Generic[State]):
         self._productions: list[Production] | None = None
         self._timers: dict[tuple[TimeDomain, str], TimerSetting | None] | None = None
         self._produced = 0
+        self._dropped = 0
         self._hold: Any = UNSET
         # From the record or timer of the current hook: the default timestamp of productions, the least timestamp of
         # productions, and the event time for which timers are set.
@@ -360,6 +362,17 @@ class Context(Generic[State]):
     def clear_hold(self) -> None:
         """Remove the hold of this key's state."""
         self._hold = None
+
+    def count_dropped(self, records: int = 1) -> None:
+        """Count records that the hook drops because they are too late to have an effect (section 4.5).
+
+        They are counted with the hook's commit, beside those that ``late=Late.DROP`` drops: in the metric
+        ``millwheel_dropped_records_total``, and in ``TopologyHarness.counts``.
+
+        Args:
+            records: How many.
+        """
+        self._dropped += records
 
     def _checked(self, timestamp: Timestamp, method: str, domain: TimeDomain = TimeDomain.EVENT_TIME) -> Timestamp:
         """The timestamp, after a check of its type and range. The journal could not decode a value of another type."""

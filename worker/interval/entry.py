@@ -61,8 +61,8 @@ class IntervalEntry(msgspec.Struct, array_like=True, frozen=True):
     """The ids of the consumed records, as the duplicate check encodes them."""
     acked: list[tuple[int, str]]
     """(position, consumer) of productions with opaque ids whose ACK this commit journals."""
-    counts: tuple[int, int, int, int]
-    """Records, duplicates, late records and dead letters of this commit."""
+    counts: tuple[int, ...]
+    """The counts of this commit, in the order of ``CommitCounts.row``."""
     acked_inherited: list[tuple[str, int, str]] = []
     """(sequence, position, consumer) of productions inherited from parents whose ACK this commit journals."""
 
@@ -74,7 +74,7 @@ class BaseMeta(msgspec.Struct, array_like=True, frozen=True):
     watermark: int
     wall: int
     output: int
-    counts: tuple[int, int, int, int]
+    counts: tuple[int, ...]
     key_bounds: list[tuple[bytes, bytes | None, int]] = []
     """First key, end, bound: watermark bounds of keys from before a merge that the watermark has not passed."""
 

@@ -120,7 +120,13 @@ def test_duplicates_are_counted_with_and_without_a_commit() -> None:
     assert harness.counts("window-counter")["duplicates"] == 1
     both = [(Query("a"), at(0.5)), (Query("b"), at(0.5))]
     harness.send_all("queries", both, record_ids=[known, fresh])
-    assert harness.counts("window-counter") == {"records": 2, "duplicates": 2, "late": 0, "dead_letters": 0}
+    assert harness.counts("window-counter") == {
+        "records": 2,
+        "duplicates": 2,
+        "late": 0,
+        "dead_letters": 0,
+        "dropped": 0,
+    }
 
 
 class Failing(mw.Computation[Query, Counts]):
