@@ -89,7 +89,7 @@ class WindowJoin(Computation[Any, dict[tuple[int, int], Sides[L, R]]], Generic[L
                 sides = kept[window.bounds] = Sides()
                 ctx.set_timer(Timestamp(window.end), window.tag)
             (sides.left if record.stream == LEFT else sides.right).append(record.value)
-        if not taken:
+        if not taken and record.late:
             ctx.count_dropped()
 
     def process_timer(self, ctx: Context[dict[tuple[int, int], Sides[L, R]]], timer: Timer) -> None:

@@ -285,10 +285,12 @@ class Context(Generic[State]):
         domain: TimeDomain = TimeDomain.EVENT_TIME,
         hold: Timestamp | None = None,
     ) -> None:
-        """Call ``process_timer`` for this key when the low watermark, or the wall clock, reaches ``at``.
+        """Call ``process_timer`` for this key when the low watermark, or the clock, reaches ``at``.
 
         A key has at most one timer for each domain (event time or processing time) and tag. Setting it again replaces
-        it.
+        it. It never fires early (G6). In processing time the clock is the wall clock of the key's owner, which is
+        ``now``. A timer that a wrong clock has set too far ahead waits until the clocks of later owners reach it.
+
         Until the firing is committed, the timer holds the output watermark. The records that the firing produces are
         therefore not late (section 4.6).
 

@@ -146,7 +146,7 @@ class Aggregate(Computation[Any, Panes[A]]):
             del ctx.state
         if self.too_late is not None:
             ctx.produce(self.too_late, record.value)
-        else:
+        elif record.late:  # otherwise it is in no window by the assigner's choice
             ctx.count_dropped()
 
     def _produce(self, ctx: Context[Panes[A]], window: Window, pane: Pane[A]) -> None:

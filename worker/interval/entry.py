@@ -48,7 +48,12 @@ class IntervalEntry(msgspec.Struct, array_like=True, frozen=True):
 
     format: int
     watermark: int
-    """The input watermark in use. A new owner starts from it, so late records stay late."""
+    """The input watermark in use. A new owner starts from the last one.
+
+    So a record below it stays late, and no hook sees less than a committed one has seen. The former owner may have seen
+    a later watermark without a commit. A record that was late by that one alone, and is not committed, may be on time
+    for the new owner. Nothing of the former decision remains then.
+    """
     wall: int
     """The wall-clock time in use. A new owner starts from it, for processing-time timers."""
     states: list[tuple[bytes, bytes]]
