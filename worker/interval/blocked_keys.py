@@ -39,11 +39,11 @@ _DAMAGED_ROWS: Final = 1_000
 
 
 class BlockedKeys:
-    """Blocks keys and resumes them."""
+    """Blocks keys and resumes them. It takes the outcomes of hooks (HookOutcomes)."""
 
-    def __init__(self, state: IntervalState, runner: Runner, firing: Firing) -> None:
-        self.runner = runner
-        self.firing = firing
+    def __init__(self, state: IntervalState) -> None:
+        self.runner = Runner(state, self)
+        self.firing = Firing(state, self.runner, self)
         self.failures = Failures(state)
         self._setup: IntervalSetup = state
         self._clocks = state.clocks
@@ -58,12 +58,6 @@ class BlockedKeys:
         """Keys whose rows are damaged, each with the reason, up to a maximum."""
         self.running = RunningHooks(state)
         self.reports: list[HookFailed] = []
-        runner.failed = lambda key, receipt, index, error: self.failed(key, RecordItem(receipt, index), error)
-        runner.returned = lambda key, context, receipt, index, result: self._returned(
-            key, context, RecordItem(receipt, index), result
-        )
-        firing.failed = self.failed
-        firing.returned = self._returned
 
     # Failures.
 
@@ -217,7 +211,7 @@ class BlockedKeys:
         blocked.alone = max(blocked.alone, 1)
         self._decide(key, blocked, item, StateDamagedError(why))
 
-    def _returned(self, key: bytes, context: Context[Any], item: Item, result: Any) -> None:
+    def returned(self, key: bytes, context: Context[Any], item: Item, result: Any) -> None:
         """A hook returned a value. If the hook is ``async def``, await the value. Otherwise the hook fails."""
         program, is_record = self._setup.program, isinstance(item, RecordItem)
         if program.record_is_async if is_record else program.timer_is_async:
