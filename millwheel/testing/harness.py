@@ -205,7 +205,7 @@ class TopologyHarness:
             raise error
 
     def advance_clock(self, by: Duration) -> None:
-        """Advance wall time. Wall timers, retries and other alarms fire at their own moments.
+        """Advance wall time. Processing-time timers, retries and other alarms fire at their own moments.
 
         Args:
             by: Microseconds, 0 or more.

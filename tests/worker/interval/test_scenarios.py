@@ -228,7 +228,7 @@ class Wall(mw.Computation[Query, None]):
 
 
 @pytest.mark.guarantee("G6", section="4.6")
-def test_a_wall_timer_fires_by_the_clock_and_holds_till_then() -> None:
+def test_a_processing_timer_fires_by_the_clock_and_holds() -> None:
     topology = mw.Topology("wall")
     topology.source("queries", Query)
     topology.add(Wall, inputs={"queries": mw.key("place")}, outputs={"out": tuple[str, int]})
