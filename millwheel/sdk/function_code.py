@@ -80,7 +80,8 @@ class _Describer:
     def _function(self, function: FunctionType) -> str:
         cells = [self._cell(cell) for cell in function.__closure__ or ()]
         made_with = self.describe((function.__defaults__, function.__kwdefaults__, cells))
-        if function.__name__ != "<lambda>":
+        own = (function.__module__ or "").partition(".")[0] == "millwheel"
+        if own or function.__name__ != "<lambda>":  # MillWheel's own code keeps its keys from version to version
             return f"{function.__qualname__} {made_with}"
         return f"{self.describe(function.__code__)} {self._globals(function)} {made_with}"
 

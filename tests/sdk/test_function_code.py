@@ -63,6 +63,15 @@ def test_functions_are_compared_by_code_and_values(one: Any, other: Any, *, same
     assert (code_digest([one]) == code_digest([other])) == same
 
 
+def test_a_lambda_of_the_product_keeps_its_name() -> None:
+    """An upgrade of MillWheel may compile it differently, and must not be taken for another key."""
+    one, other = (lambda value: value % 2), (lambda value: value % 3)
+    for each in (one, other):
+        each.__module__ = "millwheel.streams.stream"
+        each.__qualname__ = "Stream.enrich.<locals>.<lambda>"
+    assert code_digest([one]) == code_digest([other])
+
+
 def test_a_digest_is_the_same_in_every_process() -> None:
     program = (
         "from millwheel.sdk.function_code import code_digest; from tests.sdk.test_function_code import adding; "
