@@ -21,9 +21,10 @@ from millwheel.master.settings import MasterSettings
 from millwheel.model.time import seconds
 from millwheel.server.authority import AUTHORITY
 from millwheel.server.backends import Backends
+from millwheel.server.cluster_settings import ensure_cluster_settings
 from millwheel.server.daemon import Daemon, Role
 from millwheel.server.master import MASTER
-from millwheel.server.startup import ensure_cluster_settings, retried
+from millwheel.server.startup import retried
 from millwheel.server.worker import WORKER
 from millwheel.worker.dedup import Dedup
 from millwheel.worker.interval import IntervalSettings as CoreSettings

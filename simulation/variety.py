@@ -143,6 +143,11 @@ def _probed(plan: Plan, chance: Random) -> None:
     plan.probed = True
 
 
+def _looked_up(plan: Plan, chance: Random) -> None:
+    """A client looks up the states of a computation that counts."""
+    plan.looked_up = bool(plan.counter)
+
+
 def _late_readers(plan: Plan, chance: Random) -> None:
     """Sinks are read after their records have left memory."""
     plan.readers_late = chance.uniform(0.3, 1.0) * plan.span
@@ -365,5 +370,6 @@ _CHANGES: Final[tuple[tuple[str, Callable[[Plan, Random], None], float], ...]] =
     ("cassandra", on_cassandra, 0.23),
     ("suspended", suspended, 0.22),
     ("embedded", embedded, 0.31),
+    ("looked up", _looked_up, 0.3),
 )
 """Name, change, and its share of all seeds."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, Final
 
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
@@ -10,7 +10,7 @@ from msgspec import inspect
 
 from millwheel.rpc.v1 import topology_pb2
 from millwheel.sdk.codecs import Codec, ValueFormat, format_of
-from millwheel.sdk.typeinfo import describe_type, supertype, type_name
+from millwheel.sdk.typeinfo import cached_by_type, describe_type, supertype, type_name
 
 __all__ = ["state_schema"]
 
@@ -26,20 +26,29 @@ _Row = tuple[str, str, bool]
 def state_schema(state_type: Any, codec: Codec[Any] | None, version: int) -> topology_pb2.StateSchema:
     """The schema of a state type. For a user's codec it has only one entry, for the whole state."""
     value_format = format_of(state_type, codec)
-    rows: Iterator[_Row]
     if value_format is ValueFormat.PROTOBUF:
-        rows = _message(supertype(state_type).DESCRIPTOR, "", frozenset())
+        rows = _distinct(_message(supertype(state_type).DESCRIPTOR, "", frozenset()))
     elif value_format is ValueFormat.MSGPACK:
-        rows = _value(describe_type(state_type), "", False, frozenset())
+        rows = _msgpack_rows(state_type)
     else:
-        rows = iter([("", type_name(state_type), False)])
+        rows = [("", type_name(state_type), False)]
+    fields = [topology_pb2.StateField(path=path, type=kind, optional=lax) for path, kind, lax in rows]
+    return topology_pb2.StateSchema(format=value_format.value, fields=fields, version=version)
+
+
+@cached_by_type
+def _msgpack_rows(state_type: Any) -> list[_Row]:
+    return _distinct(_value(describe_type(state_type), "", False, frozenset()))
+
+
+def _distinct(rows: Iterable[_Row]) -> list[_Row]:
+    """The first row of each path, sorted, up to the limit."""
     found: dict[str, _Row] = {}
     for row in rows:
         found.setdefault(row[0], row)
         if len(found) == _MAX_FIELDS:
             break
-    fields = [topology_pb2.StateField(path=path, type=kind, optional=lax) for path, kind, lax in sorted(found.values())]
-    return topology_pb2.StateSchema(format=value_format.value, fields=fields, version=version)
+    return sorted(found.values())
 
 
 def _value(info: inspect.Type, path: str, optional: bool, above: frozenset[Any]) -> Iterator[_Row]:

@@ -224,9 +224,7 @@ def _field_of_one(plain: Any, name: str) -> Field | str | None:
 
 def _attribute_fields(origin: type, plain: Any) -> dict[str, Field] | None:
     if issubclass(origin, msgspec.Struct):
-        named = msgspec.structs.fields(plain)
-        wire = {field.name: "" if origin.__struct_config__.array_like else field.encode_name for field in named}
-        return {field.name: Field(False, field.type, wire[field.name]) for field in named}
+        return _struct_fields(plain)
     if dataclasses.is_dataclass(origin):
         hints = _hints(origin)
         return {one.name: Field(False, hints.get(one.name, Any), one.name) for one in dataclasses.fields(origin)}
@@ -236,6 +234,15 @@ def _attribute_fields(origin: type, plain: Any) -> dict[str, Field] | None:
         hints = _hints(origin)
         return {one: Field(False, hints.get(one, Any), "") for one in origin._fields}
     return {} if origin in (str, int, float, bool, bytes, list, tuple, set, frozenset) else None
+
+
+@cached_by_type
+def _struct_fields(plain: Any) -> dict[str, Field]:
+    by_place = (typing.get_origin(plain) or plain).__struct_config__.array_like
+    return {
+        field.name: Field(False, field.type, "" if by_place else field.encode_name)
+        for field in msgspec.structs.fields(plain)
+    }
 
 
 def _pick(fields: dict[str, Field], name: str) -> Field | str:

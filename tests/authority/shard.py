@@ -16,7 +16,6 @@ from millwheel.authority.messages import (
     AuthorityEvent,
     BroadcastValues,
     DeleteJournaled,
-    ForgetComputation,
     InjectorsExpected,
     RefuseCall,
     RefuseReport,
@@ -65,8 +64,6 @@ class Shard:
         self.snapshots = 0
         self.accepted: list[tuple[str, Member, int]] = []
         """What listeners know of accepted sequencers, in order."""
-        self.removed: list[str] = []
-        """The computations that listeners know to be gone."""
         self._tokens = count()
         self._sequencer = 0
         self.time = 0
@@ -81,7 +78,7 @@ class Shard:
             result_of(self.store.read_parts(JOURNAL, head.parts)),
             result_of(self.store.read_entries(JOURNAL, head.truncation_point + 1, head.commit)),
         )
-        for name, value in core.computations().items():
+        for name, value in core.broadcasts().items():
             self._received(name, value)
         for name, value in self.broadcasts.items():
             assert core.broadcast(name) >= value, f"{name} went back to {core.broadcast(name)} in a restart"
@@ -123,7 +120,7 @@ class Shard:
         token = next(self._tokens)
         self.call(RemovalRequested(token, computation, up_to))
         self.flush()
-        if computation not in self.core.computations():
+        if computation not in self.core.broadcasts():
             self.broadcasts.pop(computation, None)
         return self.answers[token]
 
@@ -192,8 +189,6 @@ class Shard:
                     for name, value in values.items():
                         self._received(name, value)
                     self.accepted += sequencers
-                case ForgetComputation(computation):
-                    self.removed.append(computation)
                 case DeleteJournaled(below, parts):
                     result_of(self.store.delete_entries(JOURNAL, below))
                     result_of(self.store.delete_parts(JOURNAL, parts))

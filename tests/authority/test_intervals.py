@@ -290,7 +290,7 @@ def test_a_removed_computation_is_dropped_and_its_rest_refused() -> None:
     shard.report(ALL_KEYS, 1, 10)
     shard.say(ALL_KEYS, 1, 20)
     shard.remove(COMPUTATION)
-    assert shard.core.computations() == {}
+    assert shard.core.broadcasts() == {}
     for _ in range(2):
         assert shard.core.broadcast(COMPUTATION) == MIN_TIMESTAMP
         assert shard.say(ALL_KEYS, 1, 30)[0].superseded

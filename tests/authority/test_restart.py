@@ -40,7 +40,7 @@ def test_a_restart_broadcasts_the_same_values() -> None:
     shard.inject("a", 3, 30)
     before = state(shard.core)
     core = shard.restart()
-    assert core.computations() == {COMPUTATION: 10, INJECTOR: 30}
+    assert core.broadcasts() == {COMPUTATION: 10, INJECTOR: 30}
     assert state(core) == before
     assert shard.report(LEFT, 1, 40) == 20, "owners go on with what they hold"
 
@@ -143,7 +143,7 @@ def test_a_base_holds_expected_sets_removals_and_old_values() -> None:
     head = result_of(shard.store.read_head(JOURNAL))
     assert head.truncation_point > 6, "the entries above are gone"
     shard.restart()
-    assert shard.core.computations() == {COMPUTATION: 10, "busy.5": 99, INJECTOR: MIN_TIMESTAMP}
+    assert shard.core.broadcasts() == {COMPUTATION: 10, "busy.5": 99, INJECTOR: MIN_TIMESTAMP}
     assert shard.say(ALL_KEYS, 2, 1, "gone.4")[0].superseded
     shard.accept("a", 1, INJECTOR)
     assert shard.inject("a", 1, 5) == MIN_TIMESTAMP, "b is still expected"

@@ -16,6 +16,7 @@ from deploy.local.cluster import settings_of
 from deploy.local.daemons import Daemons
 from millwheel.client.injector import Injector, InjectorSettings
 from millwheel.client.subscription import From, Subscription
+from millwheel.config import WorkerSection
 from tests.components import cassandra, etcd
 from tests.patience import patience
 from tests.submitting import submit_copy
@@ -27,7 +28,7 @@ SEED = int(os.environ.get("MILLWHEEL_SEED", "1"))
 CHUNK = 50
 PAUSE = 0.05
 """Seconds between two chunks of records."""
-_EACH = 12.0
+_EACH = WorkerSection().lease_seconds + 7
 """Seconds that a kill may cost until all flows again: a lease's time, a restart and a takeover."""
 
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from millwheel.config import WorkerSection
 from tests.faults.cluster import Cluster
 
 __all__ = ["FAULTS", "Fault"]
@@ -17,7 +18,7 @@ __all__ = ["FAULTS", "Fault"]
 Accident = Callable[[Cluster], AbstractAsyncContextManager[str]]
 """Entered, it happens, and says to whom; left, it is mended."""
 
-_PAST_LEASE: Final = 12.0
+_PAST_LEASE: Final = 2 * WorkerSection().lease_seconds + 2
 """Seconds: more than twice a worker's lease."""
 _AHEAD: Final = 20.0
 """Seconds that a clock is stepped: more than the ten within which clocks count as equal."""

@@ -12,9 +12,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, Final
 
-from millwheel.sdk.context import UNSET, Context, Production, StateCell
+from millwheel.sdk.context import Context
 from millwheel.sdk.error_texts import error_message
 from millwheel.sdk.errors import StateDamagedError
+from millwheel.sdk.scope import UNSET, Production, StateCell
 from millwheel.worker.interval.blocked_key_table import BlockedKey, Item, RecordItem, TimerItem, Wait
 from millwheel.worker.interval.failures import (
     HOOK_ERRORS,

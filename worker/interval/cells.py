@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Container, Iterable, Iterator, Mapping
 from typing import Final
 
-from millwheel.sdk.context import StateCell
+from millwheel.sdk.scope import StateCell
 
 __all__ = ["CELL_OVERHEAD_BYTES", "CellCache", "KeyCell"]
 

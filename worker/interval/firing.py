@@ -6,8 +6,9 @@ from collections.abc import Iterable
 from typing import Any
 
 from millwheel.model.time import LAST_TIMESTAMP, MAX_TIMESTAMP, TimeDomain
-from millwheel.sdk.context import Context, TimerSetting
+from millwheel.sdk.context import Context
 from millwheel.sdk.records import Timer
+from millwheel.sdk.scope import TimerSetting
 from millwheel.worker.interval.blocked_key_table import TimerItem, Wait
 from millwheel.worker.interval.failures import HOOK_ERRORS
 from millwheel.worker.interval.runner import HookOutcomes, Runner

@@ -13,7 +13,7 @@ from typing import Final
 from millwheel.model.keys import KeyInterval
 from millwheel.model.time import MIN_TIMESTAMP, TimeDomain
 from millwheel.model.watermarks import MinTracker
-from millwheel.sdk.context import TimerSetting
+from millwheel.sdk.scope import TimerSetting
 from millwheel.store.contract import CorruptValueError, JournalHead, PartId
 from millwheel.worker.dedup import Dedup, IdDelta
 from millwheel.worker.id_segments import SEGMENT_PART
@@ -25,7 +25,6 @@ from millwheel.worker.interval.base_parts import (
     TIMERS_PART,
     VOIDS_PART,
 )
-from millwheel.worker.interval.clocks import BoundRow, KeyWatermarkBounds
 from millwheel.worker.interval.divided import ENTRY_PART, base_parts, entry_parts, is_entry_part, joined, names_base
 from millwheel.worker.interval.entry import (
     BaseMeta,
@@ -38,6 +37,7 @@ from millwheel.worker.interval.entry import (
     decode_part,
 )
 from millwheel.worker.interval.holds import Holds
+from millwheel.worker.interval.key_bounds import BoundRow, KeyWatermarkBounds
 from millwheel.worker.interval.spilled_timers import FAR_PART, SpilledPart, SpilledTimers, is_spilled
 from millwheel.worker.interval.state import INDEX_BITS, IntervalState
 from millwheel.worker.journal import DEDUP_PART, CommitCounts

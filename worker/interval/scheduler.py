@@ -24,8 +24,6 @@ class KeyScheduler:
         self._clocks = state.clocks
         self._intake = state.intake
         self._timers = state.timers
-        self._event_timers = state.timers.tables[TimeDomain.EVENT_TIME]
-        self._processing_timers = state.timers.tables[TimeDomain.PROCESSING_TIME]
         self._cells = state.cells
         self._outbox = state.outbox
         self._holds = state.holds
@@ -63,8 +61,9 @@ class KeyScheduler:
     @property
     def _some_timer_queued(self) -> bool:
         """Whether a timer may be due that no blocked key waits with."""
-        in_buckets = self._event_timers.first_time is not None or self._processing_timers.first_time is not None
-        return in_buckets or bool(self._timers.ahead)
+        timers = self._timers
+        in_buckets = timers.event_time.first_time is not None or timers.processing_time.first_time is not None
+        return in_buckets or bool(timers.ahead)
 
     def _fire_due(self, outbox_full: bool) -> None:
         """Fire the timers that are due. While the outbox is full, fire only those that may hold the watermark (G13).
@@ -120,7 +119,7 @@ class KeyScheduler:
         appended, or its spilled part is read.
         """
         wall, domain = self._clocks.wall, TimeDomain.PROCESSING_TIME
-        rings = (self._processing_timers.first_time, self._timers.spilled.first[domain])
+        rings = (self._timers.processing_time.first_time, self._timers.spilled.first[domain])
         return min((at for at in rings if at is not None and at > wall), default=None)
 
     def next_retry(self) -> int | None:

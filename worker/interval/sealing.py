@@ -9,9 +9,10 @@ from msgspec.structs import replace
 
 from millwheel.model.limits import MAX_STATE_BYTES
 from millwheel.model.time import TimeDomain
-from millwheel.sdk.context import UNSET, Context, Production, TimerSetting
+from millwheel.sdk.context import Context
 from millwheel.sdk.errors import TooLargeError
 from millwheel.sdk.options import LateAction
+from millwheel.sdk.scope import UNSET, Production, TimerSetting
 from millwheel.worker.dedup import IdDelta
 from millwheel.worker.interval.causal import causal_id
 from millwheel.worker.interval.entry import FORMAT, IntervalEntry, ProductionRow, TimerRow

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from millwheel.model.incarnation import IncarnationId
 from millwheel.model.watermarks import InputWatermark
 from millwheel.sdk.compiled import CompiledComputation
-from millwheel.sdk.context import OutputBinding
+from millwheel.sdk.scope import OutputBinding
 from millwheel.worker.dedup import Dedup
 from millwheel.worker.id_segments import AdmissionState
 from millwheel.worker.interval.blocked_key_table import BlockedKeyTable

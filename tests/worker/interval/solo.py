@@ -12,7 +12,7 @@ from millwheel.model.incarnation import IncarnationId
 from millwheel.model.keys import ALL_KEYS, KeyInterval
 from millwheel.model.time import MIN_TIMESTAMP
 from millwheel.sdk.compiled import compile_computation
-from millwheel.sdk.context import OutputBinding
+from millwheel.sdk.scope import OutputBinding
 from millwheel.store.contract import JournalHead, PartId
 from millwheel.worker.dedup import PositionIds, Sender
 from millwheel.worker.interval import IntervalConfig, IntervalCore, IntervalSettings

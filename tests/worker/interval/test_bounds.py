@@ -11,7 +11,7 @@ from millwheel.model.incarnation import IncarnationId
 from millwheel.model.limits import MAX_ENTRY_BYTES, MAX_VALUE_BYTES
 from millwheel.model.time import Duration, Timestamp
 from millwheel.model.watermarks import MinTracker
-from millwheel.sdk.context import OutputBinding, TimerSetting
+from millwheel.sdk.scope import OutputBinding, TimerSetting
 from millwheel.testing import TopologyHarness
 from millwheel.worker.admission import column_problem
 from millwheel.worker.dedup import PositionIds, Sender

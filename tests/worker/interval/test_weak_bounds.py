@@ -10,7 +10,7 @@ import pytest
 import millwheel as mw
 from millwheel.model.incarnation import IncarnationId
 from millwheel.model.limits import MAX_ENTRY_BYTES
-from millwheel.sdk.context import OutputBinding
+from millwheel.sdk.scope import OutputBinding
 from millwheel.worker.dedup import OpaqueIds, Sender
 from millwheel.worker.interval import IntervalSettings
 from millwheel.worker.messages import (
