@@ -31,7 +31,7 @@ LETTERS: Final = "simulated/dead-letters"
 """The stream of dead letters, which receives the records that computations give up on."""
 
 
-_TUNED: Final = ("core", "log", "ids", "authority", "bounds")
+_TUNED: Final = ("core", "log", "ids", "authority", "bounds", "pages")
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,7 @@ from simulation.backends import embedded, on_cassandra, suspended
 from simulation.blocks import LIBRARY, plain_node
 from simulation.options import (
     changing_forms,
+    growing_states,
     library_windows,
     spilled_and_divided,
     tight_bounds,
@@ -243,7 +244,9 @@ def _late(plan: Plan, chance: Random) -> None:
     """A computation that consumes only injected records drops or diverts late ones."""
     sources = {source["name"] for source in plan.sources}
     node = chance.choice([node for node in plan.nodes if set(node["inputs"]) <= sources])
-    node["late"] = chance.choice(("drop", "divert"))
+    node.update(
+        late=chance.choice(("drop", "divert")), strong=True
+    )  # whether a record is late may change before commit
     reader = chance.choice([reader for reader in plan.readers if reader.stream in node["inputs"]])
     for index in range(2, len(reader.inputs)):
         one = reader.inputs[index]
@@ -368,6 +371,7 @@ _CHANGES: Final[tuple[tuple[str, Callable[[Plan, Random], None], float], ...]] =
     ("cassandra", on_cassandra, 0.23),
     ("suspended", suspended, 0.22),
     ("embedded", embedded, 0.31),
+    ("growing states", growing_states, 0.75),
     ("looked up", _looked_up, 0.3),
 )
 """Name, change, and its share of all seeds."""

@@ -84,8 +84,9 @@ class OwnedInterval:
 class Catalog:
     """The coordinator's contents at ``revision``. Every method answers from memory.
 
-    ``shape`` increases whenever topologies, interval maps, logs, workers or the authority's shards change. A result
-    that depends on those alone stays valid while ``shape`` stays the same.
+    ``shape_version`` counts the changes of topologies, interval maps, logs, workers and the authority's shards: the
+    *shape* of the cluster. A result that depends on those alone stays valid while the number stays the same. Progress,
+    such as drawn sequencers and batch cursors, does not count.
 
     It has many methods: each is a question that a role asks the coordinator's contents.
     """
@@ -94,7 +95,7 @@ class Catalog:
         self.revision = 0
         # The revision of the last snapshot. A snapshot includes the effect of all deletions up to its revision.
         self._listed = 0
-        self.shape = 0
+        self.shape_version = 0
         self._shards_at_first = authority_shards
         self.tables: dict[IncarnationId, IntervalTable] = {}
         # By a chunk's key: a hash of the chunk in the tables. A new snapshot updates only chunks that differ.
@@ -138,7 +139,7 @@ class Catalog:
         before = {kind: dict(records) for kind, records in self._records().items()}
         shards = self.authority_shards
         self._clear()
-        self.shape += 1
+        self.shape_version += 1
         self._index = None
         for entry in snapshot.entries:
             self._created[entry.key] = entry.created
@@ -192,7 +193,7 @@ class Catalog:
 
     def _changes(self, kind: str) -> None:
         """A record of this kind changes."""
-        self.shape += kind in _SHAPING
+        self.shape_version += kind in _SHAPING
         if kind in (keys.TOPOLOGIES, keys.LOGS):
             self._index = None
 

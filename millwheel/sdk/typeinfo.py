@@ -25,9 +25,11 @@ from msgspec import inspect
 __all__ = [
     "Field",
     "accepts",
+    "annotated_fields",
     "cached_by_type",
     "describe_type",
     "field_of",
+    "first_type",
     "generic_arguments",
     "is_key_type",
     "is_protobuf",
@@ -127,6 +129,16 @@ def returned_type(function: Any) -> Any:
     except (NameError, TypeError, ValueError):
         return None
     return None if returned is Signature.empty else returned
+
+
+def first_type(function: Any) -> Any:
+    """The annotated type of a callable's first parameter. None if nothing states it."""
+    try:
+        parameters = signature(function, eval_str=True).parameters.values()
+    except (NameError, TypeError, ValueError):
+        return None
+    first = next(iter(parameters), None)
+    return None if first is None or first.annotation is Signature.empty else first.annotation
 
 
 def is_protobuf(annotation: Any) -> bool:
@@ -247,6 +259,20 @@ def _struct_fields(plain: Any) -> dict[str, Field]:
 
 def _pick(fields: dict[str, Field], name: str) -> Field | str:
     return fields[name] if name in fields else ", ".join(fields)
+
+
+def annotated_fields(cls: type, names: Mapping[str, Any]) -> dict[str, Any]:
+    """The types of the annotated fields of a class and its bases, without class variables.
+
+    Args:
+        cls: The class.
+        names: Names that the annotations may use besides those of the class's module.
+
+    Raises:
+        Exception: An annotation names something that is not known.
+    """
+    found = typing.get_type_hints(cls, localns=dict(names), include_extras=True)
+    return {name: hint for name, hint in found.items() if (typing.get_origin(hint) or hint) is not typing.ClassVar}
 
 
 def _hints(cls: type) -> dict[str, Any]:

@@ -80,7 +80,7 @@ async def nothing(digest: str) -> bytes:
 
 
 def worker(directory: Path, authority: Quiet | None = None, coordinator: MemoryCoordinator | None = None) -> Worker:
-    settings = WorkerSettings("w1", "here:1", directory)
+    settings = WorkerSettings("w1", "here:1", directory, lease=5.0)
     return Worker(settings, FaultyStore(), coordinator or MemoryCoordinator(), (authority or Quiet()).connect, nothing)
 
 
@@ -90,7 +90,7 @@ def owned(journal: str, sequencer: int) -> OwnedInterval:
 
 def hosted(of: Worker, journal: str, sequencer: int) -> ScriptedCore:
     core = ScriptedCore()
-    host = CoreHost(journal, core, FaultyStore(), of.ownership, of.hosts.queue)
+    host = CoreHost(journal, core, FaultyStore(), of.ownership.peers, of.hosts.queue)
     built = Built(core, ())  # type: ignore[arg-type]
     of.hosts.hosted[journal] = Hosted(host, owned(journal, sequencer), built, LocalChannel(host))
     return core
@@ -310,7 +310,9 @@ async def test_what_waits_for_code_begins_when_that_is_there(tmp_path: Path) -> 
         return made.data
 
     coordinator = MemoryCoordinator()
-    one = Worker(WorkerSettings("w1", "here:1", tmp_path), FaultyStore(), coordinator, Quiet().connect, fetch)
+    one = Worker(
+        WorkerSettings("w1", "here:1", tmp_path, lease=5.0), FaultyStore(), coordinator, Quiet().connect, fetch
+    )
     one.follower.failures = 1_000
     code = topology_pb2.CodeReference(digest=made.digest, entry_point=made.entry_point)
     spec = topology_pb2.TopologySpec(name="late", code=code, computations=[topology_pb2.ComputationSpec(name="c")])
@@ -330,7 +332,7 @@ async def test_what_waits_for_code_begins_when_that_is_there(tmp_path: Path) -> 
 @pytest.mark.paper(section="7.1")
 async def test_a_stopping_worker_prepares_its_intervals_for_others(tmp_path: Path) -> None:
     one = Worker(
-        WorkerSettings("w1", "here:1", tmp_path, hand_over=0.3),
+        WorkerSettings("w1", "here:1", tmp_path, lease=5.0, hand_over=0.3),
         FaultyStore(),
         MemoryCoordinator(),
         Quiet().connect,

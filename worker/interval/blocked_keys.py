@@ -12,15 +12,19 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, Final
 
-from millwheel.sdk.context import UNSET, Context, Production, StateCell
+from millwheel.model.page_keys import row_owner
+from millwheel.sdk.context import Context
 from millwheel.sdk.error_texts import error_message
 from millwheel.sdk.errors import StateDamagedError
+from millwheel.sdk.growing.pages import PagesNeededError
+from millwheel.sdk.scope import UNSET, Production, StateCell
 from millwheel.worker.interval.blocked_key_table import BlockedKey, Item, RecordItem, TimerItem, Wait
 from millwheel.worker.interval.failures import (
     HOOK_ERRORS,
     Decision,
     Failures,
     UnkeyedLetterError,
+    others_key_problem,
     refuse_result,
 )
 from millwheel.worker.interval.firing import Firing
@@ -38,17 +42,21 @@ _DAMAGED_ROWS: Final = 1_000
 
 
 class BlockedKeys:
-    """Blocks keys and resumes them."""
+    """Blocks keys and resumes them. It takes the outcomes of hooks (HookOutcomes).
 
-    def __init__(self, state: IntervalState, runner: Runner, firing: Firing) -> None:
-        self.runner = runner
-        self.firing = firing
+    It has many attributes: the owners of all data that is undone with a hook.
+    """
+
+    def __init__(self, state: IntervalState) -> None:
+        self.runner = Runner(state, self)
+        self.firing = Firing(state, self.runner, self)
         self.failures = Failures(state)
         self._setup: IntervalSetup = state
         self._clocks = state.clocks
         self._timers = state.timers
         self._blocked = state.blocked
         self._cells = state.cells
+        self._pages = state.pages
         self.stopped = ""
         """Why the failure policy has stopped this interval. Empty while it runs."""
         self.again = False
@@ -57,17 +65,14 @@ class BlockedKeys:
         """Keys whose rows are damaged, each with the reason, up to a maximum."""
         self.running = RunningHooks(state)
         self.reports: list[HookFailed] = []
-        runner.failed = lambda key, receipt, index, error: self.failed(key, RecordItem(receipt, index), error)
-        runner.returned = lambda key, context, receipt, index, result: self._returned(
-            key, context, RecordItem(receipt, index), result
-        )
-        firing.failed = self.failed
-        firing.returned = self._returned
 
     # Failures.
 
     def failed(self, key: bytes, item: Item | None, error: BaseException) -> None:
-        """A hook of ``key`` raised for ``item``. None: the changes of the key's hooks cannot be sealed."""
+        """A hook of ``key`` raised for ``item``. None: the changes of the key's hooks cannot be sealed.
+
+        A hook that needs pages of its state runs again when they have been read.
+        """
         timers, records = self._undo(key)
         if item is not None:
             if isinstance(item, RecordItem):
@@ -75,6 +80,11 @@ class BlockedKeys:
             else:
                 timers.append(item)
         blocked = self._put_back(key, timers, records)
+        if isinstance(error, PagesNeededError):
+            self._blocked.block(key, Wait.STATE)
+            self.runner.to_read += self._pages.request(key, error)
+            return
+        self._pages.release(key)
         if len(timers) + len(records) == 1:
             self._decide(key, blocked, timers[0] if timers else records[0], error)
         else:
@@ -114,14 +124,14 @@ class BlockedKeys:
         blocked.attempts += 1
         decision, retry_at = self.failures.decide(blocked.attempts, self._clocks.elapsed)
         letter: Production | None = None
-        unkeyed = ""
-        if decision is Decision.DEAD_LETTER:
+        unkeyed = "" if decision is Decision.RETRY else others_key_problem(error)
+        if decision is Decision.DEAD_LETTER and not unkeyed:
             try:
                 letter = self.failures.dead_letter(key, item, error, blocked.attempts)
             except UnkeyedLetterError as refused:
-                # Retry, so that the work is neither lost nor given up.
-                unkeyed, decision = str(refused), Decision.RETRY
-                retry_at = self.failures.retry_at(blocked.attempts, self._clocks.elapsed)
+                unkeyed = str(refused)
+        if unkeyed:  # retry, so that the work is neither lost nor given up
+            decision, retry_at = Decision.RETRY, self.failures.retry_at(blocked.attempts, self._clocks.elapsed)
         self.reports.append(self.failures.note(key, blocked, item, error, decision, retry_at, unkeyed))
         if letter is not None:
             self._bury(key, blocked, item, letter)
@@ -195,18 +205,19 @@ class BlockedKeys:
     # Rows and asynchronous hooks.
 
     def row_read(self, key: bytes, encoded: bytes) -> None:
-        """The key's row has been read, so the key may run."""
+        """The key's row, or a row of one of its pages, has been read, so the key may run."""
         self.damaged.pop(key, None)
         self._cells.insert(key, encoded)
-        self._blocked.block(key, Wait.READY)
+        self._blocked.block(row_owner(key), Wait.READY)
 
     def row_damaged(self, key: bytes, why: str) -> None:
-        """The key's row cannot be read. Its next work fails by the failure policy, as if its hook had raised.
+        """A row of the key cannot be read. Its next work fails by the failure policy, as if its hook had raised.
 
         No hook runs for the key without its state, and nothing overwrites the row. Each attempt reads the row again.
         """
         if len(self.damaged) < _DAMAGED_ROWS:
             self.damaged[key] = why
+        key = row_owner(key)
         blocked = self._blocked.block(key, Wait.READY)
         item = self.firing.next_due(key) or (blocked.items[0] if blocked.items else None)
         if item is None:
@@ -216,7 +227,7 @@ class BlockedKeys:
         blocked.alone = max(blocked.alone, 1)
         self._decide(key, blocked, item, StateDamagedError(why))
 
-    def _returned(self, key: bytes, context: Context[Any], item: Item, result: Any) -> None:
+    def returned(self, key: bytes, context: Context[Any], item: Item, result: Any) -> None:
         """A hook returned a value. If the hook is ``async def``, await the value. Otherwise the hook fails."""
         program, is_record = self._setup.program, isinstance(item, RecordItem)
         if program.record_is_async if is_record else program.timer_is_async:

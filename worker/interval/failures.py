@@ -10,11 +10,12 @@ from typing import Any, Final
 from millwheel.model.backoff import Backoff
 from millwheel.model.stream_names import DEAD_LETTERS
 from millwheel.model.time import TimeDomain, Timestamp, format_timestamp
-from millwheel.sdk.context import Production
 from millwheel.sdk.dead_letters import DeadLetter
 from millwheel.sdk.error_texts import bare_message, error_message, error_traceback
 from millwheel.sdk.errors import KeyExtractionError, UsageError
+from millwheel.sdk.growing.pages import PagesNeededError
 from millwheel.sdk.options import FailureAction, FailurePolicy
+from millwheel.sdk.scope import Production
 from millwheel.sdk.typeinfo import type_name
 from millwheel.worker.interval.blocked_key_table import BlockedKey, Item, RecordItem
 from millwheel.worker.interval.failing_keys import ErrorKinds, KeyFailure
@@ -22,13 +23,22 @@ from millwheel.worker.interval.setup import IntervalSetup
 from millwheel.worker.interval.state import IntervalState
 from millwheel.worker.messages import HookFailed
 
-__all__ = ["HOOK_ERRORS", "Decision", "Failures", "UnkeyedLetterError", "refuse_result", "work_text"]
+__all__ = [
+    "HOOK_ERRORS",
+    "Decision",
+    "Failures",
+    "UnkeyedLetterError",
+    "others_key_problem",
+    "refuse_result",
+    "work_text",
+]
 
-HOOK_ERRORS: Final = (Exception, CancelledError, SystemExit)
+HOOK_ERRORS: Final = (Exception, CancelledError, SystemExit, PagesNeededError)
 """Errors of a hook that affect its own work only.
 
 CancelledError and SystemExit are not Exceptions. A hook raises them by mistake when it awaits a cancelled future or
 calls a program's main function. An interrupt (KeyboardInterrupt) does not come from the hook.
+PagesNeededError is no failure: the hook runs again when its pages have been read.
 """
 
 _ERROR_CHARACTERS: Final = 2_000
@@ -75,6 +85,18 @@ class UnkeyedLetterError(Exception):
         super().__init__(f"its dead letter has no key{at}: {why}{remedy}")
 
 
+def others_key_problem(error: BaseException) -> str:
+    """Why work is not given up whose hook failed by the key function of another topology. Empty: it failed otherwise.
+
+    A failure policy is for the topology's own code. Another topology that reads its stream must not lose it work.
+    """
+    if not isinstance(error, KeyExtractionError) or not error.other_topology:
+        return ""
+    topology = error.other_topology
+    who = f"`{topology}/{error.computation}`" if error.computation else "a computation"
+    return f"its production has no key at computation {who} of another topology: mend or cancel topology `{topology}`"
+
+
 class Failures:
     """Applies a computation's failure policy. The back-off doubles from the initial to the largest delay."""
 
@@ -119,7 +141,8 @@ class Failures:
             error: The exception of its hook.
             decision: The policy's decision.
             retry_at: When the next attempt is due, a time of ``IntervalClocks.elapsed``. Used for a retry only.
-            letter: Why the work was not given up although the policy says so. Empty in all other cases.
+            letter: Why the work was not given up although the policy says so: a consumer has no key for its dead
+                letter or its production. Empty in all other cases.
         """
         is_record = isinstance(item, RecordItem)
         meter, wall = self._setup.meter, self._clocks.wall

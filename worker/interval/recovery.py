@@ -11,9 +11,10 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from millwheel.model.keys import KeyInterval
+from millwheel.model.page_keys import row_owner
 from millwheel.model.time import MIN_TIMESTAMP, TimeDomain
 from millwheel.model.watermarks import MinTracker
-from millwheel.sdk.context import TimerSetting
+from millwheel.sdk.scope import TimerSetting
 from millwheel.store.contract import CorruptValueError, JournalHead, PartId
 from millwheel.worker.dedup import Dedup, IdDelta
 from millwheel.worker.id_segments import SEGMENT_PART
@@ -25,7 +26,6 @@ from millwheel.worker.interval.base_parts import (
     TIMERS_PART,
     VOIDS_PART,
 )
-from millwheel.worker.interval.clocks import BoundRow, KeyWatermarkBounds
 from millwheel.worker.interval.divided import ENTRY_PART, base_parts, entry_parts, is_entry_part, joined, names_base
 from millwheel.worker.interval.entry import (
     BaseMeta,
@@ -38,9 +38,10 @@ from millwheel.worker.interval.entry import (
     decode_part,
 )
 from millwheel.worker.interval.holds import Holds
+from millwheel.worker.interval.key_bounds import BoundRow, KeyWatermarkBounds
 from millwheel.worker.interval.spilled_timers import FAR_PART, SpilledPart, SpilledTimers, is_spilled
 from millwheel.worker.interval.state import INDEX_BITS, IntervalState
-from millwheel.worker.journal import DEDUP_PART
+from millwheel.worker.journal import DEDUP_PART, CommitCounts
 from millwheel.worker.messages import Opened, OpenedParent
 from millwheel.worker.takeover import numbered_entries, restored_ids
 
@@ -62,7 +63,7 @@ class _IntervalWhole:
     watermark: int = MIN_TIMESTAMP
     wall: int = 0
     output: int = MIN_TIMESTAMP
-    counts: list[int] = field(default_factory=lambda: [0, 0, 0, 0])
+    counts: CommitCounts = field(default_factory=CommitCounts)
     key_bounds: list[BoundRow] = field(default_factory=list)
     segments: dict[str, tuple[PartId, ...]] = field(default_factory=dict)
 
@@ -119,7 +120,7 @@ def _inherited(state: IntervalState, parents: Sequence[OpenedParent], production
         child.key_bounds += shown.within(keys)
         if start in keys:
             # One child takes over the totals completely, so that they count once.
-            child.counts = [mine + its for mine, its in zip(child.counts, whole.counts, strict=True)]
+            child.counts.add(*whole.counts.row)
     return child
 
 
@@ -128,7 +129,7 @@ def _settle(state: IntervalState, whole: _IntervalWhole, productions: Production
     state.ids.dedup, state.journal.segments = whole.dedup, whole.segments
     state.clocks.restore(whole.watermark, whole.wall, whole.key_bounds)
     state.holds.raise_output(whole.output)
-    state.journal.restore_counts(whole.counts)
+    state.journal.restore_counts(whole.counts.row)
     ordered = sorted(productions.items(), key=lambda item: item[0][1])
     for sequence in sorted({sequence for sequence, _, _ in productions}):
         state.outbox.add([row for place, row in ordered if place[0] == sequence], sequence)
@@ -200,7 +201,7 @@ class _Reader:
     def _meta(self, meta: BaseMeta) -> None:
         whole = self._whole
         whole.watermark, whole.wall, whole.output = meta.watermark, meta.wall, meta.output
-        whole.counts = list(meta.counts)
+        whole.counts = CommitCounts(*meta.counts)
         whole.key_bounds = meta.key_bounds
 
     def _keep(self, sequence: str, row: ProductionRow) -> None:
@@ -257,9 +258,6 @@ class _Reader:
         state, whole, productions = self._state, self._whole, self._productions
         whole.watermark = max(whole.watermark, entry.watermark)
         whole.wall = max(whole.wall, entry.wall)
-        for key, _ in entry.states:
-            if key not in state.cells:
-                state.cells.insert(key, b"")
         state.cells.changed(entry.states, number)
         for key, hold in entry.holds:
             state.holds.set_of_key(key, hold, None)
@@ -275,7 +273,7 @@ class _Reader:
             productions.pop(acked, None)
         if entry.ids:
             whole.dedup.replay(IdDelta.from_wire(entry.ids))
-        whole.counts = [total + more for total, more in zip(whole.counts, entry.counts, strict=True)]
+        whole.counts.add(*entry.counts)
 
 
 def _cut(entry: IntervalEntry, keys: KeyInterval) -> IntervalEntry:
@@ -284,7 +282,7 @@ def _cut(entry: IntervalEntry, keys: KeyInterval) -> IntervalEntry:
         entry.format,
         entry.watermark,
         entry.wall,
-        [row for row in entry.states if row[0] in keys],
+        [row for row in entry.states if row_owner(row[0]) in keys],
         [row for row in entry.holds if row[0] in keys],
         entry.timers_set,
         entry.timers_cleared,

@@ -17,11 +17,12 @@ from millwheel.model.catalog import Catalog, Consumer
 from millwheel.model.incarnation import IncarnationId
 from millwheel.model.interval_table import interval_from_proto
 from millwheel.model.outbound import AnswerKind, answer_kind
+from millwheel.model.stream_names import owner_of
 from millwheel.rpc.channel import open_channel
 from millwheel.rpc.v1.delivery_pb2 import DeliveryOutcome
-from millwheel.sdk.context import OutputBinding
 from millwheel.sdk.error_texts import error_message
 from millwheel.sdk.errors import KeyExtractionError
+from millwheel.sdk.scope import OutputBinding
 from millwheel.worker.messages import Acknowledged, Delivery, Refused, SendDelivery
 from millwheel.worker.shell.host import CoreHost, RunningInterval
 from millwheel.worker.shell.peers import PeerConnection
@@ -48,7 +49,7 @@ class CatalogRouting:
         self._located: dict[IncarnationId, tuple[list[bytes], list[tuple[bytes | None, str]]]] = {}
         """By consumer: the first keys of intervals that were looked up, and their ends and journals."""
         self._located_shape = -1
-        """The catalog's ``shape`` for which ``_located`` is valid."""
+        """The catalog's ``shape_version`` for which ``_located`` is valid."""
 
     def bind(self, stream: str, encode: Callable[[Any], bytes]) -> OutputBinding:
         """A binding for one producer of ``stream``. It is kept up to date until ``release``."""
@@ -71,8 +72,8 @@ class CatalogRouting:
 
     def locate(self, consumer: IncarnationId, key: bytes) -> str:
         """The journal of the interval of ``consumer`` with ``key``. Empty while there is none."""
-        if self._located_shape != self._catalog.shape:
-            self._located_shape = self._catalog.shape
+        if self._located_shape != self._catalog.shape_version:
+            self._located_shape = self._catalog.shape_version
             self._located.clear()
         starts, found = self._located.get(consumer, _NOTHING)
         if index := bisect_right(starts, key):
@@ -108,18 +109,22 @@ class CatalogRouting:
     def _named(self, stream: str, consumer: Consumer) -> Extractor:
         """The consumer's extractor. Its exceptions are converted so that they name the consumer."""
         extract = self._extractor_of(consumer, stream)
+        other_topology = "" if consumer.topology == owner_of(stream) else consumer.topology
 
         def extract_key(value: Any) -> bytes:
             try:
                 return extract(value)
-            except KeyExtractionError:
+            except KeyExtractionError as error:
+                error.other_topology = other_topology
                 raise
             except Exception as error:
-                raise KeyExtractionError(
+                named = KeyExtractionError(
                     f"the key extractor of computation {consumer.computation!r} for stream {stream!r} raised "
                     f"{error_message(error)}",
                     computation=consumer.computation,
-                ) from error
+                )
+                named.other_topology = other_topology
+                raise named from error
 
         return extract_key
 

@@ -11,8 +11,10 @@ from millwheel.model.time import TimeDomain
 from millwheel.rpc.errors import answering
 from millwheel.rpc.v1 import inspection_pb2 as wire
 from millwheel.rpc.v1.inspection_pb2_grpc import InspectionServiceServicer
-from millwheel.sdk.context import TimerSetting
 from millwheel.sdk.error_texts import error_message
+from millwheel.sdk.growing.codec import sizes
+from millwheel.sdk.growing.fields import GrowingState
+from millwheel.sdk.scope import PAGES_TAG, TimerSetting
 from millwheel.store.contract import CorruptValueError, PartId, StateStore
 from millwheel.worker.interval import IntervalCore
 from millwheel.worker.interval.entry import TimerRow, decode_part
@@ -73,6 +75,8 @@ class InspectionService(InspectionServiceServicer):
             processing = domain is TimeDomain.PROCESSING_TIME
             stored = {row[2]: TimerSetting._make(row[3:]) for row in spilled if row[1] is processing}
             for tag, setting in sorted((stored | table.of_key(request.key)).items()):
+                if tag == PAGES_TAG:
+                    continue
                 timer = response.timers.add(tag=tag, timestamp_us=setting.at, wall_time=processing)
                 if setting.hold is not None:
                     timer.hold_us = setting.hold
@@ -138,6 +142,7 @@ def status_of(core: IntervalCore) -> wire.GetIntervalStatusResponse:
         duplicates_total=counts.duplicates,
         late_total=counts.late,
         dead_letters_total=counts.dead_letters,
+        dropped_total=counts.dropped,
         hooks=hooks_of(core),
     )
     response.hold.kind, response.hold.subject = core.explain_hold()
@@ -150,7 +155,9 @@ def status_of(core: IntervalCore) -> wire.GetIntervalStatusResponse:
 
 
 def _as_text(value: Any) -> str:
-    """A state as JSON if possible, otherwise its Python ``repr``."""
+    """A state as JSON if possible, otherwise its Python ``repr``. Of a collection in pages, its size."""
+    if isinstance(value, GrowingState):
+        value = sizes(value)
     try:
         return msgspec.json.encode(value).decode()
     except (TypeError, ValueError, NotImplementedError):
