@@ -210,23 +210,27 @@ def test_late_records_are_dropped_passed_or_diverted() -> None:
 
 
 class Echo(mw.Computation[Step]):
-    """Sets a timer for a time before each record."""
+    """Sets a timer for a time before each record, perhaps with a hold that comes too late."""
+
+    def __init__(self, holds: bool = False) -> None:
+        self.holds = holds
 
     def process_record(self, ctx: mw.Context[None], record: mw.Record[Step]) -> None:
-        ctx.set_timer(mw.Timestamp(record.timestamp - 2), record.value.name)
+        hold = mw.Timestamp(record.timestamp - 3) if self.holds else None
+        ctx.set_timer(mw.Timestamp(record.timestamp - 2), record.value.name, hold=hold)
 
     def process_timer(self, ctx: mw.Context[None], timer: mw.Timer) -> None:
         ctx.produce("echoes", timer.tag)
 
 
 @pytest.mark.guarantee("G14")
-@pytest.mark.parametrize("together", [False, True])
-def test_a_timer_of_a_late_record_is_as_late_as_it(together: bool) -> None:
+@pytest.mark.parametrize(("together", "holds"), [(False, False), (True, False), (False, True)])
+def test_a_timer_of_a_late_record_is_as_late_as_it(together: bool, holds: bool) -> None:
     def echoes(ordered_: bool) -> list[tuple[str, int]]:
         topology = mw.Topology("echoes")
         keyed = topology.source("steps", Step).key_by("key")
         step = keyed.ordered_by_time() if ordered_ else keyed
-        step.process("echo", Echo, {"echoes": str}, late=mw.Late.PROCESS)
+        step.process("echo", Echo(holds), {"echoes": str}, late=mw.Late.PROCESS)
         harness = TopologyHarness(topology)
         harness.advance(at(10))
         late = [(Step(1, 0, "late"), at(5)), (Step(1, 0, "later"), at(6))]
