@@ -29,7 +29,6 @@ from millwheel.authority.messages import (
     AuthorityEvent,
     BroadcastValues,
     DeleteJournaled,
-    ForgetComputation,
     PercentileRequested,
     RefuseCall,
     RefuseReport,
@@ -187,8 +186,7 @@ class AuthorityCore:
                 refused.append(changed)
                 continue
             pending.moved(report.computation, changed)
-            if computation.smallest() > computation.value:
-                self._raise(computation)
+            self._raise(computation)
         return [RefuseReport(refusal) for refusal in refused]
 
     def outlives(self, computation: str, sequencer: int) -> bool:
@@ -213,7 +211,6 @@ class AuthorityCore:
         taken = self._pending.take(self._value_of, self._settings.entry_bytes)
         effects: list[AuthorityEffect] = [AnswerCall(token, watermark) for token, watermark in taken.answers]
         effects.append(BroadcastValues(dict(taken.entry.values), taken.sequencers))
-        effects += map(ForgetComputation, taken.removed)
         self._commit += 1
         if self._named is not None:
             effects.append(self._name_parts(self._named))
@@ -243,9 +240,9 @@ class AuthorityCore:
         """Return the value that was last broadcast for ``computation``, or MIN_TIMESTAMP if it is unknown."""
         return self._broadcast.get(computation, MIN_TIMESTAMP)
 
-    def computations(self) -> dict[str, int]:
-        """Return all computations with their broadcast values."""
-        return {computation.name: self.broadcast(computation.name) for computation in self._registry}
+    def broadcasts(self) -> dict[str, int]:
+        """Return a copy of the values that were last broadcast, by computation. Other threads may call this."""
+        return self._broadcast.copy()
 
     def sequencers(self, computation: str) -> list[tuple[Member, int]]:
         """Return every member of ``computation`` that has a sequencer, with that sequencer."""

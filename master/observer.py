@@ -75,7 +75,7 @@ class Observer:
     ) -> watermark_pb2.ExplainWatermarkResponse | None:
         """Return the authority's explanation of a computation, or of ``injector/{stream}``; None without an answer.
 
-        ``rows``: the maximum number of intervals or processes that it describes, up to :data:`MOST_ROWS`.
+        ``rows``: the maximum number of intervals or processes that it describes, up to :data:`MAX_ROWS`.
         """
         endpoint = known.authority_of(computation)
         if endpoint is None:

@@ -11,7 +11,7 @@ retired journal is never named again, because parents are only taken from existi
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, NoReturn
 
@@ -28,6 +28,7 @@ from millwheel.master.messages import (
     SplitInterval,
 )
 from millwheel.master.plans import refuse_unknown_topology
+from millwheel.master.successors import successor_of
 from millwheel.model import catalog_keys as keys
 from millwheel.model.catalog import ACTIVE_STATES, Catalog
 from millwheel.model.incarnation import IncarnationId, incarnation_of_journal, new_journal
@@ -210,12 +211,12 @@ def propose(known: Catalog, request: Reshape, loads: Mapping[str, float] = _NO_L
     return None if repeated(known, request) is not None else _propose(known, request, Draft(known), loads)
 
 
-def plan_reshape(known: Catalog, request: Reshape, burned: int, loads: Mapping[str, float] = _NO_LOADS) -> ChangePlan:
+def plan_reshape(known: Catalog, request: Reshape, unusable: int, loads: Mapping[str, float] = _NO_LOADS) -> ChangePlan:
     """Plan one transaction that moves, splits or merges; RequestError if the request is impossible."""
     done = repeated(known, request)
     if done is not None:
         return ChangePlan(answer=lambda: done)
-    draft = Draft(known, burned)
+    draft = Draft(known, unusable)
     proposal = _propose(known, request, draft, loads)
     draft.put_intervals(proposal.incarnation, proposal.made)
     journals = [one.journal for one in proposal.made]
@@ -316,9 +317,11 @@ class _Reshaping:
         return [place.interval, other.interval], [child]
 
     def _child(
-        self, place: IntervalPlace, parents: Iterable[catalog.IntervalRecord], its: KeyInterval, owner: str, mark: str
+        self, place: IntervalPlace, parents: Sequence[catalog.IntervalRecord], its: KeyInterval, owner: str, mark: str
     ) -> catalog.IntervalRecord:
-        child = catalog.IntervalRecord(keys=interval_to_proto(its), request_id=mark)
+        child = successor_of(*parents)
+        child.keys.CopyFrom(interval_to_proto(its))
+        child.request_id = mark
         child.journal = new_journal(place.incarnation, self._draft.draw())
         # Larger than its parents' sequencers even without an owner. A later owner gets a still larger one.
         child.sequencer = self._draft.draw()

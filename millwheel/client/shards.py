@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Hashable, Iterable
-from contextlib import aclosing, suppress
+from contextlib import suppress
 from typing import Final
 
 from millwheel.client.authorities import ShardPlaces
@@ -130,11 +130,9 @@ class ShardedWatermarks:
         """See :meth:`WatermarkClient.percentile`."""
         return await self.of(computation).percentile(computation, basis_points)
 
-    async def watch(self, computations: Iterable[str]) -> AsyncGenerator[dict[str, BroadcastUpdate], None]:
+    def watch(self, computations: Iterable[str]) -> AsyncGenerator[dict[str, BroadcastUpdate], None]:
         """See :meth:`WatermarkClient.watch`. Each update comes from one shard."""
         shards: dict[Hashable, list[str]] = {}
         for computation in computations:
             shards.setdefault(self._places.shard_of(computation), []).append(computation)
-        async with aclosing(merged([self.of(names[0]).watch(names) for names in shards.values()])) as updates:
-            async for update in updates:
-                yield update
+        return merged([self.of(names[0]).watch(names) for names in shards.values()])

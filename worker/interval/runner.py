@@ -51,7 +51,7 @@ class HookBatch:
         """Keys with a record or timer that was given up. There is at most one for each key, because it runs alone."""
 
     def __bool__(self) -> bool:
-        return bool(self.contexts or self.fired or any(indexes for _, indexes in self.consumed))
+        return bool(self.contexts or self.fired or (self.consumed and any(indexes for _, indexes in self.consumed)))
 
     def consumed_of(self, receipt: DeliveryReceipt) -> list[int]:
         """The list of those indexes of ``receipt`` that have run."""
@@ -100,6 +100,10 @@ class Runner:
         return batch.records >= settings.batch_records or (
             batch.size + self._setup.scope.produced_bytes >= settings.batch_bytes
         )
+
+    def work_in_batch(self) -> tuple[int, int, int]:
+        """The batch's number, and how many records and timers have run in it. It changes with each hook."""
+        return self.number, self.batch.records, sum(map(len, self.batch.fired.values()))
 
     def take_batch(self) -> HookBatch:
         """Take the current batch and start a new one."""
