@@ -242,7 +242,7 @@ def test_a_timer_of_a_late_record_is_as_late_as_it(together: bool, holds: bool) 
     assert echoes(True) == echoes(False)
 
 
-def test_a_timer_for_a_time_that_has_passed_is_as_late_as_its_setter() -> None:
+def test_a_timer_in_the_past_is_as_late_as_its_setter() -> None:
     topology = mw.Topology("echoes")
     topology.source("steps", Step).key_by("key").ordered_by_time().process("echo", Echo, {"echoes": str})
     harness = TopologyHarness(topology)
