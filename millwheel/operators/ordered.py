@@ -156,8 +156,8 @@ class Ordered(Computation[T, Queue[T, S]], Generic[T, S]):
                 at, tag = face.first_timer()
                 time = queue.waiting[done][0] if done < len(queue.waiting) else NEVER[0]
                 if at <= min(time, watermark):
-                    face.remove_timer(tag)
-                    yield face.at(at, at), (self.inner.process_timer, Timer(tag, Timestamp(at)))
+                    stamp = max(face.remove_timer(tag) or (at,))
+                    yield face.at(stamp, stamp), (self.inner.process_timer, Timer(tag, Timestamp(at)))
                 elif time < watermark:
                     _, value, stream = queue.waiting[done]
                     done += 1

@@ -110,7 +110,7 @@ class OrderedContext(Generic[S]):
     def produce(self, stream: str, value: Any, *, timestamp: Timestamp | None = None) -> None:
         """See Context."""
         if timestamp is None and self._stamp is not None:
-            # A timer that was set for a time before the watermark is later than its own time.
+            # What a late record sets may be later than its own time, as in any computation.
             timestamp = Timestamp(max(self._stamp, self.real._earliest))
         self.real.produce(stream, value, timestamp=timestamp)
 
@@ -127,7 +127,9 @@ class OrderedContext(Generic[S]):
             raise UsageError(f"{self._inner.name} sets a timer, and has no process_timer: define it")
         if domain is TimeDomain.EVENT_TIME:
             at = self.real._checked(at, "set_timer")
-            self.queue.timers[tag] = at, at if hold is None else self.real._checked(hold, "set_timer(hold=…)")
+            # A timer for a time that has passed is as late as what sets it.
+            until = max(at, self._stamp or at) if hold is None else self.real._checked(hold, "set_timer(hold=…)")
+            self.queue.timers[tag] = at, until
             if self._first is not None:
                 self._first = None if self._first[1] == tag else min(self._first, (at, tag))
             return
@@ -158,11 +160,11 @@ class OrderedContext(Generic[S]):
             self._first = min([(at, tag) for tag, (at, _) in self.queue.timers.items()], default=NEVER)
         return self._first
 
-    def remove_timer(self, tag: str) -> None:
-        """Remove one of the hooks' event-time timers, if it is there."""
-        self.queue.timers.pop(tag, None)
+    def remove_timer(self, tag: str) -> tuple[int, int] | None:
+        """Remove one of the hooks' event-time timers, if it is there. Returns its (time, hold)."""
         if self._first is not None and self._first[1] == tag:
             self._first = None
+        return self.queue.timers.pop(tag, None)
 
     def rearm(self, before: tuple[int, int] | None) -> None:
         """Set the real timer, if it changes. A state that equals its default is none, so that its row goes."""

@@ -123,6 +123,8 @@ def test_ordered_hooks_are_a_loop_over_sorted_records(
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(ordered, "_STEPS", most)
         harness = run(topology, steps, crash_at, lag)
+    for one in harness.produced("diary"):
+        assert f" at {one.timestamp - BEGIN}, " in one.value
     for key in (1, 2, 3):
         found = [one for one in harness.values("diary") if one.startswith(f"{key}:")]
         assert found == list(naive(key, steps))
@@ -205,6 +207,49 @@ def test_late_records_are_dropped_passed_or_diverted() -> None:
     assert harness.values("dropped") == ["b", "bc", "bcd"]
     assert harness.values("passed") == ["b", "ba", "bac", "bacd"]
     assert [one.timestamp - BEGIN for one in harness.produced("passed")] == [2, 1, 3, 4]
+
+
+class Echo(mw.Computation[Step]):
+    """Sets a timer for a time before each record, perhaps with a hold that comes too late."""
+
+    def __init__(self, holds: bool = False) -> None:
+        self.holds = holds
+
+    def process_record(self, ctx: mw.Context[None], record: mw.Record[Step]) -> None:
+        hold = mw.Timestamp(record.timestamp - 3) if self.holds else None
+        ctx.set_timer(mw.Timestamp(record.timestamp - 2), record.value.name, hold=hold)
+
+    def process_timer(self, ctx: mw.Context[None], timer: mw.Timer) -> None:
+        ctx.produce("echoes", timer.tag)
+
+
+@pytest.mark.guarantee("G14")
+@pytest.mark.parametrize(("together", "holds"), [(False, False), (True, False), (False, True)])
+def test_a_timer_of_a_late_record_is_as_late_as_it(together: bool, holds: bool) -> None:
+    def echoes(ordered_: bool) -> list[tuple[str, int]]:
+        topology = mw.Topology("echoes")
+        keyed = topology.source("steps", Step).key_by("key")
+        step = keyed.ordered_by_time() if ordered_ else keyed
+        step.process("echo", Echo(holds), {"echoes": str}, late=mw.Late.PROCESS)
+        harness = TopologyHarness(topology)
+        harness.advance(at(10))
+        late = [(Step(1, 0, "late"), at(5)), (Step(1, 0, "later"), at(6))]
+        harness.send_all("steps", late[: 2 if together else 1])
+        harness.send_all("steps", late[2 if together else 1 :])
+        harness.advance(at(20))
+        return [(one.value, one.timestamp - BEGIN) for one in harness.produced("echoes")]
+
+    assert echoes(True) == echoes(False)
+
+
+def test_a_timer_in_the_past_is_as_late_as_its_setter() -> None:
+    topology = mw.Topology("echoes")
+    topology.source("steps", Step).key_by("key").ordered_by_time().process("echo", Echo, {"echoes": str})
+    harness = TopologyHarness(topology)
+    for time, name in [(12, "b"), (11, "a")]:
+        harness.send("steps", Step(1, 0, name), timestamp=at(time))
+    harness.advance(at(20))
+    assert [(one.value, one.timestamp - BEGIN) for one in harness.produced("echoes")] == [("a", 11), ("b", 12)]
 
 
 class Patient(mw.Computation[Step]):

@@ -153,3 +153,15 @@ def test_what_cannot_be_spread_is_refused() -> None:
         keyed.window(windows.tumbling(ten)).aggregate("pages", agg.count(), spread=4, allowed_lateness=ten)
     with pytest.raises(mw.UsageError, match="spread= takes a positive number"):
         keyed.window(windows.tumbling(ten)).aggregate("pages", agg.count(), spread=0)
+
+
+@pytest.mark.guarantee("G14")
+def test_the_first_phase_has_the_late_records() -> None:
+    topology = mw.Topology("hot")
+    keyed = topology.source("hits", Hit).key_by("page")
+    keyed.window(windows.tumbling(mw.seconds(1))).aggregate("pages", agg.count(), spread=4, too_late="lost")
+    harness = TopologyHarness(topology)
+    now = Timestamp(1_700_000_000_000_000)
+    harness.advance(now)
+    harness.send("hits", Hit("a"), timestamp=Timestamp(now - 1))
+    assert harness.values("lost") == [Hit("a")]
