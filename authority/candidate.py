@@ -61,13 +61,13 @@ class CandidateSettings:
 
 
 class ShardElsewhereError(RequestError):
-    """The shard that keeps a computation is not served by this process. ``leader`` is its server, if known."""
+    """The shard that keeps a group is not served by this process. ``leader`` is its server, if known."""
 
-    def __init__(self, computation: str, shard: int, owner: str) -> None:
+    def __init__(self, group: str, shard: int, owner: str) -> None:
         whose = f"is served by {owner}" if owner else "has no server that is known here"
         super().__init__(
             FailureCode.UNAVAILABLE,
-            f"authority shard {shard}, which keeps {computation!r}, {whose}",
+            f"authority shard {shard}, which keeps {group!r}, {whose}",
             "ask there, or look up in the coordinator where the shard is now",
             reason=SHARD_ELSEWHERE,
             leader=owner,
@@ -108,12 +108,12 @@ class Candidate:
         """The shards that this process serves."""
         return tuple(sorted(self._shells))
 
-    def of(self, computation: str) -> AuthorityShard:
-        """Return the shard that keeps ``computation``; raises ShardElsewhereError if it is not served here."""
-        shard = shard_of(computation, self._shards)
+    def of(self, group: str) -> AuthorityShard:
+        """Return the shard that keeps ``group``; raises ShardElsewhereError if it is not served here."""
+        shard = shard_of(group, self._shards)
         shell = self._shells.get(shard)
         if shell is None:
-            raise ShardElsewhereError(computation, shard, self._elsewhere.get(shard, ""))
+            raise ShardElsewhereError(group, shard, self._elsewhere.get(shard, ""))
         return shell
 
     async def run(self) -> None:

@@ -26,7 +26,7 @@ from millwheel.authority.messages import (
     AuthorityEvent,
     BroadcastValues,
     DeleteJournaled,
-    ForgetComputation,
+    ForgetGroup,
     RefuseCall,
     RefuseReport,
     ReportsReceived,
@@ -77,8 +77,8 @@ class AuthorityDriver:
         self._tasks: set[asyncio.Task[None]] = set()
         self._stopped: str | None = None
         self._ended = asyncio.Event()
-        for computation, watermark in core.computations().items():
-            metrics.show(computation, watermark)
+        for group, watermark in core.groups().items():
+            metrics.show(group, watermark)
         self._step(Tick())
 
     @property
@@ -159,10 +159,10 @@ class AuthorityDriver:
                     self._answer(effect)
                 case BroadcastValues(values, sequencers):
                     self.broadcasts.publish(values, sequencers)
-                    for computation, watermark in values.items():
-                        self._metrics.show(computation, watermark)
-                case ForgetComputation(computation):
-                    self._metrics.forget(computation)
+                    for group, watermark in values.items():
+                        self._metrics.show(group, watermark)
+                case ForgetGroup(group):
+                    self._metrics.forget(group)
                 case DeleteJournaled(below, parts):
                     self._spawn(partial(self._writer.tidy, below, parts))
                 case WriteSnapshot(snapshot):

@@ -1,7 +1,7 @@
-"""A computation's watermark by key intervals (7.2).
+"""A group's watermark by key intervals (7.2).
 
 Invariant: the map covers every key at all times. Keys that never had an owner are shares with sequencer 0 at minus
-infinity. An incomplete computation therefore needs no special case: its minimum is minus infinity.
+infinity. An incomplete group therefore needs no special case: its minimum is minus infinity.
 
 Invariant: every share is at or above the decided value.
 """
@@ -18,11 +18,11 @@ from millwheel.model.time import MIN_TIMESTAMP
 from millwheel.model.watermarks import MinTracker
 from millwheel.rpc.watermarks import AcceptRefusedError, WatermarkReport
 
-__all__ = ["KeyedComputation"]
+__all__ = ["KeyedGroup"]
 
 
-class KeyedComputation:
-    """The shares of one computation by interval, and their minimum."""
+class KeyedGroup:
+    """The shares of one group by interval, and their minimum."""
 
     __slots__ = ("_map", "_minima", "name", "percentiles", "value")
 
@@ -76,7 +76,7 @@ class KeyedComputation:
         return remains
 
     def report(self, report: WatermarkReport, now: int) -> Share[KeyInterval] | Refusal | None:
-        """Apply a report from exactly the accepted interval and sequencer; see ``TrackedComputation``."""
+        """Apply a report from exactly the accepted interval and sequencer; see ``TrackedGroup``."""
         keys = report.member
         assert isinstance(keys, KeyInterval)
         share = self._map.exact(keys)
@@ -115,7 +115,7 @@ class KeyedComputation:
         return work_of(self._map.values(), since, max)
 
     def explain(self, watermark: int, now: int, silent_after: int, limit: int) -> Explanation:
-        """See ``TrackedComputation``. A share says SILENT if it has no owner, or if its owner has stopped reporting."""
+        """See ``TrackedGroup``. A share says SILENT if it has no owner, or if its owner has stopped reporting."""
         smallest = self._minima.min()
         shares = self._map.values()
         holding = [share for share in shares if share.watermark == smallest]

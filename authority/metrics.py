@@ -21,7 +21,7 @@ class AuthorityMetrics:
         self.watermark = Gauge(
             "millwheel_authority_watermark_seconds",
             "Broadcast low watermark, seconds since the epoch (-Inf: nothing known, +Inf: ended)",
-            ["computation"],
+            ["group"],
             registry=registry,
         )
         self.reports = Counter(
@@ -41,16 +41,16 @@ class AuthorityMetrics:
         )
         self._labels: set[str] = set()
 
-    def show(self, computation: str, watermark: int) -> None:
+    def show(self, group: str, watermark: int) -> None:
         """Set the metric of a broadcast value. ``watermark`` is in microseconds."""
-        self._labels.add(computation)
-        self.watermark.labels(computation).set(_seconds(watermark))
+        self._labels.add(group)
+        self.watermark.labels(group).set(_seconds(watermark))
 
-    def forget(self, computation: str) -> None:
-        """Remove the metric of a removed computation."""
-        if computation in self._labels:
-            self._labels.remove(computation)
-            self.watermark.remove(computation)
+    def forget(self, group: str) -> None:
+        """Remove the metric of a removed group."""
+        if group in self._labels:
+            self._labels.remove(group)
+            self.watermark.remove(group)
 
 
 class ShardMetrics(Collector):

@@ -28,8 +28,8 @@ __all__ = ["ReportingServicer", "Shards"]
 class Shards(Protocol):
     """The shards that a process serves."""
 
-    def of(self, computation: str) -> AuthorityShard:
-        """Return the shard that keeps ``computation``; RequestError (UNAVAILABLE) if it is not served here."""
+    def of(self, group: str) -> AuthorityShard:
+        """Return the shard that keeps ``group``; RequestError (UNAVAILABLE) if it is not served here."""
 
 
 class ReportingServicer(BroadcastServicer):
@@ -77,9 +77,9 @@ class ReportingServicer(BroadcastServicer):
         batches: dict[AuthorityShard, list[WatermarkReport]] = {}
         for number, message in enumerate(request.intervals):
             where = f"intervals[{number}]."
-            check_names(**{f"{where}computation": message.computation, f"{where}process": message.process})
+            check_names(**{f"{where}group": message.group, f"{where}process": message.process})
             report = report_from_wire(message, where)
-            batches.setdefault(self._shards.of(report.computation), []).append(report)
+            batches.setdefault(self._shards.of(report.group), []).append(report)
         refused: list[Refusal] = []
         for shard, reports in batches.items():
             events.follow(shard)
@@ -109,7 +109,7 @@ class _ShardEvents:
             self._followed[shard] = asyncio.create_task(self._watch_end(shard))
 
     async def news(self) -> AsyncGenerator[list[str], None]:
-        """Yield requested computations until :meth:`end`.
+        """Yield requested groups until :meth:`end`.
 
         Raises AuthorityStoppedError when a shard stops, so that every reporter looks for its successor.
         """
@@ -133,8 +133,8 @@ class _ShardEvents:
             shard.work_requests.leave(self._want)
             task.cancel()
 
-    def _want(self, computation: str) -> None:
-        self._wanted[computation] = None
+    def _want(self, group: str) -> None:
+        self._wanted[group] = None
         self._news.set()
 
     async def _watch_end(self, shard: AuthorityShard) -> None:

@@ -20,7 +20,7 @@ __all__ = [
     "Refusal",
     "Share",
     "ShareView",
-    "TrackedComputation",
+    "TrackedGroup",
     "journal_row",
     "process_share",
 ]
@@ -29,7 +29,7 @@ M = TypeVar("M", KeyInterval, str)
 
 
 class Share(Generic[M]):
-    """One member's part in a computation's minimum.
+    """One member's part in a group's minimum.
 
     Invariant: ``member`` and ``sequencer`` never change. A new owner gets a new share.
 
@@ -161,13 +161,13 @@ class ShareView:
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """Why a computation's watermark has its value (G8).
+    """Why a group's watermark has its value (G8).
 
     ``holding`` are the rows that hold the value back, and ``rows`` are all of them. Both are cut at the requested
     limit. The counts are not cut.
     """
 
-    computation: str
+    group: str
     watermark: int
     holding: Sequence[ShareView]
     rows: Sequence[ShareView]
@@ -175,8 +175,8 @@ class Explanation:
     row_count: int
 
 
-class TrackedComputation(Protocol):
-    """The interface of a computation as the core uses it. Its members are intervals or injector processes.
+class TrackedGroup(Protocol):
+    """The interface of a group as the core uses it. Its members are intervals or injector processes.
 
     ``value`` is decided but not necessarily journaled. Invariant: it never goes back (G7).
     """

@@ -13,7 +13,8 @@ from __future__ import annotations
 from millwheel.master.assignment import release
 from millwheel.master.draft import ChangePlan, Draft
 from millwheel.model import catalog_keys as keys
-from millwheel.model.catalog import Catalog, injector_sender
+from millwheel.model.catalog import Catalog
+from millwheel.model.incarnation import injector_group
 from millwheel.model.time import Timestamp
 from millwheel.rpc.v1 import catalog_pb2 as catalog
 
@@ -39,7 +40,7 @@ def retire_streams(known: Catalog, most: int, burned: int = 0) -> ChangePlan:
             most -= 1
             draft.delete(keys.injector_key(stream, process))
             # A process that opens the re-created stream gets a sequencer larger than any number drawn until now.
-            silenced[injector_sender(stream)] = draft.drawn_before
+            silenced[injector_group(stream)] = draft.drawn_before
     return draft.plan(silence=tuple(sorted(silenced.items())))
 
 

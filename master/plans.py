@@ -22,16 +22,8 @@ from millwheel.master.stream_resolution import refuse_unknown_stream
 from millwheel.master.updating import changed_computations, other_specs, plain_spec, update_problems
 from millwheel.master.validation import validate
 from millwheel.model import catalog_keys as keys
-from millwheel.model.catalog import (
-    ACTIVE_STATES,
-    LIVE_STATES,
-    Catalog,
-    code_of,
-    incarnations_of,
-    injector_sender,
-    outputs_of,
-)
-from millwheel.model.incarnation import IncarnationId, new_incarnation, new_journal
+from millwheel.model.catalog import ACTIVE_STATES, LIVE_STATES, Catalog, code_of, incarnations_of, outputs_of
+from millwheel.model.incarnation import IncarnationId, injector_group, new_incarnation, new_journal
 from millwheel.model.interval_table import initial_intervals, interval_to_proto
 from millwheel.model.keys import ALL_KEYS, KeyInterval
 from millwheel.model.stream_names import dead_letter_stream
@@ -168,7 +160,7 @@ class Planner:
         for place in left:
             self._draft.delete(keys.injector_key(*place))
         up_to = self._draft.drawn_before
-        return tuple((injector_sender(stream), up_to) for stream in sorted({stream for stream, _ in left}))
+        return tuple((injector_group(stream), up_to) for stream in sorted({stream for stream, _ in left}))
 
     def _end_earlier_logs(self, spec: specs.TopologySpec) -> None:
         """Delete the logs of streams that are re-created before their earlier logs were retired (G1, G7).

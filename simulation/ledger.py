@@ -126,7 +126,7 @@ class Ledger:
                 indexes = [index for index in indexes if names[index] >= mark]
             known = facts.positions[ids.sequence].committed if facts and ids.sequence in facts.positions else _NONE
         elif isinstance(ids, OpaqueIds):
-            names, name = ids.ids, delivery.sender.computation
+            names, name = ids.ids, delivery.sender.group
             known = facts.opaque[name].collect if facts and name in facts.opaque else _NONE
         else:
             assert isinstance(ids, BatchIds)

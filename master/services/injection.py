@@ -11,8 +11,9 @@ from millwheel.master.messages import CommitBatch, FinishInjector, OpenInjector,
 from millwheel.master.observer import MAX_ROWS
 from millwheel.master.shell import MasterShell
 from millwheel.master.stream_resolution import refuse_unknown_stream, resolve_stream
-from millwheel.model.catalog import Catalog, injector_sender
+from millwheel.model.catalog import Catalog
 from millwheel.model.catalog_keys import batch_key
+from millwheel.model.incarnation import injector_group
 from millwheel.model.time import MAX_TIMESTAMP, MIN_TIMESTAMP
 from millwheel.rpc.errors import answering
 from millwheel.rpc.failures import FailureCode, RequestError, authority_is_away
@@ -43,7 +44,7 @@ class InjectionServicer(injection_pb2_grpc.InjectionServiceServicer):
     async def _open(self, request: injection.OpenInjectorRequest) -> injection.OpenInjectorResponse:
         """Open an injector. Before the process starts, the authority accepts its sequencer and refuses older ones."""
         known = (await self._shell.term()).catalog
-        sender = injector_sender(request.stream)
+        sender = injector_group(request.stream)
         authority = known.authority_of(sender)
         record = cast("catalog.InjectorRecord", await self._shell.ask(OpenInjector(request.stream, request.process)))
         if authority is None:
@@ -64,7 +65,7 @@ class InjectionServicer(injection_pb2_grpc.InjectionServiceServicer):
 
     async def _finished(self, known: Catalog, request: injection.OpenInjectorRequest) -> RequestError:
         """Return why the process may not start: it has finished, or all processes of the stream have."""
-        answer = await self._shell.observer.explain(known, injector_sender(request.stream))
+        answer = await self._shell.observer.explain(known, injector_group(request.stream))
         what, remedy = f"injector process {request.process!r} of stream {request.stream!r}", "use another process name"
         if answer is not None and answer.watermark_us >= MAX_TIMESTAMP:
             what = f"stream {request.stream!r}, with every injector process of it,"
@@ -93,7 +94,7 @@ class InjectionServicer(injection_pb2_grpc.InjectionServiceServicer):
         return response
 
     async def _statuses(self, known: Catalog, stream: str) -> list[injection.InjectorStatus]:
-        explained = await self._shell.observer.explain(known, injector_sender(stream), MAX_ROWS)
+        explained = await self._shell.observer.explain(known, injector_group(stream), MAX_ROWS)
         reports = {report.process: report for report in (explained.intervals if explained else ())}
         found = []
         for process in sorted(process for name, process in known.injectors if name == stream):
@@ -177,7 +178,7 @@ class InjectionServicer(injection_pb2_grpc.InjectionServiceServicer):
 
     async def _is_over(self, known: Catalog, request: injection.RetireInjectorRequest) -> bool:
         """Whether no watermark waits for the process: it has finished, or it is no longer expected."""
-        answer = await self._shell.observer.explain(known, injector_sender(request.stream), MAX_ROWS)
+        answer = await self._shell.observer.explain(known, injector_group(request.stream), MAX_ROWS)
         if answer is None:
             raise _end_is_unknown(request)
         row = next((row for row in answer.intervals if row.process == request.process), None)
@@ -193,7 +194,7 @@ class InjectionServicer(injection_pb2_grpc.InjectionServiceServicer):
         retired process never repeats its report, so the watermark would wait for ever. An acceptance is answered from
         the journal, and repeating it changes nothing.
         """
-        sender = injector_sender(request.stream)
+        sender = injector_group(request.stream)
         authority = known.authority_of(sender)
         if authority is None:
             raise _end_is_unknown(request)

@@ -11,7 +11,8 @@ from millwheel.master.messages import EnsureLog
 from millwheel.master.services.routing_diff import RoutingDiff
 from millwheel.master.shell import MasterShell
 from millwheel.master.stream_resolution import refuse_unknown_stream, resolve_stream
-from millwheel.model.catalog import Catalog, injector_sender
+from millwheel.model.catalog import Catalog
+from millwheel.model.incarnation import injector_group
 from millwheel.rpc.errors import abort, answering, as_request_error
 from millwheel.rpc.failures import NOT_LEADING, FailureCode, RequestError
 from millwheel.rpc.v1 import catalog_pb2 as catalog
@@ -28,7 +29,7 @@ def routing_of(known: Catalog, stream: str) -> control.WatchRoutingResponse:
     spec = known.stream(stream)
     if spec is None:
         refuse_unknown_stream(stream, known)
-    reports_to = known.authority_of(injector_sender(stream))
+    reports_to = known.authority_of(injector_group(stream))
     response = control.WatchRoutingResponse(stream=spec, draining=known.is_draining(stream), authority=reports_to)
     response.stream.ClearField("schema")  # the schema is among the schemas below
     if spec.HasField("schema"):

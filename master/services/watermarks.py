@@ -31,13 +31,13 @@ class WatermarkProxy(watermark_pb2_grpc.WatermarkServiceServicer):
     async def ExplainWatermark(
         self, request: pb.ExplainWatermarkRequest, context: Context
     ) -> pb.ExplainWatermarkResponse:
-        """Return the answer of the computation's shard; UNAVAILABLE while no process serves it."""
+        """Return the answer of the group's shard; UNAVAILABLE while no process serves it."""
 
         async def work() -> pb.ExplainWatermarkResponse:
             catalog = (await self._shell.term()).catalog
-            endpoint = catalog.authority_of(request.computation)
+            endpoint = catalog.authority_of(request.group)
             if endpoint is None:
-                raise authority_is_away(f"{request.computation!r} (shard {catalog.shard_of(request.computation)})")
+                raise authority_is_away(f"{request.group!r} (shard {catalog.shard_of(request.group)})")
             stub = watermark_pb2_grpc.WatermarkServiceStub(self._shell.observer.channel(endpoint.address))
             async with calling(endpoint.address):
                 return await stub.ExplainWatermark(request, timeout=_DEADLINE_SECONDS)

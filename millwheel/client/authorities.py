@@ -20,8 +20,8 @@ __all__ = ["MasterPlaces", "OnePlace", "RoutedShards", "ShardPlaces"]
 class ShardPlaces(Protocol):
     """Finds shards. The client uses it before every attempt to connect, and a few times a second in between."""
 
-    def shard_of(self, computation: str) -> Hashable:
-        """A value that is the same for all computations of one shard, and differs between shards."""
+    def shard_of(self, group: str) -> Hashable:
+        """A value that is the same for all groups of one shard, and differs between shards."""
 
     async def address_of(self, shard: Hashable) -> str:
         """The shard's address, as host:port. RequestError (UNAVAILABLE) while no authority serves the shard."""
@@ -33,8 +33,8 @@ class OnePlace:
     def __init__(self, address: str) -> None:
         self._address = address
 
-    def shard_of(self, computation: str) -> Hashable:
-        """All computations have the same shard."""
+    def shard_of(self, group: str) -> Hashable:
+        """All groups have the same shard."""
         return None
 
     async def address_of(self, shard: Hashable) -> str:
@@ -55,12 +55,12 @@ class RoutedShards:
         addresses.update((consumer.incarnation, consumer.authority.address) for consumer in routing.consumers)
         self._addresses.update((name, address) for name, address in addresses.items() if address)
 
-    def shard_of(self, computation: str) -> Hashable:
-        """Each computation counts as a shard here. The cluster may map several computations to one shard."""
-        return computation
+    def shard_of(self, group: str) -> Hashable:
+        """Each group counts as a shard here. The cluster may map several groups to one shard."""
+        return group
 
     async def address_of(self, shard: Hashable) -> str:
-        """The address of the authority that keeps the computation's watermark."""
+        """The address of the authority that keeps the group's watermark."""
         return self._addresses.get(str(shard)) or self._addresses[self._injector]
 
 
@@ -81,9 +81,9 @@ class MasterPlaces:
         """
         return cls((await _list(master, deadline)).shards, master, deadline)
 
-    def shard_of(self, computation: str) -> Hashable:
-        """The number of the computation's shard. The number of shards is fixed when the cluster is created."""
-        return shard_of(computation, self._shards)
+    def shard_of(self, group: str) -> Hashable:
+        """The number of the group's shard. The number of shards is fixed when the cluster is created."""
+        return shard_of(group, self._shards)
 
     async def address_of(self, shard: Hashable) -> str:
         """The current address of a shard. RequestError (UNAVAILABLE) while no authority serves it."""

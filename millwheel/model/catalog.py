@@ -19,7 +19,7 @@ from google.protobuf.message import DecodeError
 
 from millwheel.errors import DamagedValueError
 from millwheel.model import catalog_keys as keys
-from millwheel.model.incarnation import IncarnationId
+from millwheel.model.incarnation import GroupId, IncarnationId, injector_group
 from millwheel.model.interval_table import IntervalTable
 from millwheel.model.key_values import Change, PrefixSnapshot
 from millwheel.model.stream_names import dead_letter_stream
@@ -38,7 +38,6 @@ __all__ = [
     "codes_of",
     "dead_letter_writers",
     "incarnations_of",
-    "injector_sender",
     "outputs_of",
     "shard_of",
 ]
@@ -73,11 +72,6 @@ def dead_letter_writers(spec: specs.TopologySpec) -> frozenset[str]:
     policy = specs.FAILURE_ACTION_DEAD_LETTER
     writers = frozenset(one.name for one in spec.computations if one.failure_policy.action == policy)
     return writers or frozenset(one.name for one in spec.computations)
-
-
-def injector_sender(stream: str) -> str:
-    """The sender name of all injectors of a stream. It is used where a computation has its incarnation id."""
-    return f"injector/{stream}"
 
 
 Records: TypeAlias = dict[str, dict[Any, Any]]
@@ -421,7 +415,7 @@ class Catalog:
     def senders(self, stream: str) -> tuple[str, ...]:
         """The senders whose minimum is the low watermark of ``stream`` (4.5): its producers and its injectors."""
         spec = self.stream(stream)
-        injectors = (injector_sender(stream),) if spec is not None and spec.injected else ()
+        injectors = (injector_group(stream),) if spec is not None and spec.injected else ()
         return self.producers(stream) + injectors
 
     def retired_injectors(self) -> dict[str, frozenset[str]]:
@@ -429,7 +423,7 @@ class Catalog:
         found: dict[str, set[str]] = {}
         for (stream, process), record in self.injectors.items():
             if record.retired:
-                found.setdefault(stream, set()).add(f"{injector_sender(stream)}/{process}")
+                found.setdefault(stream, set()).add(f"{injector_group(stream)}/{process}")
         return {stream: frozenset(origins) for stream, origins in found.items()}
 
     def injector_lives(self) -> dict[str, tuple[tuple[str, int], ...]]:
@@ -441,7 +435,7 @@ class Catalog:
         for name, record in self.live_topologies():
             for stream in record.spec.streams:
                 if stream.injected:
-                    sender = injector_sender(stream.name)
+                    sender = injector_group(stream.name)
                     found[sender] = (*found.get(sender, ()), (name, record.submitted_at_us))
         return found
 
@@ -527,13 +521,13 @@ class Catalog:
         """The stream log that has this incarnation, or None."""
         return next((log for log in self.logs.values() if log.incarnation == sender), None)
 
-    def shard_of(self, computation: str) -> int:
-        """The authority shard of ``computation``, which is an incarnation id or ``injector/{stream}`` (7.2)."""
-        return shard_of(computation, self.authority_shards)
+    def shard_of(self, group: GroupId) -> int:
+        """The authority shard of ``group`` (7.2)."""
+        return shard_of(group, self.authority_shards)
 
-    def authority_of(self, computation: str) -> common.Endpoint | None:
-        """The endpoint that keeps the low watermark of ``computation`` (7.2); None while its shard is not served."""
-        record = self.authorities.get(self.shard_of(computation))
+    def authority_of(self, group: GroupId) -> common.Endpoint | None:
+        """The endpoint that keeps the low watermark of ``group`` (7.2); None while its shard is not served."""
+        record = self.authorities.get(self.shard_of(group))
         return None if record is None else record.endpoint
 
 
@@ -553,9 +547,9 @@ def incarnations_of(record: catalog.TopologyRecord) -> list[IncarnationId]:
     return [incarnation for _, incarnation in sorted(record.incarnations.items())]
 
 
-def shard_of(computation: str, shards: int) -> int:
-    """The authority shard, of ``shards``, that keeps the watermark of an incarnation or ``injector/{stream}`` (7.2)."""
-    return crc32(computation.encode()) % shards
+def shard_of(group: GroupId, shards: int) -> int:
+    """The authority shard, of ``shards``, that keeps the watermark of ``group`` (7.2)."""
+    return crc32(group.encode()) % shards
 
 
 def outputs_of(computation: specs.ComputationSpec) -> tuple[str, ...]:

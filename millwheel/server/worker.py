@@ -86,9 +86,9 @@ class _CatalogShards:
     def __init__(self) -> None:
         self.catalog = Catalog()
 
-    def shard_of(self, computation: str) -> Hashable:
-        """Return the shard of a computation. The number of shards never changes after the cluster's first start."""
-        return self.catalog.shard_of(computation)
+    def shard_of(self, group: str) -> Hashable:
+        """Return the shard of a group. The number of shards never changes after the cluster's first start."""
+        return self.catalog.shard_of(group)
 
     async def address_of(self, shard: Hashable) -> str:
         """Return the shard's present address. RequestError: no process serves the shard now."""

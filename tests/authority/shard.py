@@ -16,7 +16,7 @@ from millwheel.authority.messages import (
     AuthorityEvent,
     BroadcastValues,
     DeleteJournaled,
-    ForgetComputation,
+    ForgetGroup,
     InjectorsExpected,
     RefuseCall,
     RefuseReport,
@@ -39,7 +39,7 @@ from millwheel.testing.store_effects import result_of
 T = TypeVar("T")
 
 JOURNAL = "authority.0"
-COMPUTATION = "window-counter.17"
+GROUP = "window-counter.17"
 STREAM = "queries"
 INJECTOR = "injector/queries"
 AT_ONCE = PaceSettings(coalesce=0, longest_rest=0, idle=0, verify=1 << 60)
@@ -66,7 +66,7 @@ class Shard:
         self.accepted: list[tuple[str, Member, int]] = []
         """What listeners know of accepted sequencers, in order."""
         self.removed: list[str] = []
-        """The computations that listeners know to be gone."""
+        """The groups that listeners know to be gone."""
         self._tokens = count()
         self._sequencer = 0
         self.time = 0
@@ -81,7 +81,7 @@ class Shard:
             result_of(self.store.read_parts(JOURNAL, head.parts)),
             result_of(self.store.read_entries(JOURNAL, head.truncation_point + 1, head.commit)),
         )
-        for name, value in core.computations().items():
+        for name, value in core.groups().items():
             self._received(name, value)
         for name, value in self.broadcasts.items():
             assert core.broadcast(name) >= value, f"{name} went back to {core.broadcast(name)} in a restart"
@@ -101,53 +101,47 @@ class Shard:
             assert isinstance(effect, RefuseCall)
             raise effect.error
 
-    def accept(self, member: Member, sequencer: int, computation: str = COMPUTATION, *, report_number: int = 0) -> int:
+    def accept(self, member: Member, sequencer: int, group: str = GROUP, *, report_number: int = 0) -> int:
         """Accept and journal; the value answered."""
-        token = self.begin_accept(member, sequencer, computation, report_number=report_number)
+        token = self.begin_accept(member, sequencer, group, report_number=report_number)
         self.flush()
         return self.answers[token]
 
-    def begin_accept(
-        self, member: Member, sequencer: int, computation: str = COMPUTATION, *, report_number: int = 0
-    ) -> int:
+    def begin_accept(self, member: Member, sequencer: int, group: str = GROUP, *, report_number: int = 0) -> int:
         """Accept without journaling; the token."""
         token = next(self._tokens)
-        self.call(SequencerOffered(token, computation, member, sequencer, report_number))
+        self.call(SequencerOffered(token, group, member, sequencer, report_number))
         return token
 
     def expect(self, *names: str, as_of: int = 0) -> None:
         self.call(InjectorsExpected(next(self._tokens), STREAM, names, as_of))
         self.flush()
 
-    def remove(self, computation: str, up_to: int = 0) -> int:
+    def remove(self, group: str, up_to: int = 0) -> int:
         token = next(self._tokens)
-        self.call(RemovalRequested(token, computation, up_to))
+        self.call(RemovalRequested(token, group, up_to))
         self.flush()
-        if computation not in self.core.computations():
-            self.broadcasts.pop(computation, None)
+        if group not in self.core.groups():
+            self.broadcasts.pop(group, None)
         return self.answers[token]
 
-    def say(
-        self, member: Member, sequencer: int, watermark: int, computation: str = COMPUTATION, **more: Any
-    ) -> list[Refusal]:
+    def say(self, member: Member, sequencer: int, watermark: int, group: str = GROUP, **more: Any) -> list[Refusal]:
         """Report, without journaling."""
-        effects = self.post(ReportsReceived([WatermarkReport(computation, member, sequencer, watermark, **more)]))
+        effects = self.post(ReportsReceived([WatermarkReport(group, member, sequencer, watermark, **more)]))
         return [effect.refusal for effect in effects if isinstance(effect, RefuseReport)]
 
-    def report(
-        self, member: Member, sequencer: int, watermark: int, computation: str = COMPUTATION, **more: Any
-    ) -> int:
-        """Report, journal and broadcast; what is known of the computation then. The report must not be refused."""
-        assert self.say(member, sequencer, watermark, computation, **more) == []
+    def report(self, member: Member, sequencer: int, watermark: int, group: str = GROUP, **more: Any) -> int:
+        """Report, journal and broadcast; what is known of the group then. The report must not be refused."""
+        assert self.say(member, sequencer, watermark, group, **more) == []
         self.flush()
-        return self.known(computation)
+        return self.known(group)
 
     def inject(self, process: str, sequencer: int, watermark: int, *, idle: bool = False) -> int:
         return self.report(process, sequencer, watermark, INJECTOR, idle=idle)
 
-    def known(self, computation: str = COMPUTATION) -> int:
+    def known(self, group: str = GROUP) -> int:
         """What was last broadcast."""
-        return self.broadcasts.get(computation, MIN_TIMESTAMP)
+        return self.broadcasts.get(group, MIN_TIMESTAMP)
 
     def own_all(self, intervals: Iterable[KeyInterval] = (ALL_KEYS,), first: int = 1) -> list[tuple[KeyInterval, int]]:
         """Accept ``intervals``, with sequencers from ``first`` on."""
@@ -192,8 +186,8 @@ class Shard:
                     for name, value in values.items():
                         self._received(name, value)
                     self.accepted += sequencers
-                case ForgetComputation(computation):
-                    self.removed.append(computation)
+                case ForgetGroup(group):
+                    self.removed.append(group)
                 case DeleteJournaled(below, parts):
                     result_of(self.store.delete_entries(JOURNAL, below))
                     result_of(self.store.delete_parts(JOURNAL, parts))

@@ -124,8 +124,8 @@ class Group:
         """A client that follows the shards."""
         return ShardedWatermarks(self, on_refused=self.refused.append)
 
-    def shard_of(self, computation: str) -> Hashable:
-        return shard_of(computation, self.shards)
+    def shard_of(self, group: str) -> Hashable:
+        return shard_of(group, self.shards)
 
     async def address_of(self, shard: Hashable) -> str:
         assert isinstance(shard, int)
@@ -147,7 +147,7 @@ class Group:
                 await asyncio.sleep(0.01)
 
     def names(self, shard: int, count: int = 1) -> list[str]:
-        """Computations that a shard keeps."""
+        """Groups that a shard keeps."""
         return [name for number in range(1_000) if shard_of(name := f"c.{number}", self.shards) == shard][:count]
 
 
@@ -168,8 +168,8 @@ async def group(
         await made.coordinator.close()
 
 
-def said(computation: str, watermark: int, sequencer: int = 1) -> WatermarkReport:
-    return WatermarkReport(computation, ALL_KEYS, sequencer, watermark, watermark)
+def said(group: str, watermark: int, sequencer: int = 1) -> WatermarkReport:
+    return WatermarkReport(group, ALL_KEYS, sequencer, watermark, watermark)
 
 
 async def reaches(updates: AsyncIterator[dict[str, BroadcastUpdate]], known: dict[str, int], **wanted: int) -> None:

@@ -172,7 +172,7 @@ class Worker(DeliveryServiceServicer):
             request.sender.name,
             request.sender.sequencer,
             None,
-            request.sender.computation,
+            request.sender.group,
             request.sender.watermark_us,
         )
         return consumer.receivers[request.journal].deliver(_as_send(request, self.address, number), sender, refuse)

@@ -163,11 +163,11 @@ class Neighbours(inspection_pb2_grpc.InspectionServiceServicer, watermark_pb2_gr
         self.reported.put_nowait(list(request.processes))
         return watermark_pb2.ExpectInjectorsResponse()
 
-    async def RemoveComputation(
-        self, request: watermark_pb2.RemoveComputationRequest, context: object
-    ) -> watermark_pb2.RemoveComputationResponse:
-        self.removed.put_nowait(request.computation)
-        return watermark_pb2.RemoveComputationResponse()
+    async def RemoveGroup(
+        self, request: watermark_pb2.RemoveGroupRequest, context: object
+    ) -> watermark_pb2.RemoveGroupResponse:
+        self.removed.put_nowait(request.group)
+        return watermark_pb2.RemoveGroupResponse()
 
     async def ExplainWatermark(
         self, request: watermark_pb2.ExplainWatermarkRequest, context: object

@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from time import perf_counter
 
-from millwheel.model.catalog import Catalog, OwnedInterval, code_of, injector_sender
+from millwheel.model.catalog import Catalog, OwnedInterval, code_of
+from millwheel.model.incarnation import injector_group
 from millwheel.model.interval_table import interval_from_proto
 from millwheel.model.stream_names import full_name
 from millwheel.model.time import Duration
@@ -131,7 +132,7 @@ class Builder:
     def slack(self, inputs: Iterable[str]) -> dict[str, int]:
         """For each injected stream: how long the ids of late records are kept, in microseconds (6.1.1)."""
         specs = {stream: self._catalog.stream(stream) for stream in inputs}
-        return {injector_sender(name): spec.id_slack_us for name, spec in specs.items() if spec and spec.injected}
+        return {injector_group(name): spec.id_slack_us for name, spec in specs.items() if spec and spec.injected}
 
 
 def _retention(stated: topology.Retention) -> LogRetention:
