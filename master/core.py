@@ -21,8 +21,8 @@ from typing import Final, assert_never
 
 from millwheel.coordination.contract import Compare, DamagedValueError
 from millwheel.master import garbage, injecting, reshaping
-from millwheel.master.assignment import draft_assignments, draft_releases
-from millwheel.master.draft import ChangePlan, Draft
+from millwheel.master.assignment import add_assignments, add_releases
+from millwheel.master.change_plan import ChangePlan, PlanBuilder
 from millwheel.master.draining import DrainWatch
 from millwheel.master.messages import (
     CancelTopology,
@@ -359,7 +359,7 @@ class MasterCore:
         self._burned = max(self._burned, plan.drawn)
         if plan.clears:
             operation.phase = _Phase.DROPPING
-            return [Drop(operation.number, plan.drop_journals, plan.drop_computations, plan.silence)]
+            return [Drop(operation.number, plan.drop_journals, plan.drop_incarnations, plan.silence)]
         return self._create(operation)
 
     def _create(self, operation: _Operation) -> list[MasterEffect]:
@@ -491,14 +491,14 @@ class MasterCore:
         return None
 
     def _assignments(self) -> ChangePlan:
-        draft = Draft(self.catalog, self._burned)
-        draft_assignments(self.catalog, draft, self._settings.maps_per_transaction, self.loads)
-        return draft.plan()
+        builder = PlanBuilder(self.catalog, self._burned)
+        add_assignments(self.catalog, builder, self._settings.maps_per_transaction, self.loads)
+        return builder.plan()
 
     def _releases(self) -> ChangePlan:
-        draft = Draft(self.catalog, self._burned)
-        draft_releases(self.catalog, draft, self._settings.maps_per_transaction)
-        return draft.plan()
+        builder = PlanBuilder(self.catalog, self._burned)
+        add_releases(self.catalog, builder, self._settings.maps_per_transaction)
+        return builder.plan()
 
     def _switched(self) -> ChangePlan:
         return self._planner().switched()

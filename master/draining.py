@@ -121,9 +121,9 @@ def _waiting(known: Catalog, record: catalog.TopologyRecord, progress: Progress,
 def _open_inputs(known: Catalog, record: catalog.TopologyRecord) -> Iterator[str]:
     own = {incarnation for _, incarnation in _incarnations(record)}
     for stream in sorted({edge.stream for computation in record.spec.computations for edge in computation.inputs}):
-        for sender in known.senders(stream):
-            upstream = known.computation(sender)
-            if sender not in own and upstream and upstream[0].state == catalog.TOPOLOGY_STATE_RUNNING:
+        for group in known.senders(stream):
+            upstream = known.computation(group)
+            if group not in own and upstream and upstream[0].state == catalog.TOPOLOGY_STATE_RUNNING:
                 yield f"stream {stream}, which topology {upstream[0].spec.name} still produces"
-            if sender == injector_group(stream) and not known.is_draining(stream):
+            if group == injector_group(stream) and not known.is_draining(stream):
                 yield f"stream {stream}, which another topology still reads"

@@ -16,7 +16,7 @@ from millwheel.master.expected_injectors import Expectations
 from millwheel.master.handover_hints import refuse_quarantined, reshape
 from millwheel.master.load_book import LoadBook
 from millwheel.master.loads import Loads, kind_of
-from millwheel.master.messages import Answer, Intervals, Request, Reshape
+from millwheel.master.messages import Answer, Intervals, Request, ReshapeRequest
 from millwheel.master.observer import Observer
 from millwheel.master.package_garbage import collect_packages
 from millwheel.master.packages import Packages
@@ -162,7 +162,7 @@ class MasterShell:
         """The keys too hot to split, the hottest first; empty if this replica does not lead."""
         return self._loads.hot_keys if self._loads is not None else ()
 
-    async def reshape(self, request: Reshape) -> Intervals:
+    async def reshape(self, request: ReshapeRequest) -> Intervals:
         """Carry out an operator's move, split or merge, after notifying the owners."""
         term = await self.term()
         try:

@@ -16,7 +16,7 @@ from millwheel.authority.messages import SequencerOffered
 from millwheel.coordination.contract import Change
 from millwheel.model import catalog_keys as keys
 from millwheel.model.catalog import Catalog
-from millwheel.model.incarnation import incarnation_of_journal, injector_group
+from millwheel.model.incarnation import IncarnationId, incarnation_of_journal, injector_group
 from millwheel.model.time import MAX_CLOCK_SKEW_US, MIN_TIMESTAMP
 from millwheel.model.watermarks import InputWatermark
 from millwheel.store.contract import Append, PartId
@@ -247,7 +247,7 @@ class Evidence:
             if lost:
                 self._world.violated(f"{where} states mark {ids.mark}, and {sorted(lost)} are not committed there (G1)")
 
-    def _is_void(self, consumer: str) -> bool:
+    def _is_void(self, consumer: IncarnationId) -> bool:
         """Whether a consumer belongs to a former incarnation of a topology that came back.
 
         Its owners may not be notified of its end yet.
@@ -255,14 +255,14 @@ class Evidence:
         live = self._catalog.computation(consumer) is not None or self._catalog.log_of(consumer) is not None
         return self._world.plan.returns_at > 0 and not live
 
-    def _checks_ids(self, consumer: str) -> bool:
+    def _checks_ids(self, consumer: IncarnationId) -> bool:
         """Whether the consumer's commits name the ids that they consume."""
         found = self._catalog.computation(consumer)
         if found is None:
             return self._catalog.log_of(consumer) is not None
         return all(one["exactly_once"] for one in self._nodes() if one["name"] == found[1].name)
 
-    def _joined_later(self, consumer: str) -> bool:
+    def _joined_later(self, consumer: IncarnationId) -> bool:
         """Whether a consumer was added after records had been injected."""
         found, plan = self._catalog.computation(consumer), self._world.plan
         later = {one["name"] for one in (plan.added, plan.neighbour) if one is not None} | {MIDDLE, BEHIND}

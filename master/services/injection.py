@@ -44,8 +44,8 @@ class InjectionServicer(injection_pb2_grpc.InjectionServiceServicer):
     async def _open(self, request: injection.OpenInjectorRequest) -> injection.OpenInjectorResponse:
         """Open an injector. Before the process starts, the authority accepts its sequencer and refuses older ones."""
         known = (await self._shell.term()).catalog
-        sender = injector_group(request.stream)
-        authority = known.authority_of(sender)
+        group = injector_group(request.stream)
+        authority = known.authority_of(group)
         record = cast("catalog.InjectorRecord", await self._shell.ask(OpenInjector(request.stream, request.process)))
         if authority is None:
             raise RequestError(
@@ -57,7 +57,7 @@ class InjectionServicer(injection_pb2_grpc.InjectionServiceServicer):
         # The expected set comes before the first acceptance, or the stream's watermark could follow this process
         # alone.
         await self._shell.observer.expect(known, request.stream)
-        watermark = await self._shell.observer.accept(authority, sender, request.process, record.sequencer)
+        watermark = await self._shell.observer.accept(authority, group, request.process, record.sequencer)
         if watermark >= MAX_TIMESTAMP:
             await self._shell.ask(FinishInjector(request.stream, request.process, record.sequencer))
             raise await self._finished(known, request)
@@ -194,12 +194,12 @@ class InjectionServicer(injection_pb2_grpc.InjectionServiceServicer):
         retired process never repeats its report, so the watermark would wait for ever. An acceptance is answered from
         the journal, and repeating it changes nothing.
         """
-        sender = injector_group(request.stream)
-        authority = known.authority_of(sender)
+        group = injector_group(request.stream)
+        authority = known.authority_of(group)
         if authority is None:
             raise _end_is_unknown(request)
         try:
-            watermark = await self._shell.observer.accept(authority, sender, request.process, sequencer)
+            watermark = await self._shell.observer.accept(authority, group, request.process, sequencer)
         except RequestError as error:
             if error.reason == SEQUENCER_REFUSED:
                 return False  # the process has started again

@@ -412,8 +412,8 @@ class Catalog:
         self.streams()
         return tuple(self._producers.get(stream, ()))
 
-    def senders(self, stream: str) -> tuple[str, ...]:
-        """The senders whose minimum is the low watermark of ``stream`` (4.5): its producers and its injectors."""
+    def senders(self, stream: str) -> tuple[GroupId, ...]:
+        """The groups whose minimum is the low watermark of ``stream`` (4.5): its producers and its injectors."""
         spec = self.stream(stream)
         injectors = (injector_group(stream),) if spec is not None and spec.injected else ()
         return self.producers(stream) + injectors
@@ -427,7 +427,7 @@ class Catalog:
         return {stream: frozenset(origins) for stream, origins in found.items()}
 
     def injector_lives(self) -> dict[str, tuple[tuple[str, int], ...]]:
-        """By injector sender: the topologies that accept its records, each with its time of submission (microseconds).
+        """By injector group: the topologies that accept its records, each with its time of submission (microseconds).
 
         A stream that is removed and created again gets another value, because the new topology has another time.
         """
@@ -435,8 +435,8 @@ class Catalog:
         for name, record in self.live_topologies():
             for stream in record.spec.streams:
                 if stream.injected:
-                    sender = injector_group(stream.name)
-                    found[sender] = (*found.get(sender, ()), (name, record.submitted_at_us))
+                    group = injector_group(stream.name)
+                    found[group] = (*found.get(group, ()), (name, record.submitted_at_us))
         return found
 
     def consumers(self, stream: str) -> tuple[Consumer, ...]:
@@ -501,25 +501,25 @@ class Catalog:
         """The revision that created a worker's record; 0 if the worker is not registered."""
         return self._created.get(keys.worker_key(worker_id), 0)
 
-    def computation(self, sender: str) -> tuple[catalog.TopologyRecord, specs.ComputationSpec] | None:
+    def computation(self, group: GroupId) -> tuple[catalog.TopologyRecord, specs.ComputationSpec] | None:
         """The topology and the computation of an incarnation; None for a log, an injector or a removed incarnation."""
         for _, record in self.live_topologies():
             for computation in record.spec.computations:
-                if record.incarnations[computation.name] == sender:
+                if record.incarnations[computation.name] == group:
                     return record, computation
         return None
 
-    def leaving(self, sender: str) -> tuple[catalog.TopologyRecord, catalog.LeavingComputation] | None:
+    def leaving(self, incarnation: IncarnationId) -> tuple[catalog.TopologyRecord, catalog.LeavingComputation] | None:
         """The topology and the record of a removed computation whose productions are still being delivered, or None."""
         for _, record in self.live_topologies():
             for leaving in record.leaving:
-                if leaving.incarnation == sender:
+                if leaving.incarnation == incarnation:
                     return record, leaving
         return None
 
-    def log_of(self, sender: str) -> catalog.StreamLogRecord | None:
+    def log_of(self, incarnation: IncarnationId) -> catalog.StreamLogRecord | None:
         """The stream log that has this incarnation, or None."""
-        return next((log for log in self.logs.values() if log.incarnation == sender), None)
+        return next((log for log in self.logs.values() if log.incarnation == incarnation), None)
 
     def shard_of(self, group: GroupId) -> int:
         """The authority shard of ``group`` (7.2)."""

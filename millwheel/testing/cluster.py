@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from millwheel.model.incarnation import IncarnationId, injector_group, new_incarnation
+from millwheel.model.incarnation import GroupId, IncarnationId, injector_group, new_incarnation
 from millwheel.model.keys import KeyInterval
 from millwheel.model.time import MAX_TIMESTAMP, MIN_TIMESTAMP, Timestamp
 from millwheel.rpc.v1.delivery_pb2 import DeliveryOutcome
@@ -184,7 +184,7 @@ class VirtualCluster:
         for journal in self._journals(incarnation):
             del self.driver.cores[journal]
             result_of(self.driver.store.drop_journal(journal))
-        result_of(self.driver.store.drop_computation(incarnation))
+        result_of(self.driver.store.drop_incarnation(incarnation))
 
     def restart(self) -> None:
         """Lose all memory, and start every core from the store."""
@@ -240,7 +240,7 @@ class VirtualCluster:
             settings=self._settings,
         )
 
-    def _senders(self, stream: str) -> Iterable[str]:
+    def _senders(self, stream: str) -> Iterable[GroupId]:
         """The senders whose minimum is the input watermark of a stream."""
         yield from (self.incarnations[name] for name in self.plan.streams[stream].producers)
         yield from (incarnation for incarnation, removed in self._removed.items() if stream in removed.outputs)
@@ -291,10 +291,10 @@ class VirtualCluster:
         if declared is not None:
             self._broadcast(injector_group(stream), declared if oldest is None else min(declared, oldest))
 
-    def _broadcast(self, sender: str, watermark: int) -> None:
-        if watermark > self.watermarks.get(sender, MIN_TIMESTAMP):
-            self.watermarks[sender] = watermark
-            self.driver.post_to_all(SenderWatermarks({sender: watermark}))
+    def _broadcast(self, group: GroupId, watermark: int) -> None:
+        if watermark > self.watermarks.get(group, MIN_TIMESTAMP):
+            self.watermarks[group] = watermark
+            self.driver.post_to_all(SenderWatermarks({group: watermark}))
 
     def _collect(self, delivery: Delivery) -> None:
         codec = self.codecs[delivery.stream]

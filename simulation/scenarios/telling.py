@@ -117,7 +117,7 @@ class Telling(Checks):
             return found[1].name.upper()
         if incarnation.startswith("injector/"):
             return incarnation.rpartition("/")[2]
-        log = self._catalog.log_of(incarnation)
+        log = self._catalog.log_of(IncarnationId(incarnation))
         return f"the log of {local_name(owner_of(log.stream), log.stream)}" if log is not None else incarnation
 
     def begin_anew(self) -> None:

@@ -181,7 +181,7 @@ def journal() -> str:
 
 
 @pytest.fixture
-def computation() -> str:
+def incarnation() -> str:
     """A computation's incarnation id that was never used."""
     return f"window-counter.{uuid.uuid4().hex}"
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from millwheel.master import draft
-from millwheel.master.draft import MAX_OPERATIONS, MOST_TRANSACTION_BYTES
+from millwheel.master import change_plan
+from millwheel.master.change_plan import MAX_OPERATIONS, MOST_TRANSACTION_BYTES
 from millwheel.master.messages import (
     CancelTopology,
     Drop,
@@ -145,8 +145,8 @@ def test_parents_of_many_chunks_take_several_transactions(
     incarnation = master.call(SubmitTopology(spec, "r")).incarnations["c"]
     for interval in list(world.catalog().tables[incarnation])[10::20]:
         master.call(SplitInterval(IntervalName(journal=interval.journal), interval.keys.start + b"0"))
-    monkeypatch.setattr(draft, "MOST_BYTES", 1_200)
-    monkeypatch.setattr(draft, "MOST_TRANSACTION_BYTES", 4_000)
+    monkeypatch.setattr(change_plan, "MOST_BYTES", 1_200)
+    monkeypatch.setattr(change_plan, "MOST_TRANSACTION_BYTES", 4_000)
     master.largest = (0, 0)
     calls = 0
     while waiting := {one.journal: one.sequencer for one in world.catalog().tables[incarnation] if one.parents}:

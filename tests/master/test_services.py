@@ -101,7 +101,7 @@ async def test_a_damaged_package_is_never_handed_out_whole() -> None:
     await packages.put(DIGEST, CODE)
     (manifest,) = await store.read_states("packages", [DIGEST.encode()])
     assert manifest is not None
-    await store.drop_computation("packages")
+    await store.drop_incarnation("packages")
     rows = [manifest, StateRow(f"{DIGEST}/0001".encode(), manifest.commit, b"other")]
     await store.write_states("packages", "packages", 5, rows)
     with pytest.raises(RequestError, match="is damaged"):

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from millwheel.master import assignment, draft
+from millwheel.master import assignment, change_plan
 from millwheel.master.messages import (
     CancelTopology,
     DrainTopology,
@@ -432,7 +432,7 @@ def test_a_merges_children_run_the_new_version_at_once() -> None:
 def test_an_update_of_many_owners_takes_several_transactions(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(draft, "MAX_OPERATIONS", 20)
+    monkeypatch.setattr(change_plan, "MAX_OPERATIONS", 20)
     monkeypatch.setattr(assignment, "_MAX_WORKERS_PER_TRANSACTION", 6)
     world = World()
     names = [f"w{number:02}" for number in range(30)]

@@ -257,7 +257,7 @@ class Sealer:
     def _productions(self, producing: list[tuple[bytes, list[Production]]], position: int) -> list[ProductionRow]:
         rows: list[ProductionRow] = []
         weak = not self._setup.program.options.strong
-        computation = self._setup.config.incarnation
+        incarnation = self._setup.config.incarnation
         append = rows.append
         for key, produced in producing:
             ordinal, origin = 0, None
@@ -266,7 +266,7 @@ class Sealer:
                 if weak:
                     ordinal = ordinal + 1 if cause is origin else 0
                     origin = cause
-                    opaque = causal_id(computation, key, cause, stream, ordinal)
+                    opaque = causal_id(incarnation, key, cause, stream, ordinal)
                 append((position, key, stream, value, timestamp, targets, opaque))
                 position += 1
         return rows

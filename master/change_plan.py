@@ -1,4 +1,7 @@
-"""A transaction under construction. Every change of an interval map passes through here and is checked here (G11)."""
+"""A change of the coordinator's records: its plan, and the builder of that plan.
+
+Every change of an interval map passes through the builder, which checks it (G11).
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,7 @@ from millwheel.model.interval_chunks import MOST_BYTES, IntervalChunk, MapEdit
 from millwheel.rpc.failures import FailureCode, RequestError
 from millwheel.rpc.v1 import catalog_pb2 as catalog
 
-__all__ = ["MAX_OPERATIONS", "MOST_TRANSACTION_BYTES", "ChangePlan", "Draft"]
+__all__ = ["MAX_OPERATIONS", "MOST_TRANSACTION_BYTES", "ChangePlan", "PlanBuilder"]
 
 MAX_OPERATIONS: Final = 128
 MOST_TRANSACTION_BYTES: Final = 1 << 20
@@ -29,7 +32,7 @@ _RESERVED_OPERATIONS: Final = 8
 
 @dataclass(frozen=True, slots=True)
 class ChangePlan:
-    """One operation: drop data from the store, create journals, run one transaction, then answer.
+    """The steps of one change: drop data from the store, create journals, run one transaction, then answer.
 
     ``silence``: injectors that the authority forgets, each unless it accepted a sequencer above the given one.
     ``drawn``: the largest number that the plan draws, or names in ``silence``. 0: neither.
@@ -42,7 +45,7 @@ class ChangePlan:
     deletes: tuple[str, ...] = ()
     journals: tuple[str, ...] = ()
     drop_journals: tuple[str, ...] = ()
-    drop_computations: tuple[str, ...] = ()
+    drop_incarnations: tuple[IncarnationId, ...] = ()
     silence: tuple[tuple[str, int], ...] = ()
     drawn: int = 0
     answer: Callable[[], Answer] | None = None
@@ -50,11 +53,11 @@ class ChangePlan:
     @property
     def clears(self) -> bool:
         """Whether data is dropped or forgotten before the transaction."""
-        return bool(self.drop_journals or self.drop_computations or self.silence)
+        return bool(self.drop_journals or self.drop_incarnations or self.silence)
 
 
-class Draft:
-    """Collects puts and deletes together with their compares, and draws numbers.
+class PlanBuilder:
+    """Collects the puts and deletes of a plan together with their compares, and draws numbers.
 
     Invariant: sequencers grow in the order of assignments, because a number is drawn from one counter in the
     transaction that uses it. Numbers up to ``burned`` are skipped. They come before the block that this term reserved,
@@ -74,7 +77,7 @@ class Draft:
 
     @property
     def drawn_before(self) -> int:
-        """An upper bound of the numbers that any master drew before this draft. Draws of later masters are above it."""
+        """An upper bound of the numbers that any master drew before this plan. Draws of later masters are above it."""
         return self._first
 
     def draw(self) -> int:
@@ -157,7 +160,7 @@ class Draft:
     def _write(self, incarnation: IncarnationId, edit: MapEdit, origin: tuple[str, str]) -> None:
         """Put and delete exactly what differs from the catalog.
 
-        Undo this draft's earlier writes that no longer differ.
+        Undo this builder's earlier writes that no longer differ.
         """
         chunks, numbers = edit.changes()
         written = {keys.chunk_key(incarnation, chunk.number): chunk for chunk in chunks}
@@ -183,17 +186,17 @@ class Draft:
 
     @property
     def empty(self) -> bool:
-        """Whether the draft has no puts and no deletes."""
+        """Whether the plan has no puts and no deletes so far."""
         return not self._puts and not self._deletes
 
     def plan(
         self,
         answer: Callable[[], Answer] | None = None,
         drop_journals: tuple[str, ...] = (),
-        drop_computations: tuple[str, ...] = (),
+        drop_incarnations: tuple[IncarnationId, ...] = (),
         silence: tuple[tuple[str, int], ...] = (),
     ) -> ChangePlan:
-        """Return the plan of the present draft. RequestError if it exceeds a coordinator's limit for a transaction."""
+        """Return the plan as it is now. RequestError if it exceeds a coordinator's limit for a transaction."""
         puts = list(self._puts.values())
         if self._drawn > self._first:
             self.rest_on(keys.SEQUENCER)
@@ -205,7 +208,7 @@ class Draft:
             tuple(self._deletes),
             tuple(self._journals),
             drop_journals,
-            drop_computations,
+            drop_incarnations,
             silence,
             self._drawn if silence or self._drawn > self._first else 0,
             answer,
