@@ -87,7 +87,7 @@ rewriting(
     "max(runs[-1].collect, collect)",
     "min(runs[-1].collect, collect)",
     seeds=0,
-    test="tests/worker/dedup/test_keeping_ids.py::test_a_group_of_ids_is_kept_as_long_as_its_longest",
+    test="tests/worker/dedup/test_keeping_ids.py::test_a_run_of_ids_is_kept_as_long_as_its_longest",
     why="seeds were not tried: the test shows it by itself, in seconds",
 )
 

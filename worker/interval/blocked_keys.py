@@ -112,7 +112,7 @@ class BlockedKeys:
             self.failures.clear(blocked)
             blocked.failing = item
         blocked.attempts += 1
-        decision, retry_at = self.failures.decide(blocked.attempts, self._clocks.elapsed)
+        decision = self.failures.decide(blocked.attempts)
         letter: Production | None = None
         unkeyed = ""
         if decision is Decision.DEAD_LETTER:
@@ -121,12 +121,12 @@ class BlockedKeys:
             except UnkeyedLetterError as refused:
                 # Retry, so that the work is neither lost nor given up.
                 unkeyed, decision = str(refused), Decision.RETRY
-                retry_at = self.failures.retry_at(blocked.attempts, self._clocks.elapsed)
-        self.reports.append(self.failures.note(key, blocked, item, error, decision, retry_at, unkeyed))
+        next_attempt = self.failures.next_attempt(blocked.attempts) if decision is Decision.RETRY else None
+        self.reports.append(self.failures.note(key, blocked, item, error, decision, next_attempt, unkeyed))
         if letter is not None:
             self._bury(key, blocked, item, letter)
-        elif decision is Decision.RETRY:
-            self._blocked.retry(key, retry_at)
+        elif next_attempt is not None:
+            self._blocked.retry(key, next_attempt)
         else:
             self.stopped = self.reports[-1].message
 

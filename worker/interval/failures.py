@@ -86,19 +86,19 @@ class Failures:
         self.policy: FailurePolicy = self._setup.program.options.on_failure
         self._kinds = ErrorKinds()
 
-    def decide(self, attempts: int, now: int) -> tuple[Decision, int]:
-        """The decision after ``attempts`` failures at time ``now`` (of ``elapsed``), and when a retry is due."""
+    def decide(self, attempts: int) -> Decision:
+        """The decision after ``attempts`` failures."""
         policy = self.policy
         if policy.max_attempts and attempts >= policy.max_attempts:
             if policy.action is FailureAction.DEAD_LETTER:
-                return Decision.DEAD_LETTER, 0
+                return Decision.DEAD_LETTER
             if policy.action is FailureAction.STOP:
-                return Decision.STOP, 0
-        return Decision.RETRY, self.retry_at(attempts, now)
+                return Decision.STOP
+        return Decision.RETRY
 
-    def retry_at(self, attempts: int, now: int) -> int:
-        """When a retry is due after ``attempts`` failures, with ``now`` a time of ``elapsed``."""
-        return now + int(Backoff(self.policy.initial_backoff, self.policy.max_backoff).step(attempts))
+    def next_attempt(self, attempts: int) -> int:
+        """When a retry is due after ``attempts`` failures, a time of ``IntervalClocks.elapsed``."""
+        return self._clocks.elapsed + int(Backoff(self.policy.initial_backoff, self.policy.max_backoff).step(attempts))
 
     def note(
         self,
@@ -107,7 +107,7 @@ class Failures:
         item: Item,
         error: BaseException,
         decision: Decision,
-        retry_at: int,
+        next_attempt: int | None,
         letter: str = "",
     ) -> HookFailed:
         """Record the exception of an attempt at ``item``, for operators. Returns an effect to log it.
@@ -118,7 +118,7 @@ class Failures:
             item: The record or timer.
             error: The exception of its hook.
             decision: The policy's decision.
-            retry_at: When the next attempt is due, a time of ``IntervalClocks.elapsed``. Used for a retry only.
+            next_attempt: When the next attempt is due, a time of ``IntervalClocks.elapsed``. None: there is none.
             letter: Why the work was not given up although the policy says so. Empty in all other cases.
         """
         is_record = isinstance(item, RecordItem)
@@ -126,10 +126,9 @@ class Failures:
         hook, times = ("process_record", meter.records) if is_record else ("process_timer", meter.timers)
         times.failures += 1
         kind, work, before = self._kinds.kind_of(error), work_text(item), blocked.failure
-        due = retry_at if decision is Decision.RETRY else None
         since = wall if before is None else before.since
         text = bare_message(error)
-        blocked.failure = KeyFailure(key, hook, work, kind, text, blocked.attempts, since, wall, due, letter)
+        blocked.failure = KeyFailure(key, hook, work, kind, text, blocked.attempts, since, wall, next_attempt, letter)
         self._blocked.failing.failed(before, blocked.failure)
         name, shown = self._setup.program.name, key.decode("utf-8", "backslashreplace")
         message = (

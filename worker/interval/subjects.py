@@ -32,7 +32,7 @@ def hold_witness(state: IntervalState, hold: HoldKind.ValueType) -> tuple[bytes 
     if first is None:
         return None, 0
     key, blocked = first
-    return key, blocked.attempts if blocked.failure is None or blocked.failure.retry_at is not None else BLOCKED
+    return key, blocked.attempts if blocked.failure is None or blocked.failure.next_attempt is not None else BLOCKED
 
 
 def hold_subject(state: IntervalState, hold: HoldKind.ValueType, value: int) -> str:
@@ -57,7 +57,7 @@ def _waits(blocked: BlockedKey) -> str:
         return f"waits {blocked.wait.value}"
     kind = failure.kind
     raised = f"{kind.error}{f' at {kind.place}' if kind.place else ''}"
-    if failure.retry_at is None:
+    if failure.next_attempt is None:
         return f"is blocked after {blocked.attempts} failed: {raised}"
     why = "for its next attempt" if blocked.wait is Wait.READY else blocked.wait.value
     letter = "; its dead letter has no key" if failure.letter else ""

@@ -59,8 +59,8 @@ def test_a_failing_key_shows_error_place_since_attempts_and_next() -> None:
     assert failure.kind.place.startswith("test_failing_keys.py:")
     assert failure.kind.place.endswith(" in process_record")
     assert (failure.attempts, failure.since, failure.last) == (2, began, solo.now)
-    assert failure.retry_at is not None
-    assert solo.state.clocks.wall_at(failure.retry_at) == solo.now + seconds(4)
+    assert failure.next_attempt is not None
+    assert solo.state.clocks.wall_at(failure.next_attempt) == solo.now + seconds(4)
     assert (solo.core.failing.blocked, solo.core.failing.total, solo.core.meter.records.failures) == (1, 2, 2)
 
 
@@ -90,7 +90,7 @@ def test_a_key_that_stops_its_computation_has_no_next_attempt(what: str) -> None
     wait(solo, seconds(1))
     (failure,) = solo.core.failing.oldest(5)
     assert solo.core.stopped
-    assert (failure.attempts, failure.retry_at) == (2, None)
+    assert (failure.attempts, failure.next_attempt) == (2, None)
     assert "is blocked after 2 failed" in solo.core.explain_hold()[1]
     assert "is blocked after 2 failed" in solo.take(Report)[-1].subject
 
