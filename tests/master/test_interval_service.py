@@ -11,8 +11,8 @@ import pytest
 
 from millwheel.client.control import ControlClient
 from millwheel.coordination.memory import MemoryCoordinator
+from millwheel.master.replica import MasterReplica
 from millwheel.master.settings import MasterSettings
-from millwheel.master.shell import MasterShell
 from millwheel.model.time import milliseconds
 from millwheel.rpc.failures import FailureCode, RequestError
 from millwheel.rpc.v1 import catalog_pb2 as catalog
@@ -34,7 +34,7 @@ class Cluster:
     """A leading master with two workers, and a topology of two computations."""
 
     def __init__(
-        self, client: ControlClient, shell: MasterShell, workers: dict[str, Owner], store: MemoryStore
+        self, client: ControlClient, shell: MasterReplica, workers: dict[str, Owner], store: MemoryStore
     ) -> None:
         self.client = client
         self.shell = shell

@@ -30,7 +30,7 @@ from millwheel.rpc.clock import wall_now
 from millwheel.rpc.failures import NOT_LEADING, FailureCode, RequestError
 from millwheel.store.contract import StateStore
 
-__all__ = ["MasterShell", "steady_clock"]
+__all__ = ["MasterReplica", "steady_clock"]
 
 _PAUSE_AFTER_FAULT_SECONDS: Final = 1.0
 _CLOSE_UNUSED_SECONDS: Final = 60.0
@@ -43,7 +43,7 @@ def steady_clock() -> Timestamp:
     return Timestamp(int(asyncio.get_running_loop().time() * 1_000_000))
 
 
-class MasterShell:
+class MasterReplica:
     """One replica of the master. Any number may run. The elected one answers, and the others name it."""
 
     def __init__(
