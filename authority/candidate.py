@@ -124,9 +124,7 @@ class Candidate:
                     async with asyncio.timeout(self._settings.lease):
                         await self._follow_election()
                 except (CoordinatorError, TimeoutError) as error:
-                    log.warning(
-                        "the authority's shards are not looked after for a while: %s", str(error) or "no answer"
-                    )
+                    log.warning("the authority's elections cannot be followed now: %s", str(error) or "no answer")
                 await asyncio.sleep(self._settings.poll)
         finally:
             terms = list(self._terms.values())

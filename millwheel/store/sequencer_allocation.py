@@ -1,8 +1,8 @@
 """Blocks of sequencers: no number is drawn twice, even after etcd was restored from an older snapshot (G3, 6.2).
 
 The coordinator's counter (``catalog_keys.SEQUENCER``) holds the last drawn number. It orders all draws. A snapshot of
-etcd sets the counter back, so the counter alone cannot prevent repetition. Whoever draws first reserves a block of
-numbers in the store: a fence on a journal without entries, which only rises. A draw
+etcd sets the counter back, so the counter alone cannot prevent repetition. The process that draws first reserves a
+block of numbers in the store: a fence on a journal without entries, which only rises. A draw
 
 1. takes a number of a block that the same process reserved, and that it has not taken before,
 2. which is larger than the counter, and
@@ -19,8 +19,9 @@ Why no number repeats:
   succeeds only for a larger value. So different blocks have no number in common.
 - The same with one block: its process was paused during the restore. By 1, it continues above its earlier numbers.
 
-A fence of unknown outcome reserves nothing. At worst its block is skipped. Two processes that reserve at the same time
-get one block only if both fence the same value and the store repeats a fence whose answer was lost. Within one life of
+A fence of unknown outcome reserves nothing. At worst its block is skipped. Two processes that reserve at the same
+time may get one block. For that, both must fence the same value, and the store must repeat a fence whose answer was
+lost. Within one life of
 the coordinator the counter keeps them apart.
 
 What could break it: two such processes, both paused while etcd is restored, or a restore of the store alone. So
