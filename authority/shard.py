@@ -77,18 +77,18 @@ class WorkRequests:
     def __init__(self) -> None:
         self._listeners: dict[Callable[[str], None], None] = {}
 
-    def listen(self, want: Callable[[str], None]) -> None:
-        """Call ``want`` with the name of each requested group from now on. Call :meth:`leave` at the end."""
-        self._listeners[want] = None
+    def listen(self, request: Callable[[str], None]) -> None:
+        """Call ``request`` with the name of each requested group from now on. Call :meth:`leave` at the end."""
+        self._listeners[request] = None
 
-    def leave(self, want: Callable[[str], None]) -> None:
-        """Stop calling ``want``."""
-        self._listeners.pop(want, None)
+    def leave(self, request: Callable[[str], None]) -> None:
+        """Stop calling ``request``."""
+        self._listeners.pop(request, None)
 
     def ask(self, group: str) -> None:
         """Request the pending work of all owners of ``group``."""
-        for want in self._listeners:
-            want(group)
+        for request in self._listeners:
+            request(group)
 
 
 class AuthorityShard(AuthorityDriver):

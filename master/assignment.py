@@ -49,7 +49,7 @@ def code_of(known: Catalog, incarnation: IncarnationId) -> str | None:
     found = known.computation(incarnation)
     if found is not None:
         return spec_code_of(found[0].spec, found[1]).digest
-    return NO_CODE if known.leaving(incarnation) is not None else None
+    return NO_CODE if known.removed_computation(incarnation) is not None else None
 
 
 def may_run(worker: catalog.WorkerRecord, code: str | None) -> bool:
@@ -244,7 +244,7 @@ def _active(known: Catalog) -> list[IncarnationId]:
     for _, record in known.live_topologies():
         if record.state in ACTIVE_STATES:
             found += [record.incarnations[computation.name] for computation in record.spec.computations]
-            found += [leaving.incarnation for leaving in record.leaving]
+            found += [removed.incarnation for removed in record.removed]
     return found
 
 
@@ -253,5 +253,5 @@ def switching_since(known: Catalog) -> dict[IncarnationId, int]:
     found = {}
     for _, record in known.live_topologies():
         found.update({record.incarnations[name]: number for name, number in record.switching.items()})
-        found.update({leaving.incarnation: leaving.switching for leaving in record.leaving})
+        found.update({removed.incarnation: removed.switching for removed in record.removed})
     return found

@@ -16,14 +16,14 @@ from millwheel.master.messages import Answer
 from millwheel.model import catalog_keys as keys
 from millwheel.model.catalog import Catalog
 from millwheel.model.incarnation import IncarnationId
-from millwheel.model.interval_chunks import MOST_BYTES, IntervalChunk, MapEdit
+from millwheel.model.interval_chunks import MAX_CHUNK_BYTES, IntervalChunk, MapEdit
 from millwheel.rpc.failures import FailureCode, RequestError
 from millwheel.rpc.v1 import catalog_pb2 as catalog
 
-__all__ = ["MAX_OPERATIONS", "MOST_TRANSACTION_BYTES", "ChangePlan", "PlanBuilder"]
+__all__ = ["MAX_OPERATIONS", "MAX_TRANSACTION_BYTES", "ChangePlan", "PlanBuilder"]
 
 MAX_OPERATIONS: Final = 128
-MOST_TRANSACTION_BYTES: Final = 1 << 20
+MAX_TRANSACTION_BYTES: Final = 1 << 20
 """The limits of one transaction. By default, etcd accepts 128 compares or changes, and 1.5 MiB."""
 
 _RESERVED_OPERATIONS: Final = 8
@@ -182,7 +182,7 @@ class PlanBuilder:
         """Whether one more chunk might exceed a coordinator's limit for a transaction."""
         operations = max(len(self._compares), len(self._puts) + len(self._deletes))
         size = sum(len(put.key) + len(put.value) for put in self._puts.values())
-        return operations >= MAX_OPERATIONS - _RESERVED_OPERATIONS or size >= MOST_TRANSACTION_BYTES - MOST_BYTES
+        return operations >= MAX_OPERATIONS - _RESERVED_OPERATIONS or size >= MAX_TRANSACTION_BYTES - MAX_CHUNK_BYTES
 
     @property
     def empty(self) -> bool:
@@ -218,11 +218,11 @@ class PlanBuilder:
         # The core adds one compare: that of the leadership.
         operations = max(len(self._compares) + 1, len(puts) + len(self._deletes))
         size = sum(len(put.key) + len(put.value) for put in puts)
-        if operations > MAX_OPERATIONS or size > MOST_TRANSACTION_BYTES:
+        if operations > MAX_OPERATIONS or size > MAX_TRANSACTION_BYTES:
             raise RequestError(
                 FailureCode.RESOURCE_EXHAUSTED,
                 f"this takes {operations} changes and {size} bytes in one transaction, and a coordinator takes "
-                f"{MAX_OPERATIONS} and {MOST_TRANSACTION_BYTES}",
+                f"{MAX_OPERATIONS} and {MAX_TRANSACTION_BYTES}",
                 "begin with fewer intervals for each computation (master.intervals_per_computation), as load splits "
                 "them; or cut the topology in several",
                 reason="TRANSACTION_TOO_LARGE",

@@ -269,10 +269,10 @@ class MasterCore:
         progress = event.progress
         self._drains.observe(self.catalog, progress, self._now)
         record = self.catalog.topologies.get(progress.topology)
-        for leaving in record.leaving if record is not None else ():
+        for removed in record.removed if record is not None else ():
             # A watermark of plus infinity never passes pending productions, so all of them have been delivered.
-            if progress.watermarks.get(leaving.incarnation, MIN_TIMESTAMP) >= MAX_TIMESTAMP:
-                self._delivered.add(leaving.incarnation)
+            if progress.watermarks.get(removed.incarnation, MIN_TIMESTAMP) >= MAX_TIMESTAMP:
+                self._delivered.add(removed.incarnation)
         return self._and_go_on([])
 
     def _on_tick(self) -> list[MasterEffect]:
@@ -284,7 +284,7 @@ class MasterCore:
             self._observed_at = self._now
             for name, record in self.catalog.topologies.items():
                 if record.state == catalog.TOPOLOGY_STATE_DRAINING or (
-                    record.state == catalog.TOPOLOGY_STATE_RUNNING and record.leaving
+                    record.state == catalog.TOPOLOGY_STATE_RUNNING and record.removed
                 ):
                     done.append(Observe(name))
                 elif record.state == catalog.TOPOLOGY_STATE_CANCELLED:
@@ -508,13 +508,13 @@ class MasterCore:
             return ChangePlan()
         plan = self._planner().left(self._delivered)
         if not plan.puts:
-            leaving = {one.incarnation for _, record in self.catalog.live_topologies() for one in record.leaving}
-            self._delivered &= leaving
+            removed = {one.incarnation for _, record in self.catalog.live_topologies() for one in record.removed}
+            self._delivered &= removed
         return plan
 
     def _ended_drains(self) -> ChangePlan:
         for name, record in self.catalog.live_topologies():
-            if record.leaving:
+            if record.removed:
                 continue
             if record.state == catalog.TOPOLOGY_STATE_DRAINING and self._drains.is_through(name):
                 return self._planner().drained(name)

@@ -80,7 +80,7 @@ def collect_garbage(known: Catalog, most: int) -> ChangePlan:
     referred = {log.incarnation for log in known.logs.values()}
     for _, record in known.live_topologies():
         referred.update(record.incarnations.values())
-        referred.update(leaving.incarnation for leaving in record.leaving)
+        referred.update(removed.incarnation for removed in record.removed)
     garbage = sorted(one for one in set(known.tables) - referred if not known.is_damaged(one))
     builder = PlanBuilder(known)
     journals: dict[str, None] = {}

@@ -44,7 +44,7 @@ class Observer:
         record = known.topologies.get(topology)
         if record is None:
             return Progress(topology)
-        incarnations = [*incarnations_of(record), *(leaving.incarnation for leaving in record.leaving)]
+        incarnations = [*incarnations_of(record), *(removed.incarnation for removed in record.removed)]
         intervals = [one for name in incarnations for one in _intervals(known, name) if one.HasField("owner")]
         watermarks, seen = await asyncio.gather(
             asyncio.gather(*(self._watermark(known, name) for name in incarnations)),
@@ -73,7 +73,7 @@ class Observer:
     async def explain(self, known: Catalog, group: str, rows: int = 1) -> watermark_pb2.ExplainWatermarkResponse | None:
         """Return the authority's explanation of a group; None without an answer.
 
-        ``rows``: the maximum number of intervals or processes that it describes, up to :data:`MOST_ROWS`.
+        ``rows``: the maximum number of intervals or processes that it describes, up to :data:`MAX_ROWS`.
         """
         endpoint = known.authority_of(group)
         if endpoint is None:

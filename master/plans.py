@@ -136,7 +136,7 @@ class Planner:
             if computation.name not in staying:
                 incarnation = record.incarnations.pop(computation.name)
                 record.switching.pop(computation.name, None)
-                record.leaving.add(spec=computation, incarnation=incarnation, switching=number)
+                record.removed.add(spec=computation, incarnation=incarnation, switching=number)
         for changed in changed_computations(record.spec, spec):
             record.switching[changed] = number
         record.spec.CopyFrom(spec)
@@ -377,13 +377,13 @@ class Planner:
         for name, known in self._known.live_topologies():
             gone = [
                 one
-                for one in known.leaving
+                for one in known.removed
                 if one.incarnation in delivered and not self._behind(one.incarnation, one.switching)
             ]
             if gone:
                 record = self._record(name)
                 for one in gone:
-                    record.leaving.remove(one)
+                    record.removed.remove(one)
                 self._builder.put(keys.topology_key(name), record)
         return self._builder.plan()
 
@@ -402,8 +402,8 @@ class Planner:
             behind = self._behind(known.incarnations[one], number)
             if behind:
                 reasons.append(f"computation {one}: {behind} interval(s) that still run the version before")
-        for leaving in known.leaving:
-            reasons.append(f"removed computation {leaving.spec.name}: what it produced is still being delivered")
+        for removed in known.removed:
+            reasons.append(f"removed computation {removed.spec.name}: what it produced is still being delivered")
         return reasons
 
     def _record(self, name: str) -> catalog.TopologyRecord:
@@ -420,6 +420,6 @@ class Planner:
         record.state_changed_at_us = self._now
         self._builder.put(keys.topology_key(name), record)
         if state not in ACTIVE_STATES:
-            for incarnation in (*incarnations_of(record), *(one.incarnation for one in record.leaving)):
+            for incarnation in (*incarnations_of(record), *(one.incarnation for one in record.removed)):
                 release(self._known, incarnation, self._builder)
         return self._builder.plan(lambda: self._known.topologies[name])

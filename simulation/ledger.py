@@ -76,7 +76,10 @@ class Ledger:
     def _kind(self, consumer: IncarnationId) -> bool | None:
         """Whether it is a log; None for what is neither a log nor a computation."""
         if consumer not in self._is_log:
-            if self._catalog.computation(consumer) is not None or self._catalog.leaving(consumer) is not None:
+            if (
+                self._catalog.computation(consumer) is not None
+                or self._catalog.removed_computation(consumer) is not None
+            ):
                 self._is_log[consumer] = False
             elif self._catalog.log_of(consumer) is not None:
                 self._is_log[consumer] = True

@@ -14,10 +14,10 @@ from millwheel.rpc.failures import authority_is_away
 from millwheel.rpc.v1 import control_pb2 as control
 from millwheel.rpc.v1 import control_pb2_grpc
 
-__all__ = ["MasterPlaces", "OnePlace", "RoutedShards", "ShardPlaces"]
+__all__ = ["MasterAddresses", "OneAddress", "RoutedShards", "ShardAddresses"]
 
 
-class ShardPlaces(Protocol):
+class ShardAddresses(Protocol):
     """Finds shards. The client uses it before every attempt to connect, and a few times a second in between."""
 
     def shard_of(self, group: str) -> Hashable:
@@ -27,7 +27,7 @@ class ShardPlaces(Protocol):
         """The shard's address, as host:port. RequestError (UNAVAILABLE) while no authority serves the shard."""
 
 
-class OnePlace:
+class OneAddress:
     """An authority that is a single server at a fixed address."""
 
     def __init__(self, address: str) -> None:
@@ -64,7 +64,7 @@ class RoutedShards:
         return self._addresses.get(str(shard)) or self._addresses[self._injector]
 
 
-class MasterPlaces:
+class MasterAddresses:
     """Requests a shard's address from the leading master before every attempt to connect."""
 
     def __init__(self, shards: int, master: str, deadline: float = DEFAULT_DEADLINE_SECONDS) -> None:
@@ -74,7 +74,7 @@ class MasterPlaces:
         self._deadline = deadline
 
     @classmethod
-    async def ask(cls, master: str, deadline: float = DEFAULT_DEADLINE_SECONDS) -> MasterPlaces:
+    async def ask(cls, master: str, deadline: float = DEFAULT_DEADLINE_SECONDS) -> MasterAddresses:
         """Create an object.
 
         ``master``: host:port of the leader. RequestError if it does not answer or does not lead.

@@ -7,7 +7,7 @@ from collections.abc import AsyncGenerator, Callable, Hashable, Iterable
 from contextlib import aclosing, suppress
 from typing import Final
 
-from millwheel.client.authorities import ShardPlaces
+from millwheel.client.authorities import ShardAddresses
 from millwheel.client.watermark_streams import PendingOf, nothing_reported
 from millwheel.client.watermarks import WatermarkClient, client_is_closed
 from millwheel.rpc.failures import RequestError
@@ -29,13 +29,13 @@ class ShardedWatermarks:
 
     def __init__(
         self,
-        places: ShardPlaces,
+        addresses: ShardAddresses,
         *,
         on_refused: Callable[[WatermarkReport], None],
         pending_of: PendingOf = nothing_reported,
         refresh: float = 10.0,
     ) -> None:
-        self._places = places
+        self._addresses = addresses
         self._on_refused = on_refused
         self._pending_of = pending_of
         self._refresh = refresh
@@ -69,7 +69,7 @@ class ShardedWatermarks:
         No watch or report may use them any more.
         """
         self._by_group.clear()
-        for shard in self._clients.keys() - {self._places.shard_of(group) for group in groups}:
+        for shard in self._clients.keys() - {self._addresses.shard_of(group) for group in groups}:
             task = asyncio.create_task(self._clients.pop(shard).close())
             self._closing.add(task)
             task.add_done_callback(self._closing.discard)
@@ -78,12 +78,12 @@ class ShardedWatermarks:
         """The client of the group's shard. RequestError (FAILED_PRECONDITION) if this object is closed."""
         if self._closed:
             raise client_is_closed()
-        shard = self._places.shard_of(group)
+        shard = self._addresses.shard_of(group)
         client = self._clients.get(shard)
         if client is None:
-            places = self._places
+            addresses = self._addresses
             client = self._clients[shard] = WatermarkClient(
-                lambda: places.address_of(shard),
+                lambda: addresses.address_of(shard),
                 on_refused=self._on_refused,
                 pending_of=self._pending_of,
                 refresh=self._refresh,
@@ -134,7 +134,7 @@ class ShardedWatermarks:
         """See :meth:`WatermarkClient.watch`. Each update comes from one shard."""
         shards: dict[Hashable, list[str]] = {}
         for group in groups:
-            shards.setdefault(self._places.shard_of(group), []).append(group)
+            shards.setdefault(self._addresses.shard_of(group), []).append(group)
         async with aclosing(merged([self.of(names[0]).watch(names) for names in shards.values()])) as updates:
             async for update in updates:
                 yield update

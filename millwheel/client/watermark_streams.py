@@ -232,7 +232,7 @@ class ReportStream:
 
     def _process(self, response: pb.ReportResponse) -> None:
         """Process a response: drop refused members, announce unknown sequencers, and queue requested pending work."""
-        for group in response.wanted:
+        for group in response.pending_requested:
             self._report_pending(group)
         for report in self._current(response.refused):
             self.forget(report.group, report.member)

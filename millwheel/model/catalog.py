@@ -372,7 +372,7 @@ class Catalog:
                 (record.incarnations.get(one.name, IncarnationId("")), one, one.name in writers)
                 for one in record.spec.computations
             ]
-            for one in record.leaving:
+            for one in record.removed:
                 discards = one.spec.failure_policy.action == specs.FAILURE_ACTION_DEAD_LETTER
                 made.append((one.incarnation, one.spec, discards))
             for incarnation, computation, discards in made:
@@ -509,12 +509,14 @@ class Catalog:
                     return record, computation
         return None
 
-    def leaving(self, incarnation: IncarnationId) -> tuple[catalog.TopologyRecord, catalog.LeavingComputation] | None:
+    def removed_computation(
+        self, incarnation: IncarnationId
+    ) -> tuple[catalog.TopologyRecord, catalog.RemovedComputation] | None:
         """The topology and the record of a removed computation whose productions are still being delivered, or None."""
         for _, record in self.live_topologies():
-            for leaving in record.leaving:
-                if leaving.incarnation == incarnation:
-                    return record, leaving
+            for removed in record.removed:
+                if removed.incarnation == incarnation:
+                    return record, removed
         return None
 
     def log_of(self, incarnation: IncarnationId) -> catalog.StreamLogRecord | None:

@@ -17,7 +17,7 @@ from prometheus_client import CollectorRegistry
 
 from millwheel.authority.service import WatermarkServicer
 from millwheel.authority.shard import AuthorityShard
-from millwheel.client.authorities import OnePlace
+from millwheel.client.authorities import OneAddress
 from millwheel.client.control import ControlClient
 from millwheel.config.addresses import is_loopback
 from millwheel.coordination.contract import Put
@@ -202,7 +202,7 @@ async def _start_worker(
         ),
         database.store,
         database.coordinator,
-        partial(AuthorityLink, OnePlace(address)),
+        partial(AuthorityLink, OneAddress(address)),
         control.download_package,
     )
     worker.add_services(server)

@@ -170,11 +170,11 @@ rewriting(
 )
 
 rewriting(
-    "leaving-taken-for-litter",
+    "removed-taken-for-garbage",
     "G9",
     "what removed computations have to deliver is kept",
     garbage.collect_garbage,
-    "        referred.update(leaving.incarnation for leaving in record.leaving)\n",
+    "        referred.update(removed.incarnation for removed in record.removed)\n",
     "",
     seeds=0,
     test="tests/master/test_updating.py::test_a_removed_computation_delivers_and_leaves_the_watermark",

@@ -98,7 +98,7 @@ class Process:
 
 
 class Group:
-    """Candidates for some shards; also where the shards are, as the coordinator says (ShardPlaces)."""
+    """Candidates for some shards; also where the shards are, as the coordinator says (ShardAddresses)."""
 
     def __init__(self, shards: int, settings: CandidateSettings, store: StateStore | None = None) -> None:
         self.shards = shards

@@ -79,7 +79,7 @@ async def test_an_old_sequencers_refusal_leaves_the_reported_one_alone() -> None
             await authority.reports.get()
             for sequencer in (1, 3):
                 authority.answers.put_nowait(pb.ReportResponse(refused=[report_to_wire(said(sequencer, 10))]))
-            authority.answers.put_nowait(pb.ReportResponse(wanted=[GROUP]))
+            authority.answers.put_nowait(pb.ReportResponse(pending_requested=[GROUP]))
             await authority.all_read()
             stream.report(said(2, 30))
             await authority.reports.get()

@@ -11,7 +11,7 @@ from millwheel.config import Configuration, load
 from millwheel.coordination.memory import MemoryCoordinator
 from millwheel.model.catalog import Catalog
 from millwheel.server.authority import AUTHORITY
-from millwheel.server.backends import Backends, Tell
+from millwheel.server.backends import Backends, Notify
 from millwheel.server.daemon import Role, run_daemon
 from millwheel.server.master import MASTER
 from millwheel.server.worker import WORKER
@@ -55,7 +55,7 @@ class Running:
             return False
 
     async def stop(self) -> None:
-        """Tell it to stop, and wait until it has."""
+        """Notify it to stop, and wait until it has."""
         self._stop.set()
         if self._task is not None:
             task, self._task = self._task, None
@@ -78,7 +78,7 @@ class Together:
             for number in range(2)
         ]
 
-    async def open(self, configuration: Configuration, tell: Tell) -> Backends:
+    async def open(self, configuration: Configuration, tell: Notify) -> Backends:
         """What each daemon is given: it outlives them."""
         return Backends(self.store, self.coordinator, AsyncExitStack())
 

@@ -216,7 +216,7 @@ def test_with_the_longest_keys_a_chunk_stays_within_its_bytes() -> None:
     table = IntervalTable(NAME, record)
     assert list(table) == list(record.intervals)
     for chunk in table.chunks:
-        assert sum(one.ByteSize() for one in chunk.intervals) <= interval_chunks.MOST_BYTES
+        assert sum(one.ByteSize() for one in chunk.intervals) <= interval_chunks.MAX_CHUNK_BYTES
 
 
 @pytest.mark.guarantee("G11")

@@ -70,7 +70,7 @@ class UnkeyedLetterError(Exception):
         """``error``: the exception of the consumer's key function."""
         computation = error.computation if isinstance(error, KeyExtractionError) else ""
         at = f" at computation `{computation}`" if computation else ""
-        remedy = f": mend `{computation}`'s key function" if computation else ""
+        remedy = f": fix `{computation}`'s key function" if computation else ""
         why = " ".join(error_message(error).split())[:_LETTER_CHARACTERS]
         super().__init__(f"its dead letter has no key{at}: {why}{remedy}")
 

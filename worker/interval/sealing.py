@@ -12,11 +12,11 @@ from millwheel.model.time import TimeDomain
 from millwheel.sdk.context import UNSET, Context, Production, TimerSetting
 from millwheel.sdk.errors import TooLargeError
 from millwheel.worker.dedup import IdDelta
-from millwheel.worker.interval.causal import causal_id
 from millwheel.worker.interval.entry import FORMAT, IntervalEntry, ProductionRow, TimerRow
 from millwheel.worker.interval.flows import ProductionBatch
 from millwheel.worker.interval.holds import Hold
 from millwheel.worker.interval.intake import DeliveryReceipt
+from millwheel.worker.interval.production_ids import deterministic_id
 from millwheel.worker.interval.runner import HookBatch
 from millwheel.worker.interval.setup import IntervalSetup
 from millwheel.worker.interval.state import INDEX_BITS, IntervalState
@@ -266,7 +266,7 @@ class Sealer:
                 if weak:
                     ordinal = ordinal + 1 if cause is origin else 0
                     origin = cause
-                    opaque = causal_id(incarnation, key, cause, stream, ordinal)
+                    opaque = deterministic_id(incarnation, key, cause, stream, ordinal)
                 append((position, key, stream, value, timestamp, targets, opaque))
                 position += 1
         return rows

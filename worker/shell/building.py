@@ -64,9 +64,9 @@ class Builder:
         log = self._catalog.log_of(owned.incarnation)
         if log is not None:
             return self._log(owned, log)
-        leaving = self._catalog.leaving(owned.incarnation)
-        if leaving is not None:
-            return self._leaving(owned, leaving[1].spec)
+        removed = self._catalog.removed_computation(owned.incarnation)
+        if removed is not None:
+            return self._draining(owned, removed[1].spec)
         found = self._catalog.computation(owned.incarnation)
         if found is None or not self._programs.has(code_of(found[0].spec, found[1])):
             return None
@@ -106,7 +106,7 @@ class Builder:
             tuple(Parent(parent.journal, interval_from_proto(parent.keys)) for parent in interval.parents),
         )
 
-    def _leaving(self, owned: OwnedInterval, spec: topology.ComputationSpec) -> Built:
+    def _draining(self, owned: OwnedInterval, spec: topology.ComputationSpec) -> Built:
         """The draining interval of a removed computation. It only sends what it has already produced."""
         options = ComputationOptions(
             exactly_once=spec.exactly_once,

@@ -10,7 +10,7 @@ from contextlib import aclosing
 from types import MappingProxyType
 from typing import Final, Protocol
 
-from millwheel.client.authorities import ShardPlaces
+from millwheel.client.authorities import ShardAddresses
 from millwheel.client.shards import ShardedWatermarks
 from millwheel.client.watermark_streams import PendingOf
 from millwheel.model.backoff import Backoff
@@ -69,9 +69,9 @@ ConnectAuthority = Callable[[OnRefused, PendingOf], Authority]
 class AuthorityLink:
     """The worker's connection to the authority, over gRPC."""
 
-    def __init__(self, places: ShardPlaces, on_refused: OnRefused, pending_of: PendingOf) -> None:
-        """``places``: the addresses of the shards. ``pending_of``: the pending work of a group's intervals."""
-        self._client = ShardedWatermarks(places, on_refused=self._refused, pending_of=pending_of)
+    def __init__(self, addresses: ShardAddresses, on_refused: OnRefused, pending_of: PendingOf) -> None:
+        """``addresses``: the addresses of the shards. ``pending_of``: the pending work of a group's intervals."""
+        self._client = ShardedWatermarks(addresses, on_refused=self._refused, pending_of=pending_of)
         self._on_refused = on_refused
 
     async def close(self) -> None:

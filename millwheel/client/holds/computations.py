@@ -29,7 +29,7 @@ _OWNER: Final = "its owner"
 _TOPOLOGY: Final = "its topology is"
 _OWNER_SECONDS: Final = 5.0
 """How long an owner may take to answer."""
-_MEND: Final = "mend the computation's code, or what it is sent, then `millwheel topology update`"
+_FIX: Final = "fix the computation's code, or what it is sent, then `millwheel topology update`"
 _WORDS: Final = {
     HoldKind.HOLD_KIND_INPUT: "it follows its input, which moves on, or has no group that is known",
     HoldKind.HOLD_KIND_RECORD: "a record that it received is not committed",
@@ -61,7 +61,7 @@ async def computation_cause(found: GroupWatermark, name: str, client: ControlCli
     elif blocks(owner.failures, owner.stopped):
         cause.notes.append(computation_text(name, owner.failures, owner.stopped, time.time_ns() // 1_000))
         if not names_remedy(owner.failures, owner.stopped):
-            cause = replace(cause, remedy=_MEND)
+            cause = replace(cause, remedy=_FIX)
     if hold.kind == HoldKind.HOLD_KIND_PRODUCTION:
         return await _unacked(cause, hold.subject, client, names)
     return cause
@@ -81,7 +81,7 @@ async def _unacked(cause: HoldCause, subject: str, client: ControlClient, names:
     cause = replace(
         cause,
         notes=[*cause.notes, *(one.text for one in failing)],
-        remedy=_MEND if open_ended else cause.remedy,
+        remedy=_FIX if open_ended else cause.remedy,
     )
     return await and_paused(cause, client, lambda record: any(map(is_consumer, record.incarnations.values())))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from millwheel.client.authorities import MasterPlaces
+from millwheel.client.authorities import MasterAddresses
 from millwheel.client.control import ControlClient
 from millwheel.client.holds.names import GroupNames
 from millwheel.client.shards import ShardedWatermarks
@@ -31,7 +31,7 @@ class GroupWatermark:
 
 async def open_authority(client: ControlClient, timeout: float) -> ShardedWatermarks:
     """Return a client of the cluster's authority. ``client`` must have called the leading master before."""
-    return ShardedWatermarks(await MasterPlaces.ask(client.address, timeout), on_refused=_ignore)
+    return ShardedWatermarks(await MasterAddresses.ask(client.address, timeout), on_refused=_ignore)
 
 
 def _ignore(report: WatermarkReport) -> None:

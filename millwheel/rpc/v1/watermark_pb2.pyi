@@ -184,7 +184,7 @@ class IntervalWatermark(_message.Message):
 
     @_builtins.property
     def pending(self) -> Global___PendingTimestamps:
-        """Set only in response to a request (ReportResponse.wanted)."""
+        """Set only in response to a request (ReportResponse.pending_requested)."""
 
     def __init__(
         self,
@@ -278,7 +278,7 @@ class ReportResponse(_message.Message):
 
     REFUSED_FIELD_NUMBER: _builtins.int
     UNACCEPTED_FIELD_NUMBER: _builtins.int
-    WANTED_FIELD_NUMBER: _builtins.int
+    PENDING_REQUESTED_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def refused(self) -> _containers.RepeatedCompositeFieldContainer[Global___IntervalWatermark]:
         """The reports whose sequencers were refused, because the reporter no longer owns the keys."""
@@ -290,7 +290,7 @@ class ReportResponse(_message.Message):
         """
 
     @_builtins.property
-    def wanted(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+    def pending_requested(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Groups whose pending timestamps are requested now, once."""
 
     def __init__(
@@ -298,11 +298,11 @@ class ReportResponse(_message.Message):
         *,
         refused: _abc.Iterable[Global___IntervalWatermark] | None = ...,
         unaccepted: _abc.Iterable[Global___IntervalWatermark] | None = ...,
-        wanted: _abc.Iterable[_builtins.str] | None = ...,
+        pending_requested: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["refused", b"refused", "unaccepted", b"unaccepted", "wanted", b"wanted"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["pending_requested", b"pending_requested", "refused", b"refused", "unaccepted", b"unaccepted"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -334,11 +334,11 @@ class WatchWatermarksResponse(_message.Message):
 
     WATERMARKS_FIELD_NUMBER: _builtins.int
     @_builtins.property
-    def watermarks(self) -> _containers.RepeatedCompositeFieldContainer[Global___GroupWatermark]: ...
+    def watermarks(self) -> _containers.RepeatedCompositeFieldContainer[Global___BroadcastWatermark]: ...
     def __init__(
         self,
         *,
-        watermarks: _abc.Iterable[Global___GroupWatermark] | None = ...,
+        watermarks: _abc.Iterable[Global___BroadcastWatermark] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
@@ -349,7 +349,7 @@ class WatchWatermarksResponse(_message.Message):
 Global___WatchWatermarksResponse: _TypeAlias = WatchWatermarksResponse  # noqa: Y015
 
 @_typing.final
-class GroupWatermark(_message.Message):
+class BroadcastWatermark(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     GROUP_FIELD_NUMBER: _builtins.int
@@ -377,7 +377,7 @@ class GroupWatermark(_message.Message):
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___GroupWatermark: _TypeAlias = GroupWatermark  # noqa: Y015
+Global___BroadcastWatermark: _TypeAlias = BroadcastWatermark  # noqa: Y015
 
 @_typing.final
 class IntervalSequencer(_message.Message):

@@ -109,7 +109,7 @@ def test_work_that_became_dead_letters_blocks_its_key_no_more() -> None:
         (
             "repair",
             "its dead letter has no key at computation `repair`: KeyExtractionError: no key in a dead letter: "
-            "mend `repair`'s key function",
+            "fix `repair`'s key function",
         ),
         ("", "its dead letter has no key: KeyExtractionError: no key in a dead letter"),
     ],
@@ -166,7 +166,7 @@ def test_what_the_sdk_refuses_does_not_pass_by_trying_again(mistake: Any, perman
     assert failed.kind.permanent is permanent
     assert failed.kind.place.startswith("test_failing_keys.py:"), "the user's line, not the SDK's"
     attempt = solo.core.next_deadline()
-    assert attempt is not None, "it is tried again all the same: new code mends it"
+    assert attempt is not None, "it is tried again all the same: new code fixes it"
 
 
 @pytest.mark.guarantee("G8", section="4.5")

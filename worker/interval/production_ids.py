@@ -11,10 +11,10 @@ from typing import Any
 from millwheel.model.incarnation import IncarnationId
 from millwheel.worker.dedup import BatchIds, PositionIds
 
-__all__ = ["causal_id"]
+__all__ = ["deterministic_id"]
 
 
-def causal_id(incarnation: IncarnationId, key: bytes, cause: Any, stream: str, ordinal: int) -> bytes:
+def deterministic_id(incarnation: IncarnationId, key: bytes, cause: Any, stream: str, ordinal: int) -> bytes:
     """The id of production number ``ordinal`` of a hook of ``key``.
 
     ``cause`` identifies what the hook ran for. For a record it is (ids of a delivery, index). For a timer it is the
