@@ -44,7 +44,7 @@ from millwheel.authority.percentiles import Work
 from millwheel.authority.registry import AnyGroup, Registry
 from millwheel.authority.shares import Explanation, Refusal
 from millwheel.model.core_protocol import RisingValues, require
-from millwheel.model.time import MIN_TIMESTAMP, seconds
+from millwheel.model.time import MIN_TIMESTAMP
 from millwheel.rpc.watermarks import AcceptRefusedError, Member, ReportNotReceivedError
 from millwheel.store.contract import Append, JournalHead
 
@@ -57,14 +57,12 @@ class CoreSettings:
 
     ``entry_bytes``, ``part_bytes``: approximate size of the largest entry and the largest base part, in bytes.
     ``snapshot_bytes``: journal size in bytes above which a base is written, if the last base is smaller than half of
-    it. ``silent_after``: microseconds without a report after which ``explain`` calls a member silent.
-    ``pace``: when appends are made.
+    it. ``pace``: when appends are made.
     """
 
     entry_bytes: int = 1 << 20
     part_bytes: int = 1 << 20
     snapshot_bytes: int = 256 << 10
-    silent_after: int = seconds(30)
     pace: PaceSettings = field(default_factory=PaceSettings)
 
 
@@ -262,7 +260,7 @@ class AuthorityCore:
         found = self._registry.get(group)
         if found is None:
             return None
-        return found.explain(self.broadcast(group), now, self._settings.silent_after, limit)
+        return found.explain(self.broadcast(group), now, limit)
 
     # -- internals -------------------------------------------------------------------------------
 

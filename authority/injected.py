@@ -94,7 +94,7 @@ class InjectorGroup:
         self._processes[made.member] = made
 
     def report(self, report: WatermarkReport, now: int) -> Share[str] | Refusal | None:
-        """Apply a report from the accepted sequencer; see ``TrackedGroup``."""
+        """Apply a report from the accepted sequencer; see :meth:`KeyedGroup.report`."""
         process = report.member
         assert isinstance(process, str)
         share = self._processes.get(process)
@@ -125,12 +125,12 @@ class InjectorGroup:
         """
         return work_of([share for share in self._processes.values() if _works(share)], since, min)
 
-    def explain(self, watermark: int, now: int, silent_after: int, limit: int) -> Explanation:
-        """See ``TrackedGroup``. Expected processes that never announced themselves are rows too."""
+    def explain(self, watermark: int, now: int, limit: int) -> Explanation:
+        """Explain ``watermark``. Expected processes that never announced themselves are rows too."""
         missing = [_missing(name) for name in sorted(self.expected) if name not in self._processes]
         shares = self.shares()
-        rows = missing + [share.view(now, silent_after) for share in shares]
-        holding = missing + [share.view(now, silent_after) for share in self._holding(bool(missing))]
+        rows = missing + [share.view(now) for share in shares]
+        holding = missing + [share.view(now) for share in self._holding(bool(missing))]
         return Explanation(self.name, watermark, holding[:limit], rows[:limit], len(holding), len(rows))
 
     def _holding(self, others_missing: bool) -> list[Share[str]]:

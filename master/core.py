@@ -69,7 +69,7 @@ from millwheel.master.plans import Planner
 from millwheel.master.settings import MasterSettings
 from millwheel.model.catalog import Catalog
 from millwheel.model.core_protocol import RisingValues, require
-from millwheel.model.time import MAX_TIMESTAMP, MIN_TIMESTAMP, Timestamp, milliseconds, seconds
+from millwheel.model.time import MAX_TIMESTAMP, MIN_TIMESTAMP, Timestamp, hours, milliseconds, seconds
 from millwheel.rpc.failures import NOT_LEADING, FailureCode, RequestError
 from millwheel.rpc.v1 import catalog_pb2 as catalog
 
@@ -77,6 +77,8 @@ __all__ = ["MasterCore"]
 
 _MAX_ATTEMPTS: Final = 8
 _PATIENCE: Final = seconds(2)
+_KEEP_CANCELLED: Final = hours(24)
+"""How long a cancelled topology is still listed, and a retired query known."""
 _TICK_EVERY: Final = milliseconds(200)
 """How often the core looks for what is overdue."""
 
@@ -539,7 +541,7 @@ class MasterCore:
         return garbage.forget_queries(self.catalog, self._forget_before())
 
     def _forget_before(self) -> Timestamp:
-        return Timestamp(self._now - self._settings.keep_cancelled)
+        return Timestamp(self._now - _KEEP_CANCELLED)
 
 
 def _unless_damaged(make: Callable[[], ChangePlan]) -> ChangePlan:

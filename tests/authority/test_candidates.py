@@ -18,7 +18,6 @@ from millwheel.authority.shard import ShardSettings
 from millwheel.client.shards import ShardedWatermarks
 from millwheel.client.watermarks import WatermarkClient
 from millwheel.coordination.contract import Change, Coordinator, CoordinatorUnavailableError
-from millwheel.coordination.memory import MemoryCoordinator
 from millwheel.model.catalog import Catalog, shard_of
 from millwheel.model.keys import ALL_KEYS
 from millwheel.model.time import MIN_TIMESTAMP
@@ -28,6 +27,7 @@ from millwheel.rpc.v1.watermark_pb2_grpc import add_WatermarkServiceServicer_to_
 from millwheel.rpc.watermarks import BroadcastUpdate, WatermarkReport
 from millwheel.store.contract import JournalHead, StateStore, StoreUnavailableError
 from millwheel.store.memory import MemoryStore
+from tests.coordination.memory import MemoryCoordinator
 from tests.patience import patience
 
 QUICK = CandidateSettings(

@@ -9,10 +9,10 @@ from contextlib import AsyncExitStack
 import pytest
 
 from millwheel.client.control import ControlClient
-from millwheel.coordination.memory import MemoryCoordinator
 from millwheel.master.replica import MasterReplica
 from millwheel.rpc.failures import FailureCode, RequestError
 from millwheel.store.memory import MemoryStore
+from tests.coordination.memory import MemoryCoordinator
 from tests.master.replica import replica
 from tests.patience import patience
 from tests.system.server import free_port

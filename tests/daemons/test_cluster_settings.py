@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from millwheel.config import ClusterSection
-from millwheel.coordination.memory import MemoryCoordinator
 from millwheel.rpc.failures import FailureCode, RequestError
 from millwheel.server.startup import ensure_cluster_settings
+from tests.coordination.memory import MemoryCoordinator
 
 
 async def test_the_shard_count_stays_and_other_settings_are_refused() -> None:

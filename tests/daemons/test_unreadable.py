@@ -10,7 +10,6 @@ import pytest
 
 from millwheel.config import Configuration, load
 from millwheel.coordination.contract import Put
-from millwheel.coordination.memory import MemoryCoordinator
 from millwheel.model.backoff import Backoff
 from millwheel.model.catalog_keys import topology_key, worker_key
 from millwheel.server import startup
@@ -18,6 +17,7 @@ from millwheel.server.backends import Backends, Notify
 from millwheel.server.daemon import run_daemon
 from millwheel.server.worker import WORKER
 from millwheel.store.memory import MemoryStore
+from tests.coordination.memory import MemoryCoordinator
 from tests.patience import patience, until
 
 

@@ -8,7 +8,6 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
 from millwheel.config import Configuration, load
-from millwheel.coordination.memory import MemoryCoordinator
 from millwheel.model.catalog import Catalog
 from millwheel.server.authority import AUTHORITY
 from millwheel.server.backends import Backends, Notify
@@ -16,6 +15,7 @@ from millwheel.server.daemon import Role, run_daemon
 from millwheel.server.master import MASTER
 from millwheel.server.worker import WORKER
 from millwheel.store.memory import MemoryStore
+from tests.coordination.memory import MemoryCoordinator
 from tests.daemons.process import is_serving
 from tests.patience import patience
 from tests.system.server import free_port

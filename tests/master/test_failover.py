@@ -20,13 +20,13 @@ from millwheel.coordination.contract import (
     Put,
     TransactionResult,
 )
-from millwheel.coordination.memory import MemoryCoordinator
 from millwheel.master.messages import CancelTopology, SubmitTopology
 from millwheel.master.replica import MasterReplica
 from millwheel.master.settings import MasterSettings
 from millwheel.model.catalog import Catalog
 from millwheel.rpc.v1 import catalog_pb2 as catalog
 from millwheel.store.memory import MemoryStore
+from tests.coordination.memory import MemoryCoordinator
 from tests.master.replica import register_worker, replica
 from tests.patience import patience
 

@@ -10,7 +10,6 @@ from contextlib import AsyncExitStack
 import pytest
 
 from millwheel.client.control import ControlClient
-from millwheel.coordination.memory import MemoryCoordinator
 from millwheel.master.replica import MasterReplica
 from millwheel.master.settings import MasterSettings
 from millwheel.model.time import milliseconds
@@ -21,6 +20,7 @@ from millwheel.rpc.v1 import interval_pb2 as wire
 from millwheel.rpc.v1 import topology_pb2 as specs
 from millwheel.store.contract import JournalMissingError
 from millwheel.store.memory import MemoryStore
+from tests.coordination.memory import MemoryCoordinator
 from tests.master.replica import Owner, owner, replica
 from tests.patience import patience, until
 

@@ -11,7 +11,6 @@ import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
 from millwheel.client.control import ControlClient
-from millwheel.coordination.memory import MemoryCoordinator
 from millwheel.master.balancing import BalanceSettings
 from millwheel.master.messages import SubmitTopology
 from millwheel.master.metrics import MasterCollector
@@ -20,6 +19,7 @@ from millwheel.master.settings import MasterSettings
 from millwheel.model.time import Duration, milliseconds
 from millwheel.rpc.v1 import interval_pb2 as wire
 from millwheel.store.memory import MemoryStore
+from tests.coordination.memory import MemoryCoordinator
 from tests.master.replica import Owner, owner, replica
 from tests.patience import until
 

@@ -17,7 +17,6 @@ from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 from millwheel.client.control import ControlClient
 from millwheel.client.subscription.cursors import delete_cursor, list_cursors
 from millwheel.coordination.contract import Put
-from millwheel.coordination.memory import MemoryCoordinator
 from millwheel.master.messages import SubmitTopology
 from millwheel.master.packages import MAX_PACKAGE_BYTES, Packages
 from millwheel.master.replica import MasterReplica
@@ -31,6 +30,7 @@ from millwheel.rpc.v1 import control_pb2 as control
 from millwheel.rpc.v1 import topology_pb2 as specs
 from millwheel.store.contract import StateRow
 from millwheel.store.memory import MemoryStore
+from tests.coordination.memory import MemoryCoordinator
 from tests.master.replica import neighbours, register_authority, register_worker, replica
 from tests.patience import patience
 
