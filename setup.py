@@ -17,6 +17,7 @@ from setuptools import Extension, setup
 _MODULES: Final = [
     "millwheel/model/watermarks.py",
     "millwheel/sdk/context.py",
+    "millwheel/sdk/scope.py",
     "millwheel/worker/interval/blocked_key_table.py",
     "millwheel/worker/interval/cells.py",
     "millwheel/worker/interval/clocks.py",
@@ -26,6 +27,7 @@ _MODULES: Final = [
     "millwheel/worker/interval/firing.py",
     "millwheel/worker/interval/holding_records.py",
     "millwheel/worker/interval/intake.py",
+    "millwheel/worker/interval/key_bounds.py",
     "millwheel/worker/interval/draining.py",
     "millwheel/worker/interval/outbox.py",
     "millwheel/worker/interval/pending.py",

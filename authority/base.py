@@ -14,9 +14,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from millwheel.authority.injected import InjectorGroup
-from millwheel.authority.journal import REMOVED_PART, KeysRow, Part, ProcessRow, encode, row_size
+from millwheel.authority.journal import REMOVED_PART, KeysRow, Part, ProcessRow, encode
+from millwheel.authority.pending import journal_row, row_size
 from millwheel.authority.registry import Registry
-from millwheel.authority.shares import AnyShare, journal_row
+from millwheel.authority.shares import AnyShare
 from millwheel.model.time import MIN_TIMESTAMP
 from millwheel.store.contract import PartId
 

@@ -54,7 +54,7 @@ class CandidateSettings:
     two reads of the coordinator.
     """
 
-    lease: float = 3.0
+    lease: float
     poll: float = 0.25
     delays: PlacementDelays = field(default_factory=PlacementDelays)
     shard: ShardSettings = field(default_factory=ShardSettings)
@@ -88,7 +88,7 @@ class Candidate:
         store: StateStore,
         address: str,
         shards: int,
-        settings: CandidateSettings | None = None,
+        settings: CandidateSettings,
     ) -> None:
         """``address``: host:port at which a WatermarkServicer of this candidate answers."""
         self.metrics = ShardMetrics()
@@ -96,7 +96,7 @@ class Candidate:
         self._store = store
         self._address = address
         self._shards = shards
-        self._settings = settings or CandidateSettings()
+        self._settings = settings
         self._policy = PlacementPolicy(address, shards, self._settings.delays)
         self._presence = Presence(coordinator, address, self._settings.lease)
         self._terms: dict[int, _Term] = {}

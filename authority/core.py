@@ -29,7 +29,6 @@ from millwheel.authority.messages import (
     AuthorityEvent,
     BroadcastValues,
     DeleteJournaled,
-    ForgetGroup,
     PercentileRequested,
     RefuseCall,
     RefuseReport,
@@ -185,8 +184,7 @@ class AuthorityCore:
                 refused.append(changed)
                 continue
             pending.moved(report.group, changed)
-            if group.smallest() > group.value:
-                self._raise(group)
+            self._raise(group)
         return [RefuseReport(refusal) for refusal in refused]
 
     def outlives(self, group: str, sequencer: int) -> bool:
@@ -211,7 +209,6 @@ class AuthorityCore:
         taken = self._pending.take(self._value_of, self._settings.entry_bytes)
         effects: list[AuthorityEffect] = [AnswerCall(token, watermark) for token, watermark in taken.answers]
         effects.append(BroadcastValues(dict(taken.entry.values), taken.sequencers))
-        effects += map(ForgetGroup, taken.removed)
         self._commit += 1
         if self._named is not None:
             effects.append(self._name_parts(self._named))
@@ -241,9 +238,9 @@ class AuthorityCore:
         """Return the value that was last broadcast for ``group``, or MIN_TIMESTAMP if it is unknown."""
         return self._broadcast.get(group, MIN_TIMESTAMP)
 
-    def groups(self) -> dict[str, int]:
-        """Return all groups with their broadcast values."""
-        return {group.name: self.broadcast(group.name) for group in self._registry}
+    def broadcasts(self) -> dict[str, int]:
+        """Return a copy of the values that were last broadcast, by group. Other threads may call this."""
+        return self._broadcast.copy()
 
     def sequencers(self, group: str) -> list[tuple[Member, int]]:
         """Return every member of ``group`` that has a sequencer, with that sequencer."""

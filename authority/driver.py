@@ -26,7 +26,6 @@ from millwheel.authority.messages import (
     AuthorityEvent,
     BroadcastValues,
     DeleteJournaled,
-    ForgetGroup,
     RefuseCall,
     RefuseReport,
     ReportsReceived,
@@ -77,8 +76,6 @@ class AuthorityDriver:
         self._tasks: set[asyncio.Task[None]] = set()
         self._stopped: str | None = None
         self._ended = asyncio.Event()
-        for group, watermark in core.groups().items():
-            metrics.show(group, watermark)
         self._step(Tick())
 
     @property
@@ -159,10 +156,6 @@ class AuthorityDriver:
                     self._answer(effect)
                 case BroadcastValues(values, sequencers):
                     self.broadcasts.publish(values, sequencers)
-                    for group, watermark in values.items():
-                        self._metrics.show(group, watermark)
-                case ForgetGroup(group):
-                    self._metrics.forget(group)
                 case DeleteJournaled(below, parts):
                     self._spawn(partial(self._writer.tidy, below, parts))
                 case WriteSnapshot(snapshot):

@@ -14,7 +14,6 @@ from millwheel.store.contract import CorruptValueError
 
 __all__ = [
     "REMOVED_PART",
-    "ROW_BYTES",
     "AcceptKeys",
     "AcceptProcess",
     "AuthorityEntry",
@@ -28,7 +27,6 @@ __all__ = [
     "decode_entry",
     "decode_part",
     "encode",
-    "row_size",
 ]
 
 _ENTRY_FORMAT: Final = 1
@@ -36,9 +34,6 @@ _PART_FORMAT: Final = 1
 
 REMOVED_PART: Final = "!removed"
 """The name of the part that lists removed groups. No group name begins with "!"."""
-
-ROW_BYTES: Final = 32
-"""The approximate size of a row in bytes, without its keys or name."""
 
 
 class KeysRow(msgspec.Struct, array_like=True, gc=False):
@@ -58,13 +53,6 @@ class ProcessRow(msgspec.Struct, array_like=True, gc=False):
     watermark: int
     idle: bool
     last_report: int = 0
-
-
-def row_size(row: KeysRow | ProcessRow) -> int:
-    """Return the approximate size of a row in bytes."""
-    if isinstance(row, ProcessRow):
-        return ROW_BYTES + len(row.process)
-    return ROW_BYTES + len(row.start) + len(row.end or b"")
 
 
 class AcceptKeys(msgspec.Struct, array_like=True, tag=1):

@@ -22,7 +22,6 @@ __all__ = [
     "AuthorityEvent",
     "BroadcastValues",
     "DeleteJournaled",
-    "ForgetGroup",
     "InjectorsExpected",
     "PercentileRequested",
     "RefuseCall",
@@ -177,13 +176,6 @@ class BroadcastValues:
 
 
 @dataclass(frozen=True, slots=True)
-class ForgetGroup:
-    """The group's removal is journaled."""
-
-    group: str
-
-
-@dataclass(frozen=True, slots=True)
 class WriteSnapshot:
     """Write the snapshot's parts. Answer ``SnapshotWritten``."""
 
@@ -199,12 +191,5 @@ class DeleteJournaled:
 
 
 AuthorityEffect = (
-    AppendChanges
-    | AnswerCall
-    | RefuseCall
-    | RefuseReport
-    | BroadcastValues
-    | ForgetGroup
-    | WriteSnapshot
-    | DeleteJournaled
+    AppendChanges | AnswerCall | RefuseCall | RefuseReport | BroadcastValues | WriteSnapshot | DeleteJournaled
 )

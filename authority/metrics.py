@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
-from prometheus_client.metrics_core import Metric
+from prometheus_client import CollectorRegistry, Counter, Histogram
+from prometheus_client.metrics_core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from millwheel.model.time import MAX_TIMESTAMP, MIN_TIMESTAMP
@@ -17,13 +17,9 @@ __all__ = ["AuthorityMetrics", "ShardMetrics"]
 class AuthorityMetrics:
     """The metrics of one shard in ``registry``. No other shard uses the same registry."""
 
-    def __init__(self, registry: CollectorRegistry) -> None:
-        self.watermark = Gauge(
-            "millwheel_authority_watermark_seconds",
-            "Broadcast low watermark, seconds since the epoch (-Inf: nothing known, +Inf: ended)",
-            ["group"],
-            registry=registry,
-        )
+    def __init__(self, registry: CollectorRegistry, watermarks: Callable[[], Mapping[str, int]]) -> None:
+        """``watermarks``: returns the broadcast values by group, in microseconds. Any thread may call it."""
+        registry.register(_Watermarks(watermarks))
         self.reports = Counter(
             "millwheel_authority_reports_total", "Watermark reports of intervals and injectors", registry=registry
         )
@@ -39,18 +35,23 @@ class AuthorityMetrics:
             buckets=(0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.5, 2.0, 10.0),
             registry=registry,
         )
-        self._labels: set[str] = set()
 
-    def show(self, group: str, watermark: int) -> None:
-        """Set the metric of a broadcast value. ``watermark`` is in microseconds."""
-        self._labels.add(group)
-        self.watermark.labels(group).set(_seconds(watermark))
 
-    def forget(self, group: str) -> None:
-        """Remove the metric of a removed group."""
-        if group in self._labels:
-            self._labels.remove(group)
-            self.watermark.remove(group)
+class _Watermarks(Collector):
+    """The metric of broadcast values. They are read when somebody asks for the metrics."""
+
+    def __init__(self, watermarks: Callable[[], Mapping[str, int]]) -> None:
+        self._watermarks = watermarks
+
+    def collect(self) -> Iterator[Metric]:
+        family = GaugeMetricFamily(
+            "millwheel_authority_watermark_seconds",
+            "Broadcast low watermark, seconds since the epoch (-Inf: nothing known, +Inf: ended)",
+            labels=["group"],
+        )
+        for group, watermark in self._watermarks().items():
+            family.add_metric([group], _seconds(watermark))
+        yield family
 
 
 class ShardMetrics(Collector):

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from typing import Final
 
 from millwheel.authority.journal import (
-    ROW_BYTES,
     AcceptKeys,
     AcceptProcess,
     AuthorityEntry,
@@ -16,12 +16,29 @@ from millwheel.authority.journal import (
     Percentile,
     ProcessRow,
     Remove,
-    row_size,
 )
-from millwheel.authority.shares import Acceptance, AnyShare, M, Share, journal_row
+from millwheel.authority.shares import Acceptance, AnyShare, M, Share
 from millwheel.rpc.watermarks import Member
 
-__all__ = ["Pending", "Taken"]
+__all__ = ["Pending", "Taken", "journal_row", "row_size"]
+
+_ROW_BYTES: Final = 32
+"""The approximate size of a row in bytes, without its keys or name."""
+
+
+def journal_row(share: AnyShare) -> KeysRow | ProcessRow:
+    """Return the journal row of a share."""
+    member = share.member
+    if isinstance(member, str):
+        return ProcessRow(member, share.sequencer, share.watermark, share.idle, share.last_report)
+    return KeysRow(member.start, member.end, share.sequencer, share.watermark)
+
+
+def row_size(row: KeysRow | ProcessRow) -> int:
+    """Return the approximate size of a row in bytes."""
+    if isinstance(row, ProcessRow):
+        return _ROW_BYTES + len(row.process)
+    return _ROW_BYTES + len(row.start) + len(row.end or b"")
 
 
 @dataclass(slots=True)
@@ -174,4 +191,4 @@ def _size(change: Change) -> int:
     if isinstance(change, AcceptKeys | AcceptProcess):
         return row_size(change.row) + len(change.group)
     names: Sequence[str] = change.processes if isinstance(change, Expect) else ()
-    return ROW_BYTES + len(change.group) + sum(len(name) + 8 for name in names)
+    return _ROW_BYTES + len(change.group) + sum(len(name) + 8 for name in names)

@@ -46,7 +46,7 @@ class Presence:
             # The lease ran out while the coordinator or this process was away. The next call, after
             # ``CandidateSettings.poll`` seconds, registers again. The leases of served shards are separate:
             # ``Leadership`` notices their end by itself.
-            self._lease = 0
+            await self.end()
             return
         self._renew_at = now + self._ttl / _RENEWALS
 

@@ -40,7 +40,7 @@ _POLL_BACKOFF: Final = Backoff(0.002, 0.05)
 
 @dataclass(frozen=True, slots=True)
 class ShardSettings:
-    """Settings of one shard's shard. All times are in seconds.
+    """Settings of one shard. All times are in seconds.
 
     - ``coalesce``, ``rest``, ``longest_rest``, ``idle``, ``verify``: see ``PaceSettings`` (``authority/pace.py``).
     - ``ask``: how long members have to publish their pending work.
@@ -119,7 +119,7 @@ class AuthorityShard(AuthorityDriver):
         """
         settings = settings or ShardSettings()
         core = await read_core(store, journal, sequencer, settings.paced)
-        metrics = AuthorityMetrics(registry or CollectorRegistry())
+        metrics = AuthorityMetrics(registry or CollectorRegistry(), core.broadcasts)
         return cls(JournalWriter(store, journal), core, metrics, settings)
 
     def of(self, group: str) -> AuthorityShard:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, Generic, NamedTuple, TypeVar
 
-from millwheel.authority.journal import KeysRow, ProcessRow
+from millwheel.authority.journal import ProcessRow
 from millwheel.model.keys import KeyInterval
 from millwheel.model.time import MAX_TIMESTAMP, MIN_TIMESTAMP, seconds
 from millwheel.rpc.v1.watermark_pb2 import HoldKind
@@ -20,7 +20,6 @@ __all__ = [
     "Refusal",
     "Share",
     "ShareView",
-    "journal_row",
     "process_share",
 ]
 
@@ -121,14 +120,6 @@ def process_share(row: ProcessRow) -> Share[str]:
 
 
 AnyShare = Share[KeyInterval] | Share[str]
-
-
-def journal_row(share: AnyShare) -> KeysRow | ProcessRow:
-    """Return the journal row of a share."""
-    member = share.member
-    if isinstance(member, str):
-        return ProcessRow(member, share.sequencer, share.watermark, share.idle, share.last_report)
-    return KeysRow(member.start, member.end, share.sequencer, share.watermark)
 
 
 class Acceptance(NamedTuple, Generic[M]):

@@ -97,7 +97,8 @@ class IntervalView:
     """One interval. ``code`` None: a stream's log. ``reported``: its present owner has reported its load.
 
     ``cost`` combines work and memory; ``busy`` is the work alone. ``slow`` is the part of ``busy`` spent in slow
-    calls of hooks. ``records`` is a rate per second. ``by_operator``: an operator's split made it.
+    calls of hooks. ``records`` is a rate per second. ``by_operator``: an operator's split made it. ``keeps_bounds``: it
+    is neither split nor merged now, because it still needs its parents' journals, or is quarantined.
 
     It has many attributes: each is one figure that a rule of the balancer reads.
     """
@@ -116,7 +117,7 @@ class IntervalView:
     count: int = 0
     sample: tuple[wire.KeyLoad, ...] = ()
     reported: bool = True
-    has_parents: bool = False
+    keeps_bounds: bool = False
     by_operator: bool = False
 
 
@@ -295,7 +296,7 @@ class Balancer:
         for interval in sorted(round_.view.intervals, key=lambda one: (-one.cost, one.journal)):
             if round_.is_full:
                 return
-            if interval.code is None or interval.has_parents or not round_.may(interval):
+            if interval.code is None or interval.keeps_bounds or not round_.may(interval):
                 continue
             relieved = len(round_.loads.candidates(interval.code)) > 1
             if (relieved and self._is_busy(interval)) or self._is_large(interval):
@@ -398,7 +399,9 @@ class Balancer:
         limits = self._settings
         return (
             one.incarnation == other.incarnation
-            and not any(each.code is None or each.has_parents or each.by_operator or not each.reported for each in both)
+            and not any(
+                each.code is None or each.keeps_bounds or each.by_operator or not each.reported for each in both
+            )
             and sum(each.cost for each in both) < limits.merge_busy
             and sum(each.cached_bytes for each in both) < limits.split_bytes / 4
             and sum(each.count for each in both) < limits.split_keys / 4

@@ -60,13 +60,13 @@ class PlanBuilder:
     """Collects the puts and deletes of a plan together with their compares, and draws numbers.
 
     Invariant: sequencers grow in the order of assignments, because a number is drawn from one counter in the
-    transaction that uses it. Numbers up to ``burned`` are skipped. They come before the block that this term reserved,
-    or were drawn for failed transactions, and journals may have been named after them.
+    transaction that uses it. Numbers up to ``unusable`` are skipped: those that this term has drawn, also for failed
+    transactions, as journals may have been named after them, and those below the block that this term reserved.
     """
 
-    def __init__(self, known: Catalog, burned: int = 0) -> None:
+    def __init__(self, known: Catalog, unusable: int = 0) -> None:
         self._known = known
-        self._first = max(known.drawn, burned)
+        self._first = max(known.drawn, unusable)
         self._drawn = self._first
         self._compares: dict[str, Compare] = {}
         self._puts: dict[str, Put] = {}

@@ -8,7 +8,8 @@ each based on the newest catalog that the coordinator has delivered:
 
 A transaction compares the leadership and every value that the plan rests on. If the transaction fails, or its outcome
 is unknown, the core reads everything again and makes a new plan. A change that took effect is then found to be done.
-Invariant: a deposed master changes nothing, however late its transactions arrive (6.2).
+Invariant: a deposed master changes nothing, however late its transactions arrive (6.2). The steps before a transaction
+compare nothing. ``docs/failures.md`` says for each why it is safe.
 """
 
 from __future__ import annotations
@@ -126,7 +127,7 @@ class MasterCore:
         self._queue: deque[tuple[int, Request]] = deque()
         self._operation: _Operation | None = None
         self._numbers = 0
-        self._burned = 0
+        self._unusable = 0
         """No number up to this one is drawn: it was drawn already, or is not reserved for this term."""
         self._reserved = 0
         """The last number that is reserved for this term."""
@@ -181,7 +182,7 @@ class MasterCore:
     def check_invariants(self) -> None:
         """Check the core's invariants. Raises InvariantError."""
         operation = self._operation
-        self._rising.check(drawn=self._burned, numbers=self._numbers, revision=self.catalog.revision)
+        self._rising.check(drawn=self._unusable, numbers=self._numbers, revision=self.catalog.revision)
         if self.deposed:
             require(operation is None and not self._queue, "a deposed master has nothing in progress (6.2)")
         if operation is None:
@@ -190,7 +191,7 @@ class MasterCore:
         plan = operation.plan
         require(operation.number <= self._numbers, "an operation has a number that was drawn")
         if operation.phase not in (_Phase.RESERVING, _Phase.RELOADING):
-            require(plan.drawn <= self._burned, "a number that a plan draws is never drawn again")
+            require(plan.drawn <= self._unusable, "a number that a plan draws is never drawn again")
             require(plan.drawn <= self._reserved, "a number is drawn only if it is reserved in the store (6.2)")
         require(operation.phase is not _Phase.CREATING or bool(plan.journals), "journals are created for a plan")
         if operation.phase in (_Phase.TRANSACTING, _Phase.FOLLOWING):
@@ -221,14 +222,15 @@ class MasterCore:
     def _on_reserved(self, event: NumbersReserved) -> list[MasterEffect]:
         """Read the catalog again, and plan again if this master still leads then.
 
-        Invariant: every number of a block is below all numbers of later masters. A deposed master may have reserved its
-        block after its successor, and may not know of it. A plan based on that block would have the authority forget
-        the injectors that the successor has opened: the authority, unlike the coordinator, knows no leadership.
+        Each number of a block is below all numbers of later masters only if this master still led when it reserved the
+        block. A deposed master may reserve its block after its successor has, and so above the successor's. A plan
+        based on that block would have the authority forget the injectors that the successor has opened: the authority,
+        unlike the coordinator, knows no leadership. The catalog that is read after the reservation shows who leads.
         """
         current = self._current(event.operation, _Phase.RESERVING)
         if current is None:
             return []
-        self._burned, self._reserved = max(self._burned, event.first - 1), event.last
+        self._unusable, self._reserved = max(self._unusable, event.first - 1), event.last
         return self._read_again(current)
 
     def _on_prepared(self, event: StateDropped | JournalsCreated) -> list[MasterEffect]:
@@ -357,8 +359,8 @@ class MasterCore:
         plan = operation.plan
         if plan.drawn > self._reserved:
             operation.phase = _Phase.RESERVING
-            return [ReserveNumbers(operation.number, max(self.catalog.drawn, self._burned))]
-        self._burned = max(self._burned, plan.drawn)
+            return [ReserveNumbers(operation.number, max(self.catalog.drawn, self._unusable))]
+        self._unusable = max(self._unusable, plan.drawn)
         if plan.clears:
             operation.phase = _Phase.DROPPING
             return [Drop(operation.number, plan.drop_journals, plan.drop_incarnations, plan.silence)]
@@ -436,7 +438,7 @@ class MasterCore:
     # Planning.
 
     def _planner(self) -> Planner:
-        return Planner(self.catalog, self._settings, self._now, self._burned, self.loads)
+        return Planner(self.catalog, self._settings, self._now, self._unusable, self.loads)
 
     def _plan(self, request: Request) -> ChangePlan:
         match request:
@@ -452,9 +454,9 @@ class MasterCore:
             case EnsureLog():
                 return self._planner().ensure_log(request)
             case OpenInjector() | FinishInjector() | RetireInjector() | CommitBatch() | RetireQuery():
-                return injecting.plan_injection(self.catalog, request, self._burned, self._now)
+                return injecting.plan_injection(self.catalog, request, self._unusable, self._now)
             case MoveInterval() | SplitInterval() | MergeIntervals():
-                return reshaping.plan_reshape(self.catalog, request, self._burned, self.loads)
+                return reshaping.plan_reshape(self.catalog, request, self._unusable, self.loads)
             case ReleaseParents():
                 return reshaping.plan_release(self.catalog, request)
 
@@ -466,11 +468,11 @@ class MasterCore:
 
     def _housekeeping(self) -> tuple[Callable[[], ChangePlan], ChangePlan] | None:
         """The next plan that no request asks for: ended drains, owners, logs, garbage collection."""
-        for due in (self._ended_drains, self._left):
+        for due in (self._ended_drains, self._delivered_removals):
             plan = _unless_damaged(due)
             if plan.puts:
                 return due, plan
-        if self._tidy_at == self.catalog.shape:
+        if self._tidy_at == self.catalog.shape_version:
             return None
         waits = False
         for make in (
@@ -480,32 +482,32 @@ class MasterCore:
             self._missing_logs,
             self._retirements,
             self._garbage,
-            self._retired,
-            self._forgetting,
-            self._over,
+            self._retired_journals,
+            self._cancelled_topologies,
+            self._retired_queries,
         ):
             plan = _unless_damaged(make)
             if plan.clears and self._now < self._drops_at:
                 waits = True
             elif plan.puts or plan.deletes:
                 return make, plan
-        self._tidy_at = -1 if waits else self.catalog.shape
+        self._tidy_at = -1 if waits else self.catalog.shape_version
         return None
 
     def _assignments(self) -> ChangePlan:
-        builder = PlanBuilder(self.catalog, self._burned)
+        builder = PlanBuilder(self.catalog, self._unusable)
         add_assignments(self.catalog, builder, self._settings.maps_per_transaction, self.loads)
         return builder.plan()
 
     def _releases(self) -> ChangePlan:
-        builder = PlanBuilder(self.catalog, self._burned)
+        builder = PlanBuilder(self.catalog, self._unusable)
         add_releases(self.catalog, builder, self._settings.maps_per_transaction)
         return builder.plan()
 
     def _switched(self) -> ChangePlan:
         return self._planner().switched()
 
-    def _left(self) -> ChangePlan:
+    def _delivered_removals(self) -> ChangePlan:
         if not self._delivered:
             return ChangePlan()
         plan = self._planner().left(self._delivered)
@@ -526,18 +528,18 @@ class MasterCore:
         return self._planner().missing_logs()
 
     def _retirements(self) -> ChangePlan:
-        return garbage.retire_streams(self.catalog, self._settings.maps_per_transaction, self._burned)
+        return garbage.retire_streams(self.catalog, self._settings.maps_per_transaction, self._unusable)
 
     def _garbage(self) -> ChangePlan:
         return garbage.collect_garbage(self.catalog, self._settings.maps_per_transaction)
 
-    def _retired(self) -> ChangePlan:
+    def _retired_journals(self) -> ChangePlan:
         return garbage.drop_retired(self.catalog, self._settings.maps_per_transaction)
 
-    def _forgetting(self) -> ChangePlan:
+    def _cancelled_topologies(self) -> ChangePlan:
         return garbage.forget_cancelled(self.catalog, self._forget_before())
 
-    def _over(self) -> ChangePlan:
+    def _retired_queries(self) -> ChangePlan:
         return garbage.forget_queries(self.catalog, self._forget_before())
 
     def _forget_before(self) -> Timestamp:

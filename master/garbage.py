@@ -21,14 +21,14 @@ from millwheel.rpc.v1 import catalog_pb2 as catalog
 __all__ = ["collect_garbage", "drop_retired", "forget_cancelled", "forget_queries", "retire_streams"]
 
 
-def retire_streams(known: Catalog, most: int, burned: int = 0) -> ChangePlan:
+def retire_streams(known: Catalog, most: int, unusable: int = 0) -> ChangePlan:
     """Forget the logs and injectors of up to ``most`` streams that no live topology declares or produces any more.
 
     The authority forgets the injectors' watermarks first. A later stream of that name starts without them.
     """
     streams = known.streams()
     known.check_readable(keys.SEQUENCER)
-    builder = PlanBuilder(known, burned)
+    builder = PlanBuilder(known, unusable)
     silenced: dict[str, int] = {}
     for stream, log in sorted(known.logs.items()):
         if stream not in streams and most > 0 and keys.log_key(stream) not in known.damaged:

@@ -8,6 +8,7 @@ from millwheel.errors import did_you_mean
 from millwheel.master.change_plan import ChangePlan, PlanBuilder
 from millwheel.master.messages import CommitBatch, FinishInjector, OpenInjector, RetireInjector, RetireQuery
 from millwheel.master.stream_resolution import refuse_unknown_stream
+from millwheel.master.successors import successor_of
 from millwheel.model import catalog_keys as keys
 from millwheel.model.catalog import Catalog
 from millwheel.model.time import Timestamp
@@ -34,13 +35,13 @@ MAX_ID_BYTES: Final = 1024
 def plan_injection(
     known: Catalog,
     request: OpenInjector | FinishInjector | RetireInjector | CommitBatch | RetireQuery,
-    burned: int,
+    unusable: int,
     now: Timestamp,
 ) -> ChangePlan:
-    """Plan a request that concerns injectors or batch sources. ``burned``: see :class:`PlanBuilder`."""
+    """Plan a request that concerns injectors or batch sources. ``unusable``: see :class:`PlanBuilder`."""
     match request:
         case OpenInjector():
-            return open_injector(known, request, burned)
+            return open_injector(known, request, unusable)
         case FinishInjector():
             return finish_injector(known, request)
         case RetireInjector():
@@ -51,14 +52,16 @@ def plan_injection(
             return retire_query(known, request, now)
 
 
-def open_injector(known: Catalog, request: OpenInjector, burned: int) -> ChangePlan:
+def open_injector(known: Catalog, request: OpenInjector, unusable: int) -> ChangePlan:
     """Plan a fresh sequencer for a process that may inject. A finished process stays finished."""
     spec = known.stream(request.stream)
     if spec is None:
         refuse_unknown_stream(request.stream, known)
     _check(known, spec, request)
-    builder = PlanBuilder(known, burned)
-    record = catalog.InjectorRecord(stream=request.stream, process=request.process, sequencer=builder.draw())
+    builder = PlanBuilder(known, unusable)
+    before = known.injectors.get((request.stream, request.process))
+    record = catalog.InjectorRecord() if before is None else successor_of(before)
+    record.stream, record.process, record.sequencer = request.stream, request.process, builder.draw()
     builder.put(keys.injector_key(request.stream, request.process), record)
     # The checks must still hold when the transaction takes effect: no topology may begin to drain in between.
     for name, topology in known.live_topologies():

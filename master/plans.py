@@ -66,12 +66,12 @@ class Planner:
     """Plans for topologies and logs, based on one version of the catalog."""
 
     def __init__(
-        self, known: Catalog, settings: MasterSettings, now: Timestamp, burned: int, loads: Mapping[str, float]
+        self, known: Catalog, settings: MasterSettings, now: Timestamp, unusable: int, loads: Mapping[str, float]
     ) -> None:
         self._known = known
         self._settings = settings
         self._now = now
-        self._builder = PlanBuilder(known, burned)
+        self._builder = PlanBuilder(known, unusable)
         self._assigner = IntervalAssigner(known, loads)
         self._new_logs: set[str] = set()
         self._ended_logs: set[str] = set()

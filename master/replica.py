@@ -53,7 +53,7 @@ class MasterReplica:
         address: str,
         settings: MasterSettings | None = None,
         *,
-        ttl: float = 5.0,
+        ttl: float,
         clock: Callable[[], Timestamp] = wall_now,
     ) -> None:
         """``address`` (host:port) is where this replica's services answer.

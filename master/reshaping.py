@@ -11,7 +11,7 @@ retired journal is never named again, because parents are only taken from existi
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, NoReturn
 
@@ -28,6 +28,7 @@ from millwheel.master.messages import (
     SplitInterval,
 )
 from millwheel.master.plans import refuse_unknown_topology
+from millwheel.master.successors import successor_of
 from millwheel.model import catalog_keys as keys
 from millwheel.model.catalog import ACTIVE_STATES, Catalog
 from millwheel.model.incarnation import IncarnationId, incarnation_of_journal, new_journal
@@ -213,13 +214,13 @@ def interval_change(
 
 
 def plan_reshape(
-    known: Catalog, request: ReshapeRequest, burned: int, loads: Mapping[str, float] = _NO_LOADS
+    known: Catalog, request: ReshapeRequest, unusable: int, loads: Mapping[str, float] = _NO_LOADS
 ) -> ChangePlan:
     """Plan one transaction that moves, splits or merges; RequestError if the request is impossible."""
     done = repeated(known, request)
     if done is not None:
         return ChangePlan(answer=lambda: done)
-    builder = PlanBuilder(known, burned)
+    builder = PlanBuilder(known, unusable)
     change = _interval_change(known, request, builder, loads)
     builder.put_intervals(change.incarnation, change.made)
     journals = [one.journal for one in change.made]
@@ -322,9 +323,11 @@ class _Reshaping:
         return [place.interval, other.interval], [child]
 
     def _child(
-        self, place: IntervalPlace, parents: Iterable[catalog.IntervalRecord], its: KeyInterval, owner: str, mark: str
+        self, place: IntervalPlace, parents: Sequence[catalog.IntervalRecord], its: KeyInterval, owner: str, mark: str
     ) -> catalog.IntervalRecord:
-        child = catalog.IntervalRecord(keys=interval_to_proto(its), request_id=mark)
+        child = successor_of(*parents)
+        child.keys.CopyFrom(interval_to_proto(its))
+        child.request_id = mark
         child.journal = new_journal(place.incarnation, self._builder.draw())
         # Larger than its parents' sequencers even without an owner. A later owner gets a still larger one.
         child.sequencer = self._builder.draw()

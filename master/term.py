@@ -110,7 +110,8 @@ class Term:
 
     async def ready(self) -> None:
         """Return once the catalog has been read, or the term is over."""
-        await _first(self._ready.wait(), self._over.wait())
+        if not (self._ready.is_set() or self.is_over):
+            await _first(self._ready.wait(), self._over.wait())
 
     async def changed(self) -> None:
         """Return at the next change of the catalog, or when the term is over."""

@@ -63,6 +63,6 @@ def _interval(
         sample=() if load is None else tuple(load.sample),
         reported=load is not None,
         # An interval blocked by a damaged value stays where it is: another owner would read the same value.
-        has_parents=bool(interval.parents) or (load is not None and load.quarantined),
+        keeps_bounds=bool(interval.parents) or (load is not None and load.quarantined),
         by_operator=interval.request_id.startswith(SPLIT_BY_OPERATOR),
     )

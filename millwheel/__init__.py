@@ -60,6 +60,8 @@ from millwheel.sdk.errors import (
     ValueDecodeError,
     ValueEncodeError,
 )
+from millwheel.sdk.growing.collections import CounterState, ListState, MapState, OrderedState, SetState
+from millwheel.sdk.growing.fields import GrowingState
 from millwheel.sdk.keys import KeyExtractor, everything, join_key, key, split_key
 from millwheel.sdk.migration import StoredState
 from millwheel.sdk.options import FailurePolicy, Late, Retention, dead_letter, divert, retry, stop
@@ -73,18 +75,24 @@ __all__ = [
     "Codec",
     "Computation",
     "Context",
+    "CounterState",
     "DeadLetter",
     "Duration",
     "FailurePolicy",
+    "GrowingState",
     "KeyExtractionError",
     "KeyExtractor",
     "Late",
+    "ListState",
+    "MapState",
     "MillwheelError",
+    "OrderedState",
     "PackageError",
     "Problem",
     "ProductionTimestampError",
     "Record",
     "Retention",
+    "SetState",
     "StoredState",
     "Stream",
     "TimeDomain",

@@ -131,6 +131,8 @@ class Checks(StoreWatch):
 
     def _check_parts(self, journal: str, append: Append) -> None:
         """The parts that an append names were acknowledged before it, and remain stored while they are named."""
+        if not append.parts:
+            return
         stored = finished(self._world.store.inner.list_parts(journal))
         if missing := set(append.parts).difference(stored):
             self._world.violated(f"commit {append.commit} of {journal} names {min(missing)}, which is not stored (G2)")

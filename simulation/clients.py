@@ -62,6 +62,8 @@ class Progress:
         """Like ``sunk``: what guests have read."""
         self.percentile: dict[str, int] = {}
         """By computation: the last reported percentile."""
+        self.counts: dict[str, int] = {}
+        """By key: the number in the state that was last looked up."""
         self.ended: set[str] = set()
         """The sinks whose end was seen."""
         self.rested: set[str] = set()

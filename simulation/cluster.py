@@ -21,9 +21,10 @@ from millwheel.master.settings import MasterSettings
 from millwheel.model.time import seconds
 from millwheel.server.authority import AUTHORITY
 from millwheel.server.backends import Backends
+from millwheel.server.cluster_settings import ensure_cluster_settings
 from millwheel.server.daemon import Daemon, Role
 from millwheel.server.master import MASTER
-from millwheel.server.startup import ensure_cluster_settings, retried
+from millwheel.server.startup import retried
 from millwheel.server.worker import WORKER
 from millwheel.worker.dedup import Dedup
 from millwheel.worker.interval import IntervalSettings as CoreSettings
@@ -103,6 +104,7 @@ def tuned(world: World) -> Iterator[None]:
         patch("millwheel.server.authority.ShardSettings", partial(ShardSettings, core=shards)),
         _ids_tuned(tuning["ids"]),
         _bounded(tuning["bounds"]),
+        _paged(tuning["pages"]),
         _balanced(world),
     ):
         yield
@@ -158,6 +160,17 @@ def _bounded(bounds: Mapping[str, int]) -> Iterator[None]:
     with ExitStack() as stack:
         for name, value in bounds.items():
             stack.enter_context(patch(f"millwheel.worker.{_BOUNDS[name]}", value))
+        yield
+
+
+@contextmanager
+def _paged(sizes: Mapping[str, int]) -> Iterator[None]:
+    """Pages of growing states have the sizes that ``sizes`` gives, and are deleted a few at a time."""
+    with ExitStack() as stack:
+        for name, size in sizes.items():
+            stack.enter_context(patch(f"millwheel.sdk.growing.tree.{name}", size))
+        if sizes:
+            stack.enter_context(patch("millwheel.worker.interval.pages._COLLECTED", 2))
         yield
 
 

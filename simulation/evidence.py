@@ -96,9 +96,9 @@ class Evidence:
 
     def _changed(self, changes: tuple[Change, ...]) -> None:
         self._routes.follow(changes)
-        shape = self._catalog.shape
+        shape = self._catalog.shape_version
         self._catalog.apply(changes)
-        if self._catalog.shape != shape:
+        if self._catalog.shape_version != shape:
             self._ledger.follow()
         self._check_retired(changes)
 

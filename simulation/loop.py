@@ -11,7 +11,7 @@ import asyncio
 import heapq
 import math
 from collections import deque
-from collections.abc import Callable, Coroutine, Generator
+from collections.abc import Callable, Coroutine, Generator, Iterable
 from contextvars import Context
 from random import Random
 from typing import Any, NoReturn
@@ -28,9 +28,8 @@ class StuckError(Exception):
 class _Future(asyncio.Future[Any]):
     """A future whose hash, and so its place in a set, does not depend on its memory address."""
 
-    def __init__(self, number: int, loop: SimulatedLoop) -> None:
-        super().__init__(loop=loop)
-        self._number = number
+    _number: int
+    """Set by the loop right after the construction. A constructor of its own would cost each future a fifth more."""
 
     def __hash__(self) -> int:
         return self._number
@@ -72,6 +71,9 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         """The number of steps run so far."""
 
     # What asyncio requires of a loop.
+
+    get_debug = bool
+    """Always False. Each future asks, so the answer does not cost a Python function."""
 
     def time(self) -> float:
         """Virtual seconds since the run began, without the seconds for which this step's machine was suspended."""
@@ -122,8 +124,10 @@ class SimulatedLoop(asyncio.BaseEventLoop):
 
     def create_future(self) -> asyncio.Future[Any]:
         """See :meth:`asyncio.AbstractEventLoop.create_future`."""
+        future = _Future(loop=self)
         self._serial += 1
-        return _Future(self._serial, self)
+        future._number = self._serial
+        return future
 
     def create_task(  # type: ignore[override]
         self, coro: Coroutine[Any, Any, Any], *, name: str | None = None, context: Context | None = None
@@ -145,24 +149,32 @@ class SimulatedLoop(asyncio.BaseEventLoop):
     # Steps.
 
     def _run_once(self) -> None:
-        if not self._queue:
-            self._advance()
-        batch, self._queue = self._queue, deque()
-        for step in self._ordered(batch) if len(batch) > 1 else batch:
-            if step.is_cancelled:
-                continue
-            process = step.process
-            if process is not None and (process.paused or not process.alive):
-                if process.alive:
-                    process.held.append(step)
-                continue
-            self.steps += 1
-            try:
-                step.context.run(step.call, *step.arguments)
-            except (SystemExit, KeyboardInterrupt):
-                raise
-            except BaseException as error:
-                self.call_exception_handler({"message": "a step raised", "exception": error, "handle": step})
+        """Run steps until the loop stops, instead of one round: there is nothing that the base class does between."""
+        while True:
+            if not self._queue:
+                self._advance()
+            batch: Iterable[Step]
+            if len(self._queue) == 1:
+                batch = (self._queue.popleft(),)
+            else:
+                batch, self._queue = self._ordered(self._queue), deque()
+            for step in batch:
+                if step.is_cancelled:
+                    continue
+                process = step.process
+                if process is not None and (process.paused or not process.alive):
+                    if process.alive:
+                        process.held.append(step)
+                    continue
+                self.steps += 1
+                try:
+                    step.context.run(step.call, *step.arguments)
+                except (SystemExit, KeyboardInterrupt):
+                    raise
+                except BaseException as error:
+                    self.call_exception_handler({"message": "a step raised", "exception": error, "handle": step})
+            if self._stopping:  # type: ignore[attr-defined]
+                return
 
     def _advance(self) -> None:
         """Let time jump to the next timer, and make all due timers ready."""
@@ -171,11 +183,10 @@ class SimulatedLoop(asyncio.BaseEventLoop):
             when, _, step = heapq.heappop(timers)
             if step.is_cancelled or (self._suspended and self._put_off(step, when)):
                 continue
-            self._now = max(self._now, when)
-            lag = _lag(step.process) if self._suspended else 0.0
-            # Correct the rounding: a step that waits for a time must find that this time has come.
-            while self._now - lag < step.when:
-                self._now = math.nextafter(self._now, math.inf)
+            if when > self._now:
+                self._now = when
+            if self._suspended:
+                self._correct_rounding(step)
             self._queue.append(step)
             while timers and timers[0][0] <= self._now:
                 due, _, step = heapq.heappop(timers)
@@ -185,6 +196,12 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         if self._stopping:  # type: ignore[attr-defined]
             return
         raise StuckError("nothing is ready, and no timer is set")
+
+    def _correct_rounding(self, step: Step) -> None:
+        """A step that waits for a time must find that this time has come, by its own clock."""
+        lag = _lag(step.process)
+        while self._now - lag < step.when:
+            self._now = math.nextafter(self._now, math.inf)
 
     def _put_off(self, step: Step, due: float) -> bool:
         """Whether a timer does not run now: its machine was suspended after it was set, or its process is dead."""

@@ -126,11 +126,11 @@ class Network:
         usual = 0.0001 + 0.0005 * chance
         if chance > 0.97:
             usual += 0.05 * self.chance.random()
-        return usual + self.slow.get(sender, 0.0) + self.slow.get(receiver, 0.0)
+        return usual + self.slow.get(sender, 0.0) + self.slow.get(receiver, 0.0) if self.slow else usual
 
     def is_cut(self, sender: str, receiver: str) -> bool:
         """Whether messages from ``sender`` to ``receiver`` are blocked now."""
-        return (sender, receiver) in self._cuts
+        return bool(self._cuts) and (sender, receiver) in self._cuts
 
     def cut(self, sender: str, receiver: str) -> None:
         """Block messages in that direction."""

@@ -17,11 +17,11 @@ from simulation.forms import Form
 if TYPE_CHECKING:
     from simulation.plan import Plan
 
-__all__ = ["changing_forms", "library_windows", "spilled_and_divided", "tight_bounds", "weak_timers"]
+__all__ = ["changing_forms", "growing_states", "library_windows", "spilled_and_divided", "tight_bounds", "weak_timers"]
 
 _AN_HOUR: Final = 3_600_000_000
 
-_FAITHFUL: Final = frozenset({"pass", "count", "slow", "flaky", "poison"})
+_FAITHFUL: Final = frozenset({"pass", "count", "keep", "slow", "flaky", "poison"})
 """Blocks that forward each record unchanged, with its timestamp and its keys."""
 
 
@@ -101,6 +101,16 @@ def spilled_and_divided(plan: Plan, chance: Random) -> None:
     nodes = _plain(plan)
     if nodes and not any(node["feedback"] for node in plan.nodes):
         chance.choice(nodes).update(kind="window", strong=True, arguments=[chance.choice((seconds(3), seconds(20)))])
+
+
+def growing_states(plan: Plan, chance: Random) -> None:
+    """States are in tiny pages, which leave memory soon."""
+    nodes = [node for node in _plain(plan) if node["kind"] == "count"]
+    if nodes:
+        chance.choice(nodes)["kind"] = "keep"
+        size = chance.choice((60, 120))
+        plan.tuning["pages"] = {"PAGE_BYTES": size, "_ROOT_BYTES": 40, "_BLOB_BYTES": 50, "_SMALL_BYTES": size // 4}
+        plan.tuning["core"].update(cache_bytes=chance.choice((1, 3_000)), checkpoint_entries=chance.choice((2, 5)))
 
 
 def library_windows(plan: Plan, chance: Random) -> None:

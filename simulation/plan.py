@@ -31,7 +31,7 @@ LETTERS: Final = "simulated/dead-letters"
 """The stream of dead letters, which receives the records that computations give up on."""
 
 
-_TUNED: Final = ("core", "log", "ids", "authority", "bounds")
+_TUNED: Final = ("core", "log", "ids", "authority", "bounds", "pages")
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,6 +125,8 @@ class Plan:
     """Whether a second subscriber also reads the sinks, and its cursors are removed."""
     probed: bool = False
     """Whether a client requests latency percentiles."""
+    looked_up: bool = False
+    """Whether a client looks up the states of a computation."""
     readers_late: float = 0.0
     """Seconds after which subscribers start to read the sinks."""
     readers_rest: float = 0.0
@@ -164,6 +166,12 @@ class Plan:
     """How often the store chooses each of its behaviours, and bounds of its code."""
     revisions_kept: int = 5_000
     """How many revisions the coordinator keeps. A watcher that is further behind must read all values again."""
+
+    @property
+    def counter(self) -> str:
+        """The computation whose states may be looked up: one that counts and forgets nothing. Empty: there is none."""
+        nodes = [node for node in self.nodes if node["kind"] == "count" and node["exactly_once"]]
+        return nodes[0]["name"] if nodes and not self.ending and not self.returns_at else ""
 
     @property
     def sinks(self) -> list[str]:

@@ -73,7 +73,7 @@ class Remote:
         process = PROCESS.get()
         assert process is not None, "the world asks itself"
         loop, weather = self._network.loop, self.weather
-        timer = loop.call_later(self._timeout, _settle, answer, None, self._unavailable("no answer in time"))
+        timer = loop.call_later(self._timeout, self._give_up, answer)
         delay = self._network.delay(process.name, self.name) + weather.slow * self._chance.random()
         answered, cut_off = True, self._network.is_cut(process.name, self.name)
         if cut_off:
@@ -91,6 +91,9 @@ class Remote:
         elif delay >= 0:
             loop.call_later(delay, self._serve, *arguments, context=self._network.context)
         return timer
+
+    def _give_up(self, answer: Any) -> None:
+        _settle(answer, None, self._unavailable("no answer in time"))
 
     def hold(self, name: str) -> None:
         """From now on, hold back the requests of process ``name`` until they are released, even if the process dies."""

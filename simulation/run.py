@@ -26,6 +26,7 @@ from simulation.faults import Faults
 from simulation.files import file_reader, file_writer, files_within
 from simulation.history import EXPECTED
 from simulation.leftovers import check_leftovers
+from simulation.lookups import looker
 from simulation.loop import SimulatedLoop, StuckError
 from simulation.neighbour import NEIGHBOUR, neighbour
 from simulation.owners import OwnerChecks
@@ -35,7 +36,7 @@ from simulation.returning import returner
 from simulation.soft import check_soft_state
 from simulation.spark import EXECUTORS, executor, spark_driver
 from simulation.visitors import guest, prober, retirer
-from simulation.world import World
+from simulation.world import Main, World
 
 __all__ = ["Verdict", "run_seed", "simulated"]
 
@@ -206,22 +207,20 @@ def _late_timers(world: World, faults: Faults) -> float:
 def _visit(world: World, progress: Progress) -> None:
     """Start the clients that only some plans have."""
     plan = world.plan
-    if plan.versions:
-        world.start("updater", updater(progress))
-    if plan.returns_at:
-        world.start("returner", returner(progress))
-    if plan.forms:
-        world.start("former", former(progress))
-    if plan.merges:
-        world.start("merger", merger(progress))
-    if plan.splits:
-        world.start("splitter", splitter(progress))
-    if plan.tended:
-        world.start("tender", tender(progress))
-    if plan.retired:
-        world.start("retirer", retirer(progress))
-    if plan.probed:
-        world.start("prober", prober(progress))
+    clients: tuple[tuple[object, str, Callable[[Progress], Main]], ...] = (
+        (plan.versions, "updater", updater),
+        (plan.returns_at, "returner", returner),
+        (plan.forms, "former", former),
+        (plan.merges, "merger", merger),
+        (plan.splits, "splitter", splitter),
+        (plan.tended, "tender", tender),
+        (plan.retired, "retirer", retirer),
+        (plan.probed, "prober", prober),
+        (plan.looked_up, "looker", looker),
+    )
+    for wanted, name, client in clients:
+        if wanted:
+            world.start(name, client(progress))
     if plan.neighbour and not plan.wide and not plan.ending:
         world.start(NEIGHBOUR, neighbour(progress))
     for sink in plan.sinks if plan.guests else ():

@@ -47,7 +47,10 @@ class IntervalTwin:
     counts: tuple[int, ...] = (0, 0, 0, 0)
     key_bounds: list[FloorRow] = field(default_factory=list)
     states: dict[bytes, bytes] = field(default_factory=dict)
-    """The states of keys that the entries name; the others are in their rows."""
+    """The states of keys that the entries name, and of their pages; the others are in their rows.
+
+    A page's key is its key, the byte 0xFF and a number.
+    """
     holds: dict[bytes, int] = field(default_factory=dict)
     timers: dict[TimerName, Setting] = field(default_factory=dict)
     productions: dict[Place, ProductionRow] = field(default_factory=dict)
@@ -94,7 +97,7 @@ def _begin(child: IntervalTwin, parents: Sequence[tuple[Parent, IntervalTwin]]) 
                 child.key_bounds.append((common.start, common.end, shown))
         if twin.keys.start in keys:
             child.counts = tuple(map(sum, zip(child.counts, twin.counts, strict=True)))
-        child.states |= {key: state for key, state in twin.states.items() if key in keys}
+        child.states |= {row: state for row, state in twin.states.items() if row.partition(b"\xff")[0] in keys}
         child.holds |= {key: hold for key, hold in twin.holds.items() if key in keys}
         child.timers |= {name: setting for name, setting in twin.timers.items() if name[0] in keys}
         for (sequence, position, consumer), row in twin.productions.items():

@@ -23,7 +23,7 @@ _COLUMNS: Final = 9
 """The format number, and eight kinds of facts."""
 
 SequencerFact = tuple[str, Any, int]
-"""Computation (empty for an injector process), producing keys or origin, sequencer."""
+"""Group (empty for an injector process), producing keys or origin, sequencer."""
 
 
 @dataclass(slots=True)

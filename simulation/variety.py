@@ -15,6 +15,7 @@ from simulation.backends import embedded, on_cassandra, suspended
 from simulation.blocks import LIBRARY, plain_node
 from simulation.options import (
     changing_forms,
+    growing_states,
     library_windows,
     spilled_and_divided,
     tight_bounds,
@@ -141,6 +142,11 @@ def _guests(plan: Plan, chance: Random) -> None:
 def _probed(plan: Plan, chance: Random) -> None:
     """A client requests percentiles."""
     plan.probed = True
+
+
+def _looked_up(plan: Plan, chance: Random) -> None:
+    """A client looks up the states of a computation that counts."""
+    plan.looked_up = bool(plan.counter)
 
 
 def _late_readers(plan: Plan, chance: Random) -> None:
@@ -363,5 +369,7 @@ _CHANGES: Final[tuple[tuple[str, Callable[[Plan, Random], None], float], ...]] =
     ("cassandra", on_cassandra, 0.23),
     ("suspended", suspended, 0.22),
     ("embedded", embedded, 0.31),
+    ("growing states", growing_states, 0.75),
+    ("looked up", _looked_up, 0.3),
 )
 """Name, change, and its share of all seeds."""

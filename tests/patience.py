@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Awaitable, Callable
-from typing import Final
+from typing import Any, Final
 
 __all__ = ["SLOWNESS", "patience", "until"]
 
@@ -22,11 +22,15 @@ def patience(seconds: float) -> float:
     return seconds * SLOWNESS
 
 
-async def until(done: Callable[[], object], seconds: float = patience(20)) -> None:
-    """Return when ``done()``, which may be a coroutine's; TimeoutError if that takes too long."""
+async def until(found: Callable[[], object], seconds: float = patience(20), every: float = 0.005) -> Any:
+    """Return what ``found()`` returns, once that is true; TimeoutError if that takes too long.
+
+    It is asked again after ``every`` seconds. It may return an awaitable.
+    """
     async with asyncio.timeout(seconds):
         while True:
-            found = done()
-            if await found if isinstance(found, Awaitable) else found:
-                return
-            await asyncio.sleep(0.005)
+            answer = found()
+            value = await answer if isinstance(answer, Awaitable) else answer
+            if value:
+                return value
+            await asyncio.sleep(every)

@@ -55,7 +55,7 @@ class OwnerPhase(Enum):
 
 
 class OwnerConfig(Protocol):
-    """The identity of an owner."""
+    """The identity of an owner: its journal and its sequencer. One worker with two sequencers is two owners."""
 
     @property
     def incarnation(self) -> IncarnationId: ...
@@ -96,7 +96,7 @@ class LatestWatermarks:
 
 
 class OwnerCore(ABC, Generic[EventT, EffectT]):
-    """One owner of a journal, for one sequencer. Driven as :class:`millwheel.model.core_protocol.Core` says.
+    """One owner of a journal: a worker under one sequencer. Driven as :class:`millwheel.model.core_protocol.Core` says.
 
     Invariant: no effect of a commit leaves the core before the preceding commit is in the journal. An older owner that
     wakes up after a pause could break it. The fence refuses its appends, and the authority refuses its reports. At the

@@ -36,6 +36,27 @@ class Local(msgspec.Struct, frozen=True):
     auction: int
 
 
+class Rise(msgspec.Struct, frozen=True):
+    """Q4: how much a bid raises the price of its auction, and whether it is the first."""
+
+    category: int
+    first: int
+    cents: int
+
+
+class Closing(msgspec.Struct, frozen=True):
+    """Q4: how many auctions of a category were sold, and the sum of their prices."""
+
+    category: int
+    sold: int
+    total: int
+
+    @property
+    def average(self) -> float:
+        """The average price."""
+        return self.total / self.sold
+
+
 class Seller(msgspec.Struct, frozen=True):
     """Q8: somebody new who sells at once."""
 
@@ -89,6 +110,21 @@ def q3(events: mw.Stream[Event]) -> None:
     near.join("q3", sold, lambda one, auction: Local(one.name, one.city, one.state, auction.id), Local)
 
 
+def q4(events: mw.Stream[Event]) -> None:
+    """The average closing price of each category."""
+    auctions = events.only(Auction).key_by(lambda auction: auction.id)
+    bids = events.only(Bid).key_by(lambda bid: bid.auction)
+    offers = auctions.join("offers", bids, lambda one, bid: Expanded(bid, one), Expanded)
+    timely = offers.filter(lambda offer: offer.auction.at <= offer.bid.at <= offer.auction.expires)
+    rises = timely.key_by("auction.id").update("rises", 0, _rise, Rise)
+    rises.key_by("category").aggregate("q4", Closing, sold=agg.sum("first"), total=agg.sum("cents"))
+
+
+def _rise(highest: int, offer: Expanded) -> tuple[int, list[Rise]]:
+    more = offer.bid.price - highest
+    return (offer.bid.price, [Rise(offer.auction.category, int(not highest), more)]) if more > 0 else (highest, [])
+
+
 def q5(events: mw.Stream[Event]) -> None:
     """The auctions with the most bids in each ten seconds, every two seconds."""
     bids = events.only(Bid).key_by(lambda bid: bid.auction).window(sliding(TEN, mw.seconds(2)))
@@ -130,7 +166,7 @@ def q20(events: mw.Stream[Event]) -> None:
 
 
 QUERIES: Final[dict[str, Callable[[mw.Stream[Event]], None]]] = {
-    query.__name__: query for query in (q0, q1, q2, q3, q5, q7, q8, q18, q19, q20)
+    query.__name__: query for query in (q0, q1, q2, q3, q4, q5, q7, q8, q18, q19, q20)
 }
 
 

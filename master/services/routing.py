@@ -74,8 +74,8 @@ class RoutingServicer(control_pb2_grpc.RoutingServiceServicer):
         diff = RoutingDiff()
         shape = -1
         while not term.is_over:
-            if shape != term.catalog.shape:
-                shape = term.catalog.shape
+            if shape != term.catalog.shape_version:
+                shape = term.catalog.shape_version
                 for answer in diff.news(term.catalog, routing_of(term.catalog, stream)):
                     yield answer
                 continue

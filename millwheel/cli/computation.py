@@ -10,12 +10,12 @@ import typer
 
 from millwheel.cli.asking import Yes, confirm
 from millwheel.cli.loading import load
-from millwheel.cli.naming import split_place
 from millwheel.cli.options import DEFAULT_ADDRESS, Address, Output, Timeout
 from millwheel.cli.output import OutputFormat, print_plain
 from millwheel.cli.records import summarize_topology
 from millwheel.cli.topology import wait_for_update
 from millwheel.client.control import ControlClient
+from millwheel.client.places import split_place
 from millwheel.model.catalog import outputs_of
 from millwheel.model.wording import state_name
 from millwheel.rpc.channel import DEFAULT_DEADLINE_SECONDS

@@ -8,11 +8,11 @@ from typing import Annotated, Any, cast
 import typer
 
 from millwheel.cli.hooks import plain_failures, plain_hooks
-from millwheel.cli.naming import split_place
 from millwheel.cli.options import DEFAULT_ADDRESS, Address, Output, Timeout
 from millwheel.cli.output import OutputFormat, Plain, print_plain, print_table
 from millwheel.cli.reaching import ask
 from millwheel.cli.records import plain_interval
+from millwheel.client.places import split_place
 from millwheel.rpc.channel import DEFAULT_DEADLINE_SECONDS
 from millwheel.rpc.clock import wall_now
 from millwheel.rpc.hook_failures import blocks, computation_text, failed_lately, heading

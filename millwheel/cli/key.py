@@ -10,10 +10,10 @@ import msgspec
 import typer
 
 from millwheel.cli.hooks import plain_failure
-from millwheel.cli.naming import incarnation_of, split_place
 from millwheel.cli.options import DEFAULT_ADDRESS, Address, Output, Timeout
 from millwheel.cli.output import OutputFormat, print_plain, print_table
 from millwheel.client.control import ControlClient
+from millwheel.client.places import incarnation_of, owned_interval, split_place
 from millwheel.model.interval_table import interval_from_proto
 from millwheel.model.limits import MAX_KEY_BYTES
 from millwheel.model.time import Timestamp, format_timestamp
@@ -22,8 +22,6 @@ from millwheel.rpc.clock import wall_now
 from millwheel.rpc.errors import calling
 from millwheel.rpc.failures import FailureCode, RequestError
 from millwheel.rpc.hook_failures import failure_text
-from millwheel.rpc.v1 import catalog_pb2 as catalog
-from millwheel.rpc.v1 import control_pb2 as control
 from millwheel.rpc.v1 import inspection_pb2 as wire
 from millwheel.rpc.v1.inspection_pb2_grpc import InspectionServiceStub
 
@@ -70,7 +68,7 @@ async def _inspect(
     async with ControlClient(address, deadline=timeout) as client:
         answer = await client.get_topology(topology)
     incarnation = incarnation_of(answer.topology, computation)
-    interval = _interval_of(answer, computation, raw)
+    interval = owned_interval(answer, computation, raw)
     owner = interval.owner
     async with calling(owner.address), open_channel(owner.address) as channel:
         request = wire.InspectKeyRequest(incarnation=incarnation, key=raw)
@@ -95,24 +93,6 @@ async def _inspect(
         "failure": None if failure is None else plain_failure(failure),
     }
     return found, failure
-
-
-def _interval_of(status: control.GetTopologyResponse, computation: str, key: bytes) -> catalog.IntervalRecord:
-    for record in status.interval_maps:
-        if record.topology and record.computation == computation:
-            for interval in record.intervals:
-                if key in interval_from_proto(interval.keys):
-                    if interval.owner.address:
-                        return interval
-                    raise RequestError(
-                        FailureCode.UNAVAILABLE,
-                        f"no worker owns the interval {interval_from_proto(interval.keys)} of {computation!r} now",
-                        "wait, or start a worker",
-                    )
-    name = status.topology.spec.name
-    raise RequestError(
-        FailureCode.FAILED_PRECONDITION, f"computation {computation!r} of topology {name!r} has no intervals any more"
-    )
 
 
 def _state(answer: wire.InspectKeyResponse) -> Any:

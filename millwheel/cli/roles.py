@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, TypeVar
 
 import typer
 import uvloop
 
+from millwheel.cli.failing import ExitCode
 from millwheel.cli.setting_flags import with_settings
 from millwheel.config import Configuration
 from millwheel.server.logs import configure_logging
@@ -31,6 +32,8 @@ authority_app = typer.Typer(
 worker_app = typer.Typer(
     help="Daemon of a cluster: a worker, which runs computations.", no_args_is_help=True, add_completion=False
 )
+
+Result = TypeVar("Result")
 
 _SHARED: Final = ("coordinator", "store", "rpc", "metrics", "logging")
 _MARGIN_SECONDS: Final = 5.0
@@ -77,8 +80,9 @@ def run_worker(configuration: Configuration, process: int | None, parent: int | 
     if process is None and settings.worker.processes > 1:
         configure_logging(settings.logging, role="worker")
         grace = WORKER.grace(settings) + _MARGIN_SECONDS
-        _run(lambda stop: supervise(own_command, settings.worker.processes, stop, grace))
-        return
+        # In conflict with the cluster, such as a duplicate worker id. Each process has said why.
+        final = {ExitCode.CONFLICT}
+        raise typer.Exit(_run(lambda stop: supervise(own_command, settings.worker.processes, stop, grace, final)))
     index = process or 0
     configure_logging(settings.logging, role="worker", process=index)
     if parent is not None:
@@ -86,13 +90,13 @@ def run_worker(configuration: Configuration, process: int | None, parent: int | 
     _run(lambda stop: run_daemon(WORKER, configuration, stop, index))
 
 
-def _run(work: Callable[[asyncio.Event], Coroutine[Any, Any, None]]) -> None:
-    """Run ``work`` until it ends. A stop signal sets the event that ``work`` receives."""
+def _run(work: Callable[[asyncio.Event], Coroutine[Any, Any, Result]]) -> Result:
+    """Run ``work`` until it ends, and return its result. A stop signal sets the event that ``work`` receives."""
     from millwheel.server.daemon import stop_on_signals
 
-    async def main() -> None:
+    async def main() -> Result:
         stop = asyncio.Event()
         stop_on_signals(stop)
-        await work(stop)
+        return await work(stop)
 
-    uvloop.run(main())
+    return uvloop.run(main())

@@ -1,4 +1,4 @@
-"""``millwheel stream``: tail, cursors list and cursors delete."""
+"""``millwheel stream``: tail, table, cursors list and cursors delete."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from millwheel.cli.options import DEFAULT_ADDRESS, Address, Output, Timeout
 from millwheel.cli.output import OutputFormat, print_plain, print_table, to_yaml
 from millwheel.cli.reaching import ask
 from millwheel.client.control import ControlClient
-from millwheel.client.subscription import Batch, From, Subscription
+from millwheel.client.subscription import Batch, From, StreamTable, Subscription
 from millwheel.client.subscription.cursors import delete_cursor, list_cursors
 from millwheel.model.time import Timestamp, format_timestamp
 from millwheel.rpc.channel import DEFAULT_DEADLINE_SECONDS
-from millwheel.rpc.failures import RequestError
+from millwheel.rpc.failures import FailureCode, RequestError
 from millwheel.rpc.v1 import topology_pb2 as specs
 
 __all__ = ["app", "kept_note", "show_value"]
 
 app = typer.Typer(
-    help="Streams: print their records; list and delete the cursors of their readers.",
+    help="Streams: print their records, or the latest of each key; list and delete the cursors of their readers.",
     no_args_is_help=True,
     add_completion=False,
 )
@@ -156,6 +156,67 @@ def show_value(value: bytes, form: specs.ValueFormat.ValueType) -> Any:
         except UnicodeDecodeError:
             pass
     return {"base64": msgspec.to_builtins(value)}
+
+
+@app.command()
+def table(
+    stream: Stream,
+    key: Annotated[str, typer.Option(help="The field that is the key, such as user.id.")],
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on with each change, until Ctrl-C.")] = False,
+    output: Output = OutputFormat.TABLE,
+    address: Address = DEFAULT_ADDRESS,
+    timeout: Annotated[
+        float, typer.Option(min=0.001, help="Seconds to look for the stream while the cluster cannot be reached.")
+    ] = 60.0,
+) -> None:
+    """Print the latest record of each key, of those that the stream's log keeps.
+
+    With --follow, each later record follows. With -o json there is then one JSON object per line.
+
+    Example: millwheel stream table zeitgeist/windows --key text
+    """
+    asyncio.run(_table(stream, key, follow, output, address, timeout))
+
+
+async def _table(stream: str, key: str, follow: bool, output: OutputFormat, address: str, timeout: float) -> None:
+    fields = key.split(".")
+
+    def key_of(value: bytes) -> str:
+        found = show_value(value, opened.subscription.spec.format)
+        for field in fields:
+            if not isinstance(found, dict) or field not in found:
+                fault = f"a record of stream {stream!r} has no field {key!r}: {msgspec.json.encode(found).decode()}"
+                raise RequestError(FailureCode.INVALID_ARGUMENT, fault, "name a field that each record has")
+            found = found[field]
+        return found if isinstance(found, str) else msgspec.json.encode(found).decode()
+
+    def row(name: str, value: bytes) -> dict[str, Any]:
+        return {"key": name, "value": show_value(value, opened.subscription.spec.format)}
+
+    opened = StreamTable[str, bytes](stream, key_of, address=address, patience=timeout)
+    async with opened:
+        if note := kept_note(opened.subscription, True):
+            print(note, file=sys.stderr, flush=True)
+        rows = [row(*one) for one in sorted(opened.rows.items())]
+        if follow:
+            for one in rows:
+                _print_row(one, output)
+            async for change in opened:
+                _print_row(row(*change), output)
+        elif output is OutputFormat.TABLE:
+            shown = [[one["key"], msgspec.json.encode(one["value"]).decode()] for one in rows]
+            print_table(["key", "value"], shown, "the log of the stream has no records")
+        else:
+            print_plain(rows, output)
+
+
+def _print_row(row: dict[str, Any], output: OutputFormat) -> None:
+    if output is OutputFormat.TABLE:
+        print(f"{row['key']:<30}  {msgspec.json.encode(row['value']).decode()}", flush=True)
+    elif output is OutputFormat.JSON:
+        print(msgspec.json.encode(row).decode(), flush=True)
+    else:
+        print(to_yaml([row]), end="", flush=True)
 
 
 @cursors.command("list")

@@ -10,7 +10,6 @@ from typing import Annotated, Any
 import typer
 
 from millwheel.cli.hooks import plain_computation
-from millwheel.cli.naming import incarnation_of, split_place
 from millwheel.cli.options import DEFAULT_ADDRESS, Address, Output, Timeout
 from millwheel.cli.output import OutputFormat, print_plain, print_table
 from millwheel.client.control import ControlClient
@@ -19,6 +18,7 @@ from millwheel.client.holds.chain import explain_chain
 from millwheel.client.holds.names import GroupNames
 from millwheel.client.holds.watermark import GroupWatermark, held_by, open_authority, read_watermark
 from millwheel.client.percentiles import PercentileWatermark, basis_points, read_percentile
+from millwheel.client.places import incarnation_of, split_place
 from millwheel.model.catalog import LIVE_STATES
 from millwheel.model.incarnation import injector_group
 from millwheel.model.time import MAX_TIMESTAMP, MIN_TIMESTAMP, Timestamp, format_duration, format_timestamp, seconds

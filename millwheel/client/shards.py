@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Hashable, Iterable
-from contextlib import aclosing, suppress
+from contextlib import suppress
 from typing import Final
 
 from millwheel.client.authorities import ShardAddresses
@@ -130,11 +130,9 @@ class ShardedWatermarks:
         """See :meth:`WatermarkClient.percentile`."""
         return await self.of(group).percentile(group, basis_points)
 
-    async def watch(self, groups: Iterable[str]) -> AsyncGenerator[dict[str, BroadcastUpdate], None]:
+    def watch(self, groups: Iterable[str]) -> AsyncGenerator[dict[str, BroadcastUpdate], None]:
         """See :meth:`WatermarkClient.watch`. Each update comes from one shard."""
         shards: dict[Hashable, list[str]] = {}
         for group in groups:
             shards.setdefault(self._addresses.shard_of(group), []).append(group)
-        async with aclosing(merged([self.of(names[0]).watch(names) for names in shards.values()])) as updates:
-            async for update in updates:
-                yield update
+        return merged([self.of(names[0]).watch(names) for names in shards.values()])

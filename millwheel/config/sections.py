@@ -15,6 +15,7 @@ from millwheel.config.addresses import (
 )
 from millwheel.config.declaring import setting
 from millwheel.config.kinds import one_line
+from millwheel.model.formats import NEWEST_FORMAT
 
 __all__ = [
     "AuthoritySection",
@@ -47,6 +48,11 @@ class ClusterSection:
         2,
         "Number of shards of the low watermark authority. It is fixed when the cluster starts for the first time.",
         bounds=(1, 1_000),
+    )
+    format: int = setting(
+        0,
+        "Format to which this daemon raises the cluster (docs/upgrading.md); 0: it stays as it is.",
+        bounds=(0, NEWEST_FORMAT),
     )
 
 
@@ -168,7 +174,9 @@ class MasterSection:
 class WorkerSection:
     """A worker daemon: one or more processes that own intervals."""
 
-    id: str = setting("", "Its name in the cluster; empty: the host's name and the port.")
+    id: str = setting(
+        "", "Its name in the cluster, which no other worker daemon has; empty: the host's name and the port."
+    )
     processes: int = setting(1, "Processes: about one for each core.", bounds=(1, 1_024))
     lease_seconds: float = setting(
         5.0,

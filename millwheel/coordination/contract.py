@@ -33,7 +33,7 @@ __all__ = [
 
 
 class LeaseExpiredError(CoordinatorError):
-    """The lease has ended. All keys bound to it are deleted."""
+    """The lease has ended. All keys bound to it are deleted, or will be as soon as the coordinator ends the lease."""
 
 
 class CompactedError(CoordinatorError):
@@ -105,7 +105,12 @@ class Coordinator(Protocol):
         """
 
     async def keep_alive(self, lease: int) -> None:
-        """Renew a lease. LeaseExpiredError if it has ended."""
+        """Renew a lease.
+
+        Raises:
+            LeaseExpiredError: The lease has ended. By the holder's clock it may end earlier than at the coordinator.
+                The holder stops what it did under the lease, and then calls :meth:`revoke_lease`.
+        """
 
     async def revoke_lease(self, lease: int) -> None:
         """End a lease now. Does nothing if it has ended."""

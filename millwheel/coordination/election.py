@@ -22,7 +22,7 @@ from millwheel.coordination.contract import (
     Put,
 )
 
-__all__ = ["Election", "Leadership"]
+__all__ = ["Election", "Leadership", "next_change"]
 
 
 class Leadership:
@@ -97,7 +97,7 @@ class Leadership:
                 terms = [entry.modified for entry in snapshot.entries if entry.key == self._key]
                 if terms != [self.term]:
                     return
-                await _next_change(self._coordinator, self._key, snapshot.revision)
+                await next_change(self._coordinator, self._key, snapshot.revision)
             except CoordinatorUnavailableError:
                 await asyncio.sleep(self._ttl / 5)
 
@@ -105,7 +105,7 @@ class Leadership:
 class Election:
     """One candidate for the leadership under ``key``."""
 
-    def __init__(self, coordinator: Coordinator, key: str, name: str, ttl: float = 5.0) -> None:
+    def __init__(self, coordinator: Coordinator, key: str, name: str, ttl: float) -> None:
         """``name`` is shown to users. ``ttl``: seconds from a leader's failure to the next election."""
         self._coordinator = coordinator
         self._key = key
@@ -161,10 +161,10 @@ class Election:
     async def _wait_for_vacancy(self) -> None:
         snapshot = await self._coordinator.list(self._key)
         if any(entry.key == self._key for entry in snapshot.entries):
-            await _next_change(self._coordinator, self._key, snapshot.revision)
+            await next_change(self._coordinator, self._key, snapshot.revision)
 
 
-async def _next_change(coordinator: Coordinator, key: str, after: int) -> None:
+async def next_change(coordinator: Coordinator, key: str, after: int) -> None:
     """Return when ``key`` has changed after revision ``after``, or may have changed."""
     watch = cast("Any", coordinator.watch(key, after))
     with suppress(CompactedError):

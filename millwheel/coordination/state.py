@@ -6,9 +6,11 @@ It has no clock (``now`` is in seconds of any monotonic clock), no storage and n
 
 from __future__ import annotations
 
+from bisect import bisect_left, insort
 from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import islice, takewhile
 from typing import Final, TypeAlias
 
 from millwheel.coordination.contract import (
@@ -69,6 +71,8 @@ class CoordinatorState:
         if history < 1:
             raise ValueError(f"a history of {history} revisions cannot serve a watch: keep at least one")
         self._entries = {entry.key: entry for entry in entries}
+        self._keys = sorted(self._entries)
+        """The keys of the entries."""
         self._revision = revision
         self._history: deque[tuple[Change, ...]] = deque(maxlen=history)
         self._leases: dict[int, _Lease] = {}
@@ -85,8 +89,8 @@ class CoordinatorState:
 
     def list(self, prefix: str) -> PrefixSnapshot:
         """Return all keys with ``prefix``, sorted."""
-        keys = sorted(key for key in self._entries if key.startswith(prefix))
-        return PrefixSnapshot(self._revision, tuple(self._entries[key] for key in keys))
+        below = takewhile(lambda key: key.startswith(prefix), islice(self._keys, bisect_left(self._keys, prefix), None))
+        return PrefixSnapshot(self._revision, tuple(self._entries[key] for key in below))
 
     def decide(
         self, compares: Sequence[Compare], puts: Sequence[Put], deletes: Sequence[str], now: float
@@ -119,9 +123,12 @@ class CoordinatorState:
         if transition.revision != self._revision + 1:
             raise ValueError(f"revision {transition.revision} does not follow {self._revision}")
         for entry in transition.puts:
+            if entry.key not in self._entries:
+                insort(self._keys, entry.key)
             self._entries[entry.key] = entry
         for key in transition.deletes:
             del self._entries[key]
+            del self._keys[bisect_left(self._keys, key)]
         self._revision = transition.revision
         self._history.append(transition.changes())
 

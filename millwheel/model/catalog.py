@@ -22,7 +22,17 @@ from millwheel.model import catalog_keys as keys
 from millwheel.model.incarnation import GroupId, IncarnationId, injector_group
 from millwheel.model.interval_table import IntervalTable
 from millwheel.model.key_values import Change, PrefixSnapshot
-from millwheel.model.stream_names import dead_letter_stream
+from millwheel.model.topology_index import (
+    ACTIVE_STATES,
+    DEAD_LETTER_TYPE,
+    LIVE_STATES,
+    Consumer,
+    TopologyIndex,
+    code_of,
+    codes_of,
+    dead_letter_writers,
+    outputs_of,
+)
 from millwheel.rpc.v1 import catalog_pb2 as catalog
 from millwheel.rpc.v1 import common_pb2 as common
 from millwheel.rpc.v1 import topology_pb2 as specs
@@ -42,15 +52,6 @@ __all__ = [
     "shard_of",
 ]
 
-ACTIVE_STATES: Final = frozenset({catalog.TOPOLOGY_STATE_RUNNING, catalog.TOPOLOGY_STATE_DRAINING})
-"""The states of a topology in which its intervals have owners."""
-
-LIVE_STATES: Final = ACTIVE_STATES | {catalog.TOPOLOGY_STATE_DRAINED, catalog.TOPOLOGY_STATE_PAUSED}
-"""The states in which the cluster keeps a topology's state and reserves its name."""
-
-DEAD_LETTER_TYPE: Final = "DeadLetter"
-"""The record type of every dead-letter stream."""
-
 _SHAPING: Final = frozenset({keys.TOPOLOGIES, keys.INTERVALS, keys.LOGS, keys.WORKERS, keys.AUTHORITIES})
 
 
@@ -63,32 +64,7 @@ def _place(kind: str, names: tuple[str, ...]) -> object:
     return names[0] if names else None
 
 
-def dead_letter_writers(spec: specs.TopologySpec) -> frozenset[str]:
-    """The computations that produce to a topology's dead-letter stream: those whose failure policy writes dead letters.
-
-    If no computation writes dead letters, the result is all computations. The stream exists in that case too, and its
-    low watermark follows all of them, so it ends when they end.
-    """
-    policy = specs.FAILURE_ACTION_DEAD_LETTER
-    writers = frozenset(one.name for one in spec.computations if one.failure_policy.action == policy)
-    return writers or frozenset(one.name for one in spec.computations)
-
-
 Records: TypeAlias = dict[str, dict[Any, Any]]
-
-
-@dataclass(frozen=True, slots=True)
-class Consumer:
-    """One consumer of a stream: a computation or, with ``log``, the stream's log. A log takes the empty key."""
-
-    incarnation: IncarnationId
-    topology: str
-    computation: str
-    key: specs.KeySpec
-    code: specs.CodeReference
-    exactly_once: bool
-    feedback: bool
-    log: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,8 +78,9 @@ class OwnedInterval:
 class Catalog:
     """The coordinator's contents at ``revision``. Every method answers from memory.
 
-    ``shape`` increases whenever topologies, interval maps, logs, workers or the authority's shards change. A result
-    that depends on those alone stays valid while ``shape`` stays the same.
+    ``shape_version`` counts the changes of topologies, interval maps, logs, workers and the authority's shards: the
+    *shape* of the cluster. A result that depends on those alone stays valid while the number stays the same. Progress,
+    such as drawn sequencers and batch cursors, does not count.
 
     It has many methods: each is a question that a role asks the coordinator's contents.
     """
@@ -112,15 +89,13 @@ class Catalog:
         self.revision = 0
         # The revision of the last snapshot. A snapshot includes the effect of all deletions up to its revision.
         self._listed = 0
-        self.shape = 0
+        self.shape_version = 0
         self._shards_at_first = authority_shards
         self.tables: dict[IncarnationId, IntervalTable] = {}
         # By a chunk's key: a hash of the chunk in the tables. A new snapshot updates only chunks that differ.
         self._digests: dict[str, int] = {}
-        self._streams: dict[str, specs.StreamSpec] = {}
-        self._producers: dict[str, list[IncarnationId]] = {}
-        self._streams_shape = -1
-        """The ``shape`` for which these two were computed. Lookups by name are frequent and changes are rare."""
+        self._index: TopologyIndex | None = None
+        """The index of the present topologies and logs. None: one of them has changed since the last question."""
         self.damaged: dict[str, str] = {}
         """Keys whose values cannot be read, with the reason. The last readable value, if any, stays in use."""
         self._clear()
@@ -158,7 +133,8 @@ class Catalog:
         before = {kind: dict(records) for kind, records in self._records().items()}
         shards = self.authority_shards
         self._clear()
-        self.shape += 1
+        self.shape_version += 1
+        self._index = None
         for entry in snapshot.entries:
             self._created[entry.key] = entry.created
             self._modified[entry.key] = entry.modified
@@ -202,12 +178,18 @@ class Catalog:
                 damage = f"it is no such record: {error}"
         self.damaged[key] = damage
         kind, names = keys.split_key(key)
-        self.shape += kind in _SHAPING
+        self._changes(kind)
         place = _place(kind, names)
         if place in before.get(kind, {}):
             self._records()[kind][place] = before[kind][place]
         elif key not in self._digests and not key.startswith(keys.LEASED):
             self._unknown[key] = damage
+
+    def _changes(self, kind: str) -> None:
+        """A record of this kind changes."""
+        self.shape_version += kind in _SHAPING
+        if kind in (keys.TOPOLOGIES, keys.LOGS):
+            self._index = None
 
     def _forget_damage(self, key: str) -> None:
         self.damaged.pop(key, None)
@@ -278,7 +260,7 @@ class Catalog:
 
     def _put(self, key: str, value: bytes) -> None:
         kind, names = keys.split_key(key)
-        self.shape += kind in _SHAPING
+        self._changes(kind)
         if kind == keys.TOPOLOGIES:
             self.topologies[names[0]] = catalog.TopologyRecord.FromString(value)
         elif kind == keys.INTERVALS:
@@ -314,7 +296,7 @@ class Catalog:
 
     def _delete(self, key: str) -> None:
         kind, names = keys.split_key(key)
-        self.shape += kind in _SHAPING
+        self._changes(kind)
         if kind == keys.TOPOLOGIES:
             self.topologies.pop(names[0], None)
         elif kind == keys.INTERVALS:
@@ -340,13 +322,21 @@ class Catalog:
 
     # Streams: their declarations, producers and consumers.
 
-    def live_topologies(self) -> Iterator[tuple[str, catalog.TopologyRecord]]:
-        """The live topologies with their names, sorted. DamagedValueError as by :meth:`check_shape`."""
+    def index(self) -> TopologyIndex:
+        """What follows from the topologies and logs alone. Callers must not change it.
+
+        Raises:
+            DamagedValueError: As :meth:`check_shape` does.
+        """
         if self._unknown:
             self.check_shape()
-        for name in sorted(self.topologies):
-            if self.topologies[name].state in LIVE_STATES:
-                yield name, self.topologies[name]
+        if self._index is None:
+            self._index = TopologyIndex(self.topologies, self.logs)
+        return self._index
+
+    def live_topologies(self) -> Iterator[tuple[str, catalog.TopologyRecord]]:
+        """The live topologies with their names, sorted. DamagedValueError as by :meth:`check_shape`."""
+        yield from self.index().live
 
     def streams(self) -> dict[str, specs.StreamSpec]:
         """Every stream that a live topology declares, produces to or accepts injected records for, by name.
@@ -354,38 +344,7 @@ class Catalog:
         A stream that a topology only reads as external appears only through its owner's declaration. A stream that
         appears only as an output has a declaration without a type. Callers must not change the result.
         """
-        if self._unknown:
-            self.check_shape()
-        if self._streams_shape != self.shape:
-            self._streams, self._streams_shape = self._find_streams(), self.shape
-        return self._streams
-
-    def _find_streams(self) -> dict[str, specs.StreamSpec]:
-        found: dict[str, specs.StreamSpec] = {}
-        self._producers = {}
-        for name, record in self.live_topologies():
-            for declared in record.spec.streams:
-                if not declared.external:
-                    found[declared.name] = declared
-            letters, writers = dead_letter_stream(name), dead_letter_writers(record.spec)
-            made = [
-                (record.incarnations.get(one.name, IncarnationId("")), one, one.name in writers)
-                for one in record.spec.computations
-            ]
-            for one in record.removed:
-                discards = one.spec.failure_policy.action == specs.FAILURE_ACTION_DEAD_LETTER
-                made.append((one.incarnation, one.spec, discards))
-            for incarnation, computation, discards in made:
-                outputs = outputs_of(computation)
-                for output in dict.fromkeys([*outputs, letters]) if discards else outputs:
-                    self._producers.setdefault(output, []).append(incarnation)
-                for output in outputs:
-                    found.setdefault(output, specs.StreamSpec(name=output))
-            found.setdefault(
-                letters,
-                specs.StreamSpec(name=letters, record_type=DEAD_LETTER_TYPE, format=specs.VALUE_FORMAT_MSGPACK),
-            )
-        return found
+        return self.index().streams
 
     def stream(self, name: str) -> specs.StreamSpec | None:
         """A stream's declaration; None if no live topology has the stream."""
@@ -409,8 +368,7 @@ class Catalog:
 
         A removed computation stays in the result until its productions are delivered (7.1).
         """
-        self.streams()
-        return tuple(self._producers.get(stream, ()))
+        return tuple(self.index().producers.get(stream, ()))
 
     def senders(self, stream: str) -> tuple[GroupId, ...]:
         """The groups whose minimum is the low watermark of ``stream`` (4.5): its producers and its injectors."""
@@ -441,29 +399,11 @@ class Catalog:
 
     def consumers(self, stream: str) -> tuple[Consumer, ...]:
         """All consumers of ``stream``: computations of topologies that are not yet drained, and the stream's log."""
-        found = []
-        for name, record in self.live_topologies():
-            if record.state == catalog.TOPOLOGY_STATE_DRAINED:
-                continue
-            for computation in record.spec.computations:
-                for edge in computation.inputs:
-                    if edge.stream == stream:
-                        found.append(_consumer(name, record, computation, edge))
-        log = self.logs.get(stream)
-        if log is not None:
-            nothing = (specs.KeySpec(), specs.CodeReference())
-            found.append(Consumer(log.incarnation, "", "", *nothing, exactly_once=True, feedback=False, log=True))
-        return tuple(found)
+        return tuple(self.index().consumers.get(stream, ()))
 
     def edges(self) -> frozenset[tuple[str, str]]:
         """All pairs (consumer's incarnation, consumed stream), logs included. See :meth:`consumers`."""
-        found = {(log.incarnation, stream) for stream, log in self.logs.items()}
-        for _, record in self.live_topologies():
-            if record.state != catalog.TOPOLOGY_STATE_DRAINED:
-                for computation in record.spec.computations:
-                    incarnation = record.incarnations[computation.name]
-                    found.update((incarnation, edge.stream) for edge in computation.inputs)
-        return frozenset(found)
+        return self.index().edges
 
     # Intervals and their owners.
 
@@ -503,21 +443,13 @@ class Catalog:
 
     def computation(self, group: GroupId) -> tuple[catalog.TopologyRecord, specs.ComputationSpec] | None:
         """The topology and the computation of an incarnation; None for a log, an injector or a removed incarnation."""
-        for _, record in self.live_topologies():
-            for computation in record.spec.computations:
-                if record.incarnations[computation.name] == group:
-                    return record, computation
-        return None
+        return self.index().computations.get(group)
 
     def removed_computation(
         self, incarnation: IncarnationId
     ) -> tuple[catalog.TopologyRecord, catalog.RemovedComputation] | None:
         """The topology and the record of a removed computation whose productions are still being delivered, or None."""
-        for _, record in self.live_topologies():
-            for removed in record.removed:
-                if removed.incarnation == incarnation:
-                    return record, removed
-        return None
+        return self.index().removed.get(incarnation)
 
     def log_of(self, incarnation: IncarnationId) -> catalog.StreamLogRecord | None:
         """The stream log that has this incarnation, or None."""
@@ -533,17 +465,6 @@ class Catalog:
         return None if record is None else record.endpoint
 
 
-def code_of(topology: specs.TopologySpec, computation: specs.ComputationSpec) -> specs.CodeReference:
-    """The code that a computation runs: the code submitted for it alone or, without that, its topology's code."""
-    return computation.code if computation.HasField("code") else topology.code
-
-
-def codes_of(topology: specs.TopologySpec) -> list[specs.CodeReference]:
-    """All code that a worker loads for a topology: its computations' code, and the code with its sources' types."""
-    own = [topology.code] if topology.code.digest and any(one.injected for one in topology.streams) else []
-    return own + [code_of(topology, computation) for computation in topology.computations]
-
-
 def incarnations_of(record: catalog.TopologyRecord) -> list[IncarnationId]:
     """The incarnations of a topology's computations, in the order of their names. The map itself has no fixed order."""
     return [incarnation for _, incarnation in sorted(record.incarnations.items())]
@@ -554,27 +475,6 @@ def shard_of(group: GroupId, shards: int) -> int:
     return crc32(group.encode()) % shards
 
 
-def outputs_of(computation: specs.ComputationSpec) -> tuple[str, ...]:
-    """Every stream that a computation declares to produce to: its outputs, and the stream for diverted late records."""
-    late = computation.late_stream if computation.late_policy == specs.LATE_POLICY_DIVERT else ""
-    return tuple(dict.fromkeys([*computation.outputs, *([late] if late else [])]))
-
-
 def _touches(spec: specs.TopologySpec, stream: str) -> bool:
     reads = any(edge.stream == stream for computation in spec.computations for edge in computation.inputs)
     return reads or any(declared.name == stream and declared.injected for declared in spec.streams)
-
-
-def _consumer(
-    name: str, record: catalog.TopologyRecord, computation: specs.ComputationSpec, edge: specs.InputSpec
-) -> Consumer:
-    return Consumer(
-        incarnation=record.incarnations[computation.name],
-        topology=name,
-        computation=computation.name,
-        key=edge.key,
-        code=code_of(record.spec, computation),
-        exactly_once=computation.exactly_once,
-        feedback=edge.feedback,
-        log=False,
-    )

@@ -5,6 +5,7 @@ Names are percent-encoded. A slash in a name therefore never leads to the key of
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Final
 from urllib.parse import quote, unquote
 
@@ -15,6 +16,7 @@ __all__ = [
     "BATCHES",
     "CANDIDATES",
     "CLUSTER_SETTINGS",
+    "ELECTIONS",
     "INJECTORS",
     "INTERVALS",
     "LEADERSHIP",
@@ -61,18 +63,29 @@ CLUSTER_SETTINGS: Final = "cluster/settings"
 LEADERSHIP: Final = "leadership/master"
 """The key that the leading master holds under its lease."""
 SHARD_LEADERSHIPS: Final = "leadership/authority/"
-LEASED: Final = (WORKERS, MASTERS, AUTHORITIES, CANDIDATES, "leadership/")
+ELECTIONS: Final = "leadership/"
+"""The prefix of the two above."""
+LEASED: Final = (WORKERS, MASTERS, AUTHORITIES, CANDIDATES, ELECTIONS)
 """The prefixes of keys that announce processes. Such a key ends with a lease, or is written at each start."""
+
+
+_MAX_CACHED: Final = 10_000
+"""The number of names and keys whose other form is kept. Each change, and each look at an owner, asks for some."""
+
+
+@lru_cache(_MAX_CACHED)
+def _quoted(name: str) -> str:
+    return quote(name, safe="")
 
 
 def topology_key(name: str) -> str:
     """The key of a topology's TopologyRecord."""
-    return TOPOLOGIES + quote(name, safe="")
+    return TOPOLOGIES + _quoted(name)
 
 
 def chunks_prefix(incarnation: IncarnationId) -> str:
     """The common prefix of the keys of all chunks of an incarnation's interval map."""
-    return f"{INTERVALS}{quote(incarnation, safe='')}/"
+    return f"{INTERVALS}{_quoted(incarnation)}/"
 
 
 def chunk_key(incarnation: IncarnationId, number: int) -> str:
@@ -82,22 +95,22 @@ def chunk_key(incarnation: IncarnationId, number: int) -> str:
 
 def log_key(stream: str) -> str:
     """The key of a stream's StreamLogRecord."""
-    return LOGS + quote(stream, safe="")
+    return LOGS + _quoted(stream)
 
 
 def worker_key(worker_id: str) -> str:
     """The key of a worker's WorkerRecord, bound to the worker's lease."""
-    return WORKERS + quote(worker_id, safe="")
+    return WORKERS + _quoted(worker_id)
 
 
 def master_key(address: str) -> str:
     """The key of a master replica's MasterRecord, bound to that replica's own lease."""
-    return MASTERS + quote(address, safe="")
+    return MASTERS + _quoted(address)
 
 
 def retired_key(journal: str) -> str:
     """The key of the RetiredJournalRecord of a journal that the master will drop."""
-    return RETIRED + quote(journal, safe="")
+    return RETIRED + _quoted(journal)
 
 
 def authority_key(shard: int) -> str:
@@ -112,19 +125,20 @@ def shard_leadership_key(shard: int) -> str:
 
 def candidate_key(name: str) -> str:
     """The key that announces a candidate for authority shards, bound to that process's own lease."""
-    return CANDIDATES + quote(name, safe="")
+    return CANDIDATES + _quoted(name)
 
 
 def injector_key(stream: str, process: str) -> str:
     """The key of an injector process's InjectorRecord."""
-    return f"{INJECTORS}{quote(stream, safe='')}/{quote(process, safe='')}"
+    return f"{INJECTORS}{_quoted(stream)}/{_quoted(process)}"
 
 
 def batch_key(query: str) -> str:
     """The key of a batch source's BatchCursorRecord."""
-    return BATCHES + quote(query, safe="")
+    return BATCHES + _quoted(query)
 
 
+@lru_cache(_MAX_CACHED)
 def split_key(key: str) -> tuple[str, tuple[str, ...]]:
     """A key's prefix (with its slash) and its decoded names; a key without a slash is its own prefix."""
     kind, slash, rest = key.partition("/")

@@ -41,7 +41,7 @@ class Core(Protocol[EventT_contra, EffectT_co]):
     >>> from millwheel.model.incarnation import new_incarnation
     >>> from millwheel.model.keys import ALL_KEYS
     >>> from millwheel.sdk.compiled import compile_computation
-    >>> from millwheel.sdk.context import OutputBinding
+    >>> from millwheel.sdk.scope import OutputBinding
     >>> from millwheel.store.memory import MemoryStore
     >>> from millwheel.testing.store_effects import perform_at_store, result_of
     >>> from millwheel.worker import messages as m
@@ -136,6 +136,8 @@ class RisingValues:
             InvariantError: A value has fallen.
         """
         last = self._last
+        if values == last:
+            return
         for name, value in values.items():
             if value < last.get(name, value):
                 raise InvariantError(f"{name} never falls: it was {last[name]} and is {value}")

@@ -123,15 +123,14 @@ class RunningAggregate(Computation[Any, list[A]], Generic[A]):
     def process_record(self, ctx: Context[list[A]], record: Record[Any]) -> None:
         """Add the record, and produce the value if it has changed."""
         aggregator, state = self.aggregator, ctx.state
-        before = aggregator.result(state[0]) if state else _NOTHING
+        # Encoded, because the value may be the accumulator, and ``add`` may change that in place.
+        before = _encode(aggregator.result(state[0])) if state else b""
         if not state:
             state.append(aggregator.new())
         state[0] = aggregator.add(state[0], record)
         value = aggregator.result(state[0])
-        if value != before:
+        if _encode(value) != before:
             ctx.produce(self.output, self.row.make(ctx.key, _NO_TIME, _NO_TIME, value, 0))
 
 
 _NO_TIME: Final = Timestamp(0)
-_NOTHING: Final[Any] = object()
-"""Stands for the value before the first record."""

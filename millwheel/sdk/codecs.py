@@ -31,6 +31,7 @@ from millwheel.sdk.records import described_decoder, exact_check, typed_encoder,
 from millwheel.sdk.round_trip import ADVICE, Check, round_trip_check
 from millwheel.sdk.typeinfo import (
     accepts,
+    cached_by_type,
     describe_type,
     is_protobuf,
     members,
@@ -112,6 +113,8 @@ class StateCodec:
     decode: Decode
     takes_none: bool
     """Whether None is a value of the type. None stands for no state."""
+    present: Callable[[bytes], bytes] = bytes
+    """Turns what is stored, of any version, into the bytes that the codec of this version encodes."""
 
     def verify(self, value: Any) -> bytes:
         """Encode a state, and check that the encoding can be decoded again; ValueEncodeError."""
@@ -227,6 +230,7 @@ def _choose(annotation: Any, codec: Codec[Any] | None) -> tuple[ValueFormat, Enc
 _CONTAINERS: dict[type, Any] = {Counter: dict, OrderedDict: dict, deque: list}
 
 
+@cached_by_type
 def _msgpack(annotation: Any) -> tuple[Encode, Decode]:
     if annotation is object:
         annotation = Any
@@ -279,6 +283,11 @@ def _has_any(value_format: ValueFormat, annotation: Any) -> bool:
     """Whether some part of a type accepts any value."""
     if value_format is not ValueFormat.MSGPACK or annotation is object:
         return value_format is ValueFormat.MSGPACK
+    return _has_loose_part(annotation)
+
+
+@cached_by_type
+def _has_loose_part(annotation: Any) -> bool:
     # msgspec's description of these containers does not include their items.
     loose = msgspec_inspect.AnyType | msgspec_inspect.CustomType
     return any(isinstance(one, loose) for _, one in _walk(describe_type(annotation), "$", set()))

@@ -8,22 +8,25 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from millwheel.model.stream_names import full_name, local_name
-from millwheel.sdk.codecs import StateCodec, ValueCodec, codec_for, format_of, state_codec_for
+from millwheel.sdk.codecs import StateCodec, ValueCodec, codec_for, format_of
 from millwheel.sdk.computation import Computation, overrides_timer_hook
 from millwheel.sdk.context import Context
 from millwheel.sdk.declarations import DerivedStream
 from millwheel.sdk.errors import UsageError, did_you_mean
+from millwheel.sdk.growing.codec import any_state_codec
+from millwheel.sdk.growing.fields import is_growing
 from millwheel.sdk.migration import versioned
 from millwheel.sdk.options import ComputationOptions
 from millwheel.sdk.plan import Plan, PlannedStream
-from millwheel.sdk.reading import reading_hook
-from millwheel.sdk.records import Record
+from millwheel.sdk.reading import reading_hook, values_read
+from millwheel.sdk.records import Record, Timer
 from millwheel.sdk.topology import TopologyGraph
 
 __all__ = ["CompiledComputation", "compile_computation", "consumers_of"]
 
 
 RecordHook = Callable[[Context[Any], Record[Any]], Awaitable[None] | None]
+TimerHook = Callable[[Context[Any], Timer], Awaitable[None] | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +41,9 @@ class CompiledComputation:
     """By input stream: the name by which the hooks know it."""
     process_record: dict[str, RecordHook]
     """By input stream: the hook for its records."""
+    process_timer: TimerHook
+    diverted: dict[str, Callable[[Any], list[Any]]]
+    """By input stream: the values that a late one of its records becomes in the stream that it is diverted to."""
     outputs: dict[str, Callable[[Any], bytes]]
     """By output stream as the hooks call it, dead letters included: the encoder of its values.
 
@@ -51,6 +57,8 @@ class CompiledComputation:
     timer_is_async: bool
     handles_timers: bool
     """Whether ``process_timer`` is overridden. Without it, every timer would fail, so none can be set."""
+    growing: bool
+    """Whether the state is a growing one."""
 
 
 def compile_computation(
@@ -74,14 +82,11 @@ def compile_computation(
     if declared is None or declared.computation is None:
         hint = did_you_mean(name, list(plan.computations))
         raise UsageError(f"topology {topology.name!r} has no computation {name!r}{hint}")
-    computation = declared.computation
-    state = versioned(
-        state_codec_for(declared.state_type, declared.where, computation.state_codec),
-        format_of(declared.state_type, computation.state_codec),
-        computation.state_version,
-        computation.migrate,
-        declared.where,
-    )
+    computation, growing = declared.computation, is_growing(declared.state_type)
+    state = any_state_codec(declared.state_type, declared.where, computation.state_codec)
+    if not growing:
+        value_format = format_of(declared.state_type, computation.state_codec)
+        state = versioned(state, value_format, computation.state_version, computation.migrate, declared.where)
     if not verify:
         state = replace(state, check=None)
     names = {full_name(topology.name, stream) if full_names else stream: stream for stream in declared.inputs}
@@ -93,6 +98,8 @@ def compile_computation(
         process_record={
             stream: reading_hook(computation, declared.readings.get(called, ())) for stream, called in names.items()
         },
+        process_timer=computation.process_timer,
+        diverted={stream: values_read(declared.readings.get(called, ())) for stream, called in names.items()},
         outputs={
             stream.name: _encoder(name, stream, verify) for stream in plan.streams.values() if name in stream.producers
         },
@@ -102,6 +109,7 @@ def compile_computation(
         record_is_async=inspect.iscoroutinefunction(computation.process_record),
         timer_is_async=inspect.iscoroutinefunction(computation.process_timer),
         handles_timers=overrides_timer_hook(computation),
+        growing=growing,
     )
 
 

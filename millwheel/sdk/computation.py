@@ -147,7 +147,7 @@ def input_and_state_types(computation: Any) -> tuple[Any, Any] | None:
 
 def overrides_migrate(computation: Computation[Any, Any]) -> bool:
     """Whether the computation defines how states of earlier versions are converted."""
-    return type(computation).migrate is not Computation.migrate
+    return getattr(computation.migrate, "__func__", None) is not Computation.migrate
 
 
 def overrides_timer_hook(computation: Computation[Any, Any]) -> bool:

@@ -7,11 +7,9 @@ hook that raises therefore has no effect.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Final, Generic, NamedTuple, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
-from millwheel.model.incarnation import IncarnationId
-from millwheel.model.limits import MAX_PRODUCTIONS, MAX_TAG_BYTES, MAX_VALUE_BYTES
+from millwheel.model.limits import MAX_TAG_BYTES, MAX_VALUE_BYTES
 from millwheel.model.time import LAST_TIMESTAMP, TimeDomain, Timestamp
 from millwheel.model.units import NEWEST_USUAL_US, OLDEST_USUAL_US
 from millwheel.sdk.errors import (
@@ -22,123 +20,17 @@ from millwheel.sdk.errors import (
     ValueEncodeError,
 )
 from millwheel.sdk.hook_faults import check_unusual, large_production, no_domain, too_many
+from millwheel.sdk.scope import PAGES_TAG, UNSET, OutputBinding, Production, Scope, StateCell, TimerSetting
 
-__all__ = ["UNSET", "Context", "OutputBinding", "Production", "Scope", "StateCell", "TimerSetting"]
+__all__ = ["Context"]
 
 State = TypeVar("State")
-
-UNSET: Any = object()
-"""Marks a state that is not decoded yet, and a hold that the context does not change."""
-
 
 _PRODUCTION_BYTES: Final = 64
 """The size counted for each production, in addition to its value, stream, consumers and keys (its own key included)."""
 
 _TIMER_BYTES: Final = 96
 """The size counted for each timer that is set, in addition to its key and tag."""
-
-
-class TimerSetting(NamedTuple):
-    """A timer that a hook set. ``cause`` is the timestamp of the record or timer that the hook ran for.
-
-    ``origin`` is the position that the commit assigns when it journals the timer. A replaced timer gets a new one.
-    """
-
-    at: int
-    hold: int | None
-    cause: int
-    origin: int = 0
-
-
-class Production(NamedTuple):
-    """A record that a hook produced. ``targets`` are its consumers (incarnation ids), each with the record's key there.
-
-    ``origin`` identifies the input of the hook. It is used for deterministic production ids (weak productions).
-    """
-
-    stream: str
-    value: bytes
-    timestamp: int
-    targets: tuple[tuple[IncarnationId, bytes], ...]
-    origin: Any = None
-
-
-class OutputBinding:
-    """One output ``stream``, by its full name: ``encode`` a value, and ``route`` it to the consumers' keys.
-
-    Each value is also expanded into values of ``derived`` streams, by a function for each of them.
-    """
-
-    __slots__ = ("derived", "encode", "route", "stream")
-
-    def __init__(
-        self,
-        stream: str,
-        encode: Callable[[Any], bytes],
-        route: Callable[[Any], tuple[tuple[IncarnationId, bytes], ...]],
-    ) -> None:
-        self.stream = stream
-        self.encode = encode
-        self.route = route
-        self.derived: tuple[tuple[OutputBinding, Callable[[Any], Iterable[Any]]], ...] = ()
-
-
-class Scope:
-    """The data that all contexts of one interval share. The core updates ``watermark`` and ``now`` between batches."""
-
-    __slots__ = (
-        "any_timestamp",
-        "bound_of",
-        "computation",
-        "decode_state",
-        "handles_timers",
-        "most",
-        "new_state",
-        "now",
-        "outputs",
-        "produced_bytes",
-        "state_type",
-        "watermark",
-    )
-
-    def __init__(
-        self,
-        computation: str,
-        outputs: Mapping[str, OutputBinding],
-        new_state: Callable[[], Any],
-        decode_state: Callable[[bytes], Any],
-        handles_timers: bool,
-        any_timestamp: bool = True,
-        state_type: str = "",
-    ) -> None:
-        # The name of a state type that does not include None. Empty: None may be assigned like any other state.
-        self.state_type = state_type
-        # False: a timestamp that is probably in another unit makes the hook fail.
-        self.any_timestamp = any_timestamp
-        self.computation = computation
-        self.outputs = dict(outputs)
-        self.new_state = new_state
-        self.decode_state = decode_state
-        self.handles_timers = handles_timers
-        self.watermark = 0
-        # The watermark bound of a key after a merge, if it is above ``watermark``. None: no key of this interval has
-        # one.
-        self.bound_of: Callable[[bytes], int] | None = None
-        self.now = 0
-        # Bytes produced since the batch began. Above a limit, no more hooks run before the commit.
-        self.produced_bytes = 0
-        # The most records that the hooks of one key may produce in one commit, and the most timers that they may set.
-        self.most = MAX_PRODUCTIONS
-
-
-class StateCell:
-    """One key's state. ``encoded`` is from the last sealed commit (empty: no state); ``value`` is decoded, or UNSET."""
-
-    __slots__ = ("encoded", "value")
-
-    def __init__(self, encoded: bytes = b"") -> None:
-        self.encoded = encoded
-        self.value: Any = UNSET
 
 
 class Context(Generic[State]):
@@ -212,6 +104,8 @@ class Context(Generic[State]):
         if value is UNSET:
             value = self._scope.decode_state(cell.encoded) if cell.encoded else self._scope.new_state()
             cell.value = value
+            if self._scope.growing is not None:
+                self._scope.growing.bind(self, value)
         elif value is None:
             value = cell.value = self._scope.new_state()
         return value  # type: ignore[no-any-return]
@@ -223,6 +117,11 @@ class Context(Generic[State]):
                 f"computation {self._scope.computation!r}, state carries {self._scope.state_type}, not None: use "
                 "`del ctx.state` to leave the key without a state (a method that changes in place, such as "
                 "`dict.update`, returns None)"
+            )
+        if self._scope.growing is not None and value is not self._cell.value:
+            raise UsageError(
+                f"computation {self._scope.computation!r} replaces a growing state: set its fields, and use "
+                "`del ctx.state` to empty it"
             )
         self._cell.value = value
 
@@ -310,6 +209,8 @@ class Context(Generic[State]):
             raise no_domain(domain)
         at = self._checked(at, "set_timer", domain)
         hold = None if hold is None else self._checked(hold, "set_timer(hold=…)")
+        if tag == PAGES_TAG:
+            raise UsageError(f"the tag {tag!r} is MillWheel's own: use another")
         if not isinstance(tag, str):
             raise UsageError(f"a timer's tag is a str, not {type(tag).__name__}: {tag!r}")
         if len(tag) * 4 > MAX_TAG_BYTES and len(tag.encode()) > MAX_TAG_BYTES:
@@ -333,6 +234,8 @@ class Context(Generic[State]):
         """
         if type(domain) is not TimeDomain:
             raise no_domain(domain)
+        if tag == PAGES_TAG:
+            raise UsageError(f"the tag {tag!r} is MillWheel's own: use another")
         if self._timers is None:
             self._timers = {}
         self._timers[domain, tag] = None
@@ -374,7 +277,10 @@ class Context(Generic[State]):
 
 
 def _clear_state(context: Context[Any]) -> None:
-    context._cell.value = None
+    if context._scope.growing is not None:
+        context._scope.growing.reset(context.state)
+    else:
+        context._cell.value = None
 
 
 def _deletable(plain: Any) -> property:

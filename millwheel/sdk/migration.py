@@ -95,11 +95,15 @@ def versioned(
             )
         return state
 
+    def present(data: bytes) -> bytes:
+        found = StoredState(1, data) if data[:1] != _MARK else _open(data, where)
+        return found.data if found.version == version else bytes(memoryview(encode(decode_any(data))))
+
     if version == 1 and value_format is ValueFormat.MSGPACK:
-        return replace(codec, decode=decode_any)
+        return replace(codec, decode=decode_any, present=present)
     default = None if codec.default is None else marked(codec.default)
     check = None if codec.check is None else _unmarked(codec.check, head)
-    return replace(codec, encode=encode_marked, check=check, default=default, decode=decode_any)
+    return replace(codec, encode=encode_marked, check=check, default=default, decode=decode_any, present=present)
 
 
 def _unmarked(check: Check, head: bytes) -> Check:

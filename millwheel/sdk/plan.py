@@ -176,10 +176,10 @@ def _eliminate(plan: Plan, computation: ComputationDeclaration) -> bool:
 
 def _type_forwarded(plan: Plan, computation: ComputationDeclaration) -> None:
     types = {name: plan.streams[name].type for name in computation.inputs}
-    late, raw = computation.options.late, _only(types.values())
-    if late.action is LateAction.DIVERT and late.stream in plan.streams and raw is not UNKNOWN:
-        _settle(plan.streams[late.stream], raw, f"late records of computation {computation.name!r}")
     read = _only(one for name, raw in types.items() for one in computation.read_types(name, raw))
+    late = computation.options.late
+    if late.action is LateAction.DIVERT and late.stream in plan.streams and read is not UNKNOWN:
+        _settle(plan.streams[late.stream], read, f"late records of computation {computation.name!r}")
     for name in computation.forwards if read is not UNKNOWN else ():
         _settle(plan.streams[name], read, f"inputs of computation {computation.name!r}, as they came")
 

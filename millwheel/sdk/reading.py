@@ -11,7 +11,7 @@ from millwheel.sdk.context import Context
 from millwheel.sdk.declarations import DROPPED, Reading
 from millwheel.sdk.records import Record
 
-__all__ = ["reading_hook"]
+__all__ = ["reading_hook", "values_read"]
 
 Hook = Callable[[Context[Any], Record[Any]], Awaitable[None] | None]
 
@@ -59,3 +59,10 @@ def _read(record: Record[Any], readings: Sequence[Reading]) -> Iterator[Record[A
             record._value = value
             record.stream = reading.called
             yield record
+
+
+def values_read(readings: Sequence[Reading]) -> Callable[[Any], list[Any]]:
+    """A function from a value of an input to the values that the hook gets."""
+    if not readings:
+        return lambda value: [value]
+    return lambda value: [made for one in readings if (made := one.convert(value)) is not DROPPED]

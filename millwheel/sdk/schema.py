@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, Final
 
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
@@ -10,7 +10,9 @@ from msgspec import inspect
 
 from millwheel.rpc.v1 import topology_pb2
 from millwheel.sdk.codecs import Codec, ValueFormat, format_of
-from millwheel.sdk.typeinfo import describe_type, supertype, type_name
+from millwheel.sdk.growing.collections import COLLECTIONS
+from millwheel.sdk.growing.fields import GrowingState, is_growing, plan_of
+from millwheel.sdk.typeinfo import cached_by_type, describe_type, supertype, type_name
 
 __all__ = ["state_schema"]
 
@@ -24,21 +26,54 @@ _Row = tuple[str, str, bool]
 
 def state_schema(state_type: Any, codec: Codec[Any] | None, version: int) -> topology_pb2.StateSchema:
     """The schema of a state type. For a user's codec it has only one entry, for the whole state."""
-    value_format = format_of(state_type, codec)
-    rows: Iterator[_Row]
-    if value_format is ValueFormat.PROTOBUF:
-        rows = _message(supertype(state_type).DESCRIPTOR, "", frozenset())
+    growing = is_growing(state_type)
+    value_format = ValueFormat.MSGPACK if growing else format_of(state_type, codec)
+    rows: Iterable[_Row]
+    if growing:
+        rows = _distinct(_growing(supertype(state_type)))
     elif value_format is ValueFormat.MSGPACK:
-        rows = _value(describe_type(state_type), "", False, frozenset())
+        rows = _msgpack_rows(state_type)
     else:
-        rows = iter([("", type_name(state_type), False)])
+        rows = _distinct(_stored(state_type, value_format, ""))
+    fields = [topology_pb2.StateField(path=path, type=kind, optional=lax) for path, kind, lax in rows]
+    return topology_pb2.StateSchema(format=value_format.value, fields=fields, version=version)
+
+
+@cached_by_type
+def _msgpack_rows(state_type: Any) -> list[_Row]:
+    return _distinct(_value(describe_type(state_type), "", False, frozenset()))
+
+
+def _distinct(rows: Iterable[_Row]) -> list[_Row]:
+    """The first row of each path, sorted, up to the limit."""
     found: dict[str, _Row] = {}
     for row in rows:
         found.setdefault(row[0], row)
         if len(found) == _MAX_FIELDS:
             break
-    fields = [topology_pb2.StateField(path=path, type=kind, optional=lax) for path, kind, lax in sorted(found.values())]
-    return topology_pb2.StateSchema(format=value_format.value, fields=fields, version=version)
+    return sorted(found.values())
+
+
+def _stored(value_type: Any, value_format: ValueFormat, path: str) -> Iterator[_Row]:
+    if value_format is ValueFormat.PROTOBUF:
+        if path:
+            yield path, "message", False
+        yield from _message(supertype(value_type).DESCRIPTOR, path, frozenset())
+    elif value_format is ValueFormat.MSGPACK:
+        yield from _value(describe_type(value_type), path, False, frozenset())
+    else:
+        yield path, type_name(value_type), False
+
+
+def _growing(state_type: type[GrowingState]) -> Iterator[_Row]:
+    """The fields of a growing state. The elements of a collection are below its field, and so are its keys."""
+    plan = plan_of(state_type)
+    yield from _value(describe_type(plan.plain), "", False, frozenset())
+    for name, field in plan.collections.items():
+        yield name, COLLECTIONS[field.kind], True
+        yield from _stored(field.elements.type, format_of(field.elements.type, None), f"{name}[]")
+        if field.keys is not None:
+            yield from _stored(field.keys.type, format_of(field.keys.type, None), f"{name}[key]")
 
 
 def _value(info: inspect.Type, path: str, optional: bool, above: frozenset[Any]) -> Iterator[_Row]:

@@ -8,11 +8,14 @@ from typing import Any
 from zlib import crc32
 
 import msgspec
+from google.protobuf.message import Message
 
 from millwheel.sdk.codecs import ValueFormat
 from millwheel.sdk.topology import TopologyGraph
 
-__all__ = ["spreader"]
+__all__ = ["bytes_of", "spreader"]
+
+_encode = msgspec.msgpack.Encoder(enc_hook=list, order="deterministic").encode
 
 
 def spreader(topology: TopologyGraph, stream: str, shards: int) -> Callable[[Any], int]:
@@ -27,6 +30,13 @@ def spreader(topology: TopologyGraph, stream: str, shards: int) -> Callable[[Any
         assert codec is not None, "a topology that passed its check has a codec for every stream"
         if codec.format is not ValueFormat.MSGPACK:
             return codec.encode
-        return msgspec.msgpack.Encoder(enc_hook=list, order="deterministic").encode
+        return _encode
 
     return lambda value: crc32(encoder()(value)) % shards
+
+
+def bytes_of(value: Any) -> bytes:
+    """An encoding of a value that is the same in every process: of a message, bytes, or what MessagePack can encode."""
+    if isinstance(value, Message):
+        return value.SerializeToString(deterministic=True)
+    return value if isinstance(value, bytes) else _encode(value)

@@ -25,9 +25,11 @@ from msgspec import inspect
 __all__ = [
     "Field",
     "accepts",
+    "annotated_fields",
     "cached_by_type",
     "describe_type",
     "field_of",
+    "first_type",
     "generic_arguments",
     "is_key_type",
     "is_protobuf",
@@ -129,6 +131,16 @@ def returned_type(function: Any) -> Any:
     return None if returned is Signature.empty else returned
 
 
+def first_type(function: Any) -> Any:
+    """The annotated type of a callable's first parameter. None if nothing states it."""
+    try:
+        parameters = signature(function, eval_str=True).parameters.values()
+    except (NameError, TypeError, ValueError):
+        return None
+    first = next(iter(parameters), None)
+    return None if first is None or first.annotation is Signature.empty else first.annotation
+
+
 def is_protobuf(annotation: Any) -> bool:
     """Whether the type is a protobuf message class."""
     return isinstance(annotation, type) and issubclass(annotation, Message)
@@ -224,9 +236,7 @@ def _field_of_one(plain: Any, name: str) -> Field | str | None:
 
 def _attribute_fields(origin: type, plain: Any) -> dict[str, Field] | None:
     if issubclass(origin, msgspec.Struct):
-        named = msgspec.structs.fields(plain)
-        wire = {field.name: "" if origin.__struct_config__.array_like else field.encode_name for field in named}
-        return {field.name: Field(False, field.type, wire[field.name]) for field in named}
+        return _struct_fields(plain)
     if dataclasses.is_dataclass(origin):
         hints = _hints(origin)
         return {one.name: Field(False, hints.get(one.name, Any), one.name) for one in dataclasses.fields(origin)}
@@ -238,8 +248,31 @@ def _attribute_fields(origin: type, plain: Any) -> dict[str, Field] | None:
     return {} if origin in (str, int, float, bool, bytes, list, tuple, set, frozenset) else None
 
 
+@cached_by_type
+def _struct_fields(plain: Any) -> dict[str, Field]:
+    by_place = (typing.get_origin(plain) or plain).__struct_config__.array_like
+    return {
+        field.name: Field(False, field.type, "" if by_place else field.encode_name)
+        for field in msgspec.structs.fields(plain)
+    }
+
+
 def _pick(fields: dict[str, Field], name: str) -> Field | str:
     return fields[name] if name in fields else ", ".join(fields)
+
+
+def annotated_fields(cls: type, names: Mapping[str, Any]) -> dict[str, Any]:
+    """The types of the annotated fields of a class and its bases, without class variables.
+
+    Args:
+        cls: The class.
+        names: Names that the annotations may use besides those of the class's module.
+
+    Raises:
+        Exception: An annotation names something that is not known.
+    """
+    found = typing.get_type_hints(cls, localns=dict(names), include_extras=True)
+    return {name: hint for name, hint in found.items() if (typing.get_origin(hint) or hint) is not typing.ClassVar}
 
 
 def _hints(cls: type) -> dict[str, Any]:

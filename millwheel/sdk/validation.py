@@ -7,11 +7,12 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 from millwheel.model.stream_names import DEAD_LETTERS, full_name, is_full, local_name, owner_of
-from millwheel.sdk.codecs import Codec, codec_for, state_codec_for
+from millwheel.sdk.codecs import Codec, codec_for
 from millwheel.sdk.computation import overrides_migrate
 from millwheel.sdk.declarations import ComputationDeclaration, StreamDeclaration, StreamKind
 from millwheel.sdk.errors import Problem, UnsupportedTypeError, did_you_mean
 from millwheel.sdk.graph import cycles, describe_cycle, is_downstream
+from millwheel.sdk.growing.codec import any_state_codec, growing_problems
 from millwheel.sdk.keys import KeyExtractor
 from millwheel.sdk.migration import MAX_STATE_VERSION
 from millwheel.sdk.option_checks import stream_option_problems
@@ -209,9 +210,12 @@ def _state(computation: ComputationDeclaration) -> Iterator[Problem]:
             computation.where, f"state_codec must be a millwheel.Codec(encode, decode, new), not {codec!r:.80}"
         )
         return
+    if found := [*growing_problems(computation.computation, computation.state_type)]:
+        yield from (Problem(computation.where, message) for message in found)
+        return
     yield from _version(computation)
     try:
-        state_codec_for(computation.state_type, computation.where, codec)
+        any_state_codec(computation.state_type, computation.where, codec)
     except UnsupportedTypeError as error:
         yield Problem(computation.where, str(error).replace("a codec=", "a state_codec = "))
 
@@ -250,9 +254,10 @@ def _forwarded(plan: Plan, computation: ComputationDeclaration, to: str, lead: s
     target = plan.streams[to]
     for name in computation.inputs:
         stream = plan.streams[name]
-        if is_known(stream.type) and is_known(target.type) and not accepts(target.type, stream.type):
-            message = f"{lead} {stream.type_name}, but stream {to!r} carries {target.type_name}"
-            yield Problem(f"{computation.where}, input {name!r}", message)
+        for read in computation.read_types(name, stream.type):
+            if is_known(read) and is_known(target.type) and not accepts(target.type, read):
+                message = f"{lead} {type_name(read)}, but stream {to!r} carries {target.type_name}"
+                yield Problem(f"{computation.where}, input {name!r}", message)
 
 
 def _input(computation: ComputationDeclaration, stream: PlannedStream, extractor: KeyExtractor) -> Iterator[Problem]:

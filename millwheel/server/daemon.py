@@ -27,9 +27,10 @@ from millwheel.rpc.gate import Gate
 from millwheel.rpc.identity import use_tls
 from millwheel.rpc.server import add_health, bind, create_server, set_health
 from millwheel.server.backends import Backends, OpenBackends, open_backends
+from millwheel.server.cluster_settings import ensure_cluster_settings, until_unknown_format
 from millwheel.server.listen_address import advertised, listen_address_of, tls_of
 from millwheel.server.logs import fields
-from millwheel.server.startup import cancel, ensure_cluster_settings, retried, serve_metrics, settle_memory
+from millwheel.server.startup import cancel, retried, serve_metrics, settle_memory
 
 __all__ = ["Daemon", "Role", "run_daemon", "stop_on_signals"]
 
@@ -108,15 +109,29 @@ async def run_daemon(
                     settle_memory()
                     await serving.set(True)
                     log.info("ready", extra=fields(address=address, metrics=page))
-                    await stop.wait()
-                    log.info("stopping")
-                    await serving.set(False)
+                    try:
+                        await _until_stop(stop, until_unknown_format(coordinator))
+                    finally:
+                        log.info("stopping")
+                        await serving.set(False)
 
         try:
             await _until_stopped(live(), stop, serving, role.grace(settings))
         finally:
             await server.stop(_LAST_CALLS_SECONDS)
     log.info("stopped")
+
+
+async def _until_stop(stop: asyncio.Event, unfit: Coroutine[Any, Any, None]) -> None:
+    """Return at ``stop``. Raise what ``unfit`` raises: the reason why this process can no longer serve."""
+    waiting, watching = asyncio.create_task(stop.wait()), asyncio.create_task(unfit)
+    try:
+        await asyncio.wait({waiting, watching}, return_when=asyncio.FIRST_COMPLETED)
+        if watching.done():
+            watching.result()
+    finally:
+        waiting.cancel()
+        await cancel(watching)
 
 
 async def _until_stopped(live: Coroutine[Any, Any, None], stop: asyncio.Event, serving: _Serving, grace: float) -> None:

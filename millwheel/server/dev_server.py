@@ -19,6 +19,7 @@ from millwheel.authority.service import WatermarkServicer
 from millwheel.authority.shard import AuthorityShard
 from millwheel.client.authorities import OneAddress
 from millwheel.client.control import ControlClient
+from millwheel.config import ClusterSection
 from millwheel.config.addresses import is_loopback
 from millwheel.coordination.contract import Put
 from millwheel.coordination.sequencers import draw_sequencer
@@ -35,6 +36,7 @@ from millwheel.rpc.server import add_health, bind, create_server
 from millwheel.rpc.v1 import catalog_pb2 as catalog
 from millwheel.rpc.v1.common_pb2 import Endpoint
 from millwheel.rpc.v1.watermark_pb2_grpc import add_WatermarkServiceServicer_to_server
+from millwheel.server.cluster_settings import ensure_cluster_settings
 from millwheel.server.listen_address import advertised_as, reachable
 from millwheel.server.startup import (
     cancel,
@@ -115,6 +117,7 @@ async def running(settings: DevSettings) -> AsyncIterator[DevServer]:
             stack.callback(shutil.rmtree, path, True)
         database = await stack.enter_async_context(await EmbeddedDatabase.open(path))
         await refuse_old_maps(database.coordinator, path)
+        await ensure_cluster_settings(database.coordinator, ClusterSection(authority_shards=1))
         registry = CollectorRegistry()
         failed = asyncio.get_running_loop().create_future()
         authority = await _start_authority(stack, database, server, address, registry)

@@ -13,18 +13,15 @@ from typing import Final, TypeVar
 
 from prometheus_client import CollectorRegistry, start_http_server
 
-from millwheel.config import ClusterSection
-from millwheel.coordination.contract import Compare, Coordinator, CoordinatorError, Put
+from millwheel.coordination.contract import Coordinator, CoordinatorError
 from millwheel.model.backoff import Backoff
-from millwheel.model.catalog_keys import CLUSTER_SETTINGS, INTERVALS, split_key
+from millwheel.model.catalog_keys import INTERVALS, split_key
 from millwheel.rpc.failures import FailureCode, RequestError
 from millwheel.rpc.identity import TlsFiles
-from millwheel.rpc.v1.catalog_pb2 import ClusterSettingsRecord
 from millwheel.store.contract import JournalExistsError, StateStore, StoreError
 
 __all__ = [
     "cancel",
-    "ensure_cluster_settings",
     "ensure_journal",
     "keep",
     "refuse_old_maps",
@@ -138,30 +135,3 @@ async def refuse_old_maps(coordinator: Coordinator, path: Path) -> None:
             "or begin with an empty directory",
             reason="DATABASE_TOO_OLD",
         )
-
-
-async def ensure_cluster_settings(coordinator: Coordinator, section: ClusterSection) -> int:
-    """Store the authority's number of shards if this is the cluster's first start.
-
-    Returns:
-        The number of shards.
-
-    Raises:
-        RequestError: the settings name another number than the one stored at the cluster's first start.
-        CoordinatorError: the coordinator does not answer.
-    """
-    wanted = ClusterSettingsRecord(authority_shards=section.authority_shards)
-    await coordinator.transact([Compare(CLUSTER_SETTINGS, 0)], [Put(CLUSTER_SETTINGS, wanted.SerializeToString())])
-    entry = await coordinator.get(CLUSTER_SETTINGS)
-    shards = (
-        wanted.authority_shards if entry is None else ClusterSettingsRecord.FromString(entry.value).authority_shards
-    )
-    if shards != section.authority_shards:
-        raise RequestError(
-            FailureCode.FAILED_PRECONDITION,
-            f"cluster.authority_shards is {section.authority_shards}, but this cluster was made with {shards}: "
-            "the number is settled when a cluster starts for the first time",
-            f"set cluster.authority_shards = {shards}, or start another cluster (coordinator.prefix, store.keyspace)",
-            reason="CLUSTER_SETTINGS_DIFFER",
-        )
-    return shards

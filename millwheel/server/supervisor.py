@@ -1,5 +1,7 @@
 """A worker daemon of several processes. Each process is a worker, and the supervisor restarts one that dies.
 
+A process that the cluster refuses, such as one with a duplicate worker id, is not restarted: the daemon ends.
+
 The processes run the supervisor's command with their number appended. The kernel kills them when the supervisor ends
 for any reason (PR_SET_PDEATHSIG). So a restarted daemon never runs beside processes of its previous run.
 """
@@ -12,7 +14,7 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Final
 
 from millwheel.model.backoff import Backoff
@@ -37,14 +39,22 @@ def die_with_parent(parent: int) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
 
 
-async def supervise(command: Callable[[int], Sequence[str]], count: int, stop: asyncio.Event, grace: float) -> None:
-    """Keep ``count`` processes running until ``stop``. Then terminate them, and kill them after ``grace`` seconds."""
+async def supervise(
+    command: Callable[[int], Sequence[str]], count: int, stop: asyncio.Event, grace: float, final: Collection[int]
+) -> int:
+    """Keep ``count`` processes running until ``stop``. Then terminate them, and kill them after ``grace`` seconds.
+
+    ``final``: exit codes after which a restart cannot help. A process that ends with one of them ends the daemon.
+
+    Returns:
+        That exit code, or 0.
+    """
     async with asyncio.TaskGroup() as group:
-        for index in range(count):
-            group.create_task(_keep(command(index), index, stop, grace))
+        keeping = [group.create_task(_keep(command(index), index, stop, grace, final)) for index in range(count)]
+    return max(task.result() for task in keeping)
 
 
-async def _keep(command: Sequence[str], index: int, stop: asyncio.Event, grace: float) -> None:
+async def _keep(command: Sequence[str], index: int, stop: asyncio.Event, grace: float, final: Collection[int]) -> int:
     loop = asyncio.get_running_loop()
     failures = 0
     while not stop.is_set():
@@ -59,11 +69,16 @@ async def _keep(command: Sequence[str], index: int, stop: asyncio.Event, grace: 
         log.info("process %d runs", index, extra=fields(pid=process.pid))
         code = await _run(process, stop, grace)
         if stop.is_set():
-            return
+            break
+        if code in final:
+            log.error("process %d ended %s: a restart cannot help, so the daemon ends", index, _how(code))
+            stop.set()
+            return code
         failures = 1 if loop.time() - began > _HEALTHY_SECONDS else failures + 1
         delay = _RETRY_BACKOFF.delay(failures, 0.5)
         log.error("process %d ended (%s); it is started again in %.1f s", index, _how(code), delay)
         await _wait(stop, delay)
+    return 0
 
 
 async def _run(process: asyncio.subprocess.Process, stop: asyncio.Event, grace: float) -> int:

@@ -8,9 +8,25 @@ block of numbers in the store: a fence on a journal without entries, which only 
 2. which is larger than the counter, and
 3. writes the number to the counter, in a transaction that compares the counter's revision.
 
-Invariant: each drawn number is at most the fence, from before its draw on. Blocks begin above the fence that was read.
-So a block that is reserved after a restore begins above every number ever drawn. Each term of a master and each draw
-of an authority candidate reserves a block of its own.
+Invariant: when a number is drawn, the fence is already at that number or above. A block begins above the fence that was
+read. So a block that is reserved after a restore begins above every number ever drawn. Each term of a master and each
+draw of an authority candidate reserves a block of its own.
+
+An example around a restore, with blocks of 100,000:
+
+====================================================  =======  =======
+what happens                                          counter  fence
+====================================================  =======  =======
+a master reads fence 0, and fences 100,000                  0  100,000
+it draws 1 to 57                                           57  100,000
+*etcd's snapshot is taken*                                 57  100,000
+it draws 58 to 90                                          90  100,000
+etcd is lost, and restored from the snapshot               57  100,000
+the next master reads fence 100,000, fences 200,000        57  200,000
+it draws 100,001: above the counter, in its own block  100,001 200,000
+====================================================  =======  =======
+
+The numbers 58 to 90 are not drawn again, although the counter no longer shows them.
 
 Why no number repeats:
 
@@ -19,10 +35,12 @@ Why no number repeats:
   succeeds only for a larger value. So different blocks have no number in common.
 - The same with one block: its process was paused during the restore. By 1, it continues above its earlier numbers.
 
-A fence of unknown outcome reserves nothing. At worst its block is skipped. Two processes that reserve at the same
-time may get one block. For that, both must fence the same value, and the store must repeat a fence whose answer was
-lost. Within one life of
-the coordinator the counter keeps them apart.
+A fence of unknown outcome reserves nothing. At worst its block is skipped.
+
+Two processes may get the same block in one case only. Both read fence 0, and fence 100,000. The first one's fence
+takes effect. The answer to the second one's is lost, so the store repeats it, finds 100,000 in the journal, and takes
+that for the second one's success. Within one life of the coordinator the counter keeps the two apart: a draw compares
+the counter's revision.
 
 What could break it: two such processes, both paused while etcd is restored, or a restore of the store alone. So
 ``docs/operations.md`` has all daemons stopped first. A counter that is set back without a restart of the daemons also

@@ -9,10 +9,10 @@ from typing import Any, NamedTuple, Protocol, TypedDict
 from millwheel.model.time import Duration
 from millwheel.operators import LEFT, RIGHT
 from millwheel.sdk.computation import Computation
-from millwheel.sdk.declarations import DROPPED, Reading, declare_computation
+from millwheel.sdk.declarations import DROPPED, UNKNOWN, Reading, declare_computation
 from millwheel.sdk.errors import UsageError
 from millwheel.sdk.keys import KeyExtractor, key
-from millwheel.sdk.options import STRAGGLER_DELAY, ComputationOptions, FailurePolicy, Late, retry
+from millwheel.sdk.options import STRAGGLER_DELAY, ComputationOptions, FailurePolicy, Late, divert, retry
 from millwheel.sdk.plan import is_known
 from millwheel.sdk.spreading import spreader
 from millwheel.sdk.topology import TopologyGraph
@@ -25,11 +25,14 @@ _SHARDS = 1_024
 
 
 class StepOptions(TypedDict, total=False):
-    """The options of a step that has a computation of its own: those of :meth:`Topology.add`."""
+    """The options of a step that has a computation of its own: those of :meth:`Topology.add`.
+
+    ``late`` may also be the name of a stream: late records are produced to it, as the step would have got them.
+    """
 
     exactly_once: bool
     strong: bool
-    late: Late
+    late: Late | str
     on_failure: FailurePolicy
     straggler_delay: Duration
 
@@ -85,7 +88,11 @@ def declare_step(
         for branch in given.branches:
             read.setdefault(branch.stream, []).append((given, branch))
     extractors = {stream: _key_of(topology, stream, each) for stream, each in read.items()}
-    declared = declare_computation(computation, name, extractors, outputs, _options(options))
+    settings = _options(options)
+    late = settings.late.stream
+    if late is not None and late not in outputs:
+        outputs = {**outputs, late: UNKNOWN}
+    declared = declare_computation(computation, name, extractors, outputs, settings)
     for stream, each in read.items():
         if message := _problem(each):
             declared.problem(message, at=f"input {stream!r}")
@@ -158,10 +165,11 @@ def _key_of(topology: TopologyGraph, stream: str, read: Sequence[tuple[Input, Br
 
 
 def _options(given: StepOptions) -> ComputationOptions:
+    late = given.get("late", Late.PROCESS)
     return ComputationOptions(
         exactly_once=given.get("exactly_once", True),
         strong=given.get("strong", True),
-        late=given.get("late", Late.PROCESS),
+        late=divert(late) if isinstance(late, str) else late,
         on_failure=given.get("on_failure") or retry(),
         straggler_delay=given.get("straggler_delay", STRAGGLER_DELAY),
     )

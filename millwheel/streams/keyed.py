@@ -2,24 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Final, Generic, Literal, TypeVar, Unpack, get_type_hints, overload
+from collections.abc import Awaitable, Callable, Iterable
+from typing import Any, Final, Literal, TypeVar, Unpack
 
-from millwheel.agg import Aggregator, several
+from millwheel.agg.reading import Of
 from millwheel.model.time import MAX_TIMESTAMP, Duration
-from millwheel.operators import (
-    Complete,
-    Deduplicate,
-    IntervalJoin,
-    RunningAggregate,
-    TemporalJoin,
-)
+from millwheel.operators import LIMIT, Complete, IntervalJoin, LatestJoin, TemporalJoin
 from millwheel.sdk.computation import Computation
-from millwheel.sdk.errors import UsageError
-from millwheel.sdk.keys import KeyExtractor
 from millwheel.sdk.options import Late
 from millwheel.streams.declaring import Input, StepOptions, declare_step, sides
-from millwheel.streams.rows import row_of
+from millwheel.streams.enriching import CallOptions, declare_calls
+from millwheel.streams.ordered import OrderedStream
+from millwheel.streams.stateful import StatefulSteps
 from millwheel.streams.steps import Branch
 from millwheel.streams.stream import Stream
 from millwheel.streams.windowed import WindowedStream
@@ -35,60 +29,12 @@ _FOREVER: Final = Duration(2 * MAX_TIMESTAMP)
 """Longer than the time between any two timestamps."""
 
 
-class KeyedStream(Generic[T]):
+class KeyedStream(StatefulSteps[T]):
     """The records of a stream with a key: what :meth:`Stream.key_by` returns.
 
     A step that keeps state has a name. It is the name of its computation and of its output stream. The state is stored
     under it, so it should stay when the program changes.
     """
-
-    def __init__(self, stream: Stream[T], extractor: KeyExtractor) -> None:
-        self.stream = stream
-        self.extractor = extractor
-
-    @property
-    def input(self) -> Input:
-        """The stream as a step's input."""
-        return Input(self.stream.topology, self.stream.branches, self.stream.record_type, self.extractor)
-
-    @overload
-    def process(
-        self,
-        name: str,
-        computation: Computation[T, Any] | type[Computation[T, Any]],
-        outputs: Mapping[str, type[U]],
-        **options: Unpack[StepOptions],
-    ) -> Stream[U]: ...
-    @overload
-    def process(
-        self,
-        name: str,
-        computation: Computation[T, Any] | type[Computation[T, Any]],
-        outputs: Mapping[str, Any],
-        **options: Unpack[StepOptions],
-    ) -> Stream[Any]: ...
-    def process(
-        self,
-        name: str,
-        computation: Computation[T, Any] | type[Computation[T, Any]],
-        outputs: Mapping[str, Any],
-        **options: Unpack[StepOptions],
-    ) -> Stream[Any]:
-        """A computation of the user's own.
-
-        Args:
-            name: The computation's name.
-            computation: Its class, or an instance if it has parameters.
-            outputs: The streams that it produces to, with their types.
-            options: As for :meth:`Topology.add`.
-
-        Returns:
-            The first of ``outputs``. :meth:`Topology.stream` returns the others.
-        """
-        topology = self.stream.topology
-        declare_step(name, computation, [self.input], outputs, options)
-        first = next(iter(outputs), name)
-        return Stream(topology, (Branch(first),), outputs.get(first))
 
     def window(self, windows: Assigner | SessionWindows) -> WindowedStream[T]:
         """The records by window.
@@ -98,50 +44,46 @@ class KeyedStream(Generic[T]):
         """
         return WindowedStream(self.input, windows)
 
-    # Steps of the library.
+    def ordered_by_time(self, ties: Of = None, *, limit: int = LIMIT) -> OrderedStream[T]:
+        """The records of each key in the order of their timestamps, for the step that follows.
 
-    @overload
-    def aggregate(
-        self, name: str, into: type[U], /, *, options: StepOptions | None = ..., **aggregates: Aggregator[Any, Any]
-    ) -> Stream[U]: ...
-    @overload
-    def aggregate(
-        self, name: str, /, *, options: StepOptions | None = ..., **aggregates: Aggregator[Any, Any]
-    ) -> Stream[Any]: ...
-    def aggregate(
-        self,
-        name: str,
-        into: Any = None,
-        /,
-        *,
-        options: StepOptions | None = None,
-        **aggregates: Aggregator[Any, Any],
-    ) -> Stream[Any]:
-        """The aggregates of all records of a key so far, after each record that changes them.
+        The step gets a record when the low watermark has passed it. This is no computation of its own: the records wait
+        in the state of the step. For example::
 
-        A result has the timestamp of the record. Its fields are filled by their names: from the aggregates, from the
-        fields that are the key, and from ``key``. For example::
+            bids.key_by("auction").ordered_by_time("number").process("book", Book, {"trades": Trade})
 
-            bids.key_by("auction").aggregate("auctions", Auction, bids=agg.count(), highest=agg.max("price"))
+        Args:
+            ties: The field, or a function of the value, that decides between records of the same timestamp. Those that
+                are still equal come in the order of their encodings.
+            limit: The most records of a key that wait. At a record beyond it the hook fails.
+        """
+        return OrderedStream(self.stream, self.extractor, ties, limit)
+
+    def enrich(
+        self, name: str, function: Callable[[T], Awaitable[U]], to: type[U], **options: Unpack[CallOptions]
+    ) -> Stream[U]:
+        """The results of calls of a service, one for each record. They have the timestamps of the records.
+
+        The results of each key come in the order in which its records arrived: a call ends before the next one of its
+        key begins. :meth:`Stream.enrich` has no order, and an example.
 
         Args:
             name: The name of the computation and of the stream of results.
-            into: The class of the results. By default one with all of these fields is generated.
-            options: The options of the computation.
-            aggregates: The aggregates by name.
+            function: An asynchronous function, which returns the result for a value. It may be called again for a value
+                after a crash or a failure, so what it does to the service must be idempotent.
+            to: The type of a result.
+            options: ``concurrency``: how many calls run at the same time, in all workers together (64). ``timeout``:
+                how long one may take, in microseconds (10 seconds). ``retries``: how often it is repeated (0).
+                ``backoff``: the wait before the first repetition, in microseconds (0.1 seconds); it doubles up to 30
+                seconds. ``otherwise``: a function that returns the result for a value whose calls have all failed.
+                Without it the hook fails, and ``on_failure`` decides: by default it is tried again for ever, and
+                ``mw.dead_letter()`` gives the record up. The others are those of :meth:`Topology.add`.
 
         Raises:
-            UsageError: There is no aggregate. Or an aggregate reads a field that the records do not have. Or nothing
-                fills a field of the class.
+            UsageError: An option is out of its range.
         """
-        if not aggregates:
-            raise UsageError(f"aggregate({name!r}) has no aggregate: add one, such as n=agg.count()")
-        aggregator = several(aggregates).bind(self.input.known_type)
-        row = row_of(
-            into, get_type_hints(aggregator.result_type), self.extractor, self.input.known_type, windowed=False
-        )
-        step: RunningAggregate[Any] = RunningAggregate(aggregator, name, row)
-        return self._step(name, step, [self.input], row.type, options or {})
+        declare_calls(self.input, name, function, to, options)
+        return Stream(self.stream.topology, (Branch(name),), to)
 
     def complete(
         self, name: str, function: Callable[[list[T]], Iterable[U]], to: type[U], **options: Unpack[StepOptions]
@@ -160,20 +102,7 @@ class KeyedStream(Generic[T]):
             options: As for :meth:`Topology.add`. By default late records are dropped.
         """
         options.setdefault("late", Late.DROP)
-        return self._step(name, Complete(function, name, self.input.known_type, to), [self.input], to, options)
-
-    def deduplicate(self, name: str, within: Duration, **options: Unpack[StepOptions]) -> Stream[T]:
-        """The first record of each key that arrives, until it is forgotten.
-
-        Args:
-            name: The name of the computation and of the stream of results.
-            within: How long after its timestamp a record is remembered, in microseconds of event time.
-            options: As for :meth:`Topology.add`.
-
-        Raises:
-            UsageError: ``within`` is not positive.
-        """
-        return self._step(name, Deduplicate(name, within), [self.input], self.stream.record_type, options)
+        return self.step(name, Complete(function, name, self.input.known_type, to), to, options)
 
     def join(
         self,
@@ -237,7 +166,7 @@ class KeyedStream(Generic[T]):
         join: IntervalJoin[T, V] = IntervalJoin(
             function, name, types, before=before, after=after, keep_left=keep_left, keep_right=keep_right
         )
-        return self._step(name, join, sides(self.input, other.input), to, options)
+        return self._join(name, join, sides(self.input, other.input), to, options)
 
     def join_as_of(
         self,
@@ -266,9 +195,57 @@ class KeyedStream(Generic[T]):
         """
         types = (self.input.known_type, other.input.known_type, to)
         join: TemporalJoin[T, V] = TemporalJoin(function, name, types, keep_left=outer)
-        return self._step(name, join, sides(self.input, other.input), to, options)
+        return self._join(name, join, sides(self.input, other.input), to, options)
 
-    def _step(
+    def join_latest(
+        self,
+        name: str,
+        other: KeyedStream[V],
+        function: Callable[[T, Any], U],
+        to: type[U],
+        *,
+        outer: bool = False,
+        removes: Callable[[V], bool] | None = None,
+        keep: Duration | None = None,
+        **options: Unpack[StepOptions],
+    ) -> Stream[U]:
+        """Each record with that of ``other`` which arrived last: a join with a table.
+
+        The result is produced at once, with the timestamp of the record. It depends on the order in which the records
+        of both sides arrive: :meth:`join_as_of` does not. For example::
+
+            >>> import millwheel as mw
+            >>> from millwheel.testing import TopologyHarness
+            >>> shop = mw.Topology("shop")
+            >>> names = shop.source("names", tuple[int, str]).key_by(lambda pair: pair[0])
+            >>> sales = shop.source("sales", int).key_by(lambda customer: customer)
+            >>> sold = sales.join_latest("sold", names, lambda _, pair: pair[1] if pair else "?", str, outer=True)
+            >>> harness, now = TopologyHarness(shop), mw.Timestamp(1_700_000_000_000_000)
+            >>> harness.send("sales", 7, timestamp=now)
+            >>> harness.send("names", (7, "Ann"), timestamp=now)
+            >>> harness.send("sales", 7, timestamp=now)
+            >>> harness.values("sold")
+            ['?', 'Ann']
+
+        Args:
+            name: The name of the computation and of the stream of results.
+            other: The other stream, with a key of the same meaning.
+            function: Returns the result of a record and the other one.
+            to: The type of a result.
+            outer: Whether a record without another one is produced, too. The function then gets None.
+            removes: Whether a value of ``other`` removes what is known of its key. By default none does.
+            keep: How long a record of ``other`` is kept after its timestamp, in microseconds of event time; a late one
+                after the low watermark. By default for ever.
+            options: As for :meth:`Topology.add`.
+
+        Raises:
+            UsageError: ``other`` is a stream of another topology. Or ``keep`` is not positive.
+        """
+        types = (self.input.known_type, other.input.known_type, to)
+        join: LatestJoin[V] = LatestJoin(function, name, types, keep_left=outer, removes=removes, keep=keep)
+        return self._join(name, join, sides(self.input, other.input), to, options)
+
+    def _join(
         self, name: str, computation: Computation[Any, Any], inputs: list[Input], to: Any, options: StepOptions
     ) -> Stream[Any]:
         declare_step(name, computation, inputs, {}, options)

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import typing
-from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
+from collections.abc import Awaitable, Callable, Iterable
+from hashlib import blake2b
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, Unpack, overload
+from zlib import crc32
 
+from millwheel.agg.reading import Of, Reader
 from millwheel.sdk.computation import Computation
 from millwheel.sdk.context import Context
 from millwheel.sdk.declarations import UNKNOWN, DerivedStream, declare_computation
@@ -13,9 +16,11 @@ from millwheel.sdk.errors import UsageError
 from millwheel.sdk.keys import key
 from millwheel.sdk.options import ComputationOptions
 from millwheel.sdk.records import Record
-from millwheel.sdk.spreading import spreader
+from millwheel.sdk.spreading import bytes_of, spreader
 from millwheel.sdk.topology import TopologyGraph
 from millwheel.sdk.typeinfo import returned_type
+from millwheel.streams.declaring import Input
+from millwheel.streams.enriching import CallOptions, declare_calls
 from millwheel.streams.fields import extractor_of
 from millwheel.streams.steps import Branch, Filter, FlatMap, Map, Only, Step, to_many
 
@@ -154,6 +159,72 @@ class Stream(Generic[T]):
         from millwheel.streams.keyed import KeyedStream
 
         return KeyedStream(self, extractor_of(parts))
+
+    def sample(self, share: float, by: Of = None, *, seed: int = 0) -> Stream[T]:
+        """A share of the records, chosen by a hash.
+
+        Whether a value is chosen depends on the value alone. So a hook that runs again gets the same records, and equal
+        values are chosen together. For example, all clicks of one user in ten::
+
+            >>> import millwheel as mw
+            >>> clicks = mw.Topology("clicks").source("clicks", tuple[int, str])
+            >>> some = clicks.sample(0.1, by=lambda click: click[0])
+
+        Args:
+            share: From 0 to 1.
+            by: The field, or the function of the value, that is hashed. By default the complete value.
+            seed: Another seed chooses other values. A sample of a sample needs one.
+
+        Raises:
+            UsageError: ``share`` is not from 0 to 1.
+        """
+        if not 0 <= share <= 1:
+            raise UsageError(f"sample takes a share from 0 to 1, not {share}")
+        read, most, salt = Reader(by).get, round(share * 2**64), seed.to_bytes(16, "big", signed=True)
+
+        def chosen(value: T) -> bool:
+            return int.from_bytes(blake2b(bytes_of(read(value)), digest_size=8, salt=salt).digest()) < most
+
+        return self.filter(chosen)
+
+    def enrich(
+        self, name: str, function: Callable[[T], Awaitable[U]], to: type[U], **options: Unpack[CallOptions]
+    ) -> Stream[U]:
+        """The results of calls of a service, one for each record. They have the timestamps of the records.
+
+        They come in any order. After ``key_by`` the results of each key come in the order of its records
+        (:meth:`KeyedStream.enrich`). For example::
+
+            >>> import millwheel as mw
+            >>> from millwheel.testing import TopologyHarness
+            >>> async def look_up(item: str) -> int:
+            ...     return len(item)
+            >>> shop = mw.Topology("shop")
+            >>> prices = shop.source("items", str).enrich("prices", look_up, int, concurrency=16, retries=2)
+            >>> harness = TopologyHarness(shop)
+            >>> harness.send("items", "tea", timestamp=mw.Timestamp(1_700_000_000_000_000))
+            >>> harness.values("prices")
+            [3]
+            >>> harness.close()
+
+        Args:
+            name: The name of the computation and of the stream of results.
+            function: An asynchronous function, which returns the result for a value. It may be called again for a value
+                after a crash or a failure, so what it does to the service must be idempotent.
+            to: The type of a result.
+            options: ``concurrency``: how many calls run at the same time, in all workers together (64). ``timeout``:
+                how long one may take, in microseconds (10 seconds). ``retries``: how often it is repeated (0).
+                ``backoff``: the wait before the first repetition, in microseconds (0.1 seconds); it doubles up to 30
+                seconds. ``otherwise``: a function that returns the result for a value whose calls have all failed.
+                Without it the hook fails, and ``on_failure`` decides: by default it is tried again for ever, and
+                ``mw.dead_letter()`` gives the record up. The others are those of :meth:`Topology.add`.
+
+        Raises:
+            UsageError: An option is out of its range.
+        """
+        given = Input(self.topology, self.branches, self.record_type, key(lambda value: crc32(bytes_of(value))))
+        declare_calls(given, name, function, to, options)
+        return Stream(self.topology, (Branch(name),), to)
 
     def _with(self, step: Step, record_type: Any) -> Stream[Any]:
         branches = tuple(Branch(branch.stream, (*branch.steps, step)) for branch in self.branches)

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, Final, TypedDict, TypeVar, Unpack, overload
 
+from millwheel.model.stream_names import DEAD_LETTERS
 from millwheel.model.time import Duration, hours
 from millwheel.sdk.codecs import Codec
+from millwheel.sdk.dead_letters import DeadLetter
 from millwheel.sdk.declarations import StreamDeclaration, StreamKind
 from millwheel.sdk.options import Retention
 from millwheel.sdk.topology import TopologyGraph
@@ -134,6 +136,22 @@ class Topology(TopologyGraph):
             codec: A user-defined encoding of its values.
         """
         return self._handle(StreamDeclaration(name, StreamKind.EXTERNAL, record_type, codec))
+
+    def dead_letters(self) -> Stream[DeadLetter]:
+        """The records and timers that computations of this topology gave up (``on_failure=mw.dead_letter()``).
+
+        For example, a step that counts them for each computation::
+
+            >>> import millwheel as mw
+            >>> from millwheel import agg
+            >>> shop = mw.Topology("shop")
+            >>> sales = shop.source("sales", int).map(lambda cents: 100 // cents, int).key_by(mw.everything)
+            >>> shares = sales.update("shares", 0, lambda _, share: (0, [share]), int, on_failure=mw.dead_letter())
+            >>> failed = shop.dead_letters().key_by("computation").aggregate("failed", failed=agg.count())
+            >>> shop.validate()
+            []
+        """
+        return Stream(self, (Branch(DEAD_LETTERS),), DeadLetter)
 
     def _handle(self, declaration: StreamDeclaration) -> Stream[Any]:
         self.declare(declaration)

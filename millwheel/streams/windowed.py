@@ -11,6 +11,7 @@ from millwheel.operators import WindowJoin
 from millwheel.sdk.errors import UsageError
 from millwheel.streams.declaring import Input, Keyed, StepOptions, declare_step, sides
 from millwheel.streams.rows import row_of
+from millwheel.streams.spread import declare_phases
 from millwheel.streams.steps import Branch
 from millwheel.streams.stream import Stream
 from millwheel.windows.assigners import Assigner, SessionWindows
@@ -42,6 +43,7 @@ class WindowedStream(Generic[T]):
         *,
         allowed_lateness: Duration = ...,
         too_late: str | None = ...,
+        spread: int = ...,
         options: StepOptions | None = ...,
     ) -> Stream[Result[R]]: ...
     @overload
@@ -53,6 +55,7 @@ class WindowedStream(Generic[T]):
         *,
         allowed_lateness: Duration = ...,
         too_late: str | None = ...,
+        spread: int = ...,
         options: StepOptions | None = ...,
         **aggregates: Aggregator[Any, Any],
     ) -> Stream[U]: ...
@@ -64,6 +67,7 @@ class WindowedStream(Generic[T]):
         *,
         allowed_lateness: Duration = ...,
         too_late: str | None = ...,
+        spread: int = ...,
         options: StepOptions | None = ...,
         **aggregates: Aggregator[Any, Any],
     ) -> Stream[Any]: ...
@@ -75,6 +79,7 @@ class WindowedStream(Generic[T]):
         *,
         allowed_lateness: Duration = _NONE,
         too_late: str | None = None,
+        spread: int = 1,
         options: StepOptions | None = None,
         **aggregates: Aggregator[Any, Any],
     ) -> Stream[Any]:
@@ -94,12 +99,16 @@ class WindowedStream(Generic[T]):
             allowed_lateness: How long a window is kept for late records after its end, in microseconds of event time.
                 Each of them produces a corrected result.
             too_late: The stream of records for which no window is kept. By default they are dropped.
+            spread: Over how many keys the records of each key are spread by a hash of their values, where one key has
+                too many for one machine. Their results are merged by a second computation. The first one is called
+                ``NAME-partial``.
             options: The options of the computation.
             aggregates: The aggregates by name.
 
         Raises:
             UsageError: There is no aggregate. Or an aggregate reads a field that the records do not have. Or nothing
-                fills a field of the class. Or session windows are given with ``allowed_lateness``.
+                fills a field of the class. Or session windows are given with ``allowed_lateness``. Or ``spread`` is
+                given with one of both, or is not positive.
         """
         given, row = self.input, None
         if isinstance(result, Aggregator):
@@ -109,6 +118,14 @@ class WindowedStream(Generic[T]):
             row = row_of(result, get_type_hints(aggregator.result_type), given.extractor, given.known_type)
         else:
             raise UsageError(f"aggregate({name!r}) has no aggregate: add one, such as agg.count() or n=agg.count()")
+        if spread != 1:
+            if isinstance(self.windows, SessionWindows) or allowed_lateness or spread < 1:
+                raise UsageError(
+                    "spread= takes a positive number, and tumbling or sliding windows without allowed_lateness: their "
+                    "parts are merged once"
+                )
+            merge = declare_phases(given, name, self.windows, aggregator, row, spread, too_late, options or {})
+            return Stream(given.topology, (Branch(name),), merge.outputs[name])
         step: Aggregate[Any] | SessionAggregate[Any]
         if isinstance(self.windows, SessionWindows):
             if allowed_lateness:

@@ -13,9 +13,9 @@ from millwheel.model.time import MAX_TIMESTAMP, MIN_TIMESTAMP, Timestamp
 from millwheel.rpc.v1.delivery_pb2 import DeliveryOutcome
 from millwheel.sdk.codecs import ValueCodec
 from millwheel.sdk.compiled import compile_computation, consumers_of
-from millwheel.sdk.context import OutputBinding
 from millwheel.sdk.declarations import StreamKind
 from millwheel.sdk.options import ComputationOptions
+from millwheel.sdk.scope import OutputBinding
 from millwheel.sdk.topology import TopologyGraph
 from millwheel.store.memory import MemoryStore
 from millwheel.testing.cores import CoreDriver

@@ -13,13 +13,16 @@ from typing import Any, Final
 
 from millwheel.client.injector import RecordsLeftError
 from millwheel.model.incarnation import IncarnationId, injector_group
+from millwheel.model.page_keys import page_key
 from millwheel.model.stream_names import DEAD_LETTERS
 from millwheel.model.time import MAX_TIMESTAMP, MIN_TIMESTAMP, Duration, TimeDomain, Timestamp
 from millwheel.model.units import describe_wrong_unit, wrong_unit
 from millwheel.sdk.compiled import consumers_of
 from millwheel.sdk.error_texts import error_message
 from millwheel.sdk.errors import UsageError, ValueEncodeError, did_you_mean
+from millwheel.sdk.growing.pages import ReadPages
 from millwheel.sdk.keys import encode_key
+from millwheel.sdk.scope import PAGES_TAG
 from millwheel.sdk.topology import TopologyGraph
 from millwheel.store.memory import MemoryStore
 from millwheel.testing.cluster import Produced, VirtualCluster
@@ -301,16 +304,21 @@ class TopologyHarness:
             key: The key.
 
         Returns:
-            The decoded state; None if the key has none.
+            The decoded state; None if the key has none. The collections of a growing state read what is stored; changes
+            of the returned state have no effect.
 
         Raises:
             UsageError: There is no such computation.
         """
         data = encode_key(key)
         core = self._cluster.core_of(self._known(computation), data)
-        cell = core.state.cells.get(data)
-        encoded = cell.encoded if cell is not None else self._row(IncarnationId(core.state.config.incarnation), data)
-        return core.state.program.state.decode(encoded) if encoded else None
+        encoded = self._encoded(core.state, data)
+        if not encoded:
+            return None
+        state = core.state.program.state.decode(encoded)
+        if core.state.program.growing:
+            state._pages.source = ReadPages(lambda number: self._encoded(core.state, page_key(data, number)))
+        return state
 
     def timers(self, computation: str, key: str | int) -> dict[tuple[str, TimeDomain], Timestamp]:
         """A key's timers.
@@ -330,6 +338,7 @@ class TopologyHarness:
         found = {(row[2], TimeDomain(row[1])): Timestamp(row[3]) for row in self._spilled_timers(state, data)}
         for domain, table in state.timers.tables.items():
             found |= {(tag, domain): Timestamp(setting.at) for tag, setting in table.of_key(data).items()}
+        found.pop((PAGES_TAG, TimeDomain.PROCESSING_TIME), None)
         return found
 
     def watermark(self, computation: str) -> Timestamp:
@@ -399,8 +408,12 @@ class TopologyHarness:
         rows = [row for blob in blobs for row in decode_part(blob, list[TimerRow], f"journal {journal}")]
         return spilled.standing(row for row in rows if row[0] == key)
 
-    def _row(self, incarnation: IncarnationId, key: bytes) -> bytes:
-        row = result_of(self.store.read_states(incarnation, [key]))[0]
+    def _encoded(self, state: IntervalState, key: bytes) -> bytes:
+        """The state of a key, or a page, after the last commit."""
+        cell = state.cells.cached().get(key)
+        if cell is not None:
+            return cell.encoded
+        row = result_of(self.store.read_states(IncarnationId(state.config.incarnation), [key]))[0]
         return row.blob if row is not None else b""
 
 

@@ -19,9 +19,9 @@ from millwheel.sdk.spreading import spreader
 from millwheel.sdk.topology import TopologyGraph
 from millwheel.windows.assigners import Assigner, Window
 from millwheel.windows.computation import Aggregate, output_types, result_time
-from millwheel.windows.result import Result
+from millwheel.windows.result import Result, Row
 
-__all__ = ["two_phase"]
+__all__ = ["MergePartials", "key_without_shard", "partial_aggregate", "two_phase"]
 
 A = TypeVar("A")
 
@@ -66,20 +66,28 @@ def two_phase(
     def shard_of(value: Any) -> str:
         return f"{spread(value)}|{key_of(value)}"
 
+    topology.add(
+        partial_aggregate(windows, aggregator, partial_stream), name=f"{name}-partial", inputs={source: key(shard_of)}
+    )
+    topology.add(MergePartials(aggregator, output), name=name, inputs={partial_stream: key(key_without_shard)})
+
+
+def partial_aggregate(
+    windows: Assigner, aggregator: Aggregator[Any, Any], output: str, too_late: str | None = None
+) -> Aggregate[Any]:
+    """The first phase: its results are accumulators. Its keys are ``SHARD|KEY``."""
     unfinished: Aggregator[Any, Any] = Aggregator(
         aggregator.accumulator, aggregator.new, aggregator.add, aggregator.merge, _same, aggregator.accumulator
     )
-    topology.add(
-        Aggregate(windows, unfinished, output=partial_stream), name=f"{name}-partial", inputs={source: key(shard_of)}
-    )
-    topology.add(_Merge(aggregator, output), name=name, inputs={partial_stream: key(_unsharded)})
+    return Aggregate(windows, unfinished, output=output, too_late=too_late)
 
 
 def _same(value: Any) -> Any:
     return value
 
 
-def _unsharded(partial: Result[Any]) -> str:
+def key_without_shard(partial: Result[Any]) -> str:
+    """The key of a partial result in the second phase."""
     return partial.key.partition("|")[2]
 
 
@@ -87,15 +95,22 @@ Merged = dict[tuple[int, int], A]
 """By a window's start and end, in microseconds."""
 
 
-class _Merge(Computation[Any, Merged[A]]):
-    """Merges the partial results of all shards. Their timestamp is the end of their window."""
+class MergePartials(Computation[Any, Merged[A]]):
+    """The second phase: it merges the partial results of all shards. Their timestamp is the end of their window.
 
-    def __init__(self, aggregator: Aggregator[A, Any], output: str) -> None:
+    Args:
+        aggregator: Computes the value of a window.
+        output: The stream of the results.
+        row: What a result is. By default a Result.
+    """
+
+    def __init__(self, aggregator: Aggregator[A, Any], output: str, row: Row | None = None) -> None:
         self.aggregator = aggregator
         self.output = output
-        self.outputs = output_types(aggregator, output, None)
+        self.outputs = output_types(aggregator, output, None, row)
+        self._row = Result if row is None else row.make
         # The type argument for A. It defines the type of the state.
-        self.__orig_class__ = _Merge[aggregator.accumulator]  # type: ignore[name-defined]
+        self.__orig_class__ = MergePartials[aggregator.accumulator]  # type: ignore[name-defined]
 
     def declared_outputs(self) -> Mapping[str, Any]:
         """See Computation."""
@@ -117,7 +132,7 @@ class _Merge(Computation[Any, Merged[A]]):
         """Produce the result of a window. The partial results of all shards have arrived."""
         window = Window.from_tag(timer.tag)
         value = self.aggregator.result(ctx.state.pop(window))
-        result = Result(ctx.key, Timestamp(window.start), Timestamp(window.end), value)
+        result = self._row(ctx.key, Timestamp(window.start), Timestamp(window.end), value, 0)
         ctx.produce(self.output, result, timestamp=result_time(window))
         if not ctx.state:
             del ctx.state

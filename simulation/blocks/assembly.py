@@ -7,6 +7,7 @@ from typing import Any, Final
 
 import millwheel as mw
 from millwheel.model.time import seconds
+from simulation.blocks.growing import Keep
 from simulation.blocks.library import LIBRARY, add_library
 from simulation.blocks.plain import Count, Flaky, Loop, Pass, Poison, Recount, Scatter, Slow, Tally
 from simulation.blocks.records import Item
@@ -29,6 +30,7 @@ _KINDS: Final[dict[str, Any]] = {
     "loop": Loop,
     "poison": Poison,
     "scatter": Scatter,
+    "keep": Keep,
 }
 
 _WEAK_KINDS: Final[dict[str, Any]] = {"window": WeakWindow, "delay": WeakDelay}

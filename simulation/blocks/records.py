@@ -9,7 +9,19 @@ import msgspec
 
 import millwheel as mw
 
-__all__ = ["DIVIDED", "FAILED", "SEEN", "STATELESS", "Bucket", "Gathered", "Item", "Numbered", "Step", "Tallied"]
+__all__ = [
+    "DIVIDED",
+    "FAILED",
+    "SEEN",
+    "STATELESS",
+    "Bucket",
+    "Gathered",
+    "Item",
+    "Kept",
+    "Numbered",
+    "Step",
+    "Tallied",
+]
 
 STATELESS: Final = "fires, and nothing is known of the key (G2)"
 """The end of a complaint that is no violation in one case.
@@ -77,6 +89,16 @@ class Tallied(msgspec.Struct):
     """The same, in the format of still later code."""
 
     counts: list[int] = []
+
+
+class Kept(mw.GrowingState):
+    """A key's state with collections in pages, and copies of what they contain."""
+
+    count: int = 0
+    copies: list[int]
+    items: mw.ListState[str]
+    found: mw.MapState[str, int]
+    times: mw.OrderedState[int]
 
 
 class Gathered(msgspec.Struct):

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from millwheel.worker.dedup.dedup import Dedup
+from millwheel.worker.dedup.known_sequencers import SequencerMap, _Steps
 from millwheel.worker.dedup.opaque import OpaqueSource
 from millwheel.worker.dedup.positions import PositionSource
-from millwheel.worker.dedup.sequencers import SequencerMap, _Steps
 from simulation.mutations.base import rewriting
 
 __all__: list[str] = []

@@ -5,15 +5,15 @@ from __future__ import annotations
 from millwheel.model.outbound import UnackedBatches
 from millwheel.sdk import error_texts
 from millwheel.worker.admission import DeliveryAdmission
-from millwheel.worker.interval import clocks
+from millwheel.worker.interval import key_bounds
 from millwheel.worker.interval.blocked_key_table import BlockedKeyTable
 from millwheel.worker.interval.blocked_keys import BlockedKeys
 from millwheel.worker.interval.checkpoint import StateRows
-from millwheel.worker.interval.clocks import KeyWatermarkBounds
 from millwheel.worker.interval.commits import CommitPipeline
 from millwheel.worker.interval.core import IntervalCore
 from millwheel.worker.interval.firing import Firing
 from millwheel.worker.interval.intake import IntervalIntake
+from millwheel.worker.interval.key_bounds import KeyWatermarkBounds
 from millwheel.worker.interval.outbox import Outbox
 from millwheel.worker.interval.runner import Runner
 from millwheel.worker.interval.scheduler import KeyScheduler
@@ -148,7 +148,7 @@ rewriting(
     "key_bounds-cut-short",
     "G14",
     "neighbouring watermark bounds are joined up to the larger end",
-    clocks._joined,
+    key_bounds._joined,
     "max(last, end)",
     "min(last, end)",
     seeds=0,
@@ -301,10 +301,46 @@ rewriting(
 )
 
 rewriting(
+    "watermarks-skip-blocked-keys",
+    "G8",
+    "a watermark runs all passes while a key is blocked, because its retry may be due",
+    IntervalCore._rests,
+    "state.blocked.keys or ",
+    "",
+    seeds=0,
+    test="tests/worker/interval/test_skipped_passes.py::test_a_watermark_brings_on_what_waits_for_it",
+    why="the Tick at the retry's time comes soon in a simulated run",
+)
+
+rewriting(
+    "watermarks-skip-due-timers",
+    "G8",
+    "a watermark that has reached a timer runs all passes",
+    IntervalCore._rests,
+    "event <= clocks.watermark",
+    "event < clocks.watermark - 1_000",
+    seeds=100,
+    test="tests/worker/interval/test_skipped_passes.py::test_a_watermark_brings_on_what_waits_for_it",
+    why="another event may come before the next check",
+)
+
+rewriting(
+    "acks-of-stragglers-wait",
+    "G8",
+    "an ACK of a stored weak production is journaled at once if no append is in flight",
+    IntervalCore._on_acknowledged,
+    "not self._commits.acks and ",
+    "",
+    seeds=100,
+    test="tests/worker/interval/test_skipped_passes.py::test_an_ack_of_a_straggler_is_journaled_at_once",
+    why="the next commit comes soon in a simulated run",
+)
+
+rewriting(
     "over-without-the-watermark",
     "G8",
     "the input watermark goes on when a weak commit is over that keeps nothing",
-    IntervalCore._pump,
+    IntervalCore._work,
     "if commits.settle_weak(out) or (",
     "if (commits.settle_weak(out) and False) or (",
     seeds=0,

@@ -99,6 +99,18 @@ rewriting(
 )
 
 rewriting(
+    "new-cursors-wait",
+    "G8",
+    "the creation of a cursor is committed at once",
+    Cursors.create,
+    "self.urgent = True",
+    "pass",
+    seeds=0,
+    test="tests/worker/log/test_log_subscribers.py::test_cursors_begin_at_the_oldest_record_or_now",
+    why="other commits come all the time in a simulated run",
+)
+
+rewriting(
     "acks-beyond-the-end",
     "G1",
     "an ACK beyond the log's end is refused",

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from millwheel.authority import writer
 from millwheel.authority.shard import AuthorityShard
+from millwheel.coordination.etcd.coordinator import EtcdCoordinator
 from millwheel.coordination.loop_clock import LoopClock
+from millwheel.master.successors import successor_of
 from millwheel.master.term import Term
+from millwheel.server import cluster_settings
 from millwheel.store.repetition import CertainCalls
 from simulation.mutations.base import rewriting
 
@@ -117,4 +120,40 @@ rewriting(
     seeds=0,
     test="tests/coordination/test_loop_clock.py::test_a_step_longer_than_the_lease_ends_no_lease",
     why="the simulator runs the coordinator by a clock of its own, as a cluster's; the test shows it in seconds",
+)
+
+rewriting(
+    "late-renewal-counted",
+    "G8",
+    "a renewal counts only if its holder reads the answer within the lease",
+    EtcdCoordinator.keep_alive,
+    "self._leases.renewed(lease, ttl, asked)",
+    "return self._leases.renewed(lease, ttl, self._leases.now())",
+    seeds=0,
+    test="tests/coordination/test_etcd.py::test_a_renewal_that_is_read_too_late_does_not_count",
+    why="seeds were not tried: the test shows it by itself, in seconds",
+)
+
+rewriting(
+    "newer-format-served",
+    "G1",
+    "a process serves only in a cluster of a format that it knows",
+    cluster_settings._check_format,  # mutations take hold of what they change
+    "if stored > NEWEST_FORMAT:",
+    "if stored > NEWEST_FORMAT + 1:",
+    seeds=0,
+    test="tests/daemons/test_cluster_settings.py::test_a_cluster_of_a_format_that_is_unknown_is_refused",
+    why="the simulator has one version; the test shows it by itself, in seconds",
+)
+
+rewriting(
+    "newer-fields-lost",
+    "G11",
+    "a record that replaces others keeps the fields of a newer version",
+    successor_of,
+    "kept.MergeFrom(record)",
+    "pass",
+    seeds=0,
+    test="tests/master/test_newer_fields.py::test_a_merge_keeps_newer_fields_of_both_parents",
+    why="the simulator has one version; the test shows it by itself, in seconds",
 )

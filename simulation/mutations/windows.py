@@ -51,4 +51,4 @@ def partials_unwaited() -> None:
 
         return at_once
 
-    replace(_TWO_PHASE._Merge, "process_record", make)
+    replace(_TWO_PHASE.MergePartials, "process_record", make)

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
+from functools import partial
 
-import grpc
 import pytest
 from prometheus_client import CollectorRegistry
 
 from millwheel.authority.service import WatermarkServicer
 from millwheel.authority.shard import AuthorityShard, ShardSettings
-from millwheel.rpc.server import bind, create_server
 from millwheel.rpc.v1.watermark_pb2_grpc import add_WatermarkServiceServicer_to_server
 from millwheel.store.contract import StateStore
 from millwheel.store.memory import MemoryStore
 from tests.authority.shard import JOURNAL
+from tests.serving import LoopbackServer
 
 
 @dataclass
@@ -27,7 +27,7 @@ class Served:
     registry: CollectorRegistry = field(init=False)
     address: str = ""
     sequencer: int = 0
-    servers: list[grpc.aio.Server] = field(default_factory=list)
+    servers: list[LoopbackServer] = field(default_factory=list)
     shells: list[AuthorityShard] = field(default_factory=list)
 
     async def start(self, settings: ShardSettings | None = None) -> AuthorityShard:
@@ -38,16 +38,16 @@ class Served:
             self.store, JOURNAL, self.sequencer, registry=self.registry, settings=settings
         )
         self.shells.append(self.shell)
-        server = create_server()
-        add_WatermarkServiceServicer_to_server(WatermarkServicer(self.shell), server)
-        self.address = bind(server)
-        await server.start()
-        self.servers.append(server)
+        self.servers.append(
+            LoopbackServer(partial(add_WatermarkServiceServicer_to_server, WatermarkServicer(self.shell)))
+        )
+        await self.servers[-1].start()
+        self.address = self.servers[-1].address
         return self.shell
 
     async def kill(self) -> None:
         """End the newest process."""
-        await self.servers.pop().stop(None)
+        await self.servers.pop().stop()
         await self.shells.pop().close()
 
     async def where(self) -> str:
@@ -56,7 +56,7 @@ class Served:
 
     async def close(self) -> None:
         for server in self.servers:
-            await server.stop(None)
+            await server.stop()
         for shell in self.shells:
             await shell.close()
 

@@ -2,31 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import replace
 from itertools import count
-from typing import Any, TypeVar, assert_never
+from typing import Any, assert_never
 
+from millwheel.authority import messages as m
 from millwheel.authority.core import AuthorityCore, CoreSettings
-from millwheel.authority.messages import (
-    AnswerCall,
-    AppendChanges,
-    AppendJournaled,
-    AuthorityEffect,
-    AuthorityEvent,
-    BroadcastValues,
-    DeleteJournaled,
-    ForgetGroup,
-    InjectorsExpected,
-    RefuseCall,
-    RefuseReport,
-    RemovalRequested,
-    ReportsReceived,
-    SequencerOffered,
-    SnapshotWritten,
-    Tick,
-    WriteSnapshot,
-)
 from millwheel.authority.pace import PaceSettings
 from millwheel.authority.shares import Refusal
 from millwheel.model.keys import ALL_KEYS, KeyInterval
@@ -35,8 +17,7 @@ from millwheel.rpc.watermarks import Member, WatermarkReport
 from millwheel.store.contract import Append
 from millwheel.store.memory import MemoryStore
 from millwheel.testing.store_effects import result_of
-
-T = TypeVar("T")
+from tests.driving import SingleCoreDriver
 
 JOURNAL = "authority.0"
 GROUP = "window-counter.17"
@@ -52,10 +33,13 @@ def cut(*bounds: bytes) -> list[KeyInterval]:
     return [KeyInterval(start, end) for start, end in zip(starts, [*bounds, None], strict=True)]
 
 
-class Shard:
+class Shard(SingleCoreDriver[m.AuthorityEvent, m.AuthorityEffect]):
     """One shard through restarts. ``broadcasts`` is what listeners know; it asserts that nothing goes back (G7)."""
 
+    core: AuthorityCore
+
     def __init__(self, settings: CoreSettings | None = None, store: MemoryStore | None = None) -> None:
+        super().__init__()
         self.settings = replace(settings or CoreSettings(), pace=AT_ONCE)
         self.store = store or MemoryStore()
         if store is None:
@@ -65,12 +49,9 @@ class Shard:
         self.snapshots = 0
         self.accepted: list[tuple[str, Member, int]] = []
         """What listeners know of accepted sequencers, in order."""
-        self.removed: list[str] = []
-        """The groups that listeners know to be gone."""
         self._tokens = count()
         self._sequencer = 0
-        self.time = 0
-        self.core = self.restart()
+        self.restart()
 
     def restart(self) -> AuthorityCore:
         """Fence with a larger sequencer and read everything back: a new process."""
@@ -81,24 +62,18 @@ class Shard:
             result_of(self.store.read_parts(JOURNAL, head.parts)),
             result_of(self.store.read_entries(JOURNAL, head.truncation_point + 1, head.commit)),
         )
-        for name, value in core.groups().items():
+        for name, value in core.broadcasts().items():
             self._received(name, value)
         for name, value in self.broadcasts.items():
             assert core.broadcast(name) >= value, f"{name} went back to {core.broadcast(name)} in a restart"
         self.core = core
-        assert self.post(Tick()) == []
+        assert self.post(m.Tick()) == []
         return core
 
-    def post(self, event: AuthorityEvent) -> Sequence[AuthorityEffect]:
-        """Bring the core an event; the effects, not performed yet."""
-        effects = self.core.step(event, self.time)
-        self.core.check_invariants()
-        return effects
-
-    def call(self, event: AuthorityEvent) -> None:
+    def call(self, event: m.AuthorityEvent) -> None:
         """Begin a call; what is refused is raised."""
         for effect in self.post(event):
-            assert isinstance(effect, RefuseCall)
+            assert isinstance(effect, m.RefuseCall)
             raise effect.error
 
     def accept(self, member: Member, sequencer: int, group: str = GROUP, *, report_number: int = 0) -> int:
@@ -110,25 +85,25 @@ class Shard:
     def begin_accept(self, member: Member, sequencer: int, group: str = GROUP, *, report_number: int = 0) -> int:
         """Accept without journaling; the token."""
         token = next(self._tokens)
-        self.call(SequencerOffered(token, group, member, sequencer, report_number))
+        self.call(m.SequencerOffered(token, group, member, sequencer, report_number))
         return token
 
     def expect(self, *names: str, as_of: int = 0) -> None:
-        self.call(InjectorsExpected(next(self._tokens), STREAM, names, as_of))
+        self.call(m.InjectorsExpected(next(self._tokens), STREAM, names, as_of))
         self.flush()
 
     def remove(self, group: str, up_to: int = 0) -> int:
         token = next(self._tokens)
-        self.call(RemovalRequested(token, group, up_to))
+        self.call(m.RemovalRequested(token, group, up_to))
         self.flush()
-        if group not in self.core.groups():
+        if group not in self.core.broadcasts():
             self.broadcasts.pop(group, None)
         return self.answers[token]
 
     def say(self, member: Member, sequencer: int, watermark: int, group: str = GROUP, **more: Any) -> list[Refusal]:
         """Report, without journaling."""
-        effects = self.post(ReportsReceived([WatermarkReport(group, member, sequencer, watermark, **more)]))
-        return [effect.refusal for effect in effects if isinstance(effect, RefuseReport)]
+        effects = self.post(m.ReportsReceived([WatermarkReport(group, member, sequencer, watermark, **more)]))
+        return [effect.refusal for effect in effects if isinstance(effect, m.RefuseReport)]
 
     def report(self, member: Member, sequencer: int, watermark: int, group: str = GROUP, **more: Any) -> int:
         """Report, journal and broadcast; what is known of the group then. The report must not be refused."""
@@ -153,20 +128,16 @@ class Shard:
     def flush(self) -> None:
         """Journal and broadcast until nothing waits."""
         while self.append():
-            self.perform(self.appended())
+            self.handle(m.AppendJournaled())
 
     def next_append(self) -> Append | None:
         """The append to make now, if there is one."""
-        effects = self.post(Tick())
+        effects = self.post(m.Tick())
         if not effects:
             return None
         (effect,) = effects
-        assert isinstance(effect, AppendChanges)
+        assert isinstance(effect, m.AppendChanges)
         return effect.append
-
-    def appended(self) -> Sequence[AuthorityEffect]:
-        """The append in flight is journaled: what it allows."""
-        return self.post(AppendJournaled())
 
     def append(self) -> bool:
         """Journal one append, if there is one, without performing its effects."""
@@ -176,30 +147,28 @@ class Shard:
         result_of(self.store.append(JOURNAL, append))
         return True
 
-    def perform(self, effects: Iterable[AuthorityEffect]) -> None:
+    def begin(self, effect: m.AuthorityEffect) -> m.AuthorityEvent | None:
         """What the shell does once an append is journaled."""
-        for effect in effects:
-            match effect:
-                case AnswerCall(token, watermark):
-                    self.answers[token] = watermark
-                case BroadcastValues(values, sequencers):
-                    for name, value in values.items():
-                        self._received(name, value)
-                    self.accepted += sequencers
-                case ForgetGroup(group):
-                    self.removed.append(group)
-                case DeleteJournaled(below, parts):
-                    result_of(self.store.delete_entries(JOURNAL, below))
-                    result_of(self.store.delete_parts(JOURNAL, parts))
-                case WriteSnapshot(snapshot):
-                    for part, blob in snapshot.parts():
-                        result_of(self.store.write_part(JOURNAL, part, blob))
-                    self.post(SnapshotWritten(snapshot))
-                    self.snapshots += 1
-                case AppendChanges() | RefuseCall() | RefuseReport():
-                    raise AssertionError(f"no journaled append allows {effect}")
-                case _:
-                    assert_never(effect)
+        match effect:
+            case m.AnswerCall(token, watermark):
+                self.answers[token] = watermark
+            case m.BroadcastValues(values, sequencers):
+                for name, value in values.items():
+                    self._received(name, value)
+                self.accepted += sequencers
+            case m.DeleteJournaled(below, parts):
+                result_of(self.store.delete_entries(JOURNAL, below))
+                result_of(self.store.delete_parts(JOURNAL, parts))
+            case m.WriteSnapshot(snapshot):
+                for part, blob in snapshot.parts():
+                    result_of(self.store.write_part(JOURNAL, part, blob))
+                self.snapshots += 1
+                return m.SnapshotWritten(snapshot)
+            case m.AppendChanges() | m.RefuseCall() | m.RefuseReport():
+                raise AssertionError(f"no journaled append allows {effect}")
+            case _:
+                assert_never(effect)
+        return None
 
     def _received(self, name: str, value: int) -> None:
         assert value >= self.broadcasts.get(name, MIN_TIMESTAMP), f"{name} went back to {value}"

@@ -28,7 +28,7 @@ from millwheel.rpc.watermarks import BroadcastUpdate, WatermarkReport
 from millwheel.store.contract import JournalHead, StateStore, StoreUnavailableError
 from millwheel.store.memory import MemoryStore
 from tests.coordination.memory import MemoryCoordinator
-from tests.patience import patience
+from tests.patience import patience, until
 
 QUICK = CandidateSettings(
     lease=0.6, poll=0.05, delays=PlacementDelays(0.15, 0.5, 0.1, 1.0), shard=ShardSettings(verify=0.3)
@@ -264,9 +264,7 @@ async def test_a_woken_zombie_publishes_nothing_and_reporters_leave_it() -> None
             zombie.line.asleep = False
             await them.until(lambda served: zombie.candidate.serving == () and served[0] == successor.address)
             # The old owner's reports reach the successor, who refuses them.
-            async with asyncio.timeout(patience(10)):
-                while not them.refused:  # noqa: ASYNC110 a callback appends
-                    await asyncio.sleep(0.01)
+            await until(lambda: them.refused, patience(10))
             assert known[name] == 10
 
 

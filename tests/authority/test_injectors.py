@@ -23,7 +23,7 @@ def announced(*names: str, expected: tuple[str, ...] = (), settings: CoreSetting
 
 
 def holding(shard: Shard) -> list[tuple[str, int]]:
-    answer = shard.core.explain(INJECTOR, shard.time)
+    answer = shard.core.explain(INJECTOR, shard.now)
     assert answer is not None
     return [(str(row.member), row.hold) for row in answer.holding]
 
@@ -62,7 +62,7 @@ def test_a_silent_crashed_process_keeps_its_value_and_is_named() -> None:
     shard = announced("a", "b", expected=("a", "b"))
     shard.inject("a", 1, 50)
     shard.inject("b", 2, 20)
-    shard.time = 40_000_000
+    shard.now = 40_000_000
     assert shard.inject("a", 1, 90) == 20
     assert holding(shard) == [("b", HoldKind.HOLD_KIND_INJECTOR)]
     assert shard.accept("b", 9, INJECTOR) == 20

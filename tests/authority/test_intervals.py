@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from millwheel.authority.messages import BroadcastValues
+from millwheel.authority.messages import AppendJournaled, BroadcastValues
 from millwheel.model.keys import ALL_KEYS, KeyInterval
 from millwheel.model.time import MAX_TIMESTAMP, MIN_TIMESTAMP
 from millwheel.rpc.v1.watermark_pb2 import HoldKind
@@ -190,7 +190,7 @@ def test_a_value_is_broadcast_only_when_journaled() -> None:
     assert shard.core.broadcast(GROUP) == MIN_TIMESTAMP
     shard.say(ALL_KEYS, 1, 120)
     assert shard.next_append() is None, "one append is in flight at a time"
-    effects = shard.appended()
+    effects = shard.post(AppendJournaled())
     values = [one.values for one in effects if isinstance(one, BroadcastValues)]
     assert values == [{GROUP: 100}], "what came during the append is not in it"
     assert shard.core.broadcast(GROUP) == 100
@@ -223,7 +223,7 @@ def test_an_append_carries_only_what_changed() -> None:
     append = shard.next_append()
     assert append is not None
     assert len(append.entry) < 100
-    shard.appended()
+    shard.post(AppendJournaled())
     shard.say(KeyInterval(b"050", b"051"), 51, 20)
     assert shard.next_append() is None, "nothing changed"
 
@@ -233,7 +233,7 @@ def test_explain_names_the_interval_and_what_holds_it() -> None:
     shard = Shard()
     shard.own_all([LEFT, RIGHT])
     shard.report(LEFT, 1, 10, input_watermark=99, hold=HoldKind.HOLD_KIND_TIMER, subject="britney")
-    shard.time = 3_000_000
+    shard.now = 3_000_000
     shard.report(RIGHT, 2, 20, hold=HoldKind.HOLD_KIND_INPUT, subject="queries")
     answer = shard.core.explain(GROUP, 5_000_000)
     assert answer is not None
@@ -290,7 +290,7 @@ def test_a_removed_computation_is_dropped_and_its_rest_refused() -> None:
     shard.report(ALL_KEYS, 1, 10)
     shard.say(ALL_KEYS, 1, 20)
     shard.remove(GROUP)
-    assert shard.core.groups() == {}
+    assert shard.core.broadcasts() == {}
     for _ in range(2):
         assert shard.core.broadcast(GROUP) == MIN_TIMESTAMP
         assert shard.say(ALL_KEYS, 1, 30)[0].superseded

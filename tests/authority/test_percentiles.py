@@ -39,7 +39,7 @@ class Asked(Shard):
 
     def ask(self, points: int, group: str = GROUP, *, answer: bool = True) -> int:
         token = next(self._tokens)
-        self.call(PercentileRequested(token, group, points, self.time))
+        self.call(PercentileRequested(token, group, points, self.now))
         if not answer:
             self.append()
             return MIN_TIMESTAMP
@@ -95,7 +95,7 @@ def test_an_owner_that_reports_no_work_counts_at_its_watermark() -> None:
     shard.tell(LEFT, 1, 5, work(*range(100, 300)))
     shard.tell(RIGHT, 2, 9, None)
     assert shard.ask(P99) == 9
-    shard.time = 1_000
+    shard.now = 1_000
     assert shard.ask(P50) == 9, "what was published before it was asked says nothing of now"
     shard.tell(LEFT, 1, 5, work(*range(100, 300)))
     shard.tell(RIGHT, 2, 9, work())
@@ -141,7 +141,7 @@ def test_percentiles_are_above_the_watermark_and_never_go_back(seed: int) -> Non
     shard = Asked(CoreSettings(entry_bytes=200, part_bytes=150, snapshot_bytes=900))
     owned, low, newest = shard.own_all([LEFT, RIGHT]), {LEFT: 0, RIGHT: 0}, 0
     for _ in range(30):
-        shard.time += 1
+        shard.now += 1
         for keys, sequencer in owned:
             newest = max(newest, low[keys] + chance.randrange(50))
             pending = [chance.randint(low[keys], newest) for _ in range(chance.randrange(300))]

@@ -7,7 +7,7 @@ import pytest
 from millwheel.authority.base import BaseSnapshot
 from millwheel.authority.core import AuthorityCore, CoreSettings
 from millwheel.authority.journal import AuthorityEntry, Part, decode_entry, decode_part, encode
-from millwheel.authority.messages import BroadcastValues, SnapshotWritten, WriteSnapshot
+from millwheel.authority.messages import AppendJournaled, BroadcastValues, SnapshotWritten, WriteSnapshot
 from millwheel.model.keys import ALL_KEYS
 from millwheel.model.time import MIN_TIMESTAMP
 from millwheel.rpc.watermarks import Member
@@ -40,7 +40,7 @@ def test_a_restart_broadcasts_the_same_values() -> None:
     shard.inject("a", 3, 30)
     before = state(shard.core)
     core = shard.restart()
-    assert core.groups() == {GROUP: 10, INJECTOR: 30}
+    assert core.broadcasts() == {GROUP: 10, INJECTOR: 30}
     assert state(core) == before
     assert shard.report(LEFT, 1, 40) == 20, "owners go on with what they hold"
 
@@ -143,7 +143,7 @@ def test_a_base_holds_expected_sets_removals_and_old_values() -> None:
     head = result_of(shard.store.read_head(JOURNAL))
     assert head.truncation_point > 6, "the entries above are gone"
     shard.restart()
-    assert shard.core.groups() == {GROUP: 10, "busy.5": 99, INJECTOR: MIN_TIMESTAMP}
+    assert shard.core.broadcasts() == {GROUP: 10, "busy.5": 99, INJECTOR: MIN_TIMESTAMP}
     assert shard.say(ALL_KEYS, 2, 1, "gone.4")[0].superseded
     shard.accept("a", 1, INJECTOR)
     assert shard.inject("a", 1, 5) == MIN_TIMESTAMP, "b is still expected"
@@ -159,7 +159,7 @@ def until_snapshot(shard: Shard, intervals: int) -> tuple[BaseSnapshot, int]:
         for member, sequencer in shard.core.sequencers(GROUP):
             shard.say(member, sequencer, value)
         while shard.append():
-            effects = shard.appended()
+            effects = shard.post(AppendJournaled())
             snapshot = next((one.snapshot for one in effects if isinstance(one, WriteSnapshot)), None)
             shard.perform(one for one in effects if not isinstance(one, WriteSnapshot))
             if snapshot is not None:
@@ -207,7 +207,7 @@ def test_an_entry_of_a_bounded_size_leaves_the_rest_to_the_next() -> None:
     while append := shard.next_append():
         sizes.append(len(append.entry))
         result_of(shard.store.append(JOURNAL, append))
-        shard.perform(shard.appended())
+        shard.handle(AppendJournaled())
     assert len(sizes) > 10
     assert max(sizes) < 400
     assert shard.known() == 7
@@ -225,7 +225,7 @@ def test_nothing_counts_before_its_acceptance_is_journaled(appends: int) -> None
     journaled: set[Member] = set()
     for _ in range(appends):
         if shard.append():
-            effects = shard.appended()
+            effects = shard.post(AppendJournaled())
             for one in effects:
                 if isinstance(one, BroadcastValues):
                     journaled.update(member for _, member, _ in one.sequencers)

@@ -119,7 +119,6 @@ async def test_exit_codes_of_a_server_are_the_documented_ones(tmp_path: Path) ->
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 async def test_a_server_that_is_stopped_exits_with_0(tmp_path: Path, number: signal.Signals) -> None:
-    server = Server(tmp_path / "db", tmp_path / "log")
-    await server.start()
-    server.process.send_signal(number)
-    assert await server.process.wait() == 0
+    async with Server(tmp_path / "db", tmp_path / "log") as server:
+        server.process.send_signal(number)
+        assert await server.ended() == 0

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from millwheel.cli.failing import describe, exit_code_of, output_of
-from millwheel.cli.naming import incarnation_of
 from millwheel.cli.output import OutputFormat
+from millwheel.client.places import incarnation_of
 from millwheel.rpc.failures import FailureCode, RequestError
 from millwheel.rpc.v1 import catalog_pb2 as catalog
 from millwheel.rpc.v1 import topology_pb2

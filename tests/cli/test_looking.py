@@ -26,13 +26,9 @@ TIMED = SOURCE.replace(
 
 @pytest.fixture
 async def server(tmp_path: Path) -> AsyncIterator[Server]:
-    made = Server(tmp_path / "db", tmp_path / "server.log")
-    try:
-        await made.start()
+    async with Server(tmp_path / "db", tmp_path / "server.log") as made:
         await submit_source(made, "words", TIMED)
         yield made
-    finally:
-        await made.close()
 
 
 async def explained(server: Server, part: str) -> Finished:

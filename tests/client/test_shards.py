@@ -7,6 +7,7 @@ import gc
 import weakref
 from collections.abc import Hashable
 from contextlib import aclosing
+from functools import partial
 from typing import ClassVar
 
 import pytest
@@ -18,11 +19,11 @@ from millwheel.client import watermarks
 from millwheel.client.shards import ShardedWatermarks
 from millwheel.model.keys import KeyInterval
 from millwheel.rpc.failures import RequestError, authority_is_away
-from millwheel.rpc.server import bind, create_server
 from millwheel.rpc.v1.watermark_pb2_grpc import add_WatermarkServiceServicer_to_server
 from millwheel.rpc.watermarks import WatermarkReport
 from millwheel.store.memory import MemoryStore
 from tests.patience import patience
+from tests.serving import LoopbackServer
 
 ALL = KeyInterval(b"", None)
 
@@ -34,7 +35,7 @@ class Shards:
         self._store = MemoryStore()
         self._sequencer = 0
         self._addresses: dict[Hashable, str] = {}
-        self._ends: dict[Hashable, tuple[AuthorityShard, object]] = {}
+        self._ends: dict[Hashable, tuple[AuthorityShard, LoopbackServer]] = {}
 
     def shard_of(self, computation: str) -> Hashable:
         return computation[-1]
@@ -50,16 +51,15 @@ class Shards:
             await self._store.create_journal(shard)
         self._sequencer += 1
         shell = await AuthorityShard.open(self._store, shard, self._sequencer, registry=CollectorRegistry())
-        server = create_server()
-        add_WatermarkServiceServicer_to_server(WatermarkServicer(shell), server)
-        self._addresses[shard] = bind(server)
+        server = LoopbackServer(partial(add_WatermarkServiceServicer_to_server, WatermarkServicer(shell)))
         await server.start()
+        self._addresses[shard] = server.address
         self._ends[shard] = (shell, server)
 
     async def end(self, shard: str) -> None:
         shell, server = self._ends.pop(shard)
         del self._addresses[shard]
-        await server.stop(None)  # type: ignore[attr-defined]
+        await server.stop()
         await shell.close()
 
     async def close(self) -> None:

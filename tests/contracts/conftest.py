@@ -7,18 +7,18 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import AsyncIterator, Callable, Iterable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from itertools import count
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 import pytest
 
 from millwheel.coordination.contract import Coordinator
 from millwheel.coordination.etcd import EtcdCoordinator, EtcdSettings
 from millwheel.embedded.database import EmbeddedDatabase
-from millwheel.store.cassandra import CassandraSettings, CassandraStore
+from millwheel.store.cassandra import CassandraStore
 from millwheel.store.contract import StateStore, StoreUnavailableError
 from millwheel.store.memory import MemoryStore
 from tests.components import cassandra, cassandra_settings, etcd, three_cassandra_nodes
@@ -28,11 +28,25 @@ OpenStore = Callable[[Path], AbstractAsyncContextManager[StateStore]]
 OpenCoordinator = Callable[[Path], AbstractAsyncContextManager[Coordinator]]
 
 
-@asynccontextmanager
-async def _memory_store(_: Path) -> AsyncIterator[StateStore]:
-    store = MemoryStore()
-    yield store
-    await store.close()
+Closable = TypeVar("Closable", bound="StateStore | Coordinator")
+
+
+def _closing(
+    open_it: Callable[[Path], Awaitable[Closable]],
+) -> Callable[[Path], AbstractAsyncContextManager[Closable]]:
+    """Opens it for a block, and closes it."""
+
+    @asynccontextmanager
+    async def opened(path: Path) -> AsyncIterator[Closable]:
+        made = await open_it(path)
+        yield made
+        await made.close()
+
+    return opened
+
+
+async def _memory_store(_: Path) -> StateStore:
+    return MemoryStore()
 
 
 @asynccontextmanager
@@ -66,19 +80,15 @@ async def _reopened_store(path: Path) -> AsyncIterator[StateStore]:
     yield cast("StateStore", _ReopenedStore(path / "db"))
 
 
-@asynccontextmanager
-async def _cassandra_store(_: Path) -> AsyncIterator[StateStore]:
+async def _cassandra_store(_: Path) -> StateStore:
     """All tests share a keyspace: their journals and computations have names of their own."""
-    store = await CassandraStore.open(cassandra_settings(cassandra(), "contract"))
-    yield store
-    await store.close()
+    return await CassandraStore.open(cassandra_settings(cassandra(), "contract"))
 
 
 _uses = count(1)
 
 
-@asynccontextmanager
-async def _three_nodes_store(_: Path) -> AsyncIterator[StateStore]:
+async def _three_nodes_store(_: Path) -> StateStore:
     """Three replicas. Midway a node is killed; later it comes back, and another is killed."""
     cluster = three_cassandra_nodes()
     use = next(_uses)
@@ -86,25 +96,14 @@ async def _three_nodes_store(_: Path) -> AsyncIterator[StateStore]:
         cluster.nodes[1 if use == 15 else 2].kill()
     if use == 30:
         await asyncio.to_thread(cluster.nodes[1].start)
-    store = await _open_again(cassandra_settings(cluster, "contract"))
-    yield store
-    await store.close()
+    while True:  # as daemons do, until it can be had
+        with suppress(StoreUnavailableError):
+            return await CassandraStore.open(cassandra_settings(cluster, "contract"))
+        await asyncio.sleep(0.2)
 
 
-async def _open_again(settings: CassandraSettings) -> CassandraStore:
-    """As daemons do: until it can be had."""
-    while True:
-        try:
-            return await CassandraStore.open(settings)
-        except StoreUnavailableError:
-            await asyncio.sleep(0.2)
-
-
-@asynccontextmanager
-async def _memory_coordinator(_: Path) -> AsyncIterator[Coordinator]:
-    coordinator = MemoryCoordinator()
-    yield coordinator
-    await coordinator.close()
+async def _memory_coordinator(_: Path) -> Coordinator:
+    return MemoryCoordinator()
 
 
 @asynccontextmanager
@@ -113,36 +112,26 @@ async def _embedded_coordinator(path: Path) -> AsyncIterator[Coordinator]:
         yield database.coordinator
 
 
-@asynccontextmanager
-async def _etcd_coordinator(path: Path) -> AsyncIterator[Coordinator]:
+async def _etcd_coordinator(path: Path) -> Coordinator:
     """The path names the data, as it does for those that keep them there."""
-    coordinator = EtcdCoordinator(EtcdSettings(etcd().endpoints, prefix=f"contract{path}/"))
-    yield coordinator
-    await coordinator.close()
+    return EtcdCoordinator(EtcdSettings(etcd().endpoints, prefix=f"contract{path}/"))
 
-
-STORES: dict[str, OpenStore] = {
-    "memory": _memory_store,
-    "embedded": _embedded_store,
-    "embedded-reopened": _reopened_store,
-    "cassandra": _cassandra_store,
-    "cassandra-3": _three_nodes_store,
-}
 
 DURABLE_STORES: dict[str, OpenStore] = {
     "embedded": _embedded_store,
-    "cassandra": _cassandra_store,
-    "cassandra-3": _three_nodes_store,
+    "cassandra": _closing(_cassandra_store),
+    "cassandra-3": _closing(_three_nodes_store),
 }
 """Those that keep everything when they are closed and opened again on the same path."""
 
-COORDINATORS: dict[str, OpenCoordinator] = {
-    "memory": _memory_coordinator,
+STORES = {"memory": _closing(_memory_store), "embedded-reopened": _reopened_store, **DURABLE_STORES}
+
+DURABLE_COORDINATORS: dict[str, OpenCoordinator] = {
     "embedded": _embedded_coordinator,
-    "etcd": _etcd_coordinator,
+    "etcd": _closing(_etcd_coordinator),
 }
 
-DURABLE_COORDINATORS: dict[str, OpenCoordinator] = {"embedded": _embedded_coordinator, "etcd": _etcd_coordinator}
+COORDINATORS = {"memory": _closing(_memory_coordinator), **DURABLE_COORDINATORS}
 
 
 def params(names: Iterable[str]) -> list[Any]:

@@ -41,7 +41,7 @@ def key(prefix: str) -> str:
 
 
 async def test_the_only_candidate_is_elected(coordinator: Coordinator, key: str) -> None:
-    election = Election(coordinator, key, "first")
+    election = Election(coordinator, key, "first", ttl=5.0)
     assert await election.leader() is None
     leadership = await elected(election)
     assert await election.leader() == "first"
@@ -51,8 +51,8 @@ async def test_the_only_candidate_is_elected(coordinator: Coordinator, key: str)
 
 
 async def test_a_standby_follows_when_the_leader_resigns(coordinator: Coordinator, key: str) -> None:
-    first = await elected(Election(coordinator, key, "first"))
-    standby = asyncio.ensure_future(Election(coordinator, key, "second").campaign())
+    first = await elected(Election(coordinator, key, "first", ttl=5.0))
+    standby = asyncio.ensure_future(Election(coordinator, key, "second", ttl=5.0).campaign())
     await asyncio.sleep(0.05)
     assert not standby.done()
     await first.resign()
@@ -65,7 +65,7 @@ async def test_a_standby_follows_when_the_leader_resigns(coordinator: Coordinato
 
 
 async def test_of_many_candidates_one_leads_at_a_time(coordinator: Coordinator, key: str) -> None:
-    tasks = {asyncio.ensure_future(Election(coordinator, key, str(each)).campaign()) for each in range(5)}
+    tasks = {asyncio.ensure_future(Election(coordinator, key, str(each), ttl=5.0).campaign()) for each in range(5)}
     terms = []
     while tasks:
         done, tasks = await asyncio.wait(tasks, timeout=SOON, return_when=asyncio.FIRST_COMPLETED)
@@ -98,7 +98,7 @@ async def test_a_leader_stays_one_for_longer_than_its_lease(coordinator: Coordin
 
 
 async def test_a_leader_whose_key_was_taken_knows_it(coordinator: Coordinator, key: str) -> None:
-    leadership = await elected(Election(coordinator, key, "first"))
+    leadership = await elected(Election(coordinator, key, "first", ttl=5.0))
     await coordinator.transact([Compare(key, leadership.term)], [Put(key, b"operator")])
     await asyncio.wait_for(leadership.lost(), SOON)
     assert not await set_as(leadership, coordinator, key + "/x")

@@ -198,6 +198,7 @@ async def test_a_lease_over_by_its_holders_clock_is_not_revived(tmp_path: Path) 
         assert await coordinator.get("k") is not None
         with pytest.raises(LeaseExpiredError, match="was not renewed"):
             await coordinator.keep_alive(lease)
+        await coordinator.revoke_lease(lease)
         assert (await coordinator.list("")).entries == ()
         with pytest.raises(LeaseExpiredError):
             await coordinator.keep_alive(lease)
@@ -215,6 +216,43 @@ async def test_a_lease_ends_for_its_holder_while_etcd_does_not_answer(tmp_path: 
             async with asyncio.timeout(patience(15)):
                 with pytest.raises(LeaseExpiredError):
                     await coordinator.keep_alive(lease)
+
+
+@pytest.mark.paper(section="7.1")
+async def test_a_holder_that_wakes_too_late_stops_before_any_call(tmp_path: Path) -> None:
+    """Its lease ended while it slept. It acted on until etcd answered, or the limit for calls was over."""
+    now = 1_000.0
+    (real,) = etcd().endpoints
+    async with CuttingProxy(real) as proxy:
+        settings = EtcdSettings((proxy.address,), prefix=f"etcd{tmp_path}/", timeout=patience(30))
+        async with opened(settings, clock=lambda: now) as coordinator:
+            lease = await coordinator.grant_lease(5)
+            proxy.is_deaf = True
+            now += 6
+            async with asyncio.timeout(patience(5)):
+                with pytest.raises(LeaseExpiredError, match="was not renewed"):
+                    await coordinator.keep_alive(lease)
+
+
+@pytest.mark.paper(section="7.1")
+async def test_a_renewal_that_is_read_too_late_does_not_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """etcd renewed the lease. But the holder was paused before it read the answer, for longer than the lease."""
+    now = 1_000.0
+    settings = EtcdSettings(etcd().endpoints, prefix=f"etcd{tmp_path}/")
+    async with opened(settings, clock=lambda: now) as coordinator:
+        lease = await coordinator.grant_lease(60)
+        renew = coordinator._renew  # noqa: SLF001  # a pause falls between the answer and what follows
+
+        async def paused(lease: int) -> int:
+            nonlocal now
+            ttl = await renew(lease)
+            now += 61
+            return ttl
+
+        monkeypatch.setattr(coordinator, "_renew", paused)
+        with pytest.raises(LeaseExpiredError, match="was not renewed"):
+            await coordinator.keep_alive(lease)
+        await coordinator.revoke_lease(lease)
 
 
 # What is wrong is named, with the setting and the remedy.

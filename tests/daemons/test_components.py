@@ -70,7 +70,7 @@ async def test_wrong_credentials_are_named_and_every_process_registers(tmp_path:
                 await worker.line("ready", within=60.0, process=index)
             registered = [entry.key for entry in (await coordinator.list(WORKERS)).entries]
             assert registered == ["workers/w.0", "workers/w.1"]
-            worker.send(signal.SIGTERM)
+            worker.process.send_signal(signal.SIGTERM)
             assert await worker.ended() == 0
             assert (await coordinator.list(WORKERS)).entries == (), "revoked, not left to end by themselves"
     finally:

@@ -16,8 +16,9 @@ from deploy.local.cluster import settings_of
 from deploy.local.daemons import Daemons
 from millwheel.client.injector import Injector, InjectorSettings
 from millwheel.client.subscription import From, Subscription
+from millwheel.config import WorkerSection
 from tests.components import cassandra, etcd
-from tests.patience import patience
+from tests.patience import patience, until
 from tests.submitting import submit_copy
 from tests.system import counting as counting_module
 from tests.system.counting import WINDOW, Load, WindowCount, counting
@@ -27,7 +28,7 @@ SEED = int(os.environ.get("MILLWHEEL_SEED", "1"))
 CHUNK = 50
 PAUSE = 0.05
 """Seconds between two chunks of records."""
-_EACH = 12.0
+_EACH = WorkerSection().lease_seconds + 7
 """Seconds that a kill may cost until all flows again: a lease's time, a restart and a takeover."""
 
 
@@ -55,9 +56,7 @@ async def kill(daemons: Daemons, chance: random.Random, progress: Counter[Window
         daemons.kill(name)
         killed.append(name)
         before = progress.total()
-        async with asyncio.timeout(patience(_EACH)):
-            while progress.total() <= before:  # noqa: ASYNC110 the windows of another process are looked at
-                await asyncio.sleep(0.05)
+        await until(lambda before=before: progress.total() > before, patience(_EACH), every=0.05)  # type: ignore[misc]
         await asyncio.sleep(chance.uniform(0, 2.0))
     return killed
 

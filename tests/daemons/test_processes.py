@@ -45,7 +45,7 @@ async def test_a_master_serves_and_ends_when_it_is_asked_to(tmp_path: Path) -> N
         assert "process_resident_memory_bytes" in page
         assert "millwheel_tasks " in page
         assert await _services(ready["address"]) >= {"millwheel.v1.TopologyService", "grpc.health.v1.Health"}
-        master.send(signal.SIGTERM)
+        master.process.send_signal(signal.SIGTERM)
         assert await master.ended() == 0
     assert [line["message"] for line in master.lines()][-3:] == ["received SIGTERM: stopping", "stopping", "stopped"]
     assert {line["role"] for line in master.lines()} == {"master"}
@@ -86,7 +86,7 @@ async def test_who_waits_can_be_stopped(tmp_path: Path) -> None:
     settings = {"coordinator.endpoints": "127.0.0.1:1"}
     async with DaemonProcess("master", tmp_path / "log", settings) as master:
         await master.line("waiting for etcd at 127.0.0.1:1")
-        master.send(signal.SIGTERM)
+        master.process.send_signal(signal.SIGTERM)
         assert await master.ended() == 0
 
 
@@ -95,7 +95,7 @@ async def test_a_worker_registers_and_its_registration_goes_with_it(tmp_path: Pa
         ready = await process.line("ready")
         assert await is_serving(ready["address"])
         assert "millwheel_records" in metrics_page(ready["metrics"])
-        process.send(signal.SIGTERM)
+        process.process.send_signal(signal.SIGTERM)
         assert await process.ended() == 0
     async with await EmbeddedDatabase.open(tmp_path / "db") as database:
         assert (await database.coordinator.list(WORKERS)).entries == ()
@@ -109,9 +109,9 @@ async def test_the_second_signal_ends_it_at_once(tmp_path: Path) -> None:
             await daemon.line("listening", process=index)
         paused = (await daemon.line("process 1 runs"))["pid"]
         os.kill(paused, signal.SIGSTOP)
-        daemon.send(signal.SIGTERM)
+        daemon.process.send_signal(signal.SIGTERM)
         await daemon.line("stopped", process=0)
-        daemon.send(signal.SIGINT)
+        daemon.process.send_signal(signal.SIGINT)
         assert await daemon.ended() == 128 + signal.SIGINT
         await until(lambda: not _alive(paused))
 
@@ -151,7 +151,7 @@ async def test_a_many_process_worker_dies_whole_and_restarts_parts(tmp_path: Pat
         assert shown["level"] == "error"
         await until(lambda: len(_pids(daemon)) == 3)
         assert _alive(first["pid"])
-        daemon.send(signal.SIGKILL)
+        daemon.process.send_signal(signal.SIGKILL)
         await daemon.ended()
         await until(lambda: not any(_alive(pid) for pid in _pids(daemon)))
 
@@ -161,7 +161,7 @@ async def test_a_worker_of_several_processes_stops_them_all(tmp_path: Path) -> N
     async with DaemonProcess("worker", tmp_path / "log", settings) as daemon:
         for index in range(2):
             await daemon.line("listening", process=index)
-        daemon.send(signal.SIGTERM)
+        daemon.process.send_signal(signal.SIGTERM)
         assert await daemon.ended() == 0
         assert not any(_alive(pid) for pid in _pids(daemon))
         assert [line["message"] for line in daemon.lines()].count("stopped") == 2

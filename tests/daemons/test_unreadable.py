@@ -42,8 +42,6 @@ async def test_a_worker_that_cannot_read_a_topology_gets_none_of_it(
     assert "restore the coordinator from a snapshot" in caplog.text
     assert await coordinator.get(worker_key("w.0")) is None
     await coordinator.transact((), (), [key])
-    async with asyncio.timeout(patience(5)):
-        while await coordinator.get(worker_key("w.0")) is None:  # noqa: ASYNC110 a coordinator is asked
-            await asyncio.sleep(0.01)
+    await until(lambda: coordinator.get(worker_key("w.0")), patience(5))
     stop.set()
     await daemon

@@ -17,7 +17,7 @@ from millwheel.server.worker import WORKER
 from millwheel.store.memory import MemoryStore
 from tests.coordination.memory import MemoryCoordinator
 from tests.daemons.process import is_serving
-from tests.patience import patience
+from tests.patience import patience, until
 from tests.system.server import free_port
 
 __all__ = ["Running", "Together", "together"]
@@ -41,9 +41,7 @@ class Running:
         self._stop = asyncio.Event()
         work = run_daemon(self._role, self._configuration, self._stop, open_with=self._together.open)
         self._task = asyncio.create_task(work)
-        async with asyncio.timeout(patience(20)):
-            while not await self._serves():  # noqa: ASYNC110 a server is asked
-                await asyncio.sleep(0.05)
+        await until(self._serves, patience(20), every=0.05)
 
     async def _serves(self) -> bool:
         assert self._task is not None
@@ -95,8 +93,11 @@ class Together:
 
     async def until(self, holds: Callable[[Catalog], bool]) -> None:
         """Return when the coordinator says so."""
-        while not holds(await self.catalog()):  # noqa: ASYNC110 all kinds of changes are waited for
-            await asyncio.sleep(0.05)
+
+        async def held() -> bool:
+            return holds(await self.catalog())
+
+        await until(held, patience(60), every=0.05)
 
 
 @asynccontextmanager

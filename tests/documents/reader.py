@@ -16,6 +16,8 @@ from collections.abc import Container
 from contextlib import suppress
 from pathlib import Path
 
+import pytest
+
 from tests.documents.blocks import Block, Command, commands_of
 from tests.patience import patience
 from tests.system.server import free_port
@@ -42,25 +44,20 @@ class Reader:
         self._commands = 0
 
     def __enter__(self) -> Reader:
-        self._before = (Path.cwd(), list(sys.path), os.environ.get("MILLWHEEL_ADDRESS"))
-        os.chdir(self.place)
-        sys.path.insert(0, str(self.place))
-        os.environ["MILLWHEEL_ADDRESS"] = f"127.0.0.1:{self._port}"
+        self._surroundings = pytest.MonkeyPatch()
+        self._surroundings.chdir(self.place)
+        self._surroundings.syspath_prepend(self.place)
+        self._surroundings.setenv("MILLWHEEL_ADDRESS", f"127.0.0.1:{self._port}")
         # Types that a program declares are looked up in its module.
-        sys.modules[self._page.__name__] = self._page
+        self._surroundings.setitem(sys.modules, self._page.__name__, self._page)
         return self
 
     def __exit__(self, *_: object) -> None:
         for group in self._groups:
             with suppress(ProcessLookupError):
                 os.killpg(group, signal.SIGKILL)
-        place, path, address = self._before
-        os.chdir(place)
-        sys.path[:] = path
-        os.environ.pop("MILLWHEEL_ADDRESS")
-        if address is not None:
-            os.environ["MILLWHEEL_ADDRESS"] = address
-        for name in ["page", *self._imported]:
+        self._surroundings.undo()
+        for name in self._imported:
             sys.modules.pop(name, None)
 
     def run_python(self, block: Block) -> None:

@@ -71,7 +71,7 @@ NOT_RUN = {
 WITH_SERVER = ("zeitgeist.py", "millwheel server start-dev", "millwheel topology submit")
 """What a page that continues the README's begins with: its program, and the server that runs it."""
 
-CONTINUES = ("docs/injectors.md", "docs/subscriptions.md", "docs/testing.md", "docs/topologies.md")
+CONTINUES = ("docs/injectors.md", "docs/lookups.md", "docs/subscriptions.md", "docs/testing.md", "docs/topologies.md")
 """Pages that take the README's program and server as given."""
 
 QUERY = {"text": "cat videos", "at": 1_700_000_000}

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import json
+import signal
 import urllib.request
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -16,11 +19,12 @@ from deploy.local.cluster import catalog_of, settings_of
 from deploy.local.daemons import Daemons
 from deploy.local.etcd import EtcdCluster
 from millwheel.client.control import ControlClient
-from millwheel.model.catalog import Catalog
+from millwheel.rpc.v1.catalog_pb2 import AuthorityRecord
 from tests.disks import small_disk
 from tests.faults import program
 from tests.faults.clocks import Clocks
 from tests.faults.links import Links, through
+from tests.patience import until
 from tests.submitting import submit_copy
 
 __all__ = ["Cluster", "cluster", "etcd_status"]
@@ -30,28 +34,30 @@ _PATIENCE: Final = 60.0
 _MORE: Final = '\n[rpc]\nadvertise = "127.0.1.1"\n\n[master]\n'
 
 
-class Cluster:
-    """Everything, running; who is who in it."""
+@dataclass(frozen=True, slots=True)
+class Victim:
+    """A process that an accident may happen to."""
 
-    def __init__(
-        self,
-        place: Path,
-        etcd: EtcdCluster,
-        cassandra: CassandraCluster,
-        daemons: Daemons,
-        links: Links,
-        clocks: Clocks,
-        client: ControlClient,
-    ) -> None:
-        self.place = place
-        self.etcd = etcd
-        self.cassandra = cassandra
-        self.daemons = daemons
-        self.links = links
-        self.clocks = clocks
-        self.client = client
-        self.disk: Path | None = None
-        """The small file system that the last node of Cassandra is on, if it is."""
+    name: str
+    kill: Callable[[], None]
+    start: Callable[[], None]
+    """Start it again after it was killed, and wait until it serves."""
+    pause: Callable[[], None]
+    resume: Callable[[], None]
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """Everything, running; who is who in it. ``disk``: the small file system of Cassandra's last node, or None."""
+
+    place: Path
+    etcd: EtcdCluster
+    cassandra: CassandraCluster
+    daemons: Daemons
+    links: Links
+    clocks: Clocks
+    client: ControlClient
+    disk: Path | None
 
     @property
     def address(self) -> str:
@@ -68,44 +74,44 @@ class Cluster:
         """Run the topology of the load."""
         await submit_copy(self.address, program.__file__, "faults", self.place, _PATIENCE)
 
-    # Who is who.
+    async def victim(self, role: str) -> Victim:
+        """The process that has this role now."""
+        if role == "etcd":
+            etcd, number = self.etcd, (await until(self._leading_member, _PATIENCE, every=0.2)) - 1
+            calls = [partial(call, number) for call in (etcd.kill, etcd.start, etcd.pause, etcd.resume)]
+            return Victim(f"etcd {number + 1}, which led", *calls)
+        if role == "cassandra":
+            node = self.cassandra.nodes[-1]
+            return Victim(f"cassandra {len(self.cassandra.nodes)}", node.kill, node.start, node.pause, node.resume)
+        name = await self._daemon(role)
+        process = self.daemons.services.processes[name]
+        pause, resume = partial(process.signal, signal.SIGSTOP), partial(process.signal, signal.SIGCONT)
+        return Victim(name, process.kill, lambda: None, pause, resume)
 
-    async def leading_master(self) -> str:
-        """The name of the daemon that leads."""
+    async def _daemon(self, role: str) -> str:
+        """``worker``: the one with most of the intervals that all else waits for, and that set the timers."""
+        if role == "worker":
+            found = await self.client.list_intervals("faults", "numberer")
+            owned = Counter(one.interval.owner.worker_id for one in found if one.interval.HasField("owner"))
+            return max(owned, key=lambda name: owned[name]).replace("-", " ").removesuffix(".0")
+        if role == "authority":
+            record = await until(self._first_shard, _PATIENCE, every=0.2)
+            return self._named(record.endpoint.address)
         await self.client.list_topologies()
-        return self._named(self.client.address)
+        leading = self._named(self.client.address)
+        return leading if role == "leading master" else next(m for m in ("master 1", "master 2") if m != leading)
 
-    async def standby_master(self) -> str:
-        """The name of one that does not lead."""
-        leading = await self.leading_master()
-        return next(name for name in ("master 1", "master 2") if name != leading)
+    async def _first_shard(self) -> AuthorityRecord | None:
+        return (await catalog_of(self.etcd, _NAME)).authorities.get(0)
 
-    async def authority_of_shard(self, shard: int) -> str:
-        """The name of the daemon that serves a shard; it is waited for."""
-        while (record := (await self.catalog()).authorities.get(shard)) is None:  # noqa: ASYNC110 it comes by itself
-            await asyncio.sleep(0.2)
-        return self._named(record.endpoint.address)
-
-    async def busiest_worker(self) -> str:
-        """The name of the worker that owns most of the intervals that all else waits for, and that set the timers."""
-        found = await self.client.list_intervals("faults", "numberer")
-        owned = Counter(one.interval.owner.worker_id for one in found if one.interval.HasField("owner"))
-        return max(owned, key=lambda name: owned[name]).replace("-", " ").removesuffix(".0")
-
-    async def leading_member(self) -> int:
-        """The number of etcd's leader."""
-        async with asyncio.timeout(_PATIENCE):
-            while True:
-                for number, endpoint in enumerate(self.etcd.endpoints):
-                    with suppress(OSError, ValueError, KeyError):
-                        status = await asyncio.to_thread(etcd_status, endpoint)
-                        if status["header"]["member_id"] == status["leader"]:
-                            return number
-                await asyncio.sleep(0.2)
-
-    async def catalog(self) -> Catalog:
-        """What etcd says now."""
-        return await catalog_of(self.etcd, _NAME)
+    async def _leading_member(self) -> int:
+        """Its number from 1 on; 0 while none leads."""
+        for number, endpoint in enumerate(self.etcd.endpoints, 1):
+            with suppress(OSError, ValueError, KeyError):
+                status = await asyncio.to_thread(etcd_status, endpoint)
+                if status["header"]["member_id"] == status["leader"]:
+                    return number
+        return 0
 
     async def all_there(self) -> bool:
         """Whether all workers are there, and every interval has an owner."""
@@ -120,9 +126,7 @@ class Cluster:
 
     async def settled(self) -> None:
         """Return when all are there."""
-        async with asyncio.timeout(_PATIENCE):
-            while not await self.all_there():  # noqa: ASYNC110 other processes are looked at
-                await asyncio.sleep(0.2)
+        await until(self.all_there, _PATIENCE, every=0.2)
 
 
 def etcd_status(endpoint: str) -> dict[str, Any]:
@@ -168,9 +172,7 @@ async def cluster(
             async with etcd, cassandra:
                 say(f"starting {', '.join(daemons.services.processes)}")
                 async with daemons, ControlClient(daemons.address, patience=_PATIENCE) as client:
-                    found = Cluster(place, etcd, cassandra, daemons, links, clocks, client)
-                    found.disk = mounted
-                    yield found
+                    yield Cluster(place, etcd, cassandra, daemons, links, clocks, client, mounted)
 
 
 def _servers(etcd: EtcdCluster, cassandra: CassandraCluster, daemons: Daemons) -> dict[str, str]:

@@ -11,10 +11,13 @@ import msgspec
 __all__ = ["Advanced", "Event", "History", "Mended", "Received", "Sent", "Struck", "Subscribed", "read"]
 
 
-class Sent(msgspec.Struct, tag="sent", tag_field="what", frozen=True):
+class _Happened(msgspec.Struct, tag_field="what", tag=str.lower, frozen=True):
+    at: int
+
+
+class Sent(_Happened, frozen=True):
     """A source is about to send the records ``first``, ``first`` + 1, … with these keys, groups and timestamps."""
 
-    at: int
     source: str
     first: int
     keys: list[str]
@@ -22,44 +25,39 @@ class Sent(msgspec.Struct, tag="sent", tag_field="what", frozen=True):
     timestamps: list[int]
 
 
-class Advanced(msgspec.Struct, tag="advanced", tag_field="what", frozen=True):
+class Advanced(_Happened, frozen=True):
     """A source is about to say that it has no older record to come; None: none at all."""
 
-    at: int
     source: str
     watermark: int | None
 
 
-class Subscribed(msgspec.Struct, tag="subscribed", tag_field="what", frozen=True):
+class Subscribed(_Happened, frozen=True):
     """A subscriber starts again. Below offset ``durable`` all is ACKed for good. The rest may come again."""
 
-    at: int
     stream: str
     durable: int
 
 
-class Received(msgspec.Struct, tag="received", tag_field="what", frozen=True):
+class Received(_Happened, frozen=True):
     """A subscriber got records, from offset ``first`` on, each as the list of its fields."""
 
-    at: int
     stream: str
     first: int
     values: list[list[Any]]
 
 
-class Struck(msgspec.Struct, tag="struck", tag_field="what", frozen=True):
+class Struck(_Happened, frozen=True):
     """A fault begins. ``clock``: clocks are wrong while it lasts."""
 
-    at: int
     fault: str
     text: str = ""
     clock: bool = False
 
 
-class Mended(msgspec.Struct, tag="mended", tag_field="what", frozen=True):
+class Mended(_Happened, frozen=True):
     """A fault is over, as far as we have to do with it; ``recovered``: so is all that came of it."""
 
-    at: int
     fault: str
     recovered: bool
 

@@ -53,7 +53,7 @@ class Links:
         """The connections that there are, by client and server."""
         self._changed = asyncio.Event()
         self._servers: list[asyncio.Server] = []
-        self._pumps: set[asyncio.Task[None]] = set()
+        self._connections: set[asyncio.Task[None]] = set()
 
     async def __aenter__(self) -> Self:
         return self
@@ -63,9 +63,9 @@ class Links:
     ) -> None:
         for server in self._servers:
             server.close()
-        for pump in self._pumps:
-            pump.cancel()
-        await asyncio.gather(*self._pumps, return_exceptions=True)
+        for connection in self._connections:
+            connection.cancel()
+        await asyncio.gather(*self._connections, return_exceptions=True)
 
     async def serve(self, name: str, target: str) -> None:
         """Pass on what comes for the server ``name`` at ``target``, host:port."""
@@ -74,11 +74,11 @@ class Links:
         async def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             task = asyncio.current_task()
             assert task is not None
-            self._pumps.add(task)
+            self._connections.add(task)
             try:
                 await self._connected(name, host, int(port), reader, writer)
             finally:
-                self._pumps.discard(task)
+                self._connections.discard(task)
                 writer.close()
 
         self._servers.append(await asyncio.start_server(accept, through(host), int(port)))
@@ -124,15 +124,7 @@ class Links:
             return
         self._links[client, server] += 1
         try:
-            pumps = [
-                asyncio.create_task(self._pump(client, server, reader, forth)),
-                asyncio.create_task(self._pump(client, server, back, writer)),
-            ]
-            self._pumps.update(pumps)
-            try:
-                await asyncio.wait(pumps)
-            finally:
-                self._pumps.difference_update(pumps)
+            await asyncio.gather(self._pump(client, server, reader, forth), self._pump(client, server, back, writer))
         finally:
             self._links[client, server] -= 1
             forth.close()

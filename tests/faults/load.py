@@ -6,7 +6,6 @@ import asyncio
 import random
 import time
 from collections import Counter
-from collections.abc import Callable
 from typing import Final
 
 import msgspec
@@ -16,7 +15,7 @@ from millwheel.client.subscription import From, Subscription
 from tests.faults.history import Advanced, History, Received, Sent, Subscribed
 from tests.faults.program import STREAMS, WINDOW, Event, faults
 
-__all__ = ["Lag", "Load", "ended", "names", "wall_micros"]
+__all__ = ["Lag", "Load", "names", "wall_micros"]
 
 _SOURCES: Final = ("left", "right")
 _CHUNK: Final = 8
@@ -30,8 +29,6 @@ _LATENESS: Final = 400_000
 _LIVES: Final = 20.0
 """Seconds after which a subscriber gives way to the next."""
 _PATIENCE: Final = 600.0
-_END: Final = 120.0
-"""Seconds from the last record until the streams must have ended."""
 
 
 def wall_micros() -> int:
@@ -91,14 +88,13 @@ class Lag:
 class Load:
     """Sources and subscribers, each a task of :meth:`run`, which ends when all streams have."""
 
-    def __init__(self, address: str, history: History, seed: int, say: Callable[[str], None]) -> None:
+    def __init__(self, address: str, history: History, seed: int) -> None:
         self.lag = Lag()
         self.sent: Counter[str] = Counter()
         self.received: Counter[str] = Counter()
         self._address = address
         self._history = history
         self._seed = seed
-        self._say = say
         self._enough = asyncio.Event()
 
     def stop(self) -> None:
@@ -172,15 +168,6 @@ class Load:
         self._history.add(received)
         self.lag.received(received)
         self.received[stream] += len(values)
-
-
-async def ended(load: Load, loading: asyncio.Task[None], missed: list[str]) -> None:
-    """Let a load end; where it does not, ``missed`` says so."""
-    load.stop()
-    done, _ = await asyncio.wait([loading], timeout=_END)
-    if not done:
-        missed.append(f"the streams have not ended after {_END:.0f} s: {load.lag.as_text()}")
-        loading.cancel()
 
 
 def _event(source: str, position: int, chance: random.Random) -> Event:

@@ -12,7 +12,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Final
+from typing import Final, NamedTuple
 
 from tests.faults.history import Advanced, Event, Mended, Received, Sent, Struck
 
@@ -45,8 +45,7 @@ class Recovery:
     recovered: bool
 
 
-@dataclass(frozen=True, slots=True)
-class _Arrival:
+class _Arrival(NamedTuple):
     at: int
     delay: int
 

@@ -1,10 +1,13 @@
-"""What `make test-faults` and `make soak` have in common: where they leave what they find, and how they end."""
+"""What `make test-faults` and `make soak` have in common: the load on its cluster, what is said of it, how it ends."""
 
 from __future__ import annotations
 
+import argparse
 import asyncio
+import shutil
 import sys
-from collections.abc import Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, Final
 
@@ -12,12 +15,65 @@ import uvloop
 
 from deploy.local.apt import InstallError
 from deploy.local.ending import causes, stoppable
+from examples.demo.showing import say
 from millwheel import MillwheelError
+from tests.faults.checking import Violation
+from tests.faults.cluster import Cluster, cluster
+from tests.faults.history import History
+from tests.faults.load import Load
 
-__all__ = ["BUILD", "run_to_end"]
+__all__ = ["BUILD", "complain", "loaded", "parser", "run_to_end"]
 
 BUILD: Final = Path(__file__).parents[2] / "build"
 _EXPECTED: Final = (InstallError, RuntimeError, TimeoutError, MillwheelError)
+_END: Final = 120.0
+"""Seconds from the last record until the streams must have ended."""
+_SHOWN: Final = 40
+
+
+def parser(module: str, text: str | None, nodes: int) -> argparse.ArgumentParser:
+    """Of a command whose cluster has so many ``nodes`` of Cassandra, and members of etcd, if nothing else is said."""
+    found = argparse.ArgumentParser(prog=f"python -m {module}", description=text)
+    found.add_argument("--nodes", type=int, default=nodes, help="of Cassandra")
+    found.add_argument("--members", type=int, default=nodes, help="of etcd")
+    found.add_argument("--seed", type=int, default=1, help="of the load")
+    return found
+
+
+@asynccontextmanager
+async def loaded(
+    place: Path, options: argparse.Namespace, missed: list[str], **more: Any
+) -> AsyncIterator[tuple[Cluster, Load, History]]:
+    """A cluster with the load, which is written to ``place``/history.jsonl. The streams end with the block.
+
+    Where they do not end, ``missed`` says so. ``more``: as of :func:`cluster`.
+    """
+    shutil.rmtree(place, ignore_errors=True)
+    written = History(place / "history.jsonl")
+    try:
+        async with cluster(place, say, nodes=options.nodes, members=options.members, **more) as found:
+            await found.submit()
+            load = Load(found.address, written, options.seed)
+            async with asyncio.TaskGroup() as group:
+                loading = group.create_task(load.run())
+                await found.settled()
+                yield found, load, written
+                say("no more records: waiting for the ends of the streams")
+                load.stop()
+                if not (await asyncio.wait([loading], timeout=_END))[0]:
+                    missed.append(f"the streams have not ended after {_END:.0f} s: {load.lag.as_text()}")
+                    loading.cancel()
+            say(f"sent {load.sent.total():,} records; received {dict(load.received)}")
+    finally:
+        written.close()
+
+
+def complain(violations: Sequence[Violation], missed: Sequence[str], when: Callable[[Violation], str]) -> None:
+    """Say on stderr what is wrong."""
+    for violation in violations[:_SHOWN]:
+        print(f"VIOLATION: {violation.kind}: {violation.text} ({when(violation)})", file=sys.stderr)
+    for one in missed:
+        print(f"FAILED: {one}", file=sys.stderr)
 
 
 def run_to_end(work: Coroutine[Any, Any, int], place: Path) -> int:

@@ -9,7 +9,6 @@ import argparse
 import asyncio
 import csv
 import random
-import shutil
 import sys
 import time
 from collections import Counter
@@ -28,12 +27,13 @@ from millwheel.rpc.failures import RequestError
 from millwheel.rpc.v1 import interval_pb2 as wire
 from tests.faults import history
 from tests.faults.checking import check
-from tests.faults.cluster import Cluster, cluster, etcd_status
-from tests.faults.flatness import Verdict, judge
-from tests.faults.history import History
-from tests.faults.load import Load, ended, names
+from tests.faults.cluster import Cluster, etcd_status
+from tests.faults.flatness import judge
+from tests.faults.load import Load, names
 from tests.faults.picture import page
-from tests.faults.running import BUILD, run_to_end
+from tests.faults.running import BUILD, complain, loaded, parser, run_to_end
+
+__all__ = ["main"]
 
 _FEW, _MANY = 2, 6
 """Intervals of a computation."""
@@ -154,68 +154,42 @@ def _size(folder: Path) -> int:
     return total
 
 
-__all__ = ["main"]
-
 _SAMPLE: Final = 5.0
 _CHANGE: Final = 4.0
 """Seconds from one change of intervals to the next, about."""
-_SHOWN: Final = 20
 
 
 def main() -> int:
     """The command; 0 if everything stayed flat, and nothing was lost, repeated or early."""
-    parser = argparse.ArgumentParser(prog="python -m tests.faults.soak", description=__doc__)
-    parser.add_argument("--minutes", type=float, default=30.0)
-    parser.add_argument("--nodes", type=int, default=1, help="of Cassandra")
-    parser.add_argument("--members", type=int, default=1, help="of etcd")
-    parser.add_argument("--seed", type=int, default=1)
-    options = parser.parse_args()
-    return run_to_end(_run(options), BUILD / "soak")
+    arguments = parser("tests.faults.soak", __doc__, nodes=1)
+    arguments.add_argument("--minutes", type=float, default=30.0)
+    return run_to_end(_run(arguments.parse_args()), BUILD / "soak")
 
 
 async def _run(options: argparse.Namespace) -> int:
-    place = BUILD / "soak"
-    shutil.rmtree(place, ignore_errors=True)
-    written, missed = History(place / "history.jsonl"), list[str]()
-    try:
-        async with cluster(
-            place,
-            say,
-            nodes=options.nodes,
-            members=options.members,
-            settings="balance = false\n",
-            history=60,
-            commitlog=64,
-        ) as found:
-            samples, load = await _soak(found, written, options, missed)
-    finally:
-        written.close()
-    lines, grows = _verdicts(samples)
+    place, missed = BUILD / "soak", list[str]()
+    how = {"settings": "balance = false\n", "history": 60, "commitlog": 64}
+    async with loaded(place, options, missed, **how) as (found, load, _):
+        samples = Samples(found, BUILD / "soak.csv")
+        await _soak(found, samples, load, options)
+    verdicts = [judge(name, samples.times, values) for name, values in samples.figures.items()]
+    head = f"{'':6} {'':28} {'early':>10} {'late':>10} {'most':>10} {'an hour':>10}"
+    lines, grows = [head, *map(str, verdicts)], sum(not one.flat for one in verdicts)
     title = f"{options.minutes:g} minutes, {load.sent.total():,} records"
     (BUILD / "soak.html").write_text(page(title, samples.times, samples.figures, lines))
-    for line in lines:
-        print(line)
+    print("\n".join(lines))
     violations = check(history.read(place / "history.jsonl"))
-    for violation in violations[:_SHOWN]:
-        print(f"VIOLATION: {violation.kind}: {violation.text}", file=sys.stderr)
-    for one in missed:
-        print(f"FAILED: {one}", file=sys.stderr)
+    complain(violations, missed, lambda one: f"at {one.at}")
     print(f"{title}: {len(violations)} violations, {grows} of {len(samples.figures)} figures grow")
     say(f"written to {BUILD / 'soak.csv'} and soak.html")
     return 1 if violations or grows or missed else 0
 
 
-async def _soak(
-    found: Cluster, written: History, options: argparse.Namespace, missed: list[str]
-) -> tuple[Samples, Load]:
-    await found.submit()
-    samples, load = Samples(found, BUILD / "soak.csv"), Load(found.address, written, options.seed, say)
+async def _soak(found: Cluster, samples: Samples, load: Load, options: argparse.Namespace) -> None:
     reached: Counter[str] = Counter()
     workers = [f"worker-{number}.0" for number in range(1, len(found.daemons.workers) + 1)]
     async with asyncio.TaskGroup() as group:
-        loading = group.create_task(load.run())
-        await found.settled()
-        others = [
+        tasks = [
             group.create_task(samples.run(_SAMPLE)),
             group.create_task(reshape(found.client, workers, options.seed, _CHANGE, reached)),
         ]
@@ -223,17 +197,8 @@ async def _soak(
             await asyncio.sleep(60)
             say(f"{minute} min: {load.sent.total():,} records sent, {load.lag.as_text()}; {dict(reached)}")
         await asyncio.sleep((options.minutes % 1) * 60)
-        for task in others:
+        for task in tasks:
             task.cancel()
-        await ended(load, loading, missed)
-    return samples, load
-
-
-def _verdicts(samples: Samples) -> tuple[list[str], int]:
-    """A line for each figure, and how many grow."""
-    found: list[Verdict] = [judge(name, samples.times, values) for name, values in samples.figures.items()]
-    head = f"{'':6} {'':28} {'early':>10} {'late':>10} {'most':>10} {'an hour':>10}"
-    return [head, *map(str, found)], sum(not one.flat for one in found)
 
 
 if __name__ == "__main__":

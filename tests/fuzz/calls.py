@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, suppress
+from contextlib import AbstractAsyncContextManager, suppress
 from dataclasses import dataclass
 from importlib import import_module
+from pathlib import Path
 from pkgutil import iter_modules
 from random import Random
 from typing import Any, Final
@@ -22,7 +23,7 @@ from millwheel.rpc.channel import open_channel
 from millwheel.rpc.errors import from_rpc_error
 from millwheel.rpc.v1 import control_pb2
 from tests.fuzz.odd import damaged, odd_message
-from tests.fuzz.tally import Unclear
+from tests.fuzz.tally import Surface, Unclear
 from tests.fuzz.targets import Target
 
 __all__ = ["Calls", "Faults", "methods"]
@@ -99,33 +100,28 @@ def _method(service: str, one: MethodDescriptor) -> Method:
     return Method(f"/{service}/{one.name}", one.name, GetMessageClass(one.input_type), bool(one.client_streaming))
 
 
-class Calls:
+class Calls(Surface):
     """A surface: each case is one call at one server."""
 
-    def __init__(self, name: str, serve: Callable[[], AbstractAsyncContextManager[Target]]) -> None:
+    def __init__(self, name: str, serve: Callable[[Path], AbstractAsyncContextManager[Target]]) -> None:
         self.name = name
         self._serve = serve
-        self._stack = AsyncExitStack()
         self._methods = methods()
         self._channels: list[grpc.aio.Channel] = []
         self._serving: dict[str, list[grpc.aio.Channel]] = {}
         """By path of a method, where it is served."""
         self._faults = Faults()
 
-    async def __aenter__(self) -> Calls:
-        self._target = await self._stack.enter_async_context(self._serve())
+    async def open(self) -> None:
+        self._target = await self.stack.enter_async_context(self._serve(self.place))
         for address in self._target.addresses:
-            self._channels.append(await self._stack.enter_async_context(open_channel(address)))
+            self._channels.append(await self.stack.enter_async_context(open_channel(address)))
         for method in self._methods:
             found = [one for one in self._channels if await self._call(one, method, [b"\xff"]) != _ABSENT]
             self._serving[method.path] = found or self._channels
         logging.getLogger().addHandler(self._faults)
-        self._stack.callback(logging.getLogger().removeHandler, self._faults)
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        async with self._stack:
-            await self._target.still_serves()
+        self.stack.callback(logging.getLogger().removeHandler, self._faults)
+        self.stack.push_async_callback(self._target.still_serves)
 
     async def case(self, random: Random) -> str:
         """One call; its status."""

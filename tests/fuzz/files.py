@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Callable
-from pathlib import Path
 from random import Random
 from typing import Any, Final
 
@@ -13,7 +11,7 @@ from millwheel.config.declaring import declared
 from millwheel.config.loading import environment_name
 from millwheel.config.sections import Settings
 from tests.fuzz.odd import ODD_WORDS, damaged
-from tests.fuzz.tally import Unclear
+from tests.fuzz.tally import Surface, Unclear
 
 __all__ = ["ConfigurationFiles"]
 
@@ -25,32 +23,25 @@ _VALUES: Final = (
 )  # fmt: skip
 
 
-class ConfigurationFiles:
+class ConfigurationFiles(Surface):
     """A surface: each case is one configuration."""
 
     name = "settings"
 
-    def __init__(self) -> None:
+    async def open(self) -> None:
         self._settings = list(declared(Settings))
         self._sections = sorted({one.section for one in self._settings})
 
-    async def __aenter__(self) -> ConfigurationFiles:
-        self._place = tempfile.TemporaryDirectory(prefix="millwheel-fuzz-")
-        self._file = Path(self._place.name) / "millwheel.toml"
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        self._place.cleanup()
-
     async def case(self, random: Random) -> str:
         """One file, with an environment and flags, each mostly right."""
-        self._file.write_bytes(self._content(random))
+        file = self.place / "millwheel.toml"
+        file.write_bytes(self._content(random))
         environment = self._texts(random, environment_name) if random.random() < 0.3 else {}
         if random.random() < 0.1:
             environment[f"MILLWHEEL_{random.choice(self._sections).upper()}_{random.choice(ODD_WORDS)}"] = "1"
         flags = self._texts(random, lambda setting: setting.path) if random.random() < 0.3 else {}
         try:
-            load(self._file, environment, flags)
+            load(file, environment, flags)
         except ConfigError as error:
             if not error.problems or not all(one.where and one.message for one in error.problems):
                 raise Unclear(f"no place, or no reason: {error}") from error
@@ -69,11 +60,8 @@ class ConfigurationFiles:
             lines.append(f"[{section}]" if random.random() < 0.97 else f"[[{section}]]")
             known = [one for one in self._settings if one.section == section]
             for setting in random.sample(known, random.randrange(len(known) + 1)):
-                name = (
-                    setting.name
-                    if random.random() < 0.95
-                    else random.choice(("nothing", "a.b", '"x y"', setting.name * 2))
-                )
+                odd = ("nothing", "a.b", '"x y"', setting.name * 2)
+                name = setting.name if random.random() < 0.95 else random.choice(odd)
                 lines.append(f"{name} = {self._value(random, setting)}")
         whole = "\n".join(lines).encode()
         if random.random() < 0.01:

@@ -20,25 +20,7 @@ ODD_WORDS: Final = (
 )  # fmt: skip
 """Names, as far as they are names. A fixed number of them, so that what they leave behind is bounded, too."""
 
-_NUMBERS: Final = (
-    0,
-    1,
-    -1,
-    2,
-    7,
-    63,
-    64,
-    255,
-    256,
-    1_000,
-    1 << 20,
-    1 << 31,
-    1 << 32,
-    1 << 53,
-    1 << 62,
-    1 << 63,
-    1 << 64,
-)
+_NUMBERS: Final = (0, 1, -1, 2, 7, 63, 64, 255, 256, 1_000, *(1 << bits for bits in (20, 31, 32, 53, 62, 63, 64)))
 _FLOATS: Final = (0.0, -0.0, 1.0, -1.5, float("inf"), float("-inf"), float("nan"), 1e308, 5e-324)
 _DEEPEST: Final = 6
 

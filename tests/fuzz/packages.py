@@ -5,9 +5,7 @@ from __future__ import annotations
 import hashlib
 import io
 import shutil
-import tempfile
 import zipfile
-from pathlib import Path
 from random import Random
 from typing import Final
 
@@ -15,7 +13,7 @@ from millwheel.sdk.errors import PackageError
 from millwheel.sdk.loading import load_topology, unload_package
 from millwheel.sdk.package import build_package
 from tests.fuzz.odd import ODD_WORDS, damaged
-from tests.fuzz.tally import Unclear
+from tests.fuzz.tally import Surface, Unclear
 from tests.system.speaking import SOURCE
 
 __all__ = ["Packages"]
@@ -31,21 +29,15 @@ _LINES: Final = (
 _NAMES: Final = (*ODD_WORDS, "json.py", "os/__init__.py", "millwheel/x.py", "fuzzed_package.py/x", "a/")
 
 
-class Packages:
+class Packages(Surface):
     """A surface: each case is one code package, damaged or made to do harm."""
 
     name = "packages"
 
-    async def __aenter__(self) -> Packages:
-        self._place = tempfile.TemporaryDirectory(prefix="millwheel-fuzz-")
-        self._root = Path(self._place.name)
-        source = self._root / "fuzzed_package.py"
+    async def open(self) -> None:
+        source = self.place / "fuzzed_package.py"
         source.write_text(SOURCE)
         self._package = build_package(f"{source}:words")
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        self._place.cleanup()
 
     async def case(self, random: Random) -> str:
         """One package; afterwards a whole one of the same names loads, and gets its own code."""
@@ -55,7 +47,7 @@ class Packages:
         digest = hashlib.sha256(data).hexdigest()
         if random.random() < 0.05:
             digest = random.choice((digest[:-1], "", "../../x", self._package.digest))
-        place = self._root / "packages"
+        place = self.place / "packages"
         try:
             load_topology(digest, data, entry_point, place)
             status = "OK"
@@ -65,15 +57,14 @@ class Packages:
             status = "REFUSED"
         finally:
             unload_package(digest)
-        outside = sorted(path.name for path in self._root.iterdir())
+        outside = sorted(path.name for path in self.place.iterdir())
         if outside not in (["fuzzed_package.py"], ["fuzzed_package.py", "packages"]):
             raise Unclear(f"files outside of the package's place: {outside}")
         if random.random() < 0.05:
             whole = self._package
             load_topology(whole.digest, whole.data, whole.entry_point, place)
             unload_package(whole.digest)
-        for made in place.iterdir() if place.exists() else ():
-            _remove(made)
+        shutil.rmtree(place, ignore_errors=True)
         return status
 
     def _data(self, random: Random) -> bytes:
@@ -97,10 +88,3 @@ class Packages:
                     archive.writestr(zipfile.ZipInfo(name[:60_000]), random.randbytes(random.randrange(50)))
         whole = buffer.getvalue()
         return damaged(random, whole) if random.random() < 0.3 else whole
-
-
-def _remove(path: Path) -> None:
-    if path.is_dir():
-        shutil.rmtree(path, ignore_errors=True)
-    else:
-        path.unlink()

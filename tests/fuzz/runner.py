@@ -7,16 +7,16 @@ import sys
 import time
 from collections.abc import Callable, Generator, Sequence
 from random import Random
-from typing import Any, Final, Protocol, Self
+from typing import Final
 
 from tests.fuzz.calls import Calls
 from tests.fuzz.files import ConfigurationFiles
 from tests.fuzz.packages import Packages
 from tests.fuzz.stored import Contents, StoredValues
-from tests.fuzz.tally import Tally, Unclear, memory
+from tests.fuzz.tally import Surface, Tally, Unclear, memory
 from tests.fuzz.targets import cluster, dev_server
 
-__all__ = ["SURFACES", "Surface", "replay", "run"]
+__all__ = ["SURFACES", "replay", "run"]
 
 _GROWTH: Final = 48 << 20
 """Bytes by which the process may have grown over the second half of a surface's cases, caches included."""
@@ -25,18 +25,7 @@ _ENOUGH: Final = 4_000
 _HANGS: Final = 30.0
 
 
-class Surface(Protocol):
-    """Something that takes hostile input."""
-
-    name: str
-
-    async def __aenter__(self) -> Self: ...
-    async def __aexit__(self, *_: object) -> None: ...
-    async def case(self, random: Random) -> str:
-        """One case; what became of it in a word. Unclear if that is not as it should be."""
-
-
-SURFACES: Final[dict[str, tuple[int, Callable[[], Any]]]] = {
+SURFACES: Final[dict[str, tuple[int, Callable[[], Surface]]]] = {
     "dev-server": (25, lambda: Calls("dev-server", dev_server)),
     "daemons": (25, lambda: Calls("daemons", cluster)),
     "settings": (5, ConfigurationFiles),

@@ -6,7 +6,6 @@ import atexit
 import shutil
 import tempfile
 from collections.abc import Awaitable, Callable
-from contextlib import AsyncExitStack
 from pathlib import Path
 from random import Random
 from typing import Any, Final
@@ -27,7 +26,7 @@ from millwheel.worker.interval.divided import joined
 from millwheel.worker.interval.entry import BaseMeta, TimerRow, decode_entry, decode_part
 from millwheel.worker.log.entry import LogEntry, LogMeta, SegmentBlob, decode
 from tests.fuzz.odd import damaged
-from tests.fuzz.tally import Unclear
+from tests.fuzz.tally import Surface, Unclear
 from tests.fuzz.targets import made_database
 
 __all__ = ["Contents", "StoredValues"]
@@ -36,19 +35,15 @@ _LATER: Final = 1 << 60
 """A sequencer above all that were drawn."""
 
 
-class StoredValues:
+class StoredValues(Surface):
     """A surface: each case damages one row of a database that a server has left, reads it, and puts it back."""
 
     name = "stored"
 
-    def __init__(self) -> None:
-        self._stack = AsyncExitStack()
+    async def open(self) -> None:
+        shutil.copytree(await _made(), self.place / "db")
         self._rows: dict[str, list[tuple[bytes, bytes]]] = {}
-
-    async def __aenter__(self) -> StoredValues:
-        place = Path(self._stack.enter_context(tempfile.TemporaryDirectory(prefix="millwheel-fuzz-"))) / "db"
-        shutil.copytree(await _made(), place)
-        self._database = await self._stack.enter_async_context(await EmbeddedDatabase.open(place))
+        self._database = await self.stack.enter_async_context(await EmbeddedDatabase.open(self.place / "db"))
         rocks = self._database.rocks
         kinds = {"head": layout.HEAD, "part list": layout.PARTS, "entry": b"e", "part": b"b", "coordinator": b"ck"}
         for kind, prefix in kinds.items():
@@ -58,10 +53,6 @@ class StoredValues:
         empty = [kind for kind, rows in self._rows.items() if not rows]
         if empty:
             raise AssertionError(f"the database has nothing of: {', '.join(empty)}")
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await self._stack.aclose()
 
     async def case(self, random: Random) -> str:
         """One damaged value."""
@@ -82,10 +73,7 @@ class StoredValues:
     def _put(self, kind: str, key: bytes, value: bytes) -> None:
         rocks = self._database.rocks
         batch = RowBatch(rocks)
-        if kind == "state":
-            batch.put(key, value, rocks.state_family)
-        else:
-            batch.put(key, value)
+        batch.put(key, value, *([rocks.state_family] if kind == "state" else []))
         rocks.write(batch)
         if kind in ("head", "part list"):
             self._database.store._heads.load()  # noqa: SLF001  # heads are read once, when a database is opened

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import tempfile
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
@@ -37,11 +36,9 @@ class Target:
 
 
 @asynccontextmanager
-async def dev_server() -> AsyncIterator[Target]:
+async def dev_server(place: Path) -> AsyncIterator[Target]:
     """All roles behind one address."""
-    async with AsyncExitStack() as stack:
-        place = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="millwheel-fuzz-")))
-        server = await stack.enter_async_context(running(DevSettings(place / "db", port=0)))
+    async with running(DevSettings(place / "db", port=0)) as server:
         yield await _prepared(place, server.address, (server.address,))
 
 
@@ -61,11 +58,9 @@ async def made_database(place: Path) -> None:
 
 
 @asynccontextmanager
-async def cluster() -> AsyncIterator[Target]:
+async def cluster(place: Path) -> AsyncIterator[Target]:
     """Each role's daemon as it is composed, behind an address of its own; the second master stands by."""
-    async with AsyncExitStack() as stack:
-        place = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="millwheel-fuzz-")))
-        made = await stack.enter_async_context(together(place))
+    async with together(place) as made:
         daemons = [*made.masters, *made.authorities, *made.workers]
         yield await _prepared(place, made.address, tuple(one.address for one in daemons))
 

@@ -79,9 +79,13 @@ fussy.source("orders", Order)
 fussy.add(Echo, inputs={"orders": mw.key(only_odd)}, outputs={"echo": dict})
 
 
-fussy_shop = mw.Topology("fussy-shop")
-fussy_shop.external("shop/orders", Order)
-fussy_shop.add(Echo, inputs={"shop/orders": mw.key(only_odd)}, outputs={"echo": dict})
+def reader(name: str, computation: type[mw.Computation[Any, Any]], key: Any, **more: Any) -> mw.Topology:
+    """A topology of its own that reads the shop's orders."""
+    made = mw.Topology(name)
+    stream, kind = more.pop("stream", "shop/orders"), more.pop("kind", Order)
+    made.external(stream, kind)
+    made.add(computation, inputs={stream: mw.key(key)}, **more)
+    return made
 
 
 def moody(order: Order) -> int:
@@ -91,30 +95,13 @@ def moody(order: Order) -> int:
     return order.number
 
 
-moody_hours = mw.Topology("moody-hours")
-moody_hours.external("shop/orders", Order)
-moody_hours.add(Hours, inputs={"shop/orders": mw.key(moody)}, outputs={"totals": dict})
-
-unkeyable = mw.Topology("unkeyable")
-unkeyable.external("shop/orders", Any)
-unkeyable.add(Loose, inputs={"shop/orders": mw.key("missing")})
-
-anything = mw.Topology("anything")
-anything.external("unread/orders", Any)
-anything.add(Loose, inputs={"unread/orders": mw.key(str)})
-
-fussy_hours = mw.Topology("fussy-hours")
-fussy_hours.external("shop/orders", Order)
-fussy_hours.add(Hours, inputs={"shop/orders": mw.key(only_odd)}, outputs={"totals": dict})
-
-late_shop = mw.Topology("late-shop")
-late_shop.external("shop/orders", Order)
-late_shop.add(Hours, inputs={"shop/orders": mw.key(bucket)}, outputs={"totals": dict})
-
-
-broken = mw.Topology("broken")
-broken.external("shop/orders", Order)
-broken.add(Hours, inputs={"shop/orders": mw.key(bucket)}, outputs={"totals": dict})
+fussy_shop = reader("fussy-shop", Echo, only_odd, outputs={"echo": dict})
+moody_hours = reader("moody-hours", Hours, moody, outputs={"totals": dict})
+unkeyable = reader("unkeyable", Loose, "missing", kind=Any)
+anything = reader("anything", Loose, str, stream="unread/orders", kind=Any)
+fussy_hours = reader("fussy-hours", Hours, only_odd, outputs={"totals": dict})
+late_shop = reader("late-shop", Hours, bucket, outputs={"totals": dict})
+broken = reader("broken", Hours, bucket, outputs={"totals": dict})
 
 
 class Poisoned(mw.Computation[Order, int]):

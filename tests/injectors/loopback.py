@@ -8,56 +8,25 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 from random import Random
-from typing import Any
-
-import grpc
+from typing import Any, cast
 
 from millwheel.authority.service import WatermarkServicer
 from millwheel.authority.shard import AuthorityShard
-from millwheel.client.injector.ids import IdKind, IdScope
-from millwheel.client.injector.messages import SendBatch
+from millwheel.model.deliveries import Delivery
 from millwheel.model.incarnation import IncarnationId
-from millwheel.rpc.server import bind, create_server
-from millwheel.rpc.v1 import catalog_pb2, common_pb2, control_pb2, delivery_pb2, injection_pb2, topology_pb2
+from millwheel.rpc.v1 import catalog_pb2, common_pb2, control_pb2, injection_pb2, topology_pb2
 from millwheel.rpc.v1.control_pb2_grpc import RoutingServiceServicer, add_RoutingServiceServicer_to_server
-from millwheel.rpc.v1.delivery_pb2_grpc import DeliveryServiceServicer, add_DeliveryServiceServicer_to_server
+from millwheel.rpc.v1.delivery_pb2_grpc import add_DeliveryServiceServicer_to_server
 from millwheel.rpc.v1.injection_pb2_grpc import InjectionServiceServicer, add_InjectionServiceServicer_to_server
 from millwheel.rpc.v1.watermark_pb2_grpc import add_WatermarkServiceServicer_to_server
-from millwheel.worker.dedup import Sender
+from millwheel.worker.shell.delivery_service import DeliveryService
 from tests.faulty_store import FaultyStore
-from tests.injectors.receivers import ACKED, NOT_OWNER, Answer, Consumer
+from tests.injectors.receivers import Answer, Consumer, Receiver
+from tests.serving import LoopbackServer
 
 __all__ = ["Authority", "Cluster", "Worker", "cluster"]
-
-
-_Answers = asyncio.Queue[delivery_pb2.DeliverResponse]
-"""What goes back by one stream."""
-
-
-def _as_send(request: delivery_pb2.DeliverRequest, address: str, token: int) -> SendBatch:
-    kind = request.WhichOneof("ids")
-    ids: list[Any]
-    if kind == "positions":
-        scope, ids = IdScope(IdKind.POSITION, request.positions.sequence), list(request.positions.positions)
-    else:
-        assert kind == "opaque"
-        blob = request.opaque.ids
-        scope, ids = IdScope(IdKind.OPAQUE), [blob[at : at + 16] for at in range(0, len(blob), 16)]
-    return SendBatch(
-        address,
-        token,
-        request.consumer,
-        request.journal,
-        scope,
-        list(request.keys),
-        list(request.values),
-        list(request.timestamps_us),
-        ids,
-        request.sender.watermark_us,
-        request.positions.mark,
-        list(request.positions.unacked),
-    )
 
 
 class Authority(WatermarkServicer):
@@ -87,10 +56,6 @@ class Authority(WatermarkServicer):
         self._sequencer += 1
         self.shell = self._shards = await AuthorityShard.open(self.store, "authority.0", self._sequencer)
 
-    async def close(self) -> None:
-        """The end."""
-        await self.shell.close()
-
     async def AcceptSequencer(self, request: Any, context: Any) -> Any:
         """When it may."""
         await self.accepting.wait()
@@ -108,129 +73,89 @@ class Authority(WatermarkServicer):
             yield response
 
 
-class Worker(DeliveryServiceServicer):
-    """Takes, refuses and commits at random; ``calm`` ends that."""
+class Worker:
+    """Takes, refuses and commits at random; ``calm`` ends that. It is the one interval that its service knows."""
 
     def __init__(self, consumers: dict[str, Consumer], chance: Random) -> None:
         self.consumers = consumers
         self.chance = chance
         self.calm = False
-        self.address = ""
-        self.batches: list[tuple[int, float]] = []
-        """Size and time of each batch."""
-        self._server: grpc.aio.Server | None = None
-        self._askers: dict[int, tuple[_Answers, int]] = {}
-        """By a delivery's number here: the stream that it came by, and its token there; each sender has its own."""
-        self._committer: asyncio.Task[None] | None = None
+        self.batches: list[int] = []
+        """The size of each batch."""
+        self.host = self
+        service = DeliveryService(cast("Any", self), cast("Any", None))
+        self._server = LoopbackServer(partial(add_DeliveryServiceServicer_to_server, service))
+
+    @property
+    def address(self) -> str:
+        return self._server.address
 
     async def start(self) -> None:
         """Listen, where it listened before."""
-        self._server = create_server()
-        add_DeliveryServiceServicer_to_server(self, self._server)
-        port = int(self.address.rpartition(":")[2]) if self.address else 0
-        self.address = bind(self._server, port)
         await self._server.start()
         self._committer = asyncio.create_task(self._commit_for_ever())
 
     async def die(self) -> None:
         """Hang up on everybody; what was not committed is forgotten."""
-        assert self._server is not None
-        assert self._committer is not None
         self._committer.cancel()
         await asyncio.gather(self._committer, return_exceptions=True)
-        await self._server.stop(None)
-        for consumer in self.consumers.values():
-            for journal, owner in consumer.owners.items():
-                if owner == self.address:
-                    consumer.receivers[journal].crash()
+        await self._server.stop()
+        for _, receiver in self._owned():
+            receiver.crash()
 
-    async def Deliver(
-        self, request_iterator: AsyncIterator[delivery_pb2.DeliverRequest], context: Any
-    ) -> AsyncIterator[delivery_pb2.DeliverResponse]:
-        """As a worker does."""
-        answers: _Answers = asyncio.Queue()
-        reader = asyncio.create_task(self._read(request_iterator, answers))
-        try:
-            while True:
-                yield await answers.get()
-        finally:
-            reader.cancel()
+    def _owned(self) -> list[tuple[Consumer, Receiver]]:
+        owners = [(consumer, *one) for consumer in self.consumers.values() for one in consumer.owners.items()]
+        return [(consumer, consumer.receivers[journal]) for consumer, journal, at in owners if at == self.address]
 
-    async def _read(self, requests: AsyncIterator[delivery_pb2.DeliverRequest], answers: _Answers) -> None:
-        async for request in requests:
-            self.batches.append((len(request.keys), asyncio.get_running_loop().time()))
-            number = len(self._askers)
-            self._askers[number] = answers, request.token
-            self._tell(self._take(request, number))
+    def get(self, journal: str) -> Worker | None:
+        """This worker, if it owns the journal: so the service asks."""
+        return self if any(receiver.journal == journal for _, receiver in self._owned()) else None
 
-    def _take(self, request: delivery_pb2.DeliverRequest, number: int) -> list[Answer]:
-        consumer = self.consumers[request.consumer]
-        if consumer.owners.get(request.journal) != self.address:
-            return [(number, NOT_OWNER, [])]
+    def post(self, delivery: Delivery) -> None:
+        """The service brings a batch."""
+        self.batches.append(len(delivery.keys))
         refuse = 0 if self.calm else self.chance.choice([0, 0, 0, 3, 1_000])
-        sender = Sender(
-            request.sender.name,
-            request.sender.sequencer,
-            None,
-            request.sender.group,
-            request.sender.watermark_us,
-        )
-        return consumer.receivers[request.journal].deliver(_as_send(request, self.address, number), sender, refuse)
+        _reply(self.consumers[delivery.consumer].receivers[delivery.journal].deliver(delivery, refuse))
 
     async def _commit_for_ever(self) -> None:
         while True:
             await asyncio.sleep(0.001)
-            for consumer in self.consumers.values():
-                for journal, receiver in list(consumer.receivers.items()):
-                    if consumer.owners[journal] == self.address and not consumer.hold:
-                        most = 1_000_000 if self.calm else self.chance.randint(1, 400)
-                        self._tell([answer for _, answer in receiver.commit(most)])
+            for consumer, receiver in self._owned():
+                if not consumer.hold:
+                    _reply(receiver.commit(1_000_000 if self.calm else self.chance.randint(1, 400)))
 
-    def _tell(self, answers: list[Answer]) -> None:
-        # By the stream that it came by, and no other: if that broke, the answer is nobody's by now.
-        last: dict[int, delivery_pb2.DeliverResponse] = {}
-        for number, outcome, indexes in answers:
-            stream, token = self._askers[number]
-            response = delivery_pb2.DeliverResponse(token=token, outcome=outcome, indexes=indexes)
-            before = last.get(id(stream))
-            if before is not None and before.outcome == outcome == ACKED and not before.indexes and not indexes:
-                before.also.append(token)
-                continue
-            last[id(stream)] = response
-            stream.put_nowait(response)
+
+def _reply(answers: list[Answer]) -> None:
+    """By the stream that a batch came by, and no other: if that broke, the answer is nobody's by now."""
+    for delivery, outcome, indexes in answers:
+        delivery.channel.reply(delivery.token, outcome, indexes, "")
 
 
 class Cluster(RoutingServiceServicer, InjectionServiceServicer):
     """The master's part, for one stream "s" of MessagePack maps, keyed by their field "k"."""
 
-    def __init__(self, consumers: dict[str, Consumer], workers: list[Worker]) -> None:
+    def __init__(self, consumers: dict[str, Consumer], workers: list[Worker], watermarks: Authority) -> None:
         self.consumers = consumers
         self.workers = workers
-        self.address = ""
-        self.authority = ""
         self.stream = topology_pb2.StreamSpec(name="s", format=topology_pb2.VALUE_FORMAT_MSGPACK, injected=True)
+        self.authority = ""
+        """Where injectors are told that the authority is."""
         self.revision = 1
         self.sequencer = 0
-        self.watermarks: Authority
+        self.watermarks = watermarks
         self.mute = False
         """Tell no routing."""
         self._changed = asyncio.Event()
-        self._server: grpc.aio.Server | None = None
+        self.server = LoopbackServer(
+            partial(add_RoutingServiceServicer_to_server, self),
+            partial(add_InjectionServiceServicer_to_server, self),
+            partial(add_WatermarkServiceServicer_to_server, watermarks),
+        )
+        """Of master and authority."""
 
-    async def start(self) -> None:
-        """Listen, where it listened before."""
-        self._server = create_server()
-        add_RoutingServiceServicer_to_server(self, self._server)
-        add_InjectionServiceServicer_to_server(self, self._server)
-        add_WatermarkServiceServicer_to_server(self.watermarks, self._server)
-        port = int(self.address.rpartition(":")[2]) if self.address else 0
-        self.address = self.authority = bind(self._server, port)
-        await self._server.start()
-
-    async def leave(self) -> None:
-        """Master and authority are not to be reached any more."""
-        assert self._server is not None
-        await self._server.stop(None)
+    @property
+    def address(self) -> str:
+        return self.server.address
 
     def changed(self) -> None:
         """Tell the routing as it is now."""
@@ -289,21 +214,21 @@ def _route(consumer: Consumer) -> control_pb2.ConsumerRoute:
 async def cluster(seed: int, workers: int = 2) -> AsyncIterator[Cluster]:
     """Two consumers, some workers, a master and an authority."""
     consumers: dict[str, Consumer] = {}
-    started = [Worker(consumers, Random(seed + number)) for number in range(workers)]  # type: ignore[abstract]
+    started = [Worker(consumers, Random(seed + number)) for number in range(workers)]
     for worker in started:
         await worker.start()
     consumers["x"] = Consumer.new("x", started[0].address)
     consumers["y"] = Consumer.new("y", started[-1].address)
     store = FaultyStore()
     await store.create_journal("authority.0")
-    authority = await AuthorityShard.open(store, "authority.0", 1)
-    made = Cluster(consumers, started)  # type: ignore[abstract]  # the calls that injectors do not make
-    made.watermarks = Authority(store, authority)
-    await made.start()
+    watermarks = Authority(store, await AuthorityShard.open(store, "authority.0", 1))
+    made = Cluster(consumers, started, watermarks)  # type: ignore[abstract]  # the calls that injectors do not make
+    await made.server.start()
+    made.authority = made.address
     try:
         yield made
     finally:
-        await made.leave()
-        await made.watermarks.close()
+        await made.server.stop()
+        await made.watermarks.shell.close()
         for worker in started:
             await worker.die()

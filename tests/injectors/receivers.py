@@ -4,45 +4,26 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from millwheel.client.injector.ids import IdKind
-from millwheel.client.injector.messages import SendBatch
 from millwheel.client.injector.routing import ConsumerRouting, Route
+from millwheel.model.deliveries import Delivery
 from millwheel.model.incarnation import IncarnationId
 from millwheel.model.keys import ALL_KEYS, KeyInterval
 from millwheel.rpc.v1.delivery_pb2 import DeliveryOutcome
-from millwheel.worker.dedup import (
-    BatchIds,
-    CheckOutcome,
-    Dedup,
-    DeliveryIds,
-    DeliveryVerdict,
-    OpaqueIds,
-    PositionIds,
-    Sender,
-)
+from millwheel.worker.dedup import CheckOutcome, Dedup, DeliveryVerdict, PositionIds
 
 ACKED = DeliveryOutcome.DELIVERY_OUTCOME_ACKED
 NOT_OWNER = DeliveryOutcome.DELIVERY_OUTCOME_NOT_OWNER
 FULL = DeliveryOutcome.DELIVERY_OUTCOME_REFUSED_FULL
 SUPERSEDED = DeliveryOutcome.DELIVERY_OUTCOME_REFUSED_SEQUENCER
 
-Answer = tuple[int, DeliveryOutcome.ValueType, list[int]]
+Answer = tuple[Delivery, DeliveryOutcome.ValueType, list[int]]
 Row = tuple[object, bytes, bytes, int]
 """id, key, value, timestamp."""
 
 
-def ids_of(send: SendBatch) -> DeliveryIds:
-    """What the wire would say of a sending's ids."""
-    if send.scope.kind is IdKind.POSITION:
-        return PositionIds(send.scope.name, send.mark, list(send.ids), list(send.unacked))  # type: ignore[arg-type]
-    if send.scope.kind is IdKind.OPAQUE:
-        return OpaqueIds(list(send.ids))  # type: ignore[arg-type]
-    return BatchIds(send.scope.name, send.scope.batch, list(send.ids))  # type: ignore[arg-type]
-
-
 @dataclass
 class _Receipt:
-    send: SendBatch
+    delivery: Delivery
     verdict: DeliveryVerdict
     open: set[int]
     excluded: set[int]
@@ -58,46 +39,44 @@ class Receiver:
         self.committed: list[Row] = []
         self.receipts: list[_Receipt] = []
 
-    def deliver(self, send: SendBatch, sender: Sender, refuse: int) -> list[Answer]:
+    def deliver(self, delivery: Delivery, refuse: int) -> list[Answer]:
         """Take a batch in, or refuse every record whose index is below ``refuse``."""
-        assert all(key in self.keys for key in send.keys), "a record went to an interval that does not have its key"
-        verdict = self.dedup.check(ids_of(send), send.keys, send.timestamps, sender)
+        assert all(key in self.keys for key in delivery.keys), "a record went to an interval that lacks its key"
+        verdict = self.dedup.check(delivery.ids, delivery.keys, delivery.timestamps, delivery.sender)
         if verdict.outcome is CheckOutcome.REFUSED_SEQUENCER:
-            return [(send.token, SUPERSEDED, [])]
+            return [(delivery, SUPERSEDED, [])]
         if verdict.outcome is CheckOutcome.SEND_AGAIN:
-            return [(send.token, FULL, list(range(len(send.keys))))]
+            return [(delivery, FULL, list(range(len(delivery.keys))))]
         assert verdict.outcome is CheckOutcome.JUDGED
-        fresh = list(verdict.fresh_indexes)
-        given_up = [index for index in fresh if index < refuse]
+        fresh = [index for index in verdict.fresh_indexes if index >= refuse]
+        given_up = [index for index in verdict.fresh_indexes if index < refuse]
         if given_up:
             self.dedup.abandon(verdict, given_up)
-            fresh = [index for index in fresh if index >= refuse]
         excluded = {*verdict.waiting, *given_up}
-        out: list[Answer] = [(send.token, FULL, sorted(excluded))] if excluded else []
+        out: list[Answer] = [(delivery, FULL, sorted(excluded))] if excluded else []
         if fresh:
-            self.receipts.append(_Receipt(send, verdict, set(fresh), excluded))
+            self.receipts.append(_Receipt(delivery, verdict, set(fresh), excluded))
         else:
-            out.append((send.token, ACKED, sorted(excluded)))
+            out.append((delivery, ACKED, sorted(excluded)))
         return out
 
-    def commit(self, most: int) -> list[tuple[str, Answer]]:
-        """Commit up to ``most`` records; the answers, with the addresses that the batches came to."""
-        out: list[tuple[str, Answer]] = []
+    def commit(self, most: int) -> list[Answer]:
+        """Commit up to ``most`` records."""
+        out: list[Answer] = []
         taken: list[tuple[DeliveryVerdict, list[int]]] = []
-        rows: list[Row] = []
         for receipt in list(self.receipts):
             now = sorted(receipt.open)[: most - sum(len(indexes) for _, indexes in taken)]
             if not now:
                 break
             taken.append((receipt.verdict, now))
-            send = receipt.send
-            rows += [(send.ids[at], send.keys[at], send.values[at], send.timestamps[at]) for at in now]
             receipt.open.difference_update(now)
             if not receipt.open:
                 self.receipts.remove(receipt)
-            out.append((send.address, (send.token, ACKED, sorted(receipt.open | receipt.excluded))))
+            one = receipt.delivery
+            ids = one.ids.positions if isinstance(one.ids, PositionIds) else one.ids.ids
+            self.committed += [(ids[at], one.keys[at], one.values[at], one.timestamps[at]) for at in now]
+            out.append((one, ACKED, sorted(receipt.open | receipt.excluded)))
         self.dedup.committed(self.dedup.take(taken))
-        self.committed += rows
         return out
 
     def crash(self) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from random import Random
 from typing import Any, assert_never
 
@@ -33,10 +33,11 @@ from millwheel.client.injector.messages import (
     WatermarkDeclared,
 )
 from millwheel.client.injector.routing import StreamRouting
+from millwheel.client.injector.session import SenderIdentity
 from millwheel.model.incarnation import IncarnationId
 from millwheel.model.time import MAX_TIMESTAMP, MIN_TIMESTAMP
-from millwheel.worker.dedup import Sender
-from tests.injectors.receivers import NOT_OWNER, Answer, Consumer
+from tests.driving import SingleCoreDriver
+from tests.injectors.receivers import NOT_OWNER, Consumer
 
 LIMITS = Limits(
     batch_records=4, batch_bytes=64, window_records=40, window_bytes=400, linger=5,
@@ -51,8 +52,10 @@ KEYS = [b"", b"a", b"b", b"c", b"cc", b"d", b"e"]
 keys = st.sampled_from(KEYS)
 
 
-class InjectorMachine(RuleBasedStateMachine):
+class InjectorMachine(RuleBasedStateMachine, SingleCoreDriver[InjectorEvent, InjectorEffect]):
     """The network is a list of sendings and a list of answers per address; anything may happen to them."""
+
+    core: InjectorCore
 
     @initialize()
     def start(self) -> None:
@@ -63,7 +66,8 @@ class InjectorMachine(RuleBasedStateMachine):
         self.known_consumers = set(self.consumers)
         self.gone: list[Consumer] = []
         self.network: list[SendBatch] = []
-        self.answers: list[tuple[str, int, Answer]] = []
+        self.identity = SenderIdentity("s", "p", 1, publishes=True)
+        self.answers: list[tuple[str, int, DeliveryAnswered]] = []
         self.wanted: set[str] = set()
         self.up: dict[str, int] = {}
         """Connected addresses, and the life of each connection."""
@@ -73,7 +77,7 @@ class InjectorMachine(RuleBasedStateMachine):
         self.last_published: int = MIN_TIMESTAMP
         self.reported: int = MIN_TIMESTAMP
         self.bytes_of: dict[tuple[str, object], tuple[bytes, bytes, int]] = {}
-        self.post(RoutingArrived(self.routing()))
+        self.handle(RoutingArrived(self.routing()))
         self.connect()
 
     def routing(self) -> StreamRouting:
@@ -81,27 +85,22 @@ class InjectorMachine(RuleBasedStateMachine):
             self.revision, {IncarnationId(name): one.routing() for name, one in self.consumers.items()}
         )
 
-    def post(self, event: InjectorEvent) -> None:
-        self.perform(self.core.step(event, self.now))
-        self.core.check_invariants()
-
-    def perform(self, effects: Iterable[InjectorEffect]) -> None:
-        for effect in effects:
-            match effect:
-                case Connect(address):
-                    self.wanted.add(address)
-                case Disconnect(address):
-                    self.wanted.discard(address)
-                    self.close_connection(address)
-                case SendBatch():
-                    assert effect.address in self.up, "sent without a connection"
-                    self.check_same_bytes(effect)
-                    self.network.append(effect)
-                case PublishWatermark(published):
-                    assert published.watermark >= self.reported, "a reported watermark never falls"
-                    self.reported = published.watermark
-                case _:
-                    assert_never(effect)
+    def begin(self, effect: InjectorEffect) -> None:
+        match effect:
+            case Connect(address):
+                self.wanted.add(address)
+            case Disconnect(address):
+                self.wanted.discard(address)
+                self.close_connection(address)
+            case SendBatch():
+                assert effect.address in self.up, "sent without a connection"
+                self.check_same_bytes(effect)
+                self.network.append(effect)
+            case PublishWatermark(published):
+                assert published.watermark >= self.reported, "a reported watermark never falls"
+                self.reported = published.watermark
+            case _:
+                assert_never(effect)
 
     def check_same_bytes(self, send: SendBatch) -> None:
         assert 0 < len(send.keys) <= LIMITS.batch_records
@@ -147,7 +146,7 @@ class InjectorMachine(RuleBasedStateMachine):
             self.accepted.append((scope, ids[at], due, values[at], timestamps[at], frozenset(names), late))
         if (waiting := IncarnationId(keyless)) in columns:
             columns[waiting] = columns[waiting][: len(rows) // 2]
-        self.post(Columns(values, timestamps, columns, scope, ids))
+        self.handle(Columns(values, timestamps, columns, scope, ids))
 
     @rule(pick=st.integers(0, 99), count=st.integers(0, 12))
     def key(self, pick: int, count: int) -> None:
@@ -157,11 +156,11 @@ class InjectorMachine(RuleBasedStateMachine):
             head = heads[pick % len(heads)]
             known = {(scope, id_): due for scope, id_, due, *_ in self.accepted}
             keys = [known[head.scope, row.id][head.consumer] for row in head.records[:count]]
-            self.post(KeysFound(head, keys, "not yet"))
+            self.handle(KeysFound(head, keys, "not yet"))
 
     @rule(step=st.integers(0, 30))
     def advance(self, step: int) -> None:
-        self.post(WatermarkDeclared(max(0, self.core.publication.declared) + step))
+        self.handle(WatermarkDeclared(max(0, self.core.publication.declared) + step))
 
     @rule()
     def broadcast(self) -> None:
@@ -177,11 +176,12 @@ class InjectorMachine(RuleBasedStateMachine):
         consumer = self.consumers.get(send.consumer)
         life = self.up[send.address]
         if consumer is None or consumer.owners.get(send.journal) != send.address:
-            self.answers.append((send.address, life, (send.token, NOT_OWNER, [])))
+            self.answers.append((send.address, life, DeliveryAnswered((send.token,), NOT_OWNER, [], "")))
             return
-        sender = Sender("injector/s/p", 1, None, "injector/s", send.watermark)
-        for answer in consumer.receivers[send.journal].deliver(send, sender, refuse):
-            self.answers.append((send.address, life, answer))
+        delivery = self.identity.delivery(send)
+        delivery.channel = send.address
+        for _, outcome, indexes in consumer.receivers[send.journal].deliver(delivery, refuse):
+            self.answers.append((send.address, life, DeliveryAnswered((send.token,), outcome, indexes, "")))
 
     @rule(pick=st.integers(0, 99), refuse=st.sampled_from([0, 0, 0, 1, 2, 9]), again=st.booleans())
     def arrive(self, pick: int, refuse: int, again: bool) -> None:
@@ -211,39 +211,40 @@ class InjectorMachine(RuleBasedStateMachine):
             for _ in self.answers[:6]:
                 self.answer(0, False)
             self.now += 2
-            self.post(Tick())
+            self.handle(Tick())
 
     @rule(pick=st.integers(0, 99), most=st.integers(1, 6))
     def commit(self, pick: int, most: int) -> None:
         receivers = [one for consumer in self.consumers.values() for one in consumer.receivers.values()]
-        for address, answer in receivers[pick % len(receivers)].commit(most):
-            if address in self.up:
+        for delivery, outcome, indexes in receivers[pick % len(receivers)].commit(most):
+            if (address := delivery.channel) in self.up:
+                answer = DeliveryAnswered((delivery.token,), outcome, indexes, "")
                 self.answers.append((address, self.up[address], answer))
 
     @rule(pick=st.integers(0, 99), again=st.booleans())
     def answer(self, pick: int, again: bool) -> None:
         if self.answers:
             index = pick % len(self.answers)
-            _, _, (token, outcome, indexes) = self.answers[index] if again else self.answers.pop(index)
-            self.post(DeliveryAnswered((token,), outcome, indexes, ""))
+            _, _, answer = self.answers[index] if again else self.answers.pop(index)
+            self.handle(answer)
 
     @rule(address=st.sampled_from(ADDRESSES))
     def break_connection(self, address: str) -> None:
         if address in self.up:
             self.close_connection(address)
-            self.post(ConnectionLost(address))
+            self.handle(ConnectionLost(address))
 
     @rule()
     def connect(self) -> None:
         for address in sorted(self.wanted - self.up.keys()):
             self.lives += 1
             self.up[address] = self.lives
-            self.post(ConnectionOpened(address))
+            self.handle(ConnectionOpened(address))
 
     @rule(step=st.sampled_from([1, 5, 20, 100, 2_000]))
     def tick(self, step: int) -> None:
         self.now += step
-        self.post(Tick())
+        self.handle(Tick())
 
     # The cluster. It changes first; the injector learns of it later.
 
@@ -263,7 +264,7 @@ class InjectorMachine(RuleBasedStateMachine):
     def routed(self) -> None:
         self.revision += 1
         self.known_consumers = set(self.consumers)
-        self.post(RoutingArrived(self.routing()))
+        self.handle(RoutingArrived(self.routing()))
 
     @rule(owner=st.sampled_from(ADDRESSES))
     def join_or_leave(self, owner: str) -> None:
@@ -321,7 +322,7 @@ class InjectorMachine(RuleBasedStateMachine):
                 self.answer(0, False)
             alarm = self.core.next_deadline()
             self.now = max(self.now, alarm if alarm is not None else self.now)
-            self.post(Tick())
+            self.handle(Tick())
         self.check_end()
 
     def check_end(self) -> None:
@@ -334,7 +335,7 @@ class InjectorMachine(RuleBasedStateMachine):
             assert all(count == 1 for count in took.values()), "G1: a record took effect twice"
         declared = self.core.publication.declared
         assert self.core.published.watermark == declared, "G8: the watermark did not catch up"
-        self.post(EndDeclared())
+        self.handle(EndDeclared())
         assert self.core.published.watermark == MAX_TIMESTAMP
         for scope in SCOPES[:2]:
             if any(one[0] == scope for one in self.accepted):

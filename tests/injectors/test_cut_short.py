@@ -420,13 +420,13 @@ async def test_records_go_on_while_no_master_answers_however_long(
     settings = InjectorSettings(patience=seconds, limits=QUICK)
     async with cluster(1) as made, Injector("s", address=made.address, settings=settings) as injector:
         await injector.send_many(values(0, 500), [5] * 500)
-        await made.leave()
+        await made.server.stop()
         await injector.send_many(values(500, 1_000), [5] * 500)
         await asyncio.wait_for(injector.flush(), patience(10))
         await asyncio.sleep(1.0)
         assert ("no master sends the routing" in caplog.text) is (seconds < 1)
         assert caplog.text.count("no master tells") < 5, "not asked, and not said, without pause"
-        await made.start()
+        await made.server.start()
         # What changed meanwhile is heard of.
         for consumer in made.consumers.values():
             consumer.move(f"{consumer.name}.j1", made.workers[0].address)
@@ -444,12 +444,12 @@ async def test_an_injector_without_an_authority_reports_and_ends_later() -> None
     ):
         await injector.send_many(values(0, 100), [5] * 100, positions=range(100))
         await injector.flush()
-        await made.leave()
+        await made.server.stop()
         with pytest.raises(
             InjectorError, match=r"did not confirm the watermark of process 'injector' .* within 0\.5 s"
         ):
             await injector.finish()
-        await made.start()
+        await made.server.start()
         while not await finished(injector):  # noqa: ASYNC110 - only trying tells
             await asyncio.sleep(0.1)
         check_once(made, 100)

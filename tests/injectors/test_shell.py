@@ -18,7 +18,7 @@ from millwheel.sdk.errors import UsageError
 from tests.injectors.inside import session_of
 from tests.injectors.loopback import Cluster, cluster
 from tests.injectors.receivers import Consumer
-from tests.patience import patience
+from tests.patience import patience, until
 
 QUICK = Limits(batch_records=50, window_records=2_000, retry_first=2_000, retry_last=50_000, resend_after=2_000_000)
 SETTINGS = InjectorSettings(patience=10, limits=QUICK)
@@ -218,8 +218,7 @@ async def test_a_restarted_worker_gets_its_unacked_records_at_once() -> None:
         for consumer in made.consumers.values():
             consumer.hold = True
         await injector.send_many(values(0, 500), [5] * 500)
-        while sum(size for size, _ in worker.batches) < 1_000:  # noqa: ASYNC110 - what the worker keeps has no event
-            await asyncio.sleep(0.001)
+        await until(lambda: sum(worker.batches) >= 1_000)
         await worker.die()
         for consumer in made.consumers.values():
             consumer.hold = False
@@ -270,9 +269,7 @@ async def test_an_authority_that_moves_before_it_has_answered_is_found() -> None
         there, made.authority = made.authority, "127.0.0.1:1"
         injector = Injector("s", address=made.address, settings=SETTINGS)
         opening = asyncio.create_task(injector.open())
-        async with asyncio.timeout(patience(5)):
-            while made.sequencer == 0:  # noqa: ASYNC110 - the master's counter has no event
-                await asyncio.sleep(0.01)
+        await until(lambda: made.sequencer, patience(5))
         await asyncio.sleep(0.1)
         assert not opening.done()
         made.authority = there

@@ -15,7 +15,7 @@ from millwheel.client.injector.stalls import AckWatch
 from millwheel.server.dev_server import DevServer, DevSettings, running
 from tests.injectors.conftest import Submit, submit_to
 from tests.injectors.inside import explained, session_of
-from tests.patience import patience
+from tests.patience import patience, until
 
 ORDER = {"user": "u", "number": 1}
 
@@ -74,8 +74,7 @@ async def test_a_stall_is_logged_with_its_reason(
         await control.pause("codekeyed")
         await session_of(injector).until(lambda: not any(route.address for route in routes(injector)))
         await injector.send(ORDER, timestamp=6)
-        while not injector.stall:  # noqa: ASYNC110  # it has no event
-            await asyncio.sleep(0.01)
+        await until(lambda: injector.stall)
         assert "codekeyed/hours has not ACKed 1 record" in injector.stall
         assert "is paused" in injector.stall
         assert injector.stall in caplog.text

@@ -2,36 +2,12 @@
 
 from __future__ import annotations
 
-from collections import deque
-from typing import Any, TypeVar, assert_never
+from typing import Any, assert_never
 
 from millwheel.coordination.contract import Compare, KeyValue, Put, TransactionResult
 from millwheel.coordination.state import CoordinatorState
+from millwheel.master import messages as m
 from millwheel.master.core import MasterCore
-from millwheel.master.messages import (
-    Answer,
-    CreateJournals,
-    Drop,
-    Fail,
-    JournalsCreated,
-    MasterEffect,
-    MasterEvent,
-    NumbersReserved,
-    Observe,
-    Reload,
-    Reply,
-    Request,
-    RequestReceived,
-    ReserveNumbers,
-    RevisionArrived,
-    SnapshotLoaded,
-    StateDropped,
-    StepDown,
-    StoreFailed,
-    Tick,
-    Transact,
-    TransactionEnded,
-)
 from millwheel.master.settings import MasterSettings
 from millwheel.model import catalog_keys as keys
 from millwheel.model.catalog import Catalog
@@ -39,12 +15,11 @@ from millwheel.model.stream_names import full_name
 from millwheel.rpc.failures import RequestError
 from millwheel.rpc.v1 import catalog_pb2 as catalog
 from millwheel.rpc.v1 import topology_pb2 as specs
-from millwheel.store.contract import JournalExistsError, JournalHead, JournalMissingError
+from millwheel.store.contract import JournalExistsError, JournalMissingError
 from millwheel.store.memory import MemoryStore
 from millwheel.store.sequencer_allocation import reserve_sequencers
 from millwheel.testing.store_effects import result_of
-
-Result = TypeVar("Result")
+from tests.driving import SingleCoreDriver
 
 
 class SpoiltState(CoordinatorState):
@@ -98,10 +73,10 @@ class World:
 
     def has_journal(self, journal: str) -> bool:
         try:
-            head: JournalHead = result_of(self.store.read_head(journal))
+            result_of(self.store.read_head(journal))
         except JournalMissingError:
             return False
-        return head is not None
+        return True
 
     def catalog(self) -> Catalog:
         found = Catalog()
@@ -109,34 +84,29 @@ class World:
         return found
 
 
-class Master:
-    """A core with its effects; ``run`` performs them until nothing is left to do."""
+class Master(SingleCoreDriver[m.MasterEvent, m.MasterEffect]):
+    """A master's environment. All effects wait; ``run`` performs them until nothing is left to do."""
+
+    core: MasterCore
 
     def __init__(self, world: World, name: str = "m", settings: MasterSettings | None = None) -> None:
+        super().__init__()
         self.world = world
         self.core = MasterCore(world.elect(name), settings)
-        self.waiting: deque[MasterEffect] = deque()
-        self.now = 0
-        self.answers: dict[int, Answer | RequestError] = {}
+        self.answers: dict[int, m.Answer | RequestError] = {}
         self.seen = world.state.revision
         self.observing: list[str] = []
         self.stepped_down = False
         self._tickets = 0
-        self.post(SnapshotLoaded(world.state.list("")))
+        self.handle(m.SnapshotLoaded(world.state.list("")))
 
-    def post(self, event: MasterEvent, now: int | None = None) -> None:
-        """Bring the core an event, and leave the effects waiting. ``now`` None: no time has passed."""
-        self.now = self.now if now is None else now
-        self.waiting.extend(self.core.step(event, self.now))
-        self.core.check_invariants()
-
-    def ask(self, request: Request, now: int = 0) -> int:
+    def ask(self, request: m.Request, now: int = 0) -> int:
         """Ask, and leave the effects waiting."""
         self._tickets += 1
-        self.post(RequestReceived(self._tickets, request), now)
+        self.handle(m.RequestReceived(self._tickets, request), now)
         return self._tickets
 
-    def call(self, request: Request, now: int = 0) -> Any:
+    def call(self, request: m.Request, now: int = 0) -> Any:
         """Ask, carry everything out, and return the answer; what was refused is raised."""
         ticket = self.ask(request, now)
         self.run()
@@ -146,14 +116,13 @@ class Master:
         return answer
 
     def tick(self, now: int) -> None:
-        self.post(Tick(), now)
+        self.handle(m.Tick(), now)
         self.run()
 
     def run(self) -> None:
         """Carry everything out, and follow the coordinator."""
         while self.waiting or self.follow():
-            if self.waiting:
-                self.step()
+            super().run()
 
     def follow(self) -> bool:
         """Hear of the next revision, if there is one."""
@@ -162,47 +131,45 @@ class Master:
             return False
         changes = next(iter(revisions))
         self.seen = changes[0].revision
-        self.post(RevisionArrived(changes))
+        self.handle(m.RevisionArrived(changes))
         return True
 
-    def step(self) -> None:
-        """Carry out the oldest effect."""
-        effect = self.waiting.popleft()
+    def finish(self, effect: m.MasterEffect) -> m.MasterEvent | None:
         match effect:
-            case Reply(ticket, answer) | Fail(ticket, answer):
+            case m.Reply(ticket, answer) | m.Fail(ticket, answer):
                 self.answers[ticket] = answer
-            case StepDown():
+            case m.StepDown():
                 self.stepped_down = True
-            case Observe(topology):
+            case m.Observe(topology):
                 self.observing.append(topology)
-            case Reload(operation):
-                self.post(SnapshotLoaded(self.world.state.list(""), operation))
-            case ReserveNumbers(operation, above):
+            case m.Reload(operation):
+                return m.SnapshotLoaded(self.world.state.list(""), operation)
+            case m.ReserveNumbers(operation, above):
                 block = result_of(reserve_sequencers(self.world.store, above))
-                self.post(NumbersReserved(operation, block.first, block.last))
-            case CreateJournals(operation, journals):
-                self._create(operation, journals)
-            case Drop(operation, journals, computations, silence):
+                return m.NumbersReserved(operation, block.first, block.last)
+            case m.CreateJournals(operation, journals):
+                return self._create(operation, journals)
+            case m.Drop(operation, journals, computations, silence):
                 for journal in journals:
                     result_of(self.world.store.drop_journal(journal))
                 for computation in computations:
                     result_of(self.world.store.drop_incarnation(computation))
                 for injector, sequencer in silence:
                     self.world.silence(injector, sequencer)
-                self.post(StateDropped(operation))
-            case Transact(operation, compares, puts, deletes):
-                self.post(TransactionEnded(operation, self.world.transact(compares, puts, deletes)))
+                return m.StateDropped(operation)
+            case m.Transact(operation, compares, puts, deletes):
+                return m.TransactionEnded(operation, self.world.transact(compares, puts, deletes))
             case _:
                 assert_never(effect)
+        return None
 
-    def _create(self, operation: int, journals: tuple[str, ...]) -> None:
+    def _create(self, operation: int, journals: tuple[str, ...]) -> m.MasterEvent:
         try:
             for journal in journals:
                 result_of(self.world.store.create_journal(journal))
         except JournalExistsError as error:
-            self.post(StoreFailed(operation, str(error), retry=True))
-        else:
-            self.post(JournalsCreated(operation))
+            return m.StoreFailed(operation, str(error), retry=True)
+        return m.JournalsCreated(operation)
 
 
 def computation(name: str, inputs: dict[str, str], outputs: list[str], feedback: tuple[str, ...] = ()) -> Any:

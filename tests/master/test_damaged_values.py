@@ -170,7 +170,7 @@ def test_garbage_collection_spares_what_a_damaged_chunk_names() -> None:
     mine, others = ([interval.journal for interval in world.catalog().tables[table]] for table in (one, two))
     damage(world, keys.chunk_key(one, 0))
     damaged = world.state.entry(keys.chunk_key(one, 0))
-    master.post(SnapshotLoaded(world.state.list("")))
+    master.handle(SnapshotLoaded(world.state.list("")))
     for name in ("one", "two"):
         master.call(CancelTopology(name, f"c{name}"))
     for hour in range(2, 5):

@@ -15,7 +15,7 @@ def test_a_core_without_a_catalog_and_a_deposed_one_need_no_tick() -> None:
     master = Master(world)
     assert master.core.next_deadline() is not None
     world.elect("another")
-    master.post(SnapshotLoaded(world.state.list("")))
+    master.handle(SnapshotLoaded(world.state.list("")))
     assert master.core.deposed
     assert master.core.next_deadline() is None
 

@@ -60,7 +60,7 @@ def look(known: Catalog, *, work: int = 0, commit: int = 7, watermark: int = 5, 
 
 
 def observe(master: Master, progress: Progress, now: int = LATER) -> int:
-    master.post(ProgressObserved(progress), now)
+    master.handle(ProgressObserved(progress), now)
     master.run()
     return master.world.catalog().topologies["zeitgeist"].state
 
@@ -330,7 +330,7 @@ def test_a_master_deposed_as_it_reserves_silences_no_one() -> None:
     again = new.call(OpenInjector("zeitgeist/queries", "p")).sequencer
     world.accepted["injector/zeitgeist/queries"] = again
     old.step()
-    old.post(SnapshotLoaded(stale))
+    old.handle(SnapshotLoaded(stale))
     assert not any(isinstance(effect, Drop) for effect in old.waiting), "that was read before the numbers were reserved"
     old.run()
     assert world.accepted == {"injector/zeitgeist/queries": again}
@@ -352,8 +352,8 @@ def test_a_stream_returns_once_its_old_injectors_are_forgotten() -> None:
         first = master.waiting[0]
         if isinstance(first, Drop) and first.silence:
             failed += 1
-            master.waiting.popleft()
-            master.post(StoreFailed(first.operation, "the authority is away", retry=False))
+            master.waiting.pop(0)
+            master.handle(StoreFailed(first.operation, "the authority is away", retry=False))
         else:
             master.step()
     refused = master.answers[submission]
@@ -377,9 +377,9 @@ def _ask_while_the_authority_is_away(master: Master, request: CancelTopology | U
             master.step()
         else:
             assert master.follow(), "nothing is deleted"
-    drop = master.waiting.popleft()
+    drop = master.waiting.pop(0)
     assert isinstance(drop, Drop)
-    master.post(StoreFailed(drop.operation, "the authority is away", retry=False))
+    master.handle(StoreFailed(drop.operation, "the authority is away", retry=False))
     master.run()
 
 
@@ -492,7 +492,7 @@ def test_a_core_that_fails_at_the_store_rests_until_an_event() -> None:
     master = Master(world)
     master.call(SubmitTopology(topology(), "r1"))
     ticket = master.ask(EnsureLog("zeitgeist/windows"))
-    create = master.waiting.popleft()
+    create = master.waiting.pop(0)
     assert isinstance(create, CreateJournals)
     assert len(master.core.step(StoreFailed(create.operation, "down", retry=False), master.now)) == 1
     assert ticket not in master.answers
@@ -508,7 +508,7 @@ def test_a_clock_that_is_set_back_keeps_nothing_waiting() -> None:
     assert len(master.observing) > looks, "the topology that drains is looked at"
     master.tick(int(hours(30)))
     master.ask(CancelTopology("zeitgeist"), now=int(hours(30)))
-    transact = master.waiting.popleft()
+    transact = master.waiting.pop(0)
     assert isinstance(transact, Transact)
     assert isinstance(master.core.step(TransactionEnded(transact.operation, None), master.now)[0], Reload)
     assert not any(isinstance(one, Reload) for one in master.core.step(Tick(), seconds(80)))

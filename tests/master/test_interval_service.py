@@ -116,14 +116,11 @@ async def test_a_list_goes_on_where_it_was_through_splits(cluster: Cluster) -> N
 
 
 async def test_a_foreign_page_token_is_refused(cluster: Cluster) -> None:
+    call, stub = cluster.client._call, cluster.client._intervals()  # noqa: SLF001  # the client hides pages
     for token in ("nonsense", "a.b", "Zm9v.Zm9v.Zm9v", "€"):
         with pytest.raises(RequestError) as caught:
             async with asyncio.timeout(patience(5)):
-                await cluster.client._call(  # noqa: SLF001  # the client hides pages
-                    lambda token=token: cluster.client._intervals().ListIntervals(  # type: ignore[misc]  # noqa: SLF001
-                        wire.ListIntervalsRequest(page_token=token)
-                    )
-                )
+                await call(lambda token=token: stub.ListIntervals(wire.ListIntervalsRequest(page_token=token)))  # type: ignore[misc]
         assert caught.value.reason == "PAGE_TOKEN_INVALID"
 
 

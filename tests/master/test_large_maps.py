@@ -10,6 +10,8 @@ from millwheel.master.messages import (
     CancelTopology,
     Drop,
     IntervalName,
+    MasterEffect,
+    MasterEvent,
     ReleaseParents,
     SplitInterval,
     SubmitTopology,
@@ -38,13 +40,12 @@ class Watched(Master):
 
     largest = (0, 0)
 
-    def step(self) -> None:
-        if isinstance(self.waiting[0], Transact):
-            wanted = self.waiting[0]
-            operations = max(len(wanted.compares), len(wanted.puts) + len(wanted.deletes))
-            size = sum(len(put.key) + len(put.value) for put in wanted.puts)
+    def finish(self, effect: MasterEffect) -> MasterEvent | None:
+        if isinstance(effect, Transact):
+            operations = max(len(effect.compares), len(effect.puts) + len(effect.deletes))
+            size = sum(len(put.key) + len(put.value) for put in effect.puts)
             self.largest = (max(self.largest[0], operations), max(self.largest[1], size))
-        super().step()
+        return super().finish(effect)
 
 
 def three_large_maps(world: World) -> tuple[Watched, list[IncarnationId]]:

@@ -136,10 +136,10 @@ class Masters(RuleBasedStateMachine):
     def a_transactions_outcome_is_lost(self, who: int) -> None:
         master = self.masters[who % len(self.masters)]
         if master.waiting and isinstance(master.waiting[0], Transact):
-            lost = master.waiting.popleft()
+            lost = master.waiting.pop(0)
             assert isinstance(lost, Transact)
             self.world.transact(lost.compares, lost.puts, lost.deletes)
-            master.post(TransactionEnded(lost.operation, None))
+            master.handle(TransactionEnded(lost.operation, None))
 
     @rule()
     def the_leader_finishes_what_it_has(self) -> None:

@@ -163,11 +163,11 @@ def test_an_unknown_outcome_is_settled_by_reading_again() -> None:
         master = Master(world)
         ticket = master.ask(SubmitTopology(topology(), "r1"))
         step_to(master, Transact)
-        lost = master.waiting.popleft()
+        lost = master.waiting.pop(0)
         assert isinstance(lost, Transact)
         if applied:
             assert world.transact(lost.compares, lost.puts, lost.deletes).committed
-        master.post(TransactionEnded(lost.operation, None))
+        master.handle(TransactionEnded(lost.operation, None))
         master.run()
         assert isinstance(master.answers[ticket], catalog.TopologyRecord)
         assert len(world.catalog().topologies) == 1
@@ -192,9 +192,9 @@ def test_a_late_answer_to_an_earlier_attempt_is_ignored() -> None:
     master = Master(world)
     master.ask(CommitBatch("q", 1))
     step_to(master, Transact)
-    first = master.waiting.popleft()
+    first = master.waiting.pop(0)
     assert isinstance(first, Transact)
-    master.post(TransactionEnded(first.operation, None))
+    master.handle(TransactionEnded(first.operation, None))
     step_to(master, Transact)
     assert master.core.step(TransactionEnded(first.operation, None), master.now) == []
     assert master.core.step(TransactionEnded(first.operation, TransactionResult(True, 99)), master.now) == []
@@ -205,9 +205,9 @@ def test_requests_wait_for_the_store_and_are_refused_if_it_fails() -> None:
     master = Master(world)
     ticket = master.ask(SubmitTopology(topology(), "r1"))
     step_to(master, CreateJournals)
-    create = master.waiting.popleft()
+    create = master.waiting.pop(0)
     assert isinstance(create, CreateJournals)
-    master.post(StoreFailed(create.operation, "disk full", retry=False))
+    master.handle(StoreFailed(create.operation, "disk full", retry=False))
     master.run()
     answer = master.answers[ticket]
     assert isinstance(answer, RequestError)
@@ -277,7 +277,7 @@ def test_a_dead_workers_intervals_are_spread_by_what_they_cost() -> None:
     known = world.catalog()
     journals = sorted(one.interval.journal for one in known.owned_by("w1"))
     loads = {journal: 0.6 if index == 0 else 0.05 for index, journal in enumerate(journals)}
-    master.post(LoadsMeasured(loads))
+    master.handle(LoadsMeasured(loads))
     world.leave("w1")
     for worker in ("w2", "w3"):
         world.join(worker)

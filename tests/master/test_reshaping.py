@@ -111,7 +111,7 @@ def test_a_move_by_load_uses_the_loads_owners_reported() -> None:
     mine = here(known, b"a").owner.worker_id
     others = [worker for worker in ("w1", "w2", "w3") if worker != mine]
     busy = {one.interval.journal: 0.4 for one in known.owned_by(others[0])}
-    master.post(LoadsMeasured(busy))
+    master.handle(LoadsMeasured(busy))
     (moved,) = make(master, MoveInterval(at(b"a")))
     assert moved.owner.worker_id == others[1]
 
@@ -322,12 +322,12 @@ def test_an_unknown_outcome_is_settled_by_reading_again(applied: bool) -> None:
         ticket = master.ask(request)
         while not isinstance(master.waiting[0], Transact):
             master.step()
-        lost = master.waiting.popleft()
+        lost = master.waiting.pop(0)
         assert isinstance(lost, Transact)
         if applied:
             assert world.transact(lost.compares, lost.puts, lost.deletes).committed
         drawn = world.catalog().drawn
-        master.post(TransactionEnded(lost.operation, None))
+        master.handle(TransactionEnded(lost.operation, None))
         master.run()
         answer = master.answers[ticket]
         assert isinstance(answer, Intervals)

@@ -134,7 +134,7 @@ def test_a_master_paused_during_a_restore_repeats_no_number() -> None:
     while world.state.revision <= lost:  # a restore raises the revision, and keeps when each value was changed
         world.transact((), (Put("filler", b""),))
     paused.seen = world.state.revision
-    paused.post(SnapshotLoaded(world.state.list("")))
+    paused.handle(SnapshotLoaded(world.state.list("")))
     again = paused.call(OpenInjector("zeitgeist/queries", "s")).sequencer
     assert again not in drawn
 

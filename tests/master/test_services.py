@@ -511,7 +511,7 @@ async def test_a_request_to_a_master_losing_leadership_can_be_repeated(cluster: 
 async def test_a_master_between_terms_does_not_name_itself_as_leader() -> None:
     coordinator = MemoryCoordinator()
     await coordinator.transact((), [Put(LEADERSHIP, b"127.0.0.1:1")])
-    error = await refused(MasterReplica(coordinator, MemoryStore(), "127.0.0.1:1").term())
+    error = await refused(MasterReplica(coordinator, MemoryStore(), "127.0.0.1:1", ttl=5).term())
     assert (error.reason, error.leader) == ("NOT_LEADING", "")
     assert "no master leads just now" in error.message
     await coordinator.close()

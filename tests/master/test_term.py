@@ -65,7 +65,7 @@ async def forget(known: Catalog, computation: str, sequencer: int) -> None:
 
 @asynccontextmanager
 async def leading(coordinator: HeldCoordinator, looks: Looks) -> AsyncIterator[tuple[Term, asyncio.Task[None]]]:
-    leadership = await Election(coordinator, "leader", "m1").campaign()
+    leadership = await Election(coordinator, "leader", "m1", ttl=5.0).campaign()
     term = Term(leadership, coordinator, MemoryStore(), MasterSettings(), looks.look, forget, wall_now)
     running = asyncio.create_task(term.run())
     try:

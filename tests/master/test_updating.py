@@ -158,10 +158,10 @@ def test_a_removed_computation_delivers_and_leaves_the_watermark() -> None:
     assert "removed computation window-counter" in master.core.waiting_for("zeitgeist")[0]
     master.tick(seconds(1))
     assert master.observing[-1] == "zeitgeist"
-    master.post(ProgressObserved(Progress("zeitgeist", {window: 5_000})), Timestamp(seconds(1)))
+    master.handle(ProgressObserved(Progress("zeitgeist", {window: 5_000})), Timestamp(seconds(1)))
     master.run()
     assert window in world.catalog().producers("zeitgeist/windows")
-    master.post(ProgressObserved(Progress("zeitgeist", {window: MAX_TIMESTAMP})), Timestamp(seconds(2)))
+    master.handle(ProgressObserved(Progress("zeitgeist", {window: MAX_TIMESTAMP})), Timestamp(seconds(2)))
     master.run()
     gone = world.catalog()
     assert window not in gone.producers("zeitgeist/windows")
@@ -400,7 +400,7 @@ def test_a_removed_computations_own_stream_is_kept_until_it_ends() -> None:
     master.call(UpdateTopology(changed(without_detector)))
     assert "zeitgeist/dips" in world.catalog().logs, "what is pending still has to get there"
     removed = world.catalog().topologies["zeitgeist"].removed[0].incarnation
-    master.post(ProgressObserved(Progress("zeitgeist", {removed: MAX_TIMESTAMP})), Timestamp(1))
+    master.handle(ProgressObserved(Progress("zeitgeist", {removed: MAX_TIMESTAMP})), Timestamp(1))
     master.run()
     assert "zeitgeist/dips" not in world.catalog().logs
 

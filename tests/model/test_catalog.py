@@ -28,7 +28,9 @@ def interval_map(incarnation: str, intervals: list[KeyInterval], owner: str = ""
 
 def contents(known: Catalog) -> dict[str, object]:
     found = {
-        name: value for name, value in vars(known).items() if name not in ("shape", "tables", "_listed", "_digests")
+        name: value
+        for name, value in vars(known).items()
+        if name not in ("shape_version", "tables", "_listed", "_digests")
     }
     found["maps"] = {name: table.record for name, table in known.tables.items()}
     return found
@@ -87,9 +89,9 @@ def test_a_registration_is_known_by_the_revision_that_created_it() -> None:
 def test_the_shape_grows_with_what_concerns_ownership_alone() -> None:
     known = Catalog()
     known.apply([Change(keys.batch_key("q"), PUTS[keys.batch_key("q")], 1), Change(keys.SEQUENCER, b"3", 1)])
-    before = known.shape
+    before = known.shape_version
     known.apply([Change(keys.worker_key("w"), b"", 2)])
-    assert known.shape == before + 1
+    assert known.shape_version == before + 1
 
 
 def test_a_lapsed_registrations_intervals_are_not_the_workers() -> None:

@@ -82,6 +82,13 @@ def test_a_running_aggregate_is_produced_when_it_changes() -> None:
     assert [(one.auction, one.price) for one in harness.values("highest")] == [(1, 3), (1, 5), (2, 5)]
 
 
+def test_a_running_aggregate_sees_a_change_in_place() -> None:
+    topology = mw.Topology("auctions")
+    topology.source("bids", Bid).key_by("auction").aggregate("prices", prices=agg.histogram("price", [3]))
+    harness = run(topology, [(0, Bid(1, 3)), (1, Bid(1, 2)), (2, Bid(1, 5))])
+    assert [one.prices for one in harness.values("prices")] == [[0, 1], [1, 1], [1, 2]]
+
+
 @pytest.mark.guarantee("G13")
 def test_the_first_record_of_a_key_passes_until_it_is_forgotten() -> None:
     topology = mw.Topology("auctions")

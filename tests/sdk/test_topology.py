@@ -10,8 +10,9 @@ import pytest
 import millwheel as mw
 from millwheel.rpc.v1 import topology_pb2
 from millwheel.sdk.compiled import compile_computation, consumers_of
-from millwheel.sdk.context import Context, Scope, StateCell
+from millwheel.sdk.context import Context
 from millwheel.sdk.record_schema import record_schema
+from millwheel.sdk.scope import Scope, StateCell
 
 T = TypeVar("T")
 S = TypeVar("S")

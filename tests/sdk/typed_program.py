@@ -45,6 +45,34 @@ class Either(mw.Computation[Query | Count, dict[str, int]]):
             ctx.state[record.value.text] = record.value.text  # error: assignment
 
 
+class Grown(mw.GrowingState):
+    total: int = 0
+    texts: mw.ListState[str]
+    counts: mw.MapState[str, int]
+    words: mw.CounterState[str]
+    seen: mw.SetState[int]
+    times: mw.OrderedState[Count]
+
+
+class Growing(mw.Computation[Query, Grown]):
+    def process_record(self, ctx: mw.Context[Grown], record: mw.Record[Query]) -> None:
+        state = ctx.state
+        state.texts.append(record.value.text, keep=5)
+        first: str = state.texts[0]
+        some: list[str] = state.texts[1:3]
+        state.counts[first] = state.counts.get(first, 0) + len(some)
+        total: int = state.words.add(first) + state.words["x"] + state.total
+        state.seen |= {total}
+        state.times.add(record.timestamp, Count())
+        latest: list[tuple[mw.Timestamp, Count]] = state.times.pop_until(record.timestamp)
+        state.texts.append(latest)  # error: arg-type
+        state.counts[3] = 3  # error: index
+        state.seen.add("x")  # error: arg-type
+        state.times.add(Count(), record.timestamp)  # error: arg-type # error: arg-type
+        state.texts = ["x"]  # error: assignment
+        state.total += state.missing  # error: attr-defined
+
+
 class WrongState(mw.Computation[Query, Count]):
     def process_record(self, ctx: mw.Context[int], record: mw.Record[Query]) -> None: ...  # error: override
 

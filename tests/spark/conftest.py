@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 import warnings
 from collections.abc import Iterator
@@ -25,10 +24,10 @@ ROOT = str(Path(__file__).parents[2])
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """A local session whose tasks are tried four times; registers the sink, and the one with accidents."""
-    before = dict(os.environ)
-    os.environ[VARIABLE] = str(tmp_path_factory.mktemp("faults"))
-    os.environ["PYTHONPATH"] = ROOT
-    os.environ["PYSPARK_PYTHON"] = sys.executable
+    environment = pytest.MonkeyPatch()
+    environment.setenv(VARIABLE, str(tmp_path_factory.mktemp("faults")))
+    environment.setenv("PYTHONPATH", ROOT)
+    environment.setenv("PYSPARK_PYTHON", sys.executable)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         found = session()
@@ -36,10 +35,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         found.dataSource.register(Faulty)
         yield found
         found.stop()
-    for name in (VARIABLE, "PYTHONPATH", "PYSPARK_PYTHON"):
-        os.environ.pop(name)
-        if name in before:
-            os.environ[name] = before[name]
+    environment.undo()
 
 
 @pytest.fixture

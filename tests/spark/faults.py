@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
-from threading import Thread
 from time import sleep
-from typing import NoReturn
 
 import pyarrow as pa
 from pyspark import TaskContext
@@ -62,11 +61,12 @@ def _claim(name: str) -> str | None:
     return text
 
 
-def _die(text: str = "") -> NoReturn:
-    """End this process at once, and the process group that ``text`` names: the driver's."""
-    if text:
-        os.killpg(int(text), signal.SIGKILL)
-    os._exit(3)
+def _die_if(name: str) -> None:
+    """With this accident: end this process at once, and the process group that the accident's text names."""
+    if (text := _claim(name)) is not None:
+        if text:
+            os.killpg(int(text), signal.SIGKILL)
+        os._exit(3)
 
 
 class Faulty(MillwheelDataSource):
@@ -90,59 +90,39 @@ class Faulty(MillwheelDataSource):
 
 class FaultyStreamWriter(StreamWriter):
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        _blind_to_cursors()
         context = TaskContext.get()
         if context is not None and context.attemptNumber():
             _place("again.done").touch()
-        report = _twice(super().write, _reordered(_dying(iterator)))
-        if _claim("die-acked") is not None:
-            _die()
+        report = _written(super().write, iterator)
+        _die_if("die-acked")
         return report
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
         _before_commit()
         super().commit(messages, batchId)
-        _after_commit(batchId)
+        _die_if(f"die-committed-{batchId}")
 
 
 class FaultyBatchWriter(BatchWriter):
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        _blind_to_cursors()
-        return _twice(super().write, _reordered(_dying(iterator)))
+        return _written(super().write, iterator)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         _before_commit()
         super().commit(messages)
-        _after_commit(self.batch.batch)
+        _die_if(f"die-committed-{self.batch.batch}")
+
+
+_real_cursor, _real_commit = ControlClient.batch_cursor, ControlClient.commit_batch
 
 
 def _before_commit() -> None:
-    if _claim("die-uncommitted") is not None:
-        _die()
-    if _claim("die-before-cursor") is not None:
+    async def commit_batch(self: ControlClient, query: str, batch: int) -> None:
+        _die_if("die-before-cursor")
+        await _real_commit(self, query, batch)
 
-        async def commit_batch(self: ControlClient, query: str, batch: int) -> None:
-            _die()
-
-        ControlClient.commit_batch = commit_batch  # type: ignore[method-assign]
-
-
-def _after_commit(batch: int) -> None:
-    if (text := _claim(f"die-committed-{batch}")) is not None:
-        _die(text)
-
-
-_real_cursor = ControlClient.batch_cursor
-
-
-def _blind_to_cursors() -> None:
-    """Have this process's tasks believe that no batch is in: the receivers' floor alone is left."""
-
-    async def nothing(self: ControlClient, query: str) -> int:
-        return -1
-
-    blind = _place("blind.always").exists()
-    ControlClient.batch_cursor = nothing if blind else _real_cursor  # type: ignore[method-assign]
+    _die_if("die-uncommitted")
+    ControlClient.commit_batch = commit_batch  # type: ignore[method-assign]
 
 
 def _dying(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -150,8 +130,8 @@ def _dying(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     for number, batch in enumerate(batches):
         if number == 2 and (text := _claim("stall")) is not None:
             sleep(float(text))
-        if number == 2 and _claim("die-midway") is not None:
-            _die()
+        if number == 2:
+            _die_if("die-midway")
         yield batch
 
 
@@ -163,17 +143,22 @@ def _reordered(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     return iter(table.take(list(range(table.num_rows))[::-1]).to_batches(max_chunksize=37))
 
 
-def _twice(write: object, batches: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-    """With "twice": a copy of the task beside it, as speculation starts them; the last one to end counts."""
-    assert callable(write)
+def _written(
+    write: Callable[[Iterator[pa.RecordBatch]], WriterCommitMessage], batches: Iterator[pa.RecordBatch]
+) -> WriterCommitMessage:
+    """What a task does. Blind, it believes that no batch is in: the receivers' completed batch alone is left.
+
+    Twice: a copy of the task runs beside it, as speculation starts them; the last one to end counts.
+    """
+
+    async def nothing(self: ControlClient, query: str) -> int:
+        return -1
+
+    blind = _place("blind.always").exists()
+    ControlClient.batch_cursor = nothing if blind else _real_cursor  # type: ignore[method-assign]
+    batches = _reordered(_dying(batches))
     if not _place("twice.always").exists():
-        return write(batches)  # type: ignore[no-any-return]
+        return write(batches)
     rows = list(batches)
-    reports: list[WriterCommitMessage] = []
-    copies = [Thread(target=lambda: reports.append(write(iter(rows)))) for _ in range(2)]
-    for copy in copies:
-        copy.start()
-    for copy in copies:
-        copy.join()
-    assert len(reports) == 2
-    return reports[-1]
+    with ThreadPoolExecutor(2) as copies:
+        return [one.result() for one in as_completed([copies.submit(write, iter(rows)) for _ in range(2)])][-1]

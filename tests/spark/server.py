@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import os
-import signal
-import subprocess
-import sys
 from pathlib import Path
+from typing import Self
 
 from millwheel.client.control import ControlClient
 from millwheel.client.subscription import From, Subscription
@@ -14,34 +11,24 @@ from millwheel.injectors.spark.loop import run
 from tests.spark import trips
 from tests.spark.trips import Seen
 from tests.submitting import submit_copy
-from tests.system.server import MAIN
+from tests.system.server import Server
 
 __all__ = ["TripServer"]
 
 
-class TripServer:
+class TripServer(Server):
     """``millwheel server start-dev`` with one topology; use it as ``with``."""
 
     def __init__(self, place: Path) -> None:
-        self._place = place
-        self.address = ""
+        super().__init__(place / "db", place / "server.log", intervals=3)
 
-    def __enter__(self) -> TripServer:
-        arguments = ["server", "start-dev", "--port", "0", "--intervals", "3", "--db", str(self._place / "db")]
-        with (self._place / "server.log").open("wb") as log:
-            self._process = subprocess.Popen(
-                [sys.executable, "-c", MAIN, *arguments], stdout=subprocess.PIPE, stderr=log, text=True
-            )
-        assert self._process.stdout is not None
-        line = self._process.stdout.readline()
-        assert line.startswith("millwheel is ready at "), (self._place / "server.log").read_text()
-        self.address = line.removeprefix("millwheel is ready at ").partition(";")[0].strip()
-        run(submit_copy(self.address, trips.__file__, "trips", self._place))
+    def __enter__(self) -> Self:
+        run(self.start())
+        run(submit_copy(self.address, trips.__file__, "trips", self.db.parent))
         return self
 
     def __exit__(self, *_: object) -> None:
-        os.kill(self._process.pid, signal.SIGKILL)
-        self._process.communicate()
+        run(self.kill())
 
     def effects(self, stream: str = "seen") -> list[Seen]:
         """Every record of a stream that has ended."""

@@ -26,12 +26,15 @@ class Seen(msgspec.Struct):
     late: bool
 
 
-class PerTrip(mw.Computation[Trip, int]):
-    """Counts the records of each id."""
+class Count(mw.Computation[Trip, int]):
+    """Counts the records of each key, and produces each count to the stream ``output``."""
+
+    def __init__(self, output: str) -> None:
+        self.output = output
 
     def process_record(self, ctx: mw.Context[int], record: mw.Record[Trip]) -> None:
         ctx.state = ctx.state + 1
-        ctx.produce("seen", Seen(ctx.key, ctx.state, record.timestamp, record.late))
+        ctx.produce(self.output, Seen(ctx.key, ctx.state, record.timestamp, record.late))
 
 
 def by_city_and_length(trip: Trip) -> str:
@@ -39,15 +42,7 @@ def by_city_and_length(trip: Trip) -> str:
     return f"{trip.city.upper()}-{len(trip.id)}"
 
 
-class PerCity(mw.Computation[Trip, int]):
-    """Counts the records of each key that the function gives."""
-
-    def process_record(self, ctx: mw.Context[int], record: mw.Record[Trip]) -> None:
-        ctx.state = ctx.state + 1
-        ctx.produce("cities", Seen(ctx.key, ctx.state, record.timestamp, record.late))
-
-
 trips = mw.Topology("trips")
 trips.source("trips", Trip)
-trips.add(PerTrip, inputs={"trips": mw.key("id")}, outputs={"seen": Seen})
-trips.add(PerCity, inputs={"trips": mw.key(by_city_and_length)}, outputs={"cities": Seen})
+trips.add(Count("seen"), name="per-trip", inputs={"trips": mw.key("id")}, outputs={"seen": Seen})
+trips.add(Count("cities"), name="per-city", inputs={"trips": mw.key(by_city_and_length)}, outputs={"cities": Seen})

@@ -12,6 +12,8 @@ from hypothesis import strategies as st
 
 import millwheel as mw
 from millwheel import agg, windows
+from millwheel.sdk.declarations import DROPPED
+from millwheel.streams.steps import to_one
 from millwheel.testing import TopologyHarness
 
 BEGIN = 1_700_000_000_000_000
@@ -176,3 +178,38 @@ def test_kinds_of_one_stream_have_keys_of_their_own() -> None:
     bids.join("both", asks, lambda bid, ask: [bid.price, ask.auction], list[int])
     harness = run(topology, [Bid(1, 3, "7"), Ask(7), Ask(1), Bid(7, 4, "1")], "events", split_at=["5"])
     assert sorted(harness.values("both")) == [[3, 7], [4, 1]]
+
+
+@given(bids_of)
+def test_a_sample_takes_equal_values_together(bids: list[Bid]) -> None:
+    topology = mw.Topology("auctions")
+    source = topology.source("bids", Bid)
+    source.sample(0.5, "auction").named("some")
+    rest = source.sample(1.0).filter(lambda bid: bid.price > 0)
+    rest.sample(0.5, lambda bid: bid.price, seed=3).named("prices")
+    source.sample(0).named("none")
+    harness = run(topology, bids)
+    some, prices = harness.values("some"), harness.values("prices")
+    assert some == [bid for bid in bids if bid.auction in {one.auction for one in some}]
+    assert prices == [bid for bid in bids if bid.price in {one.price for one in prices}]
+    assert harness.values("none") == []
+
+
+def test_a_sample_has_its_share() -> None:
+    def share(stream: mw.Stream[int]) -> float:
+        kept = to_one(stream.branches[0].steps)
+        return sum(kept(value) is not DROPPED for value in range(10_000)) / 10_000
+
+    numbers = mw.Topology("numbers").source("numbers", int)
+    assert share(numbers.sample(0.1)) == pytest.approx(0.1, abs=0.01)
+    assert share(numbers.sample(0.5, lambda value: f"{value}")) == pytest.approx(0.5, abs=0.02)
+    assert share(numbers.sample(0.5).sample(0.5)) == share(numbers.sample(0.5)), "the same hash"
+    assert share(numbers.sample(0.5).sample(0.5, seed=1)) == pytest.approx(0.25, abs=0.02)
+    assert share(numbers.sample(1)) == 1
+    with pytest.raises(mw.UsageError, match="a share from 0 to 1, not 10"):
+        numbers.sample(10)
+
+
+def test_a_sample_is_the_same_in_each_process() -> None:
+    numbers = to_one(mw.Topology("numbers").source("numbers", int).sample(0.2).branches[0].steps)
+    assert [value for value in range(30) if numbers(value) is not DROPPED] == [1, 5, 18, 23]

@@ -13,9 +13,5 @@ from tests.system.server import Server
 @pytest.fixture
 async def server(tmp_path: Path) -> AsyncIterator[Server]:
     """A server that is ready, on a database of its own; nothing of it is left afterwards."""
-    made = Server(tmp_path / "db", tmp_path / "server.log")
-    try:
-        await made.start()
+    async with Server(tmp_path / "db", tmp_path / "server.log") as made:
         yield made
-    finally:
-        await made.close()

@@ -1,19 +1,19 @@
-"""A development server in a process of its own, for tests that kill it."""
+"""``millwheel`` in processes of their own: commands, and servers for tests that kill them."""
 
 from __future__ import annotations
 
 import asyncio
 import os
-import signal
 import socket
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Self
 
 from tests.patience import patience
 
-__all__ = ["MAIN", "ROOT", "Finished", "Server", "free_port", "run_cli"]
+__all__ = ["MAIN", "ROOT", "Finished", "RunningCommand", "Server", "free_port", "run_cli"]
 
 ROOT = Path(__file__).parents[2]
 MAIN = "from millwheel.cli.main import main; main()"
@@ -62,8 +62,81 @@ async def run_cli(address: str, *arguments: str, timeout: float = patience(30), 
     return finished
 
 
-class Server:
-    """``millwheel server start-dev`` on one port and one database, through any number of lives."""
+class RunningCommand:
+    """A command that runs until it is stopped, through any number of lives.
+
+    Use it as ``async with``: nothing of it is left after the block.
+    """
+
+    def __init__(
+        self, log: Path, command: Sequence[str], environment: Mapping[str, str] | None = None, *, piped: bool = False
+    ) -> None:
+        """``log``: what all lives print. ``piped``: stdout does not go there."""
+        self.log = log
+        self._piped = piped
+        self._command = command
+        self._environment = environment
+        self._process: asyncio.subprocess.Process | None = None
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.kill()
+
+    @property
+    def process(self) -> asyncio.subprocess.Process:
+        """The life that runs."""
+        assert self._process is not None
+        return self._process
+
+    async def spawn(self) -> None:
+        """Begin a life, and return before it is ready."""
+        with self.log.open("ab") as log:
+            self._process = await asyncio.create_subprocess_exec(
+                *self._command,
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=asyncio.subprocess.PIPE if self._piped else log,
+                stderr=log,
+                env=self._environment,
+                cwd=ROOT,
+            )
+
+    async def start(self) -> None:
+        """Begin a life."""
+        await self.spawn()
+
+    async def ended(self, within: float = patience(20)) -> int:
+        """Its exit code, once it has ended and nothing is left in its pipe."""
+        async with asyncio.timeout(within):
+            if self.process.stdout is not None:
+                await self.process.stdout.read()
+            return await self.process.wait()
+
+    async def kill(self) -> None:
+        """SIGKILL, if it runs: as a power cut for the process, not for the disk."""
+        if self._process is not None:
+            if self._process.returncode is None:
+                self._process.kill()
+            await self.ended()
+
+    async def stop(self) -> int:
+        """SIGTERM; its exit code."""
+        self.process.terminate()
+        return await self.ended(patience(10))
+
+    def tail(self, size: int = 4_000) -> str:
+        """The end of what it logged."""
+        return self.log.read_text(errors="replace")[-size:] if self.log.exists() else ""
+
+    def logged(self, part: str) -> bool:
+        """Whether its log has ``part``."""
+        return part in self.log.read_text(errors="replace")
+
+
+class Server(RunningCommand):
+    """``millwheel server start-dev`` on one port and one database."""
 
     def __init__(
         self,
@@ -76,38 +149,14 @@ class Server:
         level: str = "info",
         options: Sequence[str] = (),
     ) -> None:
-        """``wrapper``: a command that runs the server's command line, such as strace's. Its stderr goes to ``log``.
-
-        ``options``: further ones of start-dev.
-        """
+        """``wrapper``: a command that runs the server's, such as strace's. ``options``: further ones of start-dev."""
         self.db = db
-        self.log = log
         self.port = port or free_port()
         self.address = f"127.0.0.1:{self.port}"
-        self._options = ["--intervals", str(intervals), "--log-level", level, *options]
-        self._wrapper = tuple(wrapper)
-        self._process: asyncio.subprocess.Process | None = None
-
-    @property
-    def process(self) -> asyncio.subprocess.Process:
-        """The life that runs."""
-        assert self._process is not None
-        return self._process
-
-    async def spawn(self) -> None:
-        """Begin a life, and return before it is ready."""
-        command = [*self._wrapper, sys.executable, "-c", MAIN, "server", "start-dev"]
-        place = ["--port", str(self.port), "--db", str(self.db)]
-        with self.log.open("ab") as log:
-            self._process = await asyncio.create_subprocess_exec(
-                *command,
-                *place,
-                *self._options,
-                stdin=asyncio.subprocess.DEVNULL,
-                stdout=asyncio.subprocess.PIPE,
-                stderr=log,
-                env=_environment(),
-            )
+        place = ["--port", str(self.port), "--db", str(db)]
+        settings = ["--intervals", str(intervals), "--log-level", level, *options]
+        command = [*wrapper, sys.executable, "-c", MAIN, "server", "start-dev", *place, *settings]
+        super().__init__(log, command, _environment(), piped=True)
 
     async def ready(self, timeout: float = patience(60)) -> None:
         """Return when it says that it is ready; AssertionError with the end of its log if it ends before."""
@@ -119,33 +168,3 @@ class Server:
         """Begin a life, and return when it is ready."""
         await self.spawn()
         await self.ready()
-
-    async def kill(self) -> None:
-        """SIGKILL: as a power cut for the process, not for the disk."""
-        if self.process.returncode is None:
-            self.process.send_signal(signal.SIGKILL)
-        await self._gone()
-
-    async def _gone(self) -> int:
-        """Its exit code, once it has ended and nothing is left in its pipe."""
-        assert self.process.stdout is not None
-        await self.process.stdout.read()
-        return await self.process.wait()
-
-    async def stop(self) -> int:
-        """SIGTERM; its exit code."""
-        self.process.send_signal(signal.SIGTERM)
-        return await asyncio.wait_for(self._gone(), patience(10))
-
-    async def close(self) -> None:
-        """Make sure that nothing is left of it."""
-        if self._process is not None:
-            await self.kill()
-
-    def tail(self, size: int = 4_000) -> str:
-        """The end of what it logged."""
-        return self.log.read_text(errors="replace")[-size:] if self.log.exists() else ""
-
-    def logged(self, part: str) -> bool:
-        """Whether its log has ``part``."""
-        return part in self.log.read_text(errors="replace")

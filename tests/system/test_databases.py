@@ -38,7 +38,7 @@ async def cramped(small_disk: Path, tmp_path: Path) -> AsyncIterator[Server]:
         await server.start()
         yield server
     finally:
-        await server.close()
+        await server.kill()
 
 
 def fill(place: Path) -> Path:
@@ -117,7 +117,7 @@ async def test_a_read_only_database_is_named_and_left_as_it_is(small_disk: Path,
         await first.start()
         assert await read(first, "seen", Seen, 1) == [Seen("one", 1)]
     finally:
-        await first.close()
+        await first.kill()
 
 
 async def attempt(server: Server) -> Finished | None:
@@ -252,7 +252,7 @@ async def test_a_database_that_was_copied_whole_goes_on(server: Server, tmp_path
         await speak(second, "one", "two")
         assert await read(second, "seen", Seen, 2) == [Seen("one", 1), Seen("two", 1)]
     finally:
-        await second.close()
+        await second.kill()
 
 
 if sys.platform != "linux":

@@ -68,7 +68,7 @@ async def running(tmp_path: Path, source: str, name: str = "words") -> AsyncIter
         await submit_source(server, name, source, name)
         yield Watched(server, port, name)
     finally:
-        await server.close()
+        await server.kill()
 
 
 async def seen(look: Callable[[], Any], what: Callable[[Any], Any], within: float = PATIENCE) -> Any:

@@ -102,7 +102,7 @@ async def test_a_development_server_splits_and_merges_through_kills(tmp_path: Pa
             for reader in readers:
                 reader.cancel()
             await asyncio.gather(*readers, return_exceptions=True)
-            await feeder.close()
+            await feeder.kill()
     verify(Load(SEED), int((tmp_path / "count").read_text()), windows, totals)
     assert done.keys() <= {"split", "merge", "HAS_PARENTS", "KEY_OUTSIDE", "NO_NEIGHBOUR"}, done
     assert done["split"] >= 2, done

@@ -28,7 +28,7 @@ from tests.patience import patience
 from tests.submitting import submit_copy
 from tests.system import counting
 from tests.system.counting import Load, Total, WindowCount
-from tests.system.server import ROOT, Server, run_cli
+from tests.system.server import RunningCommand, Server, run_cli
 
 BATCH = 20
 
@@ -116,45 +116,31 @@ async def follow(stream: str, kind: type, address: str, read: Read, chance: rand
                 return
 
 
-class FeederProcess:
+class FeederProcess(RunningCommand):
     """The injector process, which is killed, too."""
 
     def __init__(self, address: str, seed: int, place: Path, rate: int) -> None:
-        self._command = [sys.executable, "-m", "tests.system.test_restarts", address, str(seed), str(place), str(rate)]
-        self._log = place / "feeder.log"
-        self._process: asyncio.subprocess.Process | None = None
+        command = [sys.executable, "-m", "tests.system.test_restarts", address, str(seed), str(place), str(rate)]
+        super().__init__(place / "feeder.log", command)
 
-    async def start(self) -> None:
-        with self._log.open("ab") as log:
-            self._process = await asyncio.create_subprocess_exec(*self._command, cwd=ROOT, stderr=log)
-
-    async def kill(self) -> None:
-        assert self._process is not None
-        assert self._process.returncode is None, self.as_text()
-        self._process.kill()
-        await self._process.wait()
+    async def kill_again(self) -> None:
+        """Kill it, and start its next life. AssertionError if it has ended by itself."""
+        assert self.process.returncode is None, self.as_text()
+        await self.kill()
+        await self.start()
 
     def as_text(self) -> str:
         """Whether it lives, and the end of what it wrote."""
-        assert self._process is not None
-        ended = "lives" if self._process.returncode is None else f"has ended with {self._process.returncode}"
-        return f"the injector {ended}:\n{self._log.read_text()[-3000:]}"
-
-    async def close(self) -> None:
-        if self._process is not None and self._process.returncode is None:
-            await self.kill()
+        code = self.process.returncode
+        return f"the injector {'lives' if code is None else f'has ended with {code}'}:\n{self.tail(3_000)}"
 
 
 @asynccontextmanager
 async def counting_server(place: Path, intervals: int) -> AsyncIterator[Server]:
     """A server that runs the topology "counting"."""
-    server = Server(place / "db", place / "server.log", intervals=intervals)
-    try:
-        await server.start()
+    async with Server(place / "db", place / "server.log", intervals=intervals) as server:
         await submit_copy(server.address, counting.__file__, "counting", place)
         yield server
-    finally:
-        await server.close()
 
 
 async def kill_again_and_again(server: Server, feeder: FeederProcess, chance: random.Random, runs: int) -> int:
@@ -164,9 +150,8 @@ async def kill_again_and_again(server: Server, feeder: FeederProcess, chance: ra
         await asyncio.sleep(chance.uniform(0.05, 1.1))
         await server.kill()
         if chance.random() < 0.25:
-            await feeder.kill()
+            await feeder.kill_again()
             injectors += 1
-            await feeder.start()
         await server.spawn()
         if chance.random() < 0.8:
             await server.ready()
@@ -201,7 +186,7 @@ async def test_every_result_comes_exactly_once_through_any_kills(tmp_path: Path)
             for reader in readers:
                 reader.cancel()
             await asyncio.gather(*readers, return_exceptions=True)
-            await feeder.close()
+            await feeder.kill()
     count = int((tmp_path / "count").read_text())
     verify(load, count, windows, totals)
     print(

@@ -10,7 +10,6 @@ import pytest
 
 from millwheel.client.injector import Injector
 from millwheel.client.subscription import Subscription
-from tests.patience import patience
 from tests.system import words as program
 from tests.system.server import Server
 from tests.system.speaking import read, speak, submit
@@ -79,9 +78,9 @@ async def test_sigint_is_as_good(tmp_path: Path) -> None:
         await submit(server)
         await speak(server, "one")
         server.process.send_signal(signal.SIGINT)
-        assert await asyncio.wait_for(server.process.wait(), patience(10)) == 0
+        assert await server.ended() == 0
         await server.start()
         await speak(server, "one", "one")
         assert await read(server, "seen", Seen, 2) == [Seen("one", 1), Seen("one", 2)]
     finally:
-        await server.close()
+        await server.kill()

@@ -68,7 +68,7 @@ async def test_a_result_is_synced_between_its_append_and_its_delivery(tmp_path: 
         assert await read(server, "seen", Seen, 1) == [Seen(MARKER, 1)]
         await server.stop()
     finally:
-        await server.close()
+        await server.kill()
     seen = sorted(calls(trace.read_text(errors="replace")), key=lambda call: call.start)
     marked = [call for call in seen if MARKER in call.text]
     shown = next(call for call in marked if call.name in SENDS | WRITES and "TCP" in call.text)

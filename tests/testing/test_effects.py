@@ -69,11 +69,11 @@ def test_a_log_core_knows_every_event_of_a_log() -> None:
     ("performer", "effects"),
     [
         (SHARD, AuthorityEffect),
-        (Shard.perform, AuthorityEffect),
+        (Shard.begin, AuthorityEffect),
         (TERM, MasterEffect),
-        (Master.step, MasterEffect),
+        (Master.finish, MasterEffect),
         (SESSION, InjectorEffect),
-        (test_core_model.InjectorMachine.perform, InjectorEffect),
+        (test_core_model.InjectorMachine.begin, InjectorEffect),
     ],
 )
 def test_a_driver_names_every_effect(performer: Any, effects: Any) -> None:
@@ -87,7 +87,7 @@ def _harness() -> None:
 def _log_driver() -> None:
     driver = LogDriver()
     driver.perform([UNKNOWN])
-    driver.settle()
+    driver.run()
 
 
 @pytest.mark.parametrize(

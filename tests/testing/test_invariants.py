@@ -53,7 +53,7 @@ def master() -> tuple[Any, Callable[[], None]]:
     core = Master(MasterWorld()).core
 
     def spoil() -> None:
-        core._burned -= 1  # noqa: SLF001  # invariants are broken on purpose
+        core._unusable -= 1  # noqa: SLF001  # invariants are broken on purpose
 
     return core, spoil
 

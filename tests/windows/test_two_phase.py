@@ -106,3 +106,50 @@ def test_a_record_has_the_same_shard_in_every_process() -> None:
         for seed in ("1", "2", "3")
     }
     assert len(shards) == 1
+
+
+@pytest.mark.paper(section="8.4")
+@settings(max_examples=40)
+@given(
+    hits=st.lists(
+        st.tuples(st.sampled_from(["a", "b|", "c"]), st.integers(-9, 30), st.integers(0, 9), st.booleans()), max_size=30
+    ),
+    shape=st.sampled_from([(10, 10), (7, 3)]),
+    spread=st.integers(2, 5),
+    crash_at=st.integers(0, 30),
+)
+def test_a_step_is_spread_by_one_word(
+    hits: list[tuple[str, int, int, bool]], shape: tuple[int, int], spread: int, crash_at: int
+) -> None:
+    topology = mw.Topology("hot")
+    keyed = topology.source("hits", Hit).filter(lambda hit: hit.size != 5).key_by("page")
+    windowed = keyed.window(windows.sliding(*map(mw.Duration, shape)))
+    windowed.aggregate("once", agg.sum("size"), options={"late": "late-once"})
+    windowed.aggregate("pages", agg.sum("size"), spread=spread, options={"late": "late-pages"})
+    windowed.aggregate("rows", spread=spread, hits=agg.count(), most=agg.max("size"))
+    harness = TopologyHarness(topology, split_at=["2"])
+    for number, (page, at, amount, advances) in enumerate(hits):
+        if number == crash_at:
+            harness.crash()
+        harness.send("hits", Hit(page, amount), timestamp=Timestamp(at))
+        if advances:
+            harness.advance(Timestamp(at))
+    harness.finish()
+    assert sorted(map(repr, harness.produced("pages"))) == sorted(map(repr, harness.produced("once")))
+    late = [sorted(map(repr, harness.values(stream))) for stream in ("late-pages", "late-once")]
+    assert late[0] == late[1]
+    for page in ("a", "b|", "c"):
+        assert harness.state("pages", page) is None
+        assert all(harness.state("pages-partial", f"{shard}|{page}") is None for shard in range(spread))
+    assert len({(one.page, one.start) for one in harness.values("rows")}) == len(harness.values("rows"))
+
+
+def test_what_cannot_be_spread_is_refused() -> None:
+    keyed = mw.Topology("hot").source("hits", Hit).key_by("page")
+    ten = mw.Duration(10)
+    with pytest.raises(mw.UsageError, match="spread= takes a positive number, and tumbling or sliding windows"):
+        keyed.window(windows.session(ten)).aggregate("pages", agg.count(), spread=4)
+    with pytest.raises(mw.UsageError, match="without allowed_lateness"):
+        keyed.window(windows.tumbling(ten)).aggregate("pages", agg.count(), spread=4, allowed_lateness=ten)
+    with pytest.raises(mw.UsageError, match="spread= takes a positive number"):
+        keyed.window(windows.tumbling(ten)).aggregate("pages", agg.count(), spread=0)

@@ -10,7 +10,7 @@ import pytest
 from millwheel.coordination.contract import PrefixSnapshot, Put
 from millwheel.model.backoff import Backoff
 from millwheel.model.catalog import Catalog
-from millwheel.model.catalog_keys import worker_key
+from millwheel.model.catalog_keys import LEADERSHIP, SEQUENCER, worker_key
 from millwheel.model.keys import ALL_KEYS
 from millwheel.model.time import MAX_TIMESTAMP
 from millwheel.rpc.v1 import catalog_pb2 as catalog
@@ -55,6 +55,26 @@ async def test_an_error_does_not_end_the_following_of_the_catalog(
         await anext(changes)
     assert known.registration("w1") > 0
     assert "odd" in caplog.text
+    await changes.aclose()  # type: ignore[attr-defined]
+    await coordinator.close()
+
+
+async def test_masters_elections_do_not_concern_a_worker() -> None:
+    coordinator, known = MemoryCoordinator(), Catalog()
+    changes = follow(coordinator, known)
+    await anext(changes)
+    following = asyncio.ensure_future(anext(changes))
+    elected = await coordinator.transact((), [Put(LEADERSHIP, b"m1"), Put(SEQUENCER, b"7")])
+    assert elected
+    await until(lambda: known.drawn == 7)
+    for _turn in range(20):
+        await asyncio.sleep(0)
+    assert not following.done()
+    registered = catalog.WorkerRecord().SerializeToString()
+    await coordinator.transact((), [Put(worker_key("w1"), registered), Put(SEQUENCER, b"8")])
+    async with asyncio.timeout(patience(5)):
+        await following
+    assert known.registration("w1") > 0
     await changes.aclose()  # type: ignore[attr-defined]
     await coordinator.close()
 

@@ -17,6 +17,7 @@ from millwheel.store.contract import CorruptValueError
 from millwheel.store.memory import MemoryStore
 from millwheel.worker.messages import StatesRead, Tick
 from millwheel.worker.shell.inspection import InspectionService
+from millwheel.worker.shell.owned_states import OwnedStates
 from tests.worker.interval.solo import Solo
 
 
@@ -37,13 +38,9 @@ class Damaged(MemoryStore):
 
 
 def service(solo: Solo, store: MemoryStore | None = None) -> InspectionService:
-    return InspectionService(
-        lambda computation, key: "solo.1.j1",
-        lambda journal: solo.core,
-        lambda journal: "",
-        store or MemoryStore(),
-        wire.GetWorkerLoadResponse,
-    )
+    store = store or MemoryStore()
+    owned = OwnedStates(lambda incarnation, key: "solo.1.j1", lambda journal: solo.core, lambda journal: "", store)
+    return InspectionService(owned, store, wire.GetWorkerLoadResponse)
 
 
 async def inspected(solo: Solo, store: MemoryStore | None = None) -> wire.InspectKeyResponse:

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import millwheel as mw
-from millwheel.sdk.context import Scope
+from millwheel.sdk.scope import Scope
 from millwheel.worker.shell.tallies import Place
 from millwheel.worker.shell.watchdog import RunningHook, Watchdog, running_hook
 from tests.patience import until

@@ -27,6 +27,7 @@ from millwheel.sdk.loading import unload_package
 from millwheel.sdk.package import build_package
 from millwheel.worker.messages import (
     AsyncHook,
+    CatalogChanged,
     Deposed,
     PrepareRelease,
     ReleasePrepared,
@@ -79,7 +80,7 @@ async def nothing(digest: str) -> bytes:
 
 
 def worker(directory: Path, authority: Quiet | None = None, coordinator: MemoryCoordinator | None = None) -> Worker:
-    settings = WorkerSettings("w1", "here:1", directory)
+    settings = WorkerSettings("w1", "here:1", directory, lease=5.0)
     return Worker(settings, FaultyStore(), coordinator or MemoryCoordinator(), (authority or Quiet()).connect, nothing)
 
 
@@ -89,7 +90,7 @@ def owned(journal: str, sequencer: int) -> OwnedInterval:
 
 def hosted(of: Worker, journal: str, sequencer: int) -> ScriptedCore:
     core = ScriptedCore()
-    host = CoreHost(journal, core, FaultyStore(), of.ownership, of.hosts.queue)
+    host = CoreHost(journal, core, FaultyStore(), of.ownership.peers, of.hosts.queue)
     built = Built(core, ())  # type: ignore[arg-type]
     of.hosts.hosted[journal] = Hosted(host, owned(journal, sequencer), built, LocalChannel(host))
     return core
@@ -225,6 +226,28 @@ async def test_what_removed_computations_had_sent_is_forgotten(tmp_path: Path, m
     await one.ownership.drop_all()
 
 
+async def test_an_interval_is_not_notified_twice_of_one_change(tmp_path: Path) -> None:
+    one = worker(tmp_path)
+    core = hosted(one, "c.1.j1", 4)
+
+    async def noticed() -> int:
+        one.notices.notify()
+        for _turn in range(5):
+            await asyncio.sleep(0)
+        return len(core.of(CatalogChanged))
+
+    assert [await noticed(), await noticed()] == [1, 1]
+    one.catalog.retired["u.1.j1"] = IncarnationId("u.1")
+    assert await noticed() == 2
+    assert core.of(CatalogChanged)[-1].retired == {"u.1.j1"}
+    one.catalog.retired_queries["q"] = 1
+    assert [await noticed(), await noticed()] == [3, 4], "a late delivery may restore what a retired query had"
+    another = hosted(one, "c.1.j2", 5)
+    await noticed()
+    assert another.of(CatalogChanged), "a new owner knows nothing yet"
+    await one.ownership.drop_all()
+
+
 @pytest.mark.guarantee("G3", section="6.2")
 async def test_what_ended_with_a_registration_is_not_opened_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -287,7 +310,9 @@ async def test_what_waits_for_code_begins_when_that_is_there(tmp_path: Path) -> 
         return made.data
 
     coordinator = MemoryCoordinator()
-    one = Worker(WorkerSettings("w1", "here:1", tmp_path), FaultyStore(), coordinator, Quiet().connect, fetch)
+    one = Worker(
+        WorkerSettings("w1", "here:1", tmp_path, lease=5.0), FaultyStore(), coordinator, Quiet().connect, fetch
+    )
     one.follower.failures = 1_000
     code = topology_pb2.CodeReference(digest=made.digest, entry_point=made.entry_point)
     spec = topology_pb2.TopologySpec(name="late", code=code, computations=[topology_pb2.ComputationSpec(name="c")])
@@ -307,7 +332,7 @@ async def test_what_waits_for_code_begins_when_that_is_there(tmp_path: Path) -> 
 @pytest.mark.paper(section="7.1")
 async def test_a_stopping_worker_prepares_its_intervals_for_others(tmp_path: Path) -> None:
     one = Worker(
-        WorkerSettings("w1", "here:1", tmp_path, hand_over=0.3),
+        WorkerSettings("w1", "here:1", tmp_path, lease=5.0, hand_over=0.3),
         FaultyStore(),
         MemoryCoordinator(),
         Quiet().connect,

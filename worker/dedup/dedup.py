@@ -11,11 +11,11 @@ from millwheel.model.keys import KeyInterval
 from millwheel.model.time import MAX_TIMESTAMP, MIN_TIMESTAMP
 from millwheel.store.contract import TERMINAL_SEQUENCER
 from millwheel.worker.dedup.batches import BatchSource
+from millwheel.worker.dedup.known_sequencers import Span
 from millwheel.worker.dedup.opaque import OpaqueSource
 from millwheel.worker.dedup.positions import PositionSource
 from millwheel.worker.dedup.results import CheckOutcome, DedupError, DeliveryVerdict, IdDelta, Resolution
 from millwheel.worker.dedup.segments import SegmentSealed
-from millwheel.worker.dedup.sequencers import Span
 from millwheel.worker.dedup.snapshot import DedupSnapshot, dump, inherit, load
 from millwheel.worker.dedup.tables import Tables
 

@@ -10,7 +10,7 @@ from itertools import accumulate
 from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 from millwheel.model.deliveries import split_ids
-from millwheel.worker.dedup.sequencers import SequencerRow
+from millwheel.worker.dedup.known_sequencers import SequencerRow
 
 __all__ = [
     "FORMAT",

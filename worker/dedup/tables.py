@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from millwheel.model.keys import KeyInterval
 from millwheel.worker.dedup.batches import BatchQuery
+from millwheel.worker.dedup.known_sequencers import SequencerMap
 from millwheel.worker.dedup.opaque import OpaqueSource
 from millwheel.worker.dedup.positions import PositionRange, PositionSource
 from millwheel.worker.dedup.results import IdDelta
 from millwheel.worker.dedup.segments import SegmentCache
-from millwheel.worker.dedup.sequencers import SequencerMap
 
 __all__ = ["Tables"]
 

@@ -12,9 +12,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, Final
 
-from millwheel.sdk.context import UNSET, Context, Production, StateCell
+from millwheel.model.page_keys import row_owner
+from millwheel.sdk.context import Context
 from millwheel.sdk.error_texts import error_message
 from millwheel.sdk.errors import StateDamagedError
+from millwheel.sdk.growing.pages import PagesNeededError
+from millwheel.sdk.scope import UNSET, Production, StateCell
 from millwheel.worker.interval.blocked_key_table import BlockedKey, Item, RecordItem, TimerItem, Wait
 from millwheel.worker.interval.failures import (
     HOOK_ERRORS,
@@ -38,7 +41,10 @@ _DAMAGED_ROWS: Final = 1_000
 
 
 class BlockedKeys:
-    """Blocks keys and resumes them."""
+    """Blocks keys and resumes them.
+
+    It has many attributes: the owners of all data that is undone with a hook.
+    """
 
     def __init__(self, state: IntervalState, runner: Runner, firing: Firing) -> None:
         self.runner = runner
@@ -49,6 +55,7 @@ class BlockedKeys:
         self._timers = state.timers
         self._blocked = state.blocked
         self._cells = state.cells
+        self._pages = state.pages
         self.stopped = ""
         """Why the failure policy has stopped this interval. Empty while it runs."""
         self.again = False
@@ -67,7 +74,10 @@ class BlockedKeys:
     # Failures.
 
     def failed(self, key: bytes, item: Item | None, error: BaseException) -> None:
-        """A hook of ``key`` raised for ``item``. None: the changes of the key's hooks cannot be sealed."""
+        """A hook of ``key`` raised for ``item``. None: the changes of the key's hooks cannot be sealed.
+
+        A hook that needs pages of its state runs again when they have been read.
+        """
         timers, records = self._undo(key)
         if item is not None:
             if isinstance(item, RecordItem):
@@ -75,6 +85,11 @@ class BlockedKeys:
             else:
                 timers.append(item)
         blocked = self._put_back(key, timers, records)
+        if isinstance(error, PagesNeededError):
+            self._blocked.block(key, Wait.STATE)
+            self.runner.to_read += self._pages.request(key, error)
+            return
+        self._pages.release(key)
         if len(timers) + len(records) == 1:
             self._decide(key, blocked, timers[0] if timers else records[0], error)
         else:
@@ -195,18 +210,19 @@ class BlockedKeys:
     # Rows and asynchronous hooks.
 
     def row_read(self, key: bytes, encoded: bytes) -> None:
-        """The key's row has been read, so the key may run."""
+        """The key's row, or a row of one of its pages, has been read, so the key may run."""
         self.damaged.pop(key, None)
         self._cells.insert(key, encoded)
-        self._blocked.block(key, Wait.READY)
+        self._blocked.block(row_owner(key), Wait.READY)
 
     def row_damaged(self, key: bytes, why: str) -> None:
-        """The key's row cannot be read. Its next work fails by the failure policy, as if its hook had raised.
+        """A row of the key cannot be read. Its next work fails by the failure policy, as if its hook had raised.
 
         No hook runs for the key without its state, and nothing overwrites the row. Each attempt reads the row again.
         """
         if len(self.damaged) < _DAMAGED_ROWS:
             self.damaged[key] = why
+        key = row_owner(key)
         blocked = self._blocked.block(key, Wait.READY)
         item = self.firing.next_due(key) or (blocked.items[0] if blocked.items else None)
         if item is None:

@@ -1,4 +1,4 @@
-"""The cache of one interval's key states, with a size limit (section 8.3).
+"""The cache of one interval's key states and of their pages, with a size limit (section 8.3).
 
 A cell is *dirty* while its latest commit has not reached its state row. A dirty cell is pinned, because only the
 journal also has that state. A clean cell may be evicted. Its row then has the state, so a cache miss may trust the row.
@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Container, Iterable, Iterator, Mapping
 from typing import Final
 
-from millwheel.sdk.context import StateCell
+from millwheel.model.page_keys import is_page_key
+from millwheel.sdk.scope import StateCell
 
 __all__ = ["CELL_OVERHEAD_BYTES", "CellCache", "KeyCell"]
 
@@ -50,6 +51,8 @@ class CellCache:
         self._dirty: dict[bytes, KeyCell] = {}
         self.skip_evictions = 0
         """Number of evictions to skip before all cells are examined again."""
+        self.pages = 0
+        """How many of the cells are pages of growing states."""
 
     def __len__(self) -> int:
         return len(self._cells)
@@ -94,15 +97,19 @@ class CellCache:
         """Add a cell for a key that has none, with the state of its row."""
         cell = KeyCell(encoded)
         self._cells[key] = cell
+        self.pages += is_page_key(key)
         self.bytes_held += len(key) + len(encoded) * _DECODED_FACTOR + CELL_OVERHEAD_BYTES
         return cell
 
     def changed(self, states: Iterable[tuple[bytes, bytes]], commit: int) -> None:
-        """Store the encoded states of commit ``commit`` in existing cells. Their rows are behind now."""
+        """Store the encoded states of commit ``commit``. Their rows are behind now.
+
+        A page that is new, or that is deleted without having been read, has no cell yet.
+        """
         cells, dirty = self._cells, self._dirty
         grown = 0
         for key, encoded in states:
-            cell = cells[key]
+            cell = cells.get(key) or self.insert(key, b"")
             grown += len(encoded) - len(cell.encoded)
             cell.encoded = encoded
             if not cell.dirty:
@@ -137,10 +144,12 @@ class CellCache:
         cell = self._cells.get(key)
         if cell is not None and not (self.evicted or cell.dirty or cell.encoded):
             del self._cells[key]
+            self.pages -= is_page_key(key)
             self.bytes_held -= len(key) + CELL_OVERHEAD_BYTES
 
     def evict(self, key: bytes) -> None:
         """Drop a clean cell. Its row has the state."""
+        self.pages -= is_page_key(key)
         self.bytes_held -= len(key) + len(self._cells.pop(key).encoded) * _DECODED_FACTOR + CELL_OVERHEAD_BYTES
         self.evicted = True
 

@@ -16,7 +16,7 @@ flight.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from typing import Final
 
 from millwheel.rpc.v1.delivery_pb2 import DeliveryOutcome
@@ -88,6 +88,10 @@ class CommitPipeline:
         self._in_flight: Sealed | None = None
         """The commit whose append is in flight, or whose entry's parts are being written before the append."""
         self._waiting = WeakCommits(state, runner, self._sealer, checkpoints)
+        self.weak_queue: Collection[object] = self._waiting.queue
+        """The weak commits that wait for their productions' ACKs, or for their deadline."""
+        self.acks: Collection[object] = self._waiting.acked
+        """ACKs of stored weak productions that no commit has journaled."""
         self.open_commit_full = False
         """Whether the open commit has no room for the current batch. The batch waits until the queue moves."""
         keys = self._setup.config.keys

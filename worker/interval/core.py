@@ -17,7 +17,7 @@ from millwheel.model.incarnation import IncarnationId
 from millwheel.model.time import TimeDomain
 from millwheel.rpc.v1.watermark_pb2 import HoldKind
 from millwheel.sdk.compiled import CompiledComputation
-from millwheel.sdk.context import OutputBinding
+from millwheel.sdk.scope import OutputBinding
 from millwheel.worker.interval.commits import CommitPipeline
 from millwheel.worker.interval.early_deliveries import EarlyDeliveries
 from millwheel.worker.interval.eviction import evict_cells
@@ -28,8 +28,8 @@ from millwheel.worker.interval.invariants import IntervalInvariants
 from millwheel.worker.interval.parents import Needs
 from millwheel.worker.interval.recovery import recover
 from millwheel.worker.interval.scheduler import KeyScheduler
-from millwheel.worker.interval.spilled_timers import is_spilled
 from millwheel.worker.interval.state import IntervalConfig, IntervalState
+from millwheel.worker.interval.store_answers import StoreAnswers
 from millwheel.worker.interval.subjects import BLOCKED, hold_detail, hold_subject
 from millwheel.worker.messages import (
     Acknowledged,
@@ -47,6 +47,7 @@ from millwheel.worker.messages import (
     PrepareRelease,
     Refused,
     Resend,
+    SenderWatermarks,
     StatesFlushed,
     StatesRead,
     Tick,
@@ -86,18 +87,25 @@ class IntervalCore(OwnerCore[IntervalEvent, IntervalEffect]):
         self._reported_failures = 0
         self._reported_at = 0
         self._invariants = IntervalInvariants(state)
+        self._skips_work = False
+        """Whether the event under way, a broadcast watermark or an ACK, sets nothing going."""
+        self._ring: int | None = None
+        """The wall-clock time of the next processing-time timer."""
+        self._alarm: int | None = None
+        """When blocked keys or commits need a Tick, a time of ``elapsed``."""
+        answers = StoreAnswers(state, scheduler, commits, admission)
         self._handlers |= {
             Appended: commits.appended,
-            Acknowledged: commits.acknowledged,
+            Acknowledged: self._on_acknowledged,
             Tick: commits.idle,
             Refused: self._on_refused,
             Halted: self._on_halted,
             Resend: self._on_resend,
-            StatesRead: self._on_states_read,
-            StatesFlushed: self._on_flushed,
-            PartsWritten: self._on_parts_written,
-            PartsRead: self._on_parts_read,
-            PartsMissing: self._on_parts_missing,
+            StatesRead: answers.states_read,
+            StatesFlushed: answers.states_flushed,
+            PartsWritten: answers.parts_written,
+            PartsRead: answers.parts_read,
+            PartsMissing: answers.parts_missing,
             HookFinished: self._on_hook_finished,
             PrepareRelease: self._on_prepare_release,
         }
@@ -106,19 +114,22 @@ class IntervalCore(OwnerCore[IntervalEvent, IntervalEffect]):
         """The wall-clock time at which a Tick is due if no other event comes before. None: no Tick is needed."""
         if self.phase is not OwnerPhase.SERVING:
             return None
-        ring, wall_at = self._scheduler.next_ring(), self.state.clocks.wall_at
-        retry, alarm = self._scheduler.next_retry(), self._commits.next_alarm()
-        delays = [wall_at(delay) for delay in (retry, alarm) if delay is not None]
-        return min(delays if ring is None else [ring, *delays], default=None)
+        ring, alarm = self._ring, self._alarm
+        if alarm is None:
+            return ring
+        at = self.state.clocks.wall_at(alarm)
+        return at if ring is None or at < ring else ring
 
     def check_invariants(self) -> None:
         """Check the interval's invariants. It visits all timers and holds, so it is for tests and for finding errors.
 
         Raises:
-            InvariantError: Something that must not fall has fallen, or a count is not balanced.
+            InvariantError: Something that must not fall has fallen, a count is not balanced, or a pass was skipped.
             RuntimeError: A hold was lost, or ended too early.
         """
         self._invariants.check([*self._scheduler.holds(), *self._commits.holds()])
+        if self.phase is OwnerPhase.SERVING and self._rests():
+            self._invariants.check_rest(self._scheduler.runner, self._work, self.next_deadline)
 
     @property
     def independent(self) -> bool:
@@ -181,53 +192,62 @@ class IntervalCore(OwnerCore[IntervalEvent, IntervalEffect]):
     def _on_halted(self, event: Halted) -> None:
         self.state.outbox.flows.halt(event.token)
 
-    def _on_states_read(self, event: StatesRead) -> Sequence[IntervalEffect]:
-        committed = self.state.journal.committed
-        if newer := next((row for row in event.rows if row is not None and row.commit > committed), None):
-            # Rows hold committed state only, so a newer row comes from a successor. No hook here may run on a
-            # successor's state.
-            return [GiveUp(f"another owner has written the row of key {newer.key!r}, as of commit {newer.commit}")]
-        for key, row in zip(event.keys, event.rows, strict=True):
-            if key in event.damaged:
-                self._blocked_keys.row_damaged(key, event.damaged[key])
-            else:
-                self._blocked_keys.row_read(key, row.blob if row is not None else b"")
-        return []
-
-    def _on_flushed(self, event: StatesFlushed) -> None:
-        self._checkpoints.rows.flushed(event.number, self._scheduler.busy())
-
-    def _on_parts_written(self, event: PartsWritten) -> Sequence[IntervalEffect]:
-        self._checkpoints.parts_written(event.number)
-        self._admission.segments.written(event.number)
-        return self._commits.parts_written(event.number)
-
-    def _on_parts_missing(self, event: PartsMissing) -> Sequence[IntervalEffect]:
-        if is_spilled(event.parts):
-            self._checkpoints.spilling.missing(event)
-        return self._admission.lookups.segments_missing(event)
-
-    def _on_parts_read(self, event: PartsRead) -> Sequence[IntervalEffect]:
-        if is_spilled(event.blobs):
-            self._checkpoints.spilling.read(event)
-            return []
-        return self._admission.lookups.segments_read(event)
-
     def _on_prepare_release(self, event: PrepareRelease) -> None:
         self._checkpoints.ask(event.request)
 
     def _on_hook_finished(self, event: HookFinished) -> None:
         self._blocked_keys.hook_finished(event.hook, event.error)
 
+    def _on_acknowledged(self, event: Acknowledged) -> Sequence[IntervalEffect]:
+        out = self._commits.acknowledged(event)
+        if self.phase is OwnerPhase.SERVING:
+            # The next commit journals ACKs of weak productions. A base may wait for ACKs of parents' productions.
+            self._skips_work = not self._commits.acks and not self._checkpoints.pressing and self._rests()
+        return out
+
+    def _on_watermarks(self, event: SenderWatermarks) -> None:
+        super()._on_watermarks(event)
+        if self.phase is OwnerPhase.SERVING:
+            self.state.clocks.advance(self.state.intake.pending.min())
+            self._skips_work = self._rests()
+
     # The pump: run, fire, commit and report as far as possible.
 
     def _pump(self) -> list[IntervalEffect]:
-        """Do everything that is possible after an event. The order of the passes is fixed:
+        """Do everything that is possible after an event, and report the output watermark."""
+        out: list[IntervalEffect] = []
+        if not self._skips_work:
+            self._work(out)
+        self._skips_work = False
+        out.extend(self._report())
+        return out
+
+    def _rests(self) -> bool:
+        """Whether a larger watermark, a later time or room in the outbox sets nothing going.
+
+        Invariant (G8): after the pump of an event, all work that is left waits for one of two things.
+
+        - It waits for the event that answers an append, a read, a write or an asynchronous hook.
+        - It waits for the watermark, the time or ACKs: queued records, timers, blocked keys and queued weak commits.
+
+        So a watermark or an ACK may skip the passes if there is nothing of the second kind.
+        ``check_invariants`` runs them in that state, and they must do nothing.
+        """
+        state, clocks, timers = self.state, self.state.clocks, self.state.timers
+        if state.intake.queue or state.blocked.keys or timers.ahead or timers.spilled.parts or self._commits.weak_queue:
+            return False
+        event, processing = timers.event_time.first_time, timers.processing_time.first_time
+        if (event is not None and event <= clocks.watermark) or (processing is not None and processing <= clocks.wall):
+            return False
+        return state.cells.bytes_held <= state.cells.limit_bytes
+
+    def _work(self, out: list[IntervalEffect]) -> None:
+        """Run the passes of the pump. Their order is fixed:
 
         1. Evict cells, once.
         2. Repeat: advance the input watermark, load spilled timers, run hooks (``_run``), end queued weak commits,
            commit.
-        3. Ask for spilled timers and rows, pass on what hooks left to do, and report the output watermark, once.
+        3. Ask for spilled timers and rows, pass on what hooks left to do, and find the next deadline, once.
 
         Why the repetition ends: another round follows only for these reasons, and each uses up what no round adds.
 
@@ -241,7 +261,6 @@ class IntervalCore(OwnerCore[IntervalEvent, IntervalEffect]):
         """
         state, scheduler, commits, checkpoints = self.state, self._scheduler, self._commits, self._checkpoints
         blocked_keys, clocks, spilled = self._blocked_keys, state.clocks, state.timers.spilled
-        out: list[IntervalEffect] = []
         if state.cells.bytes_held > state.cells.limit_bytes:
             evict_cells(state.cells, scheduler.busy(), state.timers.next_of_key)
         while True:
@@ -270,8 +289,10 @@ class IntervalCore(OwnerCore[IntervalEvent, IntervalEffect]):
         if state.meter.slow is not None:
             out.append(HooksSlow(state.meter.slow))
             state.meter.slow = None
-        out.extend(self._report())
-        return out
+        self._ring = scheduler.next_ring()
+        self._alarm = commits.next_alarm()
+        if (retry := scheduler.next_retry()) is not None and (self._alarm is None or retry < self._alarm):
+            self._alarm = retry
 
     def _run(self) -> None:
         self._scheduler.run(not self._commits.open_commit_full, not self._checkpoints.releasing)
@@ -280,8 +301,8 @@ class IntervalCore(OwnerCore[IntervalEvent, IntervalEffect]):
 
     def _held(self) -> tuple[int, HoldKind.ValueType]:
         """The output watermark that the unfinished work allows, and the kind of work that is lowest."""
-        timers, domain = self.state.timers, TimeDomain.EVENT_TIME
-        times = timers.tables[domain].first_time, timers.spilled.first[domain]
+        timers = self.state.timers
+        times = timers.event_time.first_time, timers.spilled.first[TimeDomain.EVENT_TIME]
         return self.state.holds.lowest(self.state.clocks.watermark, *times)
 
     def explain_hold(self) -> tuple[HoldKind.ValueType, str]:

@@ -42,12 +42,15 @@ def _program(name: str, options: ComputationOptions) -> CompiledComputation:
     codec = StateCodec(
         "None", new=lambda: None, encode=bytes, check=None, default=None, decode=lambda encoded: None, takes_none=True
     )
+    nothing = _Nothing()
     return CompiledComputation(
         name=name,
-        computation=_Nothing(),
+        computation=nothing,
         inputs={},
         input_names={},
         process_record={},
+        process_timer=nothing.process_timer,
+        diverted={},
         outputs={},
         derived={},
         state=codec,
@@ -55,6 +58,7 @@ def _program(name: str, options: ComputationOptions) -> CompiledComputation:
         record_is_async=False,
         timer_is_async=False,
         handles_timers=False,
+        growing=False,
     )
 
 

@@ -10,11 +10,12 @@ from typing import Any, Final
 from millwheel.model.backoff import Backoff
 from millwheel.model.stream_names import DEAD_LETTERS
 from millwheel.model.time import TimeDomain, Timestamp, format_timestamp
-from millwheel.sdk.context import Production
 from millwheel.sdk.dead_letters import DeadLetter
 from millwheel.sdk.error_texts import bare_message, error_message, error_traceback
 from millwheel.sdk.errors import KeyExtractionError, UsageError
+from millwheel.sdk.growing.pages import PagesNeededError
 from millwheel.sdk.options import FailureAction, FailurePolicy
+from millwheel.sdk.scope import Production
 from millwheel.sdk.typeinfo import type_name
 from millwheel.worker.interval.blocked_key_table import BlockedKey, Item, RecordItem
 from millwheel.worker.interval.failing_keys import ErrorKinds, KeyFailure
@@ -24,11 +25,12 @@ from millwheel.worker.messages import HookFailed
 
 __all__ = ["HOOK_ERRORS", "Decision", "Failures", "UnkeyedLetterError", "refuse_result", "work_text"]
 
-HOOK_ERRORS: Final = (Exception, CancelledError, SystemExit)
+HOOK_ERRORS: Final = (Exception, CancelledError, SystemExit, PagesNeededError)
 """Errors of a hook that affect its own work only.
 
 CancelledError and SystemExit are not Exceptions. A hook raises them by mistake when it awaits a cancelled future or
 calls a program's main function. An interrupt (KeyboardInterrupt) does not come from the hook.
+PagesNeededError is no failure: the hook runs again when its pages have been read.
 """
 
 _ERROR_CHARACTERS: Final = 2_000

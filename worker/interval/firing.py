@@ -6,8 +6,9 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from millwheel.model.time import LAST_TIMESTAMP, MAX_TIMESTAMP, TimeDomain
-from millwheel.sdk.context import Context, TimerSetting
+from millwheel.sdk.context import Context
 from millwheel.sdk.records import Timer
+from millwheel.sdk.scope import TimerSetting
 from millwheel.worker.interval.blocked_key_table import TimerItem, Wait
 from millwheel.worker.interval.failures import HOOK_ERRORS
 from millwheel.worker.interval.runner import Runner
@@ -186,7 +187,7 @@ class Firing:
         batch.records += 1
         batch.size += len(key) + len(tag)
         try:
-            outcome = self._setup.program.computation.process_timer(context, Timer(tag, at, domain))  # type: ignore[arg-type]
+            outcome = self._setup.program.process_timer(context, Timer(tag, at, domain))  # type: ignore[arg-type]
         except HOOK_ERRORS as error:
             self.failed(key, timer, error)
             return True

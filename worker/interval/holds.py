@@ -15,13 +15,19 @@ fire for a passing one (G13).
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Iterator
 from itertools import chain
 
 from millwheel.model.time import LAST_TIMESTAMP, MAX_TIMESTAMP, MIN_TIMESTAMP
 from millwheel.model.watermarks import MinTracker
-from millwheel.rpc.v1.watermark_pb2 import HoldKind
+from millwheel.rpc.v1.watermark_pb2 import (
+    HOLD_KIND_INPUT,
+    HOLD_KIND_PRODUCTION,
+    HOLD_KIND_RECORD,
+    HOLD_KIND_STATE,
+    HOLD_KIND_TIMER,
+    HoldKind,
+)
 
 __all__ = ["Hold", "Holds"]
 
@@ -174,17 +180,17 @@ class Holds:
             watermark: The input watermark in use.
             times: The times of the first event-time timers: in memory, and in the store. None: there are none.
         """
-        output, kind = watermark, HoldKind.HOLD_KIND_INPUT
+        output, kind = watermark, HOLD_KIND_INPUT
         if (first := self._records.min()) <= output:
-            output, kind = first, HoldKind.HOLD_KIND_RECORD
+            output, kind = first, HOLD_KIND_RECORD
         if (first := self._productions.min()) < output:
-            output, kind = first, HoldKind.HOLD_KIND_PRODUCTION
+            output, kind = first, HOLD_KIND_PRODUCTION
         for time in times:
             # A timer at the end of time holds one step before it, as ``Hold.cover`` says.
             if time is not None and (first := min(time, LAST_TIMESTAMP)) < output:
-                output, kind = first, HoldKind.HOLD_KIND_TIMER
+                output, kind = first, HOLD_KIND_TIMER
         if (first := self.min()) < output:
-            output, kind = first, HoldKind.HOLD_KIND_STATE
+            output, kind = first, HOLD_KIND_STATE
         return output, kind
 
     def raise_output(self, to: int) -> int:
@@ -202,13 +208,21 @@ class Holds:
         Raises:
             RuntimeError: A hold was lost, or ended too early.
         """
-        kept, needed = dict(self._stated.items()), dict(Counter(stated))
+        kept, needed = dict(self._stated.items()), _counted(stated)
         if kept != needed:
             raise RuntimeError(f"the stated holds are {kept}, and their owners have {needed}")
         owned = [hold for hold in passing if hold.count]
-        if Counter(owned) != Counter(list(self._open)):
+        if len(owned) != len(self._open) or set(owned) != self._open.keys():
             times = sorted(hold.at for hold in self._open), sorted(hold.at for hold in owned)
             raise RuntimeError("the passing holds are at {}, and those of owners at {}".format(*times))
-        kept, needed = dict(self._passing.items()), dict(Counter(hold.at for hold in self._open))
+        kept, needed = dict(self._passing.items()), _counted(hold.at for hold in self._open)
         if kept != needed:
             raise RuntimeError(f"the passing holds are {needed}, and the output watermark stands by {kept}")
+
+
+def _counted(times: Iterable[int]) -> dict[int, int]:
+    """How often each time appears. It is called after each event of a checked interval, and mostly with few times."""
+    counts: dict[int, int] = {}
+    for at in times:
+        counts[at] = counts.get(at, 0) + 1
+    return counts

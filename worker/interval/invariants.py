@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from millwheel.model.core_protocol import RisingValues, require
 from millwheel.worker.interval.holds import Hold
+from millwheel.worker.interval.runner import Runner
 from millwheel.worker.interval.state import IntervalState
 from millwheel.worker.interval.timers import effective_hold
+from millwheel.worker.messages import IntervalEffect
 
 __all__ = ["IntervalInvariants"]
 
@@ -45,7 +47,31 @@ class IntervalInvariants:
         require(len(unacked.held) == len(outbox), "each outbound batch holds the output watermark, once (G7)")
         require((unacked.records == 0) == (len(outbox) == 0), "the outbox's records are balanced (G13)")
         require(unacked.bytes >= 0 and (unacked.records > 0 or unacked.bytes == 0), "its bytes are balanced, too (G13)")
-        tables, spilled = state.timers.tables, state.timers.spilled
-        effective = (effective_hold(one, domain) for domain, table in tables.items() for _, _, one in table.items())
-        stated = [*state.holds.of_keys.values(), *effective, *(part.hold for part in spilled.parts.values())]
+        stated: list[int | None] = [*state.holds.of_keys.values()]
+        for domain, table in state.timers.tables.items():
+            if len(table):
+                stated += [effective_hold(one, domain) for _, _, one in table.items()]
+        stated += [part.hold for part in state.timers.spilled.parts.values()]
         state.holds.check((at for at in stated if at is not None), passing)
+
+    def check_rest(
+        self, runner: Runner, work: Callable[[list[IntervalEffect]], None], next_deadline: Callable[[], int | None]
+    ) -> None:
+        """Check that the passes of the pump have nothing to do when an event skips them, and the deadline is known.
+
+        Args:
+            runner: Has the batch.
+            work: Runs the passes.
+            next_deadline: Returns the deadline that the last passes found.
+
+        Raises:
+            InvariantError: A pass had work, or the deadline was another one.
+        """
+        deadline, ran, effects = next_deadline(), runner.work_in_batch(), list[IntervalEffect]()
+        work(effects)
+        idle = not effects and ran == runner.work_in_batch()
+        require(idle, "passes that an event skips have nothing to do (G8)")
+        now = self._state.clocks.wall_at(self._state.clocks.elapsed)
+        # All deadlines that have passed ask for a Tick now.
+        same = {None if at is None else max(at, now) for at in (deadline, next_deadline())}
+        require(len(same) == 1, "the deadline is known (G8)")

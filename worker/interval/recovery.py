@@ -11,9 +11,10 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from millwheel.model.keys import KeyInterval
+from millwheel.model.page_keys import row_owner
 from millwheel.model.time import MIN_TIMESTAMP, TimeDomain
 from millwheel.model.watermarks import MinTracker
-from millwheel.sdk.context import TimerSetting
+from millwheel.sdk.scope import TimerSetting
 from millwheel.store.contract import CorruptValueError, JournalHead, PartId
 from millwheel.worker.dedup import Dedup, IdDelta
 from millwheel.worker.id_segments import SEGMENT_PART
@@ -25,7 +26,6 @@ from millwheel.worker.interval.base_parts import (
     TIMERS_PART,
     VOIDS_PART,
 )
-from millwheel.worker.interval.clocks import BoundRow, KeyWatermarkBounds
 from millwheel.worker.interval.divided import ENTRY_PART, base_parts, entry_parts, is_entry_part, joined, names_base
 from millwheel.worker.interval.entry import (
     BaseMeta,
@@ -38,6 +38,7 @@ from millwheel.worker.interval.entry import (
     decode_part,
 )
 from millwheel.worker.interval.holds import Holds
+from millwheel.worker.interval.key_bounds import BoundRow, KeyWatermarkBounds
 from millwheel.worker.interval.spilled_timers import FAR_PART, SpilledPart, SpilledTimers, is_spilled
 from millwheel.worker.interval.state import INDEX_BITS, IntervalState
 from millwheel.worker.journal import DEDUP_PART
@@ -257,9 +258,6 @@ class _Reader:
         state, whole, productions = self._state, self._whole, self._productions
         whole.watermark = max(whole.watermark, entry.watermark)
         whole.wall = max(whole.wall, entry.wall)
-        for key, _ in entry.states:
-            if key not in state.cells:
-                state.cells.insert(key, b"")
         state.cells.changed(entry.states, number)
         for key, hold in entry.holds:
             state.holds.set_of_key(key, hold, None)
@@ -284,7 +282,7 @@ def _cut(entry: IntervalEntry, keys: KeyInterval) -> IntervalEntry:
         entry.format,
         entry.watermark,
         entry.wall,
-        [row for row in entry.states if row[0] in keys],
+        [row for row in entry.states if row_owner(row[0]) in keys],
         [row for row in entry.holds if row[0] in keys],
         entry.timers_set,
         entry.timers_cleared,

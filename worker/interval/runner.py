@@ -51,7 +51,7 @@ class HookBatch:
         """Keys with a record or timer that was given up. There is at most one for each key, because it runs alone."""
 
     def __bool__(self) -> bool:
-        return bool(self.contexts or self.fired or any(indexes for _, indexes in self.consumed))
+        return bool(self.contexts or self.fired or (self.consumed and any(indexes for _, indexes in self.consumed)))
 
     def consumed_of(self, receipt: DeliveryReceipt) -> list[int]:
         """The list of those indexes of ``receipt`` that have run."""
@@ -100,6 +100,10 @@ class Runner:
         return batch.records >= settings.batch_records or (
             batch.size + self._setup.scope.produced_bytes >= settings.batch_bytes
         )
+
+    def work_in_batch(self) -> tuple[int, int, int]:
+        """The batch's number, and how many records and timers have run in it. It changes with each hook."""
+        return self.number, self.batch.records, sum(map(len, self.batch.fired.values()))
 
     def take_batch(self) -> HookBatch:
         """Take the current batch and start a new one."""
@@ -292,6 +296,8 @@ class Runner:
 
     def _divert(self, context: Context[Any], stream: str, encoded: bytes) -> None:
         """Produce a late record on the stream that the computation's options name (G14)."""
-        late = self._setup.program.options.late
-        if late.stream is not None:
-            context.produce(late.stream, self._setup.program.inputs[stream](encoded))
+        program = self._setup.program
+        late = program.options.late.stream
+        if late is not None:
+            for value in program.diverted[stream](program.inputs[stream](encoded)):
+                context.produce(late, value)

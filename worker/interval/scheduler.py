@@ -9,6 +9,7 @@ from millwheel.worker.interval.blocked_key_table import BlockedKeyTable
 from millwheel.worker.interval.blocked_keys import BlockedKeys
 from millwheel.worker.interval.firing import Firing
 from millwheel.worker.interval.holds import Hold
+from millwheel.worker.interval.pages import PageTable
 from millwheel.worker.interval.runner import Runner
 from millwheel.worker.interval.setup import IntervalSetup
 from millwheel.worker.interval.state import IntervalState
@@ -25,12 +26,11 @@ class KeyScheduler:
         self._clocks = state.clocks
         self._intake = state.intake
         self._timers = state.timers
-        self._event_timers = state.timers.tables[TimeDomain.EVENT_TIME]
-        self._processing_timers = state.timers.tables[TimeDomain.PROCESSING_TIME]
         self._cells = state.cells
         self._outbox = state.outbox
         self._holds = state.holds
         self._table = state.blocked
+        self._pages = state.pages
         self.runner = Runner(state)
         self._firing = Firing(state, self.runner)
         self.blocked_keys = BlockedKeys(state, self.runner, self._firing)
@@ -43,7 +43,7 @@ class KeyScheduler:
 
     def busy(self) -> Container[bytes]:
         """The keys whose cells are in use and must stay in the cache."""
-        return _Busy(self.runner, self._table)
+        return _Busy(self.runner, self._table, self._pages)
 
     def run(self, room: bool, ahead_allowed: bool) -> None:
         """Run what can run, up to the limits of the batch.
@@ -64,8 +64,9 @@ class KeyScheduler:
     @property
     def _some_timer_queued(self) -> bool:
         """Whether a timer may be due that no blocked key waits with."""
-        in_buckets = self._event_timers.first_time is not None or self._processing_timers.first_time is not None
-        return in_buckets or bool(self._timers.ahead)
+        timers = self._timers
+        in_buckets = timers.event_time.first_time is not None or timers.processing_time.first_time is not None
+        return in_buckets or bool(timers.ahead)
 
     def _fire_due(self, outbox_full: bool) -> None:
         """Fire the timers that are due. While the outbox is full, fire only those that may hold the watermark (G13).
@@ -121,7 +122,7 @@ class KeyScheduler:
         appended, or its spilled part is read.
         """
         wall, domain = self._clocks.wall, TimeDomain.PROCESSING_TIME
-        rings = (self._processing_timers.first_time, self._timers.spilled.first[domain])
+        rings = (self._timers.processing_time.first_time, self._timers.spilled.first[domain])
         return min((at for at in rings if at is not None and at > wall), default=None)
 
     def next_retry(self) -> int | None:
@@ -135,11 +136,13 @@ class KeyScheduler:
 
 
 class _Busy:
-    """The keys of the batch and the blocked keys."""
+    """The keys of the batch, the blocked keys, and the pages that their hooks use."""
 
-    def __init__(self, runner: Runner, table: BlockedKeyTable) -> None:
+    def __init__(self, runner: Runner, table: BlockedKeyTable, pages: PageTable) -> None:
+        self._pages = pages
         self._contexts = runner.batch.contexts
         self._blocked = table.keys
 
     def __contains__(self, key: object) -> bool:
-        return key in self._contexts or key in self._blocked
+        in_use = key in self._contexts or key in self._blocked
+        return in_use or bool(self._pages.used and self._pages.in_use(key))

@@ -9,8 +9,9 @@ from msgspec.structs import replace
 
 from millwheel.model.limits import MAX_STATE_BYTES
 from millwheel.model.time import TimeDomain
-from millwheel.sdk.context import UNSET, Context, Production, TimerSetting
+from millwheel.sdk.context import Context
 from millwheel.sdk.errors import TooLargeError
+from millwheel.sdk.scope import UNSET, Production, TimerSetting
 from millwheel.worker.dedup import IdDelta
 from millwheel.worker.interval.entry import FORMAT, IntervalEntry, ProductionRow, TimerRow
 from millwheel.worker.interval.flows import ProductionBatch
@@ -24,7 +25,8 @@ from millwheel.worker.interval.timers import held_at
 
 __all__ = ["Sealed", "Sealer"]
 
-_SMALLER_STATES: Final = """keep one key's data under several keys, for example under 16 for each user:
+_SMALLER_STATES: Final = """keep what grows in collections of a millwheel.GrowingState.
+Or keep one key's data under several keys, for example under 16 for each user:
     spread = mw.key(lambda value: f"{value.user}/{value.number % 16}")
     topology.add(Totals, inputs={"events": spread}, ...)"""
 
@@ -83,6 +85,7 @@ class Sealer:
         self._clocks = state.clocks
         self._timers = state.timers
         self._cells = state.cells
+        self._pages = state.pages
         self._outbox = state.outbox
         self._holds = state.holds
         self._journal = state.journal
@@ -90,7 +93,7 @@ class Sealer:
         self._failed = failed
 
     def encode_states(self, batch: HookBatch) -> list[tuple[bytes, bytes]]:
-        """Encode the batch's changed states. A state equal to its type's default becomes empty: no state.
+        """Encode the batch's changed states and pages. A state equal to its type's default becomes empty: no state.
 
         A key whose state cannot be stored fails and is removed from the batch.
         """
@@ -125,6 +128,8 @@ class Sealer:
                 changed.append((key, encoded))
         for key, reason in broken:
             self._failed(key, reason)
+        if self._setup.program.growing:
+            changed += self._pages.changed(batch.contexts)
         return changed
 
     def seal(self, batch: HookBatch, changed: list[tuple[bytes, bytes]], *, stored_first: bool) -> Sealed:
@@ -157,6 +162,8 @@ class Sealer:
         sealed.hold.take(batch.hold)
         sealed.consumed += consumed
         self._cells.changed(changed, sealed.commit)
+        if self._setup.program.growing:
+            self._pages.settle(batch.contexts)
         cleared = self._clear_fired(batch, sealed)
         timers: list[TimerRow] = []
         holds: list[tuple[bytes, int | None]] = []

@@ -19,7 +19,7 @@ from itertools import count
 from typing import NoReturn
 
 from millwheel.model.time import TimeDomain
-from millwheel.sdk.context import TimerSetting
+from millwheel.sdk.scope import TimerSetting
 from millwheel.store.contract import CorruptValueError, PartId
 from millwheel.worker.interval.entry import TimerRow, decode_part
 from millwheel.worker.interval.parts import in_parts

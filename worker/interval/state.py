@@ -7,7 +7,7 @@ from collections.abc import Callable
 from millwheel.model.incarnation import IncarnationId
 from millwheel.model.watermarks import InputWatermark
 from millwheel.sdk.compiled import CompiledComputation
-from millwheel.sdk.context import OutputBinding
+from millwheel.sdk.scope import OutputBinding
 from millwheel.worker.dedup import Dedup
 from millwheel.worker.id_segments import AdmissionState
 from millwheel.worker.interval.blocked_key_table import BlockedKeyTable
@@ -18,6 +18,7 @@ from millwheel.worker.interval.holds import Holds
 from millwheel.worker.interval.hook_times import HookMeter
 from millwheel.worker.interval.intake import IntervalIntake
 from millwheel.worker.interval.outbox import Outbox
+from millwheel.worker.interval.pages import PageTable, undoable
 from millwheel.worker.interval.setup import IntervalConfig, IntervalSettings, IntervalSetup
 from millwheel.worker.interval.timers import IntervalTimers
 from millwheel.worker.journal import CommitCounts, OwnedJournal
@@ -40,6 +41,8 @@ class IntervalState(IntervalSetup):
         locate: Callable[[IncarnationId, bytes], str],
         meter: HookMeter | None = None,
     ) -> None:
+        if program.growing:
+            program = undoable(program, lambda: self.pages)
         super().__init__(config, program, outputs, meter)
         self.clocks = IntervalClocks(self.scope, InputWatermark(config.senders))
         self.journal = OwnedJournal(config.journal, config.sequencer)
@@ -47,6 +50,7 @@ class IntervalState(IntervalSetup):
         self.intake = IntervalIntake()
         self.blocked = BlockedKeyTable(self.intake)
         self.cells = CellCache(self.settings.cache_bytes, evicted=False)
+        self.pages = PageTable(self, self.cells)
         self.outbox = Outbox(locate)
         self.holds = Holds(self.intake.pending, self.outbox.unacked.held)
         self.timers = IntervalTimers(self.holds, self.clocks)

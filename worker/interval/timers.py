@@ -13,7 +13,7 @@ from itertools import islice
 from typing import Final
 
 from millwheel.model.time import TimeDomain
-from millwheel.sdk.context import TimerSetting
+from millwheel.sdk.scope import TimerSetting
 from millwheel.worker.interval.clocks import IntervalClocks
 from millwheel.worker.interval.holds import Hold, Holds
 from millwheel.worker.interval.spilled_timers import SpilledTimers
@@ -32,6 +32,8 @@ class IntervalTimers:
         self._clocks = clocks
         self.tables = {domain: TimerTable(holds, domain) for domain in TimeDomain}
         """The timers in memory."""
+        self.event_time = self.tables[TimeDomain.EVENT_TIME]
+        self.processing_time = self.tables[TimeDomain.PROCESSING_TIME]
         self.spilled = SpilledTimers(holds)
         """Spilled timers: those that only the store holds."""
         self.ahead: dict[bytes, None] = {}

@@ -180,8 +180,10 @@ class WeakCommits:
 
     def holds(self) -> Iterator[Hold]:
         """The holds of the queued commits, and of ACKs that no commit has taken."""
-        yield from (sealed.hold for sealed, _ in self.queue)
-        yield from (hold for _, hold in self.acked)
+        for sealed, _ in self.queue:
+            yield sealed.hold
+        for _, hold in self.acked:
+            yield hold
 
 
 def _by_position(rows: list[ProductionRow]) -> list[ProductionRow]:

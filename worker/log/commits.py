@@ -39,7 +39,8 @@ class _Sealed:
 
     commit: int
     pieces: list[FreshRecords]
-    delta: IdDelta
+    delta: IdDelta | None
+    """Its ids. None: it has no records."""
     entry: LogEntry
     changes: CursorChanges | None
     """Its changes of cursors. None: there are none."""
@@ -79,7 +80,7 @@ class LogCommits:
 
     def _wanted(self) -> bool:
         state = self.state
-        if state.intake.queue or state.cursors.urgent() or self._retainer.fills(state.cursors.durable):
+        if state.intake.queue or state.cursors.urgent or self._retainer.fills(state.cursors.durable):
             return True
         alarm = self._alarm()
         return alarm is not None and alarm <= state.clock.now
@@ -109,12 +110,18 @@ class LogCommits:
         after = cursors.durable if changes is None else cursors.after(changes)
         cuts = self._cuts(pieces, checkpoint, after)
         start = self._retainer.start_after(after, cuts)
-        delta = state.ids.dedup.take((piece.verdict, piece.indexes) for piece in pieces)
+        # Without records there are no ids, and the other facts may wait for the next commit with records.
+        delta = state.ids.dedup.take((piece.verdict, piece.indexes) for piece in pieces) if pieces else None
         entry = self._entry(pieces, cuts, start, changes, delta)
         return _Sealed(state.journal.committed + 1, pieces, delta, entry, changes, checkpoint)
 
     def _entry(
-        self, pieces: list[FreshRecords], cuts: list[int], start: int, changes: CursorChanges | None, delta: IdDelta
+        self,
+        pieces: list[FreshRecords],
+        cuts: list[int],
+        start: int,
+        changes: CursorChanges | None,
+        delta: IdDelta | None,
     ) -> LogEntry:
         state = self.state
         values, timestamps = _columns(pieces)
@@ -132,7 +139,7 @@ class LogCommits:
             start,
             [] if changes is None else list(changes.moved.items()),
             [] if changes is None else changes.deleted,
-            delta.to_wire(),
+            [] if delta is None else delta.to_wire(),
             (len(values), duplicates, late),
         )
 
@@ -174,13 +181,14 @@ class LogCommits:
         if entry.values or entry.cuts or entry.start != state.records.start:
             state.records.apply(entry, sealed.commit)
         state.journal.counts.add(*entry.counts)
-        state.ids.dedup.committed(sealed.delta)
+        if sealed.delta is not None:
+            state.ids.dedup.committed(sealed.delta)
         if sealed.changes is not None:
             out.extend(CursorsAnswer(asker, []) for asker in state.cursors.committed(sealed.commit).askers)
         for piece in sealed.pieces:
             if state.intake.settle(piece):
                 out.append(Acknowledge(piece.receipt.delivery, _ACKED, piece.receipt.excluded))
-        if full := state.ids.dedup.seal():
+        if sealed.delta is not None and (full := state.ids.dedup.seal()):
             out.extend(self._segments.write(full))
         if sealed.checkpoint:
             out.append(self._checkpoints.capture())
@@ -233,9 +241,9 @@ class Retainer:
         """When the oldest segment becomes too old, or when the age must be journaled, on the steady clock. None if
         there is no maximum age, no record, or a cursor that must ACK first."""
         state = self.state
-        oldest = next(state.records.oldest(), None)
-        if oldest is None or not self._age:
+        if not self._age or state.records.start == state.records.end:
             return None
+        oldest = state.records.closed[0] if state.records.closed else state.records.open
         cursors = state.cursors.durable
         if cursors and (not self._stated or min(cursors.values()) < oldest.end):
             return None

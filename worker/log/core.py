@@ -16,7 +16,7 @@ from typing import Final
 
 from millwheel.model.core_protocol import RisingValues, require
 from millwheel.rpc.failures import FailureCode, RequestError
-from millwheel.rpc.v1.watermark_pb2 import HoldKind
+from millwheel.rpc.v1.watermark_pb2 import HOLD_KIND_INPUT, HOLD_KIND_RECORD, HoldKind
 from millwheel.worker.log.checkpoint import LogCheckpointer
 from millwheel.worker.log.commits import LogCommits
 from millwheel.worker.log.intake import LogReceiver
@@ -69,7 +69,7 @@ class LogCore(OwnerCore[LogEvent, LogEffect]):
         self.state = state = LogState(config)
         self._receiver = LogReceiver(config, state.ids, state.inputs, state.intake, state.records, state.cursors)
         admission = self._receiver.admission
-        super().__init__(config, state.inputs, state.ids, admission, state.clock.look)
+        super().__init__(config, state.inputs, state.ids, admission, self._look)
         self._checkpoints = LogCheckpointer(state)
         self._sessions = sessions = Sessions(state)
         self._reader = SegmentReader(state, sessions)
@@ -97,6 +97,12 @@ class LogCore(OwnerCore[LogEvent, LogEffect]):
     def next_deadline(self) -> int | None:
         """When a ``Tick`` is due if no event comes before, on the same clock. None: never."""
         return self._commits.next_alarm() if self.phase is OwnerPhase.SERVING else None
+
+    def _look(self, now: int) -> None:
+        """The steady clock shows ``now``. The log ages by the time since the last event."""
+        clock = self.state.clock
+        clock.age += now - clock.now
+        clock.now = now
 
     # Stages of an owner.
 
@@ -157,7 +163,8 @@ class LogCore(OwnerCore[LogEvent, LogEffect]):
         out.extend(self._subscribers.serve())
         if state.records.dirty or state.records.emptied:
             out.extend(self._checkpoints.flush())
-        state.records.evict(state.settings.memory_bytes)
+        if state.records.memory > state.settings.memory_bytes:
+            state.records.evict(state.settings.memory_bytes)
         out.extend(self._report())
         return out
 
@@ -170,7 +177,7 @@ class LogCore(OwnerCore[LogEvent, LogEffect]):
         """Report the watermark. Output equals input, which uncommitted records hold (section 4.5)."""
         state = self.state
         pending = state.intake.pending.min() <= state.watermark < state.inputs.value
-        hold = HoldKind.HOLD_KIND_RECORD if pending else HoldKind.HOLD_KIND_INPUT
+        hold = HOLD_KIND_RECORD if pending else HOLD_KIND_INPUT
         if (reported := (state.watermark, hold)) == self._reported:
             return ()
         self._reported = reported
@@ -184,8 +191,8 @@ class LogCore(OwnerCore[LogEvent, LogEffect]):
         """
         if self.phase is OwnerPhase.OPENING:
             return
-        state, journal, intake, cursors = self.state, self.state.journal, self.state.intake, self.state.cursors.durable
-        start, end = state.records.start, state.records.end
+        state, journal, intake, records = self.state, self.state.journal, self.state.intake, self.state.records
+        cursors, start, end = state.cursors.durable, records.start, records.end
         self._rising.check(
             watermark=state.watermark,
             assured=state.assured,
@@ -197,7 +204,10 @@ class LogCore(OwnerCore[LogEvent, LogEffect]):
         )
         require(state.assured <= state.watermark, "a journaled watermark is not above the log's (G7)")
         require(journal.above >= 0, "the truncation point is not above the last commit")
+        first = (records.oldest() or records.open).first
+        require((start, end) == (first, records.open.end), "the log's first and next offset are those of its segments")
         require(start <= end, "the log's first offset is not above its end")
+        state.cursors.check()
         require(all(acked <= end for acked in cursors.values()), "no cursor's ACK is above the log's end")
         require(intake.bytes >= 0 and (intake.bytes == 0) == (len(intake.pending) == 0), "the intake is balanced (G13)")
 

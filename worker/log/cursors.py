@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
+from millwheel.model.core_protocol import require
 from millwheel.worker.log.messages import Start
 
 __all__ = ["Cursor", "CursorChanges", "CursorFacts", "Cursors"]
@@ -33,16 +34,13 @@ class Cursor:
     """The ACKed offset in the commit in flight. None if that commit does not include the cursor."""
     received: int = 0
     """The largest ACK received that is not part of any commit yet."""
+    newest: int = 0
+    """The largest ACKed offset, durable or not: the maximum of the three above."""
 
     @property
     def is_durable(self) -> bool:
         """Whether it is in the journal. Only then may its subscriber receive anything."""
         return self.acked is not None
-
-    @property
-    def newest(self) -> int:
-        """The largest ACKed offset, durable or not."""
-        return max(self.received, self.sealed or 0, self.acked or 0)
 
 
 @dataclass(slots=True)
@@ -68,20 +66,19 @@ class Cursors:
     def __init__(self) -> None:
         self._current: dict[str, Cursor] = {}
         self._durable: dict[str, Cursor] = {}
+        self.durable: dict[str, int] = {}
+        """The cursors in the journal, with their ACKed offsets."""
         self.news: dict[str, Cursor] = {}
         """Lives that the next commit creates or moves."""
         self.deleted: dict[str, list[Any]] = {}
         """Names that the next commit deletes, with the requests that wait for it."""
+        self.urgent = False
+        """Whether to commit at once, because the creation or deletion of a cursor is waiting."""
         self._sealed = CursorChanges()
         self.ack_since: int | None = None
         """When the first ACK was received that is not part of any commit yet."""
 
     # The journal.
-
-    @property
-    def durable(self) -> dict[str, int]:
-        """The cursors in the journal, with their ACKed offsets."""
-        return {name: cursor.acked or 0 for name, cursor in self._durable.items()}
 
     def facts(self) -> list[CursorFacts]:
         """The durable cursors, for the base."""
@@ -89,8 +86,8 @@ class Cursors:
 
     def restore(self, facts: Iterable[CursorFacts]) -> None:
         """Load the cursors of a base."""
-        self._durable = {name: Cursor(name, life=life, acked=acked) for name, acked, life in facts}
-        self._current = dict(self._durable)
+        self._durable = {name: Cursor(name, life=life, acked=acked, newest=acked) for name, acked, life in facts}
+        self._restored()
 
     def replay(self, commit: int, deleted: Iterable[str], moved: Iterable[tuple[str, int]]) -> None:
         """Apply the changes of journal entry ``commit``."""
@@ -98,8 +95,12 @@ class Cursors:
             self._durable.pop(name, None)
         for name, acked in moved:
             cursor = self._durable.setdefault(name, Cursor(name, life=commit))
-            cursor.acked = acked
+            cursor.acked = cursor.newest = acked
+        self._restored()
+
+    def _restored(self) -> None:
         self._current = dict(self._durable)
+        self.durable = {name: cursor.newest for name, cursor in self._durable.items()}
 
     # Requests of subscribers and operators.
 
@@ -110,6 +111,7 @@ class Cursors:
     def create(self, name: str, start: Start) -> Cursor:
         """Add the creation of a cursor to the next commit."""
         cursor = self._current[name] = self.news[name] = Cursor(name, start)
+        self.urgent = True
         return cursor
 
     def delete(self, name: str, asker: Any) -> None:
@@ -117,12 +119,13 @@ class Cursors:
         self._current.pop(name, None)
         self.news.pop(name, None)
         self.deleted.setdefault(name, []).append(asker)
+        self.urgent = True
 
     def ack(self, cursor: Cursor, below: int, now: int) -> None:
         """ACK everything below the offset. No effect on a deleted life."""
         if below <= cursor.newest or self._current.get(cursor.name) is not cursor:
             return
-        cursor.received = below
+        cursor.received = cursor.newest = below
         self.news[cursor.name] = cursor
         if self.ack_since is None:
             self.ack_since = now
@@ -130,10 +133,6 @@ class Cursors:
     def slowest(self) -> tuple[str, int] | None:
         """The durable cursor with the smallest offset, which keeps the most records, and that offset."""
         return min(self.durable.items(), key=lambda item: item[1], default=None)
-
-    def urgent(self) -> bool:
-        """Whether to commit at once, because the creation or deletion of a cursor is waiting."""
-        return bool(self.deleted) or any(self._is_new(cursor) for cursor in self.news.values())
 
     def askers(self) -> list[Any]:
         """All requests that wait for a deletion."""
@@ -150,11 +149,12 @@ class Cursors:
         for cursor in self.news.values():
             begin = (start if cursor.start is Start.OLDEST else end) if self._is_new(cursor) else 0
             cursor.sealed = max(cursor.received, begin)
+            cursor.newest = max(cursor.newest, cursor.sealed)
         moved = {name: cursor.sealed or 0 for name, cursor in self.news.items()}
         askers = [asker for waiting in self.deleted.values() for asker in waiting]
         self._sealed = CursorChanges(moved, list(self.deleted), askers, list(self.news.values()))
         self.news, self.deleted = {}, {}
-        self.ack_since = None
+        self.ack_since, self.urgent = None, False
         return self._sealed
 
     def after(self, changes: CursorChanges) -> dict[str, int]:
@@ -167,9 +167,23 @@ class Cursors:
         changes, self._sealed = self._sealed, CursorChanges()
         for name in changes.deleted:
             self._durable.pop(name, None)
+            self.durable.pop(name, None)
         for cursor in changes.lives:
             if cursor.acked is None:
                 cursor.life = commit
             cursor.acked, cursor.sealed = cursor.sealed, None
             self._durable[cursor.name] = cursor
+            self.durable[cursor.name] = cursor.acked or 0
         return changes
+
+    # Invariants.
+
+    def check(self) -> None:
+        """Raise InvariantError if what is kept of the cursors contradicts them."""
+        lives = [*self._current.values(), *self._durable.values(), *self.news.values()]
+        newest = all(one.newest == max(one.received, one.sealed or 0, one.acked or 0) for one in lives)
+        require(newest, "the newest offset of a cursor is its largest one")
+        durable = {name: cursor.acked or 0 for name, cursor in self._durable.items()}
+        require(durable == self.durable, "the offsets of durable cursors are known")
+        urgent = bool(self.deleted) or any(map(self._is_new, self.news.values()))
+        require(urgent == self.urgent, "what must be committed at once is known (G8)")

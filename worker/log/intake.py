@@ -160,7 +160,7 @@ class LogReceiver:
 
     def _cap_reason(self, kept: int) -> str:
         stream, cap, end = self._config.stream, self._settings.cap_bytes, self._records.end
-        slowest, oldest = self._cursors.slowest(), next(self._records.oldest(), None)
+        slowest, oldest = self._cursors.slowest(), self._records.oldest()
         full = f"the log of stream {stream!r} keeps {kept:,} bytes, and its cap is {cap:,}"
         if slowest is None or (oldest is not None and slowest[1] >= oldest.end):
             return f"{full}: lower the stream's retention, or raise the cap"

@@ -151,7 +151,7 @@ class Publish:
 
     ``watermark``: every record with a smaller timestamp has an offset below ``next``, except late records. It is
     MAX_TIMESTAMP only if no records are left to read. ``acked`` is the cursor's durable ACK. ``life`` is the number of
-    its life (0 for a tail).
+    its life (0 for a tail). ``end`` is the offset after the log's last committed record.
     """
 
     subscriber: Any
@@ -161,7 +161,8 @@ class Publish:
     watermark: int
     next: int
     acked: int
-    life: int = 0
+    life: int
+    end: int
 
 
 @dataclass(slots=True)

@@ -8,14 +8,13 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from typing import Final
 
 from millwheel.model.time import MIN_TIMESTAMP
 from millwheel.worker.log.entry import LogEntry
 
-__all__ = ["RECORD_OVERHEAD_BYTES", "LogClock", "LogSegment", "Records", "records_size"]
+__all__ = ["RECORD_OVERHEAD_BYTES", "LogSegment", "Records", "records_size"]
 
 RECORD_OVERHEAD_BYTES: Final = 16
 """Approximate bytes of a record beside its value, in the journal and in a segment row."""
@@ -29,30 +28,6 @@ _NO_COMMIT: Final = 1 << 62
 def records_size(values: Sequence[bytes]) -> int:
     """Approximate bytes of records in the journal or in a row."""
     return sum(map(len, values)) + RECORD_OVERHEAD_BYTES * len(values)
-
-
-@dataclass(slots=True)
-class LogClock:
-    """The owner's steady clock, and the log's age. Times are in microseconds."""
-
-    now: int = 0
-    """The time at the last event. Delays are measured with it."""
-    appended_at: int = 0
-    """When the last entry was committed."""
-    age: int = 0
-    """How long the log has been served by all its owners, from an arbitrary start. Records age by it, not by wall
-    clocks, which can be reset. It is journaled and monotone."""
-    journaled_age: int = 0
-    """The ``age`` in the last committed entry. A successor continues from it."""
-
-    def look(self, now: int) -> None:
-        """The steady clock shows ``now``: add the elapsed time to ``age``."""
-        self.age += now - self.now
-        self.now = now
-
-    def at(self, age: int) -> int:
-        """The time on the steady clock at the given ``age``."""
-        return self.now + age - self.age
 
 
 class LogSegment:
@@ -124,6 +99,8 @@ class Records:
         self.closed: list[LogSegment] = []
         self._firsts: list[int] = []
         self.open = LogSegment(first)
+        self.start = self.end = first
+        """The oldest offset that is kept, and the offset of the next record."""
         self.dirty: dict[int, LogSegment] = {}
         """Closed segments that the store has not acknowledged, by first offset, in commit order."""
         self.emptied: dict[int, int] = {}
@@ -134,21 +111,12 @@ class Records:
         self.dirty_memory = 0
         self.kept = 0
 
-    @property
-    def start(self) -> int:
-        """The oldest offset that is kept."""
-        return self.closed[0].first if self.closed else self.open.first
-
-    @property
-    def end(self) -> int:
-        """The offset of the next record."""
-        return self.open.end
-
     def restore(self, segments: list[LogSegment], end: int) -> None:
         """Start with the segments of a base."""
         self.closed = segments
         self._firsts = [segment.first for segment in self.closed]
         self.open = LogSegment(end)
+        self.start, self.end = segments[0].first if segments else end, end
         self.kept = sum(segment.size for segment in self.closed)
 
     # Growing.
@@ -176,6 +144,7 @@ class Records:
             segment.extend(entry.values, entry.timestamps, entry, commit)
         else:
             segment.extend(entry.values[low:high], entry.timestamps[low:high], entry, commit)
+        self.end = segment.end
         self.memory += segment.memory - memory
         self.kept += segment.size - size
 
@@ -199,6 +168,7 @@ class Records:
             self._forget(segment, commit)
         del self.closed[:count]
         del self._firsts[:count]
+        self.start = self.closed[0].first if self.closed else self.open.first
 
     def _forget(self, segment: LogSegment, commit: int) -> None:
         self.kept -= segment.size
@@ -258,8 +228,7 @@ class Records:
         at = bisect_right(self._firsts, first) - 1
         return self.closed[at] if at >= 0 and self._firsts[at] == first else None
 
-    def oldest(self) -> Iterator[LogSegment]:
-        """Every segment with records, the oldest first."""
-        yield from self.closed
-        if self.open.end > self.open.first:
-            yield self.open
+    def oldest(self) -> LogSegment | None:
+        """The oldest segment. None if there is no record."""
+        oldest = self.closed[0] if self.closed else self.open
+        return oldest if oldest.end > oldest.first else None

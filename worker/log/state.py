@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from millwheel.model.time import MIN_TIMESTAMP
 from millwheel.model.watermarks import InputWatermark
 from millwheel.worker.dedup import Dedup
@@ -9,10 +11,29 @@ from millwheel.worker.id_segments import AdmissionState
 from millwheel.worker.journal import CommitCounts, OwnedJournal
 from millwheel.worker.log.cursors import Cursors
 from millwheel.worker.log.intake import LogIntake
-from millwheel.worker.log.segments import LogClock, Records
+from millwheel.worker.log.segments import Records
 from millwheel.worker.log.settings import LogConfig
 
-__all__ = ["LogState"]
+__all__ = ["LogClock", "LogState"]
+
+
+@dataclass(slots=True)
+class LogClock:
+    """The owner's steady clock, and the log's age. Times are in microseconds."""
+
+    now: int = 0
+    """The time at the last event. Delays are measured with it."""
+    appended_at: int = 0
+    """When the last entry was committed."""
+    age: int = 0
+    """How long the log has been served by all its owners, from an arbitrary start. Records age by it, not by wall
+    clocks, which can be reset. It is journaled and monotone."""
+    journaled_age: int = 0
+    """The ``age`` in the last committed entry. A successor continues from it."""
+
+    def at(self, age: int) -> int:
+        """The time on the steady clock at the given ``age``."""
+        return self.now + age - self.age
 
 
 class LogState:

@@ -100,7 +100,8 @@ class Subscribers:
         watermark, following, acked = session.sent = self._news(session)
         session.credit -= 1
         life = session.cursor.life if session.cursor is not None else 0
-        return Publish(session.subscriber, first, values, timestamps, watermark, following, acked, life)
+        end = self.state.records.end
+        return Publish(session.subscriber, first, values, timestamps, watermark, following, acked, life, end)
 
     def _news(self, session: SubscriberSession) -> tuple[int, int, int]:
         acked = session.cursor.acked or 0 if session.cursor is not None else 0

@@ -14,8 +14,8 @@ from millwheel.model.time import Duration
 from millwheel.rpc.clock import wall_now
 from millwheel.rpc.v1 import catalog_pb2 as catalog_pb2
 from millwheel.rpc.v1 import topology_pb2 as topology
-from millwheel.sdk.context import OutputBinding
 from millwheel.sdk.options import ComputationOptions
+from millwheel.sdk.scope import OutputBinding
 from millwheel.worker.interval import DrainingCore, HookMeter, IntervalConfig, IntervalCore, IntervalSettings
 from millwheel.worker.log import DEFAULT_RETENTION, LogConfig, LogCore, LogRetention
 from millwheel.worker.messages import Parent

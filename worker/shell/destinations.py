@@ -19,9 +19,9 @@ from millwheel.model.interval_table import interval_from_proto
 from millwheel.model.outbound import AnswerKind, answer_kind
 from millwheel.rpc.channel import open_channel
 from millwheel.rpc.v1.delivery_pb2 import DeliveryOutcome
-from millwheel.sdk.context import OutputBinding
 from millwheel.sdk.error_texts import error_message
 from millwheel.sdk.errors import KeyExtractionError
+from millwheel.sdk.scope import OutputBinding
 from millwheel.worker.messages import Acknowledged, Delivery, Refused, SendDelivery
 from millwheel.worker.shell.host import CoreHost, RunningInterval
 from millwheel.worker.shell.peers import PeerConnection
@@ -48,7 +48,7 @@ class CatalogRouting:
         self._located: dict[IncarnationId, tuple[list[bytes], list[tuple[bytes | None, str]]]] = {}
         """By consumer: the first keys of intervals that were looked up, and their ends and journals."""
         self._located_shape = -1
-        """The catalog's ``shape`` for which ``_located`` is valid."""
+        """The catalog's ``shape_version`` for which ``_located`` is valid."""
 
     def bind(self, stream: str, encode: Callable[[Any], bytes]) -> OutputBinding:
         """A binding for one producer of ``stream``. It is kept up to date until ``release``."""
@@ -71,8 +71,8 @@ class CatalogRouting:
 
     def locate(self, consumer: IncarnationId, key: bytes) -> str:
         """The journal of the interval of ``consumer`` with ``key``. Empty while there is none."""
-        if self._located_shape != self._catalog.shape:
-            self._located_shape = self._catalog.shape
+        if self._located_shape != self._catalog.shape_version:
+            self._located_shape = self._catalog.shape_version
             self._located.clear()
         starts, found = self._located.get(consumer, _NOTHING)
         if index := bisect_right(starts, key):

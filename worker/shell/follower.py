@@ -12,12 +12,15 @@ from typing import Final
 from millwheel.coordination.contract import CompactedError, Coordinator, CoordinatorUnavailableError, DamagedValueError
 from millwheel.model.backoff import Backoff
 from millwheel.model.catalog import Catalog
-from millwheel.model.catalog_keys import LOGS, TOPOLOGIES
+from millwheel.model.catalog_keys import CANDIDATES, ELECTIONS, LOGS, MASTERS, SEQUENCER, TOPOLOGIES
 from millwheel.worker.shell.tasks import BackgroundTasks
 
 __all__ = ["CatalogFollower", "follow", "read_topologies"]
 
 log = logging.getLogger("millwheel.worker")
+
+_OF_OTHERS: Final = (MASTERS, CANDIDATES, SEQUENCER, ELECTIONS)
+"""The prefixes of keys that do not concern a worker."""
 
 _BACKOFF: Final = Backoff(0.5, 0.5)
 
@@ -45,10 +48,10 @@ async def read_topologies(coordinator: Coordinator) -> Catalog:
 
 
 async def follow(coordinator: Coordinator, catalog: Catalog) -> AsyncIterator[None]:
-    """Keep ``catalog`` at the coordinator's newest content. Yields after each change, including the first load.
+    """Keep ``catalog`` at the coordinator's newest content. Yields after each change that may concern a worker.
 
-    While the coordinator is unreachable the catalog stays unchanged. Records keep flowing until the worker's lease
-    ends.
+    The first load is such a change. Masters' elections and the allocation of sequencers are not. While the coordinator
+    is unreachable the catalog stays unchanged. Records keep flowing until the worker's lease ends.
     """
     while True:
         try:
@@ -57,7 +60,7 @@ async def follow(coordinator: Coordinator, catalog: Catalog) -> AsyncIterator[No
             yield
             async with aclosing(coordinator.watch("", snapshot.revision)) as changes:  # type: ignore[type-var]
                 async for change in changes:
-                    if catalog.apply(change):
+                    if catalog.apply(change) and not all(one.key.startswith(_OF_OTHERS) for one in change):
                         yield
         except CompactedError:
             continue

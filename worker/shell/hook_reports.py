@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Final, assert_never
 
-from millwheel.sdk.context import Scope
+from millwheel.sdk.scope import Scope
 from millwheel.worker.interval.hook_times import SlowBatch
 from millwheel.worker.messages import HookFailed, HookReport, HooksSlow
 from millwheel.worker.shell.hook_log import LINE_EVERY_US, HookLog, slow_text

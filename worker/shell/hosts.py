@@ -11,7 +11,7 @@ from millwheel.model.catalog import Catalog, OwnedInterval
 from millwheel.model.incarnation import IncarnationId
 from millwheel.model.keys import KeyInterval
 from millwheel.rpc.watermarks import Member, PendingWork
-from millwheel.sdk.context import Scope
+from millwheel.sdk.scope import Scope
 from millwheel.store.contract import StateStore
 from millwheel.worker.interval import IntervalCore
 from millwheel.worker.interval.pending import pending_work

@@ -7,21 +7,20 @@ from typing import Any
 
 import msgspec
 
-from millwheel.model.incarnation import IncarnationId
 from millwheel.model.time import TimeDomain
 from millwheel.rpc.errors import answering
-from millwheel.rpc.failures import FailureCode, RequestError
 from millwheel.rpc.v1 import inspection_pb2 as wire
 from millwheel.rpc.v1.inspection_pb2_grpc import InspectionServiceServicer
-from millwheel.sdk.context import TimerSetting
 from millwheel.sdk.error_texts import error_message
+from millwheel.sdk.growing.codec import sizes
+from millwheel.sdk.growing.fields import GrowingState
+from millwheel.sdk.scope import PAGES_TAG, TimerSetting
 from millwheel.store.contract import CorruptValueError, PartId, StateStore
 from millwheel.worker.interval import IntervalCore
 from millwheel.worker.interval.entry import TimerRow, decode_part
 from millwheel.worker.interval.state import IntervalState
-from millwheel.worker.owner import OwnerPhase
 from millwheel.worker.shell.hook_status import failures_of, hooks_of, key_failure, waits_of
-from millwheel.worker.shell.rows import read_rows
+from millwheel.worker.shell.owned_states import OwnedStates
 
 __all__ = ["InspectionService", "status_of"]
 
@@ -31,23 +30,17 @@ class InspectionService(InspectionServiceServicer):
 
     def __init__(
         self,
-        locate: Callable[[IncarnationId, bytes], str],
-        core_of: Callable[[str], IntervalCore | None],
-        absence: Callable[[str], str],
+        owned: OwnedStates,
         store: StateStore,
         load: Callable[[], wire.GetWorkerLoadResponse],
     ) -> None:
         """
         Args:
-            locate: The journal that has a key of a computation.
-            core_of: The core of a journal, if it runs here.
-            absence: Why an interval that is assigned to this worker does not run here.
-            store: The store with state rows and spilled timers.
+            owned: The intervals and states of this process.
+            store: The store with spilled timers.
             load: The load of the process and its intervals.
         """
-        self._locate = locate
-        self._core_of = core_of
-        self._absence = absence
+        self._owned = owned
         self._store = store
         self._load = load
 
@@ -66,8 +59,8 @@ class InspectionService(InspectionServiceServicer):
         return self._load()
 
     async def _inspect(self, request: wire.InspectKeyRequest) -> wire.InspectKeyResponse:
-        journal = self._locate(request.incarnation, request.key)
-        core = self._core(journal, f"an interval of {request.incarnation!r} with key {request.key!r}")
+        journal = self._owned.locate(request.incarnation, request.key)
+        core = self._owned.core(journal, f"an interval of {request.incarnation!r} with key {request.key!r}")
         state = core.state
         encoded, damage = await self._encoded_state(core, request.key)
         spilled = await self._spilled_timers(state, request.key)
@@ -82,6 +75,8 @@ class InspectionService(InspectionServiceServicer):
             processing = domain is TimeDomain.PROCESSING_TIME
             stored = {row[2]: TimerSetting._make(row[3:]) for row in spilled if row[1] is processing}
             for tag, setting in sorted((stored | table.of_key(request.key)).items()):
+                if tag == PAGES_TAG:
+                    continue
                 timer = response.timers.add(tag=tag, timestamp_us=setting.at, wall_time=processing)
                 if setting.hold is not None:
                     timer.hold_us = setting.hold
@@ -119,23 +114,11 @@ class InspectionService(InspectionServiceServicer):
         if cell is not None:
             return cell.encoded, ""
         damaged: dict[bytes, str] = {}
-        (row,) = await read_rows(self._store, core.state.config.incarnation, [key], damaged)
-        return row.blob if row is not None else b"", damaged.get(key, "")
+        rows = await self._owned.rows(core, [key], damaged)
+        return rows.get(key, b""), damaged.get(key, "")
 
     async def _status(self, request: wire.GetIntervalStatusRequest) -> wire.GetIntervalStatusResponse:
-        return status_of(self._core(request.journal, f"journal {request.journal!r}"))
-
-    def _core(self, journal: str, what: str) -> IntervalCore:
-        """The core that serves ``journal``.
-
-        Raises:
-            RequestError: Says why no core serves it.
-        """
-        core = self._core_of(journal)
-        if core is not None and core.phase is OwnerPhase.SERVING:
-            return core
-        why = f"it is {core.phase.value}" if core is not None else self._absence(journal)
-        raise _not_serving(what, why) if why else _not_owned(what)
+        return status_of(self._owned.core(request.journal, f"journal {request.journal!r}"))
 
 
 def status_of(core: IntervalCore) -> wire.GetIntervalStatusResponse:
@@ -171,26 +154,10 @@ def status_of(core: IntervalCore) -> wire.GetIntervalStatusResponse:
 
 
 def _as_text(value: Any) -> str:
-    """A state as JSON if possible, otherwise its Python ``repr``."""
+    """A state as JSON if possible, otherwise its Python ``repr``. Of a collection in pages, its size."""
+    if isinstance(value, GrowingState):
+        value = sizes(value)
     try:
         return msgspec.json.encode(value).decode()
     except (TypeError, ValueError, NotImplementedError):
         return repr(value)
-
-
-def _not_owned(what: str) -> RequestError:
-    return RequestError(
-        FailureCode.FAILED_PRECONDITION,
-        f"this worker does not own {what}",
-        "ask the owner that the interval map names; it may have just moved",
-        reason="NOT_OWNER",
-    )
-
-
-def _not_serving(what: str, why: str) -> RequestError:
-    return RequestError(
-        FailureCode.UNAVAILABLE,
-        f"this worker owns {what}, but does not serve it: {why}",
-        "try again if it is being opened; else look at the worker's log",
-        reason="NOT_SERVING",
-    )

@@ -157,7 +157,7 @@ def _interval_load(one: Metered) -> wire.IntervalLoad:
     state = core.state
     load.queued_records = state.intake.records
     load.pending_productions = state.outbox.unacked.records
-    load.keys = len(state.cells)
+    load.keys = len(state.cells) - state.cells.pages
     load.cached_bytes = state.cells.bytes_held
     load.independent = core.independent
     damaged = core.damaged_rows

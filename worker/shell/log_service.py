@@ -141,4 +141,5 @@ def _response(publish: Publish) -> wire.SubscribeResponse:
         next_offset=publish.next,
         acked_offset=publish.acked,
         cursor_life=publish.life,
+        end_offset=publish.end,
     )

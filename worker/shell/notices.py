@@ -11,6 +11,7 @@ from millwheel.coordination.contract import Coordinator, CoordinatorError
 from millwheel.model.backoff import jittered
 from millwheel.model.catalog import Catalog
 from millwheel.worker.messages import CatalogChanged, SequenceChecked
+from millwheel.worker.shell.host import CoreHost
 from millwheel.worker.shell.hosts import Hosted, Hosts
 from millwheel.worker.shell.lineage import dead_journals
 from millwheel.worker.shell.tasks import BackgroundTasks
@@ -41,6 +42,8 @@ class HostNotices:
         self._coordinator = coordinator
         self._background = background
         self._reported_retired: frozenset[str] = frozenset()
+        self._posted: dict[CoreHost, CatalogChanged] = {}
+        """What each host last received of the catalog."""
         self._computations: frozenset[str] = frozenset()
         """The incarnations in the catalog when the hosts last received it."""
 
@@ -60,15 +63,22 @@ class HostNotices:
             self.forget_dead_later(*hosted)
         ended, queries = self._catalog.retired_injectors(), frozenset(self._catalog.retired_queries)
         followed: set[str] = set()
+        by_inputs: dict[tuple[str, ...], CatalogChanged] = {}
+        posted, self._posted = self._posted, {}
         for one in hosted:
             inputs = one.built.inputs
-            senders, slack = builder.senders(inputs), builder.slack(inputs)
-            mine = frozenset().union(*(ended.get(stream, frozenset()) for stream in inputs))
-            changed = CatalogChanged(senders, slack=slack, retired=retired, ended_injectors=mine, ended_queries=queries)
-            one.host.post(changed)
+            changed = by_inputs.get(inputs)
+            if changed is None:
+                senders, slack = builder.senders(inputs), builder.slack(inputs)
+                mine = frozenset().union(*(ended.get(stream, frozenset()) for stream in inputs))
+                changed = by_inputs[inputs] = CatalogChanged(senders, slack, retired, mine, queries)
+                followed |= senders
+            # A late delivery may restore the state of a retired sender, so its end is repeated.
+            if retired or changed.ended_injectors or queries or changed != posted.get(one.host):
+                one.host.post(changed)
+            self._posted[one.host] = changed
             # Intervals have moved: refused batches are sent to the present owners of their keys.
             one.channel.refused.resend_now()
-            followed |= senders
         self.watch.follow(frozenset(followed), self._catalog.injector_lives())
 
     def forget_dead_later(self, *hosted: Hosted) -> None:

@@ -7,20 +7,15 @@ import logging
 import random
 from collections.abc import Callable, Sequence
 
-from millwheel.coordination.contract import Coordinator
 from millwheel.model.catalog import Catalog, OwnedInterval, code_of
 from millwheel.sdk.error_texts import error_message
-from millwheel.worker.messages import AcceptSequencer
-from millwheel.worker.shell.destinations import DeliverySender
 from millwheel.worker.shell.hook_reports import HookReports
-from millwheel.worker.shell.host import CoreHost
+from millwheel.worker.shell.host import CoreHost, HostPeers
 from millwheel.worker.shell.hosts import Hosted, Hosts, Quarantined
 from millwheel.worker.shell.internal_errors import RESTART_BACKOFF, InternalErrors
-from millwheel.worker.shell.lineage import journal_lives
 from millwheel.worker.shell.programs import Programs
 from millwheel.worker.shell.tallies import Place
 from millwheel.worker.shell.tasks import BackgroundTasks
-from millwheel.worker.shell.watermarks import Authority
 
 __all__ = ["Ownership"]
 
@@ -31,24 +26,29 @@ IntervalPlace = tuple[str, int]
 
 
 class Ownership:
-    """Decides which hosts there are. It is also what its hosts need besides the store (``HostPeers``)."""
+    """Decides which hosts there are."""
 
     def __init__(
         self,
         hosts: Hosts,
         catalog: Catalog,
         programs: Programs,
-        coordinator: Coordinator,
-        authority: Authority,
-        sending: DeliverySender,
         hooks: HookReports,
         background: BackgroundTasks,
         renew: Callable[[], None],
+        peers: Callable[[Callable[[CoreHost, str], None]], HostPeers],
     ) -> None:
-        """``renew``: registers this worker again, so that it gets fresh sequencers."""
+        """
+        Args:
+            hosts: Starts and ends hosts.
+            catalog: What the coordinator says.
+            programs: The loaded code.
+            hooks: Receives the hosts' hooks.
+            background: Runs the ends of hosts.
+            renew: Registers this worker again, so that it gets fresh sequencers.
+            peers: Creates what hosts need besides the store, given what is called with a host that is lost.
+        """
         self.hosts = hosts
-        self.send = sending.send
-        self.report = authority.report
         self._renew = renew
         self.quarantined: dict[IntervalPlace, Quarantined] = {}
         """The intervals among those given up that have a damaged stored value."""
@@ -59,10 +59,9 @@ class Ownership:
         self._errors = InternalErrors()
         self._catalog = catalog
         self._programs = programs
-        self._coordinator = coordinator
-        self._authority = authority
         self._hooks = hooks
         self._background = background
+        self.peers = peers(self.lost)
 
     # Following the assignments.
 
@@ -91,7 +90,7 @@ class Ownership:
             if journal in self.hosts.hosted or (journal, one.interval.sequencer) in self._given_up:
                 continue
             try:
-                hosted = self.hosts.start(one, self, self._hooks)
+                hosted = self.hosts.start(one, self.peers, self._hooks)
             except Exception as error:
                 # Other intervals are not delayed.
                 self._not_built(journal, f"it cannot be built: {error_message(error)}")
@@ -182,13 +181,3 @@ class Ownership:
             delay = RESTART_BACKOFF.delay(errors, random.random())
             log.warning("interval %s: is opened again in %.1f s", journal, delay)
             loop.call_later(delay, self._renew)
-
-    # What hosts need.
-
-    async def accept(self, request: AcceptSequencer) -> int:
-        """Let the authority accept a sequencer (G4)."""
-        return await self._authority.accept(request.incarnation, request.keys, request.sequencer)
-
-    async def sequence_lives(self, sequence: str) -> bool:
-        """Whether ``sequence`` is the journal of a live interval, or of a parent of one, by a linearizable read."""
-        return await journal_lives(self._coordinator, self._catalog, sequence)

@@ -1,4 +1,4 @@
-"""The services of a worker: deliveries, subscriptions, inspection and handover (sections 4.2, 4.3, 7.1)."""
+"""The services of a worker: deliveries, subscriptions, inspection, states and handover (sections 4.2 to 4.4, 7.1)."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from millwheel.rpc.v1 import common_pb2
 from millwheel.rpc.v1.delivery_pb2_grpc import add_DeliveryServiceServicer_to_server
 from millwheel.rpc.v1.handover_pb2_grpc import add_HandoverServiceServicer_to_server
 from millwheel.rpc.v1.inspection_pb2_grpc import add_InspectionServiceServicer_to_server
+from millwheel.rpc.v1.state_pb2_grpc import add_StateServiceServicer_to_server
 from millwheel.rpc.v1.subscription_pb2_grpc import add_SubscriptionServiceServicer_to_server
 from millwheel.store.contract import StateStore
 from millwheel.worker.shell.delivery_service import DeliveryService
@@ -23,8 +24,10 @@ from millwheel.worker.shell.hosts import Hosts, Quarantined
 from millwheel.worker.shell.inspection import InspectionService
 from millwheel.worker.shell.key_failures import KeyFailures
 from millwheel.worker.shell.load import LoadMeter
+from millwheel.worker.shell.owned_states import OwnedStates
 from millwheel.worker.shell.preparing import RecordPreparer
 from millwheel.worker.shell.programs import Programs
+from millwheel.worker.shell.state_service import StateService
 from millwheel.worker.shell.tallies import Tallies
 
 __all__ = ["WorkerServices"]
@@ -57,8 +60,9 @@ class WorkerServices:
             hooks=self.tallies.hooks,
             key_functions=lambda: self.key_failures.shown(self.catalog.consumers, wall_now()),
         ).load
-        inspection = InspectionService(hosts.routing.locate, hosts.core_of, self.absence, self.store, load)
-        add_InspectionServiceServicer_to_server(inspection, server)
+        owned = OwnedStates(hosts.routing.locate, hosts.core_of, self.absence, self.store)
+        add_InspectionServiceServicer_to_server(InspectionService(owned, self.store, load), server)
+        add_StateServiceServicer_to_server(StateService(owned, self.store), server)
         handover = HandoverService(hosts.find_owned, self.store, hosts.ahead, self._load_code)
         add_HandoverServiceServicer_to_server(handover, server)
 

@@ -19,7 +19,8 @@ from types import FrameType
 from typing import Any, Final
 
 from millwheel.model.time import format_duration, seconds
-from millwheel.sdk.context import Context, Scope
+from millwheel.sdk.context import Context
+from millwheel.sdk.scope import Scope
 from millwheel.worker.shell.tallies import Place
 
 __all__ = ["RunningHook", "Watchdog", "running_hook"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 import grpc
@@ -18,6 +19,7 @@ from millwheel.worker.shell.destinations import CatalogRouting, DeliverySender
 from millwheel.worker.shell.follower import CatalogFollower
 from millwheel.worker.shell.hook_reports import HookReports
 from millwheel.worker.shell.host import RunQueue
+from millwheel.worker.shell.host_peers import WorkerPeers
 from millwheel.worker.shell.hosts import Hosts
 from millwheel.worker.shell.key_failures import KeyFailures
 from millwheel.worker.shell.notices import HostNotices
@@ -39,7 +41,7 @@ class WorkerSettings:
     worker_id: str
     address: str
     packages: Path
-    lease: float = 5.0
+    lease: float
     core: IntervalSettings = field(default_factory=IntervalSettings)
     hand_over: float = 0.0
     """Seconds for preparing intervals for their next owners when this worker ends. 0: they are not prepared."""
@@ -75,17 +77,8 @@ class Worker:
         self.hosts = hosts = Hosts(catalog, store, connect_authority, routing, builder, queue, self.tallies)
         self.hooks = HookReports(settings.slow_hook, hosts.place_of_scope)
         self._sending = DeliverySender(coordinator, catalog, hosts.hosted, settings.address, background.run)
-        self.ownership = Ownership(
-            hosts,
-            catalog,
-            self.programs,
-            coordinator,
-            hosts.authority,
-            self._sending,
-            self.hooks,
-            background,
-            self._renew,
-        )
+        peers = partial(WorkerPeers, self._sending, hosts.authority, coordinator, catalog)
+        self.ownership = Ownership(hosts, catalog, self.programs, self.hooks, background, self._renew, peers)
         self.notices = HostNotices(hosts, catalog, coordinator, hosts.authority, background)
         self._registration = Registration(
             coordinator,

@@ -14,5 +14,6 @@ moves or its worker restarts, the subscription finds it and continues where it w
 
 from millwheel.client.subscription.blocking import BlockingSubscription
 from millwheel.client.subscription.subscriber import Batch, From, Subscription
+from millwheel.client.subscription.table import StreamTable
 
-__all__ = ["Batch", "BlockingSubscription", "From", "Subscription"]
+__all__ = ["Batch", "BlockingSubscription", "From", "StreamTable", "Subscription"]

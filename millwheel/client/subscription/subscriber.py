@@ -101,6 +101,8 @@ class Subscription:
 
         It happens to a tail slower than the stream's retention.
         """
+        self.end = 0
+        """The offset after the log's last committed record, as of the last response."""
         self._start = start or (From.OLDEST if cursor else From.NOW)
         self._decode = decode
         self._window = window
@@ -196,6 +198,7 @@ class Subscription:
     def _take(self, response: wire.SubscribeResponse) -> None:
         self._durable = max(self._durable, response.acked_offset)
         self._life = response.cursor_life
+        self.end = max(self.end, response.end_offset)
         first, known = response.first_offset, self._position
         values, timestamps = list(response.values), list(response.timestamps_us)
         if known is not None and first < known:
@@ -209,6 +212,11 @@ class Subscription:
         self._ended = response.watermark_us == MAX_TIMESTAMP
         if values or (moved and self._watermarks):
             self._ahead.append(Batch(first, values, timestamps, self.watermark, self._position))
+
+    @property
+    def position(self) -> int:
+        """The offset of the next record that the iteration returns."""
+        return self._ahead[0].first_offset if self._ahead else self._position or 0
 
     @property
     def spec(self) -> specs.StreamSpec:

@@ -145,25 +145,23 @@ class EtcdCoordinator:
     async def keep_alive(self, lease: int) -> None:
         """See :meth:`Coordinator.keep_alive`.
 
-        If this machine's clock shows that a lease was not renewed in time, the lease is revoked and not renewed. Other
-        processes may already treat its holder as gone. While etcd cannot be reached, the call ends with the lease: its
-        holder must not act on until the limit for calls.
+        Invariant: the holder learns that a lease is over before any call to etcd, so also while etcd does not answer.
+        If this machine's clock shows that the lease was not renewed in time, the lease is not renewed: other processes
+        may already treat its holder as gone. A renewal ends with the lease, and not with the limit for calls.
         """
-        if not self._leases.is_over(lease):
-            asked = self._leases.now()
-            try:
-                ttl = await self._renew(lease)
-            except CoordinatorUnavailableError:
-                self._leases.check(lease)
-                raise
-            if ttl <= 0:
-                self._leases.forget(lease)
-                raise LeaseExpiredError(f"lease {lease:x} has ended, and what was bound to it is gone")
-            self._leases.renewed(lease, ttl, asked)
-        if self._leases.is_over(lease):
-            with suppress(CoordinatorUnavailableError):
-                await self.revoke_lease(lease)
-            raise LeaseExpiredError(f"lease {lease:x} was not renewed in time, and has ended")
+        self._leases.check(lease)
+        asked = self._leases.now()
+        try:
+            ttl = await self._renew(lease)
+        except CoordinatorUnavailableError:
+            self._leases.check(lease)
+            raise
+        if ttl <= 0:
+            self._leases.forget(lease)
+            raise LeaseExpiredError(f"lease {lease:x} has ended, and what was bound to it is gone")
+        self._leases.renewed(lease, ttl, asked)
+        # The process may have been paused before the answer.
+        self._leases.check(lease)
 
     async def _renew(self, lease: int) -> int:
         """Return the lease's new ttl in seconds, 0 if it has ended. etcd renews over streams only: one per call."""

@@ -418,24 +418,30 @@ Global___MasterRecord: _TypeAlias = MasterRecord  # noqa: Y015
 @_typing.final
 class ClusterSettingsRecord(_message.Message):
     """Key: cluster/settings
-    Settings that never change during the cluster's life. The first daemon of the cluster creates them.
+    Settings of the whole cluster. The first daemon of the cluster creates them.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
 
     AUTHORITY_SHARDS_FIELD_NUMBER: _builtins.int
+    FORMAT_FIELD_NUMBER: _builtins.int
     authority_shards: _builtins.int
     """The number of the authority's shards. A computation's shard is the CRC-32 of its incarnation id, modulo this
-    number.
+    number. It never changes.
+    """
+    format: _builtins.int
+    """The cluster's format. Every process must know it: a process with an older version refuses to start. It never falls.
+    Version 0.1.0 stored none.
     """
     def __init__(
         self,
         *,
         authority_shards: _builtins.int = ...,
+        format: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["authority_shards", b"authority_shards"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["authority_shards", b"authority_shards", "format", b"format"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

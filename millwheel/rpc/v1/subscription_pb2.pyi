@@ -155,6 +155,7 @@ class SubscribeResponse(_message.Message):
     NEXT_OFFSET_FIELD_NUMBER: _builtins.int
     ACKED_OFFSET_FIELD_NUMBER: _builtins.int
     CURSOR_LIFE_FIELD_NUMBER: _builtins.int
+    END_OFFSET_FIELD_NUMBER: _builtins.int
     first_offset: _builtins.int
     """Offsets are consecutive from first_offset. If the columns are empty, only the watermark has changed."""
     watermark_us: _builtins.int
@@ -166,6 +167,8 @@ class SubscribeResponse(_message.Message):
     """The cursor's ACK in the journal. Records below this offset are never sent again to any subscriber. 0 for a tail."""
     cursor_life: _builtins.int
     """The cursor's life. A cursor that is deleted and created again has another life. 0 for a tail."""
+    end_offset: _builtins.int
+    """The offset after the log's last committed record, when the response was made."""
     @_builtins.property
     def values(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]: ...
     @_builtins.property
@@ -180,10 +183,11 @@ class SubscribeResponse(_message.Message):
         next_offset: _builtins.int = ...,
         acked_offset: _builtins.int = ...,
         cursor_life: _builtins.int = ...,
+        end_offset: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["acked_offset", b"acked_offset", "cursor_life", b"cursor_life", "first_offset", b"first_offset", "next_offset", b"next_offset", "timestamps_us", b"timestamps_us", "values", b"values", "watermark_us", b"watermark_us"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["acked_offset", b"acked_offset", "cursor_life", b"cursor_life", "end_offset", b"end_offset", "first_offset", b"first_offset", "next_offset", b"next_offset", "timestamps_us", b"timestamps_us", "values", b"values", "watermark_us", b"watermark_us"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

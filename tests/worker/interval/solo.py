@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any, TypeVar
+from typing import Any
 
 import msgspec
 
@@ -12,41 +12,28 @@ from millwheel.model.incarnation import IncarnationId
 from millwheel.model.keys import ALL_KEYS, KeyInterval
 from millwheel.model.time import MIN_TIMESTAMP
 from millwheel.sdk.compiled import compile_computation
-from millwheel.sdk.context import OutputBinding
+from millwheel.sdk.scope import OutputBinding
 from millwheel.store.contract import JournalHead, PartId
+from millwheel.worker import messages as m
 from millwheel.worker.dedup import PositionIds, Sender
 from millwheel.worker.interval import IntervalConfig, IntervalCore, IntervalSettings
 from millwheel.worker.interval.divided import is_entry_part
 from millwheel.worker.interval.hook_times import HookMeter
-from millwheel.worker.messages import (
-    Accepted,
-    Appended,
-    AppendEntry,
-    CheckSequence,
-    Delivery,
-    Opened,
-    OpenedParent,
-    PartsWritten,
-    Report,
-    SendDelivery,
-    SenderWatermarks,
-    SequenceChecked,
-    Started,
-    WriteParts,
-)
+from tests.driving import SingleCoreDriver
 
 __all__ = ["INJECTOR", "Solo"]
 
 INJECTOR = "injector/in"
-T = TypeVar("T")
 
 
-class Solo:
+class Solo(SingleCoreDriver[Any, Any]):
     """Runs ``computation``, which reads stream "in" of (key, what) pairs, by key, and writes "out", "other" and "late".
 
     ``early`` events come before the journal has been read, which held ``entries`` on top of base ``parts``, or, of the
     child of a split or merge, on top of what ``parents`` held.
     """
+
+    core: IntervalCore
 
     def __init__(
         self,
@@ -56,7 +43,7 @@ class Solo:
         entries: list[bytes] | None = None,
         parts: dict[PartId, bytes] | None = None,
         early: Iterable[Any] = (),
-        parents: Sequence[OpenedParent] = (),
+        parents: Sequence[m.OpenedParent] = (),
         keys: KeyInterval = ALL_KEYS,
         meter: HookMeter | None = None,
         accepted: int = MIN_TIMESTAMP,
@@ -67,6 +54,7 @@ class Solo:
 
         ``segment_ids``: of so few ids a segment is made.
         """
+        super().__init__(now=1_000_000)
         topology = mw.Topology("solo")
         topology.source("in", tuple[str, str])
         outputs = {"out": str, "other": str, "late": tuple[str, str]}
@@ -85,87 +73,77 @@ class Solo:
         )  # fmt: skip
         self.core = IntervalCore(config, program, bindings, lambda consumer, key: f"{consumer}.j", meter)
         self.state = self.core.state
-        self.now = 1_000_000
         self.entries = list(entries or [])
         self.parts = dict(parts or {})
         """The base that it began with, and the parts of divided entries."""
-        self.out: list[Any] = []
         self.position = 0
         self.output = int(MIN_TIMESTAMP)
-        self.core.step(Started(), self.now)
+        self.post(m.Started())
         for event in early:
             self.handle(event)
         start = max((one.head.commit for one in parents), default=0)
         head = JournalHead(7, start + len(self.entries), start, tuple(self.parts))
-        self.handle(Opened(head, dict(self.parts), self.entries, parents))
-        self.handle(Accepted(accepted))
+        self.handle(m.Opened(head, dict(self.parts), self.entries, parents))
+        self.handle(m.Accepted(accepted))
         if segment_ids is not None:
             self.state.dedup._segment_ids = segment_ids  # noqa: SLF001  # no setting: only tests need another
 
-    def handle(self, event: Any) -> None:
-        """Have the core handle an event; what it asks for waits in ``out``."""
-        for effect in self.core.step(event, self.now):
-            if isinstance(effect, Report):
-                assert effect.output >= self.output, "an output watermark never goes back"
-                self.output = effect.output
-            self.out.append(effect)
-        self.core.check_invariants()
+    def begin(self, effect: Any) -> None:
+        """The test performs it; see ``take``."""
+        if isinstance(effect, m.Report):
+            assert effect.output >= self.output, "an output watermark never goes back"
+            self.output = effect.output
+        self.waiting.append(effect)
 
-    def take(self, kind: type[T]) -> list[T]:
-        """The effects of one kind that wait; they wait no more."""
-        found = [one for one in self.out if isinstance(one, kind)]
-        self.out = [one for one in self.out if not isinstance(one, kind)]
-        return found
-
-    def deliver(self, *records: tuple[str, str, int], watermark: int | None = None) -> Delivery:
+    def deliver(self, *records: tuple[str, str, int], watermark: int | None = None) -> m.Delivery:
         """Deliver (key, what, timestamp) records together."""
         first = self.position
         self.position += len(records)
         sender = Sender("injector/in/p", 1, None, INJECTOR, watermark)
-        delivery = Delivery(
+        delivery = m.Delivery(
             IncarnationId("solo.1"), "solo.1.j1", "in", sender,
             PositionIds("in/p", 0, list(range(first, self.position))),
             [key.encode() for key, _, _ in records], [msgspec.msgpack.encode((key, what)) for key, what, _ in records],
             [stamp for _, _, stamp in records], self.position,
         )  # fmt: skip
         self.handle(delivery)
-        for check in self.take(CheckSequence):
-            self.handle(SequenceChecked(check.sequence, True))
+        for check in self.take(m.CheckSequence):
+            self.handle(m.SequenceChecked(check.sequence, True))
         return delivery
 
     def watermark(self, to: int) -> None:
         """The injector's watermark is broadcast."""
-        self.handle(SenderWatermarks({INJECTOR: to}))
+        self.handle(m.SenderWatermarks({INJECTOR: to}))
 
     def commit(self) -> None:
         """The append in flight is acknowledged, and before it the parts of its entry."""
-        for write in [write for write in self.take(WriteParts) if self._keep(write)]:
-            self.handle(PartsWritten(write.number))
-        (append,) = self.take(AppendEntry)
+        for write in [write for write in self.take(m.WriteParts) if self._keep(write)]:
+            self.handle(m.PartsWritten(write.number))
+        (append,) = self.take(m.AppendEntry)
         self.entries.append(append.append.entry)
-        self.handle(Appended(append.append.commit))
+        self.handle(m.Appended(append.append.commit))
 
     def commit_all(self) -> int:
         """Commit until nothing is in flight; returns how often."""
         count = 0
-        while any(isinstance(one, AppendEntry) or _of_entry(one) for one in self.out):
+        while any(isinstance(one, m.AppendEntry) or _of_entry(one) for one in self.waiting):
             self.commit()
             count += 1
             assert count < 1_000, "it commits for ever"
         return count
 
-    def _keep(self, write: WriteParts) -> bool:
+    def _keep(self, write: m.WriteParts) -> bool:
         """Keep the parts of an entry; other parts wait on."""
         if not _of_entry(write):
-            self.out.append(write)
+            self.waiting.append(write)
             return False
         self.parts.update(write.parts)
         return True
 
-    def base(self) -> WriteParts:
+    def base(self) -> m.WriteParts:
         """The base that the core would write now."""
         write = self.core._checkpoints._write_base()  # noqa: SLF001  # a step that waits for its time otherwise
-        assert isinstance(write, WriteParts)
+        assert isinstance(write, m.WriteParts)
         return write
 
     @property
@@ -177,10 +155,10 @@ class Solo:
         """(value, timestamp) of what was sent since the last call."""
         return [
             (msgspec.msgpack.decode(value), stamp)
-            for send in self.take(SendDelivery)
+            for send in self.take(m.SendDelivery)
             for value, stamp in zip(send.delivery.values, send.delivery.timestamps, strict=True)
         ]
 
 
 def _of_entry(effect: Any) -> bool:
-    return isinstance(effect, WriteParts) and all(map(is_entry_part, effect.parts))
+    return isinstance(effect, m.WriteParts) and all(map(is_entry_part, effect.parts))

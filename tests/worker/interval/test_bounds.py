@@ -11,7 +11,7 @@ from millwheel.model.incarnation import IncarnationId
 from millwheel.model.limits import MAX_ENTRY_BYTES, MAX_VALUE_BYTES
 from millwheel.model.time import Duration, Timestamp
 from millwheel.model.watermarks import MinTracker
-from millwheel.sdk.context import OutputBinding, TimerSetting
+from millwheel.sdk.scope import OutputBinding, TimerSetting
 from millwheel.testing import TopologyHarness
 from millwheel.worker.admission import column_problem
 from millwheel.worker.dedup import PositionIds, Sender
@@ -186,7 +186,7 @@ def test_a_state_over_its_limit_fails_its_hook_with_a_remedy() -> None:
     solo.deliver(("k", "5000000", 1), ("j", "1 1", 1))
     solo.commit_all()
     assert solo.state.counts.dead_letters == 1
-    (message, *_) = [one.message for one in solo.out if isinstance(one, HookFailed)]
+    (message, *_) = [one.message for one in solo.waiting if isinstance(one, HookFailed)]
     assert "the state of key 'k' has 5,000,00" in message
     assert "topology.add(" in message
 

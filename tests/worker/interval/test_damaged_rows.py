@@ -57,7 +57,7 @@ def read(solo: Solo, damaged: frozenset[bytes] = frozenset({b"k"}), state: int =
 def delivered(solo: Solo) -> list[tuple[str, int]]:
     """What was sent since the last call, ACKed by whoever got it."""
     sends = solo.take(SendDelivery)
-    solo.out += sends
+    solo.waiting += sends
     found = solo.sent()
     for send in sends:
         solo.handle(Acknowledged(send.delivery.token))

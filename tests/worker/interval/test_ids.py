@@ -106,7 +106,7 @@ def test_a_segment_collected_while_it_is_read_costs_a_repetition() -> None:
         tidy(solo)
     deleted = [part for delete in solo.take(DeleteParts) for part in delete.parts]
     assert set(read.parts) <= set(deleted), "the test has not got there"
-    solo.out.clear()
+    solo.waiting.clear()
     solo.handle(PartsMissing(read.parts, "part", "the value is missing"))
     tidy(solo)
     answers = [(one.outcome, list(one.remaining)) for one in solo.take(Acknowledge) if one.delivery is copy]
@@ -148,7 +148,7 @@ def test_copies_of_a_record_that_waits_leave_nothing_behind() -> None:
     solo.commit_all()
     for _ in range(50):
         deliver(solo, ids, ["bad"], 10)
-    solo.out.clear()
+    solo.waiting.clear()
     gc.collect()
     assert sum(isinstance(one, DeliveryVerdict) for one in gc.get_objects()) < 10
 
@@ -159,7 +159,7 @@ def test_a_delivery_that_is_refused_whole_is_not_acked_as_well() -> None:
     solo = Solo(Seen(), settings=IntervalSettings(queue_records=2), on_failure=mw.retry(initial=seconds(20)))
     deliver(solo, PositionIds("in/p", 0, [1, 2]), ["bad", "bad"], 10)
     solo.commit_all()
-    solo.out.clear()
+    solo.waiting.clear()
     full = deliver(solo, PositionIds("in/p", 0, [3]), ["x"], 20)
     copy = deliver(solo, PositionIds("in/p", 0, [1]), ["bad"], 10)
     mixed = deliver(solo, PositionIds("in/p", 0, [1, 3]), ["bad", "x"], 20)

@@ -17,7 +17,7 @@ import millwheel as mw
 from millwheel.model.keys import KeyInterval
 from millwheel.model.time import MIN_TIMESTAMP, Timestamp
 from millwheel.store.contract import JournalHead
-from millwheel.worker.interval.clocks import KeyWatermarkBounds
+from millwheel.worker.interval.key_bounds import KeyWatermarkBounds
 from millwheel.worker.messages import OpenedParent, Parent
 from tests.worker.interval.solo import Solo
 

@@ -201,7 +201,7 @@ def test_stragglers_beyond_one_entry_are_stored_in_the_commit() -> None:
     for send in sends:
         solo.handle(Acknowledged(send.delivery.token))
     assert solo.take(Acknowledge) == []
-    solo.out.append(write)
+    solo.waiting.append(write)
     assert solo.commit_all() == 2, "the second journals the ACKs that came while the parts were written"
     assert len(solo.take(Acknowledge)) == 1
     assert successor(solo, strong=False).sent() == []
@@ -257,9 +257,9 @@ def test_productions_of_any_size_arrive_once_and_in_order(
     for number, one in enumerate(sizes):
         made += [f"{number}.{index}." + "." * size for index, size in enumerate(one)]
         solo.deliver(("k", msgspec.json.encode(one).decode(), number + 1))
-        while solo.out:
+        while solo.waiting:
             steps += 1
-            what = solo.out.pop(0)
+            what = solo.waiting.pop(0)
             if steps == after:
                 solo = _Sized.solo(most, strong, solo)
                 for again, earlier in enumerate(sizes[: number + 1]):
@@ -331,6 +331,6 @@ def test_more_productions_than_a_commit_can_number_fail_the_hook() -> None:
     solo.deliver(("k", "11 1", 1), ("j", "10 1", 1))
     solo.commit_all()
     assert solo.state.counts.dead_letters == 1
-    (message,) = [one.message for one in solo.out if hasattr(one, "message")][:1]
+    (message,) = [one.message for one in solo.waiting if hasattr(one, "message")][:1]
     assert "the hooks of key 'k' produce in one commit has 11 records" in message
     assert "ctx.set_timer(" in message

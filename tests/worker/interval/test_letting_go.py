@@ -76,7 +76,7 @@ class Disk:
     def serve(self, solo: Solo) -> None:
         """Perform what was asked of the store; appends are acknowledged."""
         kinds = AppendEntry | WriteParts | FlushStates | ReadStates
-        while any(isinstance(one, kinds) for one in solo.out):
+        while any(isinstance(one, kinds) for one in solo.waiting):
             for write in solo.take(WriteParts):
                 self.parts.update(write.parts)
                 solo.handle(PartsWritten(write.number))

@@ -146,10 +146,10 @@ def test_a_log_takes_all_of_a_delivery_or_nothing(held: bool) -> None:
     log.handle(SenderWatermarks({"u.1": 400}))
     send(1, 0, 500, 500)
     send(2, 1, 500, 500)
-    log.settle()
+    log.run()
     send(3, 2, 400 if held else 450, 500, 450)
     send(4, 3, 400, 400)
-    log.settle()
+    log.run()
     answers = [(one.delivery.token, one.outcome) for one in log.answers[2:]]
     assert answers == ([(3, ACKED), (4, ACKED)] if held else [(3, FULL), (4, OUT_OF_ORDER)])
 
@@ -253,14 +253,14 @@ def test_holding_senders_enter_a_full_log_one_by_one() -> None:
 
     for origin in "ab":
         send(origin, 1, 0, 850)
-        log.settle()
+        log.run()
     answered()
     send("a", 2, 1)
     send("b", 2, 1)
     assert answered() == [("b", 2, FULL)]
-    log.settle()
+    log.run()
     send("b", 3, 1)
-    log.settle()
+    log.run()
     assert answered() == [("a", 2, ACKED), ("b", 3, ACKED)]
 
 

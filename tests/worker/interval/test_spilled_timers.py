@@ -27,6 +27,7 @@ from millwheel.testing.store_effects import result_of
 from millwheel.worker.interval import IntervalSettings
 from millwheel.worker.messages import FenceJournal, IntervalEffect, StoreEffect
 from millwheel.worker.shell.inspection import InspectionService
+from millwheel.worker.shell.owned_states import OwnedStates
 
 KEYS = ["a", "b", "m", "z"]
 TAGS = ["r", "s", "t"]
@@ -217,13 +218,13 @@ class Timed:
         self.driver.chance = None
         self.harness.advance_clock(Duration(1))
         for journal, core in self.driver.cores.items():
-            service = InspectionService(
-                lambda computation, key, journal=journal: journal,  # type: ignore[misc]
+            owned = OwnedStates(
+                lambda incarnation, key, journal=journal: journal,  # type: ignore[misc]
                 lambda journal, core=core: core,  # type: ignore[misc]
                 lambda journal: "",
                 self.driver.store,
-                GetWorkerLoadResponse,
             )
+            service = InspectionService(owned, self.driver.store, GetWorkerLoadResponse)
             for key in KEYS:
                 if key.encode() in core.keys:
                     request = InspectKeyRequest(incarnation=IncarnationId("mapper"), key=key.encode())

@@ -10,7 +10,7 @@ import pytest
 import millwheel as mw
 from millwheel.model.incarnation import IncarnationId
 from millwheel.model.limits import MAX_ENTRY_BYTES
-from millwheel.sdk.context import OutputBinding
+from millwheel.sdk.scope import OutputBinding
 from millwheel.worker.dedup import OpaqueIds, Sender
 from millwheel.worker.interval import IntervalSettings
 from millwheel.worker.messages import (
@@ -113,7 +113,7 @@ def test_full_id_segments_are_stored_with_a_never_empty_queue() -> None:
         if len(tokens) > 2:
             solo.handle(Acknowledged(tokens.pop(0)))
         for append in solo.take(AppendEntry):
-            solo.out.append(append)
+            solo.waiting.append(append)
             solo.commit()
         most = max(most, *(len(source.exact) for source in solo.state.dedup._tables.opaque.values()))  # noqa: SLF001  # what is kept is bounded
     assert solo.state.committed > 10

@@ -1,9 +1,8 @@
-"""A log's core against the memory store, with every effect performed when the test says so, and crashes in between."""
+"""A log's core against the memory store, with crashes in between."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, TypeVar, assert_never
+from typing import Any
 
 from millwheel.model.incarnation import IncarnationId
 from millwheel.model.time import MIN_TIMESTAMP
@@ -11,40 +10,12 @@ from millwheel.rpc.failures import RequestError
 from millwheel.rpc.v1.delivery_pb2 import DeliveryOutcome
 from millwheel.store.memory import MemoryStore
 from millwheel.testing.store_effects import perform_at_store, result_of
+from millwheel.worker import log
+from millwheel.worker import messages as m
 from millwheel.worker.dedup import DeliveryIds, PositionIds, Sender
-from millwheel.worker.log import (
-    CursorsAnswer,
-    EndSubscription,
-    Fetch,
-    LogConfig,
-    LogCore,
-    LogEffect,
-    LogEvent,
-    LogRetention,
-    LogSettings,
-    Publish,
-    Start,
-    Subscribe,
-)
-from millwheel.worker.messages import (
-    Accepted,
-    AcceptSequencer,
-    Acknowledge,
-    AppendEntry,
-    CheckSequence,
-    Delivery,
-    Deposed,
-    FenceJournal,
-    PeerEffect,
-    ReleasePrepared,
-    Report,
-    SendDelivery,
-    SequenceChecked,
-    Started,
-    StoreEffect,
-    Tick,
-)
+from millwheel.worker.log import LogConfig, LogCore, LogEffect, LogEvent, LogRetention, LogSettings, Start
 from millwheel.worker.owner import OwnerPhase
+from tests.driving import SingleCoreDriver
 
 __all__ = ["ACKED", "FULL", "SMALL", "STREAM", "LogDriver", "Reader", "fill", "numbered"]
 
@@ -68,14 +39,12 @@ SMALL = LogSettings(
 )
 """Bounds so small that a few records reach them."""
 
-Result = TypeVar("Result")
-
 
 class Reader:
     """A subscriber that notes what it is sent."""
 
     def __init__(self) -> None:
-        self.published: list[Publish] = []
+        self.published: list[log.Publish] = []
         self.error: RequestError | None = None
 
     @property
@@ -89,8 +58,10 @@ class Reader:
         return [offset for one in self.published for offset in range(one.first, one.first + len(one.values))]
 
 
-class LogDriver:
-    """Performs effects. Those on the store wait in ``jobs`` until ``step``; nothing else waits."""
+class LogDriver(SingleCoreDriver[LogEvent, LogEffect]):
+    """A log's environment. Effects on the store wait, but for the fence; all others are performed at once."""
+
+    core: LogCore
 
     def __init__(
         self,
@@ -100,18 +71,17 @@ class LogDriver:
         segment_ids: int | None = None,
     ) -> None:
         """``segment_ids``: of so few ids the first owner makes a segment."""
+        super().__init__(now=1_000_000)
         self.store = MemoryStore()
         result_of(self.store.create_journal(JOURNAL))
         self.settings = settings or LogSettings()
         self.retention = retention or LogRetention()
         self.senders = senders
-        self.now = 1_000_000
         self.sequencer = 0
-        self.answers: list[Acknowledge] = []
-        self.replies: list[CursorsAnswer] = []
-        self.reports: list[Report] = []
+        self.answers: list[m.Acknowledge] = []
+        self.replies: list[log.CursorsAnswer] = []
+        self.reports: list[m.Report] = []
         self.appends = 0
-        self.jobs: list[StoreEffect] = []
         self.accepted: int = MIN_TIMESTAMP
         self.position = 0
         self.early: list[LogEvent] = []
@@ -120,18 +90,13 @@ class LogDriver:
         if segment_ids is not None:
             self.core.state.dedup._segment_ids = segment_ids  # noqa: SLF001  # no setting: only tests need another
 
-    # Life.
-
     def open(self) -> None:
         """Start a new owner's core, until it serves."""
         self.sequencer += 1
-        self.jobs = []
-        self.core = LogCore(
-            LogConfig(
-                STREAM, LOG, JOURNAL, self.sequencer, self.senders, retention=self.retention, settings=self.settings
-            )
-        )
-        start = self.core.step(Started(), self.now)
+        self.waiting = []
+        names = STREAM, LOG, JOURNAL, self.sequencer, self.senders
+        self.core = LogCore(LogConfig(*names, retention=self.retention, settings=self.settings))
+        start = self.post(m.Started())
         for event in self.early:
             self.handle(event)
         self.perform(start)
@@ -139,52 +104,21 @@ class LogDriver:
 
     def crash(self, applied: bool) -> None:
         """End the owner; ``applied`` says whether what was on its way to the store still got there. Then take over."""
-        if applied:
-            for job in self.jobs:
-                perform_at_store(self.store, job)
+        for effect in self.waiting if applied else ():
+            self.finish(effect)
         self.open()
-
-    # Events and time.
-
-    def handle(self, event: LogEvent) -> None:
-        """Have the core handle an event now."""
-        self.perform(self.core.step(event, self.now))
-        self.core.check_invariants()
-
-    def pass_time(self, microseconds: int) -> None:
-        """Let time pass, with the alarms that fall due."""
-        until = self.now + microseconds
-        for _ in range(100):
-            alarm = self.core.next_deadline()
-            if alarm is None or alarm > until:
-                break
-            self.now = max(self.now, alarm)
-            self.handle(Tick())
-            if self.core.next_deadline() == alarm and alarm <= self.now:
-                raise AssertionError(f"the alarm at {alarm} rings for ever")
-        self.now = until
 
     def tell(self) -> None:
         """Let the watermark that was received reach the journal, and so those who listen."""
         self.pass_time(self.settings.watermark_delay)
-        self.settle()
+        self.run()
 
-    def settle(self) -> None:
-        """Perform everything until nothing is left to do."""
-        for _ in range(10_000):
-            if not self.jobs:
-                return
-            self.step()
-        raise AssertionError("the log never comes to rest")
-
-    def settle_but(self, *kinds: type) -> None:
+    def run_but(self, *kinds: type) -> None:
         """Perform everything but effects of these kinds, which the store is slow with."""
-        while (index := next((i for i, job in enumerate(self.jobs) if not isinstance(job, kinds)), None)) is not None:
+        while (
+            index := next((i for i, one in enumerate(self.waiting) if not isinstance(one, kinds)), None)
+        ) is not None:
             self.step(index)
-
-    def step(self, index: int = 0) -> None:
-        """Perform one of the waiting effects, and tell the core."""
-        self._answer(self.jobs.pop(index % len(self.jobs)))
 
     # Conveniences.
 
@@ -194,14 +128,14 @@ class LogDriver:
         timestamps: list[int] | None = None,
         ids: DeliveryIds | None = None,
         sender: Sender | None = None,
-    ) -> Delivery:
+    ) -> m.Delivery:
         """Deliver records as an injector with positions would; returns the delivery."""
         if ids is None:
             ids = PositionIds("windows/p/0", 0, range(self.position, self.position + len(values)))
             self.position += len(values)
         sender = sender or Sender("injector/windows/p", 1, None, "injector/windows")
         times = timestamps if timestamps is not None else [self.now] * len(values)
-        delivery = Delivery(LOG, JOURNAL, STREAM, sender, ids, [b""] * len(values), list(values), list(times))
+        delivery = m.Delivery(LOG, JOURNAL, STREAM, sender, ids, [b""] * len(values), list(values), list(times))
         self.handle(delivery)
         return delivery
 
@@ -216,12 +150,12 @@ class LogDriver:
         """A subscriber with ``credit`` fetches."""
         reader = Reader()
         begin = start or (Start.OLDEST if cursor else Start.NOW)
-        self.handle(Subscribe(reader, cursor, begin, window, resume))
+        self.handle(log.Subscribe(reader, cursor, begin, window, resume))
         if credit and reader.error is None:
-            self.handle(Fetch(reader, credit))
+            self.handle(log.Fetch(reader, credit))
         return reader
 
-    def acked(self, delivery: Delivery) -> bool:
+    def acked(self, delivery: m.Delivery) -> bool:
         """Whether the whole delivery was ACKed."""
         return any(
             one.delivery is delivery and one.outcome == ACKED and not list(one.remaining) for one in self.answers
@@ -239,51 +173,34 @@ class LogDriver:
 
     # Performing.
 
-    def perform(self, effects: Sequence[LogEffect]) -> None:
-        """Do what the core says: effects on the store wait, the rest happens."""
-        for effect in effects:
-            match effect:
-                case Publish():
-                    effect.subscriber.published.append(effect)
-                case EndSubscription():
-                    effect.subscriber.error = effect.error
-                case CursorsAnswer():
-                    self.replies.append(effect)
-                case Acknowledge() | Report() | AcceptSequencer() | CheckSequence() | SendDelivery():
-                    self._perform_for_peers(effect)
-                case FenceJournal():
-                    self._answer(effect)
-                case ReleasePrepared():
-                    raise AssertionError("nothing asked for a release")
-                case _:
-                    self.appends += isinstance(effect, AppendEntry)
-                    self.jobs.append(effect)
-
-    def _perform_for_peers(self, effect: PeerEffect) -> None:
+    def begin(self, effect: LogEffect) -> LogEvent | None:
         match effect:
-            case Acknowledge():
+            case log.Publish():
+                effect.subscriber.published.append(effect)
+            case log.EndSubscription():
+                effect.subscriber.error = effect.error
+            case log.CursorsAnswer():
+                self.replies.append(effect)
+            case m.Acknowledge():
                 self.answers.append(effect)
-            case Report():
+            case m.Report():
                 self.reports.append(effect)
                 self.accepted = max(self.accepted, effect.output)
-            case AcceptSequencer():
-                self.handle(Accepted(self.accepted))
-            case CheckSequence():
-                self.handle(SequenceChecked(effect.sequence, True))
-            case SendDelivery():
-                raise AssertionError("a log sends nothing")
+            case m.AcceptSequencer():
+                return m.Accepted(self.accepted)
+            case m.CheckSequence():
+                return m.SequenceChecked(effect.sequence, True)
+            case m.FenceJournal():
+                return self.finish(effect)
+            case m.SendDelivery() | m.ReleasePrepared():
+                raise AssertionError(f"nothing asked a log for {effect}")
             case _:
-                assert_never(effect)
+                self.appends += isinstance(effect, m.AppendEntry)
+                self.waiting.append(effect)
+        return None
 
-    def _answer(self, effect: StoreEffect) -> None:
-        """Perform an effect on the store, and tell the core."""
-        event = perform_at_store(self.store, effect)
-        if event is not None:
-            self.handle(event)
-
-    def depose(self) -> None:
-        """Another owner has taken the journal."""
-        self.handle(Deposed("a successor holds the journal"))
+    def finish(self, effect: Any) -> LogEvent | None:
+        return perform_at_store(self.store, effect)
 
 
 def numbered(first: int, count: int, size: int = 20) -> list[bytes]:
@@ -296,5 +213,5 @@ def fill(driver: LogDriver, first: int, count: int, size: int = 100) -> list[byt
     values = numbered(first, count, size)
     for value in values:
         driver.deliver([value])
-        driver.settle()
+        driver.run()
     return values

@@ -60,7 +60,7 @@ class CursorMachine(RuleBasedStateMachine):
     @initialize()
     def keep(self) -> None:
         self.driver.subscribe("keeper", Start.OLDEST, credit=0)
-        self.driver.settle()
+        self.driver.run()
 
     # Records, the store, crashes.
 
@@ -70,20 +70,20 @@ class CursorMachine(RuleBasedStateMachine):
             self.driver.deliver(numbered(self.produced, count))
             self.produced += count
 
-    @precondition(lambda self: self.driver.jobs)
+    @precondition(lambda self: self.driver.waiting)
     @rule(index=st.integers(0, 3))
     def store_does_something(self, index: int) -> None:
         self.driver.step(index)
 
     @rule()
     def store_catches_up(self) -> None:
-        self.driver.settle()
+        self.driver.run()
 
     @rule()
     def time_passes(self) -> None:
         self.driver.pass_time(60_000)
 
-    @precondition(lambda self: self.driver.jobs)
+    @precondition(lambda self: self.driver.waiting)
     @rule(applied=st.booleans())
     def crash(self, applied: bool) -> None:
         """The owner ends with an append in flight, which has taken effect or has not; its successor takes over."""
@@ -164,7 +164,7 @@ class CursorMachine(RuleBasedStateMachine):
             assert one.reader.error is not None
             self.gone.append(one)
 
-    @precondition(lambda self: self.driver.jobs and self.current)
+    @precondition(lambda self: self.driver.waiting and self.current)
     @rule(data=st.data(), start=st.sampled_from(Start))
     def create_again(self, data: st.DataObject, start: Start) -> None:
         """Both while an append is in flight."""
@@ -207,9 +207,9 @@ class CursorMachine(RuleBasedStateMachine):
         return twin.cursors.facts()
 
     def teardown(self) -> None:
-        self.driver.settle()
+        self.driver.run()
         self.driver.pass_time(60_000)
-        self.driver.settle()
+        self.driver.run()
         self.check()
         found = sorted(name for name, _, _ in self.in_store() if name in NAMES)
         assert found == sorted(self.current), "what exists in the end is what was asked for last"

@@ -30,6 +30,7 @@ from millwheel.worker.messages import (
     AppendEntry,
     CatalogChanged,
     Delivery,
+    Deposed,
     FenceJournal,
     FlushStates,
     Opened,
@@ -47,9 +48,9 @@ def test_a_delivery_is_acked_and_shown_only_once_journaled() -> None:
     driver = LogDriver()
     tail = driver.subscribe()
     delivery = driver.deliver([b"a", b"b"])
-    assert isinstance(driver.jobs[0], AppendEntry)
+    assert isinstance(driver.waiting[0], AppendEntry)
     assert (tail.values, driver.answers) == ([], [])
-    driver.settle()
+    driver.run()
     assert driver.acked(delivery)
     assert (tail.values, tail.offsets) == ([b"a", b"b"], [0, 1])
 
@@ -60,7 +61,7 @@ def test_arrivals_during_a_commit_make_the_next_one() -> None:
     tail = driver.subscribe()
     deliveries = [driver.deliver([b"%d" % number]) for number in range(5)]
     assert driver.appends == 1
-    driver.settle()
+    driver.run()
     assert driver.appends == 2, "one append for the first, one for the four that came meanwhile"
     assert tail.values == [b"0", b"1", b"2", b"3", b"4"]
     assert all(driver.acked(one) for one in deliveries)
@@ -72,10 +73,10 @@ def test_a_repeated_delivery_is_acked_and_not_logged_again() -> None:
     tail = driver.subscribe()
     ids = PositionIds("s", 0, [1, 2])
     driver.deliver([b"a", b"b"], ids=ids)
-    driver.settle()
+    driver.run()
     again = driver.deliver([b"a", b"b"], ids=ids)
     mixed = driver.deliver([b"b", b"c"], ids=PositionIds("s", 0, [2, 3]))
-    driver.settle()
+    driver.run()
     assert driver.acked(again)
     assert driver.acked(mixed)
     assert tail.values == [b"a", b"b", b"c"]
@@ -90,7 +91,7 @@ def test_a_copy_of_a_record_in_flight_is_refused_till_it_commits() -> None:
     driver.deliver([b"a"], ids=ids)
     copy = driver.deliver([b"a"], ids=ids)
     assert [(one.outcome, list(one.remaining)) for one in driver.answers] == [(FULL, [0])]
-    driver.settle()
+    driver.run()
     assert not driver.acked(copy)
     last = driver.deliver([b"a"], ids=ids)
     assert driver.acked(last)
@@ -128,7 +129,7 @@ def test_malformed_deliveries_are_named_and_never_taken() -> None:
     assert "unequal" in driver.answers[0].message
     assert STREAM in driver.answers[1].message
     assert f"{MAX_DELIVERED_BYTES + 1:,} bytes" in driver.answers[2].message
-    assert driver.jobs == []
+    assert driver.waiting == []
 
 
 def test_a_delivery_larger_than_a_commit_is_acked_when_all_is_in() -> None:
@@ -139,7 +140,7 @@ def test_a_delivery_larger_than_a_commit_is_acked_when_all_is_in() -> None:
     driver.step()
     assert not driver.acked(delivery)
     assert 0 < len(tail.values) < 40
-    driver.settle()
+    driver.run()
     assert driver.acked(delivery)
     assert tail.values == values
     assert driver.appends > 3
@@ -150,9 +151,9 @@ def test_a_commit_and_a_segment_stay_within_their_bytes() -> None:
     driver.deliver([b"first"])
     for number in range(20):
         driver.deliver(numbered(number * 10, 10))
-    while driver.jobs:
-        if isinstance(driver.jobs[0], AppendEntry):
-            entry = decode(driver.jobs[0].append.entry, LogEntry, "here")
+    while driver.waiting:
+        if isinstance(driver.waiting[0], AppendEntry):
+            entry = decode(driver.waiting[0].append.entry, LogEntry, "here")
             assert sum(map(len, entry.values)) <= SMALL.batch_bytes
         driver.step()
     assert all(segment.size <= SMALL.segment_bytes for segment in driver.core.state.records.closed)
@@ -169,7 +170,7 @@ def test_a_takeover_finds_what_was_committed_and_never_acked() -> None:
     driver.crash(applied=True)
     assert not driver.acked(delivery)
     again = driver.deliver(delivery.values, ids=delivery.ids)
-    driver.settle()
+    driver.run()
     assert driver.acked(again)
     assert first.values == []
     assert driver.subscribe(resume=0).values == [b"a", b"b"]
@@ -181,7 +182,7 @@ def test_what_a_crash_left_uncommitted_is_taken_when_sent_again() -> None:
     delivery = driver.deliver([b"a", b"b"])
     driver.crash(applied=False)
     driver.deliver(delivery.values, ids=delivery.ids)
-    driver.settle()
+    driver.run()
     assert driver.subscribe(resume=0).values == [b"a", b"b"]
 
 
@@ -192,8 +193,8 @@ def test_a_lost_log_answers_nothing_and_ends_its_subscribers() -> None:
     delivery = driver.deliver([b"a"])
     driver.subscribe("c")
     driver.handle(DeleteCursor("somebody", "c"))
-    driver.depose()
-    driver.settle()
+    driver.handle(Deposed("a successor holds the journal"))
+    driver.run()
     assert driver.answers == []
     assert not driver.acked(delivery)
     assert tail.error is not None
@@ -232,7 +233,7 @@ def test_what_a_full_log_refuses_is_fresh_when_sent_again() -> None:
     """A sender without an order is let in with the records that hold the watermark, and with no other."""
     driver = LogDriver(SMALL)
     reader = driver.subscribe("c")
-    driver.settle()
+    driver.run()
     count = 0
     while driver.core.state.records.kept < SMALL.cap_bytes:
         fill(driver, count, 1)
@@ -241,16 +242,16 @@ def test_what_a_full_log_refuses_is_fresh_when_sent_again() -> None:
     ids = PositionIds("windows/p/0", 0, range(count, count + 2))
     values, times = [b"holds", b"ahead"], [watermark, driver.now + 1]
     first = driver.deliver(values, times, ids)
-    driver.settle()
+    driver.run()
     assert [(one.outcome, list(one.remaining)) for one in driver.answers if one.delivery is first] == [
         (FULL, [1]),
         (ACKED, [1]),
     ]
     driver.handle(AckOffset(reader, driver.core.state.records.end))
     driver.pass_time(60_000)
-    driver.settle()
+    driver.run()
     second = driver.deliver(values, times, ids)
-    driver.settle()
+    driver.run()
     assert driver.acked(second)
     assert reader.values[count:] == values
 
@@ -265,7 +266,7 @@ def test_the_truncation_point_moves_and_a_takeover_reads_little() -> None:
     assert set(journal.parts) == set(journal.head.parts)
     driver.open()
     tail = driver.subscribe(resume=0)
-    driver.settle()
+    driver.run()
     assert tail.values == values
 
 
@@ -275,11 +276,11 @@ def test_the_truncation_point_waits_for_the_rows() -> None:
     values = numbered(0, 30, 100)
     for value in values:
         driver.deliver([value])
-        driver.settle_but(FlushStates)
-    assert any(isinstance(job, FlushStates) for job in driver.jobs)
+        driver.run_but(FlushStates)
+    assert any(isinstance(job, FlushStates) for job in driver.waiting)
     driver.crash(applied=False)
     tail = driver.subscribe(resume=0)
-    driver.settle()
+    driver.run()
     assert tail.values == values
 
 
@@ -287,14 +288,14 @@ def test_the_truncation_point_waits_for_the_rows() -> None:
 def test_the_truncation_point_waits_for_dropped_rows() -> None:
     driver = LogDriver(SMALL)
     reader = driver.subscribe("c")
-    driver.settle()
+    driver.run()
     fill(driver, 0, 12)
     assert driver.rows()
     driver.handle(AckOffset(reader, 12))
     driver.pass_time(60_000)
     for number in range(12):
         driver.subscribe(f"later {number}", Start.NOW)
-        driver.settle_but(FlushStates)
+        driver.run_but(FlushStates)
     driver.crash(applied=False)
     fill(driver, 12, 12)
     assert driver.rows() <= {segment.first for segment in driver.core.state.records.closed}
@@ -314,7 +315,7 @@ def test_the_watermark_follows_senders_and_uncommitted_holds() -> None:
     driver.deliver([b"x"], [40])
     driver.handle(SenderWatermarks({"b": 60}))
     assert (tail.published[-1].watermark, driver.reports[-1].output) == (30, 40)
-    driver.settle()
+    driver.run()
     driver.tell()
     assert (tail.published[-1].watermark, driver.reports[-1].output) == (50, 50)
     assert tail.published[-1].next == 1
@@ -326,7 +327,7 @@ def test_a_slow_reader_gets_no_watermark_beyond_what_it_has_read() -> None:
     slow = driver.subscribe(credit=0)
     for number in range(6):
         driver.deliver([b"%d" % number], [number * 10])
-        driver.settle()
+        driver.run()
         driver.handle(SenderWatermarks({"injector/windows": number * 10 + 5}))
     driver.handle(SenderWatermarks({"injector/windows": MAX_TIMESTAMP}))
     driver.tell()
@@ -344,7 +345,7 @@ def test_a_queued_record_bounds_the_watermark_of_its_commit() -> None:
     driver.deliver([b"a"], [10])
     driver.deliver([b"b"], [40])
     driver.handle(SenderWatermarks({"injector/windows": 60}))
-    driver.settle()
+    driver.run()
     driver.tell()
     driver.handle(Fetch(slow, 2))
     assert [(one.next, one.watermark) for one in slow.published] == [(1, 40), (2, 60)]
@@ -356,7 +357,7 @@ def test_a_finished_stream_is_reported_only_when_nothing_is_left() -> None:
     driver.handle(SenderWatermarks({"injector/windows": MAX_TIMESTAMP}))
     driver.core.state.settings = LogSettings(publish_records=1)
     driver.deliver([b"late", b"later"], [1, 2])
-    driver.settle()
+    driver.run()
     driver.handle(Fetch(slow, 2))
     assert [one.watermark == MAX_TIMESTAMP for one in slow.published] == [False, True]
     assert driver.core.state.counts.late == 2
@@ -367,7 +368,7 @@ def test_watermarks_do_not_go_back_over_a_takeover() -> None:
     driver = LogDriver()
     driver.handle(SenderWatermarks({"injector/windows": 70}))
     driver.deliver([b"a"], [90])
-    driver.settle()
+    driver.run()
     driver.handle(SenderWatermarks({"injector/windows": 80}))
     driver.crash(applied=True)
     tail = driver.subscribe()
@@ -382,17 +383,17 @@ def test_an_owner_whose_clock_was_ahead_delays_nothing_after_it() -> None:
     driver = LogDriver()
     driver.now += 3_600_000_000
     driver.deliver([b"a"], [10])
-    driver.settle()
+    driver.run()
     driver.now -= 3_600_000_000
     driver.crash(applied=True)
     tail = driver.subscribe("cursor")
-    driver.settle()
+    driver.run()
     driver.handle(SenderWatermarks({"injector/windows": MAX_TIMESTAMP}))
     driver.tell()
     assert tail.published[-1].watermark == MAX_TIMESTAMP
     driver.handle(AckOffset(tail, 1))
     driver.pass_time(driver.settings.ack_delay)
-    driver.settle()
+    driver.run()
     assert tail.published[-1].acked == 1
 
 
@@ -403,7 +404,7 @@ def test_a_deposed_owner_publishes_no_watermark_it_receives() -> None:
     driver = LogDriver()
     tail = driver.subscribe()
     driver.deliver([b"a"], [10])
-    driver.settle()
+    driver.run()
     result_of(driver.store.fence(JOURNAL, driver.sequencer + 1))
     driver.handle(SenderWatermarks({"injector/windows": MAX_TIMESTAMP}))
     driver.tell()

@@ -164,18 +164,18 @@ class LogMachine(RuleBasedStateMachine):
 
     # The store, time and crashes.
 
-    @precondition(lambda self: self.driver.jobs)
+    @precondition(lambda self: self.driver.waiting)
     @rule(index=st.integers(0, 5))
     def store_does_something(self, index: int) -> None:
         self.driver.step(index)
 
     @rule()
     def store_catches_up(self) -> None:
-        self.driver.settle()
+        self.driver.run()
 
     @rule(slow=st.sampled_from([FlushStates, WriteParts, ReadStates]))
     def store_catches_up_but_for(self, slow: type) -> None:
-        self.driver.settle_but(slow)
+        self.driver.run_but(slow)
 
     @rule(microseconds=st.sampled_from([1, 50_000, 3_000_000]))
     def time_passes(self, microseconds: int) -> None:
@@ -216,7 +216,7 @@ class LogMachine(RuleBasedStateMachine):
     @rule(cursor=st.sampled_from(CURSORS))
     def delete(self, cursor: str) -> None:
         self.driver.handle(DeleteCursor(cursor, cursor))
-        self.driver.settle()
+        self.driver.run()
         self.followers.pop(cursor, None)
         self.acked.pop(cursor, None)
         self.durable.pop(cursor, None)
@@ -304,7 +304,7 @@ class LogMachine(RuleBasedStateMachine):
                     self.send(one, [number])
                 one.reported = max(one.reported, one.watermark)
                 self.driver.handle(SenderWatermarks({one.computation: one.reported}))
-            self.driver.settle()
+            self.driver.run()
             self.listen()
         assert all(not one.unacked for one in self.producers.values()), "a record is never taken"
         assert len(self.list) == sum(one.next for one in self.producers.values())
@@ -315,7 +315,7 @@ class LogMachine(RuleBasedStateMachine):
         start = self.driver.core.state.records.start
         everything = self.driver.subscribe(resume=start)
         readers = {name: self.driver.subscribe(name) for name in self.driver.core.state.cursors.durable}
-        self.driver.settle()
+        self.driver.run()
         assert list(zip(everything.offsets, everything.values, strict=True)) == [
             (offset, self.list[offset][0]) for offset in range(start, len(self.list))
         ]
@@ -323,7 +323,7 @@ class LogMachine(RuleBasedStateMachine):
             acked = self.driver.core.state.cursors.durable[name]
             assert reader.offsets == list(range(acked, len(self.list)))
             assert acked >= self.durable.get(name, 0)
-        assert not any(isinstance(job, AppendEntry) for job in self.driver.jobs)
+        assert not any(isinstance(job, AppendEntry) for job in self.driver.waiting)
 
 
 class RetainingMachine(LogMachine):

@@ -17,35 +17,35 @@ def test_a_stated_retention_keeps_records_for_later_subscribers() -> None:
     """It says what is kept "for subscribers that do not exist yet"; with one cursor that had ACKed, nothing was."""
     driver = LogDriver(SMALL, LogRetention(max_age=8_000_000, stated=True))
     reader = driver.subscribe("c")
-    driver.settle()
+    driver.run()
     fill(driver, 0, 8)
     driver.handle(AckOffset(reader, 8))
     driver.pass_time(1_500_000)
-    driver.settle()
+    driver.run()
     late = driver.subscribe("d", Start.OLDEST)
-    driver.settle()
+    driver.run()
     assert late.offsets == list(range(8))
     driver.pass_time(9_000_000)
-    driver.settle()
+    driver.run()
     assert driver.core.state.records.start == 0, "the other cursor has not ACKed"
     assert driver.core.next_deadline() is None
     driver.handle(AckOffset(late, 8))
     driver.pass_time(60_000)
-    driver.settle()
+    driver.run()
     assert driver.core.state.records.start == 8
 
 
 def test_a_stated_retention_ends_by_age_without_other_events() -> None:
     driver = LogDriver(SMALL, LogRetention(max_age=8_000_000, stated=True))
     reader = driver.subscribe("c")
-    driver.settle()
+    driver.run()
     fill(driver, 0, 8)
     driver.handle(AckOffset(reader, 8))
     driver.pass_time(60_000)
-    driver.settle()
+    driver.run()
     assert driver.core.state.records.start == 0
     driver.pass_time(9_000_000)
-    driver.settle()
+    driver.run()
     assert driver.core.state.records.start == 8
     assert driver.core.next_deadline() is None
 
@@ -58,15 +58,15 @@ def test_records_age_while_they_are_served_with_any_owners_clock() -> None:
     fill(driver, 0, 4)
     for beginning in (3_600_000_000, 5):
         driver.pass_time(3_000_000)
-        driver.settle()
+        driver.run()
         driver.now = beginning
         driver.crash(applied=True)
         assert driver.core.state.records.start == 0
     driver.pass_time(1_900_000)
-    driver.settle()
+    driver.run()
     assert driver.core.state.records.start == 0, "served for 7.9 s"
     driver.pass_time(1_100_000)
-    driver.settle()
+    driver.run()
     assert driver.core.state.records.start == 4
 
 
@@ -79,7 +79,7 @@ def test_the_age_is_journaled_while_records_wait_without_events() -> None:
     fill(driver, 0, 1)
     appends = driver.appends
     driver.pass_time(4_000_000)
-    driver.settle()
+    driver.run()
     assert 1 <= driver.appends - appends <= 4
     assert driver.core.state.clock.age - driver.core.state.clock.journaled_age <= 1_000_000
 
@@ -87,12 +87,12 @@ def test_the_age_is_journaled_while_records_wait_without_events() -> None:
 def test_a_retention_by_bytes_drops_acked_records_beyond_it() -> None:
     driver = LogDriver(SMALL, LogRetention(max_bytes=500, stated=True))
     reader = driver.subscribe("c")
-    driver.settle()
+    driver.run()
     for _ in range(30):
         fill(driver, driver.core.state.records.end, 1)
         driver.handle(AckOffset(reader, driver.core.state.records.end))
         driver.pass_time(60_000)
-        driver.settle()
+        driver.run()
     kept = driver.core.state.records.kept
     assert 500 - 2 * SMALL.segment_bytes <= kept <= 500 + SMALL.segment_bytes
 
@@ -101,12 +101,12 @@ def test_a_retention_by_bytes_drops_acked_records_beyond_it() -> None:
 def test_at_the_cap_a_full_retention_is_named_and_no_cursor() -> None:
     driver = LogDriver(SMALL, LogRetention(max_age=1 << 50, stated=True))
     reader = driver.subscribe("c")
-    driver.settle()
+    driver.run()
     while driver.core.state.records.kept < SMALL.cap_bytes:
         fill(driver, driver.core.state.records.end, 1)
     driver.handle(AckOffset(reader, driver.core.state.records.end))
     driver.pass_time(60_000)
-    driver.settle()
+    driver.run()
     driver.deliver([b"ahead"], [driver.now + 1])
     assert driver.answers[-1].outcome == FULL
     assert "lower the stream's retention" in driver.answers[-1].message
@@ -118,17 +118,17 @@ def test_a_record_above_the_cap_goes_once_it_is_read(cursors: bool) -> None:
     """It filled the open segment. Every further record was refused, so nothing ever ended this segment."""
     driver = LogDriver(SMALL, LogRetention(max_bytes=1))
     reader = driver.subscribe("c") if cursors else None
-    driver.settle()
+    driver.run()
     fill(driver, 0, 1, SMALL.cap_bytes * 2)
     if reader is not None:
         driver.deliver([b"more"])
         assert driver.answers[-1].outcome == FULL
         driver.handle(AckOffset(reader, 1))
     driver.pass_time(60_000)
-    driver.settle()
+    driver.run()
     assert driver.core.state.records.kept == 0
     driver.deliver([b"more"])
-    driver.settle()
+    driver.run()
     assert driver.answers[-1].outcome == ACKED
     assert driver.core.next_deadline() is None
 
@@ -148,7 +148,7 @@ def send(driver: LogDriver, first: int, count: int, stamp: int) -> None:
     for number in range(first, first + count):
         ids = OpaqueIds([id_of(number)])
         driver.deliver([b"%d" % number], [stamp], ids=ids, sender=weak(stamp))
-        driver.settle()
+        driver.run()
 
 
 def parts(store: MemoryStore) -> int:
@@ -176,8 +176,8 @@ def test_a_segment_collected_while_it_is_read_costs_a_repetition() -> None:
     driver = LogDriver(IDS, segment_ids=4)
     send(driver, 0, 4, 100)
     copy = driver.deliver([b"2"], [100], ids=OpaqueIds([id_of(2)]), sender=weak(100))
-    (read,) = [job for job in driver.jobs if isinstance(job, ReadSegments)]
-    driver.jobs.remove(read)
+    (read,) = [job for job in driver.waiting if isinstance(job, ReadSegments)]
+    driver.waiting.remove(read)
     driver.handle(SenderWatermarks({"injector/windows": 500}))
     send(driver, 10, 20, 600)
     driver.handle(PartsMissing(read.parts, "part", "the value is missing"))
@@ -195,5 +195,5 @@ def test_sequencers_received_during_recovery_are_not_forgotten() -> None:
     driver.deliver([b"x"], [100], ids=OpaqueIds([id_of(99)]), sender=weak(100, 6))
     assert driver.answers[-1].outcome == DeliveryOutcome.DELIVERY_OUTCOME_REFUSED_SEQUENCER
     driver.deliver([b"x"], [100], ids=OpaqueIds([id_of(99)]), sender=weak(100, 7))
-    driver.settle()
+    driver.run()
     assert driver.answers[-1].outcome == ACKED

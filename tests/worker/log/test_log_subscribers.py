@@ -35,7 +35,7 @@ def test_a_cursor_is_sent_nothing_before_it_is_durable() -> None:
     fill(driver, 0, 1)
     reader = driver.subscribe("c")
     assert reader.published == []
-    driver.settle()
+    driver.run()
     assert reader.offsets == [0]
 
 
@@ -43,7 +43,7 @@ def test_cursors_begin_at_the_oldest_record_or_now() -> None:
     driver = LogDriver()
     fill(driver, 0, 3)
     oldest, now = driver.subscribe("old"), driver.subscribe("new", Start.NOW)
-    driver.settle()
+    driver.run()
     fill(driver, 3, 1)
     assert oldest.offsets == [0, 1, 2, 3]
     assert now.offsets == [3]
@@ -53,12 +53,12 @@ def test_an_acked_record_is_delivered_to_no_subscriber_again() -> None:
     driver = LogDriver()
     fill(driver, 0, 4)
     first = driver.subscribe("c")
-    driver.settle()
+    driver.run()
     driver.handle(AckOffset(first, 3))
     second = driver.subscribe("c")
     assert second.offsets == [3]
     driver.pass_time(60_000)
-    driver.settle()
+    driver.run()
     assert second.published[-1].acked == 3
     driver.crash(applied=True)
     third = driver.subscribe("c")
@@ -74,7 +74,7 @@ def test_a_cursors_newest_subscriber_takes_over_from_the_older() -> None:
     assert "'c'" in first.error.message
     driver.handle(AckOffset(first, 0))
     driver.handle(Unsubscribe(first))
-    driver.settle()
+    driver.run()
     fill(driver, 0, 1)
     assert (first.offsets, second.offsets) == ([], [0])
 
@@ -104,7 +104,7 @@ def test_a_replaced_subscriber_does_not_take_the_cursor_back() -> None:
 def test_an_ack_waits_for_records_and_goes_alone_after_its_delay() -> None:
     driver = LogDriver()
     reader = driver.subscribe("c")
-    driver.settle()
+    driver.run()
     fill(driver, 0, 4)
     before = driver.appends
     driver.handle(AckOffset(reader, 1))
@@ -117,7 +117,7 @@ def test_an_ack_waits_for_records_and_goes_alone_after_its_delay() -> None:
     assert driver.appends == before + 1
     driver.pass_time(1_000)
     assert driver.appends == before + 2
-    driver.settle()
+    driver.run()
     assert driver.core.state.cursors.durable == {"c": 2}
 
 
@@ -130,7 +130,7 @@ def test_a_subscriber_is_notified_of_an_ack_once_it_is_journaled() -> None:
     driver.handle(SenderWatermarks({"up": 5}))
     assert max(one.acked for one in reader.published) == 0, "it is received, and nothing more"
     driver.pass_time(50_000)
-    driver.settle()
+    driver.run()
     assert reader.published[-1].acked == 3
 
 
@@ -138,7 +138,7 @@ def test_a_subscriber_is_notified_of_an_ack_once_it_is_journaled() -> None:
 def test_no_more_than_the_window_is_sent_beyond_the_last_ack() -> None:
     driver = LogDriver()
     reader = driver.subscribe("c", window=3)
-    driver.settle()
+    driver.run()
     fill(driver, 0, 10)
     assert reader.offsets == [0, 1, 2]
     driver.handle(AckOffset(reader, 2))
@@ -162,7 +162,7 @@ def test_a_response_is_bounded_in_records_and_bytes() -> None:
     tail = driver.subscribe()
     values = [*numbered(0, 25, 4), b"x" * 150, b"y" * 60, b"z" * 60]
     driver.deliver(values)
-    driver.settle()
+    driver.run()
     assert [len(one.values) for one in tail.published if one.values] == [10, 10, 5, 1, 1, 1]
     assert tail.values == values
 
@@ -170,7 +170,7 @@ def test_a_response_is_bounded_in_records_and_bytes() -> None:
 def test_acks_and_resumptions_beyond_the_end_are_refused_by_name() -> None:
     driver = LogDriver()
     reader = driver.subscribe("c")
-    driver.settle()
+    driver.run()
     driver.handle(AckOffset(reader, 1))
     assert reader.error is not None
     assert reader.error.code is FailureCode.OUT_OF_RANGE
@@ -195,7 +195,7 @@ def test_a_tail_can_begin_with_the_oldest_record_kept() -> None:
     driver = LogDriver(SMALL, LogRetention(max_bytes=500))
     values = fill(driver, 0, 20)
     tail = driver.subscribe(start=Start.OLDEST)
-    driver.settle()
+    driver.run()
     start = driver.core.state.records.start
     assert (tail.offsets, tail.values) == (list(range(start, 20)), values[start:])
 
@@ -205,10 +205,10 @@ def test_cursors_are_listed_with_what_they_have_acked() -> None:
     fill(driver, 0, 3)
     driver.subscribe("b")
     reader = driver.subscribe("a")
-    driver.settle()
+    driver.run()
     driver.handle(AckOffset(reader, 2))
     driver.pass_time(60_000)
-    driver.settle()
+    driver.run()
     driver.handle(ListCursors("asker"))
     assert driver.replies[-1].cursors == [CursorInfo("a", 2, 3), CursorInfo("b", 0, 3)]
 
@@ -216,12 +216,12 @@ def test_cursors_are_listed_with_what_they_have_acked() -> None:
 def test_a_deleted_cursor_is_removed_and_its_subscriber_notified() -> None:
     driver = LogDriver()
     reader = driver.subscribe("c")
-    driver.settle()
+    driver.run()
     driver.handle(DeleteCursor("asker", "c"))
     assert driver.replies == []
     assert reader.error is not None
     assert reader.error.reason == "CURSOR_DELETED"
-    driver.settle()
+    driver.run()
     assert driver.replies[-1].error is None
     driver.crash(applied=True)
     assert driver.core.state.cursors.durable == {}
@@ -235,13 +235,13 @@ def test_a_cursor_deleted_and_created_again_starts_fresh() -> None:
     driver = LogDriver()
     fill(driver, 0, 2)
     reader = driver.subscribe("c")
-    driver.settle()
+    driver.run()
     driver.handle(AckOffset(reader, 2))
     driver.pass_time(60_000)
-    driver.settle()
+    driver.run()
     driver.handle(DeleteCursor("asker", "c"))
     again = driver.subscribe("c")
-    driver.settle()
+    driver.run()
     assert again.offsets == [0, 1]
     assert driver.core.state.cursors.durable == {"c": 0}
 
@@ -252,16 +252,16 @@ def test_a_cursor_created_again_during_an_append_is_another() -> None:
     driver = LogDriver()
     fill(driver, 0, 2)
     reader = driver.subscribe("c")
-    driver.settle()
+    driver.run()
     driver.handle(AckOffset(reader, 2))
     driver.pass_time(60_000)
-    driver.settle()
+    driver.run()
     driver.deliver(numbered(2, 1))
     driver.handle(DeleteCursor("asker", "c"))
     again = driver.subscribe("c")
     driver.step()
     assert again.published == [], "its creation is in flight"
-    driver.settle()
+    driver.run()
     assert again.offsets == [0, 1, 2]
     assert again.published[0].life > reader.published[0].life
 
@@ -272,12 +272,12 @@ def test_a_broken_call_ends_with_its_cursors_incarnation() -> None:
     driver = LogDriver()
     fill(driver, 0, 3)
     reader = driver.subscribe("c")
-    driver.settle()
+    driver.run()
     life = reader.published[0].life
     driver.handle(Unsubscribe(reader))
     driver.handle(DeleteCursor("asker", "c"))
     driver.subscribe("c")
-    driver.settle()
+    driver.run()
     back = Reader()
     driver.handle(Subscribe(back, "c", Start.OLDEST, 10, resume=3, life=life))
     assert back.error is not None
@@ -290,16 +290,16 @@ def test_a_broken_call_ends_with_its_cursors_incarnation() -> None:
 def test_records_that_every_cursor_has_acked_go_by_the_segment() -> None:
     driver = LogDriver(SMALL)
     fast, slow = driver.subscribe("fast"), driver.subscribe("slow")
-    driver.settle()
+    driver.run()
     fill(driver, 0, 8)
     driver.handle(AckOffset(fast, 8))
     driver.handle(AckOffset(slow, 2))
     driver.pass_time(60_000)
-    driver.settle()
+    driver.run()
     assert driver.core.state.records.start == 2
     driver.handle(AckOffset(slow, 7))
     driver.pass_time(60_000)
-    driver.settle()
+    driver.run()
     assert driver.core.state.records.start == 7
     driver.open()
     assert driver.core.state.records.start == 7
@@ -309,10 +309,10 @@ def test_without_cursors_records_expire_without_other_events() -> None:
     driver = LogDriver(retention=LogRetention(max_age=8_000_000))
     fill(driver, 0, 3)
     driver.pass_time(7_000_000)
-    driver.settle()
+    driver.run()
     assert driver.core.state.records.start == 0
     driver.pass_time(1_100_000)
-    driver.settle()
+    driver.run()
     assert driver.core.state.records.start == 3
     assert driver.core.next_deadline() is None
 
@@ -328,15 +328,15 @@ def test_without_cursors_records_go_by_bytes() -> None:
 def test_with_a_cursor_retention_waits_for_its_ack() -> None:
     driver = LogDriver(SMALL, LogRetention(max_age=1_000_000, max_bytes=300))
     reader = driver.subscribe("c")
-    driver.settle()
+    driver.run()
     fill(driver, 0, 8)
     driver.pass_time(10_000_000)
-    driver.settle()
+    driver.run()
     assert driver.core.state.records.start == 0
     driver.handle(DeleteCursor("asker", "c"))
-    driver.settle()
+    driver.run()
     driver.pass_time(1)
-    driver.settle()
+    driver.run()
     assert reader.offsets == list(range(8))
     assert driver.core.state.records.start == 8
 
@@ -345,7 +345,7 @@ def test_with_a_cursor_retention_waits_for_its_ack() -> None:
 def test_over_the_cap_intake_is_refused_with_the_slowest_named() -> None:
     driver = LogDriver(SMALL)
     fast, slow = driver.subscribe("fast"), driver.subscribe("slow")
-    driver.settle()
+    driver.run()
     driver.handle(SenderWatermarks({"injector/windows": 10}))
     sent = 0
     while driver.core.state.records.kept < SMALL.cap_bytes:
@@ -353,19 +353,19 @@ def test_over_the_cap_intake_is_refused_with_the_slowest_named() -> None:
         sent += 1
     driver.handle(AckOffset(fast, sent))
     driver.pass_time(60_000)
-    driver.settle()
+    driver.run()
     refused = driver.deliver([b"ahead", b"held"], [20, 10])
     full = driver.answers[-1]
     assert (full.delivery is refused, full.outcome, list(full.remaining)) == (True, FULL, [0])
     assert "'slow', at offset 0" in full.message
     assert "cursors delete windows slow" in full.message
-    driver.settle()
+    driver.run()
     assert slow.values[-1] == b"held", "what holds the watermark back is taken"
     driver.handle(AckOffset(slow, sent))
     driver.pass_time(60_000)
-    driver.settle()
+    driver.run()
     again = driver.deliver(refused.values, refused.timestamps, ids=refused.ids)
-    driver.settle()
+    driver.run()
     assert driver.acked(again)
     assert slow.values[-1] == b"ahead"
 
@@ -374,7 +374,7 @@ def test_over_the_cap_intake_is_refused_with_the_slowest_named() -> None:
 def test_a_quarter_beyond_the_cap_nothing_is_taken() -> None:
     driver = LogDriver(SMALL)
     driver.subscribe("slow")
-    driver.settle()
+    driver.run()
     driver.handle(SenderWatermarks({"injector/windows": 10}))
     taken = 0
     for number in range(100):
@@ -385,7 +385,7 @@ def test_a_quarter_beyond_the_cap_nothing_is_taken() -> None:
 
 def _delivered(driver: LogDriver, value: bytes, timestamp: int) -> Delivery:
     delivery = driver.deliver([value], [timestamp])
-    driver.settle()
+    driver.run()
     return delivery
 
 
@@ -398,7 +398,7 @@ def test_intake_is_bounded_while_the_journal_is_slow() -> None:
     assert driver.core.state.intake.bytes <= SMALL.queue_bytes + 2 * 106
     assert any(one.outcome == FULL for one in driver.answers)
     late = driver.deliver([b"late"], [3])
-    driver.settle()
+    driver.run()
     assert driver.acked(late)
 
 
@@ -420,7 +420,7 @@ def test_old_segments_leave_memory_and_are_read_back_on_demand() -> None:
     records = driver.core.state.records
     assert records.memory <= settings.memory_bytes + records.open.memory
     reader = driver.subscribe("c")
-    driver.settle()
+    driver.run()
     assert reader.values == values
     assert records.memory <= settings.memory_bytes + records.open.memory
 
@@ -439,13 +439,13 @@ def test_the_segment_used_longest_ago_leaves_memory_first() -> None:
 def test_rows_all_cursors_acked_before_a_flush_are_not_written() -> None:
     driver = LogDriver(SMALL)
     reader = driver.subscribe("c")
-    driver.settle()
+    driver.run()
     written: list[int] = []
     for number in range(20):
         driver.deliver(numbered(number, 1, 100))
         driver.handle(AckOffset(reader, number))
-        written += [len(job.rows) for job in driver.jobs if isinstance(job, FlushStates)]
-        driver.settle()
+        written += [len(job.rows) for job in driver.waiting if isinstance(job, FlushStates)]
+        driver.run()
     assert sum(written) <= 8
     assert len(driver.core.state.records.closed) <= 2
 
@@ -453,12 +453,12 @@ def test_rows_all_cursors_acked_before_a_flush_are_not_written() -> None:
 def test_rows_of_dropped_segments_are_emptied() -> None:
     driver = LogDriver(SMALL)
     reader = driver.subscribe("c")
-    driver.settle()
+    driver.run()
     fill(driver, 0, 12)
     assert driver.rows()
     driver.handle(AckOffset(reader, 12))
     driver.pass_time(60_000)
-    driver.settle()
+    driver.run()
     fill(driver, 12, 8)
     assert driver.rows() <= {segment.first for segment in driver.core.state.records.closed}
 
@@ -469,10 +469,10 @@ def test_a_missing_row_ends_those_who_need_it_and_names_it() -> None:
     fill(driver, 0, 20)
     near = driver.subscribe()
     needy = driver.subscribe("c")
-    while not any(isinstance(job, ReadStates) for job in driver.jobs):
+    while not any(isinstance(job, ReadStates) for job in driver.waiting):
         driver.step()
-    read = next(job for job in driver.jobs if isinstance(job, ReadStates))
-    driver.jobs.remove(read)
+    read = next(job for job in driver.waiting if isinstance(job, ReadStates))
+    driver.waiting.remove(read)
     driver.handle(StatesRead(read.keys, [None] * len(read.keys)))
     assert needy.error is not None
     assert needy.error.code is FailureCode.DATA_LOSS
@@ -487,14 +487,14 @@ def test_opaque_ids_spill_to_segments_and_are_still_known() -> None:
     sender = Sender("injector/windows/p", 1, None, "injector/windows")
     for at in range(0, 40, 4):
         driver.deliver(numbered(at, 4), ids=OpaqueIds(ids[at : at + 4]), sender=sender)
-        driver.settle()
+        driver.run()
     assert driver.core.state.journal.segments
     driver.open()
     again = [driver.deliver(numbered(at, 4), ids=OpaqueIds(ids[at : at + 4]), sender=sender) for at in range(0, 40, 4)]
-    driver.settle()
+    driver.run()
     assert all(driver.acked(one) for one in again)
     tail = driver.subscribe(resume=0)
-    driver.settle()
+    driver.run()
     assert tail.values == numbered(0, 40)
 
 

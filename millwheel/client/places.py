@@ -1,13 +1,15 @@
-"""Names on the command line: ``TOPOLOGY/COMPUTATION``."""
+"""Computations by name, ``TOPOLOGY/COMPUTATION``, and the owners of their keys."""
 
 from __future__ import annotations
 
 from millwheel.model.incarnation import IncarnationId
+from millwheel.model.interval_table import interval_from_proto
 from millwheel.rpc.failures import FailureCode, RequestError
 from millwheel.rpc.v1 import catalog_pb2 as catalog
+from millwheel.rpc.v1 import control_pb2 as control
 from millwheel.sdk.errors import did_you_mean
 
-__all__ = ["incarnation_of", "split_place"]
+__all__ = ["incarnation_of", "owned_interval", "split_place"]
 
 
 def split_place(place: str) -> tuple[str, str]:
@@ -34,4 +36,27 @@ def incarnation_of(record: catalog.TopologyRecord, computation: str) -> Incarnat
         f"topology {record.spec.name!r} has no computation {computation!r}{did_you_mean(computation, known)}",
         f"it has {', '.join(known)}" if known else "it has no computations: it declares sources alone",
         reason="COMPUTATION_UNKNOWN",
+    )
+
+
+def owned_interval(found: control.GetTopologyResponse, computation: str, key: bytes) -> catalog.IntervalRecord:
+    """Return the interval that has a key of a computation, with its owner.
+
+    RequestError: no worker owns the interval now (UNAVAILABLE), or the computation has no intervals any more
+    (FAILED_PRECONDITION).
+    """
+    for record in found.interval_maps:
+        if record.topology and record.computation == computation:
+            for interval in record.intervals:
+                if key in interval_from_proto(interval.keys):
+                    if interval.owner.address:
+                        return interval
+                    raise RequestError(
+                        FailureCode.UNAVAILABLE,
+                        f"no worker owns the interval {interval_from_proto(interval.keys)} of {computation!r} now",
+                        "wait, or start a worker",
+                    )
+    name = found.topology.spec.name
+    raise RequestError(
+        FailureCode.FAILED_PRECONDITION, f"computation {computation!r} of topology {name!r} has no intervals any more"
     )

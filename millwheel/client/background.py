@@ -1,0 +1,67 @@
+"""An event loop in a thread of its own, for the clients of programs that have none."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Awaitable, Callable, Coroutine
+from contextlib import AbstractAsyncContextManager
+from typing import Any, TypeVar
+
+__all__ = ["BackgroundLoop"]
+
+Result = TypeVar("Result")
+
+
+class BackgroundLoop:
+    """Runs coroutines for a caller that blocks meanwhile.
+
+    Args:
+        name: The name of the thread.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name=name, daemon=True)
+        self._thread.start()
+        self._open = True
+
+    def run(self, work: Coroutine[Any, Any, Result]) -> Result:
+        """The result of a coroutine. If the caller is interrupted, the coroutine is cancelled."""
+        future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        try:
+            return future.result()
+        except BaseException:
+            future.cancel()
+            raise
+
+    def enter(self, make: Callable[[], AbstractAsyncContextManager[Result]]) -> Result:
+        """Make a client in the thread, and enter it. If that fails, the thread ends."""
+
+        async def entered() -> Result:
+            return await make().__aenter__()
+
+        try:
+            return self.run(entered())
+        except BaseException:
+            self.stop()
+            raise
+
+    def leave(self, close: Callable[[], Awaitable[None]]) -> None:
+        """Close the client, and end the thread. No effect the second time."""
+
+        async def closed() -> None:
+            await close()
+
+        if self._open:
+            self._open = False
+            try:
+                self.run(closed())
+            finally:
+                self.stop()
+
+    def stop(self) -> None:
+        """End the thread."""
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()

@@ -1,0 +1,13 @@
+"""The format of a cluster: which stored and sent forms all of its processes must understand. See docs/upgrading.md."""
+
+from __future__ import annotations
+
+from typing import Final
+
+__all__ = ["NEWEST_FORMAT", "OLDEST_FORMAT"]
+
+NEWEST_FORMAT: Final = 1
+"""The newest format that this version knows. A new cluster begins with it."""
+
+OLDEST_FORMAT: Final = 1
+"""The oldest format that this version still reads and writes. Version 0.1.0 stored no format, which reads as 0."""

@@ -1,0 +1,86 @@
+"""Calls of a service for each record (section 4.1: hooks may wait for other systems)."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, Final, Generic, TypeVar
+
+from millwheel.model.backoff import Backoff
+from millwheel.model.time import Duration, seconds
+from millwheel.sdk.computation import Computation
+from millwheel.sdk.context import Context
+from millwheel.sdk.errors import UsageError
+from millwheel.sdk.records import Record
+
+__all__ = ["Enrich"]
+
+T = TypeVar("T")
+_LONGEST_WAIT: Final = seconds(30)
+_SECOND: Final = 1_000_000
+
+
+class Enrich(Computation[Any, None], Generic[T]):
+    """Produces what an asynchronous function returns for each record.
+
+    A call that raises, or takes too long, is repeated after waits that double. If all calls fail, ``otherwise`` returns
+    the result. Without it the hook fails with the last error, and the failure policy decides.
+
+    Args:
+        function: Returns the result for a value.
+        output: The stream of the results. They have the timestamps of the records.
+        result: The type of the results.
+        timeout: How long a call may take, in microseconds.
+        retries: How often a call is repeated.
+        backoff: The wait before the first repetition, in microseconds.
+        otherwise: Returns the result for a value whose calls have failed.
+
+    Raises:
+        UsageError: ``timeout`` or ``backoff`` is not positive, or ``retries`` is negative.
+    """
+
+    def __init__(
+        self,
+        function: Callable[[T], Awaitable[Any]],
+        output: str,
+        result: Any,
+        *,
+        timeout: Duration,
+        retries: int,
+        backoff: Duration,
+        otherwise: Callable[[T], Any] | None,
+    ) -> None:
+        if timeout <= 0 or retries < 0 or backoff <= 0:
+            raise UsageError(
+                f"enrich takes a positive timeout, retries from 0 on and a positive backoff, not {timeout}, {retries} "
+                f"and {backoff}"
+            )
+        self.function = function
+        self.output = output
+        self.result = result
+        self.timeout = timeout
+        self.retries = retries
+        self.backoff = Backoff(backoff, max(backoff, _LONGEST_WAIT))
+        self.otherwise = otherwise
+
+    def declared_outputs(self) -> Mapping[str, Any]:
+        """See Computation."""
+        return {self.output: self.result}
+
+    async def process_record(self, ctx: Context[None], record: Record[Any]) -> None:
+        """Produce the result for the record."""
+        ctx.produce(self.output, await self._result(record.value))
+
+    async def _result(self, value: T) -> Any:
+        import asyncio  # takes time, which programs without such calls save
+
+        for attempt in range(self.retries + 1):
+            try:
+                async with asyncio.timeout(self.timeout / _SECOND):
+                    return await self.function(value)
+            except Exception:
+                if attempt == self.retries:
+                    if self.otherwise is None:
+                        raise
+                    return self.otherwise(value)
+            await asyncio.sleep(self.backoff.step(attempt + 1) / _SECOND)
+        raise AssertionError("the last attempt returns or raises")

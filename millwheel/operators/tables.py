@@ -1,0 +1,132 @@
+"""Tables: the latest record of each key, and the join with it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final, Generic, TypeVar
+
+import msgspec
+
+from millwheel.model.time import MAX_TIMESTAMP, Duration, Timestamp
+from millwheel.operators.joins import LEFT
+from millwheel.sdk.computation import SAME_AS_INPUT, Computation
+from millwheel.sdk.context import Context
+from millwheel.sdk.errors import UsageError
+from millwheel.sdk.records import Record, Timer
+
+__all__ = ["Latest", "LatestJoin"]
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+_encode: Final = msgspec.msgpack.Encoder(enc_hook=str, order="deterministic").encode
+
+
+def _check(keep: Duration | None) -> Duration | None:
+    """``keep``, after a check. UsageError if it is not positive."""
+    if keep is not None and keep <= 0:
+        raise UsageError(f"keep= takes a positive time, not {keep} microseconds")
+    return keep
+
+
+def _forget_after(ctx: Context[Any], record: Record[Any], keep: Duration | None) -> None:
+    """Wake the key when the low watermark is ``keep`` after the record, or after now if the record is late."""
+    if keep is not None:
+        ctx.set_timer(Timestamp(min(max(record.timestamp, ctx.watermark) + keep, MAX_TIMESTAMP)))
+
+
+class Latest(Computation[Any, list[tuple[int, T]]], Generic[T]):
+    """Passes each record that is newer than all records of its key before, by timestamp.
+
+    Of two records of the same timestamp the one with the larger encoding is newer. So the last record that passes does
+    not depend on the order in which records arrive.
+
+    Args:
+        output: The stream of the records that pass.
+        item: The type of the records.
+        keep: How long the latest record of a key is kept, in microseconds of event time. None: for ever.
+
+    Raises:
+        UsageError: ``keep`` is not positive.
+    """
+
+    def __init__(self, output: str, item: Any, keep: Duration | None = None) -> None:
+        self.output = output
+        self.keep = _check(keep)
+        # The type argument for T. It defines the type of the state.
+        self.__orig_class__ = Latest[item]
+
+    def declared_outputs(self) -> Mapping[str, Any]:
+        """See Computation."""
+        return {self.output: SAME_AS_INPUT}
+
+    def process_record(self, ctx: Context[list[tuple[int, T]]], record: Record[Any]) -> None:
+        """Pass the record if it is newer."""
+        at, value, latest = record.timestamp, record.value, ctx.state
+        if latest:
+            time, other = latest[0]
+            if at < time or (at == time and _encode(value) <= _encode(other)):
+                return
+        latest[:] = [(at, value)]
+        _forget_after(ctx, record, self.keep)
+        ctx.produce(self.output, value)
+
+    def process_timer(self, ctx: Context[list[tuple[int, T]]], timer: Timer) -> None:
+        """Forget the key."""
+        del ctx.state
+
+
+class LatestJoin(Computation[Any, list[R]], Generic[R]):
+    """Joins each left record with the right record of its key that arrived last.
+
+    Args:
+        function: Returns the result of a left value and the right one, or None if there is none.
+        output: The stream of the results. They have the timestamps of the left records.
+        types: The types of the left records, the right records and the results.
+        keep_left: Whether a left record without a right value is produced.
+        removes: Whether a right value removes what is known of its key. None: none does.
+        keep: How long a right value is kept, in microseconds of event time. None: for ever.
+
+    Raises:
+        UsageError: ``keep`` is not positive.
+    """
+
+    def __init__(
+        self,
+        function: Callable[[Any, R | None], Any],
+        output: str,
+        types: tuple[Any, Any, Any],
+        *,
+        keep_left: bool = False,
+        removes: Callable[[R], bool] | None = None,
+        keep: Duration | None = None,
+    ) -> None:
+        _, right, self.result = types
+        self.function = function
+        self.output = output
+        self.keep_left = keep_left
+        self.removes = removes
+        self.keep = _check(keep)
+        # The type argument for R. It defines the type of the state.
+        self.__orig_class__ = LatestJoin[right]  # type: ignore[valid-type]
+
+    def declared_outputs(self) -> Mapping[str, Any]:
+        """See Computation."""
+        return {self.output: self.result}
+
+    def process_record(self, ctx: Context[list[R]], record: Record[Any]) -> None:
+        """Produce the result of a left record, or keep a right one."""
+        latest = ctx.state
+        if record.stream == LEFT:
+            if latest or self.keep_left:
+                ctx.produce(self.output, self.function(record.value, latest[0] if latest else None))
+        elif self.removes is not None and self.removes(record.value):
+            ctx.cancel_timer()
+            del ctx.state
+        else:
+            latest[:] = [record.value]
+            _forget_after(ctx, record, self.keep)
+
+    def process_timer(self, ctx: Context[list[R]], timer: Timer) -> None:
+        """Forget the right value."""
+        del ctx.state

@@ -1,0 +1,188 @@
+"""The stored form of a growing state besides its pages, the *head*: the plain part, and the root of each collection."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator
+from typing import Any, Final
+
+import msgspec
+
+from millwheel.sdk.codecs import Codec, StateCodec, state_codec_for
+from millwheel.sdk.computation import Computation, overrides_migrate
+from millwheel.sdk.errors import UnsupportedTypeError, ValueDecodeError, ValueEncodeError
+from millwheel.sdk.growing.collections import Collection
+from millwheel.sdk.growing.fields import GrowingState, is_growing, plan_of, set_plain
+from millwheel.sdk.growing.nodes import Node
+from millwheel.sdk.growing.pages import Garbage, Pages
+from millwheel.sdk.growing.tree import PageTree
+from millwheel.sdk.round_trip import Check
+from millwheel.sdk.typeinfo import type_name
+
+__all__ = ["any_state_codec", "growing_problems", "reset", "sizes"]
+
+_FORMAT: Final = 1
+
+
+class _TreeHead(msgspec.Struct, array_like=True, frozen=True):
+    """One collection: the numbers and the root of its tree."""
+
+    depth: int
+    count: int
+    blobs: int
+    start: int
+    next: int
+    keys: list[bytes]
+    values: list[bytes | int]
+
+
+class _StateHead(msgspec.Struct, array_like=True, frozen=True):
+    """A growing state without its pages. An empty collection is left out."""
+
+    format: int
+    plain: msgspec.Raw
+    trees: dict[str, _TreeHead]
+    following: int
+    garbage: list[Garbage]
+
+
+_encode_head = msgspec.msgpack.Encoder().encode
+_decode_head = msgspec.msgpack.Decoder(_StateHead).decode
+
+
+def any_state_codec(state_type: Any, where: str, codec: Codec[Any] | None = None) -> StateCodec:
+    """The codec of a computation's state: of a growing state, or of a state that is one value.
+
+    Raises:
+        UnsupportedTypeError: See :func:`state_codec_for`.
+    """
+    if not is_growing(state_type):
+        return state_codec_for(state_type, where, codec)
+    if codec is not None:
+        raise UnsupportedTypeError(f"{type_name(state_type)} as a growing state has no state_codec: leave it out")
+    return _GrowingCodec(state_type, where).made()
+
+
+def growing_problems(computation: Computation[Any, Any], state_type: Any) -> Iterator[str]:
+    """What a computation with this state type must not have, if that is a growing state."""
+    if not is_growing(state_type):
+        return
+    for hook in (computation.process_record, computation.process_timer):
+        if inspect.iscoroutinefunction(hook):
+            yield (
+                f"its state {type_name(state_type)} is a growing one, and {hook.__name__} is async: a hook that needs "
+                "a page is undone and runs again, and a coroutine cannot. Await the service in a computation before it"
+            )
+    if computation.state_version != 1 or overrides_migrate(computation):
+        yield (
+            f"its state {type_name(state_type)} is a growing one, which has no versions: leave out state_version and "
+            "migrate. Fields may be added. For another type, add a field of another name"
+        )
+
+
+class _GrowingCodec:
+    """The codec of one class of growing states."""
+
+    def __init__(self, state: type[GrowingState], where: str) -> None:
+        self._state = state
+        self._where = where
+        self._plan = plan_of(state)
+        self._plain = state_codec_for(self._plan.plain, where)
+        self._attributes = {"_pages", *self._plan.names}
+
+    def made(self) -> StateCodec:
+        """The codec as the workers use it."""
+        check: Check | None = None if self._plain.check is None else self._check
+        name = type_name(self._state)
+        return StateCodec(
+            name, self._state, self._encode, check, None, self._decode, takes_none=False, present=self._present
+        )
+
+    def _encode(self, state: Any) -> bytes:
+        if state.__class__ is not self._state:
+            raise ValueEncodeError(f"{self._where}, state is a {type_name(self._state)}, not {type_name(type(state))}")
+        plain, pages = self._plain.encode(self._plain_of(state)), state._pages
+        trees: dict[str, _TreeHead] = {}
+        for name in self._plan.collections:
+            collection = getattr(state, name)
+            if not isinstance(collection, Collection) or collection._tree._pages is not pages:
+                raise ValueEncodeError(
+                    f"{self._where}, state: field {name!r} is a collection, and was replaced by {collection!r:.80}: "
+                    f"change its elements, as by `state.{name}.clear()`"
+                )
+            tree = collection._tree
+            if tree.count:
+                start, next_ = collection._start, collection._next
+                trees[name] = _TreeHead(
+                    tree.depth, tree.count, tree.blobs, start, next_, tree.root.keys, tree.root.values
+                )
+        if not trees and not pages.garbage and plain == self._plain.default:
+            return b""
+        return _encode_head(_StateHead(_FORMAT, msgspec.Raw(plain), trees, pages.following, pages.garbage))
+
+    def _plain_of(self, state: Any) -> msgspec.Struct:
+        if vars(state).keys() != self._attributes:
+            strange = min(vars(state).keys() ^ self._attributes)
+            raise ValueEncodeError(
+                f"{self._where}, state: field {strange!r} of {type_name(self._state)} was deleted, or was not "
+                f"declared: its fields are {', '.join(self._plan.names)}"
+            )
+        return self._plan.plain(**{name: getattr(state, name) for name in self._plan.plain.__struct_fields__})
+
+    def _check(self, state: Any, encoded: bytes) -> None:
+        assert self._plain.check is not None
+        plain = self._plain_of(state)
+        self._plain.check(plain, self._plain.encode(plain))
+
+    def _decode(self, encoded: bytes) -> Any:
+        try:
+            head = _decode_head(encoded)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+            raise ValueDecodeError(f"{self._where}, state: no head of a growing state: {error}") from error
+        if head.format != _FORMAT or head.trees.keys() - self._plan.collections.keys():
+            raise ValueDecodeError(
+                f"{self._where}, state: it was stored in format {head.format} with collections {sorted(head.trees)}: "
+                f"{type_name(self._state)} has {sorted(self._plan.collections)}"
+            )
+        state = self._state.__new__(self._state)
+        state._pages = pages = Pages(head.following, head.garbage)
+        set_plain(state, self._plain.decode(bytes(head.plain)))
+        for name, field in self._plan.collections.items():
+            stored = head.trees.get(name)
+            if stored is None:
+                setattr(state, name, field.open(PageTree(pages)))
+            else:
+                root = Node(stored.keys, list(stored.values))
+                tree = PageTree(pages, root, stored.depth, stored.count, stored.blobs)
+                setattr(state, name, field.open(tree, stored.start, stored.next))
+        return state
+
+    def _present(self, encoded: bytes) -> bytes:
+        """What programs outside get of a state: the plain fields, and the sizes of the collections."""
+        state = self._decode(encoded)
+        plain = self._plain.encode(self._plain_of(state))
+        if plain == self._plain.default and not any(len(getattr(state, name)) for name in self._plan.collections):
+            return b""
+        shown = sizes(state)
+        return msgspec.msgpack.encode(
+            msgspec.msgpack.decode(plain) | {one: shown[one] for one in self._plan.collections}
+        )
+
+
+def reset(state: GrowingState) -> None:
+    """Empty a state: ``del ctx.state``. Its pages are deleted little by little."""
+    plan = plan_of(type(state))
+    set_plain(state, plan.plain())
+    for name in plan.collections:
+        getattr(state, name).clear()
+
+
+def sizes(state: GrowingState) -> dict[str, Any]:
+    """A state for operators: the plain fields, and the size of each collection. It reads no pages."""
+    plan = plan_of(type(state))
+    return {
+        name: {"elements": len(getattr(state, name)), "page_levels": getattr(state, name)._tree.depth}
+        if name in plan.collections
+        else getattr(state, name)
+        for name in plan.names
+    }

@@ -1,0 +1,171 @@
+"""The class of a growing state: plain fields, and collections that are stored in pages."""
+
+from __future__ import annotations
+
+import sys
+import typing
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, Final, cast
+
+import msgspec
+
+from millwheel.sdk.defaults import default_of
+from millwheel.sdk.error_texts import bare_message
+from millwheel.sdk.errors import UnsupportedTypeError
+from millwheel.sdk.growing.collections import COLLECTIONS, Collection, CounterState, MapState, SetState
+from millwheel.sdk.growing.elements import Elements, element_codec, key_codec
+from millwheel.sdk.growing.pages import Pages
+from millwheel.sdk.growing.tree import PageTree
+from millwheel.sdk.typeinfo import annotated_fields, supertype
+
+__all__ = ["CollectionField", "GrowingState", "StatePlan", "is_growing", "plan_of", "set_plain"]
+
+_PLAN: Final = "_millwheel_plan"
+
+
+class GrowingState:
+    """The base class of states that grow: fields like those of a dataclass, and collections of any size.
+
+    Collections are :class:`ListState`, :class:`MapState`, :class:`SetState`, :class:`OrderedState` and
+    :class:`CounterState`. They are stored in pages of 4 KiB. A hook reads and writes only the pages that it uses, so a
+    key may have gigabytes. The other fields are together the *plain part*, which is read and written as a whole. Every
+    field begins with its default: that of the class, else of its type. The class is constructed without arguments.
+
+    If a hook needs a page that is not in memory, it is undone, and runs again when the page has been read. A hook may
+    read about half of the interval's cache. Larger collections are processed in slices, in a chain of timers. Hooks of
+    a computation with such a state are no coroutines.
+
+    Example:
+        >>> import millwheel as mw
+        >>> class Account(mw.GrowingState):
+        ...     balance: int = 0
+        ...     payments: mw.ListState[int]
+        >>> class Accounts(mw.Computation[int, Account]):
+        ...     def process_record(self, ctx: mw.Context[Account], record: mw.Record[int]) -> None:
+        ...         ctx.state.balance += record.value
+        ...         ctx.state.payments.append(record.value, keep=1_000)
+        >>> state = Account()
+        >>> state.payments.append(5)
+        >>> state
+        Account(balance=0, payments=ListState(5))
+    """
+
+    _names: ClassVar[Mapping[str, Any]] = {}
+    """Names that the annotations of a class within a function may use."""
+
+    def __init_subclass__(cls) -> None:
+        names, module = sys._getframe(1).f_locals, sys.modules.get(cls.__module__)
+        cls._names = {} if module is not None and names is vars(module) else names
+        super().__init_subclass__()
+
+    def __init__(self) -> None:
+        plan = plan_of(type(self))
+        self._pages: Pages = Pages()
+        set_plain(self, plan.plain())
+        for name, field in plan.collections.items():
+            setattr(self, name, field.open(PageTree(self._pages)))
+
+    def __repr__(self) -> str:
+        shown = ", ".join(f"{name}={getattr(self, name)!r}" for name in plan_of(type(self)).names)
+        return f"{type(self).__name__}({shown})"
+
+
+@dataclass(frozen=True, slots=True)
+class CollectionField:
+    """A field that is a collection."""
+
+    kind: type[Collection]
+    elements: Elements[Any]
+    keys: Elements[Any] | None
+
+    def open(self, tree: PageTree, start: int = 0, next_: int = 0) -> Collection:
+        """The collection with the elements of a tree."""
+        return self.kind(self.elements, self.keys, tree, start, next_)
+
+
+@dataclass(frozen=True, slots=True)
+class StatePlan:
+    """The fields of a growing state."""
+
+    names: tuple[str, ...]
+    plain: type[msgspec.Struct]
+    """The fields that are no collections. It is constructed without arguments."""
+    collections: Mapping[str, CollectionField]
+
+
+def is_growing(annotation: Any) -> bool:
+    """Whether a type is a class of growing states."""
+    plain = supertype(annotation)
+    return isinstance(plain, type) and issubclass(plain, GrowingState)
+
+
+def plan_of(state: type[GrowingState]) -> StatePlan:
+    """The fields of a class of growing states.
+
+    Raises:
+        UnsupportedTypeError: A field cannot be stored. The error names it.
+    """
+    plan = state.__dict__.get(_PLAN)
+    if plan is None:
+        plan = _made_plan(state)
+        setattr(state, _PLAN, plan)
+    return cast("StatePlan", plan)
+
+
+def _made_plan(state: type[GrowingState]) -> StatePlan:
+    if state.__init__ is not GrowingState.__init__:
+        raise UnsupportedTypeError(f"{state.__name__} defines __init__: give its fields defaults in the class instead")
+    plain: list[tuple[str, Any, Any]] = []
+    collections: dict[str, CollectionField] = {}
+    hints = _hints(state)
+    for name, hint in hints.items():
+        origin = typing.get_origin(hint) or hint
+        where = f"{state.__name__}.{name}"
+        if name.startswith("_"):
+            raise UnsupportedTypeError(f"{where}: a field of a state does not begin with an underscore")
+        if origin in COLLECTIONS:
+            if name in vars(state):
+                raise UnsupportedTypeError(f"{where}: a collection begins empty, and takes no default")
+            collections[name] = _collection(origin, typing.get_args(hint), where)
+        else:
+            plain.append((name, hint, _default(state, name, hint)))
+    try:
+        made = msgspec.defstruct(state.__name__, plain, module=state.__module__, kw_only=True)
+        made()
+    except Exception as error:
+        raise UnsupportedTypeError(f"{state.__name__}: {bare_message(error)}") from error
+    return StatePlan(tuple(hints), made, collections)
+
+
+def _hints(state: type[GrowingState]) -> dict[str, Any]:
+    try:
+        return annotated_fields(state, state._names)
+    except Exception as error:
+        raise UnsupportedTypeError(
+            f"the fields of {state.__name__} cannot be read ({bare_message(error)}): define the types that it names at "
+            "the top level of a module"
+        ) from error
+
+
+def _default(state: type[GrowingState], name: str, hint: Any) -> Any:
+    given = getattr(state, name, msgspec.NODEFAULT)
+    return msgspec.field(default_factory=default_of(hint)) if given is msgspec.NODEFAULT else given
+
+
+def _collection(kind: type[Collection], arguments: tuple[Any, ...], where: str) -> CollectionField:
+    if not arguments:
+        shown = "str, int" if kind is MapState else "int"
+        raise UnsupportedTypeError(f"{where}: say what is in it, such as {kind.__name__}[{shown}]")
+    if kind is SetState:
+        return CollectionField(kind, key_codec(arguments[0], where), None)
+    if kind in (MapState, CounterState):
+        value = arguments[1] if kind is MapState else int
+        return CollectionField(kind, element_codec(value, where), key_codec(arguments[0], where))
+    return CollectionField(kind, element_codec(arguments[0], where), None)
+
+
+def set_plain(state: GrowingState, plain: msgspec.Struct) -> None:
+    """Set the plain fields of a state."""
+    for name in plain.__struct_fields__:
+        setattr(state, name, getattr(plain, name))

@@ -1,0 +1,142 @@
+"""What contexts work on: what those of one interval share, a key's state, and the effects that they collect."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Final, NamedTuple, Protocol
+
+from millwheel.model.incarnation import IncarnationId
+from millwheel.model.limits import MAX_PRODUCTIONS
+
+__all__ = [
+    "PAGES_TAG",
+    "UNSET",
+    "GrowingStates",
+    "OutputBinding",
+    "Production",
+    "Scope",
+    "StateCell",
+    "TimerSetting",
+]
+
+UNSET: Any = object()
+"""Marks a state that is not decoded yet, and a hold that the context does not change."""
+
+PAGES_TAG: Final = "millwheel/pages"
+"""The tag of the timer that deletes pages of a growing state. Users set no timer with it."""
+
+
+class TimerSetting(NamedTuple):
+    """A timer that a hook set. ``cause`` is the timestamp of the record or timer that the hook ran for.
+
+    ``origin`` is the position that the commit assigns when it journals the timer. A replaced timer gets a new one.
+    """
+
+    at: int
+    hold: int | None
+    cause: int
+    origin: int = 0
+
+
+class Production(NamedTuple):
+    """A record that a hook produced. ``targets`` are its consumers (incarnation ids), each with the record's key there.
+
+    ``origin`` identifies the input of the hook. It is used for deterministic production ids (weak productions).
+    """
+
+    stream: str
+    value: bytes
+    timestamp: int
+    targets: tuple[tuple[IncarnationId, bytes], ...]
+    origin: Any = None
+
+
+class OutputBinding:
+    """One output ``stream``, by its full name: ``encode`` a value, and ``route`` it to the consumers' keys.
+
+    Each value is also expanded into values of ``derived`` streams, by a function for each of them.
+    """
+
+    __slots__ = ("derived", "encode", "route", "stream")
+
+    def __init__(
+        self,
+        stream: str,
+        encode: Callable[[Any], bytes],
+        route: Callable[[Any], tuple[tuple[IncarnationId, bytes], ...]],
+    ) -> None:
+        self.stream = stream
+        self.encode = encode
+        self.route = route
+        self.derived: tuple[tuple[OutputBinding, Callable[[Any], Iterable[Any]]], ...] = ()
+
+
+class GrowingStates(Protocol):
+    """The states of a computation whose state grows (``millwheel/sdk/growing``)."""
+
+    def bind(self, context: Any, state: Any) -> None:
+        """``context`` has decoded the state of its key, whose pages are read and written from now on."""
+
+    def reset(self, state: Any) -> None:
+        """Empty a state."""
+
+
+class Scope:
+    """The data that all contexts of one interval share. The core updates ``watermark`` and ``now`` between batches."""
+
+    __slots__ = (
+        "any_timestamp",
+        "bound_of",
+        "computation",
+        "decode_state",
+        "growing",
+        "handles_timers",
+        "most",
+        "new_state",
+        "now",
+        "outputs",
+        "produced_bytes",
+        "state_type",
+        "watermark",
+    )
+
+    def __init__(
+        self,
+        computation: str,
+        outputs: Mapping[str, OutputBinding],
+        new_state: Callable[[], Any],
+        decode_state: Callable[[bytes], Any],
+        handles_timers: bool,
+        any_timestamp: bool = True,
+        state_type: str = "",
+    ) -> None:
+        # The name of a state type that does not include None. Empty: None may be assigned like any other state.
+        self.state_type = state_type
+        # False: a timestamp that is probably in another unit makes the hook fail.
+        self.any_timestamp = any_timestamp
+        self.computation = computation
+        self.outputs = dict(outputs)
+        self.new_state = new_state
+        self.decode_state = decode_state
+        self.handles_timers = handles_timers
+        # None: a state is one value.
+        self.growing: GrowingStates | None = None
+        self.watermark = 0
+        # The watermark bound of a key after a merge, if it is above ``watermark``. None: no key of this interval has
+        # one.
+        self.bound_of: Callable[[bytes], int] | None = None
+        self.now = 0
+        # Bytes produced since the batch began. Above a limit, no more hooks run before the commit.
+        self.produced_bytes = 0
+        # The most records that the hooks of one key may produce in one commit, and the most timers that they may set.
+        self.most = MAX_PRODUCTIONS
+
+
+class StateCell:
+    """One key's state. ``encoded`` is from the last sealed commit (empty: no state); ``value`` is decoded, or UNSET."""
+
+    __slots__ = ("encoded", "value")
+
+    def __init__(self, encoded: bytes = b"") -> None:
+        self.encoded = encoded
+        self.value: Any = UNSET

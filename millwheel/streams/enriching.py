@@ -1,0 +1,63 @@
+"""How a call of a service for each record becomes a computation."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any, Final, cast
+from zlib import crc32
+
+from millwheel.model.time import Duration, milliseconds, seconds
+from millwheel.operators import Enrich
+from millwheel.sdk.errors import UsageError
+from millwheel.sdk.keys import key
+from millwheel.streams.declaring import Input, StepOptions, declare_step
+
+__all__ = ["CallOptions", "declare_calls"]
+
+_CONCURRENCY: Final = 64
+_TIMEOUT: Final = seconds(10)
+_BACKOFF: Final = milliseconds(100)
+
+
+class CallOptions(StepOptions, total=False):
+    """The options of ``enrich``."""
+
+    concurrency: int
+    timeout: Duration
+    retries: int
+    backoff: Duration
+    otherwise: Callable[[Any], Any] | None
+
+
+def declare_calls(
+    given: Input, name: str, function: Callable[[Any], Awaitable[Any]], to: Any, options: CallOptions
+) -> None:
+    """Declare the computation that calls ``function`` for each record.
+
+    The records of a key get one of ``concurrency`` keys. A key has one hook at a time. So this is how many calls run at
+    the same time in all workers, and the records of a key keep their order.
+
+    Raises:
+        UsageError: ``concurrency`` is not positive, or as by :class:`Enrich`.
+    """
+    concurrency = options.pop("concurrency", _CONCURRENCY)
+    if concurrency < 1:
+        raise UsageError(f"enrich takes a positive concurrency, not {concurrency}")
+    step: Enrich[Any] = Enrich(
+        function,
+        name,
+        to,
+        timeout=options.pop("timeout", _TIMEOUT),
+        retries=options.pop("retries", 0),
+        backoff=options.pop("backoff", _BACKOFF),
+        otherwise=options.pop("otherwise", None),
+    )
+    extractor = given.extractor
+    bound: dict[type, Callable[[Any], bytes]] = {}
+
+    def one_of(value: Any) -> int:
+        extract = bound.get(type(value)) or bound.setdefault(type(value), extractor.bind(type(value)))
+        return crc32(extract(value)) % concurrency
+
+    spread = given._replace(extractor=key(one_of))
+    declare_step(name, step, [spread], {}, cast("StepOptions", options))

@@ -1,0 +1,287 @@
+"""Steps that keep state by key, and read one stream (sections 4.2 and 4.4)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Generic, TypeVar, Unpack, get_type_hints, overload
+
+from millwheel.agg import Aggregator, several
+from millwheel.model.time import Duration, TimeDomain
+from millwheel.operators import ClockTimeout, Deduplicate, Latest, RunningAggregate, Timeout, Update
+from millwheel.sdk.computation import Computation
+from millwheel.sdk.errors import UsageError
+from millwheel.sdk.keys import KeyExtractor
+from millwheel.sdk.typeinfo import first_type
+from millwheel.streams.counted import CountWindowedStream
+from millwheel.streams.declaring import Input, StepOptions, declare_step
+from millwheel.streams.rows import row_of
+from millwheel.streams.steps import Branch
+from millwheel.streams.stream import Stream
+
+__all__ = ["StatefulSteps"]
+
+T = TypeVar("T")
+U = TypeVar("U")
+S = TypeVar("S")
+
+
+class StatefulSteps(Generic[T]):
+    """What :class:`KeyedStream` and :class:`OrderedStream` have in common.
+
+    A step that keeps state has a name. It is the name of its computation and of its output stream. The state is stored
+    under it, so it should stay when the program changes.
+    """
+
+    def __init__(self, stream: Stream[T], extractor: KeyExtractor) -> None:
+        self.stream = stream
+        self.extractor = extractor
+
+    @property
+    def input(self) -> Input:
+        """The stream as a step's input."""
+        return Input(self.stream.topology, self.stream.branches, self.stream.record_type, self.extractor)
+
+    @overload
+    def process(
+        self,
+        name: str,
+        computation: Computation[T, Any] | type[Computation[T, Any]],
+        outputs: Mapping[str, type[U]],
+        **options: Unpack[StepOptions],
+    ) -> Stream[U]: ...
+    @overload
+    def process(
+        self,
+        name: str,
+        computation: Computation[T, Any] | type[Computation[T, Any]],
+        outputs: Mapping[str, Any],
+        **options: Unpack[StepOptions],
+    ) -> Stream[Any]: ...
+    def process(
+        self,
+        name: str,
+        computation: Computation[T, Any] | type[Computation[T, Any]],
+        outputs: Mapping[str, Any],
+        **options: Unpack[StepOptions],
+    ) -> Stream[Any]:
+        """A computation of the user's own.
+
+        Args:
+            name: The computation's name.
+            computation: Its class, or an instance if it has parameters.
+            outputs: The streams that it produces to, with their types.
+            options: As for :meth:`Topology.add`.
+
+        Returns:
+            The first of ``outputs``. :meth:`Topology.stream` returns the others.
+        """
+        topology = self.stream.topology
+        self.declare(name, computation, outputs, options)
+        first = next(iter(outputs), name)
+        return Stream(topology, (Branch(first),), outputs.get(first))
+
+    @overload
+    def aggregate(
+        self, name: str, into: type[U], /, *, options: StepOptions | None = ..., **aggregates: Aggregator[Any, Any]
+    ) -> Stream[U]: ...
+    @overload
+    def aggregate(
+        self, name: str, /, *, options: StepOptions | None = ..., **aggregates: Aggregator[Any, Any]
+    ) -> Stream[Any]: ...
+    def aggregate(
+        self,
+        name: str,
+        into: Any = None,
+        /,
+        *,
+        options: StepOptions | None = None,
+        **aggregates: Aggregator[Any, Any],
+    ) -> Stream[Any]:
+        """The aggregates of all records of a key so far, after each record that changes them.
+
+        A result has the timestamp of the record. Its fields are filled by their names: from the aggregates, from the
+        fields that are the key, and from ``key``. For example::
+
+            bids.key_by("auction").aggregate("auctions", Auction, bids=agg.count(), highest=agg.max("price"))
+
+        Args:
+            name: The name of the computation and of the stream of results.
+            into: The class of the results. By default one with all of these fields is generated.
+            options: The options of the computation.
+            aggregates: The aggregates by name.
+
+        Raises:
+            UsageError: There is no aggregate. Or an aggregate reads a field that the records do not have. Or nothing
+                fills a field of the class.
+        """
+        if not aggregates:
+            raise UsageError(f"aggregate({name!r}) has no aggregate: add one, such as n=agg.count()")
+        aggregator = several(aggregates).bind(self.input.known_type)
+        row = row_of(
+            into, get_type_hints(aggregator.result_type), self.extractor, self.input.known_type, windowed=False
+        )
+        step: RunningAggregate[Any] = RunningAggregate(aggregator, name, row)
+        return self.step(name, step, row.type, options or {})
+
+    def update(
+        self,
+        name: str,
+        initial: S,
+        function: Callable[[S, T], tuple[S | None, Iterable[U]]],
+        to: type[U],
+        *,
+        state: Any = None,
+        **options: Unpack[StepOptions],
+    ) -> Stream[U]:
+        """A state for each key: ``function`` gets it with each record, and returns the next one with the results.
+
+        The function is called in the order in which records arrive. After :meth:`KeyedStream.ordered_by_time` it is
+        called in the order of their timestamps. For example, what each bid adds to the highest price::
+
+            >>> import msgspec
+            >>> import millwheel as mw
+            >>> from millwheel.testing import TopologyHarness
+            >>> class Bid(msgspec.Struct):
+            ...     auction: int
+            ...     price: int
+            >>> def rise(highest: int, bid: Bid) -> tuple[int, list[int]]:
+            ...     more = bid.price - highest
+            ...     return (bid.price, [more]) if more > 0 else (highest, [])
+            >>> q = mw.Topology("q")
+            >>> rises = q.source("bids", Bid).key_by("auction").update("rises", 0, rise, int)
+            >>> harness = TopologyHarness(q)
+            >>> for price in (5, 3, 8):
+            ...     harness.send("bids", Bid(1, price), timestamp=mw.Timestamp(1_700_000_000_000_000))
+            >>> harness.values("rises")
+            [5, 3]
+
+        Args:
+            name: The name of the computation and of the stream of results.
+            initial: The state of a key without records. Each key gets a copy of its own.
+            function: Takes the state and a value. Returns the next state and the results, which have the timestamp of
+                the record. It may change the state in place. The state None forgets the key.
+            to: The type of one result.
+            state: The type of the states. By default what the first parameter of ``function`` is annotated with, else
+                the class of ``initial``.
+            options: As for :meth:`Topology.add`.
+        """
+        step = Update(initial, function, name, state or first_type(function) or type(initial), to)
+        return self.step(name, step, to, options)
+
+    def deduplicate(self, name: str, within: Duration, **options: Unpack[StepOptions]) -> Stream[T]:
+        """The first record of each key that arrives, until it is forgotten.
+
+        Args:
+            name: The name of the computation and of the stream of results.
+            within: How long after its timestamp a record is remembered, in microseconds of event time.
+            options: As for :meth:`Topology.add`.
+
+        Raises:
+            UsageError: ``within`` is not positive.
+        """
+        return self.step(name, Deduplicate(name, within), self.stream.record_type, options)
+
+    def latest(self, name: str, *, keep: Duration | None = None, **options: Unpack[StepOptions]) -> Stream[T]:
+        """The newest record of each key by timestamp, whenever there is a newer one.
+
+        An older record that arrives later is dropped. Of two records of the same timestamp the one with the larger
+        encoding is newer. So the last result of a key does not depend on the order in which records arrive.
+
+        Args:
+            name: The name of the computation and of the stream of results.
+            keep: How long a key is known after its newest record, in microseconds of event time. By default for ever.
+            options: As for :meth:`Topology.add`.
+
+        Raises:
+            UsageError: ``keep`` is not positive.
+        """
+        latest: Latest[T] = Latest(name, self.input.known_type, keep)
+        return self.step(name, latest, self.stream.record_type, options)
+
+    def timeout(
+        self,
+        name: str,
+        after: Duration,
+        function: Callable[[T], U],
+        to: type[U],
+        *,
+        domain: TimeDomain = TimeDomain.EVENT_TIME,
+        **options: Unpack[StepOptions],
+    ) -> Stream[U]:
+        """A result when a key has been silent for a time.
+
+        In event time, this is when no record of the key is less than ``after`` later than its last one, and the low
+        watermark shows that none can come. The result has this time. It does not depend on the order of arrival. A late
+        record whose own time has run out is dropped. For example::
+
+            >>> import millwheel as mw
+            >>> from millwheel.testing import TopologyHarness
+            >>> sensors = mw.Topology("sensors")
+            >>> beats = sensors.source("beats", str).key_by(lambda sensor: sensor)
+            >>> silent = beats.timeout("silent", mw.seconds(10), lambda sensor: f"{sensor} is silent", str)
+            >>> harness, noon = TopologyHarness(sensors), 1_700_000_000_000_000
+            >>> for second, sensor in [(0, "a"), (4, "b"), (9, "a")]:
+            ...     harness.send("beats", sensor, timestamp=mw.Timestamp(noon + mw.seconds(second)))
+            >>> harness.advance(mw.Timestamp(noon + mw.seconds(15)))
+            >>> harness.values("silent")
+            ['b is silent']
+
+        By the wall clock, it is when no record of the key has arrived for ``after``. Until then, the low watermark of
+        the results waits for the key's last record.
+
+        Args:
+            name: The name of the computation and of the stream of results.
+            after: How long a key is silent, in microseconds.
+            function: Returns the result for the key's last record: by timestamp, or by arrival on the wall clock.
+            to: The type of a result.
+            domain: Whether ``after`` is an event time or a processing time.
+            options: As for :meth:`Topology.add`.
+
+        Raises:
+            UsageError: ``after`` is not positive.
+        """
+        step: Timeout[T] | ClockTimeout[T]
+        if domain is TimeDomain.EVENT_TIME:
+            step = Timeout(after, function, name, self.input.known_type, to)
+        else:
+            step = ClockTimeout(after, function, name, self.input.known_type, to)
+        return self.step(name, step, to, options)
+
+    def count_window(self, size: int, *, within: Duration | None = None) -> CountWindowedStream[T]:
+        """The records of each key by windows of ``size`` records, in the order in which they arrive.
+
+        After :meth:`KeyedStream.ordered_by_time` they are in the order of their timestamps. For example::
+
+            >>> import millwheel as mw
+            >>> from millwheel import agg
+            >>> from millwheel.testing import TopologyHarness
+            >>> loads = mw.Topology("loads")
+            >>> keyed = loads.source("loads", int).key_by(mw.everything)
+            >>> pairs = keyed.count_window(2).aggregate("pairs", total=agg.sum())
+            >>> harness = TopologyHarness(loads)
+            >>> for load in (5, 3, 8):
+            ...     harness.send("loads", load, timestamp=mw.Timestamp(1_700_000_000_000_000))
+            >>> [pair.total for pair in harness.values("pairs")]
+            [8]
+
+        Args:
+            size: How many records a window has.
+            within: When a window that is not full is produced as it is: as soon as the low watermark is so long after
+                the timestamp of its first record, in microseconds. By default it waits for ever.
+        """
+        return CountWindowedStream(self, size, within)
+
+    def declare(
+        self,
+        name: str,
+        computation: Computation[Any, Any] | type[Computation[Any, Any]],
+        outputs: Mapping[str, Any],
+        options: StepOptions,
+    ) -> None:
+        """Declare the computation of a step."""
+        declare_step(name, computation, [self.input], outputs, options)
+
+    def step(self, name: str, computation: Computation[Any, Any], to: Any, options: StepOptions) -> Stream[Any]:
+        """A step of the library, whose results are in the stream of its name."""
+        self.declare(name, computation, {}, options)
+        return Stream(self.stream.topology, (Branch(name),), to)

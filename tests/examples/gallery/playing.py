@@ -1,0 +1,44 @@
+"""How the tests of the gallery feed a program: in disorder, over several intervals, with a crash in the middle."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from random import Random
+from typing import Any
+
+import millwheel as mw
+from millwheel.testing import TopologyHarness
+
+__all__ = ["BEGIN", "Sent", "at", "play"]
+
+BEGIN = mw.from_seconds(1_699_999_200)
+"""Ten past ten in the evening: a full ten minutes."""
+
+Sent = tuple[str, Any, mw.Timestamp]
+"""A stream, a value and its timestamp."""
+
+
+def at(seconds: float) -> mw.Timestamp:
+    """So many seconds after ``BEGIN``."""
+    return mw.Timestamp(BEGIN + round(seconds * 1e6))
+
+
+def play(topology: mw.Topology, records: Iterable[Sent], seed: int = 1, chunk: int = 20) -> TopologyHarness:
+    """Send all records, and end the sources.
+
+    Each ``chunk`` of records arrives in an order that ``seed`` draws. Then the low watermark passes it. So no record is
+    late.
+    """
+    ordered = sorted(records, key=lambda one: one[2])
+    harness = TopologyHarness(topology, split_at=["c", "m"])
+    chance = Random(seed)
+    crash = len(ordered) // 2 // chunk * chunk
+    for begin in range(0, len(ordered), chunk):
+        part = ordered[begin : begin + chunk]
+        for number, (stream, value, timestamp) in enumerate(chance.sample(part, len(part))):
+            harness.send(stream, value, timestamp)
+            if begin == crash and number == len(part) // 2:
+                harness.crash()
+        harness.advance(part[-1][2])
+    harness.finish()
+    return harness

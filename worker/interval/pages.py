@@ -1,0 +1,187 @@
+"""The pages of growing states in an interval: each is a cell, under a key derived from its key (section 4.4).
+
+So a page is journaled, flushed, evicted and recovered like a key's state. A hook that needs a page without a cell is
+undone. Its key is blocked until the page's row is read, as for a key without a cell.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from typing import Any, Final
+
+from millwheel.model.page_keys import is_page_key, page_key, row_owner
+from millwheel.model.time import MAX_TIMESTAMP, TimeDomain
+from millwheel.sdk.compiled import CompiledComputation
+from millwheel.sdk.context import Context
+from millwheel.sdk.errors import TooLargeError
+from millwheel.sdk.growing.codec import reset
+from millwheel.sdk.growing.fields import GrowingState
+from millwheel.sdk.growing.nodes import PAGE_BYTES, Node, decode_node
+from millwheel.sdk.growing.pages import PagesNeededError
+from millwheel.sdk.scope import PAGES_TAG, UNSET, TimerSetting
+from millwheel.worker.interval.cells import CellCache, KeyCell
+from millwheel.worker.interval.setup import IntervalSetup
+
+__all__ = ["PageTable", "undoable"]
+
+_COLLECTED: Final = 512
+"""Pages of discarded collections that one commit deletes."""
+_LEAST_READABLE: Final = 32 << 20
+"""Bytes of pages that a hook may always read, however small the cache is."""
+_ADVICE: Final = "read a slice in each of several hooks, in a chain of timers, or give the worker a larger cache"
+
+
+class PageTable:
+    """Connects the growing states of one interval with the cells of their pages."""
+
+    def __init__(self, setup: IntervalSetup, cells: CellCache) -> None:
+        self._scope = setup.scope
+        if setup.program.growing:
+            setup.scope.growing = self
+        self._cells = cells
+        self._most = max(setup.settings.cache_bytes // 2, _LEAST_READABLE)
+        self.used: dict[bytes, dict[bytes, int]] = {}
+        """By key: the pages that its hooks have used since its last commit, with their sizes. They stay in memory.
+
+        So a hook that is undone for a page finds all earlier ones when it runs again.
+        """
+        self.needed: PagesNeededError | None = None
+        """The error that a hook was given and has not passed on yet. A hook may catch it by mistake."""
+
+    def bind(self, context: Context[Any], state: GrowingState) -> None:
+        """A hook's context has decoded a state: its pages are those of the context's key."""
+        cell = context._cell
+        assert isinstance(cell, KeyCell)
+        state._pages.source = _KeyPages(self, self._cells, self._scope, context._key, cell)
+
+    def reset(self, state: GrowingState) -> None:
+        """A hook empties its state."""
+        reset(state)
+
+    def in_use(self, row: object) -> bool:
+        """Whether a row is a page that must stay in memory."""
+        return isinstance(row, bytes) and is_page_key(row) and row in self.used.get(row_owner(row), ())
+
+    def use(self, key: bytes, row: bytes, size: int) -> None:
+        """A hook uses a page."""
+        self.used.setdefault(key, {})[row] = size
+
+    def release(self, key: bytes) -> None:
+        """The key's hooks are committed or have failed. Its pages may be evicted."""
+        self.used.pop(key, None)
+
+    def need(self, key: bytes, numbers: list[int]) -> PagesNeededError:
+        """The error that asks for pages.
+
+        Raises:
+            TooLargeError: The hook has read too much already.
+        """
+        used = self.used.get(key, {})
+        size = sum(used.values())
+        size += len(numbers) * (size // len(used) if used else PAGE_BYTES)
+        if size > self._most:
+            what = f"what a hook of key {key.decode('utf-8', 'backslashreplace')!r} reads of its state"
+            raise TooLargeError(what, size, self._most, _ADVICE)
+        self.needed = PagesNeededError(numbers)
+        return self.needed
+
+    def request(self, key: bytes, error: PagesNeededError) -> list[bytes]:
+        """The rows to read for a hook that was undone."""
+        rows = [page_key(key, number) for number in error.numbers]
+        self.used.setdefault(key, {}).update(dict.fromkeys(rows, 0))
+        return rows
+
+    def changed(self, contexts: dict[bytes, Context[Any]]) -> list[tuple[bytes, bytes]]:
+        """The changed pages of a batch, as rows. Empty: the page is deleted.
+
+        If a key has discarded pages, it gets a timer that deletes some of them.
+        """
+        rows: list[tuple[bytes, bytes]] = []
+        for key, context in contexts.items():
+            state = context._cell.value
+            if state is UNSET:
+                continue
+            for number, node in state._pages.changed.items():
+                rows.append((page_key(key, number), b"" if node is None else node.encode()))
+            if state._pages.garbage:
+                context._timers = context._timers or {}
+                setting = TimerSetting(self._scope.now, MAX_TIMESTAMP, context._cause)
+                context._timers[TimeDomain.PROCESSING_TIME, PAGES_TAG] = setting
+        return rows
+
+    def settle(self, contexts: dict[bytes, Context[Any]]) -> None:
+        """The changes of a batch are sealed, and its cells have their encodings."""
+        cells = self._cells.cached()
+        for key, context in contexts.items():
+            state = context._cell.value
+            if state is not UNSET:
+                for number, node in state._pages.changed.items():
+                    cells[page_key(key, number)].value = UNSET if node is None else node
+                state._pages.settled()
+            self.release(key)
+
+
+class _KeyPages:
+    """The pages of one key (:class:`PageSource`)."""
+
+    def __init__(self, table: PageTable, cells: CellCache, scope: Any, key: bytes, cell: KeyCell) -> None:
+        self._table = table
+        self._cells = cells
+        self._scope = scope
+        self._key = key
+        self._cell = cell
+
+    def node(self, number: int) -> Node:
+        """The node of a page."""
+        row = page_key(self._key, number)
+        cell = self._cells.cached().get(row)
+        if cell is None:
+            raise self._table.need(self._key, [number])
+        cell.used = self._cell.used
+        self._table.use(self._key, row, len(cell.encoded))
+        if cell.value is UNSET:
+            cell.value = decode_node(cell.encoded, f"the row of page {number} of key {self._key!r}")
+        node: Node = cell.value
+        return node
+
+    def missing(self, numbers: Iterable[int]) -> list[int]:
+        """Those of the pages that have no cell."""
+        cells = self._cells.cached()
+        return [number for number in numbers if page_key(self._key, number) not in cells]
+
+    def need(self, numbers: list[int]) -> PagesNeededError:
+        """The error that asks for these pages."""
+        return self._table.need(self._key, numbers)
+
+    def grew(self, size: int) -> None:
+        """A page changes: it counts in the size of the commit."""
+        self._scope.produced_bytes += size
+
+
+def undoable(program: CompiledComputation, table: Callable[[], PageTable]) -> CompiledComputation:
+    """A program with growing states, whose hooks end with PagesNeededError if they met one, even if they caught it.
+
+    ``table``: the pages of the interval.
+    """
+
+    def wrapped(hook: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+        def run(context: Any, work: Any) -> Any:
+            pages = table()
+            try:
+                return hook(context, work)
+            finally:
+                needed, pages.needed = pages.needed, None
+                if needed is not None:
+                    raise needed
+
+        return run
+
+    def fire(context: Any, timer: Any) -> Any:
+        if timer.tag == PAGES_TAG:
+            context.state._pages.collect(_COLLECTED)
+            return None
+        return program.process_timer(context, timer)
+
+    records = {stream: wrapped(hook) for stream, hook in program.process_record.items()}
+    return replace(program, process_record=records, process_timer=wrapped(fire))

@@ -1,0 +1,80 @@
+"""The encoded states of keys, as their owner has them: for inspection and for look-ups."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from millwheel.model.incarnation import IncarnationId
+from millwheel.rpc.failures import FailureCode, RequestError
+from millwheel.store.contract import StateStore
+from millwheel.worker.interval import IntervalCore
+from millwheel.worker.owner import OwnerPhase
+from millwheel.worker.shell.rows import read_rows
+
+__all__ = ["OwnedStates"]
+
+
+class OwnedStates:
+    """Finds the interval of a key in this process, and the states of its keys.
+
+    Args:
+        locate: The journal that has a key of a computation. Empty if there is none.
+        core_of: The core of a journal, if it runs here.
+        absence: Why an interval that is assigned to this worker does not run here.
+        store: The store with the state rows.
+    """
+
+    def __init__(
+        self,
+        locate: Callable[[IncarnationId, bytes], str],
+        core_of: Callable[[str], IntervalCore | None],
+        absence: Callable[[str], str],
+        store: StateStore,
+    ) -> None:
+        self.locate = locate
+        self._core_of = core_of
+        self._absence = absence
+        self._store = store
+
+    def serves(self, core: IntervalCore) -> bool:
+        """Whether ``core`` still serves its interval here."""
+        return self._core_of(core.state.config.journal) is core and core.phase is OwnerPhase.SERVING
+
+    def core(self, journal: str, what: str) -> IntervalCore:
+        """The core that serves ``journal``.
+
+        Raises:
+            RequestError: Says why no core serves it.
+        """
+        core = self._core_of(journal)
+        if core is not None and core.phase is OwnerPhase.SERVING:
+            return core
+        why = f"it is {core.phase.value}" if core is not None else self._absence(journal)
+        raise _not_serving(what, why) if why else not_owned(what)
+
+    async def rows(self, core: IntervalCore, keys: Iterable[bytes], damaged: dict[bytes, str]) -> dict[bytes, bytes]:
+        """The encoded states of keys that have no cell. ``damaged`` gets the reason for each row that is damaged."""
+        asked = list(keys) if core.state.cells.evicted else []
+        if not asked:
+            return {}
+        rows = await read_rows(self._store, core.state.config.incarnation, asked, damaged)
+        return {row.key: row.blob for row in rows if row is not None}
+
+
+def not_owned(what: str) -> RequestError:
+    """The error for an interval that this worker does not own."""
+    return RequestError(
+        FailureCode.FAILED_PRECONDITION,
+        f"this worker does not own {what}",
+        "ask the owner that the interval map names; it may have just moved",
+        reason="NOT_OWNER",
+    )
+
+
+def _not_serving(what: str, why: str) -> RequestError:
+    return RequestError(
+        FailureCode.UNAVAILABLE,
+        f"this worker owns {what}, but does not serve it: {why}",
+        "try again if it is being opened; else look at the worker's log",
+        reason="NOT_SERVING",
+    )
