@@ -3,9 +3,9 @@
 With an expected set, the minimum is over exactly that set. Without one, it is over every announced process, and the
 value is unknown before the first.
 
-An idle process leaves the minimum until it reports again. If all processes are idle, the value is the minimum from
-the moment at which the last one became idle. A report of idleness has two effects in this order: its watermark
-counts, then the process leaves the minimum. A finished process stays at plus infinity for ever.
+An idle process leaves the minimum until it reports again. If all processes are idle, the value does not change: it
+stays at the minimum that held just before the last one became idle. A report of idleness has two effects in this
+order: its watermark counts, then the process leaves the minimum. A finished process stays at plus infinity for ever.
 """
 
 from __future__ import annotations

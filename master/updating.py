@@ -106,22 +106,38 @@ def _keys(old: specs.TopologySpec, new: specs.TopologySpec, running: Sequence[sp
     for computation in new.computations:
         for input_ in computation.inputs if computation.exactly_once else ():
             was = before.get((computation.name, input_.stream))
-            if was is None or _key(was) == _key(input_.key) or _keeps_keys(running, input_.stream):
+            change = "" if was is None else _key_change(was, input_.key)
+            if not change or _keeps_keys(running, input_.stream):
                 continue
             yield Problem(
                 f"computation {computation.name!r}",
-                f"its input {input_.stream!r} is keyed by {_key(input_.key)}, and was by {_key(was)}: a record that "
-                "took effect and is sent again would take effect under the other key, too; "
-                "give the computation another name=",
+                f"its input {input_.stream!r} is keyed by {change}: a record that took effect and is sent again would "
+                "take effect under the other key, too; give the computation another name=",
             )
+
+
+def _key_change(was: specs.KeySpec, now: specs.KeySpec) -> str:
+    """Describe how the extraction of a key has changed. Empty: it has not, as far as it can be seen."""
+    if _key(was) != _key(now):
+        return f"{_key(now)}, and was by {_key(was)}"
+    if was.code != now.code and _python(was) == _python(now) != "":
+        return f"{_key(now)} as before, but this is other code, or it was made with other values"
+    return ""
 
 
 def _key(key: specs.KeySpec) -> str:
     """Describe the extraction of a key.
 
-    A function is known by its qualified name: its module depends on how the program starts.
+    A function is known by its qualified name: its module depends on how the program starts. The name of a key after the
+    steps of a stream has no module.
     """
-    return ", ".join(key.fields) or f"{key.function.rpartition(':')[2]}()"
+    _, colon, name = key.function.rpartition(":")
+    return ", ".join(key.fields) or (f"{name}()" if colon else name)
+
+
+def _python(key: specs.KeySpec) -> str:
+    """The kind of Python that compiled the code of a key. Others compile the same text to other code."""
+    return key.code.partition(":")[0]
 
 
 def _keeps_keys(running: Sequence[specs.TopologySpec], stream: str) -> bool:

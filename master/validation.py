@@ -17,6 +17,8 @@ __all__ = ["MAX_NAME_LENGTH", "validate"]
 
 MAX_NAME_LENGTH: Final = 200
 _UNTYPED: Final = frozenset({"", "Any"})
+_NEEDS_STRONG: Final = (specs.LATE_POLICY_DROP, specs.LATE_POLICY_DIVERT)
+"""With weak productions, a record that was found on time and sent could be found late after a restart (G10)."""
 _NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*")
 
 
@@ -80,6 +82,8 @@ def _computations(spec: specs.TopologySpec) -> Iterator[Problem]:
                 yield Problem(f"{where}, input {edge.stream!r}", "name its key: either fields or a function")
         if computation.late_policy == specs.LATE_POLICY_DIVERT and not computation.late_stream:
             yield Problem(where, "its late records are diverted, but to no stream: name one")
+        if not computation.strong_productions and computation.late_policy in _NEEDS_STRONG:
+            yield Problem(where, "it drops or diverts late records, so its productions must be strong")
 
 
 def _ownership(spec: specs.TopologySpec) -> Iterator[Problem]:

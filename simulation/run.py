@@ -200,7 +200,7 @@ def _limit(world: World, faults: Faults) -> float:
 
 
 def _late_timers(world: World, faults: Faults) -> float:
-    """The extra seconds that a wall timer may wait, because the clock that set it was ahead."""
+    """The extra seconds that a processing-time timer may wait, because the clock that set it was ahead."""
     return faults.turned if any(node["kind"] == "delay" for node in world.plan.nodes) else 0.0
 
 

@@ -44,7 +44,7 @@ class IntervalTwin:
     watermark: int = MIN_TIMESTAMP
     wall: int = 0
     output: int = MIN_TIMESTAMP
-    counts: tuple[int, ...] = (0, 0, 0, 0)
+    counts: tuple[int, ...] = (0, 0, 0, 0, 0)
     key_bounds: list[FloorRow] = field(default_factory=list)
     states: dict[bytes, bytes] = field(default_factory=dict)
     """The states of keys that the entries name, and of their pages; the others are in their rows.

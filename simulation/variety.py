@@ -244,7 +244,9 @@ def _late(plan: Plan, chance: Random) -> None:
     """A computation that consumes only injected records drops or diverts late ones."""
     sources = {source["name"] for source in plan.sources}
     node = chance.choice([node for node in plan.nodes if set(node["inputs"]) <= sources])
-    node["late"] = chance.choice(("drop", "divert"))
+    node.update(
+        late=chance.choice(("drop", "divert")), strong=True
+    )  # whether a record is late may change before commit
     reader = chance.choice([reader for reader in plan.readers if reader.stream in node["inputs"]])
     for index in range(2, len(reader.inputs)):
         one = reader.inputs[index]

@@ -474,7 +474,8 @@ class HookFailed:
     """User code raised an exception. This is only for the log and the operator.
 
     ``error`` is the exception. ``endless``: the failure policy retries for ever, so only other code can end the
-    failure. ``unkeyed``: it retries because a consumer has no key for the work's dead letter.
+    failure. ``unkeyed``: it retries because a consumer has no key for the work's dead
+    letter, or another topology's consumer has none for its production.
     """
 
     message: str

@@ -35,7 +35,7 @@ class WindowJoin(Computation[Any, dict[tuple[int, int], Sides[L, R]]], Generic[L
     """Joins each two records of a key and window, when the low watermark has passed the window's end.
 
     The results have the window's end as timestamp, and come in the order of the records' encodings. A late record whose
-    window has ended is dropped.
+    windows have ended is counted and dropped.
 
     Args:
         windows: Assigns timestamps to windows.
@@ -79,14 +79,18 @@ class WindowJoin(Computation[Any, dict[tuple[int, int], Sides[L, R]]], Generic[L
     def process_record(self, ctx: Context[dict[tuple[int, int], Sides[L, R]]], record: Record[Any]) -> None:
         """Keep the record in its windows that have not ended."""
         kept = ctx.state
+        taken = False
         for window in self.windows.windows_of(record.timestamp):
             if window.end <= ctx.watermark:
                 continue
+            taken = True
             sides = kept.get(window)
             if sides is None:
                 sides = kept[window.bounds] = Sides()
                 ctx.set_timer(Timestamp(window.end), window.tag)
             (sides.left if record.stream == LEFT else sides.right).append(record.value)
+        if not taken and record.late:
+            ctx.count_dropped()
 
     def process_timer(self, ctx: Context[dict[tuple[int, int], Sides[L, R]]], timer: Timer) -> None:
         """Produce the pairs of a window."""

@@ -106,7 +106,7 @@ class Computation(ABC, Generic[In, State]):
 
         Override it in a computation that sets timers. The timers of a key fire in increasing time, separately for event
         time and wall time. A timer never fires before the low watermark, or the wall clock, has reached its time
-        (section 4.6). When a watermark timer fires, every record below its time is processed, except late ones.
+        (section 4.6). When an event-time timer fires, every record below its time is processed, except late ones.
 
         Args:
             ctx: The context of the timer's key. It is valid until the hook returns.

@@ -39,6 +39,7 @@ class Context(Generic[State]):
     __slots__ = (
         "_cause",
         "_cell",
+        "_dropped",
         "_earliest",
         "_hold",
         "_key",
@@ -57,6 +58,7 @@ class Context(Generic[State]):
         self._productions: list[Production] | None = None
         self._timers: dict[tuple[TimeDomain, str], TimerSetting | None] | None = None
         self._produced = 0
+        self._dropped = 0
         self._hold: Any = UNSET
         # From the record or timer of the current hook: the default timestamp of productions, the least timestamp of
         # productions, and the event time for which timers are set.
@@ -182,10 +184,12 @@ class Context(Generic[State]):
         domain: TimeDomain = TimeDomain.EVENT_TIME,
         hold: Timestamp | None = None,
     ) -> None:
-        """Call ``process_timer`` for this key when the low watermark, or the wall clock, reaches ``at``.
+        """Call ``process_timer`` for this key when the low watermark, or the clock, reaches ``at``.
 
         A key has at most one timer for each domain (event time or processing time) and tag. Setting it again replaces
-        it.
+        it. It never fires early (G6). In processing time the clock is the wall clock of the key's owner, which is
+        ``now``. A timer that a wrong clock has set too far ahead waits until the clocks of later owners reach it.
+
         Until the firing is committed, the timer holds the output watermark. The records that the firing produces are
         therefore not late (section 4.6).
 
@@ -263,6 +267,17 @@ class Context(Generic[State]):
     def clear_hold(self) -> None:
         """Remove the hold of this key's state."""
         self._hold = None
+
+    def count_dropped(self, records: int = 1) -> None:
+        """Count records that the hook drops because they are too late to have an effect (section 4.5).
+
+        They are counted with the hook's commit, beside those that ``late=Late.DROP`` drops: in the metric
+        ``millwheel_dropped_records_total``, and in ``TopologyHarness.counts``.
+
+        Args:
+            records: How many.
+        """
+        self._dropped += records
 
     def _checked(self, timestamp: Timestamp, method: str, domain: TimeDomain = TimeDomain.EVENT_TIME) -> Timestamp:
         """The timestamp, after a check of its type and range. The journal could not decode a value of another type."""

@@ -109,12 +109,15 @@ class KeyExtractionError(MillwheelError):
         computation: The consumer whose code has the fault. Empty if the fault is elsewhere or not known.
         extractor_raised: True if the extractor raised an error, which is this error's ``__cause__``. False if the
             extractor returned no key.
+        other_topology: The consumer's topology, if another topology's hook produced the record. Empty in all other
+            cases.
     """
 
     def __init__(self, *args: object, computation: str = "", extractor_raised: bool = False) -> None:
         super().__init__(*args)
         self.computation = computation
         self.extractor_raised = extractor_raised
+        self.other_topology = ""
 
 
 _PERMANENT = (

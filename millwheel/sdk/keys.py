@@ -22,10 +22,20 @@ from millwheel.rpc.v1 import topology_pb2
 from millwheel.sdk.apart import own_name
 from millwheel.sdk.error_texts import error_message
 from millwheel.sdk.errors import KeyExtractionError, TooLargeError, UsageError
+from millwheel.sdk.function_code import code_digest
 from millwheel.sdk.records import key_extractor
-from millwheel.sdk.typeinfo import Field, field_of, is_key_type, type_name
+from millwheel.sdk.typeinfo import Field, field_of, is_key_type, members, supertype, type_name
 
-__all__ = ["KeyExtractor", "encode_key", "everything", "join_key", "key", "mapping_extractor", "split_key"]
+__all__ = [
+    "KeyExtractor",
+    "encode_key",
+    "everything",
+    "join_key",
+    "key",
+    "mapping_extractor",
+    "may_be_without_key",
+    "split_key",
+]
 
 Extract = Callable[[Any], bytes]
 _FIELD_PATH = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*")
@@ -85,7 +95,10 @@ class KeyExtractor:
         wire = [".".join(step.wire_name for step in path) for path in steps if not isinstance(path, str)]
         if self.function is None and all(all(name.split(".")) for name in wire):
             return topology_pb2.KeySpec(fields=wire)
-        return topology_pb2.KeySpec(function=self._code_name(record_type))
+        return topology_pb2.KeySpec(function=self._code_name(record_type), code=self._code_digest())
+
+    def _code_digest(self) -> str:
+        return "" if self.function is None else code_digest([self.function])
 
     def _code_name(self, record_type: Any) -> str:
         if self.function is None:
@@ -97,6 +110,18 @@ class KeyExtractor:
         if self.function is not None:
             return f"key({getattr(self.function, '__qualname__', repr(self.function))})"
         return f"key({', '.join(repr(path) for path in self.fields)})"
+
+
+def may_be_without_key(extractor: KeyExtractor, record_type: Any) -> bool:
+    """Whether a value of ``record_type`` may have no key, as far as the type shows."""
+    if extractor.function is not None:
+        return True
+    at = [record_type]
+    for path in extractor.fields:
+        steps = _walk(record_type, path)
+        if not isinstance(steps, str):  # a mistake, which is reported
+            at += [Any if step.item is not False or not step.wire_name else step.type for step in steps]
+    return any(member is Any or member is type(None) for one in at for member in map(supertype, members(one)))
 
 
 @overload

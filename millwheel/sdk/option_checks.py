@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 from typing import Any, Final
 
-from millwheel.sdk.options import ComputationOptions, FailureAction, FailurePolicy, Late, Retention
+from millwheel.sdk.options import ComputationOptions, FailureAction, FailurePolicy, Late, LateAction, Retention
 
 __all__ = ["computation_option_problems", "stream_option_problems"]
 
@@ -56,6 +56,12 @@ def computation_option_problems(options: ComputationOptions) -> Iterator[str]:
     late: Any = options.late
     if not isinstance(late, Late):
         yield f"late= takes Late.PROCESS, Late.DROP or divert(stream), not {late!r:.80}"
+    elif options.strong is False and late.action is not LateAction.PROCESS:
+        # An owner may find a record on time, send its productions and die. The next owner may find the record late.
+        yield (
+            f"late={late} needs strong productions: those of a record that was on time may have been sent before a "
+            "restart, after which the record is late and has the other effect too: leave out strong=False or late="
+        )
     on_failure: Any = options.on_failure
     if isinstance(on_failure, FailurePolicy):
         yield from _failure_policy(on_failure)

@@ -44,6 +44,9 @@ class Late:
     stream: str | None = None
     """The stream that late records go to; None unless the action is DIVERT."""
 
+    def __str__(self) -> str:
+        return f"Late.{self.action.name}" if self.stream is None else f"divert({self.stream!r})"
+
     PROCESS: ClassVar[Late]
     DROP: ClassVar[Late]
 
@@ -181,7 +184,8 @@ class ComputationOptions:
     """Whether productions are stored with the state before they are sent (6.1.2).
 
     False: the productions of records are sent first, and only stragglers are stored (6.1.3). The productions of timers
-    are always stored first.
+    are always stored first. What a record produces must depend on the record alone: not on state, the clock or
+    ``record.late``. So ``late`` must be Late.PROCESS.
     """
     late: Late = Late.PROCESS
     on_failure: FailurePolicy = field(default_factory=retry)

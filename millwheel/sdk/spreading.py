@@ -32,7 +32,10 @@ def spreader(topology: TopologyGraph, stream: str, shards: int) -> Callable[[Any
             return codec.encode
         return _encode
 
-    return lambda value: crc32(encoder()(value)) % shards
+    def shard_of(value: Any) -> int:
+        return crc32(encoder()(value)) % shards
+
+    return shard_of
 
 
 def bytes_of(value: Any) -> bytes:

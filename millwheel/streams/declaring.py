@@ -11,11 +11,12 @@ from millwheel.operators import LEFT, RIGHT
 from millwheel.sdk.computation import Computation
 from millwheel.sdk.declarations import DROPPED, UNKNOWN, Reading, declare_computation
 from millwheel.sdk.errors import UsageError
-from millwheel.sdk.keys import KeyExtractor, key
+from millwheel.sdk.keys import KeyExtractor, may_be_without_key
 from millwheel.sdk.options import STRAGGLER_DELAY, ComputationOptions, FailurePolicy, Late, divert, retry
 from millwheel.sdk.plan import is_known
 from millwheel.sdk.spreading import spreader
 from millwheel.sdk.topology import TopologyGraph
+from millwheel.streams.derivations import DerivedKeyExtractor, derivation_of
 from millwheel.streams.steps import Branch, are_disjoint, expands, keeps_value, to_one
 
 __all__ = ["Input", "Keyed", "StepOptions", "declare_step", "sides"]
@@ -145,9 +146,10 @@ def _plain(stream: str, readings: Sequence[Reading]) -> bool:
 
 def _key_of(topology: TopologyGraph, stream: str, read: Sequence[tuple[Input, Branch]]) -> KeyExtractor:
     """The key of a stream's records, from their values. No record has two keys, as ``_problem`` says."""
-    if all(keeps_value(each.steps) or expands(each.steps) for _, each in read):
+    if _keyed_as_they_are(read):
         return read[0][0].extractor
-    pipelines = [(to_one(each.steps), one.extractor) for one, each in read if not expands(each.steps)]
+    keyed = [(one, branch) for one, branch in read if not expands(branch.steps)]
+    pipelines = [(to_one(branch.steps), one.extractor) for one, branch in keyed]
     spread = spreader(topology, stream, _SHARDS)
     bound: dict[tuple[int, type], Callable[[Any], bytes]] = {}
 
@@ -161,7 +163,17 @@ def _key_of(topology: TopologyGraph, stream: str, read: Sequence[tuple[Input, Br
                 return extract(made).decode()
         return spread(value)  # a dropped value has no key: it is dropped again where it is read
 
-    return key(key_after_steps)
+    derivation = derivation_of([(branch, one.extractor, one.record_type) for one, branch in keyed])
+    return DerivedKeyExtractor(function=key_after_steps, derivation=derivation)
+
+
+def _keyed_as_they_are(read: Sequence[tuple[Input, Branch]]) -> bool:
+    """Whether each record of the stream has a key without its steps. No key is read from what a filter drops."""
+    if any(not keeps_value(branch.steps) and not expands(branch.steps) for _, branch in read):
+        return False
+    return all(not may_be_without_key(one.extractor, one.record_type) for one, _ in read) or any(
+        not branch.steps or expands(branch.steps) for _, branch in read
+    )
 
 
 def _options(given: StepOptions) -> ComputationOptions:

@@ -70,7 +70,8 @@ class Stream(Generic[T]):
         """The records for whose values ``keep`` is true.
 
         Args:
-            keep: Depends on the value alone. If it raises, the hook that reads the record fails.
+            keep: Depends on the value alone. If it raises, the hook that reads the record fails. Where a key is read
+                only from records that pass, the key's extraction fails.
         """
         return self._with(Filter(keep), self.record_type)
 

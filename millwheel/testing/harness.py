@@ -8,7 +8,7 @@ on a cluster: duplicates, commits, timers, watermarks, late records, failures an
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any, Final
 
 from millwheel.client.injector import RecordsLeftError
@@ -32,6 +32,7 @@ from millwheel.testing.updating import check_update
 from millwheel.worker.interval import IntervalSettings
 from millwheel.worker.interval.entry import TimerRow, decode_part
 from millwheel.worker.interval.state import IntervalState
+from millwheel.worker.journal import CommitCounts
 from millwheel.worker.messages import Delivery, HookFailed
 
 __all__ = ["Produced", "TopologyHarness"]
@@ -206,7 +207,7 @@ class TopologyHarness:
             raise error
 
     def advance_clock(self, by: Duration) -> None:
-        """Advance wall time. Wall timers, retries and other alarms fire at their own moments.
+        """Advance wall time. Processing-time timers, retries and other alarms fire at their own moments.
 
         Args:
             by: Microseconds, 0 or more.
@@ -347,12 +348,11 @@ class TopologyHarness:
         return Timestamp(self._cluster.watermarks.get(incarnation, MIN_TIMESTAMP))
 
     def counts(self, computation: str) -> Mapping[str, int]:
-        """The computation's totals: ``records``, ``duplicates``, ``late`` and ``dead_letters``."""
-        totals = {"records": 0, "duplicates": 0, "late": 0, "dead_letters": 0}
+        """The computation's totals: ``records``, ``duplicates``, ``late``, ``dead_letters`` and ``dropped``."""
+        totals = CommitCounts()
         for core in self._cluster.cores_of(self._known(computation)):
-            for name in totals:
-                totals[name] += getattr(core.state.counts, name)
-        return totals
+            totals.add(*core.state.counts.row)
+        return asdict(totals)
 
     def stopped(self, computation: str) -> str:
         """Why the computation's failure policy stopped it; empty while it runs."""

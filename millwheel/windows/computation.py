@@ -42,8 +42,8 @@ class Aggregate(Computation[Any, Panes[A]]):
 
     A late record whose window is still open counts like any other. After its end, a window is kept for
     ``allowed_lateness``. A record that arrives in that time produces a corrected Result, with the next revision and the
-    window's end as timestamp. A record for which no window is kept is produced unchanged to ``too_late``, or dropped if
-    there is no such stream. To exclude all late records, set ``late=`` in ``Topology.add``.
+    window's end as timestamp. A record for which no window is kept is produced unchanged to ``too_late``. If there is
+    no such stream, it is counted and dropped. To exclude all late records, set ``late=`` in ``Topology.add``.
 
     The computation declares its outputs, so ``outputs=`` is optional in ``Topology.add``. ``output`` carries
     ``Result[R]``, where ``R`` is the type of the aggregator's results. ``too_late`` carries the type of the inputs.
@@ -146,6 +146,8 @@ class Aggregate(Computation[Any, Panes[A]]):
             del ctx.state
         if self.too_late is not None:
             ctx.produce(self.too_late, record.value)
+        elif record.late:  # otherwise it is in no window by the assigner's choice
+            ctx.count_dropped()
 
     def _produce(self, ctx: Context[Panes[A]], window: Window, pane: Pane[A]) -> None:
         pane.revision += 1

@@ -29,7 +29,7 @@ class SessionAggregate(Computation[Any, Sessions[A]]):
 
     A record belongs to the session that contains its timestamp. Otherwise it opens a session, which ends ``gap`` after
     the timestamp. If a record connects several sessions, they are merged. A late record whose session would have ended
-    already is produced unchanged to ``too_late``, or dropped if there is no such stream.
+    already is produced unchanged to ``too_late``. If there is no such stream, it is counted and dropped.
 
     The computation declares its outputs as :class:`Aggregate` does.
 
@@ -81,6 +81,8 @@ class SessionAggregate(Computation[Any, Sessions[A]]):
                 del ctx.state
             if self.too_late is not None:
                 ctx.produce(self.too_late, record.value)
+            else:
+                ctx.count_dropped()
             return
         for one in joined:
             ctx.cancel_timer(str(one[0]))

@@ -91,7 +91,7 @@ class Delay(Block, mw.Computation[Item, Gathered]):
     def process_timer(self, ctx: mw.Context[Gathered], timer: mw.Timer) -> None:
         """Forward the record: its time has come."""
         if timer.timestamp > ctx.now:
-            self.complain(f"wall timer {timer} of key {ctx.key} fires at {ctx.now} (G6)")
+            self.complain(f"processing-time timer {timer} of key {ctx.key} fires at {ctx.now} (G6)")
         check_due(self, ctx, timer)
         release(self, ctx, timer)
 

@@ -85,7 +85,7 @@ class WeakDelay(_Keeping, mw.Computation[Item, _Kept]):
     def process_timer(self, ctx: mw.Context[_Kept], timer: mw.Timer) -> None:
         """Forward the record: its time has come."""
         if timer.timestamp > ctx.now:
-            self.complain(f"wall timer {timer} of key {ctx.key} fires at {ctx.now} (G6)")
+            self.complain(f"processing-time timer {timer} of key {ctx.key} fires at {ctx.now} (G6)")
         timestamp = mw.Timestamp(int(timer.tag.partition(" ")[0]))
         for item in ctx.state.pop(timer.tag, []):
             self.emit(ctx, item, timestamp)

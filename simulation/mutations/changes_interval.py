@@ -373,6 +373,18 @@ rewriting(
 )
 
 rewriting(
+    "given-up-for-anothers-key",
+    "G1",
+    "work is not given up for another topology's key function",
+    BlockedKeys._decide,
+    "others_key_problem(error)",
+    '""',
+    seeds=0,
+    test="tests/worker/interval/test_failing_keys.py::test_another_topologys_key_function_gives_up_no_work",
+    why="the topologies of simulated runs are keyed by fields that every record has",
+)
+
+rewriting(
     "wordless-errors-raise-through",
     "G8",
     "an error whose text cannot be had is a failure like any other",

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from millwheel.master import updating
 from millwheel.master.plans import Planner
 from millwheel.sdk import migration
+from millwheel.streams import declaring
 from millwheel.worker.shell.destinations import CatalogRouting
 from simulation.mutations.base import mutation, replace, rewrite, rewriting
 
@@ -21,6 +23,31 @@ rewriting(
     seeds=20,
     test="tests/master/test_updating.py::test_a_removed_computation_delivers_and_leaves_the_watermark",
     why="a computation must be removed while its consumers are slow",
+)
+
+
+rewriting(
+    "lambdas-all-alike",
+    "G1",
+    "an update notices another lambda as a key",
+    updating._key_change,
+    "was.code != now.code",
+    "False",
+    seeds=0,
+    test="tests/streams/test_keys.py::test_an_update_notices_a_key_that_changes",
+    why="the simulator's keys are functions with names",
+)
+
+rewriting(
+    "key-before-filter",
+    "G1",
+    "a filter runs before the key of a record is read",
+    declaring._keyed_as_they_are,
+    "not may_be_without_key(one.extractor, one.record_type)",
+    "True",
+    seeds=0,
+    test="tests/streams/test_keys.py::test_no_key_is_read_from_a_record_that_a_filter_drops",
+    why="the simulator's keys raise for no record",
 )
 
 

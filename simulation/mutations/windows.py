@@ -8,7 +8,8 @@ from typing import Any, Final
 from millwheel.sdk.records import Timer
 from millwheel.windows.assigners import Window, _Aligned
 from millwheel.windows.sessions import SessionAggregate
-from simulation.mutations.base import mutation, replace
+from millwheel.worker.interval.sealing import Sealer
+from simulation.mutations.base import mutation, replace, rewriting
 
 __all__: list[str] = []
 
@@ -52,3 +53,16 @@ def partials_unwaited() -> None:
         return at_once
 
     replace(_TWO_PHASE.MergePartials, "process_record", make)
+
+
+rewriting(
+    "drops-uncounted",
+    "G14",
+    "late records that a window drops are counted",
+    Sealer.apply,
+    "dropped += context._dropped",
+    "pass",
+    seeds=0,
+    test="tests/windows/test_late.py::test_what_windows_drop_is_counted_with_the_commit",
+    why="no checker looks at this count",
+)

@@ -154,6 +154,7 @@ def test_everything_wrong_is_reported_at_once() -> None:
         ],
     )
     spec.computations[0].late_policy = specs.LATE_POLICY_DIVERT
+    spec.computations[0].strong_productions = False
     reported = problems_of(spec)
     for part in (
         "topology 'bad name'",
@@ -162,6 +163,7 @@ def test_everything_wrong_is_reported_at_once() -> None:
         "it has no inputs",
         "(did you mean 'bad name/queries'?)",
         "diverted, but to no stream",
+        "it drops or diverts late records, so its productions must be strong",
     ):
         assert part in reported
 

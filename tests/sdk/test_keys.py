@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from millwheel.model.limits import MAX_KEY_BYTES
 from millwheel.rpc.v1 import topology_pb2
 from millwheel.sdk.errors import KeyExtractionError, TooLargeError, UsageError
+from millwheel.sdk.function_code import code_digest
 from millwheel.sdk.keys import join_key, key, mapping_extractor, split_key
 
 
@@ -206,7 +207,9 @@ def test_specs_name_fields_as_they_are_encoded() -> None:
 def test_extractors_that_need_user_code_are_functions() -> None:
     assert key("first_word").to_proto(Query).function == "Query: first_word"
     assert key(str.lower).to_proto(str).function == "builtins:str.lower"
-    assert key(_by_text).to_proto(Query) == topology_pb2.KeySpec(function=f"{__name__}:_by_text")
+    assert key(_by_text).to_proto(Query) == topology_pb2.KeySpec(
+        function=f"{__name__}:_by_text", code=code_digest([_by_text])
+    )
 
 
 def _by_text(query: Query) -> str:

@@ -389,6 +389,18 @@ MISTAKES: dict[str, tuple[Callable[[mw.Topology], object], str]] = {
         lambda t: _add(t, late="drop"),
         "computation 'counter': late= takes Late.PROCESS, Late.DROP or divert(stream), not 'drop'",
     ),
+    "late of weak productions": (
+        lambda t: _add(t, late=mw.Late.DROP, strong=False),
+        "computation 'counter': late=Late.DROP needs strong productions: those of a record that was on time may have "
+        "been sent before a restart, after which the record is late and has the other effect too: leave out "
+        "strong=False or late=",
+    ),
+    "divert of weak productions": (
+        lambda t: _add(t, outputs={"late": Query}, late=mw.divert("late"), strong=False),
+        "computation 'counter': late=divert('late') needs strong productions: those of a record that was on time may "
+        "have been sent before a restart, after which the record is late and has the other effect too: leave out "
+        "strong=False or late=",
+    ),
     "divert nowhere": (
         lambda t: _add(t, outputs=["late"], late=mw.divert("lates")),
         "computation 'counter': late=divert('lates') names none of its outputs (did you mean 'late'?): add it to "

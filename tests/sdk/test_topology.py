@@ -11,6 +11,7 @@ import millwheel as mw
 from millwheel.rpc.v1 import topology_pb2
 from millwheel.sdk.compiled import compile_computation, consumers_of
 from millwheel.sdk.context import Context
+from millwheel.sdk.function_code import code_digest
 from millwheel.sdk.record_schema import record_schema
 from millwheel.sdk.scope import Scope, StateCell
 
@@ -186,13 +187,13 @@ def test_the_spec_holds_everything_that_was_declared() -> None:
         Counter,
         inputs={"other/theirs": mw.key(str), "queries": mw.key("origin", "text")},
         outputs=["late", "counts"],
-        strong=False,
         exactly_once=False,
         late=mw.divert("late"),
         on_failure=mw.stop(after=4, initial=mw.seconds(1), maximum=mw.seconds(9)),
         straggler_delay=mw.milliseconds(1500),
     )
     spec = topology.to_spec(topology_pb2.CodeReference(digest="d", entry_point="m:a"))
+    by_text = topology_pb2.KeySpec(function="builtins:str", code=code_digest([str]))
     assert spec == topology_pb2.TopologySpec(
         name="full",
         code=topology_pb2.CodeReference(digest="d", entry_point="m:a"),
@@ -225,9 +226,10 @@ def test_the_spec_holds_everything_that_was_declared() -> None:
                 implementation=f"{__name__}:Counter",
                 inputs=[
                     topology_pb2.InputSpec(stream="full/queries", key=topology_pb2.KeySpec(fields=["origin", "text"])),
-                    topology_pb2.InputSpec(stream="other/theirs", key=topology_pb2.KeySpec(function="builtins:str")),
+                    topology_pb2.InputSpec(stream="other/theirs", key=by_text),
                 ],
                 outputs=["full/counts", "full/late"],
+                strong_productions=True,
                 late_policy=topology_pb2.LATE_POLICY_DIVERT,
                 late_stream="full/late",
                 failure_policy=topology_pb2.FailurePolicy(
@@ -246,6 +248,14 @@ def test_the_spec_holds_everything_that_was_declared() -> None:
             )
         ],
     )
+
+
+def test_the_spec_says_that_productions_are_weak() -> None:
+    topology = mw.Topology("weak")
+    topology.source("queries", Query)
+    topology.add(Counter, inputs={"queries": mw.key("text")}, outputs=["counts"], strong=False)
+    (spec,) = topology.to_spec(topology_pb2.CodeReference(digest="d", entry_point="m:a")).computations
+    assert (spec.exactly_once, spec.strong_productions) == (True, False)
 
 
 def test_the_spec_is_that_of_the_content_and_not_of_the_order() -> None:

@@ -17,7 +17,7 @@ NOW = mw.from_seconds(1_700_000_000)
 FACTORS = {"s": 1_000_000, "ms": 1_000}
 HOOKS: dict[str, Callable[[Any, Any], None]] = {
     "set_timer": lambda ctx, at: ctx.set_timer(at),
-    "wall timer": lambda ctx, at: ctx.set_timer(at, domain=mw.TimeDomain.PROCESSING_TIME),
+    "processing-time timer": lambda ctx, at: ctx.set_timer(at, domain=mw.TimeDomain.PROCESSING_TIME),
     "hold of a timer": lambda ctx, at: ctx.set_timer(NOW, hold=at),
     "set_hold": lambda ctx, at: ctx.set_hold(at),
     "produce": lambda ctx, at: ctx.produce("out", "text", timestamp=at),

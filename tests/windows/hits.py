@@ -24,11 +24,11 @@ class Hit:
     size: int = 1
 
 
-def harness_of(computation: mw.Computation[Any, Any]) -> TopologyHarness:
+def harness_of(computation: mw.Computation[Any, Any], **options: Any) -> TopologyHarness:
     """A topology of ``computation`` alone, as "windowed", which reads the source "hits"."""
     topology = mw.Topology("hits")
     topology.source("hits", Hit)
-    topology.add(computation, name="windowed", inputs={"hits": mw.key("page")})
+    topology.add(computation, name="windowed", inputs={"hits": mw.key("page")}, **options)
     return TopologyHarness(topology)
 
 

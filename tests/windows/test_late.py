@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 import millwheel as mw
 from millwheel import agg, windows
 from millwheel.model.time import Timestamp
+from millwheel.operators.window_join import WindowJoin
 from tests.windows.hits import Hit, harness_of
 
 
@@ -82,3 +84,66 @@ def test_late_records_correct_a_kept_window_or_go_to_too_late() -> None:
         ("b", 0, 1, 0),
     ]
     assert harness.values("too-late") == [Hit("a", 99)]
+
+
+@pytest.mark.guarantee("G14", section="4.5")
+@pytest.mark.parametrize(
+    "computation",
+    [
+        windows.Aggregate(windows.sliding(mw.Duration(10), mw.Duration(5)), agg.count()),
+        windows.SessionAggregate(windows.session(mw.Duration(10)), agg.count(), output="windows"),
+        WindowJoin(windows.tumbling(mw.Duration(20)), lambda one, other: Hit("both"), "windows", (Hit, Hit, Hit)),
+    ],
+)
+def test_what_windows_drop_is_counted_with_the_commit(computation: mw.Computation[Any, Any]) -> None:
+    harness = harness_of(computation)
+    harness.advance(Timestamp(12))
+    harness.send("hits", Hit("a"), Timestamp(9))
+    harness.send("hits", Hit("a"), Timestamp(11))
+    harness.advance(Timestamp(40))
+    harness.send("hits", Hit("a"), Timestamp(1))
+    assert (harness.counts("windowed")["late"], harness.counts("windowed")["dropped"]) == (3, 1)
+    harness.crash()
+    assert harness.counts("windowed")["dropped"] == 1
+    harness.send("hits", Hit("a"), Timestamp(2))
+    assert harness.counts("windowed")["dropped"] == 2
+
+
+def test_what_is_kept_or_goes_to_too_late_is_not_dropped() -> None:
+    lateness = mw.Duration(10)
+    aggregate = windows.Aggregate(
+        windows.tumbling(lateness), agg.count(), allowed_lateness=lateness, too_late="too-late"
+    )
+    harness = harness_of(aggregate)
+    harness.advance(Timestamp(15))
+    harness.send("hits", Hit("a"), Timestamp(5))
+    harness.advance(Timestamp(40))
+    harness.send("hits", Hit("a"), Timestamp(5))
+    assert (harness.counts("windowed")["late"], harness.counts("windowed")["dropped"]) == (2, 0)
+
+
+class Dropping(mw.Computation[Hit, int]):
+    """Drops each record. It fails once for page "b"."""
+
+    fails = True
+
+    def process_record(self, ctx: mw.Context[int], record: mw.Record[Hit]) -> None:
+        ctx.count_dropped(2)
+        if ctx.key == "b" and self.fails:
+            self.fails = False
+            raise ValueError("once")
+
+
+def test_a_hook_that_fails_has_counted_nothing() -> None:
+    harness = harness_of(Dropping(), on_failure=mw.dead_letter(after=2, initial=mw.seconds(1)))
+    harness.send("hits", Hit("a"), Timestamp(1))
+    harness.send("hits", Hit("b"), Timestamp(1))
+    harness.advance_clock(mw.seconds(3))
+    assert harness.counts("windowed")["dropped"] == 4
+
+
+def test_late_records_that_the_policy_drops_are_counted() -> None:
+    harness = harness_of(Dropping(), late=mw.Late.DROP)
+    harness.advance(Timestamp(15))
+    harness.send("hits", Hit("a"), Timestamp(5))
+    assert (harness.counts("windowed")["late"], harness.counts("windowed")["dropped"]) == (1, 1)

@@ -24,6 +24,7 @@ from millwheel.worker.interval.failures import (
     Decision,
     Failures,
     UnkeyedLetterError,
+    others_key_problem,
     refuse_result,
 )
 from millwheel.worker.interval.firing import Firing
@@ -41,14 +42,14 @@ _DAMAGED_ROWS: Final = 1_000
 
 
 class BlockedKeys:
-    """Blocks keys and resumes them.
+    """Blocks keys and resumes them. It takes the outcomes of hooks (HookOutcomes).
 
     It has many attributes: the owners of all data that is undone with a hook.
     """
 
-    def __init__(self, state: IntervalState, runner: Runner, firing: Firing) -> None:
-        self.runner = runner
-        self.firing = firing
+    def __init__(self, state: IntervalState) -> None:
+        self.runner = Runner(state, self)
+        self.firing = Firing(state, self.runner, self)
         self.failures = Failures(state)
         self._setup: IntervalSetup = state
         self._clocks = state.clocks
@@ -64,12 +65,6 @@ class BlockedKeys:
         """Keys whose rows are damaged, each with the reason, up to a maximum."""
         self.running = RunningHooks(state)
         self.reports: list[HookFailed] = []
-        runner.failed = lambda key, receipt, index, error: self.failed(key, RecordItem(receipt, index), error)
-        runner.returned = lambda key, context, receipt, index, result: self._returned(
-            key, context, RecordItem(receipt, index), result
-        )
-        firing.failed = self.failed
-        firing.returned = self._returned
 
     # Failures.
 
@@ -129,13 +124,14 @@ class BlockedKeys:
         blocked.attempts += 1
         decision = self.failures.decide(blocked.attempts)
         letter: Production | None = None
-        unkeyed = ""
-        if decision is Decision.DEAD_LETTER:
+        unkeyed = "" if decision is Decision.RETRY else others_key_problem(error)
+        if decision is Decision.DEAD_LETTER and not unkeyed:
             try:
                 letter = self.failures.dead_letter(key, item, error, blocked.attempts)
             except UnkeyedLetterError as refused:
-                # Retry, so that the work is neither lost nor given up.
-                unkeyed, decision = str(refused), Decision.RETRY
+                unkeyed = str(refused)
+        if unkeyed:  # retry, so that the work is neither lost nor given up
+            decision = Decision.RETRY
         next_attempt = self.failures.next_attempt(blocked.attempts) if decision is Decision.RETRY else None
         self.reports.append(self.failures.note(key, blocked, item, error, decision, next_attempt, unkeyed))
         if letter is not None:
@@ -232,7 +228,7 @@ class BlockedKeys:
         blocked.alone = max(blocked.alone, 1)
         self._decide(key, blocked, item, StateDamagedError(why))
 
-    def _returned(self, key: bytes, context: Context[Any], item: Item, result: Any) -> None:
+    def returned(self, key: bytes, context: Context[Any], item: Item, result: Any) -> None:
         """A hook returned a value. If the hook is ``async def``, await the value. Otherwise the hook fails."""
         program, is_record = self._setup.program, isinstance(item, RecordItem)
         if program.record_is_async if is_record else program.timer_is_async:

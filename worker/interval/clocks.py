@@ -48,7 +48,8 @@ class IntervalClocks:
         - If the clock was set back a little, ``wall`` keeps its value until the clock reaches it again. A
           processing-time timer may have fired by it.
         - If the clock was set back by more than ``MAX_CLOCK_SKEW_US``, the old value was wrong. ``wall`` follows the
-          clock. Otherwise a delay of one second would last as long as the error.
+          clock. Otherwise ``wall`` would stand still until the clock reaches the old value: a timer of one second, set
+          in an hour's error, would take an hour.
 
         ``elapsed`` never goes back.
         """
@@ -79,8 +80,7 @@ class IntervalClocks:
     def restore(self, watermark: int, wall: int, bounds: Iterable[BoundRow]) -> None:
         """Continue from the values of the earlier owner: a takeover.
 
-        A ``wall`` far ahead of this clock is ignored. The earlier owner's clock was wrong, and a delay of one second
-        would last as long as the error.
+        A ``wall`` far ahead of this clock is ignored: the earlier owner's clock was wrong. See ``set_now``.
         """
         self.watermark = self._scope.watermark = watermark
         if wall - self._now <= MAX_CLOCK_SKEW_US:

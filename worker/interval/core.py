@@ -249,7 +249,8 @@ class IntervalCore(OwnerCore[IntervalEvent, IntervalEffect]):
            commit.
         3. Ask for spilled timers and rows, pass on what hooks left to do, and find the next deadline, once.
 
-        Why the repetition ends: another round follows only for these reasons, and each uses up what no round adds.
+        Why the repetition ends: another round follows only for the reasons below. Each of them uses something up,
+        and no round adds to it.
 
         - A weak commit without lasting effects ended. It had consumed records, and records come by events only.
         - Rows of spilled timers were loaded. They come by events only.

@@ -48,7 +48,12 @@ class IntervalEntry(msgspec.Struct, array_like=True, frozen=True):
 
     format: int
     watermark: int
-    """The input watermark in use. A new owner starts from it, so late records stay late."""
+    """The input watermark in use. A new owner starts from the last one.
+
+    So a record below it stays late, and no hook sees less than a committed one has seen. The former owner may have seen
+    a later watermark without a commit. A record that was late by that one alone, and is not committed, may be on time
+    for the new owner. Nothing of the former decision remains then.
+    """
     wall: int
     """The wall-clock time in use. A new owner starts from it, for processing-time timers."""
     states: list[tuple[bytes, bytes]]
@@ -61,8 +66,8 @@ class IntervalEntry(msgspec.Struct, array_like=True, frozen=True):
     """The ids of the consumed records, as the duplicate check encodes them."""
     acked: list[tuple[int, str]]
     """(position, consumer) of productions with opaque ids whose ACK this commit journals."""
-    counts: tuple[int, int, int, int]
-    """Records, duplicates, late records and dead letters of this commit."""
+    counts: tuple[int, ...]
+    """The counts of this commit, in the order of ``CommitCounts.row``."""
     acked_inherited: list[tuple[str, int, str]] = []
     """(sequence, position, consumer) of productions inherited from parents whose ACK this commit journals."""
 
@@ -74,7 +79,7 @@ class BaseMeta(msgspec.Struct, array_like=True, frozen=True):
     watermark: int
     wall: int
     output: int
-    counts: tuple[int, int, int, int]
+    counts: tuple[int, ...]
     key_bounds: list[tuple[bytes, bytes | None, int]] = []
     """First key, end, bound: watermark bounds of keys from before a merge that the watermark has not passed."""
 

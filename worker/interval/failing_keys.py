@@ -89,7 +89,15 @@ class KeyFailure:
     next_attempt: int | None = None
     """When the next attempt is due. None: the interval has stopped, or the work was given up."""
     letter: str = ""
-    """Why the work was not given up although its attempts are used up, and what to do. Empty in all other cases."""
+    """Why the work was not given up although its attempts are used up, and what to do. Empty in all other cases.
+
+    A consumer has no key for its dead letter, or another topology's consumer has none for its production.
+    """
+
+    @property
+    def letter_in_short(self) -> str:
+        """The beginning of ``letter``, without the consumer and what to do."""
+        return self.letter.partition(" at computation ")[0].partition(":")[0]
 
 
 class FailingKeys:

@@ -23,7 +23,15 @@ from millwheel.worker.interval.setup import IntervalSetup
 from millwheel.worker.interval.state import IntervalState
 from millwheel.worker.messages import HookFailed
 
-__all__ = ["HOOK_ERRORS", "Decision", "Failures", "UnkeyedLetterError", "refuse_result", "work_text"]
+__all__ = [
+    "HOOK_ERRORS",
+    "Decision",
+    "Failures",
+    "UnkeyedLetterError",
+    "others_key_problem",
+    "refuse_result",
+    "work_text",
+]
 
 HOOK_ERRORS: Final = (Exception, CancelledError, SystemExit, PagesNeededError)
 """Errors of a hook that affect its own work only.
@@ -77,6 +85,18 @@ class UnkeyedLetterError(Exception):
         super().__init__(f"its dead letter has no key{at}: {why}{remedy}")
 
 
+def others_key_problem(error: BaseException) -> str:
+    """Why work is not given up whose hook failed by the key function of another topology. Empty: it failed otherwise.
+
+    A failure policy is for the topology's own code. Another topology that reads its stream must not lose it work.
+    """
+    if not isinstance(error, KeyExtractionError) or not error.other_topology:
+        return ""
+    topology = error.other_topology
+    who = f"`{topology}/{error.computation}`" if error.computation else "a computation"
+    return f"its production has no key at computation {who} of another topology: fix or cancel topology `{topology}`"
+
+
 class Failures:
     """Applies a computation's failure policy. The back-off doubles from the initial to the largest delay."""
 
@@ -121,7 +141,8 @@ class Failures:
             error: The exception of its hook.
             decision: The policy's decision.
             next_attempt: When the next attempt is due, a time of ``IntervalClocks.elapsed``. None: there is none.
-            letter: Why the work was not given up although the policy says so. Empty in all other cases.
+            letter: Why the work was not given up although the policy says so: a consumer has no key for its dead
+                letter or its production. Empty in all other cases.
         """
         is_record = isinstance(item, RecordItem)
         meter, wall = self._setup.meter, self._clocks.wall

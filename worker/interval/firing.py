@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any
 
 from millwheel.model.time import LAST_TIMESTAMP, MAX_TIMESTAMP, TimeDomain
@@ -11,7 +11,7 @@ from millwheel.sdk.records import Timer
 from millwheel.sdk.scope import TimerSetting
 from millwheel.worker.interval.blocked_key_table import TimerItem, Wait
 from millwheel.worker.interval.failures import HOOK_ERRORS
-from millwheel.worker.interval.runner import Runner
+from millwheel.worker.interval.runner import HookOutcomes, Runner
 from millwheel.worker.interval.setup import IntervalSetup
 from millwheel.worker.interval.state import IntervalState
 from millwheel.worker.interval.timers import effective_hold
@@ -22,15 +22,14 @@ __all__ = ["Firing"]
 class Firing:
     """Fires due timers into the runner's batch."""
 
-    def __init__(self, state: IntervalState, runner: Runner) -> None:
+    def __init__(self, state: IntervalState, runner: Runner, outcomes: HookOutcomes) -> None:
         self.runner = runner
+        self._outcomes = outcomes
         self._setup: IntervalSetup = state
         self._clocks = state.clocks
         self._timers = state.timers
         self._blocked = state.blocked
         self._holds = state.holds
-        self.failed: Callable[[bytes, TimerItem, BaseException], None]
-        self.returned: Callable[[bytes, Context[Any], TimerItem, Any], None]
 
     def run_due(self, domain: TimeDomain, upto: int) -> None:
         """Fire the timers of one domain that are due by ``upto``, up to the limits of the batch.
@@ -189,10 +188,10 @@ class Firing:
         try:
             outcome = self._setup.program.process_timer(context, Timer(tag, at, domain))  # type: ignore[arg-type]
         except HOOK_ERRORS as error:
-            self.failed(key, timer, error)
+            self._outcomes.failed(key, timer, error)
             return True
         if outcome is not None:
-            self.returned(key, context, timer, outcome)
+            self._outcomes.returned(key, context, timer, outcome)
         else:
             batch.fired.setdefault(key, []).append(timer)
         return True

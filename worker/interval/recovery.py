@@ -41,7 +41,7 @@ from millwheel.worker.interval.holds import Holds
 from millwheel.worker.interval.key_bounds import BoundRow, KeyWatermarkBounds
 from millwheel.worker.interval.spilled_timers import FAR_PART, SpilledPart, SpilledTimers, is_spilled
 from millwheel.worker.interval.state import INDEX_BITS, IntervalState
-from millwheel.worker.journal import DEDUP_PART
+from millwheel.worker.journal import DEDUP_PART, CommitCounts
 from millwheel.worker.messages import Opened, OpenedParent
 from millwheel.worker.takeover import numbered_entries, restored_ids
 
@@ -63,7 +63,7 @@ class _IntervalWhole:
     watermark: int = MIN_TIMESTAMP
     wall: int = 0
     output: int = MIN_TIMESTAMP
-    counts: list[int] = field(default_factory=lambda: [0, 0, 0, 0])
+    counts: CommitCounts = field(default_factory=CommitCounts)
     key_bounds: list[BoundRow] = field(default_factory=list)
     segments: dict[str, tuple[PartId, ...]] = field(default_factory=dict)
 
@@ -120,7 +120,7 @@ def _inherited(state: IntervalState, parents: Sequence[OpenedParent], production
         child.key_bounds += shown.within(keys)
         if start in keys:
             # One child takes over the totals completely, so that they count once.
-            child.counts = [mine + its for mine, its in zip(child.counts, whole.counts, strict=True)]
+            child.counts.add(*whole.counts.row)
     return child
 
 
@@ -129,7 +129,7 @@ def _settle(state: IntervalState, whole: _IntervalWhole, productions: Production
     state.ids.dedup, state.journal.segments = whole.dedup, whole.segments
     state.clocks.restore(whole.watermark, whole.wall, whole.key_bounds)
     state.holds.raise_output(whole.output)
-    state.journal.restore_counts(whole.counts)
+    state.journal.restore_counts(whole.counts.row)
     ordered = sorted(productions.items(), key=lambda item: item[0][1])
     for sequence in sorted({sequence for sequence, _, _ in productions}):
         state.outbox.add([row for place, row in ordered if place[0] == sequence], sequence)
@@ -201,7 +201,7 @@ class _Reader:
     def _meta(self, meta: BaseMeta) -> None:
         whole = self._whole
         whole.watermark, whole.wall, whole.output = meta.watermark, meta.wall, meta.output
-        whole.counts = list(meta.counts)
+        whole.counts = CommitCounts(*meta.counts)
         whole.key_bounds = meta.key_bounds
 
     def _keep(self, sequence: str, row: ProductionRow) -> None:
@@ -273,7 +273,7 @@ class _Reader:
             productions.pop(acked, None)
         if entry.ids:
             whole.dedup.replay(IdDelta.from_wire(entry.ids))
-        whole.counts = [total + more for total, more in zip(whole.counts, entry.counts, strict=True)]
+        whole.counts.add(*entry.counts)
 
 
 def _cut(entry: IntervalEntry, keys: KeyInterval) -> IntervalEntry:

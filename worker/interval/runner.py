@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from millwheel.sdk.context import Context
 from millwheel.sdk.options import LateAction
 from millwheel.sdk.records import Record
-from millwheel.worker.interval.blocked_key_table import TimerItem, Wait
+from millwheel.worker.interval.blocked_key_table import Item, RecordItem, TimerItem, Wait
 from millwheel.worker.interval.cells import KeyCell
 from millwheel.worker.interval.failures import HOOK_ERRORS
 from millwheel.worker.interval.holding_records import next_holding
@@ -24,7 +24,7 @@ from millwheel.worker.interval.intake import DeliveryReceipt, QueuedRecords
 from millwheel.worker.interval.setup import IntervalSetup
 from millwheel.worker.interval.state import IntervalState
 
-__all__ = ["HookBatch", "Runner"]
+__all__ = ["HookBatch", "HookOutcomes", "Runner"]
 
 _CONTEXT_BYTES: Final = 64
 """Bytes counted in a batch for each key besides the key and its state: framing in the journal entry."""
@@ -61,13 +61,24 @@ class HookBatch:
         return self.consumed[-1][1]
 
 
+class HookOutcomes(Protocol):
+    """Takes the outcomes of hooks that have not simply returned (``blocked_keys.py``)."""
+
+    def failed(self, key: bytes, item: Item, error: BaseException) -> None:
+        """The hook of ``key`` raised for ``item``."""
+
+    def returned(self, key: bytes, context: Context[Any], item: Item, result: Any) -> None:
+        """The hook of ``key`` returned a value for ``item``: a coroutine, or a mistake."""
+
+
 class Runner:
     """Runs queued records up to the limits of a batch.
 
     Records that cannot run yet are set aside with their blocked key.
     """
 
-    def __init__(self, state: IntervalState) -> None:
+    def __init__(self, state: IntervalState, outcomes: HookOutcomes) -> None:
+        self._outcomes = outcomes
         self._setup: IntervalSetup = state
         self._clocks = state.clocks
         self._intake = state.intake
@@ -81,8 +92,6 @@ class Runner:
         """Asynchronous hooks that run now."""
         self.to_read: list[bytes] = []
         """Keys whose rows must be read before they can run."""
-        self.failed: Callable[[bytes, DeliveryReceipt, int, BaseException], None]
-        self.returned: Callable[[bytes, Context[Any], DeliveryReceipt, int, Any], None]
 
     def full(self) -> bool:
         """Whether nothing more may run: the batch is at a limit, or the maximum of asynchronous hooks is running."""
@@ -245,10 +254,10 @@ class Runner:
                     continue
                 outcome = process(context, Record(key, values[index], stamp, called, decode, late))  # type: ignore[arg-type]
             except HOOK_ERRORS as error:
-                self.failed(key, receipt, index, error)
+                self._outcomes.failed(key, RecordItem(receipt, index), error)
                 continue
             if outcome is not None:
-                self.returned(key, context, receipt, index, outcome)
+                self._outcomes.returned(key, context, RecordItem(receipt, index), outcome)
                 continue
             consume(index)
             if scope.produced_bytes > budget:

@@ -7,7 +7,6 @@ from collections.abc import Container, Iterator
 from millwheel.model.time import TimeDomain
 from millwheel.worker.interval.blocked_key_table import BlockedKeyTable
 from millwheel.worker.interval.blocked_keys import BlockedKeys
-from millwheel.worker.interval.firing import Firing
 from millwheel.worker.interval.holds import Hold
 from millwheel.worker.interval.pages import PageTable
 from millwheel.worker.interval.runner import Runner
@@ -31,9 +30,9 @@ class KeyScheduler:
         self._holds = state.holds
         self._table = state.blocked
         self._pages = state.pages
-        self.runner = Runner(state)
-        self._firing = Firing(state, self.runner)
-        self.blocked_keys = BlockedKeys(state, self.runner, self._firing)
+        self.blocked_keys = BlockedKeys(state)
+        self.runner = self.blocked_keys.runner
+        self._firing = self.blocked_keys.firing
 
     @property
     def outbox_full(self) -> bool:

@@ -11,6 +11,7 @@ from millwheel.model.limits import MAX_STATE_BYTES
 from millwheel.model.time import TimeDomain
 from millwheel.sdk.context import Context
 from millwheel.sdk.errors import TooLargeError
+from millwheel.sdk.options import LateAction
 from millwheel.sdk.scope import UNSET, Production, TimerSetting
 from millwheel.worker.dedup import IdDelta
 from millwheel.worker.interval.entry import FORMAT, IntervalEntry, ProductionRow, TimerRow
@@ -168,7 +169,9 @@ class Sealer:
         timers: list[TimerRow] = []
         holds: list[tuple[bytes, int | None]] = []
         producing: list[tuple[bytes, list[Production]]] = []
+        dropped = 0
         for key, context in batch.contexts.items():
+            dropped += context._dropped
             if not context._cell.encoded:
                 self._cells.forget_empty(key)
             if context._timers is not None:
@@ -181,6 +184,8 @@ class Sealer:
         productions = self._productions(producing, sealed.commit << INDEX_BITS | made)
         records = sum(len(indexes) for _, indexes in consumed)
         late = sum(self._late(receipt, indexes) for receipt, indexes in consumed)
+        if self._setup.program.options.late.action is LateAction.DROP:
+            dropped += late
         duplicates, self._ids.duplicates = self._ids.duplicates, 0
         entry = IntervalEntry(
             FORMAT,
@@ -193,7 +198,7 @@ class Sealer:
             productions,
             [],
             [],
-            (records, duplicates, late, len(batch.dead)),
+            (records, duplicates, late, len(batch.dead), dropped),
         )
         return entry, self._outbox.add(productions, committed=not sealed.stored_first)
 

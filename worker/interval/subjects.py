@@ -60,7 +60,7 @@ def _waits(blocked: BlockedKey) -> str:
     if failure.next_attempt is None:
         return f"is blocked after {blocked.attempts} failed: {raised}"
     why = "for its next attempt" if blocked.wait is Wait.READY else blocked.wait.value
-    letter = "; its dead letter has no key" if failure.letter else ""
+    letter = f"; {failure.letter_in_short}" if failure.letter else ""
     return f"waits {why} after {blocked.attempts} failed: {raised}{letter}"
 
 

@@ -17,6 +17,7 @@ from millwheel.model.catalog import Catalog, Consumer
 from millwheel.model.incarnation import IncarnationId
 from millwheel.model.interval_table import interval_from_proto
 from millwheel.model.outbound import AnswerKind, answer_kind
+from millwheel.model.stream_names import owner_of
 from millwheel.rpc.channel import open_channel
 from millwheel.rpc.v1.delivery_pb2 import DeliveryOutcome
 from millwheel.sdk.error_texts import error_message
@@ -108,18 +109,22 @@ class CatalogRouting:
     def _named(self, stream: str, consumer: Consumer) -> Extractor:
         """The consumer's extractor. Its exceptions are converted so that they name the consumer."""
         extract = self._extractor_of(consumer, stream)
+        other_topology = "" if consumer.topology == owner_of(stream) else consumer.topology
 
         def extract_key(value: Any) -> bytes:
             try:
                 return extract(value)
-            except KeyExtractionError:
+            except KeyExtractionError as error:
+                error.other_topology = other_topology
                 raise
             except Exception as error:
-                raise KeyExtractionError(
+                named = KeyExtractionError(
                     f"the key extractor of computation {consumer.computation!r} for stream {stream!r} raised "
                     f"{error_message(error)}",
                     computation=consumer.computation,
-                ) from error
+                )
+                named.other_topology = other_topology
+                raise named from error
 
         return extract_key
 

@@ -142,6 +142,7 @@ def status_of(core: IntervalCore) -> wire.GetIntervalStatusResponse:
         duplicates_total=counts.duplicates,
         late_total=counts.late,
         dead_letters_total=counts.dead_letters,
+        dropped_total=counts.dropped,
         hooks=hooks_of(core),
     )
     response.hold.kind, response.hold.subject = core.explain_hold()

@@ -133,6 +133,7 @@ _COUNTERS = {
     "millwheel_duplicates": "Duplicate deliveries recognised",
     "millwheel_late_records": "Records behind the low watermark",
     "millwheel_dead_letters": "Records and timers given up by their failure policy",
+    "millwheel_dropped_records": "Late records without an effect: of late=Late.DROP, and too late for every window",
 }
 
 _GAUGES: dict[str, tuple[str, Callable[[IntervalCore], float]]] = {

@@ -428,6 +428,7 @@ class GetIntervalStatusResponse(_message.Message):
     HOLD_FIELD_NUMBER: _builtins.int
     FAILURES_FIELD_NUMBER: _builtins.int
     HOOKS_FIELD_NUMBER: _builtins.int
+    DROPPED_TOTAL_FIELD_NUMBER: _builtins.int
     journal: _builtins.str
     incarnation: _IncarnationId
     sequencer: _builtins.int
@@ -446,6 +447,8 @@ class GetIntervalStatusResponse(_message.Message):
     duplicates_total: _builtins.int
     late_total: _builtins.int
     dead_letters_total: _builtins.int
+    dropped_total: _builtins.int
+    """Late records that had no effect."""
     @_builtins.property
     def keys(self) -> _common_pb2.KeyInterval: ...
     @_builtins.property
@@ -480,10 +483,11 @@ class GetIntervalStatusResponse(_message.Message):
         hold: _watermark_pb2.WatermarkHold | None = ...,
         failures: Global___HookFailures | None = ...,
         hooks: _abc.Iterable[Global___HookTime] | None = ...,
+        dropped_total: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["failures", b"failures", "hold", b"hold", "keys", b"keys"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cached_bytes", b"cached_bytes", "commit", b"commit", "dead_letters_total", b"dead_letters_total", "duplicates_total", b"duplicates_total", "failures", b"failures", "hold", b"hold", "hooks", b"hooks", "incarnation", b"incarnation", "input_watermark_us", b"input_watermark_us", "journal", b"journal", "keys", b"keys", "late_total", b"late_total", "output_watermark_us", b"output_watermark_us", "pending_productions", b"pending_productions", "pinned_bytes", b"pinned_bytes", "queued_records", b"queued_records", "records_total", b"records_total", "sequencer", b"sequencer", "stopped", b"stopped", "timers", b"timers", "truncation_point", b"truncation_point"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cached_bytes", b"cached_bytes", "commit", b"commit", "dead_letters_total", b"dead_letters_total", "dropped_total", b"dropped_total", "duplicates_total", b"duplicates_total", "failures", b"failures", "hold", b"hold", "hooks", b"hooks", "incarnation", b"incarnation", "input_watermark_us", b"input_watermark_us", "journal", b"journal", "keys", b"keys", "late_total", b"late_total", "output_watermark_us", b"output_watermark_us", "pending_productions", b"pending_productions", "pinned_bytes", b"pinned_bytes", "queued_records", b"queued_records", "records_total", b"records_total", "sequencer", b"sequencer", "stopped", b"stopped", "timers", b"timers", "truncation_point", b"truncation_point"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

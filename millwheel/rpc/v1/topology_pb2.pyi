@@ -499,8 +499,13 @@ class KeySpec(_message.Message):
 
     FIELDS_FIELD_NUMBER: _builtins.int
     FUNCTION_FIELD_NUMBER: _builtins.int
+    CODE_FIELD_NUMBER: _builtins.int
     function: _builtins.str
-    """Set instead of fields if user code extracts the key: "module:qualified name", for error messages."""
+    """Set instead of fields if user code extracts the key: "module:qualified name", for error messages and updates."""
+    code: _builtins.str
+    """Set with function: the kind of Python, a colon and a digest of what the function consists of. An update compares it if
+    both versions have one, from the same kind of Python.
+    """
     @_builtins.property
     def fields(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Dotted field paths. Several paths make a compound key."""
@@ -510,10 +515,11 @@ class KeySpec(_message.Message):
         *,
         fields: _abc.Iterable[_builtins.str] | None = ...,
         function: _builtins.str = ...,
+        code: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["fields", b"fields", "function", b"function"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["code", b"code", "fields", b"fields", "function", b"function"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -144,6 +144,43 @@ def test_a_dead_letter_without_a_consumers_key_blocks_its_key(mender: str, said:
     assert solo.core.failing.blocked == 0
 
 
+class Forward(mw.Computation[tuple[str, str], int]):
+    def process_record(self, ctx: mw.Context[int], record: mw.Record[tuple[str, str]]) -> None:
+        ctx.produce("out", record.value[1])
+
+
+@pytest.mark.guarantee("G1", section="4.2")
+@pytest.mark.parametrize("policy", [mw.dead_letter, mw.stop])
+@pytest.mark.parametrize("computation", ["count", ""])
+def test_another_topologys_key_function_gives_up_no_work(policy: Any, computation: str) -> None:
+    solo = Solo(Forward(), on_failure=policy(after=1, initial=seconds(1)))
+    out = solo.state.scope.outputs["out"]
+    route = out.route
+
+    def no_key(value: Any) -> Any:
+        error = KeyExtractionError("no key", computation=computation)
+        error.other_topology = "audience"
+        raise error
+
+    out.route = no_key
+    solo.watermark(0)
+    solo.deliver(("k", "x", 1))
+    solo.watermark(10)
+    solo.commit_all()
+    assert not solo.core.stopped
+    (failure,) = solo.core.failing.oldest(5)
+    who = "`audience/count`" if computation else "a computation"
+    assert failure.letter == (
+        f"its production has no key at computation {who} of another topology: fix or cancel topology `audience`"
+    )
+    assert solo.core.explain_hold()[1].endswith("; its production has no key")
+    assert (solo.state.counts.records, solo.state.counts.dead_letters) == (0, 0)
+    out.route = route
+    wait(solo, seconds(1))
+    assert (solo.state.counts.records, solo.state.counts.dead_letters) == (1, 0)
+    assert solo.core.failing.blocked == 0
+
+
 @pytest.mark.parametrize(
     ("mistake", "permanent"),
     [

@@ -67,7 +67,7 @@ def test_timers_due_together_produce_only_what_the_outbox_takes() -> None:
 
 
 @pytest.mark.guarantee("G13", section="4.6")
-def test_wall_timers_too_wait_for_a_full_outbox() -> None:
+def test_processing_timers_too_wait_for_a_full_outbox() -> None:
     solo = Solo(Windows(), settings=IntervalSettings(outbox_records=3, batch_records=2))
     solo.watermark(40)
     solo.deliver(*((f"j{number}", "say", 50) for number in range(4)))

@@ -165,7 +165,7 @@ def test_an_asynchronous_timer_at_the_end_of_time_fires() -> None:
 
 
 @pytest.mark.guarantee("G8", section="4.6")
-def test_a_wall_timer_that_fires_after_the_end_keeps_its_time() -> None:
+def test_a_processing_timer_fired_after_the_end_keeps_its_time() -> None:
     """It produced at the end of time: where nothing holds the watermark, so that consumers ended before it came, and
     where no user code can set a timer any more."""
     hooks: dict[str, Do] = {

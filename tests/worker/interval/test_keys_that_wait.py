@@ -199,7 +199,7 @@ def test_due_timers_of_a_busy_key_do_not_wait_behind_its_records() -> None:
 
 
 def test_alarms_that_wait_for_something_else_do_not_ring_again() -> None:
-    """A wall timer that was due and had to wait for its key, and rows behind a commit, spun the worker."""
+    """A processing-time timer that was due and had to wait for its key, and rows behind a commit, spun the worker."""
 
     class Rings(mw.Computation[tuple[str, str], list[str]]):
         def process_record(self, ctx: mw.Context[list[str]], record: mw.Record[tuple[str, str]]) -> None:

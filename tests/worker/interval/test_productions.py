@@ -264,7 +264,7 @@ def test_a_wall_clock_that_is_set_back_keeps_no_delay_waiting() -> None:
     solo.now += 40
     solo.handle(Tick())
     solo.commit()
-    assert solo.state.clocks.wall == 1_000_000, "no wall timer goes back"
+    assert solo.state.clocks.wall == 1_000_000, "no processing-time timer goes back"
 
 
 @pytest.mark.guarantee("G8", section="7.1")

@@ -120,7 +120,13 @@ def test_duplicates_are_counted_with_and_without_a_commit() -> None:
     assert harness.counts("window-counter")["duplicates"] == 1
     both = [(Query("a"), at(0.5)), (Query("b"), at(0.5))]
     harness.send_all("queries", both, record_ids=[known, fresh])
-    assert harness.counts("window-counter") == {"records": 2, "duplicates": 2, "late": 0, "dead_letters": 0}
+    assert harness.counts("window-counter") == {
+        "records": 2,
+        "duplicates": 2,
+        "late": 0,
+        "dead_letters": 0,
+        "dropped": 0,
+    }
 
 
 class Failing(mw.Computation[Query, Counts]):
@@ -222,7 +228,7 @@ class Wall(mw.Computation[Query, None]):
 
 
 @pytest.mark.guarantee("G6", section="4.6")
-def test_a_wall_timer_fires_by_the_clock_and_holds_till_then() -> None:
+def test_a_processing_timer_fires_by_the_clock_and_holds() -> None:
     topology = mw.Topology("wall")
     topology.source("queries", Query)
     topology.add(Wall, inputs={"queries": mw.key("place")}, outputs={"out": tuple[str, int]})

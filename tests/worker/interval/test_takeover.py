@@ -6,9 +6,11 @@ import sys
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 import millwheel as mw
 from millwheel.store.contract import JournalHead, PartId
+from millwheel.worker.interval.entry import decode_entry, encode
 from millwheel.worker.messages import (
     Appended,
     AppendEntry,
@@ -72,3 +74,14 @@ def test_a_takeover_costs_a_few_calls_for_each_key_and_timer() -> None:
     write = solo.base()
     parts.update(write.parts)
     assert calls_to_open(JournalHead(7, commit, commit, tuple(parts)), parts, []) < CALLS * KEYS
+
+
+def test_an_entry_without_the_newest_counts_is_read() -> None:
+    """A new count goes to the end of the row, so that a takeover reads what an older version wrote."""
+    solo = Solo(Waiting())
+    solo.deliver(("k", "", 1))
+    (append,) = solo.take(AppendEntry)
+    entry = decode_entry(append.append.entry, "here")
+    older = encode(replace(entry, counts=entry.counts[:4]))
+    successor = Solo(Waiting(), entries=[older])
+    assert successor.state.counts.row == (1, 0, 0, 0, 0)

@@ -24,7 +24,7 @@ from tests.worker.interval.solo import Solo
 
 
 class Counting(mw.Computation[tuple[str, str], int]):
-    """Produces what it gets, and counts; "timer" sets a wall timer, too."""
+    """Produces what it gets, and counts; "timer" sets a processing-time timer, too."""
 
     def process_record(self, ctx: mw.Context[int], record: mw.Record[tuple[str, str]]) -> None:
         ctx.state += 1

@@ -1,0 +1,106 @@
+"""What a key function consists of, as far as two versions of a program can be compared by it.
+
+An update must not give another key to a record that is sent again (``master/updating.py``, G1). A function with a name
+of its own is known by this name: a user renames it if it returns other keys. All lambdas have one name. So a lambda is
+known by its code, with the constants and the module's plain data that this code reads.
+
+Data that a function was made with belongs to both kinds: defaults, a closure's variables and the arguments of
+``functools.partial``. What a function calls is not followed, and an object's attributes are not read.
+"""
+
+from __future__ import annotations
+
+import dis
+import hashlib
+import operator
+import sys
+from collections.abc import Iterable, Mapping
+from functools import partial
+from types import CodeType, FunctionType, MethodType
+from typing import Any, Final
+
+__all__ = ["code_digest"]
+
+_PLAIN: Final = (type(None), bool, int, float, complex, str, bytes, type(Ellipsis))
+_GETTERS: Final = (operator.attrgetter, operator.itemgetter, operator.methodcaller)
+_CODE_OF_ONE_PYTHON: Final = f"{sys.implementation.cache_tag}-{sys.flags.optimize}"
+
+
+def code_digest(parts: Iterable[Any]) -> str:
+    """A digest of functions and other values that determine a key.
+
+    Returns:
+        The kind of Python, a colon and the digest. Only digests of one kind of Python can be compared, because each
+        compiles the same text to other code.
+    """
+    described = _Describer().describe(tuple(parts))
+    return f"{_CODE_OF_ONE_PYTHON}:{hashlib.sha256(described.encode()).hexdigest()[:32]}"
+
+
+class _Describer:
+    """Describes values as text. Equal values have equal texts in every process."""
+
+    def __init__(self) -> None:
+        self._open: set[int] = set()
+        """The values that are being described, by id(): a recursive function is in its own closure."""
+
+    def describe(self, value: Any) -> str:
+        if isinstance(value, _PLAIN):
+            return f"{type(value).__qualname__} {value!r}"
+        if id(value) in self._open:
+            return "again"
+        self._open.add(id(value))
+        try:
+            return self._compound(value)
+        finally:
+            self._open.discard(id(value))
+
+    def _compound(self, value: Any) -> str:
+        if isinstance(value, tuple | list):
+            return self._list("list", value)
+        if isinstance(value, set | frozenset):
+            return f"set({', '.join(sorted(map(self.describe, value)))})"
+        if isinstance(value, Mapping):
+            return f"map({', '.join(sorted(map(self.describe, value.items())))})"
+        if isinstance(value, FunctionType):
+            return self._function(value)
+        if isinstance(value, MethodType):
+            return self._list("method", (value.__self__, value.__func__))
+        if isinstance(value, partial):
+            return self._list("partial", (value.func, value.args, value.keywords))
+        if isinstance(value, CodeType):
+            return self._code(value)
+        if isinstance(value, _GETTERS):
+            return repr(value)
+        return str(getattr(value, "__qualname__", type(value).__qualname__))
+
+    def _list(self, kind: str, values: Iterable[Any]) -> str:
+        return f"{kind}({', '.join(map(self.describe, values))})"
+
+    def _function(self, function: FunctionType) -> str:
+        cells = [self._cell(cell) for cell in function.__closure__ or ()]
+        made_with = self.describe((function.__defaults__, function.__kwdefaults__, cells))
+        own = (function.__module__ or "").partition(".")[0] == "millwheel"
+        if own or function.__name__ != "<lambda>":  # MillWheel's own code keeps its keys from version to version
+            return f"{function.__qualname__} {made_with}"
+        return f"{self.describe(function.__code__)} {self._globals(function)} {made_with}"
+
+    def _cell(self, cell: Any) -> Any:
+        try:
+            return cell.cell_contents
+        except ValueError:  # a variable without a value
+            return ...
+
+    def _globals(self, function: FunctionType) -> str:
+        """The plain data of the module that the function's code reads by name."""
+        read = {name: function.__globals__.get(name) for name in _global_names(function.__code__)}
+        return self.describe({name: value for name, value in read.items() if isinstance(value, _PLAIN)})
+
+    def _code(self, code: CodeType) -> str:
+        """The instructions, names and constants. Not the places in the file, and not the names of local variables."""
+        return self._list("code", (code.co_code, code.co_names, code.co_consts, code.co_argcount))
+
+
+def _global_names(code: CodeType) -> set[str]:
+    names = {each.argval for each in dis.get_instructions(code) if each.opname == "LOAD_GLOBAL"}
+    return names.union(*(_global_names(inner) for inner in code.co_consts if isinstance(inner, CodeType)))

@@ -1,0 +1,75 @@
+"""What determines the key of a record that is keyed after steps, in a form that two versions of a program can compare.
+
+Filters are left out. Invariant: a filter changes no key of a record that passes it. A record that it drops has no
+effect. So an update may change filters: a record that is sent again takes effect once, whichever of both versions lets
+it pass.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple
+
+from millwheel.sdk.function_code import code_digest
+from millwheel.sdk.keys import KeyExtractor
+from millwheel.streams.steps import Branch, Filter, Map, Only
+
+__all__ = ["DerivedKeyExtractor", "derivation_of"]
+
+
+class KeyDerivation(NamedTuple):
+    """How a record gets its key."""
+
+    name: str
+    """The names of the steps and of the key: ``only(Bid).map(price_of).key_by(auction)``."""
+    parts: tuple[Any, ...]
+    """The functions of the steps and of the key."""
+
+
+_NONE: Final = KeyDerivation("", ())
+
+
+@dataclass(frozen=True, slots=True)
+class DerivedKeyExtractor(KeyExtractor):
+    """An extractor whose function runs steps before it reads the key."""
+
+    derivation: KeyDerivation = _NONE
+
+    def _code_name(self, record_type: Any) -> str:
+        return self.derivation.name
+
+    def _code_digest(self) -> str:
+        return code_digest(self.derivation.parts)
+
+    def __str__(self) -> str:
+        return f"key({self.derivation.name})"
+
+
+def derivation_of(keyed: Sequence[tuple[Branch, KeyExtractor, Any]]) -> KeyDerivation:
+    """The derivation of one key from branches of a stream, each with its key and record type."""
+    derived = [_derive(*each) for each in keyed]
+    digests = sorted({code_digest(each.parts) for each in derived})
+    parts = derived[0].parts if len(digests) == 1 else tuple(digests)
+    return KeyDerivation(" | ".join(sorted({each.name for each in derived})), parts)
+
+
+def _derive(branch: Branch, extractor: KeyExtractor, record_type: Any) -> KeyDerivation:
+    changing = [step for step in branch.steps if not isinstance(step, Filter)]
+    functions: list[Any] = [step.function for step in changing if isinstance(step, Map)]
+    if extractor.function is not None:
+        key = _name(extractor.function)
+        alone = f"{key}()"
+    else:
+        key = alone = ", ".join(extractor.to_proto(record_type).fields or extractor.fields)
+    parts = (*functions, extractor.function or extractor.fields)
+    if not changing:
+        return KeyDerivation(alone, parts)
+    steps = [
+        f"only({_name(step.kind)})" if isinstance(step, Only) else f"map({_name(step.function)})" for step in changing
+    ]
+    return KeyDerivation(".".join([*steps, f"key_by({key})"]), parts)
+
+
+def _name(function: Any) -> str:
+    return str(getattr(function, "__qualname__", type(function).__qualname__))
