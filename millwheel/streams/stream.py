@@ -39,7 +39,8 @@ class Stream(Generic[T]):
     """A stream of a topology, or what stateless steps make of it.
 
     :meth:`Topology.source` returns one, and so does each stateful step. ``filter``, ``map``, ``flat_map``, ``union``
-    and ``split`` return another one. They cost no hop: they run inside the computation that reads the result. Nothing
+    and ``split`` return another one. They cost no hop: they run inside the computation that reads the result. Steps
+    before ``key_by`` may also run at the sender, in an injector too, because the sender needs the key. Nothing
     is computed while the program is built. For example::
 
         >>> import msgspec

@@ -138,8 +138,8 @@ class CommitPipeline:
         if self._weak:
             entry = self._waiting.complete(sealed)
             kept = entry.productions or entry.acked or entry.acked_inherited
-            if self._waiting.passes(sealed) and not kept and not self.checkpoints.wants_append:
-                assert sealed.commit == self._journal.sealed, "nothing is sealed behind what passes"
+            if self._waiting.keeps_nothing(sealed) and not kept and not self.checkpoints.wants_append:
+                assert sealed.commit == self._journal.sealed, "nothing is sealed behind a commit that keeps nothing"
                 self._journal.sealed -= 1
                 return self._done(sealed)
         self._in_flight = sealed

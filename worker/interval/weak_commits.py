@@ -65,7 +65,7 @@ class WeakCommits:
             return False
         last = queue[-1][0] if queue else in_flight
         # A commit without lasting effects is never appended and gives its number back. So no commit may follow it.
-        return self._open(in_flight) is not None or (last is not None and not self.passes(last))
+        return self._open(in_flight) is not None or (last is not None and not self.keeps_nothing(last))
 
     def _open(self, in_flight: Sealed | None) -> Sealed | None:
         """The queued commit that batches may join: the last, unless it is the next to be appended."""
@@ -129,7 +129,7 @@ class WeakCommits:
         self._records -= sum(len(indexes) for _, indexes in sealed.consumed)
         return sealed
 
-    def passes(self, sealed: Sealed) -> bool:
+    def keeps_nothing(self, sealed: Sealed) -> bool:
         """Whether the commit has no effects to keep besides productions and ACKs."""
         entry = sealed.entry
         assert entry is not None
