@@ -57,8 +57,8 @@ def computation_option_problems(options: ComputationOptions) -> Iterator[str]:
     if not isinstance(late, Late):
         yield f"late= takes Late.PROCESS, Late.DROP or divert(stream), not {late!r:.80}"
     elif options.strong is False and late.action is not LateAction.PROCESS:
-        # An owner may find a record on time, send its productions and die. The next owner may find the record late, if it
-        # was late for its sender or came over a feedback edge.
+        # An owner may find a record on time, send its productions and die. The next owner may find the record late, if
+        # it was late for its sender or came over a feedback edge.
         yield (
             f"late={late} needs strong productions: those of a record that was on time may have been sent before a "
             "restart, after which the record is late and has the other effect too: leave out strong=False or late="
