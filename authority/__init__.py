@@ -1,1 +1,1 @@
-"""The low watermark authority: one input watermark per computation, fenced by sequencers (7.2)."""
+"""The low watermark authority: one input watermark per group, fenced by sequencers (7.2)."""

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from millwheel.authority.injected import InjectorComputation
+from millwheel.authority.injected import InjectorGroup
 from millwheel.authority.journal import REMOVED_PART, KeysRow, Part, ProcessRow, encode
 from millwheel.authority.pending import journal_row, row_size
 from millwheel.authority.registry import Registry
@@ -42,7 +42,7 @@ class BaseSnapshot:
     commit: int
     removed: Sequence[str]
     ended: Mapping[str, int]
-    computations: Sequence[_Frozen]
+    groups: Sequence[_Frozen]
     size_limit: int
     written: list[PartId] = field(default_factory=list)
     size: int = 0
@@ -52,7 +52,7 @@ class BaseSnapshot:
         if self.removed or self.ended:
             gone = Part("", MIN_TIMESTAMP, [], [], [], list(self.removed), ended=dict(self.ended))
             yield self._part(REMOVED_PART, gone)
-        for frozen in self.computations:
+        for frozen in self.groups:
             for number, rows in enumerate(self._pieces(frozen.shares)):
                 keys = [row for row in rows if isinstance(row, KeysRow)]
                 processes = [row for row in rows if isinstance(row, ProcessRow)]
@@ -101,14 +101,14 @@ def freeze(registry: Registry, sequencer: int, commit: int, size_limit: int) -> 
         dict(registry.ended),
         [
             _Frozen(
-                computation.name,
-                computation.value,
-                sorted(computation.expected) if isinstance(computation, InjectorComputation) else (),
-                computation.expected_as_of if isinstance(computation, InjectorComputation) else 0,
-                computation.shares(),
-                dict(computation.percentiles),
+                group.name,
+                group.value,
+                sorted(group.expected) if isinstance(group, InjectorGroup) else (),
+                group.expected_as_of if isinstance(group, InjectorGroup) else 0,
+                group.shares(),
+                dict(group.percentiles),
             )
-            for computation in registry
+            for group in registry
         ],
         size_limit,
     )

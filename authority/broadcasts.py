@@ -1,6 +1,6 @@
 """Broadcasts of a shard: the watches of listeners, and the WatchWatermarks call (7.2).
 
-A slow watch costs no more than a fast one. For each computation only the newest value waits, and the sequencers
+A slow watch costs no more than a fast one. For each group only the newest value waits, and the sequencers
 accepted since the last delivery. Above a limit, the watch sends all sequencers again instead.
 """
 
@@ -24,21 +24,21 @@ from millwheel.rpc.watermarks import BroadcastUpdate, Member, check_names, inval
 __all__ = ["BroadcastServicer", "Broadcasts", "Context", "Listener"]
 
 _MAX_WAITING_SEQUENCERS: Final = 10_000
-"""The maximum number of sequencers that wait one by one for one watch and computation."""
+"""The maximum number of sequencers that wait one by one for one watch and group."""
 
 _MAX_SEQUENCERS_PER_MESSAGE: Final = 5_000
 Context: TypeAlias = grpc.aio.ServicerContext[Any, Any]
 Current: TypeAlias = Callable[[str], tuple[int, list[tuple[Member, int]]]]
-"""A computation's broadcast value, and all its members' sequencers."""
+"""A group's broadcast value, and all its members' sequencers."""
 
 
 class Listener:
-    """One watch of some computations."""
+    """One watch of some groups."""
 
-    def __init__(self, computations: Iterable[str], current: Current) -> None:
-        self.computations = frozenset(computations)
+    def __init__(self, groups: Iterable[str], current: Current) -> None:
+        self.groups = frozenset(groups)
         self._current = current
-        self._whole: set[str] = set(self.computations)
+        self._whole: set[str] = set(self.groups)
         self._values: dict[str, int] = {}
         self._sequencers: dict[str, dict[Member, int]] = {}
         self._news = asyncio.Event()
@@ -46,16 +46,16 @@ class Listener:
         self._failure: Callable[[], Exception] | None = None
 
     def publish(self, values: Mapping[str, int], sequencers: Iterable[tuple[str, Member, int]]) -> None:
-        """Keep updates of the watched computations until :meth:`next` returns them."""
-        for computation, member, sequencer in sequencers:
-            if computation in self.computations and computation not in self._whole:
-                waiting = self._sequencers.setdefault(computation, {})
+        """Keep updates of the watched groups until :meth:`next` returns them."""
+        for group, member, sequencer in sequencers:
+            if group in self.groups and group not in self._whole:
+                waiting = self._sequencers.setdefault(group, {})
                 waiting[member] = sequencer
                 if len(waiting) > _MAX_WAITING_SEQUENCERS:
-                    del self._sequencers[computation]
-                    self._whole.add(computation)
-        for computation in self.computations & values.keys():
-            self._values[computation] = values[computation]
+                    del self._sequencers[group]
+                    self._whole.add(group)
+        for group in self.groups & values.keys():
+            self._values[group] = values[group]
         if self._values or self._sequencers or self._whole:
             self._news.set()
 
@@ -74,14 +74,14 @@ class Listener:
             raise self._failure()
         self._news.clear()
         news = {}
-        for computation in self._whole:
-            watermark, members = self._current(computation)
-            news[computation] = BroadcastUpdate(watermark, tuple(members))
-        for computation in (self._values.keys() | self._sequencers.keys()) - self._whole:
-            # Only if no value waits: to list all of a computation's members takes long.
-            watermark = self._values[computation] if computation in self._values else self._current(computation)[0]
-            members_since = tuple(self._sequencers.get(computation, {}).items())
-            news[computation] = BroadcastUpdate(watermark, members_since)
+        for group in self._whole:
+            watermark, members = self._current(group)
+            news[group] = BroadcastUpdate(watermark, tuple(members))
+        for group in (self._values.keys() | self._sequencers.keys()) - self._whole:
+            # Only if no value waits: to list all of a group's members takes long.
+            watermark = self._values[group] if group in self._values else self._current(group)[0]
+            members_since = tuple(self._sequencers.get(group, {}).items())
+            news[group] = BroadcastUpdate(watermark, members_since)
         self._whole.clear()
         self._values.clear()
         self._sequencers.clear()
@@ -97,14 +97,14 @@ class Broadcasts:
         """The listeners in the order of their arrival."""
         self._failure: Callable[[], Exception] | None = None
 
-    async def watch(self, computations: Iterable[str]) -> AsyncGenerator[dict[str, BroadcastUpdate], None]:
-        """Yield the broadcast values of ``computations`` at once, then changes.
+    async def watch(self, groups: Iterable[str]) -> AsyncGenerator[dict[str, BroadcastUpdate], None]:
+        """Yield the broadcast values of ``groups`` at once, then changes.
 
         A slow listener gets only the newest.
 
         Raises the exception of :meth:`fail`.
         """
-        listener = Listener(computations, self._current)
+        listener = Listener(groups, self._current)
         if self._failure is not None:
             raise self._failure()
         self._listeners[listener] = None
@@ -133,8 +133,8 @@ class _Shard(Protocol):
 
 
 class _Shards(Protocol):
-    def of(self, computation: str) -> _Shard:
-        """Return the shard that keeps ``computation``; RequestError (UNAVAILABLE) if it is not served here."""
+    def of(self, group: str) -> _Shard:
+        """Return the shard that keeps ``group``; RequestError (UNAVAILABLE) if it is not served here."""
 
 
 class BroadcastServicer(WatermarkServiceServicer):
@@ -146,18 +146,18 @@ class BroadcastServicer(WatermarkServiceServicer):
     async def WatchWatermarks(
         self, request: pb.WatchWatermarksRequest, context: Context
     ) -> AsyncIterator[pb.WatchWatermarksResponse]:
-        """Send all current values at once, then changes. A slow listener gets only the newest of each computation."""
+        """Send all current values at once, then changes. A slow listener gets only the newest of each group."""
         try:
-            if not request.computations:
-                raise invalid("computations", "is empty: name the computations to watch")
-            for number, computation in enumerate(request.computations):
-                check_names(**{f"computations[{number}]": computation})
-                if not computation:
-                    raise invalid(f"computations[{number}]", 'is empty: name an incarnation, or "injector/{stream}"')
+            if not request.groups:
+                raise invalid("groups", "is empty: name the groups to watch")
+            for number, group in enumerate(request.groups):
+                check_names(**{f"groups[{number}]": group})
+                if not group:
+                    raise invalid(f"groups[{number}]", 'is empty: name an incarnation, or "injector/{stream}"')
             shards: dict[Broadcasts, list[str]] = {}
-            for computation in request.computations:
-                shards.setdefault(self._shards.of(computation).broadcasts, []).append(computation)
-            watches = [broadcasts.watch(computations) for broadcasts, computations in shards.items()]
+            for group in request.groups:
+                shards.setdefault(self._shards.of(group).broadcasts, []).append(group)
+            watches = [broadcasts.watch(groups) for broadcasts, groups in shards.items()]
             async with aclosing(merged(watches)) as updates:
                 async for news in updates:
                     for response in _responses(news):
@@ -169,16 +169,16 @@ class BroadcastServicer(WatermarkServiceServicer):
 def _responses(news: dict[str, BroadcastUpdate]) -> Iterator[pb.WatchWatermarksResponse]:
     """Split the updates into messages of bounded size.
 
-    A computation's value comes with the last of its sequencers, or after them.
+    A group's value comes with the last of its sequencers, or after them.
     """
     response = pb.WatchWatermarksResponse()
     room = _MAX_SEQUENCERS_PER_MESSAGE
-    for computation, update in news.items():
+    for group, update in news.items():
         sequencers = sequencers_to_wire(update.sequencers) if update.sequencers else []
         while len(sequencers) > room:
-            response.watermarks.add(computation=computation, watermark_us=MIN_TIMESTAMP, sequencers=sequencers[:room])
+            response.watermarks.add(group=group, watermark_us=MIN_TIMESTAMP, sequencers=sequencers[:room])
             yield response
             sequencers, response, room = sequencers[room:], pb.WatchWatermarksResponse(), _MAX_SEQUENCERS_PER_MESSAGE
-        response.watermarks.add(computation=computation, watermark_us=update.watermark, sequencers=sequencers)
+        response.watermarks.add(group=group, watermark_us=update.watermark, sequencers=sequencers)
         room -= len(sequencers)
     yield response

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeAlias, assert_never
 
-from millwheel.authority.injected import InjectorComputation
+from millwheel.authority.injected import InjectorGroup
 from millwheel.authority.journal import Expect, Percentile, Remove
 from millwheel.authority.messages import (
     InjectorsExpected,
@@ -15,8 +15,9 @@ from millwheel.authority.messages import (
 )
 from millwheel.authority.pending import Pending
 from millwheel.authority.percentiles import percentile_value
-from millwheel.authority.registry import AnyComputation, Registry
-from millwheel.rpc.watermarks import AcceptRefusedError, injector_computation
+from millwheel.authority.registry import AnyGroup, Registry
+from millwheel.model.incarnation import injector_group
+from millwheel.rpc.watermarks import AcceptRefusedError
 
 __all__ = ["AuthorityCall", "AuthorityCalls"]
 
@@ -27,16 +28,16 @@ class AuthorityCalls:
     """Applies calls to a shard's state. Each call waits in ``pending`` until its change is journaled."""
 
     def __init__(self, registry: Registry, pending: Pending, broadcast: Callable[[str], int]) -> None:
-        """``broadcast`` returns the value that was last broadcast for a computation."""
+        """``broadcast`` returns the value that was last broadcast for a group."""
         self._registry = registry
         self._pending = pending
         self._broadcast = broadcast
 
-    def apply(self, call: AuthorityCall) -> AnyComputation | None:
-        """Apply a call. A percentile is requested of a known computation only.
+    def apply(self, call: AuthorityCall) -> AnyGroup | None:
+        """Apply a call. A percentile is requested of a known group only.
 
         Returns:
-            The computation whose value may now rise. None if there is none.
+            The group whose value may now rise. None if there is none.
 
         Raises:
             AcceptRefusedError: The sequencer is out of date.
@@ -56,38 +57,38 @@ class AuthorityCalls:
         return None
 
     def _accept_sequencer(self, event: SequencerOffered) -> None:
-        token, computation, member, sequencer = event.token, event.computation, event.member, event.sequencer
-        if self._registry.is_over(computation, sequencer):
-            raise AcceptRefusedError(f"sequencer {sequencer}: {computation} was removed since it was drawn")
+        token, group, member, sequencer = event.token, event.group, event.member, event.sequencer
+        if self._registry.is_over(group, sequencer):
+            raise AcceptRefusedError(f"sequencer {sequencer}: {group} was removed since it was drawn")
         if isinstance(member, str):
-            accepted = self._registry.injector(computation).accept(member, sequencer, event.report_number)
-            self._pending.accepted(token, computation, accepted)
+            accepted = self._registry.injector(group).accept(member, sequencer, event.report_number)
+            self._pending.accepted(token, group, accepted)
         else:
-            self._pending.accepted(token, computation, self._registry.keyed(computation).accept(member, sequencer))
+            self._pending.accepted(token, group, self._registry.keyed(group).accept(member, sequencer))
         # Replacing shares never raises the minimum, because a share starts from the values that it replaces.
 
-    def _expect_injectors(self, event: InjectorsExpected) -> InjectorComputation:
-        name, names = injector_computation(event.stream), sorted(set(event.processes))
+    def _expect_injectors(self, event: InjectorsExpected) -> InjectorGroup:
+        name, names = injector_group(event.stream), sorted(set(event.processes))
         injector = self._registry.injector(name)
         dropped = injector.expect(names, event.as_of)
         self._pending.change(event.token, Expect(name, names, event.as_of), name, dropped)
         return injector
 
     def _remove(self, event: RemovalRequested) -> None:
-        token, computation, up_to = event.token, event.computation, event.up_to
-        found = self._registry.get(computation)
-        if isinstance(found, InjectorComputation) and 0 < up_to <= self._registry.ended.get(computation, 0):
+        token, group, up_to = event.token, event.group, event.up_to
+        found = self._registry.get(group)
+        if isinstance(found, InjectorGroup) and 0 < up_to <= self._registry.ended.get(group, 0):
             # This change alters nothing. It delays the answer until everything before it is journaled.
-            self._pending.change(token, Expect(computation, sorted(found.expected), found.expected_as_of), computation)
+            self._pending.change(token, Expect(group, sorted(found.expected), found.expected_as_of), group)
             return
-        self._registry.remove(computation, up_to)
-        self._pending.change(token, Remove(computation, up_to), computation, found.shares() if found else ())
-        self._pending.forget_value(computation)
+        self._registry.remove(group, up_to)
+        self._pending.change(token, Remove(group, up_to), group, found.shares() if found else ())
+        self._pending.forget_value(group)
 
     def _decide_percentile(self, event: PercentileRequested) -> None:
-        computation, basis_points = event.computation, event.basis_points
-        found = self._registry.get(computation)
+        group, basis_points = event.group, event.basis_points
+        found = self._registry.get(group)
         assert found is not None
-        value = percentile_value(found.work(event.since), basis_points, self._broadcast(computation), found.percentiles)
+        value = percentile_value(found.work(event.since), basis_points, self._broadcast(group), found.percentiles)
         found.percentiles[basis_points] = value
-        self._pending.change(event.token, Percentile(computation, basis_points, value), computation)
+        self._pending.change(event.token, Percentile(group, basis_points, value), group)

@@ -61,13 +61,13 @@ class CandidateSettings:
 
 
 class ShardElsewhereError(RequestError):
-    """The shard that keeps a computation is not served by this process. ``leader`` is its server, if known."""
+    """The shard that keeps a group is not served by this process. ``leader`` is its server, if known."""
 
-    def __init__(self, computation: str, shard: int, owner: str) -> None:
+    def __init__(self, group: str, shard: int, owner: str) -> None:
         whose = f"is served by {owner}" if owner else "has no server that is known here"
         super().__init__(
             FailureCode.UNAVAILABLE,
-            f"authority shard {shard}, which keeps {computation!r}, {whose}",
+            f"authority shard {shard}, which keeps {group!r}, {whose}",
             "ask there, or look up in the coordinator where the shard is now",
             reason=SHARD_ELSEWHERE,
             leader=owner,
@@ -100,21 +100,21 @@ class Candidate:
         self._policy = PlacementPolicy(address, shards, self._settings.delays)
         self._presence = Presence(coordinator, address, self._settings.lease)
         self._terms: dict[int, _Term] = {}
-        self._shells: dict[int, AuthorityShard] = {}
+        self._serving: dict[int, AuthorityShard] = {}
         self._elsewhere: dict[int, str] = {}
 
     @property
     def serving(self) -> tuple[int, ...]:
         """The shards that this process serves."""
-        return tuple(sorted(self._shells))
+        return tuple(sorted(self._serving))
 
-    def of(self, computation: str) -> AuthorityShard:
-        """Return the shard that keeps ``computation``; raises ShardElsewhereError if it is not served here."""
-        shard = shard_of(computation, self._shards)
-        shell = self._shells.get(shard)
-        if shell is None:
-            raise ShardElsewhereError(computation, shard, self._elsewhere.get(shard, ""))
-        return shell
+    def of(self, group: str) -> AuthorityShard:
+        """Return the shard that keeps ``group``; raises ShardElsewhereError if it is not served here."""
+        shard = shard_of(group, self._shards)
+        served = self._serving.get(shard)
+        if served is None:
+            raise ShardElsewhereError(group, shard, self._elsewhere.get(shard, ""))
+        return served
 
     async def run(self) -> None:
         """Compete for shards and serve them until cancelled. Then resign them all, which starts new elections."""
@@ -124,9 +124,7 @@ class Candidate:
                     async with asyncio.timeout(self._settings.lease):
                         await self._follow_election()
                 except (CoordinatorError, TimeoutError) as error:
-                    log.warning(
-                        "the authority's shards are not looked after for a while: %s", str(error) or "no answer"
-                    )
+                    log.warning("the authority's elections cannot be followed now: %s", str(error) or "no answer")
                 await asyncio.sleep(self._settings.poll)
         finally:
             terms = list(self._terms.values())
@@ -185,15 +183,15 @@ class Candidate:
             if not await _first(opening, leadership.lost()):
                 log.warning("authority shard %d: the election was lost before the journal was taken", shard)
                 return
-            shell = opening.result()
-            self._shells[shard] = shell
-            stack.callback(self._shells.pop, shard)
+            served = opening.result()
+            self._serving[shard] = served
+            stack.callback(self._serving.pop, shard)
             record = AuthorityRecord(shard=shard, endpoint=Endpoint(worker_id=self._address, address=self._address))
             put = Put(authority_key(shard), record.SerializeToString(), leadership.lease)
             if not (await self._coordinator.transact([leadership.compare], [put])).committed:
                 return
             log.info("authority shard %d is served here", shard)
-            log.warning("authority shard %d is released: %s", shard, await self._end_of(shard, shell, leadership))
+            log.warning("authority shard %d is released: %s", shard, await self._end_of(shard, served, leadership))
 
     async def _open(self, stack: AsyncExitStack, shard: int) -> AuthorityShard:
         """Fence the shard's journal with a freshly drawn sequencer, and open the shard."""
@@ -202,15 +200,15 @@ class Candidate:
         sequencer = await draw_sequencer(self._coordinator, partial(reserve_sequencers, self._store))
         registry = self.metrics.add(shard)
         stack.callback(self.metrics.drop, shard)
-        shell = await AuthorityShard.open(
+        served = await AuthorityShard.open(
             self._store, journal_of(shard), sequencer, registry=registry, settings=self._settings.shard
         )
-        stack.push_async_callback(shell.close)
-        return shell
+        stack.push_async_callback(served.close)
+        return served
 
-    async def _end_of(self, shard: int, shell: AuthorityShard, leadership: Leadership) -> str:
+    async def _end_of(self, shard: int, served: AuthorityShard, leadership: Leadership) -> str:
         """Wait until the shard ends here, and return the reason."""
-        stopped = asyncio.ensure_future(shell.wait_stopped())
+        stopped = asyncio.ensure_future(served.wait_stopped())
         lost = asyncio.ensure_future(leadership.lost())
         given_up = asyncio.ensure_future(self._terms[shard].given_up.wait())
         try:

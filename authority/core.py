@@ -3,7 +3,7 @@
 Events go in and effects come out (:mod:`millwheel.model.core_protocol`, ``authority/messages.py``). Changes wait for
 the next append, and one append is in flight at a time. Once it is journaled, its answers and broadcasts follow.
 
-A member is a key interval of a computation, or a process of an injector. A share is the shard's state of one member.
+A member is a key interval of a group, or a process of an injector. A share is the shard's state of one member.
 
 Invariants (argued in docs/decisions/0003-watermarks.md):
   * A broadcast value and the answer to an acceptance come only from a journaled entry.
@@ -40,10 +40,10 @@ from millwheel.authority.messages import (
 from millwheel.authority.pace import AppendPace, PaceSettings
 from millwheel.authority.pending import Pending, Taken
 from millwheel.authority.percentiles import Work
-from millwheel.authority.registry import AnyComputation, Registry
+from millwheel.authority.registry import AnyGroup, Registry
 from millwheel.authority.shares import Explanation, Refusal
 from millwheel.model.core_protocol import RisingValues, require
-from millwheel.model.time import MIN_TIMESTAMP, seconds
+from millwheel.model.time import MIN_TIMESTAMP
 from millwheel.rpc.watermarks import AcceptRefusedError, Member, ReportNotReceivedError
 from millwheel.store.contract import Append, JournalHead
 
@@ -56,14 +56,12 @@ class CoreSettings:
 
     ``entry_bytes``, ``part_bytes``: approximate size of the largest entry and the largest base part, in bytes.
     ``snapshot_bytes``: journal size in bytes above which a base is written, if the last base is smaller than half of
-    it. ``silent_after``: microseconds without a report after which ``explain`` calls a member silent.
-    ``pace``: when appends are made.
+    it. ``pace``: when appends are made.
     """
 
     entry_bytes: int = 1 << 20
     part_bytes: int = 1 << 20
     snapshot_bytes: int = 256 << 10
-    silent_after: int = seconds(30)
     pace: PaceSettings = field(default_factory=PaceSettings)
 
 
@@ -122,9 +120,9 @@ class AuthorityCore:
         for commit, blob in enumerate(entries, start=self._truncation_point + 1):
             self._registry.replay(decode_entry(blob, f"{self.journal}: entry {commit}"))
             self._journal_cost += len(blob) + _ENTRY_COST_BYTES
-        for computation in self._registry:
-            self._broadcast[computation.name] = computation.value
-            self._raise(computation)
+        for group in self._registry:
+            self._broadcast[group.name] = group.value
+            self._raise(group)
 
     # -- the protocol ----------------------------------------------------------------------------
 
@@ -153,15 +151,15 @@ class AuthorityCore:
         """Check the shard's invariants. Raises InvariantError."""
         self._rising.check(commit=self._commit, truncation_point=self._truncation_point)
         require(self._truncation_point <= self._commit, "the truncation point is not above the last append")
-        for computation in self._registry:
-            broadcast = self._broadcast.get(computation.name, MIN_TIMESTAMP)
-            require(broadcast <= computation.value, "a broadcast value was decided before (G7)")
+        for group in self._registry:
+            broadcast = self._broadcast.get(group.name, MIN_TIMESTAMP)
+            require(broadcast <= group.value, "a broadcast value was decided before (G7)")
 
     # -- events ----------------------------------------------------------------------------------
 
     def _on_call(self, call: AuthorityCall) -> list[AuthorityEffect]:
-        if isinstance(call, PercentileRequested) and self._registry.get(call.computation) is None:
-            return [RefuseCall(call.token, KeyError(call.computation))]
+        if isinstance(call, PercentileRequested) and self._registry.get(call.group) is None:
+            return [RefuseCall(call.token, KeyError(call.group))]
         try:
             risen = self._calls.apply(call)
         except (AcceptRefusedError, ReportNotReceivedError) as error:
@@ -175,23 +173,23 @@ class AuthorityCore:
         refused: list[Refusal] = []
         registry, pending = self._registry, self._pending
         for report in event.reports:
-            computation = registry.get(report.computation)
-            if computation is None:
-                refused.append(Refusal(report, superseded=registry.is_over(report.computation, report.sequencer)))
+            group = registry.get(report.group)
+            if group is None:
+                refused.append(Refusal(report, superseded=registry.is_over(report.group, report.sequencer)))
                 continue
-            changed = computation.report(report, now)
+            changed = group.report(report, now)
             if changed is None:
                 continue
             if isinstance(changed, Refusal):
                 refused.append(changed)
                 continue
-            pending.moved(report.computation, changed)
-            self._raise(computation)
+            pending.moved(report.group, changed)
+            self._raise(group)
         return [RefuseReport(refusal) for refusal in refused]
 
-    def outlives(self, computation: str, sequencer: int) -> bool:
-        """Return whether ``computation`` was re-created since ``sequencer`` was drawn: it accepted a larger one."""
-        return any(accepted > sequencer for _, accepted in self.sequencers(computation))
+    def outlives(self, group: str, sequencer: int) -> bool:
+        """Return whether ``group`` was re-created since ``sequencer`` was drawn: it accepted a larger one."""
+        return any(accepted > sequencer for _, accepted in self.sequencers(group))
 
     # -- appends ---------------------------------------------------------------------------------
 
@@ -236,39 +234,39 @@ class AuthorityCore:
 
     # -- queries ---------------------------------------------------------------------------------
 
-    def broadcast(self, computation: str) -> int:
-        """Return the value that was last broadcast for ``computation``, or MIN_TIMESTAMP if it is unknown."""
-        return self._broadcast.get(computation, MIN_TIMESTAMP)
+    def broadcast(self, group: str) -> int:
+        """Return the value that was last broadcast for ``group``, or MIN_TIMESTAMP if it is unknown."""
+        return self._broadcast.get(group, MIN_TIMESTAMP)
 
     def broadcasts(self) -> dict[str, int]:
-        """Return a copy of the values that were last broadcast, by computation. Other threads may call this."""
+        """Return a copy of the values that were last broadcast, by group. Other threads may call this."""
         return self._broadcast.copy()
 
-    def sequencers(self, computation: str) -> list[tuple[Member, int]]:
-        """Return every member of ``computation`` that has a sequencer, with that sequencer."""
-        found = self._registry.get(computation)
+    def sequencers(self, group: str) -> list[tuple[Member, int]]:
+        """Return every member of ``group`` that has a sequencer, with that sequencer."""
+        found = self._registry.get(group)
         return [] if found is None else [(share.member, share.sequencer) for share in found.shares() if share.sequencer]
 
-    def work(self, computation: str, since: int) -> Work | None:
-        """Return the pending work that members of ``computation`` published since ``since``; None if it is unknown."""
-        found = self._registry.get(computation)
+    def work(self, group: str, since: int) -> Work | None:
+        """Return the pending work that members of ``group`` published since ``since``; None if it is unknown."""
+        found = self._registry.get(group)
         return None if found is None else found.work(since)
 
-    def explain(self, computation: str, now: int, limit: int = 100) -> Explanation | None:
-        """Return which members hold the watermark of ``computation``, and why (G8); None if it is unknown."""
-        found = self._registry.get(computation)
+    def explain(self, group: str, now: int, limit: int = 100) -> Explanation | None:
+        """Return which members hold the watermark of ``group``, and why (G8); None if it is unknown."""
+        found = self._registry.get(group)
         if found is None:
             return None
-        return found.explain(self.broadcast(computation), now, self._settings.silent_after, limit)
+        return found.explain(self.broadcast(group), now, limit)
 
     # -- internals -------------------------------------------------------------------------------
 
-    def _raise(self, computation: AnyComputation) -> None:
+    def _raise(self, group: AnyGroup) -> None:
         """Decide a larger value if the members allow one. It is broadcast once it is journaled."""
-        smallest = computation.smallest()
-        if smallest > computation.value:
-            computation.value = smallest
-            self._pending.raised(computation.name)
+        smallest = group.smallest()
+        if smallest > group.value:
+            group.value = smallest
+            self._pending.raised(group.name)
 
     def _value_of(self, name: str) -> int:
         found = self._registry.get(name)

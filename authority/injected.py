@@ -18,10 +18,10 @@ from millwheel.model.time import MAX_TIMESTAMP, MIN_TIMESTAMP
 from millwheel.rpc.v1.watermark_pb2 import HoldKind
 from millwheel.rpc.watermarks import AcceptRefusedError, ReportNotReceivedError, WatermarkReport
 
-__all__ = ["InjectorComputation"]
+__all__ = ["InjectorGroup"]
 
 
-class InjectorComputation:
+class InjectorGroup:
     """The processes of one stream's injector, and their minimum."""
 
     __slots__ = ("_processes", "_promised", "expected", "expected_as_of", "name", "percentiles", "value")
@@ -94,7 +94,7 @@ class InjectorComputation:
         self._processes[made.member] = made
 
     def report(self, report: WatermarkReport, now: int) -> Share[str] | Refusal | None:
-        """Apply a report from the accepted sequencer; see ``TrackedComputation``."""
+        """Apply a report from the accepted sequencer; see :meth:`KeyedGroup.report`."""
         process = report.member
         assert isinstance(process, str)
         share = self._processes.get(process)
@@ -125,12 +125,12 @@ class InjectorComputation:
         """
         return work_of([share for share in self._processes.values() if _works(share)], since, min)
 
-    def explain(self, watermark: int, now: int, silent_after: int, limit: int) -> Explanation:
-        """See ``TrackedComputation``. Expected processes that never announced themselves are rows too."""
+    def explain(self, watermark: int, now: int, limit: int) -> Explanation:
+        """Explain ``watermark``. Expected processes that never announced themselves are rows too."""
         missing = [_missing(name) for name in sorted(self.expected) if name not in self._processes]
         shares = self.shares()
-        rows = missing + [share.view(now, silent_after) for share in shares]
-        holding = missing + [share.view(now, silent_after) for share in self._holding(bool(missing))]
+        rows = missing + [share.view(now) for share in shares]
+        holding = missing + [share.view(now) for share in self._holding(bool(missing))]
         return Explanation(self.name, watermark, holding[:limit], rows[:limit], len(holding), len(rows))
 
     def _holding(self, others_missing: bool) -> list[Share[str]]:

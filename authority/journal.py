@@ -33,7 +33,7 @@ _ENTRY_FORMAT: Final = 1
 _PART_FORMAT: Final = 1
 
 REMOVED_PART: Final = "!removed"
-"""The name of the part that lists removed computations. No computation name begins with "!"."""
+"""The name of the part that lists removed groups. No group name begins with "!"."""
 
 
 class KeysRow(msgspec.Struct, array_like=True, gc=False):
@@ -58,39 +58,39 @@ class ProcessRow(msgspec.Struct, array_like=True, gc=False):
 class AcceptKeys(msgspec.Struct, array_like=True, tag=1):
     """A sequencer was accepted for an interval."""
 
-    computation: str
+    group: str
     row: KeysRow
 
 
 class AcceptProcess(msgspec.Struct, array_like=True, tag=2):
     """A sequencer was accepted for an injector process."""
 
-    computation: str
+    group: str
     row: ProcessRow
 
 
 class Expect(msgspec.Struct, array_like=True, tag=3):
     """The expected set of an injector was replaced. ``as_of`` is the coordinator's revision of the new set."""
 
-    computation: str
+    group: str
     processes: list[str]
     as_of: int = 0
 
 
 class Remove(msgspec.Struct, array_like=True, tag=4):
-    """A computation was removed. For an injector, ``up_to`` is the largest sequencer of the removed incarnations.
+    """A group was removed. For an injector, ``up_to`` is the largest sequencer of the removed incarnations.
 
     Zero means that this sequencer is unknown.
     """
 
-    computation: str
+    group: str
     up_to: int = 0
 
 
 class Percentile(msgspec.Struct, array_like=True, tag=5):
-    """A percentile watermark of a computation was decided. ``basis_points`` are hundredths of a percent."""
+    """A percentile watermark of a group was decided. ``basis_points`` are hundredths of a percent."""
 
-    computation: str
+    group: str
     basis_points: int
     watermark: int
 
@@ -108,12 +108,12 @@ class AuthorityEntry(msgspec.Struct, array_like=True):
 
 
 class Part(msgspec.Struct, array_like=True):
-    """One part of a computation's base. All parts of a computation have the same value and expected set.
+    """One part of a group's base. All parts of a group have the same value and expected set.
 
     ``removed``, ``ended``: see :class:`~millwheel.authority.registry.Registry`.
     """
 
-    computation: str
+    group: str
     value: int
     keys: list[KeysRow]
     processes: list[ProcessRow]

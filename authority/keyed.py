@@ -1,7 +1,7 @@
-"""A computation's watermark by key intervals (7.2).
+"""A group's watermark by key intervals (7.2).
 
 Invariant: the map covers every key at all times. Keys that never had an owner are shares with sequencer 0 at minus
-infinity. An incomplete computation therefore needs no special case: its minimum is minus infinity.
+infinity. An incomplete group therefore needs no special case: its minimum is minus infinity.
 
 Invariant: every share is at or above the decided value.
 """
@@ -18,11 +18,15 @@ from millwheel.model.time import MIN_TIMESTAMP
 from millwheel.model.watermarks import MinTracker
 from millwheel.rpc.watermarks import AcceptRefusedError, WatermarkReport
 
-__all__ = ["KeyedComputation"]
+__all__ = ["KeyedGroup"]
 
 
-class KeyedComputation:
-    """The shares of one computation by interval, and their minimum."""
+class KeyedGroup:
+    """The shares of one group by interval, and their minimum.
+
+    ``value`` is decided but not necessarily journaled. ``percentiles`` are decided percentile watermarks, by percentile
+    in hundredths of a percent. Invariant: none of these values goes back (G7).
+    """
 
     __slots__ = ("_map", "_minima", "name", "percentiles", "value")
 
@@ -37,7 +41,7 @@ class KeyedComputation:
         self._minima = MinTracker(share.watermark for share in self._map.values())
 
     def smallest(self) -> int:
-        """The minimum over every key."""
+        """The minimum over every key, up to which ``value`` may rise."""
         return self._minima.min()
 
     def accept(self, keys: KeyInterval, sequencer: int) -> Acceptance[KeyInterval]:
@@ -76,7 +80,10 @@ class KeyedComputation:
         return remains
 
     def report(self, report: WatermarkReport, now: int) -> Share[KeyInterval] | Refusal | None:
-        """Apply a report from exactly the accepted interval and sequencer; see ``TrackedComputation``."""
+        """Apply a report from exactly the accepted interval and sequencer.
+
+        Return the share if journaled state changed, None if not, or the refusal.
+        """
         keys = report.member
         assert isinstance(keys, KeyInterval)
         share = self._map.exact(keys)
@@ -114,16 +121,16 @@ class KeyedComputation:
         """
         return work_of(self._map.values(), since, max)
 
-    def explain(self, watermark: int, now: int, silent_after: int, limit: int) -> Explanation:
-        """See ``TrackedComputation``. A share says SILENT if it has no owner, or if its owner has stopped reporting."""
+    def explain(self, watermark: int, now: int, limit: int) -> Explanation:
+        """Explain ``watermark``. A share says SILENT if it has no owner, or if its owner has stopped reporting."""
         smallest = self._minima.min()
         shares = self._map.values()
         holding = [share for share in shares if share.watermark == smallest]
         return Explanation(
             self.name,
             watermark,
-            [share.view(now, silent_after) for share in holding[:limit]],
-            [share.view(now, silent_after) for share in shares[:limit]],
+            [share.view(now) for share in holding[:limit]],
+            [share.view(now) for share in shares[:limit]],
             len(holding),
             len(shares),
         )

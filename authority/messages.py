@@ -45,13 +45,13 @@ class SequencerOffered:
     Answered once the acceptance is journaled. With ``report_number`` (injector processes only), the answer also
     confirms that the process's reports up to that number are journaled.
 
-    Refused with AcceptRefusedError if a larger sequencer owns any part of the member, or if the computation was
+    Refused with AcceptRefusedError if a larger sequencer owns any part of the member, or if the group was
     removed. An injector counts as removed only if this sequencer belongs to a removed incarnation. Refused with
     ReportNotReceivedError if neither that report nor a later one was received.
     """
 
     token: int
-    computation: str
+    group: str
     member: Member
     sequencer: int
     report_number: int = 0
@@ -81,28 +81,28 @@ class InjectorsExpected:
 
 @dataclass(frozen=True, slots=True)
 class RemovalRequested:
-    """Forget a cancelled computation. Answered once the removal is journaled.
+    """Forget a cancelled group. Answered once the removal is journaled.
 
     ``up_to``: for an injector, the largest sequencer of the incarnation that is over. Idempotent: a repeated removal
     does not delete a re-created injector, whose expected set may be known before any of its sequencers.
     """
 
     token: int
-    computation: str
+    group: str
     up_to: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class PercentileRequested:
-    """Decide a percentile watermark of ``computation``, which ignores its smallest timestamps at work (7.2).
+    """Decide a percentile watermark of ``group``, which ignores its smallest timestamps at work (7.2).
 
     ``basis_points``: 9900 ignores one timestamp in a hundred. Only work published since ``since`` counts; ``since`` is
-    a time of the core's clock. Answered with the value once it is journaled. Refused with KeyError if the computation
+    a time of the core's clock. Answered with the value once it is journaled. Refused with KeyError if the group
     is unknown.
     """
 
     token: int
-    computation: str
+    group: str
     basis_points: int
     since: int
 

@@ -18,7 +18,7 @@ class AuthorityMetrics:
     """The metrics of one shard in ``registry``. No other shard uses the same registry."""
 
     def __init__(self, registry: CollectorRegistry, watermarks: Callable[[], Mapping[str, int]]) -> None:
-        """``watermarks``: returns the broadcast values by computation, in microseconds. Any thread may call it."""
+        """``watermarks``: returns the broadcast values by group, in microseconds. Any thread may call it."""
         registry.register(_Watermarks(watermarks))
         self.reports = Counter(
             "millwheel_authority_reports_total", "Watermark reports of intervals and injectors", registry=registry
@@ -47,10 +47,10 @@ class _Watermarks(Collector):
         family = GaugeMetricFamily(
             "millwheel_authority_watermark_seconds",
             "Broadcast low watermark, seconds since the epoch (-Inf: nothing known, +Inf: ended)",
-            labels=["computation"],
+            labels=["group"],
         )
-        for computation, watermark in self._watermarks().items():
-            family.add_metric([computation], _seconds(watermark))
+        for group, watermark in self._watermarks().items():
+            family.add_metric([group], _seconds(watermark))
         yield family
 
 

@@ -46,7 +46,7 @@ class Taken:
     """The content of one append.
 
     ``entry``: the journal entry. ``answers``: the tokens that it answers, with their values. ``sequencers``: the
-    sequencers that it accepts. ``removed``: the computations that it removes.
+    sequencers that it accepts. ``removed``: the groups that it removes.
     """
 
     entry: AuthorityEntry
@@ -77,40 +77,40 @@ class Pending:
         """Whether anything waits."""
         return bool(self.changes or self._raised or self._moved)
 
-    def accepted(self, token: int, computation: str, acceptance: Acceptance[M]) -> None:
+    def accepted(self, token: int, group: str, acceptance: Acceptance[M]) -> None:
         """Record an accepted sequencer. The remains of cut shares are journaled again with their newest values."""
         share: AnyShare = acceptance.share
-        self._drop(computation, acceptance.replaced)
+        self._drop(group, acceptance.replaced)
         for rest in acceptance.remains:
-            self.moved(computation, rest)
-        self.changes.append((token, computation, share))
+            self.moved(group, rest)
+        self.changes.append((token, group, share))
 
     def change(
-        self, token: int, change: Expect | Remove | Percentile, computation: str, dropped: Iterable[AnyShare] = ()
+        self, token: int, change: Expect | Remove | Percentile, group: str, dropped: Iterable[AnyShare] = ()
     ) -> None:
         """Record ``change``, which invalidates the shares in ``dropped``."""
-        self._drop(computation, dropped)
-        self.changes.append((token, computation, change))
+        self._drop(group, dropped)
+        self.changes.append((token, group, change))
 
-    def moved(self, computation: str, share: AnyShare) -> None:
+    def moved(self, group: str, share: AnyShare) -> None:
         """Record a new value of ``share``."""
-        self._moved.setdefault(computation, {})[share] = None
+        self._moved.setdefault(group, {})[share] = None
 
-    def raised(self, computation: str) -> None:
-        """Record that ``computation`` has a new value to broadcast."""
-        self._raised[computation] = None
+    def raised(self, group: str) -> None:
+        """Record that ``group`` has a new value to broadcast."""
+        self._raised[group] = None
 
-    def forget_value(self, computation: str) -> None:
-        """Drop the new value of ``computation``, which was removed."""
-        self._raised.pop(computation, None)
+    def forget_value(self, group: str) -> None:
+        """Drop the new value of ``group``, which was removed."""
+        self._raised.pop(group, None)
 
     def take(self, value_of: Callable[[str], int], size: int) -> Taken:
         """Take about ``size`` bytes of what waits, changes first.
 
-        ``value_of`` returns a computation's decided value.
+        ``value_of`` returns a group's decided value.
 
         Invariant: while changes remain, nothing after them is taken. A moved share may come from a cut that is not
-        journaled yet. A value may belong to a computation that is not journaled yet.
+        journaled yet. A value may belong to a group that is not journaled yet.
         """
         taken = Taken(AuthorityEntry([], {}, {}, {}))
         size -= self._take_changes(taken, value_of, size)
@@ -123,20 +123,20 @@ class Pending:
     def _take_changes(self, taken: Taken, value_of: Callable[[str], int], size: int) -> int:
         """Move changes of about ``size`` bytes, at least one, to ``taken``. Return the size of the moved changes."""
         used = count = 0
-        for token, computation, subject in self.changes:
+        for token, group, subject in self.changes:
             if used >= size:
                 break
             count += 1
-            watermark = value_of(computation)
+            watermark = value_of(group)
             change: Change
             if isinstance(subject, Share):
-                change = _accepted(computation, subject)
+                change = _accepted(group, subject)
                 watermark = max(watermark, subject.watermark)
-                taken.sequencers.append((computation, subject.member, subject.sequencer))
+                taken.sequencers.append((group, subject.member, subject.sequencer))
             else:
                 change = subject
                 if isinstance(subject, Remove):
-                    taken.removed.append(computation)
+                    taken.removed.append(group)
                 elif isinstance(subject, Percentile):
                     watermark = subject.watermark
             used += _size(change)
@@ -147,10 +147,10 @@ class Pending:
 
     def _take_moved(self, entry: AuthorityEntry, size: int) -> None:
         """Move rows of about ``size`` bytes to ``entry``."""
-        for computation in list(self._moved):
+        for group in list(self._moved):
             if size <= 0:
                 return
-            shares = self._moved[computation]
+            shares = self._moved[group]
             keys: list[KeysRow] = []
             processes: list[ProcessRow] = []
             for share in shares:
@@ -163,32 +163,32 @@ class Pending:
                     keys.append(row)
                 size -= row_size(row)
             if keys:
-                entry.keys[computation] = keys
+                entry.keys[group] = keys
             if processes:
-                entry.processes[computation] = processes
+                entry.processes[group] = processes
             if len(keys) + len(processes) == len(shares):
-                del self._moved[computation]
+                del self._moved[group]
             else:
-                self._moved[computation] = dict.fromkeys(list(shares)[len(keys) + len(processes) :])
+                self._moved[group] = dict.fromkeys(list(shares)[len(keys) + len(processes) :])
 
-    def _drop(self, computation: str, shares: Iterable[AnyShare]) -> None:
-        waiting = self._moved.get(computation)
+    def _drop(self, group: str, shares: Iterable[AnyShare]) -> None:
+        waiting = self._moved.get(group)
         if waiting is None:
             return
         for share in shares:
             waiting.pop(share, None)
         if not waiting:
-            del self._moved[computation]
+            del self._moved[group]
 
 
-def _accepted(computation: str, share: AnyShare) -> AcceptKeys | AcceptProcess:
+def _accepted(group: str, share: AnyShare) -> AcceptKeys | AcceptProcess:
     row = journal_row(share)
-    return AcceptProcess(computation, row) if isinstance(row, ProcessRow) else AcceptKeys(computation, row)
+    return AcceptProcess(group, row) if isinstance(row, ProcessRow) else AcceptKeys(group, row)
 
 
 def _size(change: Change) -> int:
     """Return the approximate size of ``change`` in bytes."""
     if isinstance(change, AcceptKeys | AcceptProcess):
-        return row_size(change.row) + len(change.computation)
+        return row_size(change.row) + len(change.group)
     names: Sequence[str] = change.processes if isinstance(change, Expect) else ()
-    return _ROW_BYTES + len(change.computation) + sum(len(name) + 8 for name in names)
+    return _ROW_BYTES + len(change.group) + sum(len(name) + 8 for name in names)

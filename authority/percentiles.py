@@ -1,7 +1,7 @@
 """Percentile watermarks: low watermarks without the stragglers, from the members' pending work (7.2). Pure.
 
 The watermark of percentile p has two upper bounds. At least p percent of the timestamps at work are at or above the
-first. The second is the newest record that the computation has seen, which bounds the watermark where nothing is at
+first. The second is the newest record that the group has seen, which bounds the watermark where nothing is at
 work.
 
 The value is heuristic: records may arrive behind it. Like every watermark it never goes back. An answer is journaled
@@ -26,7 +26,7 @@ WHOLE: Final = 10_000
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """The pending work of a computation's members together.
+    """The pending work of a group's members together.
 
     ``bound``: the upper bound from the newest records seen. ``silent``: the number of members that have not
     published. They hold the value at ``silent_at``, the smallest of their low watermarks.

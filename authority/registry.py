@@ -1,11 +1,11 @@
-"""All computations of one shard by name, and the effect of journaled changes on them (7.2)."""
+"""All groups of one shard by name, and the effect of journaled changes on them (7.2)."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from typing import Final
 
-from millwheel.authority.injected import InjectorComputation
+from millwheel.authority.injected import InjectorGroup
 from millwheel.authority.journal import (
     AcceptKeys,
     AcceptProcess,
@@ -16,15 +16,15 @@ from millwheel.authority.journal import (
     Percentile,
     Remove,
 )
-from millwheel.authority.keyed import KeyedComputation
+from millwheel.authority.keyed import KeyedGroup
 from millwheel.authority.shares import Share, process_share
+from millwheel.model.incarnation import is_injector
 from millwheel.model.keys import KeyInterval
 from millwheel.model.time import MIN_TIMESTAMP
-from millwheel.rpc.watermarks import is_injector
 
-__all__ = ["AnyComputation", "Registry"]
+__all__ = ["AnyGroup", "Registry"]
 
-AnyComputation = KeyedComputation | InjectorComputation
+AnyGroup = KeyedGroup | InjectorGroup
 
 MAX_REMEMBERED: Final = 10_000
 """The maximum number of remembered removed incarnations, and of remembered streams that had earlier incarnations.
@@ -37,10 +37,10 @@ _OTHERS: Final = ""
 
 
 class Registry:
-    """The computations of the shard, and the record of removed ones.
+    """The groups of the shard, and the record of removed ones.
 
     ``removed``: removed incarnation ids. An id is never reused, so an owner that still reports for one of them is a
-    remnant. A remnant paused for so long that its id is forgotten re-creates a computation that no process watches.
+    remnant. A remnant paused for so long that its id is forgotten re-creates a group that no process watches.
 
     ``ended``: an injector is named after its stream, and the name may be re-created. This maps the name to the
     largest sequencer of its removed incarnations; an owner with a sequencer up to it is a remnant. Injectors that are
@@ -48,34 +48,34 @@ class Registry:
     """
 
     def __init__(self) -> None:
-        self._computations: dict[str, AnyComputation] = {}
+        self._groups: dict[str, AnyGroup] = {}
         self.removed: dict[str, None] = {}
         self.ended: dict[str, int] = {}
 
-    def __iter__(self) -> Iterator[AnyComputation]:
-        return iter(list(self._computations.values()))
+    def __iter__(self) -> Iterator[AnyGroup]:
+        return iter(list(self._groups.values()))
 
     def __len__(self) -> int:
-        return len(self._computations)
+        return len(self._groups)
 
-    def get(self, name: str) -> AnyComputation | None:
-        """Return the computation, if a sequencer was ever accepted for it."""
-        return self._computations.get(name)
+    def get(self, name: str) -> AnyGroup | None:
+        """Return the group, if a sequencer was ever accepted for it."""
+        return self._groups.get(name)
 
-    def keyed(self, name: str) -> KeyedComputation:
-        """Return the computation, which is created if it is missing. Its members are intervals."""
-        found = self._computations.get(name)
+    def keyed(self, name: str) -> KeyedGroup:
+        """Return the group, which is created if it is missing. Its members are intervals."""
+        found = self._groups.get(name)
         if found is None:
-            found = self._computations[name] = KeyedComputation(name)
-        assert isinstance(found, KeyedComputation)
+            found = self._groups[name] = KeyedGroup(name)
+        assert isinstance(found, KeyedGroup)
         return found
 
-    def injector(self, name: str) -> InjectorComputation:
+    def injector(self, name: str) -> InjectorGroup:
         """Return the injector, which is created if it is missing. Its members are processes."""
-        found = self._computations.get(name)
+        found = self._groups.get(name)
         if found is None:
-            found = self._computations[name] = InjectorComputation(name)
-        assert isinstance(found, InjectorComputation)
+            found = self._groups[name] = InjectorGroup(name)
+        assert isinstance(found, InjectorGroup)
         return found
 
     def is_over(self, name: str, sequencer: int) -> bool:
@@ -84,12 +84,12 @@ class Registry:
             return True
         if not is_injector(name) or sequencer > self.ended.get(_OTHERS, 0):
             return False
-        found = self._computations.get(name)
+        found = self._groups.get(name)
         return found is None or all(share.sequencer != sequencer for share in found.shares())
 
     def remove(self, name: str, up_to: int = 0) -> None:
-        """Forget a computation: an incarnation for ever, an injector's incarnations up to sequencer ``up_to``."""
-        self._computations.pop(name, None)
+        """Forget a group: an incarnation for ever, an injector's incarnations up to sequencer ``up_to``."""
+        self._groups.pop(name, None)
         if not is_injector(name):
             self.removed[name] = None
         elif up_to:
@@ -106,10 +106,10 @@ class Registry:
         for part in parts:
             self.removed.update(dict.fromkeys(part.removed))
             self.ended.update(part.ended)
-            if part.computation:
-                pieces.setdefault(part.computation, []).append(part)
+            if part.group:
+                pieces.setdefault(part.group, []).append(part)
         for name, found in pieces.items():
-            made = self._computations[name] = _injector(name, found) if is_injector(name) else _keyed(name, found)
+            made = self._groups[name] = _injector(name, found) if is_injector(name) else _keyed(name, found)
             made.percentiles.update(found[0].percentiles)
 
     def replay(self, entry: AuthorityEntry) -> None:
@@ -123,35 +123,35 @@ class Registry:
             for process in processes:
                 self.injector(name).put(process_share(process))
         for name, value in entry.values.items():
-            computation = self._computations[name]
-            computation.value = max(computation.value, value)
+            group = self._groups[name]
+            group.value = max(group.value, value)
 
     def _change(self, change: Change) -> None:
         if isinstance(change, AcceptKeys):
             keys = change.row
-            self.keyed(change.computation).put(Share(KeyInterval(keys.start, keys.end), keys.sequencer, keys.watermark))
+            self.keyed(change.group).put(Share(KeyInterval(keys.start, keys.end), keys.sequencer, keys.watermark))
         elif isinstance(change, AcceptProcess):
-            self.injector(change.computation).put(process_share(change.row))
+            self.injector(change.group).put(process_share(change.row))
         elif isinstance(change, Expect):
-            self.injector(change.computation).expect(change.processes, change.as_of)
+            self.injector(change.group).expect(change.processes, change.as_of)
         elif isinstance(change, Percentile):
-            percentiles = self._computations[change.computation].percentiles
+            percentiles = self._groups[change.group].percentiles
             percentiles[change.basis_points] = max(
                 change.watermark, percentiles.get(change.basis_points, change.watermark)
             )
         else:
             assert isinstance(change, Remove)
-            self.remove(change.computation, change.up_to)
+            self.remove(change.group, change.up_to)
 
 
-def _keyed(name: str, parts: list[Part]) -> KeyedComputation:
+def _keyed(name: str, parts: list[Part]) -> KeyedGroup:
     rows = [row for part in parts for row in part.keys]
     shares = [Share(KeyInterval(row.start, row.end), row.sequencer, row.watermark) for row in rows]
-    return KeyedComputation(name, max((part.value for part in parts), default=MIN_TIMESTAMP), shares)
+    return KeyedGroup(name, max((part.value for part in parts), default=MIN_TIMESTAMP), shares)
 
 
-def _injector(name: str, parts: list[Part]) -> InjectorComputation:
+def _injector(name: str, parts: list[Part]) -> InjectorGroup:
     shares = [process_share(row) for part in parts for row in part.processes]
     first = parts[0]
     value = max(part.value for part in parts)
-    return InjectorComputation(name, value, shares, first.expected, first.expected_as_of)
+    return InjectorGroup(name, value, shares, first.expected, first.expected_as_of)

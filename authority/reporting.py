@@ -28,8 +28,8 @@ __all__ = ["ReportingServicer", "Shards"]
 class Shards(Protocol):
     """The shards that a process serves."""
 
-    def of(self, computation: str) -> AuthorityShard:
-        """Return the shard that keeps ``computation``; RequestError (UNAVAILABLE) if it is not served here."""
+    def of(self, group: str) -> AuthorityShard:
+        """Return the shard that keeps ``group``; RequestError (UNAVAILABLE) if it is not served here."""
 
 
 class ReportingServicer(BroadcastServicer):
@@ -61,7 +61,7 @@ class ReportingServicer(BroadcastServicer):
             async with aclosing(merged(sources)) as news:
                 async for one in news:
                     if isinstance(one, list):
-                        yield pb.ReportResponse(wanted=one)
+                        yield pb.ReportResponse(pending_requested=one)
                     elif (response := await self._take(one, events)) is not None:
                         yield response
         except RequestError as error:
@@ -77,9 +77,9 @@ class ReportingServicer(BroadcastServicer):
         batches: dict[AuthorityShard, list[WatermarkReport]] = {}
         for number, message in enumerate(request.intervals):
             where = f"intervals[{number}]."
-            check_names(**{f"{where}computation": message.computation, f"{where}process": message.process})
+            check_names(**{f"{where}group": message.group, f"{where}process": message.process})
             report = report_from_wire(message, where)
-            batches.setdefault(self._shards.of(report.computation), []).append(report)
+            batches.setdefault(self._shards.of(report.group), []).append(report)
         refused: list[Refusal] = []
         for shard, reports in batches.items():
             events.follow(shard)
@@ -96,7 +96,7 @@ class _ShardEvents:
     """What a Report call receives from its shards: pending-work requests, and the news that a shard has stopped."""
 
     def __init__(self) -> None:
-        self._wanted: dict[str, None] = {}
+        self._requested: dict[str, None] = {}
         self._failure: AuthorityStoppedError | None = None
         self._ended = False
         self._news = asyncio.Event()
@@ -105,11 +105,11 @@ class _ShardEvents:
     def follow(self, shard: AuthorityShard) -> None:
         """Receive news of ``shard`` from now on."""
         if shard not in self._followed:
-            shard.work_requests.listen(self._want)
+            shard.work_requests.listen(self._request)
             self._followed[shard] = asyncio.create_task(self._watch_end(shard))
 
     async def news(self) -> AsyncGenerator[list[str], None]:
-        """Yield requested computations until :meth:`end`.
+        """Yield requested groups until :meth:`end`.
 
         Raises AuthorityStoppedError when a shard stops, so that every reporter looks for its successor.
         """
@@ -118,9 +118,9 @@ class _ShardEvents:
             self._news.clear()
             if self._failure is not None:
                 raise self._failure
-            if self._wanted:
-                wanted, self._wanted = sorted(self._wanted), {}
-                yield wanted
+            if self._requested:
+                requested, self._requested = sorted(self._requested), {}
+                yield requested
 
     def end(self) -> None:
         """End :meth:`news`, because the reporter has closed its side of the call."""
@@ -130,11 +130,11 @@ class _ShardEvents:
     def leave(self) -> None:
         """Stop receiving news of any shard."""
         for shard, task in self._followed.items():
-            shard.work_requests.leave(self._want)
+            shard.work_requests.leave(self._request)
             task.cancel()
 
-    def _want(self, computation: str) -> None:
-        self._wanted[computation] = None
+    def _request(self, group: str) -> None:
+        self._requested[group] = None
         self._news.set()
 
     async def _watch_end(self, shard: AuthorityShard) -> None:

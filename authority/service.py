@@ -8,16 +8,11 @@ from millwheel.authority.broadcasts import Context
 from millwheel.authority.percentiles import WHOLE
 from millwheel.authority.reporting import ReportingServicer, Shards
 from millwheel.authority.shares import Explanation, ShareView
+from millwheel.model.incarnation import injector_group
 from millwheel.rpc.errors import answering
 from millwheel.rpc.failures import FailureCode, RequestError
 from millwheel.rpc.v1 import watermark_pb2 as pb
-from millwheel.rpc.watermarks import (
-    check_names,
-    injector_computation,
-    interval_to_wire,
-    invalid,
-    member_from_wire,
-)
+from millwheel.rpc.watermarks import check_names, interval_to_wire, invalid, member_from_wire
 
 __all__ = ["Shards", "WatermarkServicer"]
 
@@ -39,12 +34,12 @@ class WatermarkServicer(ReportingServicer):
         """
 
         async def work() -> pb.AcceptSequencerResponse:
-            check_names(computation=request.computation, process=request.process)
+            check_names(group=request.group, process=request.process)
             member = member_from_wire(request)
             if request.report_number and not isinstance(member, str):
                 raise invalid("report_number", "is set: only processes of injectors ask which reports were received")
-            watermark = await self._shards.of(request.computation).accept(
-                request.computation, member, request.sequencer, request.report_number
+            watermark = await self._shards.of(request.group).accept(
+                request.group, member, request.sequencer, request.report_number
             )
             return pb.AcceptSequencerResponse(watermark_us=watermark)
 
@@ -53,15 +48,15 @@ class WatermarkServicer(ReportingServicer):
     async def ExplainWatermark(
         self, request: pb.ExplainWatermarkRequest, context: Context
     ) -> pb.ExplainWatermarkResponse:
-        """Explain a computation's watermark (G8). NOT_FOUND for a computation that this shard does not know."""
+        """Explain a group's watermark (G8). NOT_FOUND for a group that this shard does not know."""
 
         async def work() -> pb.ExplainWatermarkResponse:
             limit = request.limit or _DEFAULT_ROWS
             if limit > _MAX_ROWS:
                 raise invalid("limit", f"is {limit}: {_MAX_ROWS} rows are the most that one answer holds")
-            answer = self._shards.of(request.computation).explain(request.computation, limit)
+            answer = self._shards.of(request.group).explain(request.group, limit)
             if answer is None:
-                raise _unknown(request.computation)
+                raise _unknown(request.group)
             return _explained(answer)
 
         return await answering(context, work)
@@ -71,17 +66,17 @@ class WatermarkServicer(ReportingServicer):
     ) -> pb.GetPercentileWatermarkResponse:
         """Decide a percentile watermark. It is journaled before the answer.
 
-        NOT_FOUND for a computation that this shard does not know.
+        NOT_FOUND for a group that this shard does not know.
         """
 
         async def work() -> pb.GetPercentileWatermarkResponse:
             if not 0 < request.percentile_bp <= WHOLE:
                 raise invalid("percentile_bp", f"is {request.percentile_bp}: hundredths of a percent, 1 to {WHOLE}")
-            check_names(computation=request.computation)
-            shard = self._shards.of(request.computation)
-            answer = await shard.percentile(request.computation, request.percentile_bp)
+            check_names(group=request.group)
+            shard = self._shards.of(request.group)
+            answer = await shard.percentile(request.group, request.percentile_bp)
             if answer is None:
-                raise _unknown(request.computation)
+                raise _unknown(request.group)
             return pb.GetPercentileWatermarkResponse(
                 watermark_us=answer.watermark, member_count=answer.members, silent_count=answer.silent
             )
@@ -99,23 +94,21 @@ class WatermarkServicer(ReportingServicer):
                 if not process:
                     raise invalid(f"processes[{number}]", "is empty: name the process, or leave it out")
                 check_names(**{f"processes[{number}]": process})
-            shard = self._shards.of(injector_computation(request.stream))
+            shard = self._shards.of(injector_group(request.stream))
             await shard.expect_injectors(request.stream, request.processes, request.as_of_revision)
             return pb.ExpectInjectorsResponse()
 
         return await answering(context, work)
 
-    async def RemoveComputation(
-        self, request: pb.RemoveComputationRequest, context: Context
-    ) -> pb.RemoveComputationResponse:
-        """Remove a computation. Idempotent. It is journaled before the answer."""
+    async def RemoveGroup(self, request: pb.RemoveGroupRequest, context: Context) -> pb.RemoveGroupResponse:
+        """Remove a group. Idempotent. It is journaled before the answer."""
 
-        async def work() -> pb.RemoveComputationResponse:
-            if not request.computation:
-                raise invalid("computation", 'is empty: name an incarnation, or "injector/{stream}"')
-            check_names(computation=request.computation)
-            await self._shards.of(request.computation).remove(request.computation, request.up_to_sequencer)
-            return pb.RemoveComputationResponse()
+        async def work() -> pb.RemoveGroupResponse:
+            if not request.group:
+                raise invalid("group", 'is empty: name an incarnation, or "injector/{stream}"')
+            check_names(group=request.group)
+            await self._shards.of(request.group).remove(request.group, request.up_to_sequencer)
+            return pb.RemoveGroupResponse()
 
         return await answering(context, work)
 
@@ -123,16 +116,16 @@ class WatermarkServicer(ReportingServicer):
 def _explained(answer: Explanation) -> pb.ExplainWatermarkResponse:
     return pb.ExplainWatermarkResponse(
         watermark_us=answer.watermark,
-        holding=[_row(answer.computation, row) for row in answer.holding],
-        intervals=[_row(answer.computation, row) for row in answer.rows],
+        holding=[_row(answer.group, row) for row in answer.holding],
+        intervals=[_row(answer.group, row) for row in answer.rows],
         interval_count=answer.row_count,
         holding_count=answer.holding_count,
     )
 
 
-def _row(computation: str, row: ShareView) -> pb.IntervalWatermark:
+def _row(group: str, row: ShareView) -> pb.IntervalWatermark:
     return pb.IntervalWatermark(
-        computation=computation,
+        group=group,
         keys=None if isinstance(row.member, str) else interval_to_wire(row.member),
         process=row.member if isinstance(row.member, str) else "",
         sequencer=row.sequencer,
@@ -144,10 +137,10 @@ def _row(computation: str, row: ShareView) -> pb.IntervalWatermark:
     )
 
 
-def _unknown(computation: str) -> RequestError:
+def _unknown(group: str) -> RequestError:
     return RequestError(
         FailureCode.NOT_FOUND,
-        f"nothing was ever accepted for computation {computation!r} at this authority",
+        f"nothing was ever accepted for group {group!r} at this authority",
         "see whether its name is right and its intervals have owners",
-        reason="COMPUTATION_UNKNOWN",
+        reason="GROUP_UNKNOWN",
     )

@@ -64,7 +64,7 @@ class ShardSettings:
 
 
 class PercentileAnswer(NamedTuple):
-    """A percentile watermark, the number of the computation's members, and how many did not publish in time."""
+    """A percentile watermark, the number of the group's members, and how many did not publish in time."""
 
     watermark: int
     members: int
@@ -77,18 +77,18 @@ class WorkRequests:
     def __init__(self) -> None:
         self._listeners: dict[Callable[[str], None], None] = {}
 
-    def listen(self, want: Callable[[str], None]) -> None:
-        """Call ``want`` with the name of each requested computation from now on. Call :meth:`leave` at the end."""
-        self._listeners[want] = None
+    def listen(self, request: Callable[[str], None]) -> None:
+        """Call ``request`` with the name of each requested group from now on. Call :meth:`leave` at the end."""
+        self._listeners[request] = None
 
-    def leave(self, want: Callable[[str], None]) -> None:
-        """Stop calling ``want``."""
-        self._listeners.pop(want, None)
+    def leave(self, request: Callable[[str], None]) -> None:
+        """Stop calling ``request``."""
+        self._listeners.pop(request, None)
 
-    def ask(self, computation: str) -> None:
-        """Request the pending work of all owners of ``computation``."""
-        for want in self._listeners:
-            want(computation)
+    def ask(self, group: str) -> None:
+        """Request the pending work of all owners of ``group``."""
+        for request in self._listeners:
+            request(group)
 
 
 class AuthorityShard(AuthorityDriver):
@@ -122,11 +122,11 @@ class AuthorityShard(AuthorityDriver):
         metrics = AuthorityMetrics(registry or CollectorRegistry(), core.broadcasts)
         return cls(JournalWriter(store, journal), core, metrics, settings)
 
-    def of(self, computation: str) -> AuthorityShard:
-        """Return the shard that keeps ``computation``. A process with a single shard always gets this one."""
+    def of(self, group: str) -> AuthorityShard:
+        """Return the shard that keeps ``group``. A process with a single shard always gets this one."""
         return self
 
-    async def accept(self, computation: str, member: Member, sequencer: int, report_number: int = 0) -> int:
+    async def accept(self, group: str, member: Member, sequencer: int, report_number: int = 0) -> int:
         """Accept ``sequencer`` as the owner of ``member`` (G4), and return the value last broadcast for it.
 
         The acceptance is journaled when this call returns. With ``report_number`` (injector processes only), the
@@ -136,9 +136,7 @@ class AuthorityShard(AuthorityDriver):
         Raises ReportNotReceivedError if that report was not received.
         """
         try:
-            return await self._journaled(
-                lambda token: SequencerOffered(token, computation, member, sequencer, report_number)
-            )
+            return await self._journaled(lambda token: SequencerOffered(token, group, member, sequencer, report_number))
         except AcceptRefusedError:
             self._metrics.refused.labels("acceptance").inc()
             raise
@@ -150,45 +148,45 @@ class AuthorityShard(AuthorityDriver):
         """
         await self._journaled(lambda token: InjectorsExpected(token, stream, processes, as_of))
 
-    async def remove(self, computation: str, up_to: int = 0) -> None:
-        """Forget a cancelled computation. It is journaled when this call returns.
+    async def remove(self, group: str, up_to: int = 0) -> None:
+        """Forget a cancelled group. It is journaled when this call returns.
 
         With ``up_to``, nothing happens if a larger sequencer was accepted. The stream's name may be in use again by
         the time that a request of a deposed master arrives. After the removal no sequencer up to ``up_to`` is
         accepted.
         """
         self._check()
-        if up_to and self._core.outlives(computation, up_to):
+        if up_to and self._core.outlives(group, up_to):
             return
-        await self._journaled(lambda token: RemovalRequested(token, computation, up_to))
+        await self._journaled(lambda token: RemovalRequested(token, group, up_to))
 
-    def explain(self, computation: str, limit: int = 100) -> Explanation | None:
-        """Return which members hold the watermark of ``computation``, and why (G8); None if it is unknown."""
+    def explain(self, group: str, limit: int = 100) -> Explanation | None:
+        """Return which members hold the watermark of ``group``, and why (G8); None if it is unknown."""
         self._check()
-        return self._core.explain(computation, now_us(), limit)
+        return self._core.explain(group, now_us(), limit)
 
-    async def percentile(self, computation: str, basis_points: int) -> PercentileAnswer | None:
-        """Return a percentile watermark of ``computation``, which ignores its smallest timestamps at work (7.2).
+    async def percentile(self, group: str, basis_points: int) -> PercentileAnswer | None:
+        """Return a percentile watermark of ``group``, which ignores its smallest timestamps at work (7.2).
 
         Requests the members' pending work and waits up to :data:`ShardSettings.ask` seconds for it. Returns None if
-        the computation is unknown.
+        the group is unknown.
         """
         self._check()
         since = now_us()
         loop = asyncio.get_running_loop()
         until, polls = loop.time() + self._settings.ask, 0
-        work = self._core.work(computation, since)
+        work = self._core.work(group, since)
         if work is not None:
-            self.work_requests.ask(computation)
+            self.work_requests.ask(group)
         while work is not None and work.silent and loop.time() < until and basis_points < WHOLE:
             polls += 1
             await asyncio.sleep(_POLL_BACKOFF.delay(polls, random.random()))
-            work = self._core.work(computation, since)
+            work = self._core.work(group, since)
         if work is None:
             return None
         self._check()
         try:
-            value = await self._journaled(lambda token: PercentileRequested(token, computation, basis_points, since))
+            value = await self._journaled(lambda token: PercentileRequested(token, group, basis_points, since))
         except KeyError:
             return None
         return PercentileAnswer(value, work.members, work.silent)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Generic, NamedTuple, Protocol, TypeVar
+from typing import Final, Generic, NamedTuple, TypeVar
 
 from millwheel.authority.journal import ProcessRow
 from millwheel.model.keys import KeyInterval
-from millwheel.model.time import MAX_TIMESTAMP, MIN_TIMESTAMP
+from millwheel.model.time import MAX_TIMESTAMP, MIN_TIMESTAMP, seconds
 from millwheel.rpc.v1.watermark_pb2 import HoldKind
 from millwheel.rpc.watermarks import Member, PendingWork, WatermarkReport
 
@@ -20,15 +20,17 @@ __all__ = [
     "Refusal",
     "Share",
     "ShareView",
-    "TrackedComputation",
     "process_share",
 ]
 
 M = TypeVar("M", KeyInterval, str)
 
+_SILENT_AFTER: Final = seconds(30)
+"""A member without a report for longer than this is called silent."""
+
 
 class Share(Generic[M]):
-    """One member's part in a computation's minimum.
+    """One member's part in a group's minimum.
 
     Invariant: ``member`` and ``sequencer`` never change. A new owner gets a new share.
 
@@ -96,10 +98,10 @@ class Share(Generic[M]):
         """Return the pending work that the owner published since ``since``."""
         return self.pending if self.pending_at >= since else None
 
-    def view(self, now: int, silent_after: int) -> ShareView:
+    def view(self, now: int) -> ShareView:
         """Return this share's row of an explanation. A silent interval or process holds the value by its silence."""
         silence = None if self.reported_at is None else max(0, now - self.reported_at)
-        silent = silence is None or silence > silent_after
+        silent = silence is None or silence > _SILENT_AFTER
         hold, subject, member = self.hold, self.subject, self.member
         if not isinstance(member, str):
             hold = HoldKind.HOLD_KIND_SILENT if silent else hold
@@ -152,39 +154,15 @@ class ShareView:
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """Why a computation's watermark has its value (G8).
+    """Why a group's watermark has its value (G8).
 
     ``holding`` are the rows that hold the value back, and ``rows`` are all of them. Both are cut at the requested
     limit. The counts are not cut.
     """
 
-    computation: str
+    group: str
     watermark: int
     holding: Sequence[ShareView]
     rows: Sequence[ShareView]
     holding_count: int
     row_count: int
-
-
-class TrackedComputation(Protocol):
-    """The interface of a computation as the core uses it. Its members are intervals or injector processes.
-
-    ``value`` is decided but not necessarily journaled. Invariant: it never goes back (G7).
-    """
-
-    name: str
-    value: int
-    percentiles: dict[int, int]
-    """Decided percentile watermarks by percentile, in hundredths of a percent. They never go back either."""
-
-    def smallest(self) -> int:
-        """Return the value that the members allow, up to which ``value`` may rise. MIN_TIMESTAMP: it may not rise."""
-
-    def report(self, report: WatermarkReport, now: int) -> AnyShare | Refusal | None:
-        """Apply a report. Return the share if journaled state changed, None if not, or the refusal."""
-
-    def shares(self) -> Sequence[AnyShare]:
-        """Return a copy of all members' shares."""
-
-    def explain(self, watermark: int, now: int, silent_after: int, limit: int) -> Explanation:
-        """Explain ``watermark``. A member without a report for over ``silent_after`` microseconds is called silent."""

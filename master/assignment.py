@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from millwheel.master.draft import Draft
+from millwheel.master.change_plan import PlanBuilder
 from millwheel.model.catalog import ACTIVE_STATES, Catalog
 from millwheel.model.catalog import code_of as spec_code_of
 from millwheel.model.catalog_keys import worker_key
@@ -17,9 +17,9 @@ from millwheel.rpc.v1 import catalog_pb2 as catalog
 __all__ = [
     "NO_CODE",
     "IntervalAssigner",
+    "add_assignments",
+    "add_releases",
     "code_of",
-    "draft_assignments",
-    "draft_releases",
     "may_run",
     "release",
     "switching_since",
@@ -49,7 +49,7 @@ def code_of(known: Catalog, incarnation: IncarnationId) -> str | None:
     found = known.computation(incarnation)
     if found is not None:
         return spec_code_of(found[0].spec, found[1]).digest
-    return NO_CODE if known.leaving(incarnation) is not None else None
+    return NO_CODE if known.removed_computation(incarnation) is not None else None
 
 
 def may_run(worker: catalog.WorkerRecord, code: str | None) -> bool:
@@ -103,7 +103,7 @@ class IntervalAssigner:
             fit = [name for name in fit if name in self._given] or fit
         return min(fit, key=self._rank) if fit else None
 
-    def assign(self, interval: catalog.IntervalRecord, code: str | None, draft: Draft) -> None:
+    def assign(self, interval: catalog.IntervalRecord, code: str | None, builder: PlanBuilder) -> None:
         """Assign ``interval`` to an owner under a fresh sequencer.
 
         If no worker may run it, it keeps the old sequencer.
@@ -113,19 +113,19 @@ class IntervalAssigner:
             interval.ClearField("owner")
             interval.owner_revision = 0
         else:
-            self.give(interval, worker, draft)
+            self.give(interval, worker, builder)
 
-    def give(self, interval: catalog.IntervalRecord, worker: str, draft: Draft) -> None:
+    def give(self, interval: catalog.IntervalRecord, worker: str, builder: PlanBuilder) -> None:
         """Make ``worker`` the owner under a fresh sequencer, for as long as its present registration lasts."""
         self._given.add(worker)
-        draft.rest_on(worker_key(worker))
-        interval.sequencer = draft.draw()
+        builder.rest_on(worker_key(worker))
+        interval.sequencer = builder.draw()
         interval.owner.CopyFrom(self._known.workers[worker].endpoint)
         interval.owner.worker_id = worker
         interval.owner_revision = self._known.registration(worker)
         self._weigh(worker, _IDLE_LOAD + self._loads.get(interval.journal, 0.0))
 
-    def renew(self, interval: catalog.IntervalRecord, code: str | None, draft: Draft) -> None:
+    def renew(self, interval: catalog.IntervalRecord, code: str | None, builder: PlanBuilder) -> None:
         """Assign an interval again: to its owner, unless the owner may not run the code or others are bound to it.
 
         The interval stays unchanged if the transaction already assigns to the maximum number of other workers. The
@@ -135,9 +135,9 @@ class IntervalAssigner:
         if owner in self.candidates(code):
             if owner not in self._given and len(self._given) >= _MAX_WORKERS_PER_TRANSACTION:
                 return
-            self.give(interval, owner, draft)
+            self.give(interval, owner, builder)
         else:
-            self.assign(interval, code, draft)
+            self.assign(interval, code, builder)
 
     def _weigh(self, worker: str, weight: float) -> None:
         self._load[worker] += weight
@@ -151,7 +151,7 @@ class IntervalAssigner:
         return int(load / _EQUAL_LOADS), self._machines[self._machine(worker)], load, worker
 
 
-def draft_assignments(known: Catalog, draft: Draft, most: int, loads: Mapping[str, float] = _NO_LOADS) -> None:
+def add_assignments(known: Catalog, builder: PlanBuilder, most: int, loads: Mapping[str, float] = _NO_LOADS) -> None:
     """Put up to ``most`` interval maps in order: every interval that should have an owner gets a live one.
 
     Of a large map, one transaction takes as many chunks as fit. The next transaction takes the rest.
@@ -160,7 +160,7 @@ def draft_assignments(known: Catalog, draft: Draft, most: int, loads: Mapping[st
     since = switching_since(known)
     for incarnation in _active(known):
         table = known.tables.get(incarnation)
-        if most == 0 or draft.is_full:
+        if most == 0 or builder.is_full:
             return
         switching = since.get(incarnation, 0)
         if table is None or known.is_damaged(incarnation):
@@ -171,12 +171,12 @@ def draft_assignments(known: Catalog, draft: Draft, most: int, loads: Mapping[st
             # No worker may run this code: skip intervals without an owner instead of checking each again.
             lost = [owner for owner in lost if owner != NO_OWNER]
         chunks = table.chunks if switching else table.chunks_of(lost)
-        changed = [_assign_chunk(draft, assigner, incarnation, chunk, code, switching) for chunk in chunks]
+        changed = [_assign_chunk(builder, assigner, incarnation, chunk, code, switching) for chunk in chunks]
         most -= any(changed)
 
 
 def _assign_chunk(
-    draft: Draft,
+    builder: PlanBuilder,
     assigner: IntervalAssigner,
     incarnation: IncarnationId,
     chunk: IntervalChunk,
@@ -188,45 +188,45 @@ def _assign_chunk(
     def stays(interval: catalog.IntervalRecord) -> bool:
         return assigner.is_owned(interval) and interval.sequencer >= switching
 
-    if draft.is_full or all(map(stays, chunk.intervals)):
+    if builder.is_full or all(map(stays, chunk.intervals)):
         return False
     intervals = []
     for old in chunk.intervals:
         new = catalog.IntervalRecord()
         new.CopyFrom(old)
         if not assigner.is_owned(new):
-            assigner.assign(new, code, draft)
+            assigner.assign(new, code, builder)
         elif not stays(new):
-            assigner.renew(new, code, draft)
+            assigner.renew(new, code, builder)
         intervals.append(new)
-    return draft.put_intervals(incarnation, intervals)
+    return builder.put_intervals(incarnation, intervals)
 
 
-def draft_releases(known: Catalog, draft: Draft, most: int) -> None:
+def add_releases(known: Catalog, builder: PlanBuilder, most: int) -> None:
     """Remove the owners from the intervals of up to ``most`` incarnations that should have none."""
     active = set(_active(known))
     for incarnation, table in sorted(known.tables.items()):
-        if most == 0 or draft.is_full:
+        if most == 0 or builder.is_full:
             return
         if (
             incarnation not in active
             and not known.is_damaged(incarnation)
             and any(owner != NO_OWNER for owner in table.owned)
         ):
-            release(known, incarnation, draft)
+            release(known, incarnation, builder)
             most -= 1
 
 
-def release(known: Catalog, incarnation: IncarnationId, draft: Draft) -> None:
+def release(known: Catalog, incarnation: IncarnationId, builder: PlanBuilder) -> None:
     """Remove the owners from the intervals of an incarnation, as many as the transaction takes.
 
-    :func:`draft_releases` handles the rest, once the incarnation is no longer one that should have owners.
+    :func:`add_releases` handles the rest, once the incarnation is no longer one that should have owners.
     """
     table = known.tables.get(incarnation)
     if table is None or known.is_damaged(incarnation):
         return
     for chunk in table.chunks_of(owner for owner in table.owned if owner != NO_OWNER):
-        if draft.is_full:
+        if builder.is_full:
             return
         intervals = []
         for old in chunk.intervals:
@@ -235,7 +235,7 @@ def release(known: Catalog, incarnation: IncarnationId, draft: Draft) -> None:
             new.ClearField("owner")
             new.owner_revision = 0
             intervals.append(new)
-        draft.put_intervals(incarnation, intervals)
+        builder.put_intervals(incarnation, intervals)
 
 
 def _active(known: Catalog) -> list[IncarnationId]:
@@ -244,7 +244,7 @@ def _active(known: Catalog) -> list[IncarnationId]:
     for _, record in known.live_topologies():
         if record.state in ACTIVE_STATES:
             found += [record.incarnations[computation.name] for computation in record.spec.computations]
-            found += [leaving.incarnation for leaving in record.leaving]
+            found += [removed.incarnation for removed in record.removed]
     return found
 
 
@@ -253,5 +253,5 @@ def switching_since(known: Catalog) -> dict[IncarnationId, int]:
     found = {}
     for _, record in known.live_topologies():
         found.update({record.incarnations[name]: number for name, number in record.switching.items()})
-        found.update({leaving.incarnation: leaving.switching for leaving in record.leaving})
+        found.update({removed.incarnation: removed.switching for removed in record.removed})
     return found

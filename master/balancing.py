@@ -20,7 +20,7 @@ from itertools import pairwise
 from typing import Final
 
 from millwheel.master.load_book import divide
-from millwheel.master.messages import IntervalName, MergeIntervals, MoveInterval, Reshape, SplitInterval
+from millwheel.master.messages import IntervalName, MergeIntervals, MoveInterval, ReshapeRequest, SplitInterval
 from millwheel.model.incarnation import IncarnationId
 from millwheel.model.keys import KeyInterval
 from millwheel.model.time import Duration, Timestamp, minutes, seconds
@@ -143,7 +143,7 @@ class HotKey:
     busy: float
 
 
-def involved(request: Reshape) -> str:
+def involved(request: ReshapeRequest) -> str:
     """Return the journal that a balancer's request names."""
     return request.interval.journal
 
@@ -184,7 +184,7 @@ class _Round:
     free: Callable[[IntervalView], bool]
     slots: int
     taken: set[str] = field(default_factory=set)
-    decided: list[Reshape] = field(default_factory=list)
+    decided: list[ReshapeRequest] = field(default_factory=list)
 
     def may(self, interval: IntervalView) -> bool:
         """Whether an interval may be changed now."""
@@ -195,7 +195,7 @@ class _Round:
         """Whether the maximum number of changes is reached."""
         return len(self.decided) >= self.slots
 
-    def decide(self, request: Reshape, *journals: str) -> None:
+    def decide(self, request: ReshapeRequest, *journals: str) -> None:
         """Decide ``request``, and exclude those intervals from other decisions."""
         self.decided.append(request)
         self.taken.update(journals)
@@ -210,12 +210,12 @@ class Balancer:
         """From the last decision, the hottest first."""
         self._settings = settings
         self._fewest = fewest_intervals
-        self._running: dict[str, tuple[Reshape, tuple[str, ...]]] = {}
+        self._running: dict[str, tuple[ReshapeRequest, tuple[str, ...]]] = {}
         self._rest: dict[str, Timestamp] = {}
         self._cold: dict[tuple[str, str], Timestamp] = {}
         self._moving = False
 
-    def decide(self, view: ClusterView, now: Timestamp) -> list[Reshape]:
+    def decide(self, view: ClusterView, now: Timestamp) -> list[ReshapeRequest]:
         """Return the changes to start now. Call :meth:`ended` for each one when it is over, also if it failed."""
         self._note(view, now)
         self.hot_keys = tuple(sorted(self._hot_keys(view), key=lambda one: -one.busy))
@@ -232,7 +232,7 @@ class Balancer:
             self._running[involved(request)] = request, tuple(self._journals(request, view))
         return round_.decided
 
-    def ended(self, request: Reshape, now: Timestamp) -> None:
+    def ended(self, request: ReshapeRequest, now: Timestamp) -> None:
         """Record that a change is over. Its intervals rest for a while, whether it was done or refused."""
         _, journals = self._running.pop(involved(request), (request, ()))
         for journal in journals:
@@ -249,7 +249,7 @@ class Balancer:
         busy = any(interval.journal in journals for _, journals in self._running.values())
         return not busy and now >= self._rest[interval.journal]
 
-    def _journals(self, request: Reshape, view: ClusterView) -> Iterator[str]:
+    def _journals(self, request: ReshapeRequest, view: ClusterView) -> Iterator[str]:
         yield involved(request)
         if isinstance(request, MergeIntervals):
             for left, right in pairwise(view.intervals):

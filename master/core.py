@@ -22,8 +22,8 @@ from typing import Final, assert_never
 
 from millwheel.coordination.contract import Compare, DamagedValueError
 from millwheel.master import garbage, injecting, reshaping
-from millwheel.master.assignment import draft_assignments, draft_releases
-from millwheel.master.draft import ChangePlan, Draft
+from millwheel.master.assignment import add_assignments, add_releases
+from millwheel.master.change_plan import ChangePlan, PlanBuilder
 from millwheel.master.draining import DrainWatch
 from millwheel.master.messages import (
     CancelTopology,
@@ -70,7 +70,7 @@ from millwheel.master.plans import Planner
 from millwheel.master.settings import MasterSettings
 from millwheel.model.catalog import Catalog
 from millwheel.model.core_protocol import RisingValues, require
-from millwheel.model.time import MAX_TIMESTAMP, MIN_TIMESTAMP, Timestamp, milliseconds, seconds
+from millwheel.model.time import MAX_TIMESTAMP, MIN_TIMESTAMP, Timestamp, hours, milliseconds, seconds
 from millwheel.rpc.failures import NOT_LEADING, FailureCode, RequestError
 from millwheel.rpc.v1 import catalog_pb2 as catalog
 
@@ -78,6 +78,8 @@ __all__ = ["MasterCore"]
 
 _MAX_ATTEMPTS: Final = 8
 _PATIENCE: Final = seconds(2)
+_KEEP_CANCELLED: Final = hours(24)
+"""How long a cancelled topology is still listed, and a retired query known."""
 _TICK_EVERY: Final = milliseconds(200)
 """How often the core looks for what is overdue."""
 
@@ -271,10 +273,10 @@ class MasterCore:
         progress = event.progress
         self._drains.observe(self.catalog, progress, self._now)
         record = self.catalog.topologies.get(progress.topology)
-        for leaving in record.leaving if record is not None else ():
+        for removed in record.removed if record is not None else ():
             # A watermark of plus infinity never passes pending productions, so all of them have been delivered.
-            if progress.watermarks.get(leaving.incarnation, MIN_TIMESTAMP) >= MAX_TIMESTAMP:
-                self._delivered.add(leaving.incarnation)
+            if progress.watermarks.get(removed.incarnation, MIN_TIMESTAMP) >= MAX_TIMESTAMP:
+                self._delivered.add(removed.incarnation)
         return self._and_go_on([])
 
     def _on_tick(self) -> list[MasterEffect]:
@@ -286,7 +288,7 @@ class MasterCore:
             self._observed_at = self._now
             for name, record in self.catalog.topologies.items():
                 if record.state == catalog.TOPOLOGY_STATE_DRAINING or (
-                    record.state == catalog.TOPOLOGY_STATE_RUNNING and record.leaving
+                    record.state == catalog.TOPOLOGY_STATE_RUNNING and record.removed
                 ):
                     done.append(Observe(name))
                 elif record.state == catalog.TOPOLOGY_STATE_CANCELLED:
@@ -361,7 +363,7 @@ class MasterCore:
         self._unusable = max(self._unusable, plan.drawn)
         if plan.clears:
             operation.phase = _Phase.DROPPING
-            return [Drop(operation.number, plan.drop_journals, plan.drop_computations, plan.silence)]
+            return [Drop(operation.number, plan.drop_journals, plan.drop_incarnations, plan.silence)]
         return self._create(operation)
 
     def _create(self, operation: _Operation) -> list[MasterEffect]:
@@ -493,14 +495,14 @@ class MasterCore:
         return None
 
     def _assignments(self) -> ChangePlan:
-        draft = Draft(self.catalog, self._unusable)
-        draft_assignments(self.catalog, draft, self._settings.maps_per_transaction, self.loads)
-        return draft.plan()
+        builder = PlanBuilder(self.catalog, self._unusable)
+        add_assignments(self.catalog, builder, self._settings.maps_per_transaction, self.loads)
+        return builder.plan()
 
     def _releases(self) -> ChangePlan:
-        draft = Draft(self.catalog, self._unusable)
-        draft_releases(self.catalog, draft, self._settings.maps_per_transaction)
-        return draft.plan()
+        builder = PlanBuilder(self.catalog, self._unusable)
+        add_releases(self.catalog, builder, self._settings.maps_per_transaction)
+        return builder.plan()
 
     def _switched(self) -> ChangePlan:
         return self._planner().switched()
@@ -510,13 +512,13 @@ class MasterCore:
             return ChangePlan()
         plan = self._planner().left(self._delivered)
         if not plan.puts:
-            leaving = {one.incarnation for _, record in self.catalog.live_topologies() for one in record.leaving}
-            self._delivered &= leaving
+            removed = {one.incarnation for _, record in self.catalog.live_topologies() for one in record.removed}
+            self._delivered &= removed
         return plan
 
     def _ended_drains(self) -> ChangePlan:
         for name, record in self.catalog.live_topologies():
-            if record.leaving:
+            if record.removed:
                 continue
             if record.state == catalog.TOPOLOGY_STATE_DRAINING and self._drains.is_through(name):
                 return self._planner().drained(name)
@@ -541,7 +543,7 @@ class MasterCore:
         return garbage.forget_queries(self.catalog, self._forget_before())
 
     def _forget_before(self) -> Timestamp:
-        return Timestamp(self._now - self._settings.keep_cancelled)
+        return Timestamp(self._now - _KEEP_CANCELLED)
 
 
 def _unless_damaged(make: Callable[[], ChangePlan]) -> ChangePlan:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping
 
 from millwheel.master.messages import Progress
-from millwheel.model.catalog import Catalog, injector_sender
-from millwheel.model.incarnation import IncarnationId
+from millwheel.model.catalog import Catalog
+from millwheel.model.incarnation import IncarnationId, injector_group
 from millwheel.model.time import MAX_TIMESTAMP, MIN_TIMESTAMP, Duration, Timestamp, format_timestamp
 from millwheel.rpc.v1 import catalog_pb2 as catalog
 
@@ -121,9 +121,9 @@ def _waiting(known: Catalog, record: catalog.TopologyRecord, progress: Progress,
 def _open_inputs(known: Catalog, record: catalog.TopologyRecord) -> Iterator[str]:
     own = {incarnation for _, incarnation in _incarnations(record)}
     for stream in sorted({edge.stream for computation in record.spec.computations for edge in computation.inputs}):
-        for sender in known.senders(stream):
-            upstream = known.computation(sender)
-            if sender not in own and upstream and upstream[0].state == catalog.TOPOLOGY_STATE_RUNNING:
+        for group in known.senders(stream):
+            upstream = known.computation(group)
+            if group not in own and upstream and upstream[0].state == catalog.TOPOLOGY_STATE_RUNNING:
                 yield f"stream {stream}, which topology {upstream[0].spec.name} still produces"
-            if sender == injector_sender(stream) and not known.is_draining(stream):
+            if group == injector_group(stream) and not known.is_draining(stream):
                 yield f"stream {stream}, which another topology still reads"

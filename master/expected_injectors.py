@@ -41,7 +41,7 @@ class Expectations:
         await self._term.ready()
         while not self._term.is_over:
             try:
-                await self.tell()
+                await self.notify()
             except DamagedValueError as error:
                 _log.debug("no authority shard is notified which injectors to expect: %s", error)
             except Exception:
@@ -50,7 +50,7 @@ class Expectations:
                 async with asyncio.timeout(_RETRY_SECONDS):
                     await self._term.changed()
 
-    async def tell(self) -> None:
+    async def notify(self) -> None:
         """Publish the changed expected sets of opened streams."""
         known = self._term.catalog
         opened, streams = {stream for stream, _ in known.injectors}, known.streams()

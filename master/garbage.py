@@ -11,9 +11,10 @@ stream's name may be re-created. So its injectors are forgotten up to the sequen
 from __future__ import annotations
 
 from millwheel.master.assignment import release
-from millwheel.master.draft import ChangePlan, Draft
+from millwheel.master.change_plan import ChangePlan, PlanBuilder
 from millwheel.model import catalog_keys as keys
-from millwheel.model.catalog import Catalog, injector_sender
+from millwheel.model.catalog import Catalog
+from millwheel.model.incarnation import injector_group
 from millwheel.model.time import Timestamp
 from millwheel.rpc.v1 import catalog_pb2 as catalog
 
@@ -27,48 +28,48 @@ def retire_streams(known: Catalog, most: int, unusable: int = 0) -> ChangePlan:
     """
     streams = known.streams()
     known.check_readable(keys.SEQUENCER)
-    draft = Draft(known, unusable)
+    builder = PlanBuilder(known, unusable)
     silenced: dict[str, int] = {}
     for stream, log in sorted(known.logs.items()):
         if stream not in streams and most > 0 and keys.log_key(stream) not in known.damaged:
             most -= 1
-            draft.delete(keys.log_key(stream))
-            release(known, log.incarnation, draft)
+            builder.delete(keys.log_key(stream))
+            release(known, log.incarnation, builder)
     for stream, process in sorted(known.injectors):
         if stream not in streams and most > 0 and keys.injector_key(stream, process) not in known.damaged:
             most -= 1
-            draft.delete(keys.injector_key(stream, process))
+            builder.delete(keys.injector_key(stream, process))
             # A process that opens the re-created stream gets a sequencer larger than any number drawn until now.
-            silenced[injector_sender(stream)] = draft.drawn_before
-    return draft.plan(silence=tuple(sorted(silenced.items())))
+            silenced[injector_group(stream)] = builder.drawn_before
+    return builder.plan(silence=tuple(sorted(silenced.items())))
 
 
 def forget_cancelled(known: Catalog, before: Timestamp) -> ChangePlan:
     """Forget topologies cancelled before ``before``. They were kept only for listing."""
-    draft = Draft(known)
+    builder = PlanBuilder(known)
     for name, record in known.topologies.items():
         overdue = record.state == catalog.TOPOLOGY_STATE_CANCELLED and record.state_changed_at_us < before
-        if overdue and not draft.is_full and keys.topology_key(name) not in known.damaged:
-            draft.delete(keys.topology_key(name))
-    return draft.plan()
+        if overdue and not builder.is_full and keys.topology_key(name) not in known.damaged:
+            builder.delete(keys.topology_key(name))
+    return builder.plan()
 
 
 def forget_queries(known: Catalog, before: Timestamp) -> ChangePlan:
     """Forget the cursors of queries retired before ``before``. Until then receivers can still read the mark."""
-    draft = Draft(known)
+    builder = PlanBuilder(known)
     for query, retired_at in sorted(known.retired_queries.items()):
-        if retired_at < before and not draft.is_full and keys.batch_key(query) not in known.damaged:
-            draft.delete(keys.batch_key(query))
-    return draft.plan()
+        if retired_at < before and not builder.is_full and keys.batch_key(query) not in known.damaged:
+            builder.delete(keys.batch_key(query))
+    return builder.plan()
 
 
 def drop_retired(known: Catalog, most: int) -> ChangePlan:
     """Drop up to ``most`` journals of parents that no child needs any more, then the records that retire them."""
     journals = tuple(sorted(one for one in known.retired if keys.retired_key(one) not in known.damaged)[:most])
-    draft = Draft(known)
+    builder = PlanBuilder(known)
     for journal in journals:
-        draft.delete(keys.retired_key(journal))
-    return draft.plan(drop_journals=journals)
+        builder.delete(keys.retired_key(journal))
+    return builder.plan(drop_journals=journals)
 
 
 def collect_garbage(known: Catalog, most: int) -> ChangePlan:
@@ -79,20 +80,20 @@ def collect_garbage(known: Catalog, most: int) -> ChangePlan:
     referred = {log.incarnation for log in known.logs.values()}
     for _, record in known.live_topologies():
         referred.update(record.incarnations.values())
-        referred.update(leaving.incarnation for leaving in record.leaving)
+        referred.update(removed.incarnation for removed in record.removed)
     garbage = sorted(one for one in set(known.tables) - referred if not known.is_damaged(one))
-    draft = Draft(known)
+    builder = PlanBuilder(known)
     journals: dict[str, None] = {}
-    computations = []
+    forgotten = []
     for incarnation in garbage:
         chunks = known.tables[incarnation].chunks
         for chunk in chunks[:most]:
-            draft.delete(keys.chunk_key(incarnation, chunk.number))
+            builder.delete(keys.chunk_key(incarnation, chunk.number))
             for interval in chunk.intervals:
                 journals.update(dict.fromkeys([interval.journal, *(parent.journal for parent in interval.parents)]))
         if len(chunks) <= most:
-            computations.append(incarnation)
+            forgotten.append(incarnation)
         most -= len(chunks)
         if most <= 0:
             break
-    return draft.plan(drop_journals=tuple(journals), drop_computations=tuple(computations))
+    return builder.plan(drop_journals=tuple(journals), drop_incarnations=tuple(forgotten))

@@ -11,7 +11,7 @@ import grpc
 
 from millwheel.master import reshaping
 from millwheel.master.load_book import LoadBook
-from millwheel.master.messages import Intervals, MergeIntervals, MoveInterval, Reshape
+from millwheel.master.messages import Intervals, MergeIntervals, MoveInterval, ReshapeRequest
 from millwheel.master.observer import Observer
 from millwheel.master.term import Term
 from millwheel.model.catalog import Catalog
@@ -27,18 +27,18 @@ _DEADLINE_SECONDS: Final = 2.0
 _log = logging.getLogger(__name__)
 
 
-async def reshape(term: Term, observer: Observer, request: Reshape) -> Intervals:
+async def reshape(term: Term, observer: Observer, request: ReshapeRequest) -> Intervals:
     """Move, split or merge: first hints to the owners, then one transaction. RequestError if it is impossible."""
-    proposal = reshaping.propose(term.catalog, request, term.core.loads)
-    if proposal is not None:
-        await _prepare(term.catalog, observer, proposal)
-        request = proposal.request
+    change = reshaping.interval_change(term.catalog, request, term.core.loads)
+    if change is not None:
+        await _prepare(term.catalog, observer, change)
+        request = change.request
     answer = await term.ask(request)
     assert isinstance(answer, Intervals)
     return answer
 
 
-def refuse_quarantined(known: Catalog, request: Reshape, book: LoadBook) -> None:
+def refuse_quarantined(known: Catalog, request: ReshapeRequest, book: LoadBook) -> None:
     """Raise RequestError for a split or merge of an interval that a damaged value has blocked.
 
     Nothing in such an interval's journal can be read. Its children would be blocked too, and so would a neighbour.
@@ -59,19 +59,19 @@ def refuse_quarantined(known: Catalog, request: Reshape, book: LoadBook) -> None
             )
 
 
-async def _prepare(known: Catalog, observer: Observer, proposal: reshaping.Proposal) -> None:
+async def _prepare(known: Catalog, observer: Observer, change: reshaping.IntervalChange) -> None:
     """First let the old owners shorten the journals to read, then let the new owners read them ahead."""
     releases = []
-    for one in proposal.releases:
+    for one in change.releases:
         stub = handover_pb2_grpc.HandoverServiceStub(observer.channel(one.owner.address))
         release = wire.PrepareReleaseRequest(journal=one.journal, sequencer=one.sequencer)
         releases.append(_hint(stub.PrepareRelease(release, timeout=_DEADLINE_SECONDS), one.owner.worker_id))
     await asyncio.gather(*releases)
     opens = []
-    for one in proposal.opens:
+    for one in change.opens:
         stub = handover_pb2_grpc.HandoverServiceStub(observer.channel(one.owner.address))
         ahead = wire.PrepareOpenRequest(
-            incarnation=proposal.incarnation, journals=reshaping.journals_to_read(one), keys=one.keys
+            incarnation=change.incarnation, journals=reshaping.journals_to_read(one), keys=one.keys
         )
         opens.append(_hint(stub.PrepareOpen(ahead, timeout=_DEADLINE_SECONDS), one.owner.worker_id))
     await asyncio.gather(*opens)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final, NoReturn
 
 from millwheel.errors import did_you_mean
-from millwheel.master.draft import ChangePlan, Draft
+from millwheel.master.change_plan import ChangePlan, PlanBuilder
 from millwheel.master.messages import CommitBatch, FinishInjector, OpenInjector, RetireInjector, RetireQuery
 from millwheel.master.stream_resolution import refuse_unknown_stream
 from millwheel.master.successors import successor_of
@@ -38,7 +38,7 @@ def plan_injection(
     unusable: int,
     now: Timestamp,
 ) -> ChangePlan:
-    """Plan a request that concerns injectors or batch sources. ``unusable``: see :class:`Draft`."""
+    """Plan a request that concerns injectors or batch sources. ``unusable``: see :class:`PlanBuilder`."""
     match request:
         case OpenInjector():
             return open_injector(known, request, unusable)
@@ -58,16 +58,16 @@ def open_injector(known: Catalog, request: OpenInjector, unusable: int) -> Chang
     if spec is None:
         refuse_unknown_stream(request.stream, known)
     _check(known, spec, request)
-    draft = Draft(known, unusable)
+    builder = PlanBuilder(known, unusable)
     before = known.injectors.get((request.stream, request.process))
     record = catalog.InjectorRecord() if before is None else successor_of(before)
-    record.stream, record.process, record.sequencer = request.stream, request.process, draft.draw()
-    draft.put(keys.injector_key(request.stream, request.process), record)
+    record.stream, record.process, record.sequencer = request.stream, request.process, builder.draw()
+    builder.put(keys.injector_key(request.stream, request.process), record)
     # The checks must still hold when the transaction takes effect: no topology may begin to drain in between.
     for name, topology in known.live_topologies():
         if any(stream.name == request.stream for stream in topology.spec.streams):
-            draft.rest_on(keys.topology_key(name))
-    return draft.plan(lambda: known.injectors[request.stream, request.process])
+            builder.rest_on(keys.topology_key(name))
+    return builder.plan(lambda: known.injectors[request.stream, request.process])
 
 
 def _check(known: Catalog, spec: specs.StreamSpec, request: OpenInjector) -> None:
@@ -129,9 +129,9 @@ def finish_injector(known: Catalog, request: FinishInjector) -> ChangePlan:
     finished = catalog.InjectorRecord()
     finished.CopyFrom(record)
     finished.finished = True
-    draft = Draft(known)
-    draft.put(keys.injector_key(request.stream, request.process), finished)
-    return draft.plan(lambda: known.injectors[request.stream, request.process])
+    builder = PlanBuilder(known)
+    builder.put(keys.injector_key(request.stream, request.process), finished)
+    return builder.plan(lambda: known.injectors[request.stream, request.process])
 
 
 def retire_injector(known: Catalog, request: RetireInjector) -> ChangePlan:
@@ -158,9 +158,9 @@ def retire_injector(known: Catalog, request: RetireInjector) -> ChangePlan:
     retired = catalog.InjectorRecord()
     retired.CopyFrom(record)
     retired.finished = retired.retired = True
-    draft = Draft(known)
-    draft.put(key, retired)
-    return draft.plan(lambda: known.injectors[request.stream, request.process])
+    builder = PlanBuilder(known)
+    builder.put(key, retired)
+    return builder.plan(lambda: known.injectors[request.stream, request.process])
 
 
 def not_finished(stream: str, process: str) -> RequestError:
@@ -194,9 +194,9 @@ def retire_query(known: Catalog, request: RetireQuery, now: Timestamp) -> Change
     )
     if request.query in known.retired_queries:
         return ChangePlan(answer=lambda: record)
-    draft = Draft(known)
-    draft.put(key, record)
-    return draft.plan(lambda: record)
+    builder = PlanBuilder(known)
+    builder.put(key, record)
+    return builder.plan(lambda: record)
 
 
 def refuse_retired(query: str) -> NoReturn:
@@ -221,10 +221,10 @@ def commit_batch(known: Catalog, request: CommitBatch) -> ChangePlan:
     if request.query in known.retired_queries:
         refuse_retired(request.query)
     committed = known.batches.get(request.query, -1)
-    draft = Draft(known)
+    builder = PlanBuilder(known)
     if request.batch > committed:
         record = catalog.BatchCursorRecord(query=request.query, committed_batch=request.batch)
-        draft.put(keys.batch_key(request.query), record)
-    return draft.plan(
+        builder.put(keys.batch_key(request.query), record)
+    return builder.plan(
         lambda: catalog.BatchCursorRecord(query=request.query, committed_batch=known.batches[request.query])
     )

@@ -17,7 +17,7 @@ from millwheel.coordination.contract import DamagedValueError
 from millwheel.master.balancing import Balancer, HotKey
 from millwheel.master.handover_hints import reshape
 from millwheel.master.load_book import LoadBook
-from millwheel.master.messages import MergeIntervals, MoveInterval, ReleaseParents, Reshape
+from millwheel.master.messages import MergeIntervals, MoveInterval, ReleaseParents, ReshapeRequest
 from millwheel.master.observer import Observer
 from millwheel.master.settings import MasterSettings
 from millwheel.master.term import Term
@@ -97,7 +97,7 @@ class Loads:
             task.add_done_callback(self._tasks.discard)
         self._report_hot_keys()
 
-    async def _carry_out(self, request: Reshape) -> None:
+    async def _carry_out(self, request: ReshapeRequest) -> None:
         what = _shown(request)
         try:
             await reshape(self._term, self._observer, request)
@@ -139,14 +139,14 @@ class Loads:
             _log.info("parents' journals are released later: %s", error)
 
 
-def kind_of(request: Reshape) -> str:
+def kind_of(request: ReshapeRequest) -> str:
     """``move``, ``split`` or ``merge``."""
     if isinstance(request, MoveInterval):
         return "move"
     return "merge" if isinstance(request, MergeIntervals) else "split"
 
 
-def _shown(request: Reshape) -> str:
+def _shown(request: ReshapeRequest) -> str:
     journal = request.interval.journal
     if isinstance(request, MoveInterval):
         return f"move of {journal} to {request.worker}"

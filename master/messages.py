@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from millwheel.coordination.contract import Change, Compare, PrefixSnapshot, Put, TransactionResult
 from millwheel.model.core_protocol import Tick
+from millwheel.model.incarnation import IncarnationId
 from millwheel.rpc.failures import RequestError
 from millwheel.rpc.v1 import catalog_pb2 as catalog
 from millwheel.rpc.v1 import control_pb2 as control
@@ -43,7 +44,7 @@ __all__ = [
     "Request",
     "RequestReceived",
     "ReserveNumbers",
-    "Reshape",
+    "ReshapeRequest",
     "ResumeTopology",
     "RetireInjector",
     "RetireQuery",
@@ -216,7 +217,7 @@ class ReleaseParents:
     independent: Mapping[str, int]
 
 
-Reshape = MoveInterval | SplitInterval | MergeIntervals
+ReshapeRequest = MoveInterval | SplitInterval | MergeIntervals
 
 Request = (
     SubmitTopology
@@ -231,7 +232,7 @@ Request = (
     | RetireInjector
     | CommitBatch
     | RetireQuery
-    | Reshape
+    | ReshapeRequest
     | ReleaseParents
 )
 
@@ -406,15 +407,14 @@ class Transact:
 
 @dataclass(frozen=True, slots=True)
 class Drop:
-    """Delete journals and computations' state from the store, and delete the computations at the authority.
+    """Delete journals and incarnations' state from the store, and delete the incarnations at the authority.
 
-    The authority also forgets each injector in ``silence``, up to its sequencer. Idempotent, however late it is
-    repeated.
+    The authority also forgets each group in ``silence``, up to its sequencer. Idempotent, however late it is repeated.
     """
 
     operation: int
     journals: tuple[str, ...]
-    computations: tuple[str, ...]
+    incarnations: tuple[IncarnationId, ...]
     silence: tuple[tuple[str, int], ...] = ()
 
 

@@ -8,8 +8,8 @@ from typing import Final
 import grpc
 
 from millwheel.master.messages import IntervalProgress, Progress
-from millwheel.model.catalog import Catalog, incarnations_of, injector_sender
-from millwheel.model.incarnation import IncarnationId
+from millwheel.model.catalog import Catalog, incarnations_of
+from millwheel.model.incarnation import IncarnationId, injector_group
 from millwheel.rpc.channel import DEFAULT_DEADLINE_SECONDS, open_channel
 from millwheel.rpc.errors import calling
 from millwheel.rpc.failures import authority_is_away
@@ -44,7 +44,7 @@ class Observer:
         record = known.topologies.get(topology)
         if record is None:
             return Progress(topology)
-        incarnations = [*incarnations_of(record), *(leaving.incarnation for leaving in record.leaving)]
+        incarnations = [*incarnations_of(record), *(removed.incarnation for removed in record.removed)]
         intervals = [one for name in incarnations for one in _intervals(known, name) if one.HasField("owner")]
         watermarks, seen = await asyncio.gather(
             asyncio.gather(*(self._watermark(known, name) for name in incarnations)),
@@ -70,39 +70,37 @@ class Observer:
         answer = await self.explain(known, incarnation)
         return None if answer is None else answer.watermark_us
 
-    async def explain(
-        self, known: Catalog, computation: str, rows: int = 1
-    ) -> watermark_pb2.ExplainWatermarkResponse | None:
-        """Return the authority's explanation of a computation, or of ``injector/{stream}``; None without an answer.
+    async def explain(self, known: Catalog, group: str, rows: int = 1) -> watermark_pb2.ExplainWatermarkResponse | None:
+        """Return the authority's explanation of a group; None without an answer.
 
         ``rows``: the maximum number of intervals or processes that it describes, up to :data:`MAX_ROWS`.
         """
-        endpoint = known.authority_of(computation)
+        endpoint = known.authority_of(group)
         if endpoint is None:
             return None
         stub = watermark_pb2_grpc.WatermarkServiceStub(self.channel(endpoint.address))
         try:
             return await stub.ExplainWatermark(
-                watermark_pb2.ExplainWatermarkRequest(computation=computation, limit=rows), timeout=_DEADLINE_SECONDS
+                watermark_pb2.ExplainWatermarkRequest(group=group, limit=rows), timeout=_DEADLINE_SECONDS
             )
         except grpc.aio.AioRpcError:
             return None
 
-    async def forget(self, known: Catalog, computation: str, up_to: int) -> None:
-        """Remove a computation, or ``injector/{stream}``, at the authority; RequestError if there is no answer.
+    async def forget(self, known: Catalog, group: str, up_to: int) -> None:
+        """Remove a group at the authority; RequestError if there is no answer.
 
         Unless ``up_to`` is 0, nothing is removed if the authority has accepted a larger sequencer. The removal is
         journaled, so it survives a takeover of the shard.
         """
-        endpoint = _authority_of(known, computation)
+        endpoint = _authority_of(known, group)
         stub = watermark_pb2_grpc.WatermarkServiceStub(self.channel(endpoint.address))
         async with calling(endpoint.address):
-            await stub.RemoveComputation(
-                watermark_pb2.RemoveComputationRequest(computation=computation, up_to_sequencer=up_to),
+            await stub.RemoveGroup(
+                watermark_pb2.RemoveGroupRequest(group=group, up_to_sequencer=up_to),
                 timeout=_DEADLINE_SECONDS,
             )
 
-    async def accept(self, authority: common_pb2.Endpoint, sender: str, process: str, sequencer: int) -> int:
+    async def accept(self, authority: common_pb2.Endpoint, group: str, process: str, sequencer: int) -> int:
         """Make the authority accept an injector process. Return the process's watermark in the authority's journal.
 
         RequestError if a larger sequencer was accepted (SEQUENCER_REFUSED), or if there is no answer.
@@ -110,7 +108,7 @@ class Observer:
         stub = watermark_pb2_grpc.WatermarkServiceStub(self.channel(authority.address))
         async with calling(authority.address):
             accepted: watermark_pb2.AcceptSequencerResponse = await stub.AcceptSequencer(
-                watermark_pb2.AcceptSequencerRequest(computation=sender, process=process, sequencer=sequencer),
+                watermark_pb2.AcceptSequencerRequest(group=group, process=process, sequencer=sequencer),
                 timeout=DEFAULT_DEADLINE_SECONDS,
             )
         return accepted.watermark_us
@@ -120,7 +118,7 @@ class Observer:
 
         Idempotent. The authority ignores a declaration from an earlier catalog.
         """
-        endpoint = _authority_of(known, injector_sender(stream))
+        endpoint = _authority_of(known, injector_group(stream))
         declared = known.stream(stream)
         stub = watermark_pb2_grpc.WatermarkServiceStub(self.channel(endpoint.address))
         async with calling(endpoint.address):
@@ -150,11 +148,11 @@ class Observer:
             await channel.close(None)
 
 
-def _authority_of(known: Catalog, computation: str) -> common_pb2.Endpoint:
-    """Return the server of the computation's shard; RequestError (UNAVAILABLE) while there is none."""
-    endpoint = known.authority_of(computation)
+def _authority_of(known: Catalog, group: str) -> common_pb2.Endpoint:
+    """Return the server of the group's shard; RequestError (UNAVAILABLE) while there is none."""
+    endpoint = known.authority_of(group)
     if endpoint is None:
-        raise authority_is_away(repr(computation))
+        raise authority_is_away(repr(group))
     return endpoint
 
 

@@ -7,7 +7,7 @@ from typing import Final, NoReturn
 
 from millwheel.errors import Problem, did_you_mean
 from millwheel.master.assignment import IntervalAssigner, release
-from millwheel.master.draft import ChangePlan, Draft
+from millwheel.master.change_plan import ChangePlan, PlanBuilder
 from millwheel.master.messages import (
     CancelTopology,
     DrainTopology,
@@ -22,16 +22,8 @@ from millwheel.master.stream_resolution import refuse_unknown_stream
 from millwheel.master.updating import changed_computations, other_specs, plain_spec, update_problems
 from millwheel.master.validation import validate
 from millwheel.model import catalog_keys as keys
-from millwheel.model.catalog import (
-    ACTIVE_STATES,
-    LIVE_STATES,
-    Catalog,
-    code_of,
-    incarnations_of,
-    injector_sender,
-    outputs_of,
-)
-from millwheel.model.incarnation import IncarnationId, new_incarnation, new_journal
+from millwheel.model.catalog import ACTIVE_STATES, LIVE_STATES, Catalog, code_of, incarnations_of, outputs_of
+from millwheel.model.incarnation import IncarnationId, injector_group, new_incarnation, new_journal
 from millwheel.model.interval_table import initial_intervals, interval_to_proto
 from millwheel.model.keys import ALL_KEYS, KeyInterval
 from millwheel.model.stream_names import dead_letter_stream
@@ -79,7 +71,7 @@ class Planner:
         self._known = known
         self._settings = settings
         self._now = now
-        self._draft = Draft(known, unusable)
+        self._builder = PlanBuilder(known, unusable)
         self._assigner = IntervalAssigner(known, loads)
         self._new_logs: set[str] = set()
         self._ended_logs: set[str] = set()
@@ -102,10 +94,10 @@ class Planner:
         )
         for computation in spec.computations:
             self._add(record, computation)
-        self._draft.put(keys.topology_key(spec.name), record)
+        self._builder.put(keys.topology_key(spec.name), record)
         self._end_earlier_logs(spec)
         self._logs_of(spec)
-        return self._draft.plan(lambda: self._known.topologies[spec.name], silence=self._earlier_injectors(spec))
+        return self._builder.plan(lambda: self._known.topologies[spec.name], silence=self._earlier_injectors(spec))
 
     def _add(self, record: catalog.TopologyRecord, computation: specs.ComputationSpec) -> None:
         """Create a computation's incarnation, with owners if its topology has any."""
@@ -138,13 +130,13 @@ class Planner:
         _refuse_problems(name, [*validate(spec, self._known), *update_problems(record.spec, spec, others)])
         if spec == record.spec:
             return ChangePlan(answer=lambda: self._known.topologies[name])
-        number = self._draft.draw()
+        number = self._builder.draw()
         staying = {computation.name for computation in spec.computations}
         for computation in record.spec.computations:
             if computation.name not in staying:
                 incarnation = record.incarnations.pop(computation.name)
                 record.switching.pop(computation.name, None)
-                record.leaving.add(spec=computation, incarnation=incarnation, switching=number)
+                record.removed.add(spec=computation, incarnation=incarnation, switching=number)
         for changed in changed_computations(record.spec, spec):
             record.switching[changed] = number
         record.spec.CopyFrom(spec)
@@ -153,10 +145,10 @@ class Planner:
         for computation in spec.computations:
             if computation.name not in record.incarnations:
                 self._add(record, computation)
-        self._draft.put(keys.topology_key(name), record)
+        self._builder.put(keys.topology_key(name), record)
         self._end_earlier_logs(spec)
         self._logs_of(spec)
-        return self._draft.plan(lambda: self._known.topologies[name], silence=self._earlier_injectors(spec))
+        return self._builder.plan(lambda: self._known.topologies[name], silence=self._earlier_injectors(spec))
 
     def _earlier_injectors(self, spec: specs.TopologySpec) -> tuple[tuple[str, int], ...]:
         """Delete the injectors of streams that are re-created before their earlier injectors were forgotten (G7).
@@ -166,9 +158,9 @@ class Planner:
         back = {stream.name for stream in spec.streams if stream.injected} - self._known.streams().keys()
         left = [place for place in sorted(self._known.injectors) if place[0] in back]
         for place in left:
-            self._draft.delete(keys.injector_key(*place))
-        up_to = self._draft.drawn_before
-        return tuple((injector_sender(stream), up_to) for stream in sorted({stream for stream, _ in left}))
+            self._builder.delete(keys.injector_key(*place))
+        up_to = self._builder.drawn_before
+        return tuple((injector_group(stream), up_to) for stream in sorted({stream for stream, _ in left}))
 
     def _end_earlier_logs(self, spec: specs.TopologySpec) -> None:
         """Delete the logs of streams that are re-created before their earlier logs were retired (G1, G7).
@@ -181,8 +173,8 @@ class Planner:
         brought.add(dead_letter_stream(spec.name))
         for stream in sorted(brought & self._known.logs.keys() - self._known.streams().keys()):
             self._ended_logs.add(stream)
-            self._draft.delete(keys.log_key(stream))
-            release(self._known, self._known.logs[stream].incarnation, self._draft)
+            self._builder.delete(keys.log_key(stream))
+            release(self._known, self._known.logs[stream].incarnation, self._builder)
 
     def _has_log(self, stream: str) -> bool:
         return stream in self._known.logs and stream not in self._ended_logs
@@ -239,14 +231,14 @@ class Planner:
         self, base: str, topology: str, intervals: list[KeyInterval], code: str | None, owned: bool = True
     ) -> IncarnationId:
         """Write the interval map of a new incarnation, with owners if workers exist. Return its id."""
-        incarnation = new_incarnation(base, self._draft.draw())
+        incarnation = new_incarnation(base, self._builder.draw())
         record = catalog.IntervalMapRecord(computation=base if topology else "", topology=topology)
         for keys_of_interval in intervals:
             interval = record.intervals.add(keys=interval_to_proto(keys_of_interval))
-            interval.journal = new_journal(incarnation, self._draft.draw())
+            interval.journal = new_journal(incarnation, self._builder.draw())
             if owned:
-                self._assigner.assign(interval, code, self._draft)
-        self._draft.put_map(incarnation, record)
+                self._assigner.assign(interval, code, self._builder)
+        self._builder.put_map(incarnation, record)
         return incarnation
 
     def _logs_of(self, spec: specs.TopologySpec) -> None:
@@ -264,14 +256,14 @@ class Planner:
 
     def _new_log(self, stream: str, declared: specs.StreamSpec | None) -> None:
         # Logs that do not fit into this transaction follow at once as missing logs.
-        if stream in self._new_logs or self._draft.is_full:
+        if stream in self._new_logs or self._builder.is_full:
             return
         self._new_logs.add(stream)
         incarnation = self._new_map(f"{stream}.log", "", [ALL_KEYS], None)
         record = catalog.StreamLogRecord(stream=stream, incarnation=incarnation, created_at_us=self._now)
         if declared is not None and declared.HasField("retention"):
             record.retention.CopyFrom(declared.retention)
-        self._draft.put(keys.log_key(stream), record)
+        self._builder.put(keys.log_key(stream), record)
 
     def ensure_log(self, request: EnsureLog) -> ChangePlan:
         """Plan a log that keeps what is produced from now on."""
@@ -281,7 +273,7 @@ class Planner:
         is_new = request.stream not in self._known.logs
         if is_new:
             self._new_log(request.stream, declared)
-        return self._draft.plan(lambda: self._where_is(request.stream, is_new))
+        return self._builder.plan(lambda: self._where_is(request.stream, is_new))
 
     def _where_is(self, stream: str, is_new: bool) -> control.EnsureStreamLogResponse:
         log = self._known.logs[stream]
@@ -302,7 +294,7 @@ class Planner:
         for _, record in self._known.live_topologies():
             if record.state in ACTIVE_STATES:
                 self._logs_of(record.spec)
-        return self._draft.plan()
+        return self._builder.plan()
 
     def drain(self, request: DrainTopology) -> ChangePlan:
         """Stop injection now. The topology continues until everything pending is processed."""
@@ -377,23 +369,23 @@ class Planner:
                 record = self._record(name)
                 for one in set(known.switching) - behind:
                     del record.switching[one]
-                self._draft.put(keys.topology_key(name), record)
-        return self._draft.plan()
+                self._builder.put(keys.topology_key(name), record)
+        return self._builder.plan()
 
     def left(self, delivered: Collection[str]) -> ChangePlan:
         """Drop removed computations, by incarnation, that have delivered everything. Their maps become garbage."""
         for name, known in self._known.live_topologies():
             gone = [
                 one
-                for one in known.leaving
+                for one in known.removed
                 if one.incarnation in delivered and not self._behind(one.incarnation, one.switching)
             ]
             if gone:
                 record = self._record(name)
                 for one in gone:
-                    record.leaving.remove(one)
-                self._draft.put(keys.topology_key(name), record)
-        return self._draft.plan()
+                    record.removed.remove(one)
+                self._builder.put(keys.topology_key(name), record)
+        return self._builder.plan()
 
     def _behind(self, incarnation: IncarnationId, number: int) -> int:
         """Count the intervals of an incarnation whose owners are from before an update."""
@@ -410,8 +402,8 @@ class Planner:
             behind = self._behind(known.incarnations[one], number)
             if behind:
                 reasons.append(f"computation {one}: {behind} interval(s) that still run the version before")
-        for leaving in known.leaving:
-            reasons.append(f"removed computation {leaving.spec.name}: what it produced is still being delivered")
+        for removed in known.removed:
+            reasons.append(f"removed computation {removed.spec.name}: what it produced is still being delivered")
         return reasons
 
     def _record(self, name: str) -> catalog.TopologyRecord:
@@ -426,8 +418,8 @@ class Planner:
         name = record.spec.name
         record.state = state
         record.state_changed_at_us = self._now
-        self._draft.put(keys.topology_key(name), record)
+        self._builder.put(keys.topology_key(name), record)
         if state not in ACTIVE_STATES:
-            for incarnation in (*incarnations_of(record), *(one.incarnation for one in record.leaving)):
-                release(self._known, incarnation, self._draft)
-        return self._draft.plan(lambda: self._known.topologies[name])
+            for incarnation in (*incarnations_of(record), *(one.incarnation for one in record.removed)):
+                release(self._known, incarnation, self._builder)
+        return self._builder.plan(lambda: self._known.topologies[name])

@@ -17,14 +17,14 @@ from typing import Final, NoReturn
 
 from millwheel.errors import did_you_mean
 from millwheel.master.assignment import IntervalAssigner, code_of, may_run
-from millwheel.master.draft import ChangePlan, Draft
+from millwheel.master.change_plan import ChangePlan, PlanBuilder
 from millwheel.master.messages import (
     IntervalName,
     Intervals,
     MergeIntervals,
     MoveInterval,
     ReleaseParents,
-    Reshape,
+    ReshapeRequest,
     SplitInterval,
 )
 from millwheel.master.plans import refuse_unknown_topology
@@ -41,15 +41,15 @@ from millwheel.rpc.v1 import catalog_pb2 as catalog
 
 __all__ = [
     "SPLIT_BY_OPERATOR",
+    "IntervalChange",
     "IntervalPlace",
-    "Proposal",
     "find",
     "find_next",
     "incarnation_of",
+    "interval_change",
     "journals_to_read",
     "plan_release",
     "plan_reshape",
-    "propose",
     "repeated",
     "shown",
 ]
@@ -157,7 +157,7 @@ def find_next(known: Catalog, place: IntervalPlace) -> IntervalPlace:
     )
 
 
-def repeated(known: Catalog, request: Reshape) -> Intervals | None:
+def repeated(known: Catalog, request: ReshapeRequest) -> Intervals | None:
     """Return the intervals that this request has already made.
 
     None: it has not run, or a later request replaced them.
@@ -169,7 +169,7 @@ def repeated(known: Catalog, request: Reshape) -> Intervals | None:
     return Intervals(tuple(made)) if made else None
 
 
-def _mark(request: Reshape) -> str:
+def _mark(request: ReshapeRequest) -> str:
     """The id that an interval keeps of its request.
 
     It includes the verb: an id reused for another verb is another one.
@@ -187,14 +187,14 @@ def shown(place: IntervalPlace) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Proposal:
-    """The effect of a request on the current catalog.
+class IntervalChange:
+    """What a request to reshape intervals changes, according to the current catalog.
 
     ``made``: the resulting intervals. ``releases``: intervals that change their owner or end. ``opens``: intervals
     that start at another worker. ``request`` names the chosen worker, so that the change uses the prepared worker.
     """
 
-    request: Reshape
+    request: ReshapeRequest
     incarnation: IncarnationId
     made: tuple[catalog.IntervalRecord, ...]
     releases: tuple[catalog.IntervalRecord, ...]
@@ -206,24 +206,30 @@ def journals_to_read(interval: catalog.IntervalRecord) -> list[str]:
     return [interval.journal, *(parent.journal for parent in interval.parents)]
 
 
-def propose(known: Catalog, request: Reshape, loads: Mapping[str, float] = _NO_LOADS) -> Proposal | None:
-    """Return the effect of a request; None if it is done already, RequestError if it is impossible."""
-    return None if repeated(known, request) is not None else _propose(known, request, Draft(known), loads)
+def interval_change(
+    known: Catalog, request: ReshapeRequest, loads: Mapping[str, float] = _NO_LOADS
+) -> IntervalChange | None:
+    """Return what a request changes; None if it is done already, RequestError if it is impossible."""
+    return None if repeated(known, request) is not None else _interval_change(known, request, PlanBuilder(known), loads)
 
 
-def plan_reshape(known: Catalog, request: Reshape, unusable: int, loads: Mapping[str, float] = _NO_LOADS) -> ChangePlan:
+def plan_reshape(
+    known: Catalog, request: ReshapeRequest, unusable: int, loads: Mapping[str, float] = _NO_LOADS
+) -> ChangePlan:
     """Plan one transaction that moves, splits or merges; RequestError if the request is impossible."""
     done = repeated(known, request)
     if done is not None:
         return ChangePlan(answer=lambda: done)
-    draft = Draft(known, unusable)
-    proposal = _propose(known, request, draft, loads)
-    draft.put_intervals(proposal.incarnation, proposal.made)
-    journals = [one.journal for one in proposal.made]
-    return draft.plan(lambda: _now(known, proposal.incarnation, journals))
+    builder = PlanBuilder(known, unusable)
+    change = _interval_change(known, request, builder, loads)
+    builder.put_intervals(change.incarnation, change.made)
+    journals = [one.journal for one in change.made]
+    return builder.plan(lambda: _now(known, change.incarnation, journals))
 
 
-def _propose(known: Catalog, request: Reshape, draft: Draft, loads: Mapping[str, float]) -> Proposal:
+def _interval_change(
+    known: Catalog, request: ReshapeRequest, builder: PlanBuilder, loads: Mapping[str, float]
+) -> IntervalChange:
     place = find(known, request.interval)
     if request.expected not in (0, place.interval.sequencer):
         raise RequestError(
@@ -232,7 +238,7 @@ def _propose(known: Catalog, request: Reshape, draft: Draft, loads: Mapping[str,
             "look at it again",
             reason="SEQUENCER_CHANGED",
         )
-    work = _Reshaping(known, draft, IntervalAssigner(known, loads))
+    work = _Reshaping(known, builder, IntervalAssigner(known, loads))
     if isinstance(request, MoveInterval):
         old, made = work.move(place, request)
     elif isinstance(request, SplitInterval):
@@ -240,7 +246,7 @@ def _propose(known: Catalog, request: Reshape, draft: Draft, loads: Mapping[str,
     else:
         old, made = work.merge(place, request)
     owners = {one.owner.worker_id for one in old}
-    return Proposal(
+    return IntervalChange(
         replace(request, worker=made[-1].owner.worker_id),
         place.incarnation,
         tuple(made),
@@ -249,20 +255,20 @@ def _propose(known: Catalog, request: Reshape, draft: Draft, loads: Mapping[str,
     )
 
 
-_Change = tuple[list[catalog.IntervalRecord], list[catalog.IntervalRecord]]
+_Replacement = tuple[list[catalog.IntervalRecord], list[catalog.IntervalRecord]]
 """The existing intervals, and the intervals that replace them."""
 
 
 class _Reshaping:
     """One reshaping request in progress."""
 
-    def __init__(self, known: Catalog, draft: Draft, assigner: IntervalAssigner) -> None:
+    def __init__(self, known: Catalog, builder: PlanBuilder, assigner: IntervalAssigner) -> None:
         self._known = known
-        self._draft = draft
+        self._builder = builder
         self._assigner = assigner
         self.is_owned = assigner.is_owned
 
-    def move(self, place: IntervalPlace, request: MoveInterval) -> _Change:
+    def move(self, place: IntervalPlace, request: MoveInterval) -> _Replacement:
         """Change the sequencer and the owner. The journal stays, and so does the state."""
         target = request.worker or self._assigner.choose(place.code, place.interval.owner.worker_id)
         if target is None:
@@ -276,10 +282,10 @@ class _Reshaping:
         moved = _copy(place.interval)
         moved.request_id = _mark(request) or moved.request_id
         if target != place.interval.owner.worker_id or not self._assigner.is_owned(place.interval):
-            self._assigner.give(moved, target, self._draft)
+            self._assigner.give(moved, target, self._builder)
         return [place.interval], [moved]
 
-    def split(self, place: IntervalPlace, request: SplitInterval) -> _Change:
+    def split(self, place: IntervalPlace, request: SplitInterval) -> _Replacement:
         """Make two children with new journals. Both start from the parent's state."""
         if not place.code:
             raise RequestError(
@@ -306,7 +312,7 @@ class _Reshaping:
         ]
         return [place.interval], made
 
-    def merge(self, place: IntervalPlace, request: MergeIntervals) -> _Change:
+    def merge(self, place: IntervalPlace, request: MergeIntervals) -> _Replacement:
         """Make one child that starts from both parents."""
         other = find_next(self._known, place)
         _check_independent(place)
@@ -322,16 +328,16 @@ class _Reshaping:
         child = successor_of(*parents)
         child.keys.CopyFrom(interval_to_proto(its))
         child.request_id = mark
-        child.journal = new_journal(place.incarnation, self._draft.draw())
+        child.journal = new_journal(place.incarnation, self._builder.draw())
         # Larger than its parents' sequencers even without an owner. A later owner gets a still larger one.
-        child.sequencer = self._draft.draw()
+        child.sequencer = self._builder.draw()
         for parent in parents:
             child.parents.add(journal=parent.journal, keys=parent.keys)
         if owner:
             self._check_worker(owner, place)
-            self._assigner.give(child, owner, self._draft)
+            self._assigner.give(child, owner, self._builder)
         else:
-            self._assigner.assign(child, place.code, self._draft)
+            self._assigner.assign(child, place.code, self._builder)
         return child
 
     def _owner(self, place: IntervalPlace) -> str:
@@ -374,7 +380,7 @@ def plan_release(known: Catalog, request: ReleaseParents) -> ChangePlan:
 
     One plan covers many intervals.
     """
-    draft = Draft(known)
+    builder = PlanBuilder(known)
     released: dict[str, catalog.IntervalRecord] = {}
     retiring: dict[str, tuple[IncarnationId, catalog.ParentJournal]] = {}
     for journal, sequencer in sorted(request.independent.items()):
@@ -383,17 +389,17 @@ def plan_release(known: Catalog, request: ReleaseParents) -> ChangePlan:
         old = None if table is None else table.of_journal(journal)
         if old is None or not old.parents or old.sequencer != sequencer:
             continue
-        if len(released) == _MAX_RELEASES or draft.is_full:
+        if len(released) == _MAX_RELEASES or builder.is_full:
             break
         free = _copy(old)
         free.ClearField("parents")
-        draft.put_intervals(incarnation, [free])
+        builder.put_intervals(incarnation, [free])
         released[journal] = free
         retiring.update((parent.journal, (incarnation, parent)) for parent in old.parents)
     for journal, (incarnation, parent) in retiring.items():
         if _naming(known, incarnation, parent) <= released.keys():
-            draft.put(keys.retired_key(journal), catalog.RetiredJournalRecord(incarnation=incarnation))
-    return draft.plan(lambda: Intervals(tuple(released.values())))
+            builder.put(keys.retired_key(journal), catalog.RetiredJournalRecord(incarnation=incarnation))
+    return builder.plan(lambda: Intervals(tuple(released.values())))
 
 
 def _naming(known: Catalog, incarnation: IncarnationId, parent: catalog.ParentJournal) -> set[str]:

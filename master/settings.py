@@ -7,13 +7,12 @@ from typing import Final
 
 from millwheel.master.balancing import BalanceSettings
 from millwheel.model.interval_table import initial_intervals
-from millwheel.model.time import Duration, hours, milliseconds, seconds
+from millwheel.model.time import Duration, milliseconds, seconds
 
 __all__ = ["MasterSettings"]
 
 _DRAIN_GRACE: Final = seconds(5)
 _OBSERVE_EVERY: Final = milliseconds(500)
-_KEEP_CANCELLED: Final = hours(24)
 _POLL_LOADS_EVERY: Final = seconds(2)
 _BALANCING: Final = BalanceSettings()
 
@@ -27,7 +26,6 @@ class MasterSettings:
     - ``drain_grace``: the time after the start of a drain in which injectors send the records that they still hold.
       Before it has passed, an idle topology does not count as drained.
     - ``observe_every``: how often a draining topology is checked.
-    - ``keep_cancelled``: how long a cancelled topology is still listed.
     - ``poll_loads_every``: the time between two load requests to a worker, and the time limit of each answer.
     - ``balancing``: when intervals are moved, split and merged because of load.
     - ``maps_per_transaction``: the maximum number of interval maps that one transaction re-assigns or deletes.
@@ -37,7 +35,6 @@ class MasterSettings:
     split_points: tuple[bytes, ...] = ()
     drain_grace: Duration = _DRAIN_GRACE
     observe_every: Duration = _OBSERVE_EVERY
-    keep_cancelled: Duration = _KEEP_CANCELLED
     poll_loads_every: Duration = _POLL_LOADS_EVERY
     balancing: BalanceSettings = _BALANCING
     maps_per_transaction: int = 32

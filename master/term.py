@@ -273,14 +273,14 @@ class Term:
     async def _drop(self, wanted: Drop) -> None:
         try:
             # The authority comes first. While it is unavailable, no other step is done, so none is repeated.
-            for computation in wanted.computations:
-                await self._forget(self.catalog, computation, 0)
-            for injector, sequencer in wanted.silence:
-                await self._forget(self.catalog, injector, sequencer)
+            for incarnation in wanted.incarnations:
+                await self._forget(self.catalog, incarnation, 0)
+            for group, sequencer in wanted.silence:
+                await self._forget(self.catalog, group, sequencer)
             for journal in wanted.journals:
                 await self._store.drop_journal(journal)
-            for computation in wanted.computations:
-                await self._store.drop_computation(computation)
+            for incarnation in wanted.incarnations:
+                await self._store.drop_incarnation(incarnation)
         except (StoreError, RequestError) as error:
             _log.warning("removed state could not be dropped, trying again later: %s", error)
             self._step(StoreFailed(wanted.operation, str(error), retry=False))

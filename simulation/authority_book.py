@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from millwheel.authority.core import AuthorityCore
-from millwheel.authority.injected import InjectorComputation
+from millwheel.authority.injected import InjectorGroup
 from millwheel.authority.journal import (
     AcceptKeys,
     AcceptProcess,
@@ -24,7 +24,7 @@ from millwheel.authority.journal import (
     ProcessRow,
     Remove,
 )
-from millwheel.authority.registry import AnyComputation
+from millwheel.authority.registry import AnyGroup
 from millwheel.model.time import MAX_TIMESTAMP, MIN_TIMESTAMP
 
 __all__ = ["ShardBook", "injector_name"]
@@ -33,14 +33,14 @@ Stretch = tuple[bytes, bytes | None, int, int]
 """First key, end, sequencer, watermark."""
 
 
-def injector_name(computation: str) -> bool:
+def injector_name(group: str) -> bool:
     """Whether the name stands for a stream's injectors."""
-    return computation.startswith("injector/")
+    return group.startswith("injector/")
 
 
 @dataclass(slots=True)
-class _Computation:
-    """One computation of a shard."""
+class _Group:
+    """One group of a shard."""
 
     value: int = MIN_TIMESTAMP
     stretches: list[Stretch] = field(default_factory=lambda: [(b"", None, 0, int(MIN_TIMESTAMP))])
@@ -85,11 +85,11 @@ class ShardBook:
     """One shard's journal."""
 
     def __init__(self) -> None:
-        self.computations: dict[str, _Computation] = {}
+        self.groups: dict[str, _Group] = {}
         self.removed: set[str] = set()
         self.ended: dict[str, int] = {}
         self.accepted: set[tuple[str, Any, int]] = set()
-        """Every acceptance that was ever journaled: computation, first key and end (or process), sequencer."""
+        """Every acceptance that was ever journaled: group, first key and end (or process), sequencer."""
         self.last_report: dict[tuple[str, str, int], int] = {}
         """By stream, process and sequencer: the number of the last report that was ever journaled."""
         self.finished: set[tuple[str, str]] = set()
@@ -110,18 +110,18 @@ class ShardBook:
 
     def rely_on(self, parts: Iterable[Part]) -> None:
         """Use these parts as the base from now on."""
-        for one in self.computations.values():
+        for one in self.groups.values():
             one.base_keys, one.base_processes = [], {}
         for part in parts:
-            if (mine := self.computations.get(part.computation)) is not None:
+            if (mine := self.groups.get(part.group)) is not None:
                 mine.base_keys += part.keys
                 mine.base_processes |= {row.process: row for row in part.processes}
 
-    def _of(self, name: str) -> _Computation:
-        return self.computations.setdefault(name, _Computation())
+    def _of(self, name: str) -> _Group:
+        return self.groups.setdefault(name, _Group())
 
     def _change(self, change: Change) -> None:
-        name = change.computation
+        name = change.group
         if isinstance(change, AcceptKeys):
             self.accepted.add((name, (change.row.start, change.row.end), change.row.sequencer))
             self._of(name).paint(change.row)
@@ -129,7 +129,7 @@ class ShardBook:
             self.accepted.add((name, change.row.process, change.row.sequencer))
             self._process(name, change.row)
         elif isinstance(change, Remove):
-            self.computations.pop(name, None)
+            self.groups.pop(name, None)
             self.finished = {one for one in self.finished if one[0] != name}
             if not injector_name(name):
                 self.removed.add(name)
@@ -150,7 +150,7 @@ class ShardBook:
             self.finished.add((name, row.process))
 
     @staticmethod
-    def _expect(mine: _Computation, change: Expect) -> None:
+    def _expect(mine: _Group, change: Expect) -> None:
         if 0 < change.as_of < mine.expected_as_of:
             return
         mine.expected, mine.expected_as_of = frozenset(change.processes), max(change.as_of, mine.expected_as_of)
@@ -161,23 +161,23 @@ class ShardBook:
         """The differences between a shard that was just recovered and its journal."""
         registry = core._registry
         names = {one.name for one in registry}
-        if names != self.computations.keys():
-            yield f"computations {sorted(names)} in memory, {sorted(self.computations)} in the journal (G4)"
+        if names != self.groups.keys():
+            yield f"groups {sorted(names)} in memory, {sorted(self.groups)} in the journal (G4)"
         if (set(registry.removed), registry.ended) != (self.removed, self.ended):
             ends = f"{sorted(self.removed)}, {self.ended} in the journal (G4)"
             yield f"removed are {sorted(registry.removed)}, {registry.ended} in memory, {ends}"
         for found in registry:
-            if (mine := self.computations.get(found.name)) is not None:
-                yield from _computation_differences(found, mine, core.broadcast(found.name))
+            if (mine := self.groups.get(found.name)) is not None:
+                yield from _group_differences(found, mine, core.broadcast(found.name))
 
 
-def _computation_differences(found: AnyComputation, mine: _Computation, broadcast: int) -> Iterator[str]:
+def _group_differences(found: AnyGroup, mine: _Group, broadcast: int) -> Iterator[str]:
     name = found.name
     if broadcast != mine.value or found.value < mine.value:
         yield f"{name} is broadcast at {broadcast}, decided at {found.value}, and journaled at {mine.value} (G7)"
     if found.percentiles != mine.percentiles:
         yield f"percentiles of {name} are {found.percentiles} in memory, {mine.percentiles} in the journal (G7)"
-    if isinstance(found, InjectorComputation):
+    if isinstance(found, InjectorGroup):
         shares = {
             share.member: (share.sequencer, share.watermark, share.idle, share.last_report) for share in found.shares()
         }
@@ -193,7 +193,7 @@ def _computation_differences(found: AnyComputation, mine: _Computation, broadcas
         yield f"keys of {name} are {stretches} in memory, {mine.stretches} in the journal (G4)"
 
 
-def _is_of(mine: _Computation, process: str, share: tuple[int, int, bool, int]) -> bool:
+def _is_of(mine: _Group, process: str, share: tuple[int, int, bool, int]) -> bool:
     """Whether a process is as in the entries, or as in the base, which may contain a newer report."""
     sequencer, watermark, idle, last_report = mine.processes[process]
     # A report that changes nothing is in no entry, but its number may be in a base.

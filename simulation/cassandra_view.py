@@ -80,16 +80,16 @@ class View(MemoryStore):
             except CorruptValueError:
                 parts.pop(PartId(*name), None)  # the part does not exist, or a chunk is missing
 
-    def _follow_rows(self, computation: str, partition: Partition, mutation: Mutation) -> None:
-        states = self._states.setdefault(computation, {})
+    def _follow_rows(self, incarnation: str, partition: Partition, mutation: Mutation) -> None:
+        states = self._states.setdefault(incarnation, {})
         for row, column, _, _ in mutation.cells:
             if row is not None and column == "value" and row in partition.rows:
-                states[row[0]] = decode_row(computation, row[0], partition.rows[row]["value"][1])
+                states[row[0]] = decode_row(incarnation, row[0], partition.rows[row]["value"][1])
         if mutation.deletions:
             known = {
                 row[0]
                 for place, one in self._tables.partitions.items()
-                if place[0] == "states" and place[1][0] == computation
+                if place[0] == "states" and place[1][0] == incarnation
                 for row in one.rows
             }
             for key in [key for key in states if key not in known]:

@@ -13,9 +13,9 @@ from collections.abc import Iterator, Mapping
 
 from millwheel.authority.journal import decode_entry
 from millwheel.coordination.contract import Change
-from millwheel.model.catalog import Catalog, injector_sender
+from millwheel.model.catalog import Catalog
 from millwheel.model.catalog_keys import split_key
-from millwheel.model.incarnation import IncarnationId, incarnation_of_journal
+from millwheel.model.incarnation import IncarnationId, incarnation_of_journal, injector_group
 from millwheel.model.interval_table import interval_from_proto
 from millwheel.model.keys import KeyInterval
 from millwheel.model.stream_names import full_name
@@ -187,7 +187,7 @@ class Checks(StoreWatch):
         state = catalog.TOPOLOGY_STATE_UNSPECIFIED if record is None else record.state
         if self._state == catalog.TOPOLOGY_STATE_CANCELLED and state == catalog.TOPOLOGY_STATE_RUNNING:
             for source in self._world.plan.sources:
-                self._broadcast.pop(injector_sender(full_name("simulated", source["name"])), None)
+                self._broadcast.pop(injector_group(full_name("simulated", source["name"])), None)
         self._state = state
 
     # Checks at the end.

@@ -131,10 +131,10 @@ def _balanced(world: World) -> Iterator[None]:
 
 @contextmanager
 def _ids_tuned(bounds: Mapping[str, int]) -> Iterator[None]:
-    """Dedup groups and segments have the sizes that ``bounds`` gives."""
+    """Runs and segments of ids have the sizes that ``bounds`` gives."""
     with ExitStack() as stack:
         if bounds:
-            stack.enter_context(patch("millwheel.worker.dedup.opaque._MIN_GROUP_IDS", bounds["group"]))
+            stack.enter_context(patch("millwheel.worker.dedup.opaque._MAX_RUN_IDS", bounds["run"]))
             tuned = {"segment_ids": bounds["segment"], "cached_segments": bounds["cached"]}
             for make in (Dedup.__init__, Dedup.restore.__func__, Dedup.inherit.__func__):  # type: ignore[attr-defined]
                 stack.enter_context(patch.dict(make.__kwdefaults__, tuned))

@@ -15,8 +15,8 @@ from millwheel.authority.journal import decode_entry, decode_part
 from millwheel.authority.messages import SequencerOffered
 from millwheel.coordination.contract import Change
 from millwheel.model import catalog_keys as keys
-from millwheel.model.catalog import Catalog, injector_sender
-from millwheel.model.incarnation import incarnation_of_journal
+from millwheel.model.catalog import Catalog
+from millwheel.model.incarnation import IncarnationId, incarnation_of_journal, injector_group
 from millwheel.model.time import MAX_CLOCK_SKEW_US, MIN_TIMESTAMP
 from millwheel.model.watermarks import InputWatermark
 from millwheel.store.contract import Append, PartId
@@ -54,7 +54,7 @@ class Evidence:
         self._bases: dict[str, tuple[PartId, ...]] = {}
         """By journal of the authority: the parts that its head names."""
         self._broadcast: dict[str, int] = {}
-        """By computation: the largest value that was ever journaled."""
+        """By group: the largest value that was ever journaled."""
         self._last: dict[str, IntervalEntry | LogEntry] = {}
         """The last entry, by journal."""
         self._appends: set[tuple[str, int, int]] = set()
@@ -109,7 +109,7 @@ class Evidence:
             record = self._catalog.injectors.get((names[0], names[1])) if kind == keys.INJECTORS else None
             if record is None or not record.retired:
                 continue
-            place = injector_sender(record.stream), record.process
+            place = injector_group(record.stream), record.process
             if not any(place in book.finished for book in self._books.values()):
                 claim = f"{record.stream}/{record.process} is retired"
                 self._world.violated(f"{claim}, and its end is in no journal of the authority (G7)")
@@ -247,7 +247,7 @@ class Evidence:
             if lost:
                 self._world.violated(f"{where} states mark {ids.mark}, and {sorted(lost)} are not committed there (G1)")
 
-    def _is_void(self, consumer: str) -> bool:
+    def _is_void(self, consumer: IncarnationId) -> bool:
         """Whether a consumer belongs to a former incarnation of a topology that came back.
 
         Its owners may not be notified of its end yet.
@@ -255,14 +255,14 @@ class Evidence:
         live = self._catalog.computation(consumer) is not None or self._catalog.log_of(consumer) is not None
         return self._world.plan.returns_at > 0 and not live
 
-    def _checks_ids(self, consumer: str) -> bool:
+    def _checks_ids(self, consumer: IncarnationId) -> bool:
         """Whether the consumer's commits name the ids that they consume."""
         found = self._catalog.computation(consumer)
         if found is None:
             return self._catalog.log_of(consumer) is not None
         return all(one["exactly_once"] for one in self._nodes() if one["name"] == found[1].name)
 
-    def _joined_later(self, consumer: str) -> bool:
+    def _joined_later(self, consumer: IncarnationId) -> bool:
         """Whether a consumer was added after records had been injected."""
         found, plan = self._catalog.computation(consumer), self._world.plan
         later = {one["name"] for one in (plan.added, plan.neighbour) if one is not None} | {MIDDLE, BEHIND}
@@ -300,11 +300,11 @@ class Evidence:
     def _accepted(self, journal: str, offered: SequencerOffered) -> None:
         """An acceptance that the authority answers is in its journal, and so is the report that was sent with it."""
         self._seen["acceptance"] += 1
-        computation, member, sequencer = offered.computation, offered.member, offered.sequencer
+        group, member, sequencer = offered.group, offered.member, offered.sequencer
         book = self._books.get(journal, ShardBook())
         name = member if isinstance(member, str) else (member.start, member.end)
-        if (computation, name, sequencer) not in book.accepted:
-            self._world.violated(f"{journal} answers {sequencer} for {name} of {computation}, unjournaled (G4)")
+        if (group, name, sequencer) not in book.accepted:
+            self._world.violated(f"{journal} answers {sequencer} for {name} of {group}, unjournaled (G4)")
         number = offered.report_number
-        if number and book.last_report.get((computation, str(member), sequencer), 0) < number:
-            self._world.violated(f"{journal} answers report {number} of {member} of {computation}, unjournaled (G7)")
+        if number and book.last_report.get((group, str(member), sequencer), 0) < number:
+            self._world.violated(f"{journal} answers report {number} of {member} of {group}, unjournaled (G7)")

@@ -2,8 +2,8 @@
 
 An edge that an update adds counts from the moment it joins: at each interval of the consumer, when its owner knows the
 update. Until then the owner follows the other senders alone, and its watermark passes records that the added
-computation has still to produce. They are late. No owner waits for a sender that it does not know, and an owner that
-is cut off from the coordinator may go on for some seconds.
+computation has still to produce. They are late. No owner waits for a sender that it does not know. An owner that is
+cut off from the coordinator may go on for some seconds.
 
 Invariant: a record of ``middle`` is late at ``behind``, or what ``behind`` makes of it at its consumers, only if an
 owner of its key had passed its timestamp before it knew of ``middle``. Who could break it: an owner that knows the
@@ -65,7 +65,7 @@ class Joinings:
         config = core.state.config
         head = self._world.store.inner._head(config.journal)
         if head is None or head.sequencer != config.sequencer:
-            return  # a deposed owner shows its watermark to nobody
+            return  # a deposed owner shows its watermark to no one
         owner = config.journal, config.sequencer
         known = self._known.get(owner, frozenset()).union(core.state.inputs.senders)
         self._known[owner] = known

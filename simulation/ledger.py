@@ -12,7 +12,7 @@ from typing import Any, Final
 import msgspec
 
 from millwheel.model.catalog import Catalog
-from millwheel.model.incarnation import incarnation_of_journal
+from millwheel.model.incarnation import IncarnationId, incarnation_of_journal
 from millwheel.model.keys import ALL_KEYS
 from millwheel.store.contract import Append
 from millwheel.store.memory import MemoryStore
@@ -39,7 +39,7 @@ class Ledger:
         self._store = store
         self.made: dict[str, dict[int, Made]] = {}
         """Strong productions by sequence and position."""
-        self.due: dict[tuple[str, str], dict[int, str]] = {}
+        self.due: dict[tuple[IncarnationId, str], dict[int, str]] = {}
         """By consumer and sequence: positions that are not committed there, each with its stream."""
         self.stated: dict[tuple[str, str], int] = {}
         """By consumer and an injector's sequence: its largest ACK mark.
@@ -73,10 +73,13 @@ class Ledger:
             self._consumed(consumer, entry.ids)
         return entry
 
-    def _kind(self, consumer: str) -> bool | None:
+    def _kind(self, consumer: IncarnationId) -> bool | None:
         """Whether it is a log; None for what is neither a log nor a computation."""
         if consumer not in self._is_log:
-            if self._catalog.computation(consumer) is not None or self._catalog.leaving(consumer) is not None:
+            if (
+                self._catalog.computation(consumer) is not None
+                or self._catalog.removed_computation(consumer) is not None
+            ):
                 self._is_log[consumer] = False
             elif self._catalog.log_of(consumer) is not None:
                 self._is_log[consumer] = True
@@ -89,7 +92,7 @@ class Ledger:
                 for consumer, _ in targets:
                     self.due.setdefault((consumer, journal), {})[position] = stream
 
-    def _consumed(self, consumer: str, wire: list[Any]) -> None:
+    def _consumed(self, consumer: IncarnationId, wire: list[Any]) -> None:
         facts = IdFacts(ALL_KEYS)
         facts.apply([*wire[:4], [], [], [], [], []])
         mine = self.committed[consumer]
@@ -126,7 +129,7 @@ class Ledger:
                 indexes = [index for index in indexes if names[index] >= mark]
             known = facts.positions[ids.sequence].committed if facts and ids.sequence in facts.positions else _NONE
         elif isinstance(ids, OpaqueIds):
-            names, name = ids.ids, delivery.sender.computation
+            names, name = ids.ids, delivery.sender.group
             known = facts.opaque[name].collect if facts and name in facts.opaque else _NONE
         else:
             assert isinstance(ids, BatchIds)

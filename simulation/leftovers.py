@@ -50,8 +50,8 @@ async def check_leftovers(world: World, sinks: Sequence[str], sound_at: float) -
 def _last_subscriber(stream: str) -> Main:
     """Acknowledge what a stream's log gets after its end, until the run is over.
 
-    Computations without exactly-once delivery produce late duplicates. A log at its cap refuses them as long as nobody
-    acknowledges.
+    Computations without exactly-once delivery produce late duplicates. A log at its cap refuses them as long as no
+    subscriber acknowledges.
     """
 
     async def main(world: World, process: Process) -> None:

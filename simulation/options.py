@@ -92,7 +92,7 @@ def tight_bounds(plan: Plan, chance: Random) -> None:
 
 def spilled_and_divided(plan: Plan, chance: Random) -> None:
     """Timers and ids are only in the store, while the intervals that have them split and merge often."""
-    plan.tuning["ids"] = {"segment": chance.choice((1, 3)), "group": chance.choice((1, 4)), "cached": 1}
+    plan.tuning["ids"] = {"segment": chance.choice((1, 3)), "run": chance.choice((1, 4)), "cached": 1}
     few = {"timers_kept": 1, "timer_part": chance.choice((1, 2)), "checkpoint_entries": chance.choice((2, 4))}
     plan.tuning["core"].update(few, timer_lead=chance.choice((0, 1_000_000)), flush_interval=10_000)
     plan.intervals = max(plan.intervals, 2)

@@ -194,7 +194,7 @@ def _limit(world: World, faults: Faults) -> float:
         limit += _COPIES * max(slow, default=0.0) * sum(len(reader.inputs) for reader in plan.readers)
     if plan.tended and any(node["kind"] == "flaky" for node in plan.nodes):
         # The policy stops the computation at a failure. Its owner first runs the records of a key one by one, so each
-        # life commits few of them, and the tender resumes it up to a second later.
+        # life commits few of them. The tender resumes it up to a second later.
         limit += _COPIES * FLAKINESS * sum(len(reader.inputs) for reader in plan.readers)
     return limit + _late_timers(world, faults)
 

@@ -159,24 +159,24 @@ class SimulatedStore:
     async def delete_parts(self, journal: str, parts: Sequence[PartId]) -> None:
         await self._ask(lambda: self._server.delete_parts(journal, parts))
 
-    async def write_states(self, computation: str, journal: str, sequencer: int, rows: Sequence[StateRow]) -> None:
-        await self._ask(lambda: self._server.write_states(computation, journal, sequencer, rows))
+    async def write_states(self, incarnation: str, journal: str, sequencer: int, rows: Sequence[StateRow]) -> None:
+        await self._ask(lambda: self._server.write_states(incarnation, journal, sequencer, rows))
 
-    async def read_states(self, computation: str, keys: Sequence[bytes]) -> list[StateRow | None]:
-        found: list[StateRow | None] = await self._ask(lambda: self._server.read_states(computation, keys))
+    async def read_states(self, incarnation: str, keys: Sequence[bytes]) -> list[StateRow | None]:
+        found: list[StateRow | None] = await self._ask(lambda: self._server.read_states(incarnation, keys))
         return found
 
     async def scan_states(
-        self, computation: str, interval: KeyInterval, after: bytes | None, limit: int
+        self, incarnation: str, interval: KeyInterval, after: bytes | None, limit: int
     ) -> list[StateRow]:
-        found: list[StateRow] = await self._ask(lambda: self._server.scan_states(computation, interval, after, limit))
+        found: list[StateRow] = await self._ask(lambda: self._server.scan_states(incarnation, interval, after, limit))
         return found
 
     async def drop_journal(self, journal: str) -> None:
         await self._ask(lambda: self._server.drop_journal(journal))
 
-    async def drop_computation(self, computation: str) -> None:
-        await self._ask(lambda: self._server.drop_computation(computation))
+    async def drop_incarnation(self, incarnation: str) -> None:
+        await self._ask(lambda: self._server.drop_incarnation(incarnation))
 
     async def close(self) -> None:
         """Do nothing: there is nothing to release."""

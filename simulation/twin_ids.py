@@ -23,7 +23,7 @@ _COLUMNS: Final = 9
 """The format number, and eight kinds of facts."""
 
 SequencerFact = tuple[str, Any, int]
-"""Computation (empty for an injector process), producing keys or origin, sequencer."""
+"""Group (empty for an injector process), producing keys or origin, sequencer."""
 
 
 @dataclass(slots=True)
@@ -76,7 +76,7 @@ class SequenceFacts:
 
 @dataclass(slots=True)
 class OpaqueFacts:
-    """The ids of one sending computation. ``collect``: the watermark from which on each id may be forgotten."""
+    """The ids of one sending group. ``collect``: the watermark from which on each id may be forgotten."""
 
     collect: dict[bytes, int] = field(default_factory=dict)
     watermark: int = MIN_TIMESTAMP
@@ -98,7 +98,7 @@ class IdFacts:
         self.batches: dict[str, dict[int, set[bytes]]] = {}
         self.sequencers: list[SequencerFact] = []
         self.segments: dict[str, str] = {}
-        """The stored segments that the base needs, each with its sending computation."""
+        """The stored segments that the base needs, each with its sending group."""
 
     def _sequence(self, name: str) -> SequenceFacts:
         if name not in self.positions:
@@ -127,9 +127,9 @@ class IdFacts:
         elif kind == "ids":
             self.opaque.setdefault(row[0], OpaqueFacts()).remember(row[1], _split(row[2]))
         elif kind == "segment":
-            computation, name, collect = row
-            self.segments[name] = computation
-            self.opaque.setdefault(computation, OpaqueFacts()).remember(collect, _split(segment(name)))
+            group, name, collect = row
+            self.segments[name] = group
+            self.opaque.setdefault(group, OpaqueFacts()).remember(collect, _split(segment(name)))
         elif kind == "batch":
             self.batches.setdefault(row[0], {}).setdefault(row[1], set()).update(_split(row[2]))
         elif kind == "sequencer":
@@ -159,11 +159,11 @@ class IdFacts:
             # consumes is not retired.
             if all(name != consumed for consumed, *_ in positions):
                 self.positions.pop(name, None)
-        for computation, watermark, horizon in horizons:
-            facts = self.opaque.setdefault(computation, OpaqueFacts())
+        for group, watermark, horizon in horizons:
+            facts = self.opaque.setdefault(group, OpaqueFacts())
             facts.watermark, facts.horizon = max(watermark, facts.watermark), max(horizon, facts.horizon)
-        for computation, collect, blob in opaque:
-            self.opaque.setdefault(computation, OpaqueFacts()).remember(collect, _split(blob))
+        for group, collect, blob in opaque:
+            self.opaque.setdefault(group, OpaqueFacts()).remember(collect, _split(blob))
         for query, batch, blob in batches:
             self.batches.setdefault(query, {}).setdefault(batch, set()).update(_split(blob))
 
@@ -179,8 +179,8 @@ class IdFacts:
         for name, mine in self.positions.items():
             if name in parent.positions:
                 mine.committed |= parent.positions[name].committed
-        for computation, opaque in parent.opaque.items():
-            here = self.opaque.setdefault(computation, OpaqueFacts())
+        for group, opaque in parent.opaque.items():
+            here = self.opaque.setdefault(group, OpaqueFacts())
             here.watermark, here.horizon = max(here.watermark, opaque.watermark), max(here.horizon, opaque.horizon)
             for one, collect in opaque.collect.items():
                 here.remember(collect, (one,))
@@ -190,16 +190,16 @@ class IdFacts:
 
 
 def highest_sequencers(facts: Iterable[SequencerFact], at: Iterable[tuple[str, bytes]]) -> Mapping[Any, int]:
-    """The highest sequencer of each injector process, and of each (computation, key) of ``at``."""
+    """The highest sequencer of each injector process, and of each (group, key) of ``at``."""
     found: dict[Any, int] = {}
     places = list(at)
-    for computation, span, number in facts:
+    for group, span, number in facts:
         if isinstance(span, str):
             found[span] = max(number, found.get(span, 0))
             continue
         start, end = span
         for place in places:
-            if place[0] == computation and start <= place[1] and (end is None or place[1] < end):
+            if place[0] == group and start <= place[1] and (end is None or place[1] < end):
                 found[place] = max(number, found.get(place, 0))
     return found
 
@@ -216,8 +216,8 @@ def _split(blob: bytes) -> list[bytes]:
 
 
 def _sequencer(row: Sequence[Any]) -> SequencerFact:
-    computation, span, number = row
-    return computation, span if isinstance(span, str) else (span[0], span[1]), number
+    group, span, number = row
+    return group, span if isinstance(span, str) else (span[0], span[1]), number
 
 
 def _outside(piece: KeyInterval, keys: KeyInterval) -> list[KeyInterval]:

@@ -37,12 +37,12 @@ class LogTwin:
     """Contradictions in the journal."""
 
 
-def read_log(store: MemoryStore, computation: str, journal: str) -> LogTwin:
-    """The log of ``journal``; the rows of its closed segments belong to ``computation``."""
+def read_log(store: MemoryStore, incarnation: str, journal: str) -> LogTwin:
+    """The log of ``journal``; the rows of its closed segments belong to ``incarnation``."""
     head: JournalHead = finished(store.read_head(journal))
     twin = LogTwin(IdFacts(ALL_KEYS))
     blobs = dict(zip(head.parts, finished(store.read_parts(journal, head.parts)), strict=True))
-    _read_base(store, computation, blobs, twin)
+    _read_base(store, incarnation, blobs, twin)
     load_ids(twin.ids, blobs)
     twin.faults += wrong_filters(blobs)
     for number, blob in enumerate(
@@ -55,7 +55,7 @@ def read_log(store: MemoryStore, computation: str, journal: str) -> LogTwin:
     return twin
 
 
-def _read_base(store: MemoryStore, computation: str, blobs: Mapping[PartId, bytes], twin: LogTwin) -> None:
+def _read_base(store: MemoryStore, incarnation: str, blobs: Mapping[PartId, bytes], twin: LogTwin) -> None:
     for part, blob in blobs.items():
         if part.name == "meta":
             meta = msgspec.msgpack.decode(blob, type=LogMeta)
@@ -63,12 +63,12 @@ def _read_base(store: MemoryStore, computation: str, blobs: Mapping[PartId, byte
             twin.start = meta.segments[0][0] if meta.segments else meta.end
             twin.cursors = {name: (acked, life) for name, acked, life in meta.cursors}
             for first, end, *_ in meta.segments:
-                _read_segment(store, computation, first, end, twin)
+                _read_segment(store, incarnation, first, end, twin)
 
 
-def _read_segment(store: MemoryStore, computation: str, first: int, end: int, twin: LogTwin) -> None:
+def _read_segment(store: MemoryStore, incarnation: str, first: int, end: int, twin: LogTwin) -> None:
     """Read a segment. A segment that was dropped since the base has no row; missing offsets are reported later."""
-    (row,) = finished(store.read_states(computation, [first.to_bytes(8, "big")]))
+    (row,) = finished(store.read_states(incarnation, [first.to_bytes(8, "big")]))
     if row is None:
         return
     blob = msgspec.msgpack.decode(row.blob, type=SegmentBlob)

@@ -65,7 +65,7 @@ class VersionedRoutes:
             if record.version == self._last or form is None:
                 continue
             self._last = record.version
-            drawn = [*record.switching.values(), *(one.switching for one in record.leaving)]
+            drawn = [*record.switching.values(), *(one.switching for one in record.removed)]
             incarnations = {name: one for name, one in record.incarnations.items() if name in _JUDGED}
             self._lives.update(incarnations.values())
             self._versions.append((max(drawn, default=0), form, incarnations))

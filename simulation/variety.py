@@ -51,7 +51,7 @@ def _compact(plan: Plan, chance: Random) -> None:
 
 def _segments(plan: Plan, chance: Random) -> None:
     """The ids of consumed records go to the store in small groups, with their filters."""
-    plan.tuning["ids"] = {"segment": chance.choice((1, 3, 10)), "group": chance.choice((1, 4)), "cached": 1}
+    plan.tuning["ids"] = {"segment": chance.choice((1, 3, 10)), "run": chance.choice((1, 4)), "cached": 1}
 
 
 def _far(plan: Plan, chance: Random) -> None:

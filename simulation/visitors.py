@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from random import Random
 
-from millwheel.client.authorities import MasterPlaces
+from millwheel.client.authorities import MasterAddresses
 from millwheel.client.control import ControlClient
 from millwheel.client.percentiles import read_percentile
 from millwheel.client.shards import ShardedWatermarks
@@ -151,7 +151,7 @@ async def _probe(world: World, progress: Progress) -> None:
     incarnation = next((one.incarnations[name] for one in records if one.spec.name == "simulated"), "")
     if not incarnation:
         return
-    async with ShardedWatermarks(await MasterPlaces.ask(address), on_refused=lambda report: None) as authority:
+    async with ShardedWatermarks(await MasterAddresses.ask(address), on_refused=lambda report: None) as authority:
         found = await read_percentile(authority, records, incarnation, 90.0)
     world.history.note(f"nine tenths of {name} are at {found.value}, {found.silent} silent")
     before = progress.percentile.get(incarnation, int(MIN_TIMESTAMP))

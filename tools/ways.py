@@ -1,8 +1,8 @@
 """Count the files that a record goes through, and those that a watermark goes through: ``make ways``.
 
 One process runs a development server, an injector and a subscriber. A profile hook notes each function that begins
-while one record, or one watermark, is on its way. Each way is walked several times, and a function counts if every walk
-enters it, which excludes heartbeats, and what only some records enter, such as a checkpoint.
+while one record, or one watermark, is on its way. Each way is walked several times, and a function counts if every
+walk enters it. This excludes heartbeats, and what only some records enter, such as a checkpoint.
 
 A *room* is a file of the product that contains at least one of these functions. Some functions also run while nothing
 is sent: the steps of cores, and the store. Rooms with only such functions are counted apart.

@@ -27,7 +27,7 @@ _RATE: Final = 200
 _FILLING: Final = 1_000
 _STATE: Final = 100
 _YEAR: Final = 365 * 86_400_000_000
-_LOOK: Final = 0.001
+_POLL_SECONDS: Final = 0.001
 
 
 async def measure(system: System, say: Callable[[str], None], keys: int, kills: int) -> list[Figure]:
@@ -100,7 +100,7 @@ async def _kill(system: System, load: _Steady) -> tuple[float, float]:
     owned = await asyncio.wait_for(watching, 60)
     async with asyncio.timeout(60):
         while load.acked <= acked + 1:  # noqa: ASYNC110 ACKs come by themselves
-            await asyncio.sleep(_LOOK)
+            await asyncio.sleep(_POLL_SECONDS)
     return owned - killed, time.monotonic() - owned
 
 

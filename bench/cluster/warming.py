@@ -155,4 +155,4 @@ class _Journal:
     async def drop(self) -> None:
         """Delete everything that was written."""
         await self._store.drop_journal(self._name)
-        await self._store.drop_computation(self._name)
+        await self._store.drop_incarnation(self._name)

@@ -16,7 +16,8 @@ from bench.cluster.topologies import Beat, name_of
 from bench.report import Figure
 from millwheel.client.injector import Injector
 from millwheel.client.shards import ShardedWatermarks
-from millwheel.model.catalog import Catalog, injector_sender
+from millwheel.model.catalog import Catalog
+from millwheel.model.incarnation import injector_group
 from millwheel.model.time import MIN_TIMESTAMP
 from millwheel.rpc.failures import authority_is_away
 
@@ -35,7 +36,7 @@ async def measure(system: System, warm: float, seconds: float) -> list[Figure]:
     for computation in _STAGES:
         await system.arrange("chain", computation, [name_of(_KEYS // 2).encode()], system.workers[:2])
     await system.log_on("ticks-3", system.workers[1])
-    senders = [injector_sender("chain/ticks"), *(record.incarnations[name] for name in _STAGES)]
+    senders = [injector_group("chain/ticks"), *(record.incarnations[name] for name in _STAGES)]
     try:
         samples = await _samples(system, senders, warm, seconds)
     finally:

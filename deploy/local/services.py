@@ -10,7 +10,7 @@ from deploy.local.child import ChildProcess
 
 __all__ = ["Services"]
 
-_LOOK: Final = 0.2
+_POLL_SECONDS: Final = 0.2
 _PAUSE: Final = 1.0
 """Seconds until a service that ended is restarted. It is systemd's RestartSec in deploy/systemd."""
 
@@ -49,4 +49,4 @@ class Services:
                     del ended[name]
                     process.start()
                     self._say(f"{name} had ended, and is started again (pid {process.pid})")
-            await asyncio.sleep(_LOOK)
+            await asyncio.sleep(_POLL_SECONDS)

@@ -49,8 +49,8 @@ PAGE: Final = """<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><title>Zeitgeist: the flights of New York in 2013</title>
 <meta name="viewport" content="width=device-width, initial-scale=1"><style>{style}</style></head><body><main>
 <header><h1>The flights of New York in 2013, as MillWheel saw them</h1>
-<p>Every departure came when the aircraft left, up to 21 hours after it was to. Nobody told the program when to
-look: it learned what is usual from the weeks before, and the low watermark told it what was late and what never
+<p>Every departure came when the aircraft left, up to 21 hours after it was to. The program had no
+schedule: it learned what is usual from the weeks before, and the low watermark showed what was late and what never
 came.</p></header>
 <div class="cards">{cards}</div>
 <section><h2>Departures a day</h2>
@@ -59,7 +59,7 @@ came.</p></header>
 {traffic}</section>
 <section><h2>Minutes of delay a day</h2>
 <p><span class="key pale"></span>delay <span class="key gold"></span>the model's limit: an eighth above the worst of
-the last six weeks <span class="key red"></span>spikes, told as soon as the limit was passed</p>
+the last six weeks <span class="key red"></span>spikes, reported as soon as the limit was passed</p>
 {delays}</section>
 <section><h2>The blizzard of 8 and 9 February, hour by hour</h2>
 <p>Departures an hour, and what is usual for that hour of the week; shaded from each alert to the end of its day.

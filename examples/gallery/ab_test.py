@@ -1,7 +1,7 @@
 """A sequential A/B test: two pages are shown to visitors until one of them is clearly better.
 
-``complete`` with ``list`` puts the visitors in order, because a decision at any moment depends on it. ``aggregate``
-without a window gives the counts after each visitor. The first verdict of a test passes; the others are dropped.
+A decision at any moment depends on the order of the visitors: ``ordered_by_time``. ``aggregate`` without a window gives
+the counts after each of them. The first verdict of a test passes; the others are dropped.
 """
 
 from __future__ import annotations
@@ -54,6 +54,6 @@ def outcomes(page: str) -> agg.Aggregator[list[int], list[int]]:
 
 
 ab_test = mw.Topology("ab-test")
-ordered = ab_test.source("visitors", Visitor).key_by("test").complete("ordered", list, Visitor)
-counts = ordered.key_by("test").aggregate("counts", Counts, a=outcomes("a"), b=outcomes("b"))
+visitors = ab_test.source("visitors", Visitor).key_by("test").ordered_by_time()
+counts = visitors.aggregate("counts", Counts, a=outcomes("a"), b=outcomes("b"))
 counts.flat_map(verdict).named("decided").key_by("test").deduplicate("verdicts", mw.hours(365 * 24))

@@ -1,8 +1,8 @@
 """Enrichment by another service: the country of each visitor, asked by HTTP.
 
-The hook is asynchronous: other visitors go on while one waits. Its key is the address, and the answer is kept as its
-state for an hour of the wall clock. If the service fails, the hook is undone and tried again; after ten attempts the
-visit goes to ``dead-letters``.
+``enrich`` calls an asynchronous function for each visit: at most 16 calls run at the same time, and each may take five
+seconds. The visits of an address keep their order. A call that fails is made again, with longer and longer waits. After
+ten attempts the visit goes to the stream ``dead-letters``, and the next ones of its address go on.
 """
 
 from __future__ import annotations
@@ -21,6 +21,8 @@ __all__ = ["Located", "Visit", "enrich"]
 
 
 class Visit(msgspec.Struct, frozen=True):
+    """Somebody visits a page."""
+
     address: str
     page: str
 
@@ -30,6 +32,11 @@ class Located(msgspec.Struct, frozen=True):
 
     visit: Visit
     country: str
+
+
+async def locate(visit: Visit) -> Located:
+    """Ask in a thread. With an asynchronous client of HTTP there would be none."""
+    return Located(visit, await asyncio.to_thread(ask, visit.address))
 
 
 def ask(address: str) -> str:
@@ -43,17 +50,6 @@ def ask(address: str) -> str:
         raise
 
 
-class Locate(mw.Computation[Visit, str | None]):
-    async def process_record(self, ctx: mw.Context[str | None], record: mw.Record[Visit]) -> None:
-        if ctx.state is None:
-            ctx.state = await asyncio.to_thread(ask, record.value.address)
-            ctx.set_timer(mw.Timestamp(ctx.now + mw.hours(1)), domain=mw.TimeDomain.PROCESSING_TIME)
-        ctx.produce("located", Located(record.value, ctx.state))
-
-    def process_timer(self, ctx: mw.Context[str | None], timer: mw.Timer) -> None:
-        del ctx.state
-
-
 enrich = mw.Topology("enrich")
 visits = enrich.source("visits", Visit).key_by("address")
-visits.process("locate", Locate, {"located": Located}, on_failure=mw.dead_letter(after=10))
+visits.enrich("located", locate, Located, concurrency=16, timeout=mw.seconds(5), on_failure=mw.dead_letter(after=10))

@@ -1,8 +1,8 @@
 """Rate limiting: a token bucket for each client, in event time.
 
-A client may make ten requests at once and one more each second. The answer depends on the order of the requests, so
-``complete`` with ``list`` puts them in order by their timestamps first. No clock is read: the result is the same when
-the requests are read again, however fast.
+A client may make ten requests at once and one more each second. The answer depends on the order of the requests: after
+``ordered_by_time`` the hook gets them by their timestamps. No clock is read: the result is the same when requests are
+read again, however fast.
 """
 
 from __future__ import annotations
@@ -50,5 +50,5 @@ class Limit(mw.Computation[Request, Bucket]):
 
 
 rate_limit = mw.Topology("rate-limit")
-ordered = rate_limit.source("requests", Request).key_by("client").complete("ordered", list, Request)
-ordered.key_by("client").process("limit", Limit, {"allowed": Request, "refused": Request})
+requests = rate_limit.source("requests", Request).key_by("client").ordered_by_time()
+requests.process("limit", Limit, {"allowed": Request, "refused": Request})

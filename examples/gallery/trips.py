@@ -1,8 +1,8 @@
 """Trip matching: the start and the end of each taxi trip, or a trip that never ended.
 
-The events arrive in any order. ``complete`` with ``list`` passes them on in order, once the low watermark has
-passed them. So the state machine behind it is simple. A timer ends a trip after six hours. The taxi's next event may
-come before the timer, which waits for the low watermark: so ``process_record`` looks at the time, too.
+The events arrive in any order. After ``ordered_by_time`` the hooks get those of a taxi by their timestamps, and the
+timer at its place among them. So the state machine is simple: on a trip, or not. A trip without an end is over after
+six hours, or when the taxi starts another one.
 """
 
 from __future__ import annotations
@@ -37,9 +37,7 @@ class Matcher(mw.Computation[Event, mw.Timestamp | None]):
     """The state is when the present trip began."""
 
     def process_record(self, ctx: mw.Context[mw.Timestamp | None], record: mw.Record[Event]) -> None:
-        if ctx.state is not None:
-            in_time = not record.value.starts and record.timestamp < ctx.state + LIMIT
-            self.end(ctx, record.timestamp if in_time else None)
+        self.end(ctx, None if record.value.starts else record.timestamp)
         if record.value.starts:
             ctx.state = record.timestamp
             ctx.set_timer(mw.Timestamp(record.timestamp + LIMIT))
@@ -55,5 +53,5 @@ class Matcher(mw.Computation[Event, mw.Timestamp | None]):
 
 
 trips = mw.Topology("trips")
-ordered = trips.source("events", Event).key_by("taxi").complete("ordered", list, Event)
-ordered.key_by("taxi").process("matcher", Matcher, {"trips": Trip})
+events = trips.source("events", Event).key_by("taxi").ordered_by_time()
+events.process("matcher", Matcher, {"trips": Trip})

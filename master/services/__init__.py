@@ -6,12 +6,12 @@ from typing import Final
 
 import grpc
 
+from millwheel.master.replica import MasterReplica
 from millwheel.master.services.cluster import ClusterServicer
 from millwheel.master.services.injection import InjectionServicer
 from millwheel.master.services.intervals import IntervalServicer
 from millwheel.master.services.routing import RoutingServicer
 from millwheel.master.services.topologies import TopologyServicer
-from millwheel.master.shell import MasterShell
 from millwheel.rpc.v1 import cluster_pb2_grpc, control_pb2_grpc, injection_pb2_grpc, interval_pb2_grpc
 
 __all__ = ["SERVICES", "add_services"]
@@ -26,10 +26,10 @@ SERVICES: Final = (
 """The services' full names, for health and reflection."""
 
 
-def add_services(server: grpc.aio.Server, shell: MasterShell) -> None:
+def add_services(server: grpc.aio.Server, replica: MasterReplica) -> None:
     """Add a master's services to ``server``."""
-    control_pb2_grpc.add_TopologyServiceServicer_to_server(TopologyServicer(shell), server)
-    control_pb2_grpc.add_RoutingServiceServicer_to_server(RoutingServicer(shell), server)
-    injection_pb2_grpc.add_InjectionServiceServicer_to_server(InjectionServicer(shell), server)
-    interval_pb2_grpc.add_IntervalServiceServicer_to_server(IntervalServicer(shell), server)
-    cluster_pb2_grpc.add_ClusterServiceServicer_to_server(ClusterServicer(shell), server)
+    control_pb2_grpc.add_TopologyServiceServicer_to_server(TopologyServicer(replica), server)
+    control_pb2_grpc.add_RoutingServiceServicer_to_server(RoutingServicer(replica), server)
+    injection_pb2_grpc.add_InjectionServiceServicer_to_server(InjectionServicer(replica), server)
+    interval_pb2_grpc.add_IntervalServiceServicer_to_server(IntervalServicer(replica), server)
+    cluster_pb2_grpc.add_ClusterServiceServicer_to_server(ClusterServicer(replica), server)

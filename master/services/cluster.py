@@ -16,7 +16,7 @@ from millwheel.master.hook_failures import hook_failures
 from millwheel.master.load_book import LoadBook
 from millwheel.master.loads import FRESH
 from millwheel.master.plans import refuse_unknown_topology
-from millwheel.master.shell import MasterShell, steady_clock
+from millwheel.master.replica import MasterReplica, steady_clock
 from millwheel.master.stream_resolution import refuse_unknown_stream, resolve_stream
 from millwheel.master.views import names_of
 from millwheel.model.catalog import ACTIVE_STATES, Catalog, incarnations_of
@@ -39,8 +39,8 @@ Context = grpc.aio.ServicerContext[Any, Any]
 class ClusterServicer(cluster_pb2_grpc.ClusterServiceServicer):
     """Answers from the catalog, from the workers' last load reports, and from calls to authority and store."""
 
-    def __init__(self, shell: MasterShell) -> None:
-        self._shell = shell
+    def __init__(self, replica: MasterReplica) -> None:
+        self._replica = replica
 
     async def GetClusterHealth(
         self, request: wire.GetClusterHealthRequest, context: Context
@@ -55,7 +55,7 @@ class ClusterServicer(cluster_pb2_grpc.ClusterServiceServicer):
         return await answering(context, lambda: self._hook_failures(request))
 
     async def _hook_failures(self, request: wire.ListHookFailuresRequest) -> wire.ListHookFailuresResponse:
-        known = (await self._shell.term()).catalog
+        known = (await self._replica.term()).catalog
         if request.topology and request.topology not in known.topologies:
             refuse_unknown_topology(request.topology, known)
         stream = resolve_stream(request.stream, known) if request.stream else ""
@@ -63,7 +63,7 @@ class ClusterServicer(cluster_pb2_grpc.ClusterServiceServicer):
             refuse_unknown_stream(stream, known)
         found = hook_failures(
             known,
-            self._shell.book,
+            self._replica.book,
             wall_now(),
             topology=request.topology,
             computation=request.computation,
@@ -72,26 +72,26 @@ class ClusterServicer(cluster_pb2_grpc.ClusterServiceServicer):
         return wire.ListHookFailuresResponse(computations=found)
 
     async def _health(self) -> wire.GetClusterHealthResponse:
-        known = (await self._shell.term()).catalog
+        known = (await self._replica.term()).catalog
         response = wire.GetClusterHealthResponse(intervals=_totals(known))
         store, authorities = await asyncio.gather(self._store(), self._authorities(known))
         response.store.CopyFrom(store)
         response.authorities.extend(authorities)
-        for address in sorted({*known.masters, self._shell.address}):
-            response.masters.add(address=address, leads=address == self._shell.address)
+        for address in sorted({*known.masters, self._replica.address}):
+            response.masters.add(address=address, leads=address == self._replica.address)
         response.workers.extend(self._workers(known))
         names = {}
         with suppress(DamagedValueError):  # the problems below report the damage
             names = names_of(known)
-        for hot in self._shell.hot_keys:
+        for hot in self._replica.hot_keys:
             topology, computation = names.get(hot.incarnation, ("", hot.incarnation))
             response.hot_keys.add(
                 topology=topology, computation=computation, key=hot.key, share=hot.share, busy=hot.busy
             )
         response.problems.extend(_problems(response, bool(known.topologies)))
-        response.problems.extend(_damages(known, self._shell.book))
+        response.problems.extend(_damages(known, self._replica.book))
         with suppress(DamagedValueError):
-            failing = hook_failures(known, self._shell.book, wall_now(), awaited_for=AWAITED_PROBLEM)
+            failing = hook_failures(known, self._replica.book, wall_now(), awaited_for=AWAITED_PROBLEM)
             response.problems.extend(one.text for one in failing)
         return response
 
@@ -101,7 +101,7 @@ class ClusterServicer(cluster_pb2_grpc.ClusterServiceServicer):
             for (worker, registration), intervals in table.owned.items():
                 if worker in owned and registration == known.registration(worker):
                     owned[worker] += len(intervals)
-        now, book = steady_clock(), self._shell.book
+        now, book = steady_clock(), self._replica.book
         for name, record in sorted(known.workers.items()):
             report = book.workers.get(name)
             yield wire.WorkerHealth(
@@ -128,7 +128,7 @@ class ClusterServicer(cluster_pb2_grpc.ClusterServiceServicer):
     async def _answers(self, address: str) -> bool:
         if not address:
             return False
-        stub = health_pb2_grpc.HealthStub(self._shell.observer.channel(address))
+        stub = health_pb2_grpc.HealthStub(self._replica.observer.channel(address))
         try:
             answer = await stub.Check(health_pb2.HealthCheckRequest(), timeout=_DEADLINE_SECONDS)
         except grpc.aio.AioRpcError:
@@ -140,7 +140,7 @@ class ClusterServicer(cluster_pb2_grpc.ClusterServiceServicer):
         try:
             async with asyncio.timeout(_DEADLINE_SECONDS):
                 with suppress(JournalMissingError):
-                    await self._shell.store.read_head(_PROBE)
+                    await self._replica.store.read_head(_PROBE)
         except (StoreError, TimeoutError) as error:
             why = str(error) or f"no answer within {_DEADLINE_SECONDS:g} s"
             return wire.StoreHealth(error=why, read_seconds=time.monotonic() - began)

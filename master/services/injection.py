@@ -9,10 +9,11 @@ import grpc
 from millwheel.master.injecting import not_finished, refuse_retired
 from millwheel.master.messages import CommitBatch, FinishInjector, OpenInjector, RetireInjector, RetireQuery
 from millwheel.master.observer import MAX_ROWS
-from millwheel.master.shell import MasterShell
+from millwheel.master.replica import MasterReplica
 from millwheel.master.stream_resolution import refuse_unknown_stream, resolve_stream
-from millwheel.model.catalog import Catalog, injector_sender
+from millwheel.model.catalog import Catalog
 from millwheel.model.catalog_keys import batch_key
+from millwheel.model.incarnation import injector_group
 from millwheel.model.time import MAX_TIMESTAMP, MIN_TIMESTAMP
 from millwheel.rpc.errors import answering
 from millwheel.rpc.failures import FailureCode, RequestError, authority_is_away
@@ -32,8 +33,8 @@ Context = grpc.aio.ServicerContext[Any, Any]
 class InjectionServicer(injection_pb2_grpc.InjectionServiceServicer):
     """Answers from the catalog, and from the authority, which has the injectors' reports."""
 
-    def __init__(self, shell: MasterShell) -> None:
-        self._shell = shell
+    def __init__(self, replica: MasterReplica) -> None:
+        self._replica = replica
 
     async def OpenInjector(
         self, request: injection.OpenInjectorRequest, context: Context
@@ -42,10 +43,10 @@ class InjectionServicer(injection_pb2_grpc.InjectionServiceServicer):
 
     async def _open(self, request: injection.OpenInjectorRequest) -> injection.OpenInjectorResponse:
         """Open an injector. Before the process starts, the authority accepts its sequencer and refuses older ones."""
-        known = (await self._shell.term()).catalog
-        sender = injector_sender(request.stream)
-        authority = known.authority_of(sender)
-        record = cast("catalog.InjectorRecord", await self._shell.ask(OpenInjector(request.stream, request.process)))
+        known = (await self._replica.term()).catalog
+        group = injector_group(request.stream)
+        authority = known.authority_of(group)
+        record = cast("catalog.InjectorRecord", await self._replica.ask(OpenInjector(request.stream, request.process)))
         if authority is None:
             raise RequestError(
                 FailureCode.UNAVAILABLE,
@@ -55,16 +56,16 @@ class InjectionServicer(injection_pb2_grpc.InjectionServiceServicer):
             )
         # The expected set comes before the first acceptance, or the stream's watermark could follow this process
         # alone.
-        await self._shell.observer.expect(known, request.stream)
-        watermark = await self._shell.observer.accept(authority, sender, request.process, record.sequencer)
+        await self._replica.observer.expect(known, request.stream)
+        watermark = await self._replica.observer.accept(authority, group, request.process, record.sequencer)
         if watermark >= MAX_TIMESTAMP:
-            await self._shell.ask(FinishInjector(request.stream, request.process, record.sequencer))
+            await self._replica.ask(FinishInjector(request.stream, request.process, record.sequencer))
             raise await self._finished(known, request)
         return injection.OpenInjectorResponse(sequencer=record.sequencer, watermark_us=watermark, authority=authority)
 
     async def _finished(self, known: Catalog, request: injection.OpenInjectorRequest) -> RequestError:
         """Return why the process may not start: it has finished, or all processes of the stream have."""
-        answer = await self._shell.observer.explain(known, injector_sender(request.stream))
+        answer = await self._replica.observer.explain(known, injector_group(request.stream))
         what, remedy = f"injector process {request.process!r} of stream {request.stream!r}", "use another process name"
         if answer is not None and answer.watermark_us >= MAX_TIMESTAMP:
             what = f"stream {request.stream!r}, with every injector process of it,"
@@ -82,7 +83,7 @@ class InjectionServicer(injection_pb2_grpc.InjectionServiceServicer):
         return await answering(context, lambda: self._list(request))
 
     async def _list(self, request: injection.ListInjectorsRequest) -> injection.ListInjectorsResponse:
-        known = (await self._shell.term()).catalog
+        known = (await self._replica.term()).catalog
         wanted = resolve_stream(request.stream, known) if request.stream else ""
         if wanted and known.stream(wanted) is None:
             refuse_unknown_stream(wanted, known)
@@ -93,7 +94,7 @@ class InjectionServicer(injection_pb2_grpc.InjectionServiceServicer):
         return response
 
     async def _statuses(self, known: Catalog, stream: str) -> list[injection.InjectorStatus]:
-        explained = await self._shell.observer.explain(known, injector_sender(stream), MAX_ROWS)
+        explained = await self._replica.observer.explain(known, injector_group(stream), MAX_ROWS)
         reports = {report.process: report for report in (explained.intervals if explained else ())}
         found = []
         for process in sorted(process for name, process in known.injectors if name == stream):
@@ -118,8 +119,8 @@ class InjectionServicer(injection_pb2_grpc.InjectionServiceServicer):
 
     async def _cursor(self, request: injection.GetBatchCursorRequest) -> injection.GetBatchCursorResponse:
         """Read the cursor from the coordinator itself: a replay must see a batch that was committed a moment ago."""
-        await self._shell.term()
-        entry = await self._shell.coordinator.get(batch_key(request.query))
+        await self._replica.term()
+        entry = await self._replica.coordinator.get(batch_key(request.query))
         if entry is None:
             return injection.GetBatchCursorResponse(committed_batch=-1)
         record = catalog.BatchCursorRecord.FromString(entry.value)
@@ -130,7 +131,7 @@ class InjectionServicer(injection_pb2_grpc.InjectionServiceServicer):
     async def CommitBatch(
         self, request: injection.CommitBatchRequest, context: Context
     ) -> injection.CommitBatchResponse:
-        await answering(context, lambda: self._shell.ask(CommitBatch(request.query, request.batch)))
+        await answering(context, lambda: self._replica.ask(CommitBatch(request.query, request.batch)))
         return injection.CommitBatchResponse()
 
     async def ListBatchCursors(
@@ -139,7 +140,7 @@ class InjectionServicer(injection_pb2_grpc.InjectionServiceServicer):
         return await answering(context, lambda: self._cursors(request))
 
     async def _cursors(self, request: injection.ListBatchCursorsRequest) -> injection.ListBatchCursorsResponse:
-        known = (await self._shell.term()).catalog
+        known = (await self._replica.term()).catalog
         size = min(request.page_size if request.page_size > 0 else _DEFAULT_PAGE_ROWS, _MAX_PAGE_ROWS)
         names = [name for name in sorted(known.batches) if name > request.page_token]
         return injection.ListBatchCursorsResponse(
@@ -155,7 +156,7 @@ class InjectionServicer(injection_pb2_grpc.InjectionServiceServicer):
     async def RetireQuery(
         self, request: injection.RetireQueryRequest, context: Context
     ) -> injection.RetireQueryResponse:
-        await answering(context, lambda: self._shell.ask(RetireQuery(request.query)))
+        await answering(context, lambda: self._replica.ask(RetireQuery(request.query)))
         return injection.RetireQueryResponse()
 
     async def RetireInjector(
@@ -165,19 +166,19 @@ class InjectionServicer(injection_pb2_grpc.InjectionServiceServicer):
 
     async def _retire(self, request: injection.RetireInjectorRequest) -> injection.RetireInjectorResponse:
         """Retire a process. It must have finished, because the watermark would wait for ever for a refused process."""
-        known = (await self._shell.term()).catalog
+        known = (await self._replica.term()).catalog
         request.stream = resolve_stream(request.stream, known)
         record = known.injectors.get((request.stream, request.process))
         if record is not None and not record.finished and not await self._is_over(known, request):
             raise not_finished(request.stream, request.process)
         # The process may have started in the meantime. The sequencer detects that.
         seen = 0 if record is None else record.sequencer
-        await self._shell.ask(RetireInjector(request.stream, request.process, seen))
+        await self._replica.ask(RetireInjector(request.stream, request.process, seen))
         return injection.RetireInjectorResponse()
 
     async def _is_over(self, known: Catalog, request: injection.RetireInjectorRequest) -> bool:
         """Whether no watermark waits for the process: it has finished, or it is no longer expected."""
-        answer = await self._shell.observer.explain(known, injector_sender(request.stream), MAX_ROWS)
+        answer = await self._replica.observer.explain(known, injector_group(request.stream), MAX_ROWS)
         if answer is None:
             raise _end_is_unknown(request)
         row = next((row for row in answer.intervals if row.process == request.process), None)
@@ -193,12 +194,12 @@ class InjectionServicer(injection_pb2_grpc.InjectionServiceServicer):
         retired process never repeats its report, so the watermark would wait for ever. An acceptance is answered from
         the journal, and repeating it changes nothing.
         """
-        sender = injector_sender(request.stream)
-        authority = known.authority_of(sender)
+        group = injector_group(request.stream)
+        authority = known.authority_of(group)
         if authority is None:
             raise _end_is_unknown(request)
         try:
-            watermark = await self._shell.observer.accept(authority, sender, request.process, sequencer)
+            watermark = await self._replica.observer.accept(authority, group, request.process, sequencer)
         except RequestError as error:
             if error.reason == SEQUENCER_REFUSED:
                 return False  # the process has started again

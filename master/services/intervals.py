@@ -13,7 +13,7 @@ from millwheel.master import reshaping
 from millwheel.master.load_book import LoadBook, divide
 from millwheel.master.messages import IntervalName, MergeIntervals, MoveInterval, SplitInterval
 from millwheel.master.plans import refuse_unknown_topology
-from millwheel.master.shell import MasterShell
+from millwheel.master.replica import MasterReplica
 from millwheel.model.catalog import LIVE_STATES, Catalog
 from millwheel.model.incarnation import IncarnationId
 from millwheel.rpc.errors import answering
@@ -36,15 +36,15 @@ Context = grpc.aio.ServicerContext[Any, Any]
 class IntervalServicer(interval_pb2_grpc.IntervalServiceServicer):
     """Answers from the catalog and from the workers' load reports. The core decides all changes."""
 
-    def __init__(self, shell: MasterShell) -> None:
-        self._shell = shell
+    def __init__(self, replica: MasterReplica) -> None:
+        self._replica = replica
 
     async def ListIntervals(self, request: wire.ListIntervalsRequest, context: Context) -> wire.ListIntervalsResponse:
         """Return a page of intervals, ordered by topology, computation and keys. The streams' logs come last."""
         return await answering(context, lambda: self._list(request))
 
     async def _list(self, request: wire.ListIntervalsRequest) -> wire.ListIntervalsResponse:
-        known = (await self._shell.term()).catalog
+        known = (await self._replica.term()).catalog
         size = min(request.page_size if request.page_size > 0 else _DEFAULT_PAGE_ROWS, _MAX_PAGE_ROWS)
         response = wire.ListIntervalsResponse()
         after = _from_token(request.page_token) if request.page_token else None
@@ -60,13 +60,13 @@ class IntervalServicer(interval_pb2_grpc.IntervalServiceServicer):
         return response
 
     def _status(self, place: _Listed, interval: catalog.IntervalRecord) -> wire.IntervalStatus:
-        hot = [one for one in self._shell.hot_keys if one.journal == interval.journal]
+        hot = [one for one in self._replica.hot_keys if one.journal == interval.journal]
         return wire.IntervalStatus(
             topology=place.topology,
             computation=place.computation,
             stream=place.stream,
             interval=interval,
-            load=self._shell.book.of(interval),
+            load=self._replica.book.of(interval),
             hot_keys=[inspection.KeyLoad(key=one.key, share=one.share) for one in hot],
         )
 
@@ -75,7 +75,7 @@ class IntervalServicer(interval_pb2_grpc.IntervalServiceServicer):
 
         async def work() -> wire.MoveIntervalResponse:
             move = MoveInterval(_name(request.interval), request.worker_id, request.request_id)
-            return wire.MoveIntervalResponse(interval=(await self._shell.reshape(move)).intervals[0])
+            return wire.MoveIntervalResponse(interval=(await self._replica.reshape(move)).intervals[0])
 
         return await answering(context, work)
 
@@ -91,11 +91,11 @@ class IntervalServicer(interval_pb2_grpc.IntervalServiceServicer):
                     reason="KEY_EMPTY",
                 )
             split = SplitInterval(_name(request.interval), request.at, request.worker_id, request.request_id)
-            known = (await self._shell.term()).catalog
+            known = (await self._replica.term()).catalog
             if not request.HasField("at") and reshaping.repeated(known, split) is None:
-                at = _halving(reshaping.find(known, split.interval), self._shell.book)
+                at = _halving(reshaping.find(known, split.interval), self._replica.book)
                 split = SplitInterval(split.interval, at, split.worker, split.request_id)
-            return wire.SplitIntervalResponse(intervals=(await self._shell.reshape(split)).intervals)
+            return wire.SplitIntervalResponse(intervals=(await self._replica.reshape(split)).intervals)
 
         return await answering(context, work)
 
@@ -106,7 +106,7 @@ class IntervalServicer(interval_pb2_grpc.IntervalServiceServicer):
 
         async def work() -> wire.MergeIntervalsResponse:
             merge = MergeIntervals(_name(request.interval), request.worker_id, request.request_id)
-            return wire.MergeIntervalsResponse(interval=(await self._shell.reshape(merge)).intervals[0])
+            return wire.MergeIntervalsResponse(interval=(await self._replica.reshape(merge)).intervals[0])
 
         return await answering(context, work)
 

@@ -8,10 +8,11 @@ from typing import Any, cast
 import grpc
 
 from millwheel.master.messages import EnsureLog
+from millwheel.master.replica import MasterReplica
 from millwheel.master.services.routing_diff import RoutingDiff
-from millwheel.master.shell import MasterShell
 from millwheel.master.stream_resolution import refuse_unknown_stream, resolve_stream
-from millwheel.model.catalog import Catalog, injector_sender
+from millwheel.model.catalog import Catalog
+from millwheel.model.incarnation import injector_group
 from millwheel.rpc.errors import abort, answering, as_request_error
 from millwheel.rpc.failures import NOT_LEADING, FailureCode, RequestError
 from millwheel.rpc.v1 import catalog_pb2 as catalog
@@ -28,7 +29,7 @@ def routing_of(known: Catalog, stream: str) -> control.WatchRoutingResponse:
     spec = known.stream(stream)
     if spec is None:
         refuse_unknown_stream(stream, known)
-    reports_to = known.authority_of(injector_sender(stream))
+    reports_to = known.authority_of(injector_group(stream))
     response = control.WatchRoutingResponse(stream=spec, draining=known.is_draining(stream), authority=reports_to)
     response.stream.ClearField("schema")  # the schema is among the schemas below
     if spec.HasField("schema"):
@@ -54,8 +55,8 @@ def routing_of(known: Catalog, stream: str) -> control.WatchRoutingResponse:
 class RoutingServicer(control_pb2_grpc.RoutingServiceServicer):
     """Answers from the catalog of the leading master."""
 
-    def __init__(self, shell: MasterShell) -> None:
-        self._shell = shell
+    def __init__(self, replica: MasterReplica) -> None:
+        self._replica = replica
 
     async def WatchRouting(
         self, request: control.WatchRoutingRequest, context: Context
@@ -68,7 +69,7 @@ class RoutingServicer(control_pb2_grpc.RoutingServiceServicer):
 
     async def _watch(self, stream: str) -> AsyncIterator[control.WatchRoutingResponse]:
         """Yield routing updates. Changes that come faster than they are sent are combined."""
-        term = await self._shell.term()
+        term = await self._replica.term()
         stream = resolve_stream(stream, term.catalog)
         diff = RoutingDiff()
         shape = -1
@@ -92,7 +93,7 @@ class RoutingServicer(control_pb2_grpc.RoutingServiceServicer):
         """Return the authority's shards, from the leading master's catalog."""
 
         async def work() -> control.ListAuthoritiesResponse:
-            known = (await self._shell.term()).catalog
+            known = (await self._replica.term()).catalog
             records = [record for _, record in sorted(known.authorities.items())]
             return control.ListAuthoritiesResponse(shards=known.authority_shards, authorities=records)
 
@@ -104,5 +105,7 @@ class RoutingServicer(control_pb2_grpc.RoutingServiceServicer):
         return await answering(context, lambda: self._ensure_log(request.stream))
 
     async def _ensure_log(self, stream: str) -> control.EnsureStreamLogResponse:
-        known = (await self._shell.term()).catalog
-        return cast("control.EnsureStreamLogResponse", await self._shell.ask(EnsureLog(resolve_stream(stream, known))))
+        known = (await self._replica.term()).catalog
+        return cast(
+            "control.EnsureStreamLogResponse", await self._replica.ask(EnsureLog(resolve_stream(stream, known)))
+        )

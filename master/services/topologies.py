@@ -17,7 +17,7 @@ from millwheel.master.messages import (
 )
 from millwheel.master.packages import MAX_PACKAGE_BYTES
 from millwheel.master.plans import refuse_unknown_topology
-from millwheel.master.shell import MasterShell
+from millwheel.master.replica import MasterReplica
 from millwheel.master.updating import other_specs, update_problems
 from millwheel.master.validation import validate
 from millwheel.model.catalog import LIVE_STATES, Catalog, incarnations_of, outputs_of
@@ -42,8 +42,8 @@ Context = grpc.aio.ServicerContext[Any, Any]
 class TopologyServicer(control_pb2_grpc.TopologyServiceServicer):
     """Answers from the catalog, and passes changes to the core."""
 
-    def __init__(self, shell: MasterShell) -> None:
-        self._shell = shell
+    def __init__(self, replica: MasterReplica) -> None:
+        self._replica = replica
 
     async def UploadPackage(
         self, request_iterator: AsyncIterator[control.UploadPackageRequest], context: Context
@@ -51,7 +51,7 @@ class TopologyServicer(control_pb2_grpc.TopologyServiceServicer):
         return await answering(context, lambda: self._upload(request_iterator))
 
     async def _upload(self, requests: AsyncIterator[control.UploadPackageRequest]) -> control.UploadPackageResponse:
-        packages = await self._shell.packages()
+        packages = await self._replica.packages()
         digest, content = "", bytearray()
         async for request in requests:
             digest = digest or request.digest
@@ -71,7 +71,7 @@ class TopologyServicer(control_pb2_grpc.TopologyServiceServicer):
         self, request: control.DownloadPackageRequest, context: Context
     ) -> AsyncIterator[control.DownloadPackageResponse]:
         try:
-            packages = await self._shell.packages()
+            packages = await self._replica.packages()
             async for chunk in packages.get(request.digest):
                 yield control.DownloadPackageResponse(chunk=chunk)
         except Exception as error:
@@ -84,12 +84,12 @@ class TopologyServicer(control_pb2_grpc.TopologyServiceServicer):
 
     async def _submit(self, request: control.SubmitTopologyRequest) -> control.SubmitTopologyResponse:
         await self._check_packages(request.spec)
-        record = await self._shell.ask(SubmitTopology(request.spec, request.request_id))
+        record = await self._replica.ask(SubmitTopology(request.spec, request.request_id))
         return control.SubmitTopologyResponse(topology=cast("catalog.TopologyRecord", record))
 
     async def _check_packages(self, spec: specs.TopologySpec) -> None:
         """Raise RequestError (FAILED_PRECONDITION) unless all code that a topology names is stored."""
-        packages = await self._shell.packages()
+        packages = await self._replica.packages()
         codes = [spec.code, *(one.code for one in spec.computations if one.HasField("code"))]
         for digest in dict.fromkeys(code.digest for code in codes):
             if not await packages.has(digest):
@@ -108,19 +108,19 @@ class TopologyServicer(control_pb2_grpc.TopologyServiceServicer):
     async def _update(self, request: control.UpdateTopologyRequest) -> control.UpdateTopologyResponse:
         await self._check_packages(request.spec)
         update = UpdateTopology(request.spec, request.request_id, request.expected_version)
-        record = await self._shell.ask(update)
+        record = await self._replica.ask(update)
         return control.UpdateTopologyResponse(topology=cast("catalog.TopologyRecord", record))
 
     async def PauseTopology(
         self, request: control.PauseTopologyRequest, context: Context
     ) -> control.PauseTopologyResponse:
-        record = await answering(context, lambda: self._shell.ask(PauseTopology(request.name)))
+        record = await answering(context, lambda: self._replica.ask(PauseTopology(request.name)))
         return control.PauseTopologyResponse(topology=cast("catalog.TopologyRecord", record))
 
     async def ResumeTopology(
         self, request: control.ResumeTopologyRequest, context: Context
     ) -> control.ResumeTopologyResponse:
-        record = await answering(context, lambda: self._shell.ask(ResumeTopology(request.name)))
+        record = await answering(context, lambda: self._replica.ask(ResumeTopology(request.name)))
         return control.ResumeTopologyResponse(topology=cast("catalog.TopologyRecord", record))
 
     async def ValidateTopology(
@@ -129,7 +129,7 @@ class TopologyServicer(control_pb2_grpc.TopologyServiceServicer):
         return await answering(context, lambda: self._validate(request))
 
     async def _validate(self, request: control.ValidateTopologyRequest) -> control.ValidateTopologyResponse:
-        known = (await self._shell.term()).catalog
+        known = (await self._replica.term()).catalog
         found = validate(request.spec, known)
         holder = known.topologies.get(request.spec.name)
         if request.update:
@@ -148,7 +148,7 @@ class TopologyServicer(control_pb2_grpc.TopologyServiceServicer):
         return await answering(context, lambda: self._list(request))
 
     async def _list(self, request: control.ListTopologiesRequest) -> control.ListTopologiesResponse:
-        known = (await self._shell.term()).catalog
+        known = (await self._replica.term()).catalog
         size = min(request.page_size if request.page_size > 0 else _DEFAULT_PAGE_ROWS, _MAX_PAGE_ROWS)
         names = [name for name in sorted(known.topologies) if name > request.page_token]
         return control.ListTopologiesResponse(
@@ -160,7 +160,7 @@ class TopologyServicer(control_pb2_grpc.TopologyServiceServicer):
         return await answering(context, lambda: self._get(request))
 
     async def _get(self, request: control.GetTopologyRequest) -> control.GetTopologyResponse:
-        term = await self._shell.term()
+        term = await self._replica.term()
         record = term.catalog.topologies.get(request.name)
         if record is None:
             refuse_unknown_topology(request.name, term.catalog)
@@ -172,7 +172,7 @@ class TopologyServicer(control_pb2_grpc.TopologyServiceServicer):
             waiting_for=term.core.waiting_for(request.name),
             hooks=[
                 inspection.ComputationHook(topology=request.name, computation=computation, time=time)
-                for computation, times in self._shell.book.hooks(request.name).items()
+                for computation, times in self._replica.book.hooks(request.name).items()
                 for time in times
             ],
         )
@@ -180,13 +180,13 @@ class TopologyServicer(control_pb2_grpc.TopologyServiceServicer):
     async def DrainTopology(
         self, request: control.DrainTopologyRequest, context: Context
     ) -> control.DrainTopologyResponse:
-        record = await answering(context, lambda: self._shell.ask(DrainTopology(request.name)))
+        record = await answering(context, lambda: self._replica.ask(DrainTopology(request.name)))
         return control.DrainTopologyResponse(topology=cast("catalog.TopologyRecord", record))
 
     async def CancelTopology(
         self, request: control.CancelTopologyRequest, context: Context
     ) -> control.CancelTopologyResponse:
-        record = await answering(context, lambda: self._shell.ask(CancelTopology(request.name, request.request_id)))
+        record = await answering(context, lambda: self._replica.ask(CancelTopology(request.name, request.request_id)))
         return control.CancelTopologyResponse(topology=cast("catalog.TopologyRecord", record))
 
 

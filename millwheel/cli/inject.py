@@ -91,7 +91,7 @@ def inject_file(
     skipped_to: Annotated[
         Path | None,
         typer.Option(
-            "--skipped-to", help="As --skip-bad, and write those lines to this new file, to be mended and injected."
+            "--skipped-to", help="As --skip-bad, and write those lines to this new file, to be fixed and injected."
         ),
     ] = None,
     output: Output = OutputFormat.TABLE,
@@ -125,7 +125,7 @@ def inject_file(
         raise typer.Exit(128 + signal.SIGTERM) from None
     _print_done(stream, name, done, late, output)
     if done.skipped:
-        typer.echo(_how_to_mend(stream, skipped_to), err=True)
+        typer.echo(_how_to_fix(stream, skipped_to), err=True)
     if done.skipped and not done.records:
         raise SourceError("no line is a record of the stream: see the first reasons above")
     if not finish:
@@ -162,15 +162,15 @@ async def _unfinished(address: str, stream: str) -> list[tuple[str, str]]:
     return [(one.process, "idle" if one.idle else "active") for one in known if not one.finished and not one.retired]
 
 
-def _how_to_mend(stream: str, skipped_to: Path | None) -> str:
+def _how_to_fix(stream: str, skipped_to: Path | None) -> str:
     """Return instructions for injecting the skipped lines."""
     if skipped_to is None:
         return (
-            "to bring skipped lines in, mend copies of them in a file of their own, and inject that; do not mend them "
+            "to bring skipped lines in, fix copies of them in a file of their own, and inject that; do not fix them "
             "in place: lines of a file that was read are taken for known by their offsets. --skipped-to FILE makes one"
         )
     return (
-        f"the skipped lines are in {skipped_to}: mend them there, then inject them by `millwheel inject file {stream} "
+        f"the skipped lines are in {skipped_to}: fix them there, then inject them by `millwheel inject file {stream} "
         f"{skipped_to}` with the same options"
     )
 

@@ -139,7 +139,7 @@ async def wait_for_update(client: ControlClient, record: catalog.TopologyRecord,
     name, end = record.spec.name, time.monotonic() + wait
     while True:
         found = await client.get_topology(name)
-        waits = found.topology.switching or found.topology.leaving
+        waits = found.topology.switching or found.topology.removed
         if not waits or found.topology.version != record.version:
             return found.topology
         if time.monotonic() >= end:

@@ -15,11 +15,12 @@ from millwheel.cli.output import OutputFormat, print_plain, print_table
 from millwheel.client.control import ControlClient
 from millwheel.client.holds.cause import HoldCause
 from millwheel.client.holds.chain import explain_chain
-from millwheel.client.holds.names import SenderNames
-from millwheel.client.holds.watermark import SenderWatermark, held_by, open_authority, read_watermark
+from millwheel.client.holds.names import GroupNames
+from millwheel.client.holds.watermark import GroupWatermark, held_by, open_authority, read_watermark
 from millwheel.client.percentiles import PercentileWatermark, basis_points, read_percentile
 from millwheel.client.places import incarnation_of, split_place
-from millwheel.model.catalog import LIVE_STATES, injector_sender
+from millwheel.model.catalog import LIVE_STATES
+from millwheel.model.incarnation import injector_group
 from millwheel.model.time import MAX_TIMESTAMP, MIN_TIMESTAMP, Timestamp, format_duration, format_timestamp, seconds
 from millwheel.rpc.channel import DEFAULT_DEADLINE_SECONDS
 from millwheel.rpc.v1 import catalog_pb2 as catalog
@@ -74,31 +75,31 @@ async def _show(topology: str, percentile: float | None, address: str, timeout: 
             records = [(await client.get_topology(topology)).topology]
         else:
             records = [record for record in known if record.state in LIVE_STATES]
-        names = SenderNames.of(known)
+        names = GroupNames.of(known)
     async with await open_authority(client, timeout) as authority:
         members = [(record.spec.name, *member) for record in records for member in _members(record)]
         rows = [
-            _row(topology_name, kind, name, await read_watermark(authority, sender), names)
-            for topology_name, kind, name, sender in members
+            _row(topology_name, kind, name, await read_watermark(authority, group), names)
+            for topology_name, kind, name, group in members
         ]
         if percentile is not None:
             # The reads run concurrently, so the timeouts of members that do not publish their pending work overlap.
-            reads = (read_percentile(authority, known, sender, percentile) for *_, sender in members)
+            reads = (read_percentile(authority, known, group, percentile) for *_, group in members)
             for row, found in zip(rows, await asyncio.gather(*reads), strict=True):
                 row |= _percentile(found, percentile)
         return rows
 
 
 def _members(record: catalog.TopologyRecord) -> Iterable[tuple[str, str, str]]:
-    """Yield the sources, then the computations, as (kind, name, sender)."""
+    """Yield the sources, then the computations, as (kind, name, group)."""
     for stream in record.spec.streams:
         if stream.injected:
-            yield "source", stream.name, injector_sender(stream.name)
+            yield "source", stream.name, injector_group(stream.name)
     for computation in record.spec.computations:
         yield "computation", computation.name, record.incarnations[computation.name]
 
 
-def _row(topology: str, kind: str, name: str, found: SenderWatermark, names: SenderNames) -> dict[str, Any]:
+def _row(topology: str, kind: str, name: str, found: GroupWatermark, names: GroupNames) -> dict[str, Any]:
     return {
         "topology": topology,
         "kind": kind,
@@ -157,15 +158,15 @@ def explain(
         print(f"  {cause.remedy}")
 
 
-async def _explain(topology: str, computation: str, address: str, timeout: float) -> tuple[SenderWatermark, HoldCause]:
+async def _explain(topology: str, computation: str, address: str, timeout: float) -> tuple[GroupWatermark, HoldCause]:
     async with ControlClient(address, deadline=timeout) as client:
-        sender = incarnation_of((await client.get_topology(topology)).topology, computation)
-        names = SenderNames.of(await client.list_topologies())
+        group = incarnation_of((await client.get_topology(topology)).topology, computation)
+        names = GroupNames.of(await client.list_topologies())
         async with await open_authority(client, timeout) as authority:
-            return await explain_chain(sender, client, authority, names)
+            return await explain_chain(group, client, authority, names)
 
 
-def _plain(topology: str, computation: str, found: SenderWatermark, cause: HoldCause) -> dict[str, Any]:
+def _plain(topology: str, computation: str, found: GroupWatermark, cause: HoldCause) -> dict[str, Any]:
     return {
         "topology": topology,
         "computation": computation,

@@ -14,27 +14,27 @@ from millwheel.rpc.failures import authority_is_away
 from millwheel.rpc.v1 import control_pb2 as control
 from millwheel.rpc.v1 import control_pb2_grpc
 
-__all__ = ["MasterPlaces", "OnePlace", "RoutedShards", "ShardPlaces"]
+__all__ = ["MasterAddresses", "OneAddress", "RoutedShards", "ShardAddresses"]
 
 
-class ShardPlaces(Protocol):
+class ShardAddresses(Protocol):
     """Finds shards. The client uses it before every attempt to connect, and a few times a second in between."""
 
-    def shard_of(self, computation: str) -> Hashable:
-        """A value that is the same for all computations of one shard, and differs between shards."""
+    def shard_of(self, group: str) -> Hashable:
+        """A value that is the same for all groups of one shard, and differs between shards."""
 
     async def address_of(self, shard: Hashable) -> str:
         """The shard's address, as host:port. RequestError (UNAVAILABLE) while no authority serves the shard."""
 
 
-class OnePlace:
+class OneAddress:
     """An authority that is a single server at a fixed address."""
 
     def __init__(self, address: str) -> None:
         self._address = address
 
-    def shard_of(self, computation: str) -> Hashable:
-        """All computations have the same shard."""
+    def shard_of(self, group: str) -> Hashable:
+        """All groups have the same shard."""
         return None
 
     async def address_of(self, shard: Hashable) -> str:
@@ -55,16 +55,16 @@ class RoutedShards:
         addresses.update((consumer.incarnation, consumer.authority.address) for consumer in routing.consumers)
         self._addresses.update((name, address) for name, address in addresses.items() if address)
 
-    def shard_of(self, computation: str) -> Hashable:
-        """Each computation counts as a shard here. The cluster may map several computations to one shard."""
-        return computation
+    def shard_of(self, group: str) -> Hashable:
+        """Each group counts as a shard here. The cluster may map several groups to one shard."""
+        return group
 
     async def address_of(self, shard: Hashable) -> str:
-        """The address of the authority that keeps the computation's watermark."""
+        """The address of the authority that keeps the group's watermark."""
         return self._addresses.get(str(shard)) or self._addresses[self._injector]
 
 
-class MasterPlaces:
+class MasterAddresses:
     """Requests a shard's address from the leading master before every attempt to connect."""
 
     def __init__(self, shards: int, master: str, deadline: float = DEFAULT_DEADLINE_SECONDS) -> None:
@@ -74,16 +74,16 @@ class MasterPlaces:
         self._deadline = deadline
 
     @classmethod
-    async def ask(cls, master: str, deadline: float = DEFAULT_DEADLINE_SECONDS) -> MasterPlaces:
+    async def ask(cls, master: str, deadline: float = DEFAULT_DEADLINE_SECONDS) -> MasterAddresses:
         """Create an object.
 
         ``master``: host:port of the leader. RequestError if it does not answer or does not lead.
         """
         return cls((await _list(master, deadline)).shards, master, deadline)
 
-    def shard_of(self, computation: str) -> Hashable:
-        """The number of the computation's shard. The number of shards is fixed when the cluster is created."""
-        return shard_of(computation, self._shards)
+    def shard_of(self, group: str) -> Hashable:
+        """The number of the group's shard. The number of shards is fixed when the cluster is created."""
+        return shard_of(group, self._shards)
 
     async def address_of(self, shard: Hashable) -> str:
         """The current address of a shard. RequestError (UNAVAILABLE) while no authority serves it."""

@@ -1,7 +1,7 @@
 """Percentile watermarks: the progress of time if the last stragglers are left out (section 7.2).
 
 The authority knows the pending work of each computation alone. Records that are still upstream of a computation are
-not among its pending work. So, as with low watermarks, the minimum is taken over the computation and its senders.
+not among its pending work. So, as with low watermarks, the minimum is taken over the computation and its groups.
 """
 
 from __future__ import annotations
@@ -11,7 +11,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from millwheel.client.shards import ShardedWatermarks
-from millwheel.model.catalog import LIVE_STATES, dead_letter_writers, injector_sender, outputs_of
+from millwheel.model.catalog import LIVE_STATES, dead_letter_writers, outputs_of
+from millwheel.model.incarnation import injector_group
 from millwheel.model.stream_names import dead_letter_stream
 from millwheel.model.time import MIN_TIMESTAMP
 from millwheel.rpc.failures import FailureCode, RequestError
@@ -42,10 +43,10 @@ def basis_points(percentile: float) -> int:
     return found
 
 
-def upstream_of(records: Iterable[catalog.TopologyRecord], sender: str) -> list[str]:
-    """``sender`` and all senders that its records come from, directly or not.
+def upstream_of(records: Iterable[catalog.TopologyRecord], group: str) -> list[str]:
+    """``group`` and all groups that its records come from, directly or not.
 
-    ``sender`` is a computation's incarnation, or the sender of a source. Feedback edges do not count, as in low
+    ``group`` is a computation's incarnation, or the group of a source. Feedback edges do not count, as in low
     watermarks.
     """
     feeders: dict[str, list[str]] = {}
@@ -56,14 +57,14 @@ def upstream_of(records: Iterable[catalog.TopologyRecord], sender: str) -> list[
         writers = dead_letter_writers(record.spec)
         for stream in record.spec.streams:
             if stream.injected:
-                feeders.setdefault(stream.name, []).append(injector_sender(stream.name))
+                feeders.setdefault(stream.name, []).append(injector_group(stream.name))
         for computation in record.spec.computations:
             incarnation = record.incarnations[computation.name]
             letters = [dead_letter_stream(record.spec.name)] if computation.name in writers else []
             for name in [*outputs_of(computation), *letters]:
                 feeders.setdefault(name, []).append(incarnation)
             inputs[incarnation] = [edge.stream for edge in computation.inputs if not edge.feedback]
-    found = [sender]
+    found = [group]
     for one in found:
         for name in inputs.get(one, ()):
             found += [feeder for feeder in feeders.get(name, ()) if feeder not in found]
@@ -71,9 +72,9 @@ def upstream_of(records: Iterable[catalog.TopologyRecord], sender: str) -> list[
 
 
 async def read_percentile(
-    authority: ShardedWatermarks, records: Iterable[catalog.TopologyRecord], sender: str, percentile: float
+    authority: ShardedWatermarks, records: Iterable[catalog.TopologyRecord], group: str, percentile: float
 ) -> PercentileWatermark:
-    """The percentile watermark of ``sender``: ``percentile`` percent of the pending timestamps are at or above it
+    """The percentile watermark of ``group``: ``percentile`` percent of the pending timestamps are at or above it
     (7.2).
 
     The value is heuristic: records below it may still arrive. For the same topologies it never falls.
@@ -81,21 +82,21 @@ async def read_percentile(
     Args:
         authority: A client of the low watermark authority.
         records: All topologies, as returned by ``ControlClient.list_topologies``.
-        sender: A computation's incarnation, or the sender of a source.
+        group: A computation's incarnation, or the group of a source.
         percentile: Over 0 and at most 100, with two decimals.
 
     Raises:
         RequestError: The authority does not answer.
     """
     answers = await asyncio.gather(
-        *(_percentile(authority, one, basis_points(percentile)) for one in upstream_of(records, sender))
+        *(_percentile(authority, one, basis_points(percentile)) for one in upstream_of(records, group))
     )
     return PercentileWatermark(min(value for value, _ in answers), sum(silent for _, silent in answers))
 
 
-async def _percentile(authority: ShardedWatermarks, sender: str, points: int) -> tuple[int, int]:
+async def _percentile(authority: ShardedWatermarks, group: str, points: int) -> tuple[int, int]:
     try:
-        answer = await authority.percentile(sender, points)
+        answer = await authority.percentile(group, points)
     except RequestError as error:
         if error.code is not FailureCode.NOT_FOUND:
             raise

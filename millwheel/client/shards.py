@@ -1,4 +1,4 @@
-"""A client of the whole low watermark authority. It finds each computation's shard (7.2)."""
+"""A client of the whole low watermark authority. It finds each group's shard (7.2)."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import AsyncGenerator, Callable, Hashable, Iterable
 from contextlib import suppress
 from typing import Final
 
-from millwheel.client.authorities import ShardPlaces
+from millwheel.client.authorities import ShardAddresses
 from millwheel.client.watermark_streams import PendingOf, nothing_reported
 from millwheel.client.watermarks import WatermarkClient, client_is_closed
 from millwheel.rpc.failures import RequestError
@@ -22,26 +22,26 @@ _POLL_SECONDS: Final = 0.5
 
 
 class ShardedWatermarks:
-    """A :class:`~millwheel.client.watermarks.WatermarkClient` for the computations of all shards.
+    """A :class:`~millwheel.client.watermarks.WatermarkClient` for the groups of all shards.
 
     Use it as an async context manager. Reports are sent inside it.
     """
 
     def __init__(
         self,
-        places: ShardPlaces,
+        addresses: ShardAddresses,
         *,
         on_refused: Callable[[WatermarkReport], None],
         pending_of: PendingOf = nothing_reported,
         refresh: float = 10.0,
     ) -> None:
-        self._places = places
+        self._addresses = addresses
         self._on_refused = on_refused
         self._pending_of = pending_of
         self._refresh = refresh
         self._clients: dict[Hashable, WatermarkClient] = {}
-        self._by_computation: dict[str, WatermarkClient] = {}
-        """The clients of computations that are reported. :meth:`forget` ends an entry, :meth:`report` may renew it."""
+        self._by_group: dict[str, WatermarkClient] = {}
+        """The clients of groups that are reported. :meth:`forget` ends an entry, :meth:`report` may renew it."""
         self._follower: asyncio.Task[None] | None = None
         self._closing: set[asyncio.Task[None]] = set()
         self._closed = False
@@ -60,30 +60,30 @@ class ShardedWatermarks:
             await asyncio.gather(self._follower, return_exceptions=True)
             self._follower = None
         clients, self._clients = list(self._clients.values()), {}
-        self._by_computation.clear()
+        self._by_group.clear()
         await asyncio.gather(*(client.close() for client in clients), *self._closing)
 
-    def keep(self, computations: Iterable[str]) -> None:
-        """Close the clients of the shards that keep none of ``computations``.
+    def keep(self, groups: Iterable[str]) -> None:
+        """Close the clients of the shards that keep none of ``groups``.
 
         No watch or report may use them any more.
         """
-        self._by_computation.clear()
-        for shard in self._clients.keys() - {self._places.shard_of(computation) for computation in computations}:
+        self._by_group.clear()
+        for shard in self._clients.keys() - {self._addresses.shard_of(group) for group in groups}:
             task = asyncio.create_task(self._clients.pop(shard).close())
             self._closing.add(task)
             task.add_done_callback(self._closing.discard)
 
-    def of(self, computation: str) -> WatermarkClient:
-        """The client of the computation's shard. RequestError (FAILED_PRECONDITION) if this object is closed."""
+    def of(self, group: str) -> WatermarkClient:
+        """The client of the group's shard. RequestError (FAILED_PRECONDITION) if this object is closed."""
         if self._closed:
             raise client_is_closed()
-        shard = self._places.shard_of(computation)
+        shard = self._addresses.shard_of(group)
         client = self._clients.get(shard)
         if client is None:
-            places = self._places
+            addresses = self._addresses
             client = self._clients[shard] = WatermarkClient(
-                lambda: places.address_of(shard),
+                lambda: addresses.address_of(shard),
                 on_refused=self._on_refused,
                 pending_of=self._pending_of,
                 refresh=self._refresh,
@@ -101,38 +101,38 @@ class ShardedWatermarks:
                     await client.follow()
 
     async def accept(
-        self, computation: str, member: Member, sequencer: int, patience: float = 60.0, *, report_number: int = 0
+        self, group: str, member: Member, sequencer: int, patience: float = 60.0, *, report_number: int = 0
     ) -> int:
         """See :meth:`WatermarkClient.accept`."""
-        client = self.of(computation)
-        return await client.accept(computation, member, sequencer, patience, report_number=report_number)
+        client = self.of(group)
+        return await client.accept(group, member, sequencer, patience, report_number=report_number)
 
     def report(self, report: WatermarkReport) -> int:
         """See :meth:`WatermarkClient.report`. Returns 0 if this object is closed."""
         if self._closed:
             return 0
-        client = self._by_computation.get(report.computation)
+        client = self._by_group.get(report.group)
         if client is None:
-            client = self._by_computation[report.computation] = self.of(report.computation)
+            client = self._by_group[report.group] = self.of(report.group)
         return client.reports.report(report)
 
-    def forget(self, computation: str, member: Member) -> None:
+    def forget(self, group: str, member: Member) -> None:
         """Stop reports about a member that was released."""
         if not self._closed:
-            self._by_computation.pop(computation, None)
-            self.of(computation).reports.forget(computation, member)
+            self._by_group.pop(group, None)
+            self.of(group).reports.forget(group, member)
 
-    async def explain(self, computation: str, limit: int = 0) -> pb.ExplainWatermarkResponse:
+    async def explain(self, group: str, limit: int = 0) -> pb.ExplainWatermarkResponse:
         """See :meth:`WatermarkClient.explain`."""
-        return await self.of(computation).explain(computation, limit)
+        return await self.of(group).explain(group, limit)
 
-    async def percentile(self, computation: str, basis_points: int) -> pb.GetPercentileWatermarkResponse:
+    async def percentile(self, group: str, basis_points: int) -> pb.GetPercentileWatermarkResponse:
         """See :meth:`WatermarkClient.percentile`."""
-        return await self.of(computation).percentile(computation, basis_points)
+        return await self.of(group).percentile(group, basis_points)
 
-    def watch(self, computations: Iterable[str]) -> AsyncGenerator[dict[str, BroadcastUpdate], None]:
+    def watch(self, groups: Iterable[str]) -> AsyncGenerator[dict[str, BroadcastUpdate], None]:
         """See :meth:`WatermarkClient.watch`. Each update comes from one shard."""
         shards: dict[Hashable, list[str]] = {}
-        for computation in computations:
-            shards.setdefault(self._places.shard_of(computation), []).append(computation)
+        for group in groups:
+            shards.setdefault(self._addresses.shard_of(group), []).append(group)
         return merged([self.of(names[0]).watch(names) for names in shards.values()])

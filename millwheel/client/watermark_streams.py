@@ -52,10 +52,10 @@ Stub: TypeAlias = "Callable[[], Awaitable[tuple[WatermarkServiceAsyncStub, str]]
 """Returns a stub for the shard's current server, and the server's address."""
 
 PendingOf: TypeAlias = Callable[[str], Mapping[Member, PendingWork]]
-"""Returns the pending work of those members of a computation that report here."""
+"""Returns the pending work of those members of a group that report here."""
 
 
-def nothing_reported(computation: str) -> Mapping[Member, PendingWork]:
+def nothing_reported(group: str) -> Mapping[Member, PendingWork]:
     """A ``PendingOf`` without pending work."""
     return {}
 
@@ -88,7 +88,7 @@ def _failure(error: BaseException, address: str, before: int) -> RequestError:
 
 
 class ReportStream:
-    """Keeps the newest report of each computation and member. After a reconnect all of them are sent again."""
+    """Keeps the newest report of each group and member. After a reconnect all of them are sent again."""
 
     def __init__(
         self,
@@ -107,7 +107,7 @@ class ReportStream:
             stub: Returns a stub for the authority, and its address.
             accept: Announces a report's sequencer if the authority does not know it.
             on_refused: Called with a report whose sequencer is out of date.
-            pending_of: Returns the pending work of a computation's members.
+            pending_of: Returns the pending work of a group's members.
             coalesce: The least number of seconds between two messages.
             refresh: Seconds after which every report is sent again.
             backoff: The back-off between connections.
@@ -143,7 +143,7 @@ class ReportStream:
 
     def report(self, report: WatermarkReport) -> int:
         """Number ``report`` and queue it. A newer report of the same member replaces it. Returns its number."""
-        key = (report.computation, report.member)
+        key = (report.group, report.member)
         self._number += 1
         report.number = self._number
         self._newest[key] = report
@@ -152,9 +152,9 @@ class ReportStream:
             self._changed.set()
         return report.number
 
-    def forget(self, computation: str, member: Member) -> None:
+    def forget(self, group: str, member: Member) -> None:
         """Stop reports about a member."""
-        key = (computation, member)
+        key = (group, member)
         self._newest.pop(key, None)
         self._unsent.pop(key, None)
         self._pending.pop(key, None)
@@ -213,7 +213,7 @@ class ReportStream:
             del self._unsent[key]
         newest = [self._newest[key] for key in keys if key not in self._accepting]
         for report in newest:
-            report.pending = self._pending.pop((report.computation, report.member), None)
+            report.pending = self._pending.pop((report.group, report.member), None)
         return newest
 
     async def _more(self, until: float) -> None:
@@ -232,20 +232,20 @@ class ReportStream:
 
     def _process(self, response: pb.ReportResponse) -> None:
         """Process a response: drop refused members, announce unknown sequencers, and queue requested pending work."""
-        for computation in response.wanted:
-            self._report_pending(computation)
+        for group in response.pending_requested:
+            self._report_pending(group)
         for report in self._current(response.refused):
-            self.forget(report.computation, report.member)
+            self.forget(report.group, report.member)
             self._on_refused(report)
         for report in self._current(response.unaccepted):
-            key = (report.computation, report.member)
+            key = (report.group, report.member)
             if key not in self._accepting:
                 task = asyncio.create_task(self._announce(key, report))
                 self._accepting[key] = task
 
-    def _report_pending(self, computation: str) -> None:
-        for member, pending in self._pending_of(computation).items():
-            key = (computation, member)
+    def _report_pending(self, group: str) -> None:
+        for member, pending in self._pending_of(group).items():
+            key = (group, member)
             if key in self._newest and key not in self._accepting:
                 self._pending[key] = pending
                 self._unsent[key] = None
@@ -257,7 +257,7 @@ class ReportStream:
         return [
             report
             for report in reports
-            if (newest := self._newest.get((report.computation, report.member))) is not None
+            if (newest := self._newest.get((report.group, report.member))) is not None
             and newest.sequencer == report.sequencer
         ]
 
@@ -271,7 +271,7 @@ class ReportStream:
                 self.forget(*key)
                 self._on_refused(report)
         except RequestError as error:
-            log.warning("sequencer %d of %s: %s", report.sequencer, report.computation, error)
+            log.warning("sequencer %d of %s: %s", report.sequencer, report.group, error)
         finally:
             del self._accepting[key]
         if key in self._newest:
@@ -279,11 +279,11 @@ class ReportStream:
 
 
 async def watch_watermarks(
-    stub_of: Stub, computations: Iterable[str], backoff: Backoff
+    stub_of: Stub, groups: Iterable[str], backoff: Backoff
 ) -> AsyncGenerator[dict[str, BroadcastUpdate], None]:
-    """Broadcast values of ``computations``. See :meth:`millwheel.client.watermarks.WatermarkClient.watch`."""
+    """Broadcast values of ``groups``. See :meth:`millwheel.client.watermarks.WatermarkClient.watch`."""
     known: dict[str, int] = {}
-    request = pb.WatchWatermarksRequest(computations=sorted(set(computations)))
+    request = pb.WatchWatermarksRequest(groups=sorted(set(groups)))
     failures, before = 0, cancellations()
     while True:
         call = None
@@ -320,7 +320,7 @@ def _news(response: pb.WatchWatermarksResponse, known: dict[str, int]) -> dict[s
     """The updates in ``response`` that change ``known``. ``known`` is updated."""
     news = {}
     for message in response.watermarks:
-        name, before = message.computation, known.get(message.computation)
+        name, before = message.group, known.get(message.group)
         watermark = max(message.watermark_us, MIN_TIMESTAMP if before is None else before)
         if watermark != before or message.sequencers:
             known[name] = watermark

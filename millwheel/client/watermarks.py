@@ -41,7 +41,7 @@ class WatermarkClient:
     """A client of one shard. Use it as an async context manager. Reports are sent inside it.
 
     ``on_refused``: called with a report whose sequencer is out of date; the caller must drop the interval.
-    ``pending_of``: returns the pending work of a computation's members, when the authority requests it.
+    ``pending_of``: returns the pending work of a group's members, when the authority requests it.
     ``coalesce``: the least number of seconds between two messages. Under load a watermark changes with every record,
     and a message for each change would cost both sides as much as the record.
     ``refresh``: seconds after which every value is sent again. So the authority can distinguish an interval without
@@ -102,7 +102,7 @@ class WatermarkClient:
     # -- owners and injectors --------------------------------------------------------------------
 
     async def accept(
-        self, computation: str, member: Member, sequencer: int, patience: float = 60.0, *, report_number: int = 0
+        self, group: str, member: Member, sequencer: int, patience: float = 60.0, *, report_number: int = 0
     ) -> int:
         """Announce that ``sequencer`` is the sequencer of ``member`` (G4). The call is idempotent.
 
@@ -110,7 +110,7 @@ class WatermarkClient:
         records of its successor, could still move the low watermark past them.
 
         Args:
-            computation: The computation.
+            group: The group.
             member: An interval, or the name of an injector process.
             sequencer: The sequencer to accept.
             patience: Seconds to try.
@@ -125,7 +125,7 @@ class WatermarkClient:
             RequestError: The result is unknown after ``patience`` seconds. Call again.
         """
         request = pb.AcceptSequencerRequest(
-            computation=computation,
+            group=group,
             keys=None if isinstance(member, str) else interval_to_wire(member),
             process=member if isinstance(member, str) else "",
             sequencer=sequencer,
@@ -152,36 +152,36 @@ class WatermarkClient:
 
     # -- listeners -------------------------------------------------------------------------------
 
-    def watch(self, computations: Iterable[str]) -> AsyncGenerator[dict[str, BroadcastUpdate], None]:
-        """Broadcast values of ``computations``: first the current values, then every change.
+    def watch(self, groups: Iterable[str]) -> AsyncGenerator[dict[str, BroadcastUpdate], None]:
+        """Broadcast values of ``groups``: first the current values, then every change.
 
         Each update has the newest value, never below an earlier one, and the new sequencers. After a reconnect it has
         all sequencers again. Failures that may pass do not end the watch. Other RequestErrors do.
         """
-        return watch_watermarks(self._stub, computations, self._backoff)
+        return watch_watermarks(self._stub, groups, self._backoff)
 
     # -- operators -------------------------------------------------------------------------------
 
-    async def explain(self, computation: str, limit: int = 0) -> pb.ExplainWatermarkResponse:
-        """What holds the low watermark of ``computation`` (G8). RequestError (NOT_FOUND) if it is unknown."""
+    async def explain(self, group: str, limit: int = 0) -> pb.ExplainWatermarkResponse:
+        """What holds the low watermark of ``group`` (G8). RequestError (NOT_FOUND) if it is unknown."""
         stub, address = await self._stub()
         async with connected(address):
-            request = pb.ExplainWatermarkRequest(computation=computation, limit=limit)
+            request = pb.ExplainWatermarkRequest(group=group, limit=limit)
             return await stub.ExplainWatermark(request, timeout=DEFAULT_DEADLINE_SECONDS)
 
-    async def percentile(self, computation: str, basis_points: int) -> pb.GetPercentileWatermarkResponse:
-        """The watermark of ``computation`` alone, without the smallest of its pending timestamps (7.2).
+    async def percentile(self, group: str, basis_points: int) -> pb.GetPercentileWatermarkResponse:
+        """The watermark of ``group`` alone, without the smallest of its pending timestamps (7.2).
 
         Args:
-            computation: The computation.
+            group: The group.
             basis_points: The share of timestamps that count. 9900 leaves out one in a hundred.
 
         Raises:
-            RequestError: The computation is unknown (NOT_FOUND), or the authority does not answer.
+            RequestError: The group is unknown (NOT_FOUND), or the authority does not answer.
         """
         stub, address = await self._stub()
         async with connected(address):
-            request = pb.GetPercentileWatermarkRequest(computation=computation, percentile_bp=basis_points)
+            request = pb.GetPercentileWatermarkRequest(group=group, percentile_bp=basis_points)
             return await stub.GetPercentileWatermark(request, timeout=DEFAULT_DEADLINE_SECONDS)
 
     async def expect_injectors(self, stream: str, processes: Iterable[str], patience: float = 60.0) -> None:
@@ -198,15 +198,13 @@ class WatermarkClient:
 
         await retrying(call, patience=patience, backoff=self._backoff, passing=PASSING)
 
-    async def remove(self, computation: str, patience: float = 60.0) -> None:
-        """Remove a cancelled computation from the authority."""
+    async def remove(self, group: str, patience: float = 60.0) -> None:
+        """Remove a cancelled group from the authority."""
 
         async def call() -> None:
             stub, address = await self._stub()
             async with connected(address):
-                await stub.RemoveComputation(
-                    pb.RemoveComputationRequest(computation=computation), timeout=DEFAULT_DEADLINE_SECONDS
-                )
+                await stub.RemoveGroup(pb.RemoveGroupRequest(group=group), timeout=DEFAULT_DEADLINE_SECONDS)
 
         await retrying(call, patience=patience, backoff=self._backoff, passing=PASSING)
 
@@ -226,7 +224,7 @@ class WatermarkClient:
         return self._channels[address][1], address
 
     async def _accept_again(self, report: WatermarkReport) -> None:
-        await self.accept(report.computation, report.member, report.sequencer)
+        await self.accept(report.group, report.member, report.sequencer)
 
 
 def client_is_closed() -> RequestError:

@@ -13,7 +13,7 @@ from millwheel.config.sections import Settings
 __all__ = ["EXPOSED", "impossible", "unreadable"]
 
 EXPOSED: Final = (
-    "is not loopback, and there is no TLS: whoever reaches it could do anything. Set rpc.tls_cert, rpc.tls_key and "
+    "is not loopback, and there is no TLS: everyone who reaches it can do anything. Set rpc.tls_cert, rpc.tls_key and "
     "rpc.tls_ca, or, in a network that you trust, rpc.insecure = true"
 )
 

@@ -19,7 +19,7 @@ from google.protobuf.message import DecodeError
 
 from millwheel.errors import DamagedValueError
 from millwheel.model import catalog_keys as keys
-from millwheel.model.incarnation import IncarnationId
+from millwheel.model.incarnation import GroupId, IncarnationId, injector_group
 from millwheel.model.interval_table import IntervalTable
 from millwheel.model.key_values import Change, PrefixSnapshot
 from millwheel.model.topology_index import (
@@ -48,7 +48,6 @@ __all__ = [
     "codes_of",
     "dead_letter_writers",
     "incarnations_of",
-    "injector_sender",
     "outputs_of",
     "shard_of",
 ]
@@ -63,11 +62,6 @@ def _place(kind: str, names: tuple[str, ...]) -> object:
     if kind == keys.AUTHORITIES:
         return int(names[0]) if names[0].isdecimal() else None
     return names[0] if names else None
-
-
-def injector_sender(stream: str) -> str:
-    """The sender name of all injectors of a stream. It is used where a computation has its incarnation id."""
-    return f"injector/{stream}"
 
 
 Records: TypeAlias = dict[str, dict[Any, Any]]
@@ -376,10 +370,10 @@ class Catalog:
         """
         return tuple(self.index().producers.get(stream, ()))
 
-    def senders(self, stream: str) -> tuple[str, ...]:
-        """The senders whose minimum is the low watermark of ``stream`` (4.5): its producers and its injectors."""
+    def senders(self, stream: str) -> tuple[GroupId, ...]:
+        """The groups whose minimum is the low watermark of ``stream`` (4.5): its producers and its injectors."""
         spec = self.stream(stream)
-        injectors = (injector_sender(stream),) if spec is not None and spec.injected else ()
+        injectors = (injector_group(stream),) if spec is not None and spec.injected else ()
         return self.producers(stream) + injectors
 
     def retired_injectors(self) -> dict[str, frozenset[str]]:
@@ -387,11 +381,11 @@ class Catalog:
         found: dict[str, set[str]] = {}
         for (stream, process), record in self.injectors.items():
             if record.retired:
-                found.setdefault(stream, set()).add(f"{injector_sender(stream)}/{process}")
+                found.setdefault(stream, set()).add(f"{injector_group(stream)}/{process}")
         return {stream: frozenset(origins) for stream, origins in found.items()}
 
     def injector_lives(self) -> dict[str, tuple[tuple[str, int], ...]]:
-        """By injector sender: the topologies that accept its records, each with its time of submission (microseconds).
+        """By injector group: the topologies that accept its records, each with its time of submission (microseconds).
 
         A stream that is removed and created again gets another value, because the new topology has another time.
         """
@@ -399,8 +393,8 @@ class Catalog:
         for name, record in self.live_topologies():
             for stream in record.spec.streams:
                 if stream.injected:
-                    sender = injector_sender(stream.name)
-                    found[sender] = (*found.get(sender, ()), (name, record.submitted_at_us))
+                    group = injector_group(stream.name)
+                    found[group] = (*found.get(group, ()), (name, record.submitted_at_us))
         return found
 
     def consumers(self, stream: str) -> tuple[Consumer, ...]:
@@ -447,25 +441,27 @@ class Catalog:
         """The revision that created a worker's record; 0 if the worker is not registered."""
         return self._created.get(keys.worker_key(worker_id), 0)
 
-    def computation(self, sender: str) -> tuple[catalog.TopologyRecord, specs.ComputationSpec] | None:
+    def computation(self, group: GroupId) -> tuple[catalog.TopologyRecord, specs.ComputationSpec] | None:
         """The topology and the computation of an incarnation; None for a log, an injector or a removed incarnation."""
-        return self.index().computations.get(sender)
+        return self.index().computations.get(group)
 
-    def leaving(self, sender: str) -> tuple[catalog.TopologyRecord, catalog.LeavingComputation] | None:
+    def removed_computation(
+        self, incarnation: IncarnationId
+    ) -> tuple[catalog.TopologyRecord, catalog.RemovedComputation] | None:
         """The topology and the record of a removed computation whose productions are still being delivered, or None."""
-        return self.index().leaving.get(sender)
+        return self.index().removed.get(incarnation)
 
-    def log_of(self, sender: str) -> catalog.StreamLogRecord | None:
+    def log_of(self, incarnation: IncarnationId) -> catalog.StreamLogRecord | None:
         """The stream log that has this incarnation, or None."""
-        return next((log for log in self.logs.values() if log.incarnation == sender), None)
+        return next((log for log in self.logs.values() if log.incarnation == incarnation), None)
 
-    def shard_of(self, computation: str) -> int:
-        """The authority shard of ``computation``, which is an incarnation id or ``injector/{stream}`` (7.2)."""
-        return shard_of(computation, self.authority_shards)
+    def shard_of(self, group: GroupId) -> int:
+        """The authority shard of ``group`` (7.2)."""
+        return shard_of(group, self.authority_shards)
 
-    def authority_of(self, computation: str) -> common.Endpoint | None:
-        """The endpoint that keeps the low watermark of ``computation`` (7.2); None while its shard is not served."""
-        record = self.authorities.get(self.shard_of(computation))
+    def authority_of(self, group: GroupId) -> common.Endpoint | None:
+        """The endpoint that keeps the low watermark of ``group`` (7.2); None while its shard is not served."""
+        record = self.authorities.get(self.shard_of(group))
         return None if record is None else record.endpoint
 
 
@@ -474,9 +470,9 @@ def incarnations_of(record: catalog.TopologyRecord) -> list[IncarnationId]:
     return [incarnation for _, incarnation in sorted(record.incarnations.items())]
 
 
-def shard_of(computation: str, shards: int) -> int:
-    """The authority shard, of ``shards``, that keeps the watermark of an incarnation or ``injector/{stream}`` (7.2)."""
-    return crc32(computation.encode()) % shards
+def shard_of(group: GroupId, shards: int) -> int:
+    """The authority shard, of ``shards``, that keeps the watermark of ``group`` (7.2)."""
+    return crc32(group.encode()) % shards
 
 
 def _touches(spec: specs.TopologySpec, stream: str) -> bool:

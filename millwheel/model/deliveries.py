@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from millwheel.model.incarnation import IncarnationId
+from millwheel.model.incarnation import GroupId, IncarnationId
 from millwheel.model.keys import KeyInterval
 
 __all__ = [
@@ -53,7 +53,7 @@ class Sender:
     name: str
     sequencer: int
     keys: KeyInterval | None
-    computation: str
+    group: GroupId
     watermark: int | None = None
     received_watermark: int | None = None
 

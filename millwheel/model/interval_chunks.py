@@ -22,9 +22,9 @@ from millwheel.rpc.v1 import catalog_pb2 as catalog
 from millwheel.rpc.v1 import common_pb2 as common
 
 __all__ = [
+    "MAX_CHUNK_BYTES",
     "MAX_INTERVALS_PER_CHUNK",
     "MIN_INTERVALS_PER_CHUNK",
-    "MOST_BYTES",
     "CoverageError",
     "IntervalChunk",
     "MapEdit",
@@ -36,7 +36,7 @@ __all__ = [
 MAX_INTERVALS_PER_CHUNK: Final = 256
 MIN_INTERVALS_PER_CHUNK: Final = 64
 """A chunk with fewer intervals than this is joined with a neighbour if possible."""
-MOST_BYTES: Final = 192 << 10
+MAX_CHUNK_BYTES: Final = 192 << 10
 """The byte limit of a chunk. A key takes up to 4 KiB, so a chunk with long keys is full with fewer intervals."""
 
 Intervals = Sequence[catalog.IntervalRecord]
@@ -187,7 +187,7 @@ class MapEdit:
                 continue
             neighbour = self._chunks[index].intervals
             few = len(intervals) + len(neighbour) <= MAX_INTERVALS_PER_CHUNK * 3 // 4
-            if few and size + _size(neighbour) <= MOST_BYTES * 3 // 4:
+            if few and size + _size(neighbour) <= MAX_CHUNK_BYTES * 3 // 4:
                 if index == last:
                     return first, last + 1, [*intervals, *neighbour]
                 return first - 1, last, [*neighbour, *intervals]
@@ -204,7 +204,7 @@ def _size(intervals: Intervals) -> int:
 
 def _cut(intervals: Intervals) -> list[Intervals]:
     """Cut the intervals into runs within the bounds. A single interval is never too large."""
-    if len(intervals) == 1 or (len(intervals) <= MAX_INTERVALS_PER_CHUNK and _size(intervals) <= MOST_BYTES):
+    if len(intervals) == 1 or (len(intervals) <= MAX_INTERVALS_PER_CHUNK and _size(intervals) <= MAX_CHUNK_BYTES):
         return [intervals]
     middle = len(intervals) // 2
     return _cut(intervals[:middle]) + _cut(intervals[middle:])

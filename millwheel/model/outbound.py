@@ -159,8 +159,8 @@ class UnackedBatches(Generic[BatchT]):
 class OutboundSending:
     """One sending of a batch: which of its records have no answer yet. Indexes are places within the sending.
 
-    A receiver may refuse a sending in part (FULL, with the indexes), and ACK it in steps (with the indexes that are not
-    ACKed, refused ones included). The sending is over when every record is refused or ACKed.
+    A receiver may refuse a sending in part (FULL, with the indexes). It may ACK a sending in steps (with the indexes
+    that are not ACKed, refused ones included). The sending is over when every record is refused or ACKed.
     """
 
     __slots__ = ("_open", "records")

@@ -1,7 +1,7 @@
 """A small, mergeable histogram of timestamps (section 7.2).
 
 Timestamps are counted in buckets of 2^shift microseconds, aligned to the epoch. Buckets of different sketches therefore
-have common boundaries. A sketch uses the smallest width that needs no more than MOST_BUCKETS buckets. A merge of
+have common boundaries. A sketch uses the smallest width that needs no more than MAX_BUCKETS buckets. A merge of
 sketches therefore equals the sketch of all their timestamps. The order of the merges does not matter.
 """
 

@@ -76,12 +76,12 @@ class TopologyIndex:
         return found
 
     @cached_property
-    def leaving(self) -> dict[str, tuple[catalog.TopologyRecord, catalog.LeavingComputation]]:
+    def removed(self) -> dict[str, tuple[catalog.TopologyRecord, catalog.RemovedComputation]]:
         """By incarnation: the topology and the record of a removed computation that still has productions."""
-        found: dict[str, tuple[catalog.TopologyRecord, catalog.LeavingComputation]] = {}
+        found: dict[str, tuple[catalog.TopologyRecord, catalog.RemovedComputation]] = {}
         for _, record in self.live:
-            for leaving in record.leaving:
-                found.setdefault(leaving.incarnation, (record, leaving))
+            for removed in record.removed:
+                found.setdefault(removed.incarnation, (record, removed))
         return found
 
     @cached_property
@@ -113,7 +113,7 @@ class TopologyIndex:
             for declared in record.spec.streams:
                 if not declared.external:
                     found[declared.name] = declared
-            for computation in [*record.spec.computations, *(one.spec for one in record.leaving)]:
+            for computation in [*record.spec.computations, *(one.spec for one in record.removed)]:
                 for output in outputs_of(computation):
                     found.setdefault(output, specs.StreamSpec(name=output))
             letters = dead_letter_stream(name)
@@ -133,7 +133,7 @@ class TopologyIndex:
                 (record.incarnations.get(one.name, IncarnationId("")), one, one.name in writers)
                 for one in record.spec.computations
             ]
-            for one in record.leaving:
+            for one in record.removed:
                 discards = one.spec.failure_policy.action == specs.FAILURE_ACTION_DEAD_LETTER
                 made.append((one.incarnation, one.spec, discards))
             for incarnation, computation, discards in made:

@@ -1,4 +1,4 @@
-"""Tells the cancellation of a task from the end of its call, which gRPC shows as a cancellation too."""
+"""Distinguishes the cancellation of a task from the end of its call, which gRPC shows as a cancellation too."""
 
 from __future__ import annotations
 

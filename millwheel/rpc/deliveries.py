@@ -84,7 +84,7 @@ def encode_delivery(delivery: Delivery, token: int) -> wire.DeliverRequest:
         consumer=delivery.consumer,
         journal=delivery.journal,
         stream=delivery.stream,
-        sender=wire.Sender(name=sender.name, sequencer=sender.sequencer, computation=sender.computation),
+        sender=wire.Sender(name=sender.name, sequencer=sender.sequencer, group=sender.group),
         keys=delivery.keys,
         values=delivery.values,
         timestamps_us=delivery.timestamps,
@@ -131,7 +131,7 @@ def decode_delivery(request: wire.DeliverRequest, channel: Any) -> Delivery:
         request.sender.received_watermark_us if request.sender.HasField("received_watermark_us") else None
     )
     sender = Sender(
-        request.sender.name, request.sender.sequencer, keys, request.sender.computation, watermark, received_watermark
+        request.sender.name, request.sender.sequencer, keys, request.sender.group, watermark, received_watermark
     )
     ids = _decode_ids(request)
     count = len(request.keys)

@@ -35,7 +35,7 @@ _LEADER: Final = "leader"
 
 _MAX_TEXT_CHARACTERS: Final = 4_000
 """The most characters of one message, remedy or problem."""
-_MOST_PROBLEM_BYTES: Final = 512 << 10
+_MAX_PROBLEM_BYTES: Final = 512 << 10
 """The most bytes of all problems: half of the metadata that a client accepts."""
 _ENDED_WITHOUT_REASON: Final = "Internal error from Core"
 """gRPC's local message, without the server's reason, when the other side ends a call during a write to it."""
@@ -71,7 +71,7 @@ def _cut(text: str) -> str:
 
 def _most(problems: Sequence[Problem]) -> Iterator[Problem]:
     """Yield as many problems as fit, then the number of the remaining ones."""
-    room = _MOST_PROBLEM_BYTES
+    room = _MAX_PROBLEM_BYTES
     for number, problem in enumerate(problems):
         shown = Problem(_cut(problem.where), _cut(problem.message))
         room -= len(shown.where.encode()) + len(shown.message.encode())

@@ -39,7 +39,7 @@ set a timer instead."""
 _MAX_KEY_CHARACTERS: Final = 80
 _MAX_OLDEST_KEYS: Final = 3
 REMEDY: Final = (
-    "mend the code, or give such records up by `on_failure=mw.dead_letter()`; then `millwheel topology update`"
+    "fix the code, or give such records up by `on_failure=mw.dead_letter()`; then `millwheel topology update`"
 )
 """The remedy for a hook that raises at every attempt: its code is wrong, or the record is."""
 _AWAITED_REMEDY: Final = (

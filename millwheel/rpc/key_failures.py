@@ -25,7 +25,7 @@ __all__ = [
     "merged_key_functions",
 ]
 
-KEY_REMEDY: Final = "mend the computation's code, then `millwheel topology update`"
+KEY_REMEDY: Final = "fix the computation's code, then `millwheel topology update`"
 """The remedy for a key function that raises. Afterwards the waiting records continue by themselves."""
 
 KEY_ASK_SECONDS: Final = 10.0

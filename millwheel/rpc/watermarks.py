@@ -11,6 +11,7 @@ from typing import Final, NamedTuple, TypeAlias
 import msgspec
 
 from millwheel.errors import Problem
+from millwheel.model.incarnation import INJECTOR_PREFIX, is_injector
 from millwheel.model.keys import KeyInterval
 from millwheel.model.sketch import MAX_BUCKETS, TimestampSketch
 from millwheel.model.time import MIN_TIMESTAMP
@@ -19,7 +20,6 @@ from millwheel.rpc.v1 import common_pb2, watermark_pb2
 from millwheel.rpc.v1.watermark_pb2 import HoldKind
 
 __all__ = [
-    "INJECTOR_PREFIX",
     "MAX_NAME_BYTES",
     "REPORT_NOT_RECEIVED",
     "SEQUENCER_REFUSED",
@@ -30,11 +30,9 @@ __all__ = [
     "ReportNotReceivedError",
     "WatermarkReport",
     "check_names",
-    "injector_computation",
     "interval_from_wire",
     "interval_to_wire",
     "invalid",
-    "is_injector",
     "member_from_wire",
     "report_from_wire",
     "report_to_wire",
@@ -43,13 +41,10 @@ __all__ = [
 ]
 
 Member: TypeAlias = KeyInterval | str
-"""The source of a watermark: an interval of a computation, or a process of a stream's injector."""
-
-INJECTOR_PREFIX: Final = "injector/"
-"""The prefix of injectors' names. An injector's members are processes; all other members are key intervals."""
+"""A member of a group: an interval of a computation, or a process of a stream's injector."""
 
 MAX_NAME_BYTES: Final = 1024
-"""The maximum length of a computation, stream or process name, in bytes."""
+"""The maximum length of a group, stream or process name, in bytes."""
 
 SEQUENCER_REFUSED: Final = "SEQUENCER_REFUSED"
 """The reason of an :class:`AcceptRefusedError`."""
@@ -93,19 +88,19 @@ class WatermarkReport(msgspec.Struct):
     """An owner's report about its interval, or an injector process's report about itself (section 7.2).
 
     Attributes:
-        computation: the incarnation, or ``injector/{stream}``.
+        group: the group of the member: the incarnation, or ``injector/{stream}``.
         member: the interval or the injector process.
         sequencer: the owner's sequencer.
         watermark: the output watermark, in microseconds.
         input_watermark: the input watermark, in microseconds.
         hold: what holds the output watermark back.
-        subject: the key, sending computation, stream or process that causes the hold; empty if there is none.
+        subject: the key, sending group, stream or process that causes the hold; empty if there is none.
         idle: whether an injector process has nothing to send.
         number: grows with each report of the owner. A report with a smaller number than an earlier one is ignored.
         pending: the pending work. It is sent on request only.
     """
 
-    computation: str
+    group: str
     member: Member
     sequencer: int
     watermark: int
@@ -118,20 +113,10 @@ class WatermarkReport(msgspec.Struct):
 
 
 class BroadcastUpdate(NamedTuple):
-    """A computation's broadcast watermark, and those of its sequencers that the receiver does not have yet."""
+    """A group's broadcast watermark, and those of its sequencers that the receiver does not have yet."""
 
     watermark: int
     sequencers: tuple[tuple[Member, int], ...] = ()
-
-
-def injector_computation(stream: str) -> str:
-    """Return the name under which the authority keeps the watermark of a stream's injector."""
-    return INJECTOR_PREFIX + stream
-
-
-def is_injector(computation: str) -> bool:
-    """Return whether ``computation`` names a stream's injector."""
-    return computation.startswith(INJECTOR_PREFIX)
 
 
 def interval_to_wire(keys: KeyInterval) -> common_pb2.KeyInterval:
@@ -148,21 +133,21 @@ def member_from_wire(
     message: watermark_pb2.IntervalWatermark | watermark_pb2.AcceptSequencerRequest, where: str = ""
 ) -> Member:
     """Return the member of a message; RequestError (INVALID_ARGUMENT) names a wrong field, below ``where``."""
-    computation = message.computation
-    if not computation or computation == INJECTOR_PREFIX:
-        raise invalid(f"{where}computation", 'is empty: name an incarnation, or "injector/{stream}"')
+    group = message.group
+    if not group or group == INJECTOR_PREFIX:
+        raise invalid(f"{where}group", 'is empty: name an incarnation, or "injector/{stream}"')
     if message.sequencer == 0:
         raise invalid(f"{where}sequencer", "is 0: use the one that the assignment drew, 1 or larger")
-    if is_injector(computation):
+    if is_injector(group):
         if not message.process:
-            raise invalid(f"{where}process", f"is empty, but {computation!r} is an injector: name the process")
+            raise invalid(f"{where}process", f"is empty, but {group!r} is an injector: name the process")
         if message.HasField("keys"):
-            raise invalid(f"{where}keys", f"is set, but {computation!r} is an injector: it has processes, no keys")
+            raise invalid(f"{where}keys", f"is set, but {group!r} is an injector: it has processes, no keys")
         return message.process
     if message.process:
-        raise invalid(f"{where}process", f"is set, but {computation!r} is no injector: give its keys instead")
+        raise invalid(f"{where}process", f"is set, but {group!r} is no injector: give its keys instead")
     if not message.HasField("keys"):
-        raise invalid(f"{where}keys", f"is missing: say which interval of {computation!r} is meant")
+        raise invalid(f"{where}keys", f"is missing: say which interval of {group!r} is meant")
     try:
         return interval_from_wire(message.keys)
     except ValueError as error:
@@ -174,7 +159,7 @@ def report_to_wire(report: WatermarkReport) -> watermark_pb2.IntervalWatermark:
     member = report.member
     is_process = isinstance(member, str)
     return watermark_pb2.IntervalWatermark(
-        computation=report.computation,
+        group=report.group,
         keys=None if isinstance(member, str) else interval_to_wire(member),
         process=member if is_process else "",  # type: ignore[arg-type]
         sequencer=report.sequencer,
@@ -192,7 +177,7 @@ def report_from_wire(message: watermark_pb2.IntervalWatermark, where: str = "") 
     member = member_from_wire(message, where)
     hold = message.hold
     return WatermarkReport(
-        message.computation,
+        message.group,
         member,
         message.sequencer,
         message.watermark_us,

@@ -19,7 +19,6 @@ __all__ = ["state_schema"]
 _MAX_FIELDS: Final = 1_000
 """The most fields in a schema."""
 
-_WITH_FIELDS: Final = (inspect.StructType, inspect.DataclassType, inspect.TypedDictType, inspect.NamedTupleType)
 
 _Row = tuple[str, str, bool]
 """The path and type of a field, and whether a state without the field can be decoded."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -17,7 +16,7 @@ from millwheel.sdk.record_schema import record_schema
 from millwheel.sdk.schema import state_schema
 from millwheel.sdk.typeinfo import type_name
 
-__all__ = ["build_spec", "spec_digest"]
+__all__ = ["build_spec"]
 
 
 def build_spec(plan: Plan) -> tuple[topology_pb2.TopologySpec, list[Problem]]:
@@ -47,11 +46,6 @@ def _noting(problems: list[Problem], where: str) -> Iterator[None]:
         yield
     except Exception as error:
         problems.append(Problem(where, f"it cannot be described to a cluster: {error_message(error)}"))
-
-
-def spec_digest(spec: topology_pb2.TopologySpec) -> str:
-    """The SHA-256 of the spec in lower-case hex. Equal specs have equal digests in every process."""
-    return hashlib.sha256(spec.SerializeToString(deterministic=True)).hexdigest()
 
 
 def _stream(plan: Plan, stream: PlannedStream) -> topology_pb2.StreamSpec:

@@ -51,13 +51,13 @@ class Backends:
         await self.stack.aclose()
 
 
-Tell = Callable[[str], None]
+Notify = Callable[[str], None]
 """A function that receives a text saying what the process waits for, on each change and then periodically."""
 
-OpenBackends = Callable[[Configuration, Tell], Awaitable[Backends]]
+OpenBackends = Callable[[Configuration, Notify], Awaitable[Backends]]
 
 
-async def open_backends(configuration: Configuration, tell: Tell) -> Backends:
+async def open_backends(configuration: Configuration, notify: Notify) -> Backends:
     """Open the coordinator and the store that the settings name.
 
     While one is unavailable, opening is retried. The log names the setting and what to do.
@@ -65,8 +65,8 @@ async def open_backends(configuration: Configuration, tell: Tell) -> Backends:
     settings = configuration.settings
     async with AsyncExitStack() as stack:
         opening = _Opening(settings, stack)
-        coordinator = await _waited(opening.coordinator, _coordinator_name(configuration), tell)
-        store = await _waited(opening.store, _store_name(configuration), tell)
+        coordinator = await _waited(opening.coordinator, _coordinator_name(configuration), notify)
+        store = await _waited(opening.store, _store_name(configuration), notify)
         return Backends(store, coordinator, stack.pop_all())
 
 
@@ -189,7 +189,7 @@ def _source(configuration: Configuration, path: str) -> str:
     return configuration.sources[path]
 
 
-async def _waited(open_it: Callable[[], Awaitable[Opened]], name: _Name, tell: Tell) -> Opened:
+async def _waited(open_it: Callable[[], Awaitable[Opened]], name: _Name, notify: Notify) -> Opened:
     loop = asyncio.get_running_loop()
     failures, said, said_at = 0, "", 0.0
     while True:
@@ -200,7 +200,7 @@ async def _waited(open_it: Callable[[], Awaitable[Opened]], name: _Name, tell: T
             why = f"{name}: {error}"
             if why != said or loop.time() - said_at > _REPEAT_WARNING_SECONDS:
                 said, said_at = why, loop.time()
-                tell(f"it waits for {why}")
+                notify(f"it waits for {why}")
                 passing = isinstance(error, (CoordinatorUnavailableError, StoreUnavailableError, OSError))
                 advice = f"see that it runs, and that {name.setting} names it" if passing else "it is tried again"
                 level = logging.WARNING if passing else logging.ERROR

@@ -17,7 +17,7 @@ from prometheus_client import CollectorRegistry
 
 from millwheel.authority.service import WatermarkServicer
 from millwheel.authority.shard import AuthorityShard
-from millwheel.client.authorities import OnePlace
+from millwheel.client.authorities import OneAddress
 from millwheel.client.control import ControlClient
 from millwheel.config import ClusterSection
 from millwheel.config.addresses import is_loopback
@@ -25,10 +25,10 @@ from millwheel.coordination.contract import Put
 from millwheel.coordination.sequencers import draw_sequencer
 from millwheel.embedded.database import EmbeddedDatabase
 from millwheel.master.metrics import MasterCollector
+from millwheel.master.replica import MasterReplica
 from millwheel.master.services import SERVICES as MASTER_SERVICES
 from millwheel.master.services import add_services
 from millwheel.master.settings import MasterSettings
-from millwheel.master.shell import MasterShell
 from millwheel.model.catalog_keys import authority_key
 from millwheel.rpc.failures import FailureCode, RequestError
 from millwheel.rpc.identity import process_tls
@@ -154,12 +154,12 @@ async def _start_authority(
 ) -> AuthorityShard:
     sequencer = await draw_sequencer(database.coordinator, partial(reserve_sequencers, database.store))
     await ensure_journal(database.store, _AUTHORITY_JOURNAL)
-    shell = await AuthorityShard.open(database.store, _AUTHORITY_JOURNAL, sequencer, registry=registry)
-    stack.push_async_callback(shell.close)
-    add_WatermarkServiceServicer_to_server(WatermarkServicer(shell), server)
+    shard = await AuthorityShard.open(database.store, _AUTHORITY_JOURNAL, sequencer, registry=registry)
+    stack.push_async_callback(shard.close)
+    add_WatermarkServiceServicer_to_server(WatermarkServicer(shard), server)
     record = catalog.AuthorityRecord(shard=0, endpoint=Endpoint(worker_id=_WORKER_ID, address=address))
     await database.coordinator.transact((), [Put(authority_key(0), record.SerializeToString())])
-    return shell
+    return shard
 
 
 async def _start_master(
@@ -169,19 +169,19 @@ async def _start_master(
     address: str,
     settings: DevSettings,
     failed: asyncio.Future[None],
-) -> MasterShell:
-    shell = MasterShell(
+) -> MasterReplica:
+    replica = MasterReplica(
         database.coordinator,
         database.store,
         address,
         MasterSettings(intervals_per_computation=settings.intervals),
         ttl=_LEASE_SECONDS,
     )
-    add_services(server, shell)
-    task = asyncio.create_task(shell.run())
+    add_services(server, replica)
+    task = asyncio.create_task(replica.run())
     task.add_done_callback(lambda done: _failed(failed, done))
     stack.push_async_callback(cancel, task)
-    return shell
+    return replica
 
 
 async def _start_worker(
@@ -205,15 +205,15 @@ async def _start_worker(
         ),
         database.store,
         database.coordinator,
-        partial(AuthorityLink, OnePlace(address)),
+        partial(AuthorityLink, OneAddress(address)),
         control.download_package,
     )
     worker.add_services(server)
     return worker
 
 
-async def _watch_authority(shell: AuthorityShard, failed: asyncio.Future[None]) -> None:
-    why = await shell.wait_stopped()
+async def _watch_authority(shard: AuthorityShard, failed: asyncio.Future[None]) -> None:
+    why = await shard.wait_stopped()
     if not failed.done():
         failed.set_exception(RequestError(FailureCode.UNAVAILABLE, f"the authority has stopped: {why}", "restart"))
 

@@ -11,10 +11,10 @@ from typing import Final
 from millwheel.config import MasterSection
 from millwheel.master.balancing import BalanceSettings
 from millwheel.master.metrics import MasterCollector
+from millwheel.master.replica import MasterReplica
 from millwheel.master.services import SERVICES, add_services
 from millwheel.master.services.watermarks import WatermarkProxy
 from millwheel.master.settings import MasterSettings
-from millwheel.master.shell import MasterShell
 from millwheel.model.time import seconds
 from millwheel.rpc.v1.watermark_pb2_grpc import add_WatermarkServiceServicer_to_server
 from millwheel.server.daemon import Daemon, Role
@@ -42,7 +42,7 @@ def _balancing(section: MasterSection) -> BalanceSettings:
 @asynccontextmanager
 async def _master(daemon: Daemon) -> AsyncIterator[None]:
     section, coordinator, store = daemon.settings.master, daemon.backends.coordinator, daemon.backends.store
-    shell = MasterShell(
+    replica = MasterReplica(
         coordinator,
         store,
         daemon.address,
@@ -51,13 +51,13 @@ async def _master(daemon: Daemon) -> AsyncIterator[None]:
         ),
         ttl=section.lease_seconds,
     )
-    daemon.registry.register(MasterCollector(shell))
-    add_services(daemon.server, shell)
-    explaining = WatermarkProxy(shell)  # type: ignore[abstract]  # other calls are for the shards themselves
+    daemon.registry.register(MasterCollector(replica))
+    add_services(daemon.server, replica)
+    explaining = WatermarkProxy(replica)  # type: ignore[abstract]  # other calls are for the shards themselves
     add_WatermarkServiceServicer_to_server(explaining, daemon.server)
 
     # The cancellation at the end resigns the leadership, so another replica leads at once.
-    task = asyncio.create_task(keep("the master", shell.run))
+    task = asyncio.create_task(keep("the master", replica.run))
     try:
         yield
     finally:

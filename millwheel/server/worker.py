@@ -48,7 +48,7 @@ def worker_name(settings: Settings, address: str) -> str:
 async def _worker(daemon: Daemon) -> AsyncIterator[None]:
     section = daemon.settings.worker
     coordinator = daemon.backends.coordinator
-    places = _CatalogShards()
+    addresses = _CatalogShards()
     worker = Worker(
         WorkerSettings(
             f"{worker_name(daemon.settings, daemon.address)}.{daemon.index}",
@@ -62,10 +62,10 @@ async def _worker(daemon: Daemon) -> AsyncIterator[None]:
         ),
         daemon.backends.store,
         coordinator,
-        partial(AuthorityLink, places),
+        partial(AuthorityLink, addresses),
         lambda digest: _download(coordinator, digest),
     )
-    places.catalog = worker.catalog
+    addresses.catalog = worker.catalog
     worker.add_services(daemon.server)
     daemon.registry.register(
         WorkerCollector(
@@ -86,9 +86,9 @@ class _CatalogShards:
     def __init__(self) -> None:
         self.catalog = Catalog()
 
-    def shard_of(self, computation: str) -> Hashable:
-        """Return the shard of a computation. The number of shards never changes after the cluster's first start."""
-        return self.catalog.shard_of(computation)
+    def shard_of(self, group: str) -> Hashable:
+        """Return the shard of a group. The number of shards never changes after the cluster's first start."""
+        return self.catalog.shard_of(group)
 
     async def address_of(self, shard: Hashable) -> str:
         """Return the shard's present address. RequestError: no process serves the shard now."""

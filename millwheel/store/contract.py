@@ -128,7 +128,7 @@ class StateRow:
 
 
 class StateStore(Protocol):
-    """The contract. Ids of journals and computations are incarnation ids, which are never used twice.
+    """The contract. Journals and state rows are kept under ids that are never used twice.
 
     It has many methods: journals, parts, state rows and packages are in one store, which commits them.
     """
@@ -199,7 +199,7 @@ class StateStore(Protocol):
     async def delete_parts(self, journal: str, parts: Sequence[PartId]) -> None:
         """Delete parts that the committed head does not name."""
 
-    async def write_states(self, computation: str, journal: str, sequencer: int, rows: Sequence[StateRow]) -> None:
+    async def write_states(self, incarnation: str, journal: str, sequencer: int, rows: Sequence[StateRow]) -> None:
         """Write rows from committed entries of ``journal``, durably.
 
         Invariant: a row never replaces a row with a larger commit number. This holds within one call and across calls,
@@ -210,19 +210,19 @@ class StateStore(Protocol):
         journal's commit (StoreError). A store may delete an emptied row once the journal's truncation point passes it.
         """
 
-    async def read_states(self, computation: str, keys: Sequence[bytes]) -> list[StateRow | None]:
+    async def read_states(self, incarnation: str, keys: Sequence[bytes]) -> list[StateRow | None]:
         """Return the rows of ``keys``, in the same order; None for a key that has no row or an empty one."""
 
     async def scan_states(
-        self, computation: str, interval: KeyInterval, after: bytes | None, limit: int
+        self, incarnation: str, interval: KeyInterval, after: bytes | None, limit: int
     ) -> list[StateRow]:
         """Return ``limit`` rows of ``interval`` with keys above ``after``, in key order. Fewer only at the end."""
 
     async def drop_journal(self, journal: str) -> None:
         """Delete the journal with all its entries and parts. Does nothing if the journal does not exist."""
 
-    async def drop_computation(self, computation: str) -> None:
-        """Delete all state rows of ``computation``."""
+    async def drop_incarnation(self, incarnation: str) -> None:
+        """Delete all state rows of an incarnation."""
 
     async def close(self) -> None:
         """Release all resources. Outstanding calls fail with StoreUnavailableError."""

@@ -18,7 +18,7 @@ from millwheel.store import layout
 from millwheel.store.contract import Append, JournalHead, PartId, StateRow, StoreUnavailableError
 from millwheel.store.heads import JournalHeads
 from millwheel.store.rocks import Rocks, RowBatch
-from millwheel.store.rows import DropComputation, Purge, StateFlush
+from millwheel.store.rows import DropIncarnation, Purge, StateFlush
 from millwheel.store.writer import StoreThread
 
 __all__ = ["EmbeddedStore"]
@@ -116,26 +116,26 @@ class EmbeddedStore:
         unneeded = list(parts)
         await self._thread.call(lambda batch: self._heads.delete_parts(journal, unneeded, batch), sync=False)
 
-    async def write_states(self, computation: str, journal: str, sequencer: int, rows: Sequence[StateRow]) -> None:
+    async def write_states(self, incarnation: str, journal: str, sequencer: int, rows: Sequence[StateRow]) -> None:
         """See :meth:`StateStore.write_states`. The rows are not written atomically; appends run between the slices."""
-        await self._thread.call_sliced(StateFlush(self._rocks, self._heads, computation, journal, sequencer, rows))
+        await self._thread.call_sliced(StateFlush(self._rocks, self._heads, incarnation, journal, sequencer, rows))
 
-    async def read_states(self, computation: str, keys: Sequence[bytes]) -> list[StateRow | None]:
+    async def read_states(self, incarnation: str, keys: Sequence[bytes]) -> list[StateRow | None]:
         """See :meth:`StateStore.read_states`."""
-        prefix = layout.state_prefix(computation)
+        prefix = layout.state_prefix(incarnation)
 
         def read() -> list[StateRow | None]:
             values = self._rocks.get([prefix + key for key in keys], state=True)
-            return [_row(computation, key, value) for key, value in zip(keys, values, strict=True)]
+            return [_row(incarnation, key, value) for key, value in zip(keys, values, strict=True)]
 
         return await self._read(read)
 
     async def scan_states(
-        self, computation: str, interval: KeyInterval, after: bytes | None, limit: int
+        self, incarnation: str, interval: KeyInterval, after: bytes | None, limit: int
     ) -> list[StateRow]:
         """See :meth:`StateStore.scan_states`."""
-        skip = len(layout.state_prefix(computation))
-        start, end = layout.state_range(computation, interval, after)
+        skip = len(layout.state_prefix(incarnation))
+        start, end = layout.state_range(incarnation, interval, after)
 
         def read() -> list[StateRow]:
             found: list[StateRow] = []
@@ -143,7 +143,7 @@ class EmbeddedStore:
             while len(found) < limit:
                 wanted = min(limit - len(found), _READ_CHUNK_ENTRIES)
                 pairs = self._rocks.scan(position, end, wanted, state=True)
-                rows = (layout.decode_row(computation, key[skip:], value) for key, value in pairs)
+                rows = (layout.decode_row(incarnation, key[skip:], value) for key, value in pairs)
                 found.extend(row for row in rows if row.blob)
                 if len(pairs) < wanted:
                     break
@@ -162,9 +162,9 @@ class EmbeddedStore:
 
         await self._thread.call(stage)
 
-    async def drop_computation(self, computation: str) -> None:
-        """See :meth:`StateStore.drop_computation`. It takes effect after all earlier ``write_states`` calls."""
-        await self._thread.call_sliced(DropComputation(computation))
+    async def drop_incarnation(self, incarnation: str) -> None:
+        """See :meth:`StateStore.drop_incarnation`. It takes effect after all earlier ``write_states`` calls."""
+        await self._thread.call_sliced(DropIncarnation(incarnation))
 
     async def close(self) -> None:
         """See :meth:`StateStore.close`. Closes the whole database, including its coordinator."""
@@ -191,8 +191,8 @@ def _name(journal: str, part: PartId) -> str:
     return f"part {part.name!r} of journal {journal} (sequencer {part.sequencer}, commit {part.commit})"
 
 
-def _row(computation: str, key: bytes, value: bytes | None) -> StateRow | None:
+def _row(incarnation: str, key: bytes, value: bytes | None) -> StateRow | None:
     if value is None:
         return None
-    row = layout.decode_row(computation, key, value)
+    row = layout.decode_row(incarnation, key, value)
     return row if row.blob else None

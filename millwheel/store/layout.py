@@ -10,7 +10,7 @@ so that byte order is numeric order::
     p J                          the part ids that the head names
     e J 00 commit                entry
     b J 00 sequencer commit name base part
-    g J 00 commit C 00 key       mark of an emptied row of computation C, which is deleted with the mark once the
+    g J 00 commit C 00 key       mark of an emptied row of incarnation C, which is deleted with the mark once the
                                  truncation point has passed commit
     c ...                        the coordinator's keys (millwheel.embedded.coordinator)
 
@@ -164,23 +164,23 @@ def decode_head(value: bytes, parts: tuple[PartId, ...], where: str) -> JournalH
     return JournalHead(sequencer, commit, truncation_point, parts)
 
 
-def state_prefix(computation: str) -> bytes:
-    """Return the prefix of the keys of all rows of ``computation``."""
-    if not computation or "\0" in computation:
-        raise ValueError(f"a computation id is not empty and holds no NUL: {computation!r}")
-    return computation.encode() + b"\0"
+def state_prefix(incarnation: str) -> bytes:
+    """Return the prefix of the keys of all rows of ``incarnation``."""
+    if not incarnation or "\0" in incarnation:
+        raise ValueError(f"an incarnation id is not empty and holds no NUL: {incarnation!r}")
+    return incarnation.encode() + b"\0"
 
 
-def state_range(computation: str, interval: KeyInterval, after: bytes | None) -> tuple[bytes, bytes]:
+def state_range(incarnation: str, interval: KeyInterval, after: bytes | None) -> tuple[bytes, bytes]:
     """Return the half-open key range of the rows of ``interval`` with keys above ``after``."""
-    prefix = state_prefix(computation)
+    prefix = state_prefix(incarnation)
     start = interval.start if after is None else max(interval.start, after + b"\0")
     return prefix + start, past(prefix) if interval.end is None else prefix + interval.end
 
 
-def decode_row(computation: str, key: bytes, value: bytes) -> StateRow:
+def decode_row(incarnation: str, key: bytes, value: bytes) -> StateRow:
     """Decode a row, which may be empty; CorruptValueError names the key."""
-    where = f"state of key {key.decode('utf-8', 'backslashreplace')!r} of computation {computation}"
+    where = f"state of key {key.decode('utf-8', 'backslashreplace')!r} of incarnation {incarnation}"
     payload = unwrap(value, where)
     if len(payload) < _U64.size:
         raise CorruptValueError(where, f"a row has at least {_U64.size} bytes, not {len(payload)}")

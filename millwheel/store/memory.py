@@ -106,31 +106,31 @@ class MemoryStore:
         for part in parts:
             held.parts.pop(part, None)
 
-    async def write_states(self, computation: str, journal: str, sequencer: int, rows: Sequence[StateRow]) -> None:
+    async def write_states(self, incarnation: str, journal: str, sequencer: int, rows: Sequence[StateRow]) -> None:
         """See :meth:`StateStore.write_states`."""
         head = self._head(journal)
         if head is None or head.sequencer != sequencer or not rows:
             return
         rules.check_rows(journal, head, rows)
-        states = self._states.setdefault(computation, {})
+        states = self._states.setdefault(incarnation, {})
         for row in rows:
             stored = states.get(row.key)
             if stored is None or stored.commit <= row.commit:
                 states[row.key] = row
 
-    async def read_states(self, computation: str, keys: Sequence[bytes]) -> list[StateRow | None]:
+    async def read_states(self, incarnation: str, keys: Sequence[bytes]) -> list[StateRow | None]:
         """See :meth:`StateStore.read_states`."""
         self._check_open()
-        states = self._states.get(computation, {})
+        states = self._states.get(incarnation, {})
         rows = (states.get(key) for key in keys)
         return [row if row is not None and row.blob else None for row in rows]
 
     async def scan_states(
-        self, computation: str, interval: KeyInterval, after: bytes | None, limit: int
+        self, incarnation: str, interval: KeyInterval, after: bytes | None, limit: int
     ) -> list[StateRow]:
         """See :meth:`StateStore.scan_states`."""
         self._check_open()
-        states = self._states.get(computation, {})
+        states = self._states.get(incarnation, {})
         keys = sorted(key for key, row in states.items() if key in interval and row.blob)
         return [states[key] for key in keys if after is None or key > after][:limit]
 
@@ -139,10 +139,10 @@ class MemoryStore:
         self._check_open()
         self._journals.pop(journal, None)
 
-    async def drop_computation(self, computation: str) -> None:
-        """See :meth:`StateStore.drop_computation`."""
+    async def drop_incarnation(self, incarnation: str) -> None:
+        """See :meth:`StateStore.drop_incarnation`."""
         self._check_open()
-        self._states.pop(computation, None)
+        self._states.pop(incarnation, None)
 
     async def close(self) -> None:
         """See :meth:`StateStore.close`."""

@@ -26,7 +26,7 @@ from millwheel.store.contract import CorruptValueError, StateRow
 from millwheel.store.heads import JournalHeads
 from millwheel.store.rocks import Rocks, RowBatch
 
-__all__ = ["DropComputation", "Purge", "StateFlush"]
+__all__ = ["DropIncarnation", "Purge", "StateFlush"]
 
 SLICE_ROWS: Final = 128
 """Rows in a slice. A slice takes about a third of a millisecond; appends and the event loop may wait that long."""
@@ -43,15 +43,15 @@ class StateFlush:
         self,
         rocks: Rocks,
         heads: JournalHeads,
-        computation: str,
+        incarnation: str,
         journal: str,
         sequencer: int,
         rows: Sequence[StateRow],
     ) -> None:
         self._rocks = rocks
         self._heads = heads
-        self._computation = computation
-        self._prefix = layout.state_prefix(computation)
+        self._incarnation = incarnation
+        self._prefix = layout.state_prefix(incarnation)
         self._journal = journal
         self._sequencer = sequencer
         self._rows = rows
@@ -102,7 +102,7 @@ class StateFlush:
         older = {
             row.key
             for row, value in zip(doubtful, stored, strict=True)
-            if value is not None and _commit_of(self._computation, row.key, value) > row.commit
+            if value is not None and _commit_of(self._incarnation, row.key, value) > row.commit
         }
         return [row for row in rows if row.key not in older]
 
@@ -147,11 +147,11 @@ class Purge:
         return True
 
 
-class DropComputation:
-    """Deletes all rows of a computation in one step."""
+class DropIncarnation:
+    """Deletes all rows of an incarnation in one step."""
 
-    def __init__(self, computation: str) -> None:
-        self._prefix = layout.state_prefix(computation)
+    def __init__(self, incarnation: str) -> None:
+        self._prefix = layout.state_prefix(incarnation)
 
     def advance(self, batch: RowBatch) -> bool:
         """Stage the deletion, which is one range."""
@@ -171,9 +171,9 @@ def _newest_of_each_key(rows: Sequence[StateRow]) -> Sequence[StateRow]:
     return list(newest.values())
 
 
-def _commit_of(computation: str, key: bytes, value: bytes) -> int:
+def _commit_of(incarnation: str, key: bytes, value: bytes) -> int:
     try:
-        return layout.decode_row(computation, key, value).commit
+        return layout.decode_row(incarnation, key, value).commit
     except CorruptValueError:
         return -1
 

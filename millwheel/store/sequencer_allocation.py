@@ -1,8 +1,8 @@
 """Blocks of sequencers: no number is drawn twice, even after etcd was restored from an older snapshot (G3, 6.2).
 
 The coordinator's counter (``catalog_keys.SEQUENCER``) holds the last drawn number. It orders all draws. A snapshot of
-etcd sets the counter back, so the counter alone cannot prevent repetition. Whoever draws first reserves a block of
-numbers in the store: a fence on a journal without entries, which only rises. A draw
+etcd sets the counter back, so the counter alone cannot prevent repetition. The process that draws first reserves a
+block of numbers in the store: a fence on a journal without entries, which only rises. A draw
 
 1. takes a number of a block that the same process reserved, and that it has not taken before,
 2. which is larger than the counter, and

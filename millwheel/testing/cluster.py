@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from millwheel.model.incarnation import IncarnationId, new_incarnation
+from millwheel.model.incarnation import GroupId, IncarnationId, injector_group, new_incarnation
 from millwheel.model.keys import KeyInterval
 from millwheel.model.time import MAX_TIMESTAMP, MIN_TIMESTAMP, Timestamp
 from millwheel.rpc.v1.delivery_pb2 import DeliveryOutcome
@@ -19,7 +19,7 @@ from millwheel.sdk.scope import OutputBinding
 from millwheel.sdk.topology import TopologyGraph
 from millwheel.store.memory import MemoryStore
 from millwheel.testing.cores import CoreDriver
-from millwheel.testing.injected import InjectedBatches, injector_of
+from millwheel.testing.injected import InjectedBatches
 from millwheel.testing.store_effects import result_of
 from millwheel.worker.dedup import PositionIds
 from millwheel.worker.interval import DrainingCore, IntervalConfig, IntervalCore, IntervalSettings
@@ -158,10 +158,10 @@ class VirtualCluster:
             if stream.declaration is not None and stream.declaration.kind is not StreamKind.STREAM
         ]
         for name in [name for name in self.declared if name not in sources]:
-            del self.declared[name], self.watermarks[injector_of(name)]
+            del self.declared[name], self.watermarks[injector_group(name)]
         for name in sources:
             self.declared.setdefault(name, int(MIN_TIMESTAMP))
-            self.watermarks.setdefault(injector_of(name), int(MIN_TIMESTAMP))
+            self.watermarks.setdefault(injector_group(name), int(MIN_TIMESTAMP))
         for name in [name for name in plan.computations if name not in self.incarnations]:
             self.incarnations[name] = new_incarnation(name, next(self._numbers))
             for journal in self._journals(self.incarnations[name]):
@@ -184,7 +184,7 @@ class VirtualCluster:
         for journal in self._journals(incarnation):
             del self.driver.cores[journal]
             result_of(self.driver.store.drop_journal(journal))
-        result_of(self.driver.store.drop_computation(incarnation))
+        result_of(self.driver.store.drop_incarnation(incarnation))
 
     def restart(self) -> None:
         """Lose all memory, and start every core from the store."""
@@ -234,18 +234,18 @@ class VirtualCluster:
             sequencer=next(self._numbers),
             senders=frozenset(sender for stream in followed for sender in self._senders(stream)),
             slack={
-                injector_of(one.name): one.id_slack for one in declarations if one and one.kind is StreamKind.SOURCE
+                injector_group(one.name): one.id_slack for one in declarations if one and one.kind is StreamKind.SOURCE
             },
             feedback=feedback,
             settings=self._settings,
         )
 
-    def _senders(self, stream: str) -> Iterable[str]:
+    def _senders(self, stream: str) -> Iterable[GroupId]:
         """The senders whose minimum is the input watermark of a stream."""
         yield from (self.incarnations[name] for name in self.plan.streams[stream].producers)
         yield from (incarnation for incarnation, removed in self._removed.items() if stream in removed.outputs)
         if stream in self.declared:
-            yield injector_of(stream)
+            yield injector_group(stream)
 
     def _route(self, stream: str) -> Callable[[Any], tuple[tuple[IncarnationId, bytes], ...]]:
         consumers = [(self.incarnations[name], extract) for name, extract in consumers_of(self.topology, stream)]
@@ -289,12 +289,12 @@ class VirtualCluster:
         """Broadcast the injector's low watermark: the declared one, held by records without an ACK."""
         declared, oldest = self.declared.get(stream), self.injected.oldest(stream)
         if declared is not None:
-            self._broadcast(injector_of(stream), declared if oldest is None else min(declared, oldest))
+            self._broadcast(injector_group(stream), declared if oldest is None else min(declared, oldest))
 
-    def _broadcast(self, sender: str, watermark: int) -> None:
-        if watermark > self.watermarks.get(sender, MIN_TIMESTAMP):
-            self.watermarks[sender] = watermark
-            self.driver.post_to_all(SenderWatermarks({sender: watermark}))
+    def _broadcast(self, group: GroupId, watermark: int) -> None:
+        if watermark > self.watermarks.get(group, MIN_TIMESTAMP):
+            self.watermarks[group] = watermark
+            self.driver.post_to_all(SenderWatermarks({group: watermark}))
 
     def _collect(self, delivery: Delivery) -> None:
         codec = self.codecs[delivery.stream]

@@ -12,7 +12,7 @@ from dataclasses import asdict, replace
 from typing import Any, Final
 
 from millwheel.client.injector import RecordsLeftError
-from millwheel.model.incarnation import IncarnationId
+from millwheel.model.incarnation import IncarnationId, injector_group
 from millwheel.model.page_keys import page_key
 from millwheel.model.stream_names import DEAD_LETTERS
 from millwheel.model.time import MAX_TIMESTAMP, MIN_TIMESTAMP, Duration, TimeDomain, Timestamp
@@ -27,7 +27,6 @@ from millwheel.sdk.topology import TopologyGraph
 from millwheel.store.memory import MemoryStore
 from millwheel.testing.cluster import Produced, VirtualCluster
 from millwheel.testing.cores import HOOK_TIMEOUT_SECONDS, HookTimeoutError
-from millwheel.testing.injected import injector_of
 from millwheel.testing.store_effects import result_of
 from millwheel.testing.updating import check_update
 from millwheel.worker.interval import IntervalSettings
@@ -156,7 +155,7 @@ class TopologyHarness:
             for consumer, key in targets:
                 journal = cluster.locate(consumer, key)
                 if journal not in batches:
-                    watermark, opaque = cluster.watermarks[injector_of(stream)], bool(record_ids)
+                    watermark, opaque = cluster.watermarks[injector_group(stream)], bool(record_ids)
                     batches[journal] = cluster.injected.open(consumer, journal, stream, position, watermark, opaque)
                 delivery = batches[journal]
                 delivery.keys.append(key)

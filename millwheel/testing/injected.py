@@ -7,16 +7,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
-from millwheel.model.incarnation import IncarnationId
+from millwheel.model.incarnation import IncarnationId, injector_group
 from millwheel.worker.dedup import OpaqueIds, PositionIds, Sender
 from millwheel.worker.messages import Delivery
 
-__all__ = ["InjectedBatches", "injector_of"]
-
-
-def injector_of(stream: str) -> str:
-    """The sender name of a stream's injector, under which its low watermark is kept."""
-    return f"injector/{stream}"
+__all__ = ["InjectedBatches", "injector_group"]
 
 
 class InjectedBatches:
@@ -46,9 +41,9 @@ class InjectedBatches:
         """An empty batch, whose records begin at ``position``."""
         unacked = [one.ids for (to, _), one in self._unacked.items() if to == journal and one.stream == stream]
         pending = [min(ids.positions) for ids in unacked if isinstance(ids, PositionIds)]
-        origin = f"{injector_of(stream)}/test"
+        origin = f"{injector_group(stream)}/test"
         ids = OpaqueIds([]) if opaque else PositionIds(origin, min(pending, default=position), [])
-        sender = Sender(origin, 1, None, injector_of(stream), watermark)
+        sender = Sender(origin, 1, None, injector_group(stream), watermark)
         return Delivery(consumer, journal, stream, sender, ids, [], [], [], position, None)
 
     def keep(self, delivery: Delivery) -> Delivery:

@@ -7,8 +7,8 @@ from typing import Any
 
 import msgspec
 
-from millwheel.authority.injected import InjectorComputation
-from millwheel.authority.keyed import KeyedComputation
+from millwheel.authority.injected import InjectorGroup
+from millwheel.authority.keyed import KeyedGroup
 from millwheel.authority.registry import Registry
 from millwheel.authority.shares import Acceptance, Share
 from millwheel.authority.writer import JournalWriter
@@ -47,7 +47,7 @@ def hearsay_of_predecessors() -> None:
     """The authority also accepts reports of an older owner."""
 
     def make(report: Any) -> Any:
-        def accepted(self: KeyedComputation, message: WatermarkReport, now: int) -> Any:
+        def accepted(self: KeyedGroup, message: WatermarkReport, now: int) -> Any:
             over = self._map.overlapping(message.member) if isinstance(message.member, KeyInterval) else []
             if over and message.sequencer < max(share.sequencer for _, share in over):
                 share = over[0][1]
@@ -57,7 +57,7 @@ def hearsay_of_predecessors() -> None:
 
         return accepted
 
-    replace(KeyedComputation, "report", make)
+    replace(KeyedGroup, "report", make)
 
 
 @mutation(
@@ -70,12 +70,12 @@ def hearsay_of_predecessors() -> None:
 def older_owners_accepted() -> None:
     """The authority accepts every request, with any sequencer."""
 
-    def accept(self: KeyedComputation, keys: KeyInterval, sequencer: int) -> Acceptance[KeyInterval]:
+    def accept(self: KeyedGroup, keys: KeyInterval, sequencer: int) -> Acceptance[KeyInterval]:
         over = [share for _, share in self._map.overlapping(keys)]
         made = Share(keys, sequencer, min(share.watermark for share in over))
         return Acceptance(made, over, self.put(made))
 
-    replace(KeyedComputation, "accept", lambda _: accept)
+    replace(KeyedGroup, "accept", lambda _: accept)
 
 
 @mutation("G7", "the authority lets out what is in its journal, and nothing else")
@@ -100,10 +100,10 @@ def published_unjournaled() -> None:
 def furthest_interval() -> None:
     """The authority broadcasts the largest value of all intervals."""
 
-    def smallest(self: KeyedComputation) -> int:
+    def smallest(self: KeyedGroup) -> int:
         return max(share.watermark for share in self._map.values())
 
-    replace(KeyedComputation, "smallest", lambda _: smallest)
+    replace(KeyedGroup, "smallest", lambda _: smallest)
 
 
 @mutation(
@@ -116,7 +116,7 @@ def unexpected_injectors() -> None:
     """The minimum does not wait for processes that have not registered."""
 
     def make(smallest: Any) -> Any:
-        def without(self: InjectorComputation) -> int:
+        def without(self: InjectorGroup) -> int:
             expected, self.expected = self.expected, frozenset()
             try:
                 value: int = smallest(self)
@@ -126,7 +126,7 @@ def unexpected_injectors() -> None:
 
         return without
 
-    replace(InjectorComputation, "smallest", make)
+    replace(InjectorGroup, "smallest", make)
 
 
 @mutation(

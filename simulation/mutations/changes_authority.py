@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from millwheel.authority.calls import AuthorityCalls
 from millwheel.authority.core import AuthorityCore
-from millwheel.authority.injected import InjectorComputation
-from millwheel.authority.keyed import KeyedComputation
+from millwheel.authority.injected import InjectorGroup
+from millwheel.authority.keyed import KeyedGroup
 from millwheel.authority.pending import Pending
 from millwheel.authority.placement import PlacementPolicy
 from millwheel.authority.registry import Registry
@@ -17,7 +17,7 @@ rewriting(
     "one-sequencer-twice",
     "G4",
     "one sequencer is not accepted for other keys beside those that it has",
-    KeyedComputation.accept,
+    KeyedGroup.accept,
     "largest.sequencer >= sequencer",
     "largest.sequencer > sequencer",
     seeds=0,
@@ -29,7 +29,7 @@ rewriting(
     "larger-share-inherited",
     "G7",
     "a new owner starts from the smallest value of its keys",
-    KeyedComputation.accept,
+    KeyedGroup.accept,
     "min(share.watermark for share in over)",
     "max(share.watermark for share in over)",
     seeds=0,
@@ -41,7 +41,7 @@ rewriting(
     "older-processes-accepted",
     "G4",
     "the authority accepts no process below the sequencer that it knows",
-    InjectorComputation.accept,
+    InjectorGroup.accept,
     "last.sequencer > sequencer",
     "last.sequencer < 0",
     seeds=0,
@@ -53,7 +53,7 @@ rewriting(
     "unreceived-reports-answered",
     "G7",
     "a process gets the answer that its report counts only when the report has come",
-    InjectorComputation.accept,
+    InjectorGroup.accept,
     "last.last_report >= report_number",
     "last.last_report >= 0",
     seeds=0,
@@ -65,7 +65,7 @@ rewriting(
     "older-expectations",
     "G7",
     "an older list of expected processes changes nothing",
-    InjectorComputation.expect,
+    InjectorGroup.expect,
     "0 < as_of < self.expected_as_of",
     "as_of < 0",
     seeds=0,
@@ -77,7 +77,7 @@ rewriting(
     "one-finished-for-all",
     "G7",
     "a stream ends when all of its processes have finished",
-    InjectorComputation.smallest,
+    InjectorGroup.smallest,
     " if idle else ",
     " if len(idle) == len(self._processes) else ",
     seeds=0,
@@ -89,7 +89,7 @@ rewriting(
     "promises-leave-with-the-idle",
     "G8",
     "what a process promises counts before it is idle",
-    InjectorComputation.report,
+    InjectorGroup.report,
     "self._promised = max(self._promised, self.smallest())",
     "pass",
     seeds=0,
@@ -101,7 +101,7 @@ rewriting(
     "finished-ones-go-on",
     "G7",
     "a process that has finished stays finished",
-    InjectorComputation.report,
+    InjectorGroup.report,
     " or share.watermark == MAX_TIMESTAMP",
     "",
     seeds=0,
@@ -150,7 +150,7 @@ rewriting(
     "G7",
     "a removal that is repeated leaves the next life alone",
     AuthorityCalls._remove,
-    "0 < up_to <= self._registry.ended.get(computation, 0)",
+    "0 < up_to <= self._registry.ended.get(group, 0)",
     "False",
     seeds=0,
     test="tests/authority/test_injectors.py::test_a_delayed_removal_keeps_the_next_streams_expected_set",

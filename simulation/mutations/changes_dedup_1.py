@@ -15,8 +15,8 @@ rewriting(
     "G8",
     "a sender under the sequencer that is known is accepted",
     Dedup._accept,
-    "known.highest(sender.computation, span) > sender.sequencer",
-    "known.highest(sender.computation, span) >= sender.sequencer",
+    "known.highest(sender.group, span) > sender.sequencer",
+    "known.highest(sender.group, span) >= sender.sequencer",
 )
 
 rewriting(
@@ -80,14 +80,14 @@ rewriting(
 )
 
 rewriting(
-    "groups-forgotten-early",
+    "runs-forgotten-early",
     "G1",
-    "a group of ids is kept as long as its longest",
+    "a run of ids is kept as long as its longest",
     OpaqueSource.remember,
-    "max(groups[-1].collect, collect)",
-    "min(groups[-1].collect, collect)",
+    "max(runs[-1].collect, collect)",
+    "min(runs[-1].collect, collect)",
     seeds=0,
-    test="tests/worker/dedup/test_keeping_ids.py::test_a_group_of_ids_is_kept_as_long_as_its_longest",
+    test="tests/worker/dedup/test_keeping_ids.py::test_a_run_of_ids_is_kept_as_long_as_its_longest",
     why="seeds were not tried: the test shows it by itself, in seconds",
 )
 
@@ -96,8 +96,8 @@ rewriting(
     "G1",
     "an id whose time is exactly the horizon is kept",
     OpaqueSource.forget,
-    "group.collect < horizon",
-    "group.collect <= horizon",
+    "run.collect < horizon",
+    "run.collect <= horizon",
     seeds=0,
     test="tests/worker/dedup/test_keeping_ids.py::test_an_id_is_kept_until_the_horizon_passes_its_record",
     why="seeds were not tried: the test shows it by itself, in seconds",
@@ -120,8 +120,8 @@ rewriting(
     "G1",
     "a segment is kept as long as its longest id",
     OpaqueSource.seal,
-    "max(group.collect for group in groups)",
-    "min(group.collect for group in groups)",
+    "max(run.collect for run in runs)",
+    "min(run.collect for run in runs)",
     seeds=0,
     test="tests/worker/dedup/test_keeping_ids.py::test_a_segment_is_kept_as_long_as_its_longest_id",
     why="seeds were not tried: the test shows it by itself, in seconds",

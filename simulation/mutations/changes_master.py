@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from millwheel.coordination import sequencers
-from millwheel.master import assignment, draft, draining, garbage, injecting
+from millwheel.master import assignment, change_plan, draining, garbage, injecting
 from millwheel.master.assignment import IntervalAssigner
+from millwheel.master.change_plan import PlanBuilder
 from millwheel.master.core import MasterCore
-from millwheel.master.draft import Draft
 from millwheel.master.draining import DrainWatch
 from millwheel.master.services.injection import InjectionServicer
 from simulation.mutations.base import rewriting
@@ -162,7 +162,7 @@ rewriting(
     "G7",
     "a removed stream's injectors are over up to all sequencers that were drawn",
     garbage.retire_streams,
-    "= draft.drawn_before",
+    "= builder.drawn_before",
     "= 1",
     seeds=0,
     test="tests/master/test_endings.py::test_a_deposed_master_silences_no_returned_streams_injectors",
@@ -170,11 +170,11 @@ rewriting(
 )
 
 rewriting(
-    "leaving-taken-for-litter",
+    "removed-taken-for-garbage",
     "G9",
     "what removed computations have to deliver is kept",
     garbage.collect_garbage,
-    "        referred.update(leaving.incarnation for leaving in record.leaving)\n",
+    "        referred.update(removed.incarnation for removed in record.removed)\n",
     "",
     seeds=0,
     test="tests/master/test_updating.py::test_a_removed_computation_delivers_and_leaves_the_watermark",
@@ -233,11 +233,11 @@ rewriting(
     "sequencers-go-back",
     "G3",
     "a new owner's sequencer is above the former one",
-    draft._may_follow,
+    change_plan._may_follow,
     "now.sequencer > was.sequencer",
     "now.sequencer != was.sequencer",
     seeds=0,
-    test="tests/master/test_ownership.py::test_no_draft_hands_an_interval_over_under_its_old_sequencer",
+    test="tests/master/test_ownership.py::test_no_plan_hands_an_interval_over_under_its_old_sequencer",
     why="seeds were not tried: the test shows it by itself, in seconds",
 )
 
@@ -245,7 +245,7 @@ rewriting(
     "drawn-again",
     "G3",
     "numbers that a failed transaction may have used are not drawn again",
-    Draft.__init__,
+    PlanBuilder.__init__,
     "max(known.drawn, unusable)",
     "known.drawn",
     seeds=0,

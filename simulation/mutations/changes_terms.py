@@ -67,7 +67,7 @@ rewriting(
     "G7",
     "a delayed removal leaves a life that began since alone",
     AuthorityShard.remove,
-    "if up_to and self._core.outlives(computation, up_to):",
+    "if up_to and self._core.outlives(group, up_to):",
     "if False:",
     seeds=0,
     test="tests/authority/test_shell.py::test_a_delayed_removal_spares_an_injector_that_is_back",

@@ -6,8 +6,8 @@ import dataclasses
 from contextlib import suppress
 from typing import Any
 
+from millwheel.master import change_plan
 from millwheel.master import core as master_core
-from millwheel.master import draft
 from millwheel.master.assignment import IntervalAssigner
 from millwheel.store import journal_rules
 from millwheel.store.contract import (
@@ -127,7 +127,7 @@ def one_sequencer_for_two() -> None:
     """A new owner uses its predecessor's sequencer.
 
     Two other mechanisms would prevent harm, so this mutation removes them, too. They are the master's check of its own
-    drafts, and the fence, which opens a journal once for each sequencer.
+    plans, and the fence, which opens a journal once for each sequencer.
     """
 
     def give(original: Any) -> Any:
@@ -145,7 +145,7 @@ def one_sequencer_for_two() -> None:
         return dataclasses.replace(head, sequencer=sequencer)
 
     replace(IntervalAssigner, "give", give)
-    replace(draft, "_may_follow", lambda _: lambda was, now: True)
+    replace(change_plan, "_may_follow", lambda _: lambda was, now: True)
     replace(journal_rules, "fenced", lambda _: fenced)
 
 

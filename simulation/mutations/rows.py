@@ -73,8 +73,8 @@ def last_row_wins() -> None:
     The fence ends flushes of deposed owners, so this mutation removes that check, too.
     """
 
-    async def blindly(self: MemoryStore, computation: str, journal: str, sequencer: int, rows: list[StateRow]) -> None:
-        self._states.setdefault(computation, {}).update({row.key: row for row in rows})
+    async def blindly(self: MemoryStore, incarnation: str, journal: str, sequencer: int, rows: list[StateRow]) -> None:
+        self._states.setdefault(incarnation, {}).update({row.key: row for row in rows})
 
     replace(MemoryStore, "write_states", lambda _: blindly)
 

@@ -18,7 +18,7 @@ rewriting(
     "G1",
     "what a removed computation had produced is delivered",
     Planner.update,
-    "record.leaving.add(spec=computation, incarnation=incarnation, switching=number)",
+    "record.removed.add(spec=computation, incarnation=incarnation, switching=number)",
     "pass",
     seeds=20,
     test="tests/master/test_updating.py::test_a_removed_computation_delivers_and_leaves_the_watermark",

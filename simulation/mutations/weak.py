@@ -73,13 +73,13 @@ rewriting(
 )
 def weak_ids_anew() -> None:
     """Weak productions get random ids."""
-    replace(sealing, "causal_id", lambda _: lambda *cause: random.randbytes(16))
+    replace(sealing, "deterministic_id", lambda _: lambda *cause: random.randbytes(16))
 
 
 @mutation("G10", "the productions of one call have ids of their own")
 def weak_ids_shared() -> None:
     """All weak productions of one call to a stream have the id of the first one."""
-    replace(sealing, "causal_id", lambda causal: lambda *cause: causal(*cause[:-1], 0))
+    replace(sealing, "deterministic_id", lambda causal: lambda *cause: causal(*cause[:-1], 0))
 
 
 @mutation("G1", "a sender names the stuck productions that its mark has passed")

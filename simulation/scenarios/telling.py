@@ -117,7 +117,7 @@ class Telling(Checks):
             return found[1].name.upper()
         if incarnation.startswith("injector/"):
             return incarnation.rpartition("/")[2]
-        log = self._catalog.log_of(incarnation)
+        log = self._catalog.log_of(IncarnationId(incarnation))
         return f"the log of {local_name(owner_of(log.stream), log.stream)}" if log is not None else incarnation
 
     def begin_anew(self) -> None:
@@ -237,12 +237,12 @@ class Telling(Checks):
         for change in entry.changes:
             if isinstance(change, AcceptKeys):
                 keys = KeyInterval(change.row.start, change.row.end)
-                label = self.name(change.computation) + _span(keys)
+                label = self.name(change.group) + _span(keys)
                 self.tell("accept", label, f"accepts {self.number(change.row.sequencer)} for {label}", who)
-        for computation, value in entry.values.items():
-            if self._shown.get(computation) != value:
-                self._shown[computation] = value
-                name = self.name(computation)
+        for group, value in entry.values.items():
+            if self._shown.get(group) != value:
+                self._shown[group] = value
+                name = self.name(group)
                 self.tell("watermark", name, f"the low watermark of {name} is t={seconds_text(value)}", who)
 
 

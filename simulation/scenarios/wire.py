@@ -83,7 +83,7 @@ class Wire:
     def _refused(self, connection: Connection, content: bytes) -> None:
         client, server = connection.sides
         for one in watermark.ReportResponse.FromString(content).refused:
-            name = self._telling.name(one.computation)
+            name = self._telling.name(one.group)
             number = self._telling.number(one.sequencer)
             at = seconds_text(one.watermark_us)
             text = f"refuses {person(client)}'s report of t={at} for {name}: {number} is an old one"

@@ -20,7 +20,7 @@ from millwheel.testing.store_effects import result_of
 from tests.driving import SingleCoreDriver
 
 JOURNAL = "authority.0"
-COMPUTATION = "window-counter.17"
+GROUP = "window-counter.17"
 STREAM = "queries"
 INJECTOR = "injector/queries"
 AT_ONCE = PaceSettings(coalesce=0, longest_rest=0, idle=0, verify=1 << 60)
@@ -76,53 +76,47 @@ class Shard(SingleCoreDriver[m.AuthorityEvent, m.AuthorityEffect]):
             assert isinstance(effect, m.RefuseCall)
             raise effect.error
 
-    def accept(self, member: Member, sequencer: int, computation: str = COMPUTATION, *, report_number: int = 0) -> int:
+    def accept(self, member: Member, sequencer: int, group: str = GROUP, *, report_number: int = 0) -> int:
         """Accept and journal; the value answered."""
-        token = self.begin_accept(member, sequencer, computation, report_number=report_number)
+        token = self.begin_accept(member, sequencer, group, report_number=report_number)
         self.flush()
         return self.answers[token]
 
-    def begin_accept(
-        self, member: Member, sequencer: int, computation: str = COMPUTATION, *, report_number: int = 0
-    ) -> int:
+    def begin_accept(self, member: Member, sequencer: int, group: str = GROUP, *, report_number: int = 0) -> int:
         """Accept without journaling; the token."""
         token = next(self._tokens)
-        self.call(m.SequencerOffered(token, computation, member, sequencer, report_number))
+        self.call(m.SequencerOffered(token, group, member, sequencer, report_number))
         return token
 
     def expect(self, *names: str, as_of: int = 0) -> None:
         self.call(m.InjectorsExpected(next(self._tokens), STREAM, names, as_of))
         self.flush()
 
-    def remove(self, computation: str, up_to: int = 0) -> int:
+    def remove(self, group: str, up_to: int = 0) -> int:
         token = next(self._tokens)
-        self.call(m.RemovalRequested(token, computation, up_to))
+        self.call(m.RemovalRequested(token, group, up_to))
         self.flush()
-        if computation not in self.core.broadcasts():
-            self.broadcasts.pop(computation, None)
+        if group not in self.core.broadcasts():
+            self.broadcasts.pop(group, None)
         return self.answers[token]
 
-    def say(
-        self, member: Member, sequencer: int, watermark: int, computation: str = COMPUTATION, **more: Any
-    ) -> list[Refusal]:
+    def say(self, member: Member, sequencer: int, watermark: int, group: str = GROUP, **more: Any) -> list[Refusal]:
         """Report, without journaling."""
-        effects = self.post(m.ReportsReceived([WatermarkReport(computation, member, sequencer, watermark, **more)]))
+        effects = self.post(m.ReportsReceived([WatermarkReport(group, member, sequencer, watermark, **more)]))
         return [effect.refusal for effect in effects if isinstance(effect, m.RefuseReport)]
 
-    def report(
-        self, member: Member, sequencer: int, watermark: int, computation: str = COMPUTATION, **more: Any
-    ) -> int:
-        """Report, journal and broadcast; what is known of the computation then. The report must not be refused."""
-        assert self.say(member, sequencer, watermark, computation, **more) == []
+    def report(self, member: Member, sequencer: int, watermark: int, group: str = GROUP, **more: Any) -> int:
+        """Report, journal and broadcast; what is known of the group then. The report must not be refused."""
+        assert self.say(member, sequencer, watermark, group, **more) == []
         self.flush()
-        return self.known(computation)
+        return self.known(group)
 
     def inject(self, process: str, sequencer: int, watermark: int, *, idle: bool = False) -> int:
         return self.report(process, sequencer, watermark, INJECTOR, idle=idle)
 
-    def known(self, computation: str = COMPUTATION) -> int:
+    def known(self, group: str = GROUP) -> int:
         """What was last broadcast."""
-        return self.broadcasts.get(computation, MIN_TIMESTAMP)
+        return self.broadcasts.get(group, MIN_TIMESTAMP)
 
     def own_all(self, intervals: Iterable[KeyInterval] = (ALL_KEYS,), first: int = 1) -> list[tuple[KeyInterval, int]]:
         """Accept ``intervals``, with sequencers from ``first`` on."""

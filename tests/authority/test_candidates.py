@@ -18,7 +18,6 @@ from millwheel.authority.shard import ShardSettings
 from millwheel.client.shards import ShardedWatermarks
 from millwheel.client.watermarks import WatermarkClient
 from millwheel.coordination.contract import Change, Coordinator, CoordinatorUnavailableError
-from millwheel.coordination.memory import MemoryCoordinator
 from millwheel.model.catalog import Catalog, shard_of
 from millwheel.model.keys import ALL_KEYS
 from millwheel.model.time import MIN_TIMESTAMP
@@ -28,6 +27,7 @@ from millwheel.rpc.v1.watermark_pb2_grpc import add_WatermarkServiceServicer_to_
 from millwheel.rpc.watermarks import BroadcastUpdate, WatermarkReport
 from millwheel.store.contract import JournalHead, StateStore, StoreUnavailableError
 from millwheel.store.memory import MemoryStore
+from tests.coordination.memory import MemoryCoordinator
 from tests.patience import patience, until
 
 QUICK = CandidateSettings(
@@ -98,7 +98,7 @@ class Process:
 
 
 class Group:
-    """Candidates for some shards; also where the shards are, as the coordinator says (ShardPlaces)."""
+    """Candidates for some shards; also where the shards are, as the coordinator says (ShardAddresses)."""
 
     def __init__(self, shards: int, settings: CandidateSettings, store: StateStore | None = None) -> None:
         self.shards = shards
@@ -124,8 +124,8 @@ class Group:
         """A client that follows the shards."""
         return ShardedWatermarks(self, on_refused=self.refused.append)
 
-    def shard_of(self, computation: str) -> Hashable:
-        return shard_of(computation, self.shards)
+    def shard_of(self, group: str) -> Hashable:
+        return shard_of(group, self.shards)
 
     async def address_of(self, shard: Hashable) -> str:
         assert isinstance(shard, int)
@@ -147,7 +147,7 @@ class Group:
                 await asyncio.sleep(0.01)
 
     def names(self, shard: int, count: int = 1) -> list[str]:
-        """Computations that a shard keeps."""
+        """Groups that a shard keeps."""
         return [name for number in range(1_000) if shard_of(name := f"c.{number}", self.shards) == shard][:count]
 
 
@@ -168,8 +168,8 @@ async def group(
         await made.coordinator.close()
 
 
-def said(computation: str, watermark: int, sequencer: int = 1) -> WatermarkReport:
-    return WatermarkReport(computation, ALL_KEYS, sequencer, watermark, watermark)
+def said(group: str, watermark: int, sequencer: int = 1) -> WatermarkReport:
+    return WatermarkReport(group, ALL_KEYS, sequencer, watermark, watermark)
 
 
 async def reaches(updates: AsyncIterator[dict[str, BroadcastUpdate]], known: dict[str, int], **wanted: int) -> None:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from millwheel.authority.keyed import KeyedComputation
+from millwheel.authority.keyed import KeyedGroup
 from millwheel.model.keys import KeyInterval
 from millwheel.rpc.watermarks import WatermarkReport
 
@@ -23,16 +23,16 @@ def intervals(draw: st.DrawFn) -> KeyInterval:
 @given(st.lists(st.tuples(intervals(), st.integers(0, 100)), min_size=1, max_size=12))
 @settings(max_examples=300)
 def test_a_share_starts_from_the_smallest_of_the_keys_it_takes(steps: list[tuple[KeyInterval, int]]) -> None:
-    computation = KeyedComputation("c.1")
-    model = {cell: share.watermark for share in computation.shares() for cell in CELLS if cell in share.member}
+    group = KeyedGroup("c.1")
+    model = {cell: share.watermark for share in group.shares() for cell in CELLS if cell in share.member}
     for sequencer, (keys, watermark) in enumerate(steps, start=1):
         cells = [cell for cell in CELLS if cell in keys]
-        taken = computation.accept(keys, sequencer).share
+        taken = group.accept(keys, sequencer).share
         assert taken.watermark == min(model[cell] for cell in cells), (
             "a merged range: the minimum; a part: its parent's"
         )
-        computation.report(WatermarkReport("c.1", keys, sequencer, watermark), 0)
+        group.report(WatermarkReport("c.1", keys, sequencer, watermark), 0)
         model.update(dict.fromkeys(cells, watermark))
-        known = {cell: share.watermark for share in computation.shares() for cell in CELLS if cell in share.member}
+        known = {cell: share.watermark for share in group.shares() for cell in CELLS if cell in share.member}
         assert known == model, "what an acceptance cuts keeps its value outside it"
-        assert computation.smallest() == min(model.values())
+        assert group.smallest() == min(model.values())

@@ -1,4 +1,4 @@
-"""A computation's watermark over its key intervals (G4, G7, G8; sections 4.5, 6.2, 7.2)."""
+"""A group's watermark over its key intervals (G4, G7, G8; sections 4.5, 6.2, 7.2)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from millwheel.model.keys import ALL_KEYS, KeyInterval
 from millwheel.model.time import MAX_TIMESTAMP, MIN_TIMESTAMP
 from millwheel.rpc.v1.watermark_pb2 import HoldKind
 from millwheel.rpc.watermarks import AcceptRefusedError
-from tests.authority.shard import COMPUTATION, Shard, cut
+from tests.authority.shard import GROUP, Shard, cut
 
 LEFT, RIGHT = cut(b"m")
 
@@ -97,8 +97,8 @@ def test_an_acceptance_overlapping_a_larger_sequencer_is_refused() -> None:
     shard.accept(RIGHT, 7)
     for keys, sequencer in ((ALL_KEYS, 6), (KeyInterval(b"l", b"n"), 6), (RIGHT, 6), (ALL_KEYS, 7)):
         with pytest.raises(AcceptRefusedError, match="sequencer 7 holds"):
-            shard.begin_accept(keys, sequencer, COMPUTATION)
-    assert shard.core.sequencers(COMPUTATION) == [(RIGHT, 7)]
+            shard.begin_accept(keys, sequencer, GROUP)
+    assert shard.core.sequencers(GROUP) == [(RIGHT, 7)]
 
 
 @pytest.mark.guarantee("G4")
@@ -122,7 +122,7 @@ def test_children_of_a_split_inherit_their_parents_value() -> None:
     assert shard.accept(RIGHT, 3) == 50
     assert shard.report(LEFT, 2, 90) == 50
     assert shard.report(RIGHT, 3, 80) == 80
-    assert shard.accept(KeyInterval(b"", b"c"), 4) == 90, "its parent's value, not the computation's"
+    assert shard.accept(KeyInterval(b"", b"c"), 4) == 90, "its parent's value, not the group's"
 
 
 @pytest.mark.guarantee("G7", section="7.2")
@@ -185,15 +185,15 @@ def test_a_value_is_broadcast_only_when_journaled() -> None:
     shard = Shard()
     shard.own_all()
     shard.say(ALL_KEYS, 1, 100)
-    assert shard.core.broadcast(COMPUTATION) == MIN_TIMESTAMP
+    assert shard.core.broadcast(GROUP) == MIN_TIMESTAMP
     shard.append()
-    assert shard.core.broadcast(COMPUTATION) == MIN_TIMESTAMP
+    assert shard.core.broadcast(GROUP) == MIN_TIMESTAMP
     shard.say(ALL_KEYS, 1, 120)
     assert shard.next_append() is None, "one append is in flight at a time"
     effects = shard.post(AppendJournaled())
     values = [one.values for one in effects if isinstance(one, BroadcastValues)]
-    assert values == [{COMPUTATION: 100}], "what came during the append is not in it"
-    assert shard.core.broadcast(COMPUTATION) == 100
+    assert values == [{GROUP: 100}], "what came during the append is not in it"
+    assert shard.core.broadcast(GROUP) == 100
     shard.perform(effects)
     shard.flush()
     assert shard.known() == 120
@@ -216,7 +216,7 @@ def test_a_report_that_moves_nothing_is_not_urgent_and_not_lost() -> None:
 def test_an_append_carries_only_what_changed() -> None:
     shard = Shard()
     shard.own_all(cut(*(b"%03d" % n for n in range(1, 200))))
-    for keys, sequencer in shard.core.sequencers(COMPUTATION):
+    for keys, sequencer in shard.core.sequencers(GROUP):
         shard.say(keys, sequencer, 10)
     shard.flush()
     shard.say(KeyInterval(b"050", b"051"), 51, 20)
@@ -235,7 +235,7 @@ def test_explain_names_the_interval_and_what_holds_it() -> None:
     shard.report(LEFT, 1, 10, input_watermark=99, hold=HoldKind.HOLD_KIND_TIMER, subject="britney")
     shard.now = 3_000_000
     shard.report(RIGHT, 2, 20, hold=HoldKind.HOLD_KIND_INPUT, subject="queries")
-    answer = shard.core.explain(COMPUTATION, 5_000_000)
+    answer = shard.core.explain(GROUP, 5_000_000)
     assert answer is not None
     assert (answer.watermark, answer.holding_count, answer.row_count) == (10, 1, 2)
     (row,) = answer.holding
@@ -249,20 +249,20 @@ def test_explain_names_silent_owners_and_since_when() -> None:
     shard = Shard()
     shard.own_all([LEFT])
     shard.report(LEFT, 1, 10, hold=HoldKind.HOLD_KIND_RECORD, subject="k")
-    answer = shard.core.explain(COMPUTATION, 0)
+    answer = shard.core.explain(GROUP, 0)
     assert answer is not None
     assert [(row.member, row.sequencer, row.hold, row.silence) for row in answer.holding] == [
         (RIGHT, 0, HoldKind.HOLD_KIND_SILENT, None)
     ], "keys that nobody ever owned"
     shard.accept(RIGHT, 2)
     shard.report(RIGHT, 2, 500)
-    answer = shard.core.explain(COMPUTATION, 31_000_000)
+    answer = shard.core.explain(GROUP, 31_000_000)
     assert answer is not None
     assert [(row.hold, row.subject, row.silence) for row in answer.holding] == [
         (HoldKind.HOLD_KIND_SILENT, "k", 31_000_000)
     ]
     shard.accept(LEFT, 3)
-    answer = shard.core.explain(COMPUTATION, 1_000_000)
+    answer = shard.core.explain(GROUP, 1_000_000)
     assert answer is not None
     assert (answer.holding[0].hold, answer.holding[0].silence) == (HoldKind.HOLD_KIND_SILENT, None), "a fresh owner"
 
@@ -270,7 +270,7 @@ def test_explain_names_silent_owners_and_since_when() -> None:
 def test_explain_is_truncated_at_its_limit_and_marked_so() -> None:
     shard = Shard()
     shard.own_all(cut(b"a", b"b", b"c"))
-    answer = shard.core.explain(COMPUTATION, 0, limit=2)
+    answer = shard.core.explain(GROUP, 0, limit=2)
     assert answer is not None
     assert (len(answer.rows), len(answer.holding), answer.row_count, answer.holding_count) == (2, 2, 4, 4)
 
@@ -289,12 +289,12 @@ def test_a_removed_computation_is_dropped_and_its_rest_refused() -> None:
     shard.own_all()
     shard.report(ALL_KEYS, 1, 10)
     shard.say(ALL_KEYS, 1, 20)
-    shard.remove(COMPUTATION)
+    shard.remove(GROUP)
     assert shard.core.broadcasts() == {}
     for _ in range(2):
-        assert shard.core.broadcast(COMPUTATION) == MIN_TIMESTAMP
+        assert shard.core.broadcast(GROUP) == MIN_TIMESTAMP
         assert shard.say(ALL_KEYS, 1, 30)[0].superseded
         with pytest.raises(AcceptRefusedError, match="was removed"):
-            shard.begin_accept(ALL_KEYS, 2, COMPUTATION)
+            shard.begin_accept(ALL_KEYS, 2, GROUP)
         shard.restart()
     shard.remove("never-there.1")

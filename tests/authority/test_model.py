@@ -14,7 +14,7 @@ from millwheel.authority.core import CoreSettings
 from millwheel.model.keys import KeyInterval
 from millwheel.model.time import MIN_TIMESTAMP
 from millwheel.rpc.watermarks import AcceptRefusedError
-from tests.authority.shard import COMPUTATION, Shard
+from tests.authority.shard import GROUP, Shard
 
 CELLS = [b"", *(bytes([97 + n]) for n in range(7))]
 """Where intervals begin and end; between two of them nothing differs."""
@@ -107,7 +107,7 @@ class AuthorityModel(RuleBasedStateMachine):
         if sequencer < 1 or newest < sequencer or (keys, sequencer) in self.owners():
             return
         try:
-            self.shard.begin_accept(keys, sequencer, COMPUTATION)
+            self.shard.begin_accept(keys, sequencer, GROUP)
         except AcceptRefusedError:
             return
         # What is left of an interval after a cut may be asked for again by its own holder: nothing changes.
@@ -148,7 +148,7 @@ class AuthorityModel(RuleBasedStateMachine):
         assert self.shard.known() == target
 
     def shard_pieces(self) -> list[KeyInterval]:
-        answer = self.shard.core.explain(COMPUTATION, 0)
+        answer = self.shard.core.explain(GROUP, 0)
         assert answer is not None
         return [row.member for row in answer.rows if isinstance(row.member, KeyInterval)]
 
@@ -156,7 +156,7 @@ class AuthorityModel(RuleBasedStateMachine):
     def never_leads(self) -> None:
         """G7: nothing was broadcast beyond what every live owner has claimed. (Going back is asserted in Shard.)"""
         assert self.shard.known() <= min(self.bound.values())
-        answer = self.shard.core.explain(COMPUTATION, 0)
+        answer = self.shard.core.explain(GROUP, 0)
         assert answer is None or min(row.watermark for row in answer.rows) >= self.shard.known()
 
     @invariant()

@@ -18,7 +18,7 @@ from millwheel.model.time import MAX_TIMESTAMP, MIN_TIMESTAMP
 from millwheel.rpc.failures import RequestError
 from millwheel.rpc.watermarks import Member, PendingWork, WatermarkReport
 from tests.authority.conftest import Serve
-from tests.authority.shard import COMPUTATION, INJECTOR, Shard, cut
+from tests.authority.shard import GROUP, INJECTOR, Shard, cut
 
 LEFT, RIGHT = cut(b"m")
 P50, P99, WHOLE = 5_000, 9_900, 10_000
@@ -37,21 +37,19 @@ class Asked(Shard):
         self.published: dict[tuple[str, int], int] = {}
         super().__init__(*arguments)  # type: ignore[arg-type]
 
-    def ask(self, points: int, computation: str = COMPUTATION, *, answer: bool = True) -> int:
+    def ask(self, points: int, group: str = GROUP, *, answer: bool = True) -> int:
         token = next(self._tokens)
-        self.call(PercentileRequested(token, computation, points, self.now))
+        self.call(PercentileRequested(token, group, points, self.now))
         if not answer:
             self.append()
             return MIN_TIMESTAMP
         self.flush()
         value = self.answers[token]
-        assert value >= self.published.get((computation, points), MIN_TIMESTAMP), "it went back"
-        self.published[computation, points] = value
+        assert value >= self.published.get((group, points), MIN_TIMESTAMP), "it went back"
+        self.published[group, points] = value
         return value
 
-    def tell(
-        self, member: Member, sequencer: int, low: int, pending: PendingWork | None, name: str = COMPUTATION
-    ) -> None:
+    def tell(self, member: Member, sequencer: int, low: int, pending: PendingWork | None, name: str = GROUP) -> None:
         self.report(member, sequencer, low, name, pending=pending)
 
 
@@ -164,8 +162,8 @@ async def test_owners_are_queried_only_on_request(serve: Serve) -> None:
     served = await serve(None)
     asked: list[str] = []
 
-    def pending_of(computation: str) -> dict[Member, PendingWork]:
-        asked.append(computation)
+    def pending_of(group: str) -> dict[Member, PendingWork]:
+        asked.append(group)
         return {LEFT: work(3, *range(100, 300), newest=500), RIGHT: work(newest=400)}
 
     async with (
@@ -173,18 +171,18 @@ async def test_owners_are_queried_only_on_request(serve: Serve) -> None:
         WatermarkClient(served.where, on_refused=print) as reader,
     ):
         for sequencer, keys in enumerate((LEFT, RIGHT), 1):
-            await owner.accept(COMPUTATION, keys, sequencer)
-            owner.report(WatermarkReport(COMPUTATION, keys, sequencer, 3))
-        await owner.accept(COMPUTATION, LEFT, 1)
-        explanation = await reader.percentile(COMPUTATION, P99)
+            await owner.accept(GROUP, keys, sequencer)
+            owner.report(WatermarkReport(GROUP, keys, sequencer, 3))
+        await owner.accept(GROUP, LEFT, 1)
+        explanation = await reader.percentile(GROUP, P99)
         assert (explanation.watermark_us, explanation.member_count, explanation.silent_count) == (100, 2, 0)
-        assert set(asked) == {COMPUTATION}
+        assert set(asked) == {GROUP}
         before = len(asked)
-        await reader.explain(COMPUTATION)
+        await reader.explain(GROUP)
         assert len(asked) == before, "nobody is asked for what nobody wants"
         for points in (0, 10_001):
             with pytest.raises(RequestError, match="hundredths of a percent"):
-                await reader.percentile(COMPUTATION, points)
+                await reader.percentile(GROUP, points)
 
 
 @pytest.mark.paper(section="7.2")
@@ -193,10 +191,10 @@ async def test_a_silent_owner_does_not_delay_the_answer_for_long(serve: Serve) -
     await served.kill()
     await served.start(ShardSettings(ask=0.05))
     async with WatermarkClient(served.where, on_refused=print) as silent:
-        await silent.accept(COMPUTATION, ALL_KEYS, 1)
-        silent.report(WatermarkReport(COMPUTATION, ALL_KEYS, 1, 7))
-        await silent.accept(COMPUTATION, ALL_KEYS, 1)
-        explanation = await silent.percentile(COMPUTATION, P99)
+        await silent.accept(GROUP, ALL_KEYS, 1)
+        silent.report(WatermarkReport(GROUP, ALL_KEYS, 1, 7))
+        await silent.accept(GROUP, ALL_KEYS, 1)
+        explanation = await silent.percentile(GROUP, P99)
         assert (explanation.member_count, explanation.silent_count) == (1, 1)
         assert explanation.watermark_us in (MIN_TIMESTAMP, 7)
         with pytest.raises(RequestError, match="nothing was ever accepted"):

@@ -18,7 +18,7 @@ from millwheel.rpc.v1 import watermark_pb2 as pb
 from millwheel.rpc.v1.watermark_pb2_grpc import WatermarkServiceStub
 from millwheel.rpc.watermarks import AcceptRefusedError, WatermarkReport, report_to_wire
 from tests.authority.conftest import Serve
-from tests.authority.shard import COMPUTATION
+from tests.authority.shard import GROUP
 from tests.patience import patience
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 def said(sequencer: int, watermark: int) -> WatermarkReport:
-    return WatermarkReport(COMPUTATION, ALL_KEYS, sequencer, watermark)
+    return WatermarkReport(GROUP, ALL_KEYS, sequencer, watermark)
 
 
 class Authority:
@@ -79,7 +79,7 @@ async def test_an_old_sequencers_refusal_leaves_the_reported_one_alone() -> None
             await authority.reports.get()
             for sequencer in (1, 3):
                 authority.answers.put_nowait(pb.ReportResponse(refused=[report_to_wire(said(sequencer, 10))]))
-            authority.answers.put_nowait(pb.ReportResponse(wanted=[COMPUTATION]))
+            authority.answers.put_nowait(pb.ReportResponse(pending_requested=[GROUP]))
             await authority.all_read()
             stream.report(said(2, 30))
             await authority.reports.get()
@@ -126,11 +126,11 @@ async def test_an_old_sequencers_refusal_takes_nothing_from_the_newer(serve: Ser
             stream.report(said(1, 10))
             async with asyncio.timeout(patience(10)):
                 await announced.wait()
-                await served.shell.accept(COMPUTATION, ALL_KEYS, 2)
+                await served.shell.accept(GROUP, ALL_KEYS, 2)
                 stream.report(said(2, 20))
                 answer.set()
-                async for news in served.shell.broadcasts.watch([COMPUTATION]):
-                    if news[COMPUTATION].watermark == 20:
+                async for news in served.shell.broadcasts.watch([GROUP]):
+                    if news[GROUP].watermark == 20:
                         break
             assert refused == [], "the newer sequencer's owner has lost nothing"
         finally:
@@ -142,7 +142,7 @@ async def test_an_unexpected_error_ends_one_stream_not_the_reporting(
     serve: Serve, caplog: pytest.LogCaptureFixture
 ) -> None:
     served = await serve(None)
-    await served.shell.accept(COMPUTATION, ALL_KEYS, 1)
+    await served.shell.accept(GROUP, ALL_KEYS, 1)
     errors = [KeyError("once")]
 
     async def accept(report: WatermarkReport) -> None:
@@ -160,8 +160,8 @@ async def test_an_unexpected_error_ends_one_stream_not_the_reporting(
         try:
             stream.report(said(1, 20))
             async with asyncio.timeout(patience(10)):
-                async for news in served.shell.broadcasts.watch([COMPUTATION]):
-                    if news[COMPUTATION].watermark == 20:
+                async for news in served.shell.broadcasts.watch([GROUP]):
+                    if news[GROUP].watermark == 20:
                         break
         finally:
             await stream.close()
@@ -172,7 +172,7 @@ async def test_an_unexpected_error_ends_one_stream_not_the_reporting(
 async def test_a_new_stream_begins_with_every_report(serve: Serve) -> None:
     """What went out on a stream that ended may be lost, and a watermark that stands still is not reported again."""
     served = await serve(None)
-    await served.shell.accept(COMPUTATION, ALL_KEYS, 1)
+    await served.shell.accept(GROUP, ALL_KEYS, 1)
     opened, losing = count(1), Authority()
     losing.answers.put_nowait(RequestError(FailureCode.UNAVAILABLE, "it has ended"))
 
@@ -190,8 +190,8 @@ async def test_a_new_stream_begins_with_every_report(serve: Serve) -> None:
         try:
             stream.report(said(1, 20))
             async with asyncio.timeout(patience(3)):
-                async for news in served.shell.broadcasts.watch([COMPUTATION]):
-                    if news[COMPUTATION].watermark == 20:
+                async for news in served.shell.broadcasts.watch([GROUP]):
+                    if news[GROUP].watermark == 20:
                         break
         finally:
             await stream.close()

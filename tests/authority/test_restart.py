@@ -13,7 +13,7 @@ from millwheel.model.time import MIN_TIMESTAMP
 from millwheel.rpc.watermarks import Member
 from millwheel.store.contract import CorruptValueError, SequencerRefusedError
 from millwheel.testing.store_effects import result_of
-from tests.authority.shard import COMPUTATION, INJECTOR, JOURNAL, Shard, cut
+from tests.authority.shard import GROUP, INJECTOR, JOURNAL, Shard, cut
 
 LEFT, RIGHT = cut(b"m")
 SMALL = CoreSettings(entry_bytes=200, part_bytes=150, snapshot_bytes=1_000)
@@ -22,11 +22,11 @@ SMALL = CoreSettings(entry_bytes=200, part_bytes=150, snapshot_bytes=1_000)
 def state(core: AuthorityCore) -> object:
     """All that is journaled of a core."""
     return {
-        computation.name: (
-            computation.value,
-            [(share.member, share.sequencer, share.watermark, share.idle) for share in computation.shares()],
+        group.name: (
+            group.value,
+            [(share.member, share.sequencer, share.watermark, share.idle) for share in group.shares()],
         )
-        for computation in core._registry  # noqa: SLF001  # all that a restart knows
+        for group in core._registry  # noqa: SLF001  # all that a restart knows
     }
 
 
@@ -40,7 +40,7 @@ def test_a_restart_broadcasts_the_same_values() -> None:
     shard.inject("a", 3, 30)
     before = state(shard.core)
     core = shard.restart()
-    assert core.broadcasts() == {COMPUTATION: 10, INJECTOR: 30}
+    assert core.broadcasts() == {GROUP: 10, INJECTOR: 30}
     assert state(core) == before
     assert shard.report(LEFT, 1, 40) == 20, "owners go on with what they hold"
 
@@ -91,7 +91,7 @@ def test_a_cut_intervals_rest_keeps_its_value_through_a_restart() -> None:
     shard.report(LEFT, 2, 90)
     shard.restart()
     assert shard.known() == 10
-    assert shard.core.sequencers(COMPUTATION) == [(LEFT, 2), (RIGHT, 1)]
+    assert shard.core.sequencers(GROUP) == [(LEFT, 2), (RIGHT, 1)]
     shard.accept(RIGHT, 3)
     assert shard.report(RIGHT, 3, 50) == 50
 
@@ -114,7 +114,7 @@ def test_the_journal_stays_short_and_restarts_read_the_base() -> None:
     shard.accept("a", 100, INJECTOR)
     shard.accept("b", 101, INJECTOR)
     for value in range(200):
-        for keys, sequencer in shard.core.sequencers(COMPUTATION):
+        for keys, sequencer in shard.core.sequencers(GROUP):
             shard.say(keys, sequencer, value)
         shard.say("a", 100, value, INJECTOR)
         shard.flush()
@@ -143,7 +143,7 @@ def test_a_base_holds_expected_sets_removals_and_old_values() -> None:
     head = result_of(shard.store.read_head(JOURNAL))
     assert head.truncation_point > 6, "the entries above are gone"
     shard.restart()
-    assert shard.core.broadcasts() == {COMPUTATION: 10, "busy.5": 99, INJECTOR: MIN_TIMESTAMP}
+    assert shard.core.broadcasts() == {GROUP: 10, "busy.5": 99, INJECTOR: MIN_TIMESTAMP}
     assert shard.say(ALL_KEYS, 2, 1, "gone.4")[0].superseded
     shard.accept("a", 1, INJECTOR)
     assert shard.inject("a", 1, 5) == MIN_TIMESTAMP, "b is still expected"
@@ -156,7 +156,7 @@ def until_snapshot(shard: Shard, intervals: int) -> tuple[BaseSnapshot, int]:
     value = 0
     while True:
         value += 1
-        for member, sequencer in shard.core.sequencers(COMPUTATION):
+        for member, sequencer in shard.core.sequencers(GROUP):
             shard.say(member, sequencer, value)
         while shard.append():
             effects = shard.post(AppendJournaled())
@@ -187,7 +187,7 @@ def test_a_base_written_amid_moves_and_reports_loses_nothing() -> None:
     for parts, (part, blob) in enumerate(snapshot.parts(), start=1):
         result_of(shard.store.write_part(JOURNAL, part, blob))
         shard.accept(cut(b"%02d" % parts, b"%02d5" % parts)[1], 100 + parts)
-        for keys, sequencer in shard.core.sequencers(COMPUTATION):
+        for keys, sequencer in shard.core.sequencers(GROUP):
             shard.say(keys, sequencer, value + parts)
         shard.flush()
     assert parts > 3
@@ -233,7 +233,7 @@ def test_nothing_counts_before_its_acceptance_is_journaled(appends: int) -> None
                 assert journaled == set(pieces), "a base shows nobody whom the journal does not know"
             shard.perform(effects)
     shard.restart()
-    assert {member for member, _ in shard.core.sequencers(COMPUTATION)} == journaled
+    assert {member for member, _ in shard.core.sequencers(GROUP)} == journaled
     assert shard.known() == MIN_TIMESTAMP or journaled == set(pieces)
 
 

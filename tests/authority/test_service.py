@@ -20,7 +20,7 @@ from millwheel.rpc.v1 import watermark_pb2 as pb
 from millwheel.rpc.v1.watermark_pb2_grpc import WatermarkServiceStub
 from millwheel.rpc.watermarks import AcceptRefusedError, BroadcastUpdate, Member, WatermarkReport, report_to_wire
 from tests.authority.conftest import Serve, Served
-from tests.authority.shard import COMPUTATION, INJECTOR, STREAM, cut
+from tests.authority.shard import GROUP, INJECTOR, STREAM, cut
 from tests.patience import patience, until
 
 LEFT, RIGHT = cut(b"m")
@@ -32,13 +32,11 @@ def client(served: Served, refused: list[WatermarkReport] | None = None, refresh
     return WatermarkClient(served.where, on_refused=received.append, refresh=refresh, backoff=QUICK)
 
 
-def said(
-    watermark: int, sequencer: int = 1, member: Member = ALL_KEYS, computation: str = COMPUTATION
-) -> WatermarkReport:
-    return WatermarkReport(computation, member, sequencer, watermark, 99, pb.HOLD_KIND_TIMER, "britney")
+def said(watermark: int, sequencer: int = 1, member: Member = ALL_KEYS, group: str = GROUP) -> WatermarkReport:
+    return WatermarkReport(group, member, sequencer, watermark, 99, pb.HOLD_KIND_TIMER, "britney")
 
 
-async def reaches(updates: AsyncIterator[dict[str, BroadcastUpdate]], watermark: int, name: str = COMPUTATION) -> None:
+async def reaches(updates: AsyncIterator[dict[str, BroadcastUpdate]], watermark: int, name: str = GROUP) -> None:
     before = MIN_TIMESTAMP
     async with asyncio.timeout(patience(10)):
         async for news in updates:
@@ -53,21 +51,21 @@ async def reaches(updates: AsyncIterator[dict[str, BroadcastUpdate]], watermark:
 async def test_accept_report_watch_over_the_wire(serve: Serve) -> None:
     served = await serve(None)
     async with client(served) as owner:
-        assert await owner.accept(COMPUTATION, LEFT, 1) == MIN_TIMESTAMP
-        assert await owner.accept(COMPUTATION, RIGHT, 2) == MIN_TIMESTAMP
-        updates = owner.watch([COMPUTATION, "other.3"])
+        assert await owner.accept(GROUP, LEFT, 1) == MIN_TIMESTAMP
+        assert await owner.accept(GROUP, RIGHT, 2) == MIN_TIMESTAMP
+        updates = owner.watch([GROUP, "other.3"])
         first = await anext(updates)
         assert first == {
-            COMPUTATION: BroadcastUpdate(MIN_TIMESTAMP, ((LEFT, 1), (RIGHT, 2))),
+            GROUP: BroadcastUpdate(MIN_TIMESTAMP, ((LEFT, 1), (RIGHT, 2))),
             "other.3": BroadcastUpdate(MIN_TIMESTAMP),
         }
         owner.report(said(10, 1, LEFT))
         owner.report(said(20, 2, RIGHT))
         await reaches(updates, 10)
-        assert await owner.accept(COMPUTATION, KeyInterval(b"m", b"t"), 3) == 20
-        assert await anext(updates) == {COMPUTATION: BroadcastUpdate(10, ((KeyInterval(b"m", b"t"), 3),))}
+        assert await owner.accept(GROUP, KeyInterval(b"m", b"t"), 3) == 20
+        assert await anext(updates) == {GROUP: BroadcastUpdate(10, ((KeyInterval(b"m", b"t"), 3),))}
         with pytest.raises(AcceptRefusedError, match="sequencer 3 holds"):
-            await owner.accept(COMPUTATION, RIGHT, 2)
+            await owner.accept(GROUP, RIGHT, 2)
 
 
 @pytest.mark.guarantee("G4", section="6.2")
@@ -75,14 +73,14 @@ async def test_a_refused_zombie_is_notified_and_stops_reporting(serve: Serve) ->
     served = await serve(None)
     refused: list[WatermarkReport] = []
     async with client(served, refused) as zombie, client(served) as successor:
-        await zombie.accept(COMPUTATION, ALL_KEYS, 1)
-        updates = successor.watch([COMPUTATION])
+        await zombie.accept(GROUP, ALL_KEYS, 1)
+        updates = successor.watch([GROUP])
         zombie.report(said(5))
         await reaches(updates, 5)
-        await successor.accept(COMPUTATION, ALL_KEYS, 2)
+        await successor.accept(GROUP, ALL_KEYS, 2)
         zombie.report(said(1_000))
         await until(lambda: len(refused) == 1)
-        assert (refused[0].computation, refused[0].member, refused[0].sequencer) == (COMPUTATION, ALL_KEYS, 1)
+        assert (refused[0].group, refused[0].member, refused[0].sequencer) == (GROUP, ALL_KEYS, 1)
         assert zombie.reports._newest == {}  # noqa: SLF001  # what is kept of reports and connections shows nowhere else
         successor.report(said(6, 2))
         await reaches(updates, 6)
@@ -93,9 +91,9 @@ async def test_a_refused_zombie_is_notified_and_stops_reporting(serve: Serve) ->
 async def test_reports_and_watches_survive_a_restart_of_the_authority(serve: Serve) -> None:
     served = await serve(None)
     async with client(served) as owner:
-        await owner.accept(COMPUTATION, LEFT, 1)
-        await owner.accept(COMPUTATION, RIGHT, 2)
-        updates = owner.watch([COMPUTATION])
+        await owner.accept(GROUP, LEFT, 1)
+        await owner.accept(GROUP, RIGHT, 2)
+        updates = owner.watch([GROUP])
         owner.report(said(10, 1, LEFT))
         owner.report(said(20, 2, RIGHT))
         await reaches(updates, 10)
@@ -112,15 +110,15 @@ async def test_reports_and_watches_survive_a_restart_of_the_authority(serve: Ser
 async def test_a_client_leaves_a_deposed_shard_for_its_successor(serve: Serve) -> None:
     served = await serve(None)
     async with client(served) as owner:
-        await owner.accept(COMPUTATION, ALL_KEYS, 1)
-        updates = owner.watch([COMPUTATION])
+        await owner.accept(GROUP, ALL_KEYS, 1)
+        updates = owner.watch([GROUP])
         owner.report(said(10))
         await reaches(updates, 10)
         await served.start()  # the first process is still there, and does not know
         owner.report(said(20))
         await reaches(updates, 20)
         assert served.shells[0].stopped is not None
-        assert await owner.accept(COMPUTATION, ALL_KEYS, 2) == 20
+        assert await owner.accept(GROUP, ALL_KEYS, 2) == 20
 
 
 @pytest.mark.guarantee("G7", section="4.5")
@@ -128,19 +126,19 @@ async def test_a_watch_falling_back_on_a_deposed_shard_never_goes_back(serve: Se
     served = await serve(None)
     zombie = served.address
     async with client(served) as owner:
-        await owner.accept(COMPUTATION, ALL_KEYS, 1)
+        await owner.accept(GROUP, ALL_KEYS, 1)
         owner.report(said(10))
-        await reaches(owner.watch([COMPUTATION]), 10)
+        await reaches(owner.watch([GROUP]), 10)
     await served.start()  # the first process is still there, and will not know for a while
     async with client(served) as owner:
         owner.report(said(20))
-        updates = owner.watch([COMPUTATION])
+        updates = owner.watch([GROUP])
         await reaches(updates, 20)
-        owner.reports.forget(COMPUTATION, ALL_KEYS)
+        owner.reports.forget(GROUP, ALL_KEYS)
         served.address = zombie
         await served.kill()
         received = await asyncio.wait_for(anext(updates), patience(5))
-        assert received == {COMPUTATION: BroadcastUpdate(20, ((ALL_KEYS, 1),))}
+        assert received == {GROUP: BroadcastUpdate(20, ((ALL_KEYS, 1),))}
     assert served.shells[0].stopped is None
 
 
@@ -160,23 +158,23 @@ async def test_a_refusal_of_an_old_sequencer_spares_the_present_one() -> None:
 async def test_a_reporter_without_a_watch_leaves_a_deposed_shard(serve: Serve) -> None:
     served = await serve(None)
     async with client(served) as owner:
-        await owner.accept(COMPUTATION, ALL_KEYS, 1)
+        await owner.accept(GROUP, ALL_KEYS, 1)
         owner.report(said(10))
-        await reaches(served.shell.broadcasts.watch([COMPUTATION]), 10)
+        await reaches(served.shell.broadcasts.watch([GROUP]), 10)
         await served.start()
         owner.report(said(20))  # this one the old process takes, cannot journal, and stops
         async with asyncio.timeout(patience(3)):
-            await reaches(served.shell.broadcasts.watch([COMPUTATION]), 20)
+            await reaches(served.shell.broadcasts.watch([GROUP]), 20)
 
 
 @pytest.mark.guarantee("G8", section="7.2")
 async def test_a_watch_leaves_a_deposed_shard_for_the_known_successor(serve: Serve) -> None:
     served = await serve(None)
     async with client(served) as owner:
-        updates = owner.watch([COMPUTATION])
+        updates = owner.watch([GROUP])
         await anext(updates)
         await served.start()
-        assert await owner.accept(COMPUTATION, ALL_KEYS, 1) == MIN_TIMESTAMP
+        assert await owner.accept(GROUP, ALL_KEYS, 1) == MIN_TIMESTAMP
         owner.report(said(20))
         async with asyncio.timeout(patience(3)):
             await reaches(updates, 20)
@@ -188,8 +186,8 @@ async def test_nearby_reports_share_a_message_a_lone_one_does_not_wait(serve: Se
     served = await serve(None)
     owner = WatermarkClient(served.address, on_refused=print, coalesce=0.3)
     async with owner:
-        await owner.accept(COMPUTATION, ALL_KEYS, 1)
-        updates = owner.watch([COMPUTATION])
+        await owner.accept(GROUP, ALL_KEYS, 1)
+        updates = owner.watch([GROUP])
         owner.report(said(1))
         await reaches(updates, 1)
         for watermark in range(2, 50):
@@ -204,10 +202,10 @@ async def test_a_report_never_accepted_is_accepted_when_sent_again(serve: Serve)
     served = await serve(None)
     refused: list[WatermarkReport] = []
     async with client(served, refused) as owner:
-        updates = owner.watch([COMPUTATION])
+        updates = owner.watch([GROUP])
         owner.report(said(10))
         await reaches(updates, 10)
-        await owner.accept(COMPUTATION, ALL_KEYS, 5)
+        await owner.accept(GROUP, ALL_KEYS, 5)
         owner.report(said(20, 3))
         await until(lambda: len(refused) == 1)
         await until(lambda: owner.reports._accepting == {})  # noqa: SLF001  # what is kept of reports and connections shows nowhere else
@@ -217,13 +215,13 @@ async def test_a_report_never_accepted_is_accepted_when_sent_again(serve: Serve)
 async def test_unchanged_values_are_repeated_so_that_silence_is_a_sign(serve: Serve) -> None:
     served = await serve(None)
     async with client(served, refresh=0.05) as owner:
-        await owner.accept(COMPUTATION, LEFT, 1)
-        await owner.accept(COMPUTATION, RIGHT, 2)
+        await owner.accept(GROUP, LEFT, 1)
+        await owner.accept(GROUP, RIGHT, 2)
         owner.report(said(10, 1, LEFT))
         for watermark in range(60):
             owner.report(said(watermark, 2, RIGHT))
             await asyncio.sleep(0.005)
-        answer = await owner.explain(COMPUTATION)
+        answer = await owner.explain(GROUP)
     assert [row.watermark_us for row in answer.holding] == [10]
     assert answer.holding[0].silence_us < 200_000
 
@@ -232,13 +230,13 @@ async def test_unchanged_values_are_repeated_so_that_silence_is_a_sign(serve: Se
 async def test_explain_over_the_wire(serve: Serve) -> None:
     served = await serve(None)
     async with client(served) as owner:
-        await owner.accept(COMPUTATION, LEFT, 1)
-        await owner.accept(COMPUTATION, RIGHT, 2)
+        await owner.accept(GROUP, LEFT, 1)
+        await owner.accept(GROUP, RIGHT, 2)
         owner.report(said(10, 1, LEFT))
-        updates = owner.watch([COMPUTATION])
+        updates = owner.watch([GROUP])
         owner.report(said(30, 2, RIGHT))
         await reaches(updates, 10)
-        answer = await owner.explain(COMPUTATION, limit=1)
+        answer = await owner.explain(GROUP, limit=1)
         assert (answer.watermark_us, answer.interval_count, answer.holding_count, len(answer.intervals)) == (
             10,
             2,
@@ -249,11 +247,11 @@ async def test_explain_over_the_wire(serve: Serve) -> None:
         assert (row.keys, row.sequencer) == (common_pb2.KeyInterval(start=b"", end=b"m"), 1)
         assert (row.hold.kind, row.hold.subject, row.input_watermark_us) == (pb.HOLD_KIND_TIMER, "britney", 99)
         assert row.HasField("silence_us")
-        owner.reports.forget(COMPUTATION, LEFT)
-        await owner.accept(COMPUTATION, LEFT, 3)
-        (row,) = (await owner.explain(COMPUTATION)).holding
+        owner.reports.forget(GROUP, LEFT)
+        await owner.accept(GROUP, LEFT, 3)
+        (row,) = (await owner.explain(GROUP)).holding
         assert (row.hold.kind, row.HasField("silence_us")) == (pb.HOLD_KIND_SILENT, False)
-        with pytest.raises(RequestError, match=r"nothing was ever accepted for computation 'nobody\.1'") as caught:
+        with pytest.raises(RequestError, match=r"nothing was ever accepted for group 'nobody\.1'") as caught:
             await owner.explain("nobody.1")
         assert caught.value.code is FailureCode.NOT_FOUND
 
@@ -307,24 +305,22 @@ async def test_what_an_earlier_connection_delivers_late_is_ignored(serve: Serve)
 async def test_an_unsendable_report_is_logged_and_retried(serve: Serve, caplog: pytest.LogCaptureFixture) -> None:
     served = await serve(None)
     async with client(served) as owner:
-        await owner.accept(COMPUTATION, ALL_KEYS, 1)
+        await owner.accept(GROUP, ALL_KEYS, 1)
         owner.report(said(1 << 63))
         await until(lambda: "watermarks cannot be reported" in caplog.text)
         owner.report(said(20))
-        await reaches(served.shell.broadcasts.watch([COMPUTATION]), 20)
+        await reaches(served.shell.broadcasts.watch([GROUP]), 20)
 
 
 async def test_a_watch_of_many_sequencers_gets_bounded_messages(serve: Serve) -> None:
     served = await serve(None)
     pieces = cut(*(b"%05d" % n for n in range(1, 12_000)))
-    accepted = await asyncio.gather(
-        *(served.shell.accept(COMPUTATION, keys, n) for n, keys in enumerate(pieces, start=1))
-    )
+    accepted = await asyncio.gather(*(served.shell.accept(GROUP, keys, n) for n, keys in enumerate(pieces, start=1)))
     assert set(accepted) == {MIN_TIMESTAMP}
-    await served.shell.report([WatermarkReport(COMPUTATION, keys, n, 7) for n, keys in enumerate(pieces, start=1)])
-    await reaches(served.shell.broadcasts.watch([COMPUTATION]), 7)
+    await served.shell.report([WatermarkReport(GROUP, keys, n, 7) for n, keys in enumerate(pieces, start=1)])
+    await reaches(served.shell.broadcasts.watch([GROUP]), 7)
     async with grpc.aio.insecure_channel(served.address) as channel:
-        call = WatermarkServiceStub(channel).WatchWatermarks(pb.WatchWatermarksRequest(computations=[COMPUTATION]))
+        call = WatermarkServiceStub(channel).WatchWatermarks(pb.WatchWatermarksRequest(groups=[GROUP]))
         seen: dict[bytes, int] = {}
         sizes, values = [], []
         async for response in call:
@@ -341,22 +337,22 @@ async def test_a_watch_of_many_sequencers_gets_bounded_messages(serve: Serve) ->
 
 
 def keyed(**fields: object) -> pb.IntervalWatermark:
-    values: dict[str, object] = {"computation": COMPUTATION, "keys": common_pb2.KeyInterval(), "sequencer": 1}
+    values: dict[str, object] = {"group": GROUP, "keys": common_pb2.KeyInterval(), "sequencer": 1}
     return pb.IntervalWatermark(**(values | fields))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
     ("message", "where", "why"),
     [
-        (keyed(computation=""), "computation", "name an incarnation"),
-        (keyed(computation="injector/"), "computation", "name an incarnation"),
-        (keyed(computation="x" * 2_000), "computation", "1024 are the most"),
+        (keyed(group=""), "group", "name an incarnation"),
+        (keyed(group="injector/"), "group", "name an incarnation"),
+        (keyed(group="x" * 2_000), "group", "1024 are the most"),
         (keyed(sequencer=0), "sequencer", "is 0"),
         (keyed(keys=None), "keys", "is missing"),
         (keyed(keys=common_pb2.KeyInterval(start=b"b", end=b"a")), "keys", "empty key interval"),
         (keyed(process="p"), "process", "is no injector"),
-        (keyed(computation=INJECTOR, process="p"), "keys", "has processes, no keys"),
-        (keyed(computation=INJECTOR, keys=None), "process", "name the process"),
+        (keyed(group=INJECTOR, process="p"), "keys", "has processes, no keys"),
+        (keyed(group=INJECTOR, keys=None), "process", "name the process"),
     ],
 )
 async def test_a_malformed_report_is_refused_with_the_field_named(
@@ -379,13 +375,13 @@ async def test_malformed_requests_are_refused_with_the_field_named(serve: Serve)
     async with grpc.aio.insecure_channel(served.address) as channel:
         stub = WatermarkServiceStub(channel)
         calls = [
-            (stub.AcceptSequencer(pb.AcceptSequencerRequest(computation=COMPUTATION, sequencer=1)), "keys"),
-            (stub.ExplainWatermark(pb.ExplainWatermarkRequest(computation="x", limit=1_000_000)), "limit"),
+            (stub.AcceptSequencer(pb.AcceptSequencerRequest(group=GROUP, sequencer=1)), "keys"),
+            (stub.ExplainWatermark(pb.ExplainWatermarkRequest(group="x", limit=1_000_000)), "limit"),
             (stub.ExpectInjectors(pb.ExpectInjectorsRequest()), "stream"),
             (stub.ExpectInjectors(pb.ExpectInjectorsRequest(stream="s", processes=["a", ""])), "processes[1]"),
-            (stub.RemoveComputation(pb.RemoveComputationRequest()), "computation"),
-            (stub.WatchWatermarks(pb.WatchWatermarksRequest()).read(), "computations"),
-            (stub.WatchWatermarks(pb.WatchWatermarksRequest(computations=["a", ""])).read(), "computations[1]"),
+            (stub.RemoveGroup(pb.RemoveGroupRequest()), "group"),
+            (stub.WatchWatermarks(pb.WatchWatermarksRequest()).read(), "groups"),
+            (stub.WatchWatermarks(pb.WatchWatermarksRequest(groups=["a", ""])).read(), "groups[1]"),
         ]
         for call, where in calls:
             with pytest.raises(grpc.aio.AioRpcError) as caught:
@@ -402,8 +398,8 @@ async def test_a_client_closes_connections_to_shards_it_stopped_using() -> None:
     """An injector kept a connection for each consumer that its stream had ever had."""
 
     class Apart:
-        def shard_of(self, computation: str) -> Hashable:
-            return computation
+        def shard_of(self, group: str) -> Hashable:
+            return group
 
         async def address_of(self, shard: Hashable) -> str:
             return "127.0.0.1:1"

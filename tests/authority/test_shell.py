@@ -17,7 +17,7 @@ from millwheel.model.time import MAX_TIMESTAMP, MIN_TIMESTAMP
 from millwheel.rpc.watermarks import AcceptRefusedError, BroadcastUpdate, WatermarkReport
 from millwheel.store.contract import Append, JournalMissingError, PartId, SequencerRefusedError, StateStore
 from millwheel.store.memory import MemoryStore
-from tests.authority.shard import COMPUTATION, INJECTOR, JOURNAL, STREAM, cut
+from tests.authority.shard import GROUP, INJECTOR, JOURNAL, STREAM, cut
 from tests.faulty_store import FaultyStore
 from tests.patience import patience
 
@@ -29,10 +29,10 @@ async def opened(store: StateStore, sequencer: int = 1, **more: object) -> Autho
 
 
 def said(watermark: int, sequencer: int = 1, keys: KeyInterval = ALL_KEYS) -> list[WatermarkReport]:
-    return [WatermarkReport(COMPUTATION, keys, sequencer, watermark)]
+    return [WatermarkReport(GROUP, keys, sequencer, watermark)]
 
 
-async def reaches(updates: AsyncIterator[dict[str, BroadcastUpdate]], watermark: int, name: str = COMPUTATION) -> None:
+async def reaches(updates: AsyncIterator[dict[str, BroadcastUpdate]], watermark: int, name: str = GROUP) -> None:
     """Listen until ``name`` stands at ``watermark``."""
     async for news in updates:
         if name in news and news[name].watermark == watermark:
@@ -42,15 +42,15 @@ async def reaches(updates: AsyncIterator[dict[str, BroadcastUpdate]], watermark:
 @pytest.mark.guarantee("G4", section="7.2")
 async def test_accept_report_and_watch_work_through_the_driver() -> None:
     shell = await opened(MemoryStore())
-    updates = shell.broadcasts.watch([COMPUTATION, "other.2"])
+    updates = shell.broadcasts.watch([GROUP, "other.2"])
     first = await anext(updates)
-    assert first == {COMPUTATION: BroadcastUpdate(MIN_TIMESTAMP), "other.2": BroadcastUpdate(MIN_TIMESTAMP)}
-    assert await shell.accept(COMPUTATION, ALL_KEYS, 1) == MIN_TIMESTAMP
-    assert await anext(updates) == {COMPUTATION: BroadcastUpdate(MIN_TIMESTAMP, ((ALL_KEYS, 1),))}
+    assert first == {GROUP: BroadcastUpdate(MIN_TIMESTAMP), "other.2": BroadcastUpdate(MIN_TIMESTAMP)}
+    assert await shell.accept(GROUP, ALL_KEYS, 1) == MIN_TIMESTAMP
+    assert await anext(updates) == {GROUP: BroadcastUpdate(MIN_TIMESTAMP, ((ALL_KEYS, 1),))}
     assert await shell.report(said(42)) == []
-    assert await anext(updates) == {COMPUTATION: BroadcastUpdate(42)}
+    assert await anext(updates) == {GROUP: BroadcastUpdate(42)}
     with pytest.raises(AcceptRefusedError):
-        await shell.accept(COMPUTATION, cut(b"m")[0], 1)
+        await shell.accept(GROUP, cut(b"m")[0], 1)
     (refusal,) = await shell.report(said(50, sequencer=9))
     assert not refusal.superseded
     await shell.close()
@@ -60,8 +60,8 @@ async def test_accept_report_and_watch_work_through_the_driver() -> None:
 async def test_nothing_is_let_out_before_it_is_journaled() -> None:
     store = FaultyStore()
     shell = await opened(store)
-    await shell.accept(COMPUTATION, ALL_KEYS, 1)
-    updates = shell.broadcasts.watch([COMPUTATION])
+    await shell.accept(GROUP, ALL_KEYS, 1)
+    updates = shell.broadcasts.watch([GROUP])
     await anext(updates)
     store.gate.clear()
     accepting = asyncio.create_task(shell.accept("other.2", ALL_KEYS, 2))
@@ -72,7 +72,7 @@ async def test_nothing_is_let_out_before_it_is_journaled() -> None:
     assert not coming.done()
     assert not accepting.done()
     store.gate.set()
-    assert await coming == {COMPUTATION: BroadcastUpdate(10)}
+    assert await coming == {GROUP: BroadcastUpdate(10)}
     assert await accepting == MIN_TIMESTAMP
     await shell.close()
 
@@ -81,10 +81,10 @@ async def test_nothing_is_let_out_before_it_is_journaled() -> None:
 async def test_changes_during_an_append_share_the_next_one() -> None:
     store = FaultyStore()
     shell = await opened(store)
-    await shell.accept(COMPUTATION, ALL_KEYS, 1)
+    await shell.accept(GROUP, ALL_KEYS, 1)
     before = len(store.appends)
     store.gate.clear()
-    updates = shell.broadcasts.watch([COMPUTATION])
+    updates = shell.broadcasts.watch([GROUP])
     for watermark in range(1, 200):
         await shell.report(said(watermark))
         if watermark % 20 == 0:
@@ -100,8 +100,8 @@ async def test_changes_during_an_append_share_the_next_one() -> None:
 async def test_nearby_changes_share_an_append_a_lone_one_does_not_wait() -> None:
     store, pause = FaultyStore(), patience(0.3)
     shell = await opened(store, settings=ShardSettings(coalesce=pause))
-    await shell.accept(COMPUTATION, ALL_KEYS, 1)
-    updates = shell.broadcasts.watch([COMPUTATION])
+    await shell.accept(GROUP, ALL_KEYS, 1)
+    updates = shell.broadcasts.watch([GROUP])
     await asyncio.sleep(pause * 1.1)
     store.appends.clear()
     async with asyncio.timeout(pause * 0.9):
@@ -121,7 +121,7 @@ async def after_a_slow_append(longest_rest: float) -> tuple[FaultyStore, Authori
     shell = await opened(store, settings=ShardSettings(coalesce=0.0, rest=1_000.0, longest_rest=longest_rest))
     store.gate.clear()
     asyncio.get_running_loop().call_later(0.05, store.gate.set)
-    await shell.accept(COMPUTATION, ALL_KEYS, 1)
+    await shell.accept(GROUP, ALL_KEYS, 1)
     return store, shell
 
 
@@ -133,7 +133,7 @@ async def test_watermarks_leave_a_slow_store_idle_but_calls_do_not() -> None:
     await shell.report(said(10))
     await asyncio.sleep(0.05)
     assert store.appends == []
-    updates = shell.broadcasts.watch([COMPUTATION])
+    updates = shell.broadcasts.watch([GROUP])
     async with asyncio.timeout(patience(1)):
         await shell.accept("other.2", ALL_KEYS, 2)
         await reaches(updates, 10)
@@ -144,7 +144,7 @@ async def test_watermarks_leave_a_slow_store_idle_but_calls_do_not() -> None:
 @pytest.mark.guarantee("G8", section="7.2")
 async def test_watermarks_resume_soon_after_any_store_outage() -> None:
     _, shell = await after_a_slow_append(longest_rest=0.05)
-    updates = shell.broadcasts.watch([COMPUTATION])
+    updates = shell.broadcasts.watch([GROUP])
     async with asyncio.timeout(patience(1)):
         await shell.report(said(10))
         await reaches(updates, 10)
@@ -155,8 +155,8 @@ async def test_watermarks_resume_soon_after_any_store_outage() -> None:
 async def test_an_append_of_unknown_outcome_is_repeated_byte_for_byte() -> None:
     store = FaultyStore()
     shell = await opened(store)
-    await shell.accept(COMPUTATION, ALL_KEYS, 1)
-    updates = shell.broadcasts.watch([COMPUTATION])
+    await shell.accept(GROUP, ALL_KEYS, 1)
+    updates = shell.broadcasts.watch([GROUP])
     store.appends.clear()
     store.script = ["lost", "unsure"]
     await shell.report(said(10))
@@ -172,23 +172,23 @@ async def test_an_append_of_unknown_outcome_is_repeated_byte_for_byte() -> None:
 async def test_a_deposed_shard_stops_and_never_broadcasts() -> None:
     store = MemoryStore()
     zombie = await opened(store)
-    await zombie.accept(COMPUTATION, ALL_KEYS, 1)
-    updates = zombie.broadcasts.watch([COMPUTATION])
+    await zombie.accept(GROUP, ALL_KEYS, 1)
+    updates = zombie.broadcasts.watch([GROUP])
     await anext(updates)
     successor = await opened(store, 2)
     await zombie.report(said(1_000))
-    accepting = asyncio.create_task(zombie.accept(COMPUTATION, ALL_KEYS, 2))
+    accepting = asyncio.create_task(zombie.accept(GROUP, ALL_KEYS, 2))
     with pytest.raises(AuthorityStoppedError, match="deposed"):
         await anext(updates)
     with pytest.raises(AuthorityStoppedError, match="deposed"):
         await accepting
     assert "sequencer 2" in await zombie.wait_stopped()
-    for call in (lambda: zombie.report(said(1)), lambda: zombie.remove(COMPUTATION)):
+    for call in (lambda: zombie.report(said(1)), lambda: zombie.remove(GROUP)):
         with pytest.raises(AuthorityStoppedError):
             await call()
     with pytest.raises(AuthorityStoppedError):
-        zombie.explain(COMPUTATION)
-    answer = successor.explain(COMPUTATION)
+        zombie.explain(GROUP)
+    answer = successor.explain(GROUP)
     assert answer is not None
     assert (answer.watermark, answer.rows[0].sequencer) == (MIN_TIMESTAMP, 1)
     await successor.close()
@@ -199,7 +199,7 @@ async def test_a_deposed_shard_stops_and_never_broadcasts() -> None:
 async def test_a_deposed_shard_with_nothing_to_write_finds_out_itself() -> None:
     store = MemoryStore()
     zombie = await opened(store, settings=ShardSettings(verify=0.05))
-    updates = zombie.broadcasts.watch([COMPUTATION])
+    updates = zombie.broadcasts.watch([GROUP])
     await anext(updates)
     successor = await opened(store, 2)
     with pytest.raises(AuthorityStoppedError, match="deposed"):
@@ -211,10 +211,10 @@ async def test_a_deposed_shard_with_nothing_to_write_finds_out_itself() -> None:
 async def test_a_lost_answer_is_no_success_if_another_process_appended() -> None:
     store = FaultyStore()
     zombie = await opened(store)
-    await zombie.accept(COMPUTATION, ALL_KEYS, 1)
+    await zombie.accept(GROUP, ALL_KEYS, 1)
     store.gate.clear()
     store.script = ["lost"]
-    updates = zombie.broadcasts.watch([COMPUTATION])
+    updates = zombie.broadcasts.watch([GROUP])
     await anext(updates)
     await zombie.report(said(10))
     await asyncio.sleep(0.02)
@@ -239,16 +239,16 @@ async def test_a_refusal_without_an_unknown_attempt_is_never_success() -> None:
 async def test_a_successor_starts_from_what_was_broadcast() -> None:
     store = MemoryStore()
     shell = await opened(store)
-    await shell.accept(COMPUTATION, ALL_KEYS, 1)
-    updates = shell.broadcasts.watch([COMPUTATION])
+    await shell.accept(GROUP, ALL_KEYS, 1)
+    updates = shell.broadcasts.watch([GROUP])
     await shell.report(said(77))
     await reaches(updates, 77)
     await shell.close()
     registry = CollectorRegistry()
     successor = await opened(store, 2, registry=registry)
-    first = await anext(successor.broadcasts.watch([COMPUTATION]))
-    assert first == {COMPUTATION: BroadcastUpdate(77, ((ALL_KEYS, 1),))}
-    assert registry.get_sample_value("millwheel_authority_watermark_seconds", {"computation": COMPUTATION}) == 77e-6
+    first = await anext(successor.broadcasts.watch([GROUP]))
+    assert first == {GROUP: BroadcastUpdate(77, ((ALL_KEYS, 1),))}
+    assert registry.get_sample_value("millwheel_authority_watermark_seconds", {"group": GROUP}) == 77e-6
     await successor.close()
 
 
@@ -257,8 +257,8 @@ async def test_changes_without_a_waiting_caller_are_journaled_in_time() -> None:
     store = MemoryStore()
     shell = await opened(store, settings=ShardSettings(idle=0.03))
     left, right = cut(b"m")
-    await shell.accept(COMPUTATION, left, 1)
-    await shell.accept(COMPUTATION, right, 2)
+    await shell.accept(GROUP, left, 1)
+    await shell.accept(GROUP, right, 2)
     before = (await store.read_head(JOURNAL)).commit
     await shell.report(said(100, 1, left))
     assert (await store.read_head(JOURNAL)).commit == before
@@ -271,9 +271,9 @@ async def test_a_base_is_written_at_run_time_and_crash_remains_deleted() -> None
     store = FaultyStore()
     settings = ShardSettings(coalesce=0.0, core=CoreSettings(snapshot_bytes=2_000))
     shell = await opened(store, settings=settings)
-    await shell.accept(COMPUTATION, ALL_KEYS, 1)
+    await shell.accept(GROUP, ALL_KEYS, 1)
     store.parts = ["lost"]
-    updates = shell.broadcasts.watch([COMPUTATION])
+    updates = shell.broadcasts.watch([GROUP])
     for watermark in range(1, 60):
         await shell.report(said(watermark))
         await reaches(updates, watermark)
@@ -288,7 +288,7 @@ async def test_a_base_is_written_at_run_time_and_crash_remains_deleted() -> None
     head = await store.read_head(JOURNAL)
     assert head.truncation_point > 0
     assert set(await store.list_parts(JOURNAL)) == set(head.parts)
-    assert (await anext(successor.broadcasts.watch([COMPUTATION])))[COMPUTATION].watermark == 59
+    assert (await anext(successor.broadcasts.watch([GROUP])))[GROUP].watermark == 59
     await successor.close()
 
 
@@ -314,13 +314,13 @@ async def test_an_owner_deposed_while_opening_spares_its_successor() -> None:
 @pytest.mark.guarantee("G13", section="7.2")
 async def test_a_slow_listener_gets_only_the_newest_value() -> None:
     shell = await opened(MemoryStore(), settings=ShardSettings(coalesce=0.0))
-    await shell.accept(COMPUTATION, ALL_KEYS, 1)
-    slow, fast = shell.broadcasts.watch([COMPUTATION]), shell.broadcasts.watch([COMPUTATION])
+    await shell.accept(GROUP, ALL_KEYS, 1)
+    slow, fast = shell.broadcasts.watch([GROUP]), shell.broadcasts.watch([GROUP])
     await anext(slow)
     for watermark in range(1, 50):
         await shell.report(said(watermark))
         await reaches(fast, watermark)
-    assert await anext(slow) == {COMPUTATION: BroadcastUpdate(49)}
+    assert await anext(slow) == {GROUP: BroadcastUpdate(49)}
     await slow.aclose()
     await fast.aclose()
     assert len(shell.broadcasts._listeners) == 0  # noqa: SLF001  # nothing is kept of a listener that went
@@ -333,15 +333,15 @@ async def test_a_listener_that_missed_many_sequencers_gets_all_of_them(
 ) -> None:
     monkeypatch.setattr("millwheel.authority.broadcasts._MAX_WAITING_SEQUENCERS", 3)
     shell = await opened(MemoryStore(), settings=ShardSettings(coalesce=0.0))
-    updates = shell.broadcasts.watch([COMPUTATION])
+    updates = shell.broadcasts.watch([GROUP])
     await anext(updates)
     pieces = cut(b"a", b"b", b"c", b"d", b"e")
     for sequencer, keys in enumerate(pieces, start=1):
-        await shell.accept(COMPUTATION, keys, sequencer)
+        await shell.accept(GROUP, keys, sequencer)
     (listener,) = shell.broadcasts._listeners  # noqa: SLF001  # nothing is kept of a listener that went
     assert len(listener._sequencers) == 0  # noqa: SLF001  # nothing is kept of a listener that went
     news = await anext(updates)
-    assert dict(news[COMPUTATION].sequencers) == dict(zip(pieces, range(1, 7), strict=True))
+    assert dict(news[GROUP].sequencers) == dict(zip(pieces, range(1, 7), strict=True))
     await shell.close()
 
 
@@ -360,7 +360,7 @@ async def test_expected_injectors_and_removal_work_through_the_driver() -> None:
     await reaches(updates, 5, INJECTOR)
     await shell.report([WatermarkReport(INJECTOR, "a", 1, MAX_TIMESTAMP)])
     await reaches(updates, MAX_TIMESTAMP, INJECTOR)
-    labels = {"computation": INJECTOR}
+    labels = {"group": INJECTOR}
     assert registry.get_sample_value("millwheel_authority_watermark_seconds", labels) == float("inf")
     assert registry.get_sample_value("millwheel_authority_reports_total") == 3
     assert registry.get_sample_value("millwheel_authority_refused_total", {"reason": "acceptance"}) == 1
@@ -397,7 +397,7 @@ async def test_closing_notifies_all_waiting_callers() -> None:
     store = FaultyStore()
     shell = await opened(store)
     store.gate.clear()
-    waiting = asyncio.create_task(shell.accept(COMPUTATION, ALL_KEYS, 1))
+    waiting = asyncio.create_task(shell.accept(GROUP, ALL_KEYS, 1))
     await asyncio.sleep(0.02)
     await shell.close()
     with pytest.raises(AuthorityStoppedError, match="was closed"):

@@ -6,12 +6,12 @@ import json
 from contextlib import AsyncExitStack
 from typing import Any
 
-from millwheel.coordination.memory import MemoryCoordinator
 from millwheel.master.settings import MasterSettings
 from millwheel.model.time import milliseconds
 from millwheel.rpc.server import add_health, bind, create_server
 from millwheel.store.memory import MemoryStore
 from tests.cli.test_topology import GOOD, Cli
+from tests.coordination.memory import MemoryCoordinator
 from tests.master.replica import owner, register_authority, register_worker, replica
 
 SETTINGS = MasterSettings(poll_loads_every=milliseconds(50))

@@ -13,7 +13,6 @@ import typer
 from millwheel.cli.server import refuse_exposure
 from millwheel.client.control import ControlClient
 from millwheel.coordination.contract import Put
-from millwheel.coordination.memory import MemoryCoordinator
 from millwheel.embedded.database import EmbeddedDatabase
 from millwheel.model.catalog_keys import chunk_key
 from millwheel.model.incarnation import IncarnationId
@@ -24,6 +23,7 @@ from millwheel.rpc.v1.control_pb2_grpc import TopologyServiceStub
 from millwheel.server.dev_server import DevSettings, running
 from millwheel.server.listen_address import advertised_as, reachable
 from millwheel.server.startup import refuse_old_maps
+from tests.coordination.memory import MemoryCoordinator
 from tests.system.server import ROOT, Server, run_cli
 
 CERTIFICATES = ROOT / "tests" / "rpc" / "certificates"

@@ -11,13 +11,13 @@ from dataclasses import dataclass
 import pytest
 
 from millwheel.client.control import ControlClient
-from millwheel.coordination.memory import MemoryCoordinator
 from millwheel.master.settings import MasterSettings
 from millwheel.model.time import milliseconds
 from millwheel.rpc.failures import FailureCode, RequestError
 from millwheel.rpc.v1.interval_pb2 import IntervalName
 from millwheel.store.memory import MemoryStore
 from tests.cli.test_topology import GOOD, Cli
+from tests.coordination.memory import MemoryCoordinator
 from tests.master.replica import Owner, owner, replica
 
 SETTINGS = MasterSettings(split_points=(b"m",), poll_loads_every=milliseconds(50))

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from millwheel.coordination.memory import MemoryCoordinator
 from millwheel.store.memory import MemoryStore
+from tests.coordination.memory import MemoryCoordinator
 from tests.house.tree import pyproject
 from tests.master.replica import register_worker, replica
 from tests.system.server import Finished, run_cli

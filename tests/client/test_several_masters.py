@@ -9,10 +9,10 @@ from contextlib import AsyncExitStack
 import pytest
 
 from millwheel.client.control import ControlClient
-from millwheel.coordination.memory import MemoryCoordinator
-from millwheel.master.shell import MasterShell
+from millwheel.master.replica import MasterReplica
 from millwheel.rpc.failures import FailureCode, RequestError
 from millwheel.store.memory import MemoryStore
+from tests.coordination.memory import MemoryCoordinator
 from tests.master.replica import replica
 from tests.patience import patience
 from tests.system.server import free_port
@@ -23,7 +23,9 @@ TTL = patience(0.5)
 class Masters:
     """Two masters, in the order of their addresses: the leader, and who stands by."""
 
-    def __init__(self, first: tuple[str, MasterShell], second: tuple[str, MasterShell], stack: AsyncExitStack) -> None:
+    def __init__(
+        self, first: tuple[str, MasterReplica], second: tuple[str, MasterReplica], stack: AsyncExitStack
+    ) -> None:
         self.leader, self.standby = first[0], second[0]
         self.second = second[1]
         self._stack = stack

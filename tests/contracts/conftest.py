@@ -17,12 +17,12 @@ import pytest
 
 from millwheel.coordination.contract import Coordinator
 from millwheel.coordination.etcd import EtcdCoordinator, EtcdSettings
-from millwheel.coordination.memory import MemoryCoordinator
 from millwheel.embedded.database import EmbeddedDatabase
 from millwheel.store.cassandra import CassandraStore
 from millwheel.store.contract import StateStore, StoreUnavailableError
 from millwheel.store.memory import MemoryStore
 from tests.components import cassandra, cassandra_settings, etcd, three_cassandra_nodes
+from tests.coordination.memory import MemoryCoordinator
 
 OpenStore = Callable[[Path], AbstractAsyncContextManager[StateStore]]
 OpenCoordinator = Callable[[Path], AbstractAsyncContextManager[Coordinator]]
@@ -170,7 +170,7 @@ def journal() -> str:
 
 
 @pytest.fixture
-def computation() -> str:
+def incarnation() -> str:
     """A computation's incarnation id that was never used."""
     return f"window-counter.{uuid.uuid4().hex}"
 

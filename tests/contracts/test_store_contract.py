@@ -351,120 +351,120 @@ async def test_deleting_parts_leaves_the_others(store: StateStore, journal: str)
 # State rows.
 
 
-async def test_rows_are_read_in_the_order_asked_for(store: StateStore, journal: str, computation: str) -> None:
+async def test_rows_are_read_in_the_order_asked_for(store: StateStore, journal: str, incarnation: str) -> None:
     await owned(store, journal, 5, commits=3)
     rows = [StateRow(b"b", 1, b"one"), StateRow(b"a", 3, b"two"), StateRow(b"a\0b", 2, b"\0"), StateRow(b"", 2, b"x")]
-    await store.write_states(computation, journal, 5, rows)
-    await store.write_states(computation, journal, 5, [])
-    found = await store.read_states(computation, [b"a", b"missing", b"", b"b", b"a\0b", b"a"])
+    await store.write_states(incarnation, journal, 5, rows)
+    await store.write_states(incarnation, journal, 5, [])
+    found = await store.read_states(incarnation, [b"a", b"missing", b"", b"b", b"a\0b", b"a"])
     assert found == [rows[1], None, rows[3], rows[0], rows[2], rows[1]]
-    assert await store.read_states(computation, []) == []
-    assert await store.read_states(computation + "x", [b"a"]) == [None]
+    assert await store.read_states(incarnation, []) == []
+    assert await store.read_states(incarnation + "x", [b"a"]) == [None]
 
 
 async def test_of_two_rows_the_larger_commit_stands_in_any_order(
-    store: StateStore, journal: str, computation: str
+    store: StateStore, journal: str, incarnation: str
 ) -> None:
     await owned(store, journal, 5, commits=9)
-    await store.write_states(computation, journal, 5, [StateRow(b"k", 9, b"new"), StateRow(b"l", 4, b"first")])
-    await store.write_states(computation, journal, 5, [StateRow(b"k", 3, b"old"), StateRow(b"l", 5, b"second")])
-    assert await store.read_states(computation, [b"k", b"l"]) == [
+    await store.write_states(incarnation, journal, 5, [StateRow(b"k", 9, b"new"), StateRow(b"l", 4, b"first")])
+    await store.write_states(incarnation, journal, 5, [StateRow(b"k", 3, b"old"), StateRow(b"l", 5, b"second")])
+    assert await store.read_states(incarnation, [b"k", b"l"]) == [
         StateRow(b"k", 9, b"new"),
         StateRow(b"l", 5, b"second"),
     ]
 
 
 async def test_of_two_rows_in_one_call_the_larger_commit_stands(
-    store: StateStore, journal: str, computation: str
+    store: StateStore, journal: str, incarnation: str
 ) -> None:
     await owned(store, journal, 5, commits=9)
     rows = [StateRow(b"k", commit, b"%d" % commit) for commit in (2, 7, 4)]
-    await store.write_states(computation, journal, 5, rows)
-    assert await store.read_states(computation, [b"k"]) == [rows[1]]
+    await store.write_states(incarnation, journal, 5, rows)
+    assert await store.read_states(incarnation, [b"k"]) == [rows[1]]
 
 
-async def test_two_flushes_in_flight_leave_the_newer_row(store: StateStore, journal: str, computation: str) -> None:
+async def test_two_flushes_in_flight_leave_the_newer_row(store: StateStore, journal: str, incarnation: str) -> None:
     await owned(store, journal, 5, commits=9)
     keys = [b"%d" % number for number in range(1500)]
     newer = [StateRow(key, 9, b"newer") for key in keys]
     older = [StateRow(key, 8, b"older") for key in keys]
     await asyncio.gather(
-        store.write_states(computation, journal, 5, newer), store.write_states(computation, journal, 5, older)
+        store.write_states(incarnation, journal, 5, newer), store.write_states(incarnation, journal, 5, older)
     )
-    assert await store.read_states(computation, keys) == newer
+    assert await store.read_states(incarnation, keys) == newer
 
 
 @pytest.mark.guarantee("G3", section="6.2")
 async def test_a_zombies_late_flush_never_replaces_its_successors_rows(
-    store: StateStore, journal: str, computation: str
+    store: StateStore, journal: str, incarnation: str
 ) -> None:
     await owned(store, journal, 5, commits=3)
     await store.fence(journal, 6)
     await store.append(journal, entry(6, 4))
-    await store.write_states(computation, journal, 6, [StateRow(b"k", 4, b"successor"), StateRow(b"l", 2, b"replayed")])
-    await store.write_states(computation, journal, 5, [StateRow(b"k", 3, b"zombie"), StateRow(b"l", 1, b"zombie")])
-    assert await store.read_states(computation, [b"k", b"l"]) == [
+    await store.write_states(incarnation, journal, 6, [StateRow(b"k", 4, b"successor"), StateRow(b"l", 2, b"replayed")])
+    await store.write_states(incarnation, journal, 5, [StateRow(b"k", 3, b"zombie"), StateRow(b"l", 1, b"zombie")])
+    assert await store.read_states(incarnation, [b"k", b"l"]) == [
         StateRow(b"k", 4, b"successor"),
         StateRow(b"l", 2, b"replayed"),
     ]
 
 
 async def test_a_replay_never_replaces_its_predecessors_newer_row(
-    store: StateStore, journal: str, computation: str
+    store: StateStore, journal: str, incarnation: str
 ) -> None:
     await owned(store, journal, 5, commits=8)
-    await store.write_states(computation, journal, 5, [StateRow(b"k", 8, b"newest")])
+    await store.write_states(incarnation, journal, 5, [StateRow(b"k", 8, b"newest")])
     await store.fence(journal, 6)
-    await store.write_states(computation, journal, 6, [StateRow(b"k", 7, b"on the way")])
-    assert await store.read_states(computation, [b"k"]) == [StateRow(b"k", 8, b"newest")]
+    await store.write_states(incarnation, journal, 6, [StateRow(b"k", 7, b"on the way")])
+    assert await store.read_states(incarnation, [b"k"]) == [StateRow(b"k", 8, b"newest")]
     await store.append(journal, entry(6, 9))
-    await store.write_states(computation, journal, 6, [StateRow(b"k", 9, b"next")])
-    assert await store.read_states(computation, [b"k"]) == [StateRow(b"k", 9, b"next")]
+    await store.write_states(incarnation, journal, 6, [StateRow(b"k", 9, b"next")])
+    assert await store.read_states(incarnation, [b"k"]) == [StateRow(b"k", 9, b"next")]
 
 
 @pytest.mark.guarantee("G11")
-async def test_a_childs_rows_stand_over_its_sealed_parents(store: StateStore, journal: str, computation: str) -> None:
+async def test_a_childs_rows_stand_over_its_sealed_parents(store: StateStore, journal: str, incarnation: str) -> None:
     child = journal + "-child"
     await owned(store, journal, 5, commits=8)
-    await store.write_states(computation, journal, 5, [StateRow(b"k", 6, b"parent"), StateRow(b"l", 8, b"parent")])
+    await store.write_states(incarnation, journal, 5, [StateRow(b"k", 6, b"parent"), StateRow(b"l", 8, b"parent")])
     await store.seal(journal, 5)
     await store.create_journal(child, 8)
     await store.fence(child, 6)
     await store.append(child, entry(6, 9, truncation_point=8))
     replayed_and_new = [StateRow(b"k", 7, b"replayed"), StateRow(b"l", 7, b"replayed"), StateRow(b"m", 9, b"child")]
-    await store.write_states(computation, child, 6, replayed_and_new)
+    await store.write_states(incarnation, child, 6, replayed_and_new)
     late = [StateRow(b"k", 6, b"late"), StateRow(b"l", 8, b"parent"), StateRow(b"m", 8, b"late")]
-    await store.write_states(computation, journal, 5, late)
-    found = await store.read_states(computation, [b"k", b"l", b"m"])
+    await store.write_states(incarnation, journal, 5, late)
+    found = await store.read_states(incarnation, [b"k", b"l", b"m"])
     assert found == [StateRow(b"k", 7, b"replayed"), StateRow(b"l", 8, b"parent"), StateRow(b"m", 9, b"child")]
 
 
-async def test_an_emptied_row_reads_as_absent_and_stays_so(store: StateStore, journal: str, computation: str) -> None:
+async def test_an_emptied_row_reads_as_absent_and_stays_so(store: StateStore, journal: str, incarnation: str) -> None:
     await owned(store, journal, 5, commits=9)
-    await store.write_states(computation, journal, 5, [StateRow(b"k", 4, b"state")])
-    await store.write_states(computation, journal, 5, [StateRow(b"k", 7, b"")])
-    assert await store.read_states(computation, [b"k"]) == [None]
-    await store.write_states(computation, journal, 5, [StateRow(b"k", 6, b"older")])
-    assert await store.read_states(computation, [b"k"]) == [None]
+    await store.write_states(incarnation, journal, 5, [StateRow(b"k", 4, b"state")])
+    await store.write_states(incarnation, journal, 5, [StateRow(b"k", 7, b"")])
+    assert await store.read_states(incarnation, [b"k"]) == [None]
+    await store.write_states(incarnation, journal, 5, [StateRow(b"k", 6, b"older")])
+    assert await store.read_states(incarnation, [b"k"]) == [None]
     await store.append(journal, entry(5, 10, truncation_point=9))
-    assert await store.read_states(computation, [b"k"]) == [None]
-    await store.write_states(computation, journal, 5, [StateRow(b"k", 10, b"again")])
-    assert await store.read_states(computation, [b"k"]) == [StateRow(b"k", 10, b"again")]
+    assert await store.read_states(incarnation, [b"k"]) == [None]
+    await store.write_states(incarnation, journal, 5, [StateRow(b"k", 10, b"again")])
+    assert await store.read_states(incarnation, [b"k"]) == [StateRow(b"k", 10, b"again")]
     await store.append(journal, entry(5, 11, truncation_point=10))
-    assert await store.scan_states(computation, ALL_KEYS, None, 9) == [StateRow(b"k", 10, b"again")]
+    assert await store.scan_states(incarnation, ALL_KEYS, None, 9) == [StateRow(b"k", 10, b"again")]
 
 
-async def test_a_scan_goes_through_an_interval_in_key_order(store: StateStore, journal: str, computation: str) -> None:
+async def test_a_scan_goes_through_an_interval_in_key_order(store: StateStore, journal: str, incarnation: str) -> None:
     await owned(store, journal, 5, commits=1)
     keys = [b"", b"a", b"a\0", b"aa", b"b", b"b\xff", b"c", b"\xff\xff"]
     rows = [StateRow(key, 1, b"of " + key) for key in keys]
-    await store.write_states(computation, journal, 5, rows[::-1])
-    await store.write_states(computation + "x", journal, 5, [StateRow(b"b", 1, b"of another computation")])
+    await store.write_states(incarnation, journal, 5, rows[::-1])
+    await store.write_states(incarnation + "x", journal, 5, [StateRow(b"b", 1, b"of another incarnation")])
 
     async def scan(interval: KeyInterval, after: bytes | None, limit: int) -> list[bytes]:
-        return [row.key for row in await store.scan_states(computation, interval, after, limit)]
+        return [row.key for row in await store.scan_states(incarnation, interval, after, limit)]
 
-    assert await store.scan_states(computation, ALL_KEYS, None, 100) == rows
+    assert await store.scan_states(incarnation, ALL_KEYS, None, 100) == rows
     assert await scan(ALL_KEYS, None, 3) == keys[:3]
     assert await scan(ALL_KEYS, b"a\0", 2) == [b"aa", b"b"]
     assert await scan(KeyInterval(b"a", b"b"), None, 100) == [b"a", b"a\0", b"aa"]
@@ -475,36 +475,36 @@ async def test_a_scan_goes_through_an_interval_in_key_order(store: StateStore, j
 
 
 async def test_a_scan_skips_emptied_rows_and_still_fills_its_page(
-    store: StateStore, journal: str, computation: str
+    store: StateStore, journal: str, incarnation: str
 ) -> None:
     await owned(store, journal, 5, commits=1)
     rows = [StateRow(b"%03d" % number, 1, b"x" if number % 10 == 0 else b"") for number in range(100)]
-    await store.write_states(computation, journal, 5, rows)
-    assert [row.key for row in await store.scan_states(computation, ALL_KEYS, None, 4)] == [
+    await store.write_states(incarnation, journal, 5, rows)
+    assert [row.key for row in await store.scan_states(incarnation, ALL_KEYS, None, 4)] == [
         b"000",
         b"010",
         b"020",
         b"030",
     ]
-    assert len(await store.scan_states(computation, ALL_KEYS, b"030", 100)) == 6
+    assert len(await store.scan_states(incarnation, ALL_KEYS, b"030", 100)) == 6
 
 
-async def test_many_rows_are_written_at_once(store: StateStore, journal: str, computation: str) -> None:
+async def test_many_rows_are_written_at_once(store: StateStore, journal: str, incarnation: str) -> None:
     await owned(store, journal, 5, commits=1)
     rows = [StateRow(b"%06d" % number, 1, b"value %d" % number) for number in range(3000)]
-    await store.write_states(computation, journal, 5, rows)
-    assert await store.scan_states(computation, ALL_KEYS, None, 5000) == rows
+    await store.write_states(incarnation, journal, 5, rows)
+    assert await store.scan_states(incarnation, ALL_KEYS, None, 5000) == rows
 
 
 async def test_a_dropped_computation_leaves_its_neighbours_alone(
-    store: StateStore, journal: str, computation: str
+    store: StateStore, journal: str, incarnation: str
 ) -> None:
     await owned(store, journal, 5, commits=1)
-    for name in (computation, computation + "0"):
+    for name in (incarnation, incarnation + "0"):
         await store.write_states(name, journal, 5, [StateRow(b"k", 1, b"v")])
-    await store.drop_computation(computation)
-    assert await store.read_states(computation, [b"k"]) == [None]
-    assert await store.read_states(computation + "0", [b"k"]) == [StateRow(b"k", 1, b"v")]
+    await store.drop_incarnation(incarnation)
+    assert await store.read_states(incarnation, [b"k"]) == [None]
+    assert await store.read_states(incarnation + "0", [b"k"]) == [StateRow(b"k", 1, b"v")]
 
 
 # Closing, and opening again.
@@ -521,7 +521,7 @@ async def test_a_closed_store_is_unavailable(store: StateStore, journal: str) ->
 
 @pytest.mark.guarantee("G1")
 async def test_what_was_acknowledged_is_there_after_opening_again(
-    open_store: OpenStore, tmp_path: Path, journal: str, computation: str
+    open_store: OpenStore, tmp_path: Path, journal: str, incarnation: str
 ) -> None:
     part = PartId("timers", 5, 2)
     rows = [StateRow(b"k", 3, b"state"), StateRow(b"l", 3, b"")]
@@ -529,7 +529,7 @@ async def test_what_was_acknowledged_is_there_after_opening_again(
         await owned(store, journal, 5, commits=2)
         await store.write_part(journal, part, b"part")
         await store.append(journal, entry(5, 3, truncation_point=2, parts=(part,)))
-        await store.write_states(computation, journal, 5, rows)
+        await store.write_states(incarnation, journal, 5, rows)
         await store.delete_entries(journal, 3)
     async with open_store(tmp_path) as store:
         with pytest.raises(SequencerRefusedError):
@@ -537,8 +537,8 @@ async def test_what_was_acknowledged_is_there_after_opening_again(
         assert await store.fence(journal, 6) == JournalHead(6, 3, 2, (part,))
         assert await store.read_entries(journal, 3, 3) == [b"entry 3 of 5"]
         assert await store.read_parts(journal, [part]) == [b"part"]
-        assert await store.read_states(computation, [b"k", b"l"]) == [rows[0], None]
-        await store.write_states(computation, journal, 6, [StateRow(b"k", 2, b"old"), StateRow(b"l", 2, b"old")])
-        assert await store.read_states(computation, [b"k", b"l"]) == [rows[0], None]
+        assert await store.read_states(incarnation, [b"k", b"l"]) == [rows[0], None]
+        await store.write_states(incarnation, journal, 6, [StateRow(b"k", 2, b"old"), StateRow(b"l", 2, b"old")])
+        assert await store.read_states(incarnation, [b"k", b"l"]) == [rows[0], None]
         with pytest.raises(JournalExistsError):
             await store.create_journal(journal)

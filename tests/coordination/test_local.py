@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 
 from millwheel.coordination.contract import CompactedError, CoordinatorUnavailableError, LeaseExpiredError, Put
-from millwheel.coordination.memory import MemoryCoordinator
 from millwheel.embedded.coordinator import EmbeddedCoordinator
 from millwheel.embedded.database import EmbeddedDatabase
 from millwheel.store.contract import StoreUnavailableError
 from millwheel.store.directory import DatabaseDirectory
 from millwheel.store.rocks import Rocks, RowBatch
 from millwheel.store.writer import StoreThread
+from tests.coordination.memory import MemoryCoordinator
 
 
 async def test_with_a_clock_of_ones_own_leases_end_only_when_asked() -> None:

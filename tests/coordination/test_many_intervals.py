@@ -12,7 +12,7 @@ import pytest
 
 from millwheel.coordination.contract import TransactionResult
 from millwheel.coordination.etcd import EtcdCoordinator, EtcdSettings
-from millwheel.master.draft import Draft
+from millwheel.master.change_plan import PlanBuilder
 from millwheel.model.catalog import Catalog
 from millwheel.model.catalog_keys import chunks_prefix
 from millwheel.model.incarnation import IncarnationId
@@ -52,7 +52,7 @@ async def coordinator(tmp_path: Path) -> AsyncIterator[EtcdCoordinator]:
 
 
 class Follower:
-    """A catalog that follows, and a draft's way into the coordinator."""
+    """A catalog that follows, and a plan's way into the coordinator."""
 
     def __init__(self, coordinator: EtcdCoordinator) -> None:
         self.coordinator = coordinator
@@ -65,8 +65,8 @@ class Follower:
         self.catalog.load(snapshot)
         self.watch = self.coordinator.watch("", snapshot.revision)
 
-    async def commit(self, draft: Draft) -> None:
-        plan = draft.plan()
+    async def commit(self, builder: PlanBuilder) -> None:
+        plan = builder.plan()
         self.written = sum(len(put.key) + len(put.value) for put in plan.puts) + sum(map(len, plan.deletes))
         outcome: TransactionResult = await self.coordinator.transact(plan.compares, plan.puts, plan.deletes)
         assert outcome.committed
@@ -75,7 +75,7 @@ class Follower:
 
     async def grow(self, begin: int, count: int) -> None:
         """Make of the last interval, which has all keys from ``begin`` on, as many as there are to be."""
-        draft = Draft(self.catalog)
+        builder = PlanBuilder(self.catalog)
         last = min(begin + PER_TRANSACTION, count)
         # What is left over stays one interval, and is cut by the next transaction.
         ends = [key(at + 1) for at in range(begin, last)]
@@ -85,12 +85,12 @@ class Follower:
         else:
             new[-1].keys.ClearField("end")
         if begin:
-            draft.put_intervals(NAME, new)
+            builder.put_intervals(NAME, new)
         else:
             record = catalog.IntervalMapRecord(computation="window-counter", topology="zeitgeist")
             record.intervals.extend(new)
-            draft.put_map(NAME, record)
-        await self.commit(draft)
+            builder.put_map(NAME, record)
+        await self.commit(builder)
 
 
 @pytest.mark.guarantee("G11", section="7.1")
@@ -115,9 +115,9 @@ async def test_any_number_of_intervals_and_what_a_move_writes(coordinator: EtcdC
     moved.CopyFrom(found)
     moved.sequencer += 10_000_000
     moved.owner.worker_id = "worker-7.example.org"
-    draft = Draft(follower.catalog)
-    assert draft.put_intervals(NAME, [moved])
-    await follower.commit(draft)
+    builder = PlanBuilder(follower.catalog)
+    assert builder.put_intervals(NAME, [moved])
+    await follower.commit(builder)
     print(f"one move: {follower.written} bytes, {(time.monotonic() - began) * 1_000:.1f} ms until the catalog shows it")
     assert follower.written < 40_000
     assert follower.catalog.locate(NAME, key(at)) == moved
@@ -128,10 +128,10 @@ async def test_any_number_of_intervals_and_what_a_move_writes(coordinator: EtcdC
         interval(count * 2 + index, *bounds)
         for index, bounds in enumerate([(keys.start, keys.start + b"m"), (keys.start + b"m", keys.end)])
     ]
-    draft = Draft(follower.catalog)
-    draft.put_intervals(NAME, halves)
+    builder = PlanBuilder(follower.catalog)
+    builder.put_intervals(NAME, halves)
     began = time.monotonic()
-    await follower.commit(draft)
+    await follower.commit(builder)
     print(f"one split: {follower.written} bytes, {(time.monotonic() - began) * 1_000:.1f} ms")
     assert follower.written < 40_000
 

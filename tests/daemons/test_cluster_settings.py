@@ -10,18 +10,18 @@ import pytest
 
 from millwheel.config import ClusterSection, Configuration, load
 from millwheel.coordination.contract import Put
-from millwheel.coordination.memory import MemoryCoordinator
 from millwheel.embedded.database import EmbeddedDatabase
 from millwheel.model.catalog_keys import CLUSTER_SETTINGS, worker_key
 from millwheel.model.formats import NEWEST_FORMAT, OLDEST_FORMAT
 from millwheel.rpc.failures import FailureCode, RequestError
 from millwheel.rpc.v1.catalog_pb2 import ClusterSettingsRecord
 from millwheel.server import cluster_settings
-from millwheel.server.backends import Backends, Tell
+from millwheel.server.backends import Backends, Notify
 from millwheel.server.cluster_settings import ensure_cluster_settings, until_unknown_format
 from millwheel.server.daemon import run_daemon
 from millwheel.server.worker import WORKER
 from millwheel.store.memory import MemoryStore
+from tests.coordination.memory import MemoryCoordinator
 from tests.daemons.process import DaemonProcess
 from tests.daemons.test_processes import embedded
 from tests.patience import patience
@@ -117,7 +117,7 @@ async def test_a_daemon_of_a_too_new_cluster_ends_with_code_six(tmp_path: Path) 
 async def test_a_serving_daemon_ends_when_the_format_leaves_it_behind(tmp_path: Path) -> None:
     coordinator, stop = MemoryCoordinator(), asyncio.Event()
 
-    async def backends(configuration: Configuration, tell: Tell) -> Backends:
+    async def backends(configuration: Configuration, tell: Notify) -> Backends:
         return Backends(MemoryStore(), coordinator, AsyncExitStack())
 
     flags = {"coordinator.kind": "embedded", "coordinator.path": "-", "store.kind": "embedded", "store.path": "-"}

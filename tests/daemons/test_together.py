@@ -14,7 +14,8 @@ from millwheel.client.control import ControlClient
 from millwheel.client.injector import Injector
 from millwheel.client.subscription import From, Subscription
 from millwheel.client.watermarks import WatermarkClient
-from millwheel.model.catalog import Catalog, injector_sender
+from millwheel.model.catalog import Catalog
+from millwheel.model.incarnation import injector_group
 from millwheel.model.time import MAX_TIMESTAMP
 from millwheel.rpc.failures import RequestError
 from millwheel.rpc.identity import use_tls
@@ -85,7 +86,7 @@ async def _explained(cluster: Together) -> None:
         record = (await client.get_topology("counting")).topology
         authority = WatermarkClient(client.address, on_refused=lambda report: None)
         computations = (record.incarnations["counter"], record.incarnations["adder"])
-        for sender in (*computations, injector_sender("counting/events")):
+        for sender in (*computations, injector_group("counting/events")):
             async with asyncio.timeout(patience(20)):
                 while (await authority.explain(sender)).watermark_us < MAX_TIMESTAMP:  # noqa: ASYNC110 only asking tells
                     await asyncio.sleep(0.05)

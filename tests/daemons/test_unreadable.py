@@ -10,14 +10,14 @@ import pytest
 
 from millwheel.config import Configuration, load
 from millwheel.coordination.contract import Put
-from millwheel.coordination.memory import MemoryCoordinator
 from millwheel.model.backoff import Backoff
 from millwheel.model.catalog_keys import topology_key, worker_key
 from millwheel.server import startup
-from millwheel.server.backends import Backends, Tell
+from millwheel.server.backends import Backends, Notify
 from millwheel.server.daemon import run_daemon
 from millwheel.server.worker import WORKER
 from millwheel.store.memory import MemoryStore
+from tests.coordination.memory import MemoryCoordinator
 from tests.patience import patience, until
 
 
@@ -30,7 +30,7 @@ async def test_a_worker_that_cannot_read_a_topology_gets_none_of_it(
     coordinator, key = MemoryCoordinator(), topology_key("words")
     await coordinator.transact((), [Put(key, b"\xff")])
 
-    async def backends(configuration: Configuration, tell: Tell) -> Backends:
+    async def backends(configuration: Configuration, tell: Notify) -> Backends:
         return Backends(MemoryStore(), coordinator, AsyncExitStack())
 
     flags = {"coordinator.kind": "embedded", "coordinator.path": "-", "store.kind": "embedded", "store.path": "-"}

@@ -8,14 +8,14 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
 from millwheel.config import Configuration, load
-from millwheel.coordination.memory import MemoryCoordinator
 from millwheel.model.catalog import Catalog
 from millwheel.server.authority import AUTHORITY
-from millwheel.server.backends import Backends, Tell
+from millwheel.server.backends import Backends, Notify
 from millwheel.server.daemon import Role, run_daemon
 from millwheel.server.master import MASTER
 from millwheel.server.worker import WORKER
 from millwheel.store.memory import MemoryStore
+from tests.coordination.memory import MemoryCoordinator
 from tests.daemons.process import is_serving
 from tests.patience import patience, until
 from tests.system.server import free_port
@@ -53,7 +53,7 @@ class Running:
             return False
 
     async def stop(self) -> None:
-        """Tell it to stop, and wait until it has."""
+        """Notify it to stop, and wait until it has."""
         self._stop.set()
         if self._task is not None:
             task, self._task = self._task, None
@@ -76,7 +76,7 @@ class Together:
             for number in range(2)
         ]
 
-    async def open(self, configuration: Configuration, tell: Tell) -> Backends:
+    async def open(self, configuration: Configuration, tell: Notify) -> Backends:
         """What each daemon is given: it outlives them."""
         return Backends(self.store, self.coordinator, AsyncExitStack())
 

@@ -51,7 +51,7 @@ _SLOW: Final = frozenset({"MoveInterval", "SplitInterval", "MergeIntervals", "Ge
 """Methods that ask others, and are called less often."""
 _OWN: Final = frozenset(
     {
-        "CancelTopology", "DrainTopology", "PauseTopology", "UpdateTopology", "RemoveComputation", "AcceptSequencer",
+        "CancelTopology", "DrainTopology", "PauseTopology", "UpdateTopology", "RemoveGroup", "AcceptSequencer",
         "ExpectInjectors", "Report", "OpenInjector", "RetireInjector", "RetireQuery", "MoveInterval", "SplitInterval",
         "MergeIntervals", "DeleteCursor",
     }

@@ -110,7 +110,7 @@ async def test_a_worker_is_notified_of_a_record_without_a_local_key() -> None:
     assert workers.asked == [(1, WAITING)]
     assert (column.keys, column.unknown) == ([], False)
     assert column.why == (
-        "topology 't': KeyError: 'user': mend the computation's code, then `millwheel topology update`"
+        "topology 't': KeyError: 'user': fix the computation's code, then `millwheel topology update`"
     )
     newer = Workers(wire.PrepareRecordsResponse(keys=[b"other"]))
     assert (await of_waiting(newer, "", "bob")).keys == [b"other"]

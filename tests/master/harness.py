@@ -153,7 +153,7 @@ class Master(SingleCoreDriver[m.MasterEvent, m.MasterEffect]):
                 for journal in journals:
                     result_of(self.world.store.drop_journal(journal))
                 for computation in computations:
-                    result_of(self.world.store.drop_computation(computation))
+                    result_of(self.world.store.drop_incarnation(computation))
                 for injector, sequencer in silence:
                     self.world.silence(injector, sequencer)
                 return m.StateDropped(operation)

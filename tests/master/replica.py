@@ -8,9 +8,9 @@ from contextlib import asynccontextmanager
 from functools import partial
 
 from millwheel.coordination.contract import Coordinator, Put
+from millwheel.master.replica import MasterReplica
 from millwheel.master.services import SERVICES, add_services
 from millwheel.master.settings import MasterSettings
-from millwheel.master.shell import MasterShell
 from millwheel.model.catalog import Catalog
 from millwheel.model.catalog_keys import authority_key, worker_key
 from millwheel.rpc.server import add_health, bind, create_server
@@ -92,11 +92,11 @@ async def owner(coordinator: Coordinator, worker: str) -> AsyncIterator[Owner]:
 @asynccontextmanager
 async def replica(
     coordinator: Coordinator, store: StateStore, settings: MasterSettings | None = None, ttl: float = 1.0
-) -> AsyncIterator[tuple[str, MasterShell]]:
+) -> AsyncIterator[tuple[str, MasterReplica]]:
     """A replica of the master: its address and its shell."""
     server = create_server()
     address = bind(server)
-    shell = MasterShell(coordinator, store, address, settings, ttl=ttl)
+    shell = MasterReplica(coordinator, store, address, settings, ttl=ttl)
     add_services(server, shell)
     await add_health(server, SERVICES)
     await server.start()
@@ -163,11 +163,11 @@ class Neighbours(inspection_pb2_grpc.InspectionServiceServicer, watermark_pb2_gr
         self.reported.put_nowait(list(request.processes))
         return watermark_pb2.ExpectInjectorsResponse()
 
-    async def RemoveComputation(
-        self, request: watermark_pb2.RemoveComputationRequest, context: object
-    ) -> watermark_pb2.RemoveComputationResponse:
-        self.removed.put_nowait(request.computation)
-        return watermark_pb2.RemoveComputationResponse()
+    async def RemoveGroup(
+        self, request: watermark_pb2.RemoveGroupRequest, context: object
+    ) -> watermark_pb2.RemoveGroupResponse:
+        self.removed.put_nowait(request.group)
+        return watermark_pb2.RemoveGroupResponse()
 
     async def ExplainWatermark(
         self, request: watermark_pb2.ExplainWatermarkRequest, context: object

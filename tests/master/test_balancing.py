@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from millwheel.master.balancing import Balancer, BalanceSettings, ClusterView, IntervalView, WorkerView
-from millwheel.master.messages import MergeIntervals, MoveInterval, Reshape, SplitInterval
+from millwheel.master.messages import MergeIntervals, MoveInterval, ReshapeRequest, SplitInterval
 from millwheel.model.incarnation import IncarnationId
 from millwheel.model.interval_table import check_coverage
 from millwheel.model.keys import ALL_KEYS, KeyInterval
@@ -43,7 +43,7 @@ class World:
         self.held: dict[str, Held] = {}
         self.numbers = 0
         self.now = Timestamp(0)
-        self.done: list[Reshape] = []
+        self.done: list[ReshapeRequest] = []
 
     def add(self, held: Held) -> None:
         self.numbers += 1
@@ -81,7 +81,7 @@ class World:
             sample=sample,
         )
 
-    def apply(self, request: Reshape) -> None:
+    def apply(self, request: ReshapeRequest) -> None:
         held = self.held[request.interval.journal]
         assert request.expected == held.sequencer
         self.done.append(request)

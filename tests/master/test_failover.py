@@ -20,13 +20,13 @@ from millwheel.coordination.contract import (
     Put,
     TransactionResult,
 )
-from millwheel.coordination.memory import MemoryCoordinator
 from millwheel.master.messages import CancelTopology, SubmitTopology
+from millwheel.master.replica import MasterReplica
 from millwheel.master.settings import MasterSettings
-from millwheel.master.shell import MasterShell
 from millwheel.model.catalog import Catalog
 from millwheel.rpc.v1 import catalog_pb2 as catalog
 from millwheel.store.memory import MemoryStore
+from tests.coordination.memory import MemoryCoordinator
 from tests.master.replica import register_worker, replica
 from tests.patience import patience
 
@@ -144,7 +144,7 @@ async def test_a_dead_workers_intervals_move_as_soon_as_its_lease_ends() -> None
     await coordinator.close()
 
 
-def shell_tables(shell: MasterShell) -> list[list[catalog.IntervalRecord]]:
+def shell_tables(shell: MasterReplica) -> list[list[catalog.IntervalRecord]]:
     known = shell.catalog
     assert known is not None
     return [list(table) for table in known.tables.values()]

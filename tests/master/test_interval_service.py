@@ -10,9 +10,8 @@ from contextlib import AsyncExitStack
 import pytest
 
 from millwheel.client.control import ControlClient
-from millwheel.coordination.memory import MemoryCoordinator
+from millwheel.master.replica import MasterReplica
 from millwheel.master.settings import MasterSettings
-from millwheel.master.shell import MasterShell
 from millwheel.model.time import milliseconds
 from millwheel.rpc.failures import FailureCode, RequestError
 from millwheel.rpc.v1 import catalog_pb2 as catalog
@@ -21,6 +20,7 @@ from millwheel.rpc.v1 import interval_pb2 as wire
 from millwheel.rpc.v1 import topology_pb2 as specs
 from millwheel.store.contract import JournalMissingError
 from millwheel.store.memory import MemoryStore
+from tests.coordination.memory import MemoryCoordinator
 from tests.master.replica import Owner, owner, replica
 from tests.patience import patience, until
 
@@ -34,7 +34,7 @@ class Cluster:
     """A leading master with two workers, and a topology of two computations."""
 
     def __init__(
-        self, client: ControlClient, shell: MasterShell, workers: dict[str, Owner], store: MemoryStore
+        self, client: ControlClient, shell: MasterReplica, workers: dict[str, Owner], store: MemoryStore
     ) -> None:
         self.client = client
         self.shell = shell

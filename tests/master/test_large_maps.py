@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from millwheel.master import draft
-from millwheel.master.draft import MAX_OPERATIONS, MOST_TRANSACTION_BYTES
+from millwheel.master import change_plan
+from millwheel.master.change_plan import MAX_OPERATIONS, MAX_TRANSACTION_BYTES
 from millwheel.master.messages import (
     CancelTopology,
     Drop,
@@ -81,7 +81,7 @@ def test_vanished_owners_are_replaced_in_several_transactions() -> None:
     check(world, incarnations)
     assert world.state.revision > before + 1
     assert master.largest[0] <= MAX_OPERATIONS
-    assert master.largest[1] <= MOST_TRANSACTION_BYTES
+    assert master.largest[1] <= MAX_TRANSACTION_BYTES
     loads = [len(world.catalog().owned_by(f"w{number:02}")) for number in range(1, 60, 2)]
     assert max(loads) - min(loads) <= 8
 
@@ -146,8 +146,8 @@ def test_parents_of_many_chunks_take_several_transactions(
     incarnation = master.call(SubmitTopology(spec, "r")).incarnations["c"]
     for interval in list(world.catalog().tables[incarnation])[10::20]:
         master.call(SplitInterval(IntervalName(journal=interval.journal), interval.keys.start + b"0"))
-    monkeypatch.setattr(draft, "MOST_BYTES", 1_200)
-    monkeypatch.setattr(draft, "MOST_TRANSACTION_BYTES", 4_000)
+    monkeypatch.setattr(change_plan, "MAX_CHUNK_BYTES", 1_200)
+    monkeypatch.setattr(change_plan, "MAX_TRANSACTION_BYTES", 4_000)
     master.largest = (0, 0)
     calls = 0
     while waiting := {one.journal: one.sequencer for one in world.catalog().tables[incarnation] if one.parents}:

@@ -11,15 +11,15 @@ import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
 from millwheel.client.control import ControlClient
-from millwheel.coordination.memory import MemoryCoordinator
 from millwheel.master.balancing import BalanceSettings
 from millwheel.master.messages import SubmitTopology
 from millwheel.master.metrics import MasterCollector
+from millwheel.master.replica import MasterReplica
 from millwheel.master.settings import MasterSettings
-from millwheel.master.shell import MasterShell
 from millwheel.model.time import Duration, milliseconds
 from millwheel.rpc.v1 import interval_pb2 as wire
 from millwheel.store.memory import MemoryStore
+from tests.coordination.memory import MemoryCoordinator
 from tests.master.replica import Owner, owner, replica
 from tests.patience import until
 
@@ -31,7 +31,7 @@ AT_ONCE = BalanceSettings(cool_down=Duration(0), cold_for=Duration(0))
 class Cluster:
     """A leading master with two workers."""
 
-    def __init__(self, client: ControlClient, shell: MasterShell, workers: list[Owner]) -> None:
+    def __init__(self, client: ControlClient, shell: MasterReplica, workers: list[Owner]) -> None:
         self.client = client
         self.shell = shell
         self.workers = workers

@@ -205,7 +205,7 @@ class Masters(RuleBasedStateMachine):
         for master in self.masters:
             for effect in master.waiting:
                 if isinstance(effect, Drop):
-                    assert not living & set(effect.computations)
+                    assert not living & set(effect.incarnations)
                     for journal in effect.journals:
                         assert not known.journal_lives(journal) or journal.rpartition(".j")[0] not in living
 

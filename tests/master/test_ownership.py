@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from millwheel.coordination.contract import TransactionResult
-from millwheel.master.draft import Draft
+from millwheel.master.change_plan import PlanBuilder
 from millwheel.master.messages import (
     CancelTopology,
     CommitBatch,
@@ -216,7 +216,7 @@ def test_requests_wait_for_the_store_and_are_refused_if_it_fails() -> None:
 
 
 @pytest.mark.paper(section="6.2")
-def test_no_draft_hands_an_interval_over_under_its_old_sequencer() -> None:
+def test_no_plan_hands_an_interval_over_under_its_old_sequencer() -> None:
     world, _ = running()
     known = world.catalog()
     incarnation = known.topologies["zeitgeist"].incarnations["window-counter"]
@@ -224,14 +224,14 @@ def test_no_draft_hands_an_interval_over_under_its_old_sequencer() -> None:
     stolen.CopyFrom(known.tables[incarnation].record)
     stolen.intervals[0].owner.worker_id = "thief"
     with pytest.raises(ValueError, match="a new owner needs a sequencer above"):
-        Draft(known).put_map(incarnation, stolen)
+        PlanBuilder(known).put_map(incarnation, stolen)
     stolen.intervals[0].sequencer = 1
     with pytest.raises(ValueError, match="a new owner needs a sequencer above"):
-        Draft(known).put_map(incarnation, stolen)
+        PlanBuilder(known).put_map(incarnation, stolen)
 
 
 @pytest.mark.guarantee("G11")
-def test_no_draft_leaves_a_gap() -> None:
+def test_no_plan_leaves_a_gap() -> None:
     world, _ = running()
     known = world.catalog()
     incarnation = known.topologies["zeitgeist"].incarnations["window-counter"]
@@ -239,7 +239,7 @@ def test_no_draft_leaves_a_gap() -> None:
     holed.CopyFrom(known.tables[incarnation].record)
     del holed.intervals[2]
     with pytest.raises(ValueError, match="overlap or leave a gap"):
-        Draft(known).put_map(incarnation, holed)
+        PlanBuilder(known).put_map(incarnation, holed)
 
 
 def test_many_maps_are_re_assigned_in_several_transactions() -> None:

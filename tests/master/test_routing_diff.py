@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from millwheel.client.routing_view import RoutingView
 from millwheel.coordination.state import CoordinatorState
-from millwheel.master.draft import Draft
+from millwheel.master.change_plan import PlanBuilder
 from millwheel.master.services.routing_diff import RoutingDiff
 from millwheel.model.catalog import Catalog
 from millwheel.model.incarnation import IncarnationId
@@ -20,7 +20,7 @@ from millwheel.rpc.v1 import control_pb2 as control
 
 
 class World:
-    """Interval maps of some consumers, changed through drafts; one watcher."""
+    """Interval maps of some consumers, changed through plans; one watcher."""
 
     def __init__(self, sizes: dict[str, int]) -> None:
         self.state, self.known = CoordinatorState(), Catalog()
@@ -29,8 +29,8 @@ class World:
         for name, size in sizes.items():
             self.put(name, size)
 
-    def commit(self, draft: Draft) -> None:
-        plan = draft.plan()
+    def commit(self, builder: PlanBuilder) -> None:
+        plan = builder.plan()
         transition = self.state.decide(plan.compares, plan.puts, plan.deletes, 0.0)
         assert transition is not None
         received = self.state.revision
@@ -45,9 +45,9 @@ class World:
     def put(self, name: str, size: int) -> None:
         record = catalog.IntervalMapRecord(computation=name, topology="t")
         record.intervals.extend(self.interval(keys) for keys in initial_intervals(size))
-        draft = Draft(self.known)
-        draft.put_map(IncarnationId(name), record)
-        self.commit(draft)
+        builder = PlanBuilder(self.known)
+        builder.put_map(IncarnationId(name), record)
+        self.commit(builder)
 
     def change(self, name: str, at: int, kind: str) -> None:
         intervals = list(self.known.tables[IncarnationId(name)])
@@ -57,9 +57,9 @@ class World:
         middle = keys.start + b"m"
         cut = kind == "split" and middle in keys
         parts = [KeyInterval(keys.start, middle), KeyInterval(middle, keys.end)] if cut else [keys]
-        draft = Draft(self.known)
-        draft.put_intervals(IncarnationId(name), [self.interval(part) for part in parts])
-        self.commit(draft)
+        builder = PlanBuilder(self.known)
+        builder.put_intervals(IncarnationId(name), [self.interval(part) for part in parts])
+        self.commit(builder)
 
     def watch(self, *names: str) -> tuple[int, control.WatchRoutingResponse | None]:
         """How many intervals were sent, and what the watcher now has."""

@@ -10,13 +10,13 @@ from itertools import pairwise
 import pytest
 
 from millwheel.coordination.contract import Put
-from millwheel.coordination.memory import MemoryCoordinator
 from millwheel.coordination.sequencers import draw_sequencer
 from millwheel.master.messages import OpenInjector, SnapshotLoaded, SubmitTopology
 from millwheel.model.catalog_keys import SEQUENCER
 from millwheel.store.contract import JournalHead, StoreUnavailableError
 from millwheel.store.memory import MemoryStore
 from millwheel.store.sequencer_allocation import SequencerBlock, reserve_sequencers
+from tests.coordination.memory import MemoryCoordinator
 from tests.master.harness import Master, World, topology
 
 

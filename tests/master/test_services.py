@@ -17,11 +17,10 @@ from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 from millwheel.client.control import ControlClient
 from millwheel.client.subscription.cursors import delete_cursor, list_cursors
 from millwheel.coordination.contract import Put
-from millwheel.coordination.memory import MemoryCoordinator
 from millwheel.master.messages import SubmitTopology
 from millwheel.master.packages import MAX_PACKAGE_BYTES, Packages
+from millwheel.master.replica import MasterReplica
 from millwheel.master.settings import MasterSettings
-from millwheel.master.shell import MasterShell
 from millwheel.model.catalog_keys import LEADERSHIP
 from millwheel.model.time import MAX_TIMESTAMP, milliseconds
 from millwheel.rpc.channel import open_channel
@@ -31,6 +30,7 @@ from millwheel.rpc.v1 import control_pb2 as control
 from millwheel.rpc.v1 import topology_pb2 as specs
 from millwheel.store.contract import StateRow
 from millwheel.store.memory import MemoryStore
+from tests.coordination.memory import MemoryCoordinator
 from tests.master.replica import neighbours, register_authority, register_worker, replica
 from tests.patience import patience
 
@@ -44,7 +44,7 @@ QUICK = MasterSettings(drain_grace=milliseconds(50), observe_every=milliseconds(
 class Cluster:
     """One leading master with one client."""
 
-    def __init__(self, client: ControlClient, shell: MasterShell, coordinator: MemoryCoordinator, store: MemoryStore):
+    def __init__(self, client: ControlClient, shell: MasterReplica, coordinator: MemoryCoordinator, store: MemoryStore):
         self.client = client
         self.shell = shell
         self.coordinator = coordinator
@@ -101,7 +101,7 @@ async def test_a_damaged_package_is_never_handed_out_whole() -> None:
     await packages.put(DIGEST, CODE)
     (manifest,) = await store.read_states("packages", [DIGEST.encode()])
     assert manifest is not None
-    await store.drop_computation("packages")
+    await store.drop_incarnation("packages")
     rows = [manifest, StateRow(f"{DIGEST}/0001".encode(), manifest.commit, b"other")]
     await store.write_states("packages", "packages", 5, rows)
     with pytest.raises(RequestError, match="is damaged"):
@@ -511,7 +511,7 @@ async def test_a_request_to_a_master_losing_leadership_can_be_repeated(cluster: 
 async def test_a_master_between_terms_does_not_name_itself_as_leader() -> None:
     coordinator = MemoryCoordinator()
     await coordinator.transact((), [Put(LEADERSHIP, b"127.0.0.1:1")])
-    error = await refused(MasterShell(coordinator, MemoryStore(), "127.0.0.1:1", ttl=5).term())
+    error = await refused(MasterReplica(coordinator, MemoryStore(), "127.0.0.1:1", ttl=5).term())
     assert (error.reason, error.leader) == ("NOT_LEADING", "")
     assert "no master leads just now" in error.message
     await coordinator.close()
@@ -529,7 +529,7 @@ class SilentStore(MemoryStore):
 
 async def test_requests_to_a_stopping_master_are_answered() -> None:
     coordinator = MemoryCoordinator()
-    shell = MasterShell(coordinator, SilentStore(), "127.0.0.1:1", ttl=5)
+    shell = MasterReplica(coordinator, SilentStore(), "127.0.0.1:1", ttl=5)
     running = asyncio.ensure_future(shell.run())
     await shell.leading()
     asked = asyncio.ensure_future(shell.ask(SubmitTopology(topology(), "r1")))

@@ -10,7 +10,6 @@ import pytest
 
 from millwheel.coordination.contract import Compare, PrefixSnapshot, Put, TransactionResult
 from millwheel.coordination.election import Election
-from millwheel.coordination.memory import MemoryCoordinator
 from millwheel.master.messages import DrainTopology, Progress, SubmitTopology
 from millwheel.master.settings import MasterSettings
 from millwheel.master.term import Term
@@ -18,6 +17,7 @@ from millwheel.model.catalog import Catalog
 from millwheel.rpc.clock import wall_now
 from millwheel.rpc.failures import NOT_LEADING, RequestError
 from millwheel.store.memory import MemoryStore
+from tests.coordination.memory import MemoryCoordinator
 from tests.patience import patience
 
 from .harness import topology

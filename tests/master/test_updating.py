@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from millwheel.master import assignment, draft
+from millwheel.master import assignment, change_plan
 from millwheel.master.messages import (
     CancelTopology,
     DrainTopology,
@@ -152,7 +152,7 @@ def test_a_removed_computation_delivers_and_leaves_the_watermark() -> None:
     assert (window, "zeitgeist/queries") not in after.edges()
     assert window in after.producers("zeitgeist/windows"), "what it produced is not delivered yet"
     assert min(sequencers(after, window)) > max(before)
-    assert after.leaving(window) is not None
+    assert after.removed_computation(window) is not None
     assert after.computation(window) is None
     journals = [one.journal for one in after.tables[window]]
     assert "removed computation window-counter" in master.core.waiting_for("zeitgeist")[0]
@@ -176,7 +176,7 @@ def test_a_removed_computation_that_comes_back_has_no_state() -> None:
     master.call(UpdateTopology(changed(without_detector)))
     record = master.call(UpdateTopology(topology()))
     assert record.incarnations["dip-detector"] != first
-    assert [one.incarnation for one in record.leaving] == [first]
+    assert [one.incarnation for one in record.removed] == [first]
     assert [one.incarnation for one in world.catalog().consumers("zeitgeist/windows") if not one.log] == [
         record.incarnations["dip-detector"]
     ]
@@ -343,7 +343,7 @@ def test_an_update_of_a_paused_topology_waits_for_its_owners() -> None:
 
     record = master.call(UpdateTopology(changed(both)))
     stands = world.catalog()
-    every = [*record.incarnations.values(), *(one.incarnation for one in record.leaving)]
+    every = [*record.incarnations.values(), *(one.incarnation for one in record.removed)]
     assert len(every) == 3
     assert all(owners(stands, incarnation) == ["", ""] for incarnation in every)
     master.call(ResumeTopology("zeitgeist"))
@@ -399,8 +399,8 @@ def test_a_removed_computations_own_stream_is_kept_until_it_ends() -> None:
     world, master = started()
     master.call(UpdateTopology(changed(without_detector)))
     assert "zeitgeist/dips" in world.catalog().logs, "what is pending still has to get there"
-    leaving = world.catalog().topologies["zeitgeist"].leaving[0].incarnation
-    master.handle(ProgressObserved(Progress("zeitgeist", {leaving: MAX_TIMESTAMP})), Timestamp(1))
+    removed = world.catalog().topologies["zeitgeist"].removed[0].incarnation
+    master.handle(ProgressObserved(Progress("zeitgeist", {removed: MAX_TIMESTAMP})), Timestamp(1))
     master.run()
     assert "zeitgeist/dips" not in world.catalog().logs
 
@@ -432,7 +432,7 @@ def test_a_merges_children_run_the_new_version_at_once() -> None:
 def test_an_update_of_many_owners_takes_several_transactions(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(draft, "MAX_OPERATIONS", 20)
+    monkeypatch.setattr(change_plan, "MAX_OPERATIONS", 20)
     monkeypatch.setattr(assignment, "_MAX_WORKERS_PER_TRANSACTION", 6)
     world = World()
     names = [f"w{number:02}" for number in range(30)]

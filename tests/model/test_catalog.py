@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from millwheel.coordination.contract import Change, Put
 from millwheel.coordination.state import CoordinatorState
 from millwheel.model import catalog_keys as keys
-from millwheel.model.catalog import Catalog, injector_sender
-from millwheel.model.incarnation import IncarnationId
+from millwheel.model.catalog import Catalog
+from millwheel.model.incarnation import IncarnationId, injector_group
 from millwheel.model.interval_table import CoverageError, IntervalTable, initial_intervals, interval_to_proto
 from millwheel.model.keys import KeyInterval
 from millwheel.rpc.v1 import catalog_pb2 as catalog
@@ -117,7 +117,7 @@ def test_senders_of_a_stream_are_its_producers_and_its_injectors() -> None:
     record.incarnations.update({"a": IncarnationId("a.1"), "b": IncarnationId("b.2")})
     known = Catalog()
     known.apply([Change(keys.topology_key("t"), record.SerializeToString(), 1)])
-    assert known.senders("in") == ("b.2", injector_sender("in"))
+    assert known.senders("in") == ("b.2", injector_group("in"))
     assert known.senders("late") == ("a.1",)
     assert known.senders("t/dead-letters") == ("a.1", "b.2")
     assert known.senders("unused") == ()

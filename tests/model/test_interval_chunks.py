@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from millwheel.coordination.state import CoordinatorState
-from millwheel.master.draft import Draft
+from millwheel.master.change_plan import PlanBuilder
 from millwheel.model import interval_chunks
 from millwheel.model.catalog import Catalog
 from millwheel.model.incarnation import IncarnationId
@@ -67,8 +67,8 @@ class Maps(RuleBasedStateMachine):
         self.named = count
         record = whole(count)
         self.model = list(record.intervals)
-        self.draft = Draft(self.followed)
-        self.draft.put_map(NAME, record)
+        self.builder = PlanBuilder(self.followed)
+        self.builder.put_map(NAME, record)
         self.commit()
 
     def teardown(self) -> None:
@@ -76,21 +76,21 @@ class Maps(RuleBasedStateMachine):
             self.patch.__exit__(None, None, None)
 
     def commit(self) -> None:
-        plan = self.draft.plan()
+        plan = self.builder.plan()
         transition = self.state.decide(plan.compares, plan.puts, plan.deletes, 0.0)
         assert transition is not None
         self.state.apply(transition)
         for changes in self.state.changes_after("", self.received):
             self.followed.apply(changes)
         self.received = self.state.revision
-        self.draft = Draft(self.followed)
+        self.builder = PlanBuilder(self.followed)
 
     def name(self) -> str:
         self.named += 1
         return f"{NAME}.j{self.named}"
 
     def put(self, at: int, count: int, new: list[catalog.IntervalRecord]) -> None:
-        assert self.draft.put_intervals(NAME, new) == (self.model[at : at + count] != new)
+        assert self.builder.put_intervals(NAME, new) == (self.model[at : at + count] != new)
         self.model[at : at + count] = new
 
     @rule(at=st.integers(0, 1000), owner=st.sampled_from(["v", "w", "x"]))
@@ -120,7 +120,7 @@ class Maps(RuleBasedStateMachine):
         self.put(at, len(gone), [interval(keys, self.name(), parents=tuple(one.journal for one in gone))])
 
     @rule()
-    def commit_what_was_drafted(self) -> None:
+    def commit_the_plan(self) -> None:
         self.commit()
         assert list(self.followed.tables[NAME]) == self.model
 
@@ -138,9 +138,9 @@ class Maps(RuleBasedStateMachine):
         record = catalog.IntervalMapRecord(computation="c", topology="t", intervals=self.model)
         changed = record.intervals[at % len(self.model)]
         changed.sequencer += 1
-        self.draft.put_map(NAME, record)
+        self.builder.put_map(NAME, record)
         self.model = list(record.intervals)
-        assert len(self.draft.plan().puts) + len(self.draft.plan().deletes) <= 3
+        assert len(self.builder.plan().puts) + len(self.builder.plan().deletes) <= 3
 
     @invariant()
     def g11_at_every_revision_the_chunks_cover_every_key_once(self) -> None:
@@ -216,7 +216,7 @@ def test_with_the_longest_keys_a_chunk_stays_within_its_bytes() -> None:
     table = IntervalTable(NAME, record)
     assert list(table) == list(record.intervals)
     for chunk in table.chunks:
-        assert sum(one.ByteSize() for one in chunk.intervals) <= interval_chunks.MOST_BYTES
+        assert sum(one.ByteSize() for one in chunk.intervals) <= interval_chunks.MAX_CHUNK_BYTES
 
 
 @pytest.mark.guarantee("G11")
@@ -236,9 +236,9 @@ def test_what_does_not_fit_where_it_is_put_is_refused() -> None:
 def test_a_journal_keeps_its_keys() -> None:
     known = Catalog()
     state = CoordinatorState()
-    draft = Draft(known)
-    draft.put_map(NAME, whole(2))
-    transition = state.decide((), draft.plan().puts, (), 0.0)
+    builder = PlanBuilder(known)
+    builder.put_map(NAME, whole(2))
+    transition = state.decide((), builder.plan().puts, (), 0.0)
     assert transition is not None
     state.apply(transition)
     known.load(state.list(""))
@@ -246,29 +246,29 @@ def test_a_journal_keeps_its_keys() -> None:
     record.CopyFrom(known.tables[NAME].record)
     record.intervals[0].keys.end = record.intervals[1].keys.start = b"z"
     with pytest.raises(ValueError, match="other keys need another journal"):
-        Draft(known).put_map(NAME, record)
+        PlanBuilder(known).put_map(NAME, record)
 
 
 def test_a_map_read_again_is_taken_in_only_as_far_as_it_differs() -> None:
     state, known = CoordinatorState(), Catalog()
 
-    def commit(draft: Draft) -> None:
-        plan = draft.plan()
+    def commit(builder: PlanBuilder) -> None:
+        plan = builder.plan()
         transition = state.decide(plan.compares, plan.puts, plan.deletes, 0.0)
         assert transition is not None
         state.apply(transition)
 
-    draft = Draft(known)
-    draft.put_map(NAME, whole(1_000))
-    commit(draft)
+    builder = PlanBuilder(known)
+    builder.put_map(NAME, whole(1_000))
+    commit(builder)
     known.load(state.list(""))
     before = list(known.tables[NAME].chunks)
     moved = catalog.IntervalRecord()
     moved.CopyFrom(before[2].intervals[0])
     moved.sequencer = 9
-    draft = Draft(known)
-    draft.put_intervals(NAME, [moved])
-    commit(draft)
+    builder = PlanBuilder(known)
+    builder.put_intervals(NAME, [moved])
+    commit(builder)
     known.load(state.list(""))
     after = list(known.tables[NAME].chunks)
     assert [old is new for old, new in zip(before, after, strict=True)] == [True, True, False, True]

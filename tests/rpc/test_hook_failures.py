@@ -57,18 +57,18 @@ def test_code_in_a_message_keeps_its_lines() -> None:
 def test_a_blocked_key_is_shown_as_one_sentence() -> None:
     assert failure_text(FAILURE, SINCE + 6_000_000) == (
         "process_record of key 'cat' raises ValueError: no cats (a.py:3 in f), since 2023-11-14T22:13:20Z "
-        "(7 attempts); next attempt in 3.5 s; it is tried again by itself; if that does not help: mend the code, or "
+        "(7 attempts); next attempt in 3.5 s; it is tried again by itself; if that does not help: fix the code, or "
         "give such records up by `on_failure=mw.dead_letter()`; then `millwheel topology update`"
     )
     assert failure_text(FAILURE, SINCE + 10_000_000, remedy=False).endswith("; next attempt now")
     permanent = failure_text(changed(permanent=True), SINCE)
-    assert "trying again does not help: mend the code, or give such records up" in permanent
+    assert "trying again does not help: fix the code, or give such records up" in permanent
     assert permanent.endswith("`on_failure=mw.dead_letter()`; then `millwheel topology update`")
 
 
 def test_a_dead_letter_without_a_key_has_its_own_remedy() -> None:
     """It said to give such records up by dead letters, which was the setting in force."""
-    problem = "its dead letter has no key at computation `repair`: KeyError: 'x': mend `repair`'s key function"
+    problem = "its dead letter has no key at computation `repair`: KeyError: 'x': fix `repair`'s key function"
     for permanent in (False, True):
         failure = changed(dead_letter_problem=problem, permanent=permanent)
         for remedy in (False, True):
@@ -88,7 +88,7 @@ def test_a_computation_has_stopped_or_blocks_keys_or_goes_on() -> None:
     )
     stopped = computation_text("t/c", changed_oldest(failing, permanent=True), "why", SINCE)
     assert "`on_failure=mw.dead_letter()`" in stopped
-    assert stopped.count("mend the code") == stopped.count("`millwheel topology update`") == 1
+    assert stopped.count("fix the code") == stopped.count("`millwheel topology update`") == 1
     over = wire.HookFailures(attempts=9, last=FAILURE)
     assert computation_text("t/c", over, "", SINCE + 35_000_000) == (
         "computation t/c: process_record raised ValueError: no cats (a.py:3 in f), the last time 30 s ago, for key "

@@ -36,7 +36,7 @@ def failing(**fields: Any) -> wire.KeyFunctionFailure:
 def test_waiting_records_are_reported_with_processes_and_remedy() -> None:
     assert key_function_text(failing(waiting=waiting("p")), SINCE) == (
         "the key function of stream 'in' raises ValueError: no cats (a.py:3 in f), since 2023-11-14T22:13:20Z (7 "
-        "attempts); records of injector process 'p' wait for their keys and are not ACKed: mend the computation's "
+        "attempts); records of injector process 'p' wait for their keys and are not ACKed: fix the computation's "
         "code, then `millwheel topology update`"
     )
     many = key_function_text(failing(waiting=waiting("p1", "p2", "p3", "p4", "p5")), SINCE)

@@ -88,7 +88,7 @@ async def test_a_damaged_head_is_named_and_stops_its_journal_alone(path: Path, k
 async def test_a_damaged_row_is_named_by_its_key(path: Path) -> None:
     flip(path, STATE_KEY, state=True)
     async with await EmbeddedDatabase.open(path) as database:
-        with pytest.raises(CorruptValueError, match="state of key 'key' of computation c"):
+        with pytest.raises(CorruptValueError, match="state of key 'key' of incarnation c"):
             await database.store.read_states("c", [b"key"])
         with pytest.raises(CorruptValueError, match="'key'"):
             await database.store.scan_states("c", ALL_KEYS, None, 10)

@@ -155,12 +155,12 @@ async def test_emptied_rows_leave_nothing_once_entries_are_truncated(opened: Ope
     state_range, marks = (b"c\0", b"c\1"), (layout.CLEARED, layout.past(layout.CLEARED))
     assert len(rocks.scan(*state_range, state=True)) == 1202
     await store.append("j", entry(4, truncation_point=2))
-    await store.drop_computation("behind the purge")
+    await store.drop_incarnation("behind the purge")
     stored = [key for key, _ in rocks.scan(*state_range, state=True)]
     assert stored == [b"c\x000007", b"c\0kept", b"c\0later"]
     assert len(rocks.keys(*marks)) == 1
     await store.drop_journal("j")
-    await store.drop_computation("behind the purge")
+    await store.drop_incarnation("behind the purge")
     assert [key for key, _ in rocks.scan(*state_range, state=True)] == [b"c\x000007", b"c\0kept"]
     assert rocks.keys(*marks) == []
 
@@ -187,7 +187,7 @@ async def test_emptied_rows_are_forgotten_after_a_restart_too(tmp_path: Path) ->
 
     store = EmbeddedStore(rocks, thread, close)
     await store.append("j", entry(2, truncation_point=1))
-    await store.drop_computation("behind the purge")
+    await store.drop_incarnation("behind the purge")
     assert rocks.scan(b"", b"\xff", state=True) == []
     assert rocks.keys(layout.CLEARED, layout.past(layout.CLEARED)) == []
     await store.close()

@@ -61,7 +61,7 @@ class RawInjector:
             consumer=self.consumer,
             journal=self.journal,
             stream=self.stream,
-            sender=wire.Sender(name=self.origin, sequencer=self.sequencer, computation=f"injector/{self.stream}"),
+            sender=wire.Sender(name=self.origin, sequencer=self.sequencer, group=f"injector/{self.stream}"),
             keys=keys,
             values=values,
             timestamps_us=[1_000_000] * len(keys),
@@ -126,7 +126,7 @@ async def test_calls_that_begin_wrong_end_with_what_is_wrong(server: Server) -> 
         )
         with pytest.raises(grpc.aio.AioRpcError, match="begins with its start"):
             await subscribe.read()
-        report = watermark_pb2.ReportRequest(intervals=[watermark_pb2.IntervalWatermark(computation="c", sequencer=1)])
+        report = watermark_pb2.ReportRequest(intervals=[watermark_pb2.IntervalWatermark(group="c", sequencer=1)])
         with pytest.raises(grpc.aio.AioRpcError, match="keys is missing"):
             await WatermarkServiceStub(channel).Report(iter([report])).read()
     listed = await run_cli(server.address, "topology", "list")

@@ -210,7 +210,7 @@ async def test_an_error_that_no_retry_can_fix_is_reported_as_such(tmp_path: Path
         for arguments in LOOKS.values():
             await seen(
                 lambda arguments=arguments: watched.cli(*arguments),  # type: ignore[misc]
-                has("UndeclaredStreamError", "(did you mean 'seen'?)", "trying again does not help: mend the code"),
+                has("UndeclaredStreamError", "(did you mean 'seen'?)", "trying again does not help: fix the code"),
             )
         assert "does not pass by trying again" in watched.server.log.read_text()
         await update(watched, RETRYING)

@@ -28,7 +28,7 @@ OTHER = (
 )
 """Another topology that reads the stream of ``regions``, with another type for its records."""
 RAISES = "the key function of stream 'regions/orders' raises KeyError: 'zz' (regions.py:18 in region), since 20"
-WAITS = "records of injector process 'p' wait for their keys and are not ACKed: mend the computation's code"
+WAITS = "records of injector process 'p' wait for their keys and are not ACKed: fix the computation's code"
 
 LOOKS = {
     "watermark of the one that fails": ("watermark", "explain", "regions/by-region"),
@@ -63,7 +63,7 @@ async def test_a_failing_key_function_is_seen_wherever_one_looks(tmp_path: Path,
         assert (cause["kind"], cause["process"], cause["subject"]) == ("key", "p", "regions/by-region")
         await seen(lambda: asyncio.sleep(0, injector.stall), lambda found: "KeyError: 'zz'" in found)
         assert "regions/by-region has not ACKed 1 record: there is no key for the first of them" in injector.stall
-        assert "mend the computation's code" in injector.stall
+        assert "fix the computation's code" in injector.stall
         failures = await watched.metric("millwheel_key_failures_total")
         assert failures['{computation="by-region",stream="regions/orders",topology="regions"}'] >= 1
         log = watched.server.log.read_text()

@@ -179,7 +179,7 @@ async def test_a_damaged_row_holds_its_key_alone_until_it_is_restored(
         assert await speak(server, "words", 2, "b"), "the other key goes on"
         assert not await speak(server, "words", 3, "a", wait=1.5)
         shown = await problems(server, "damaged rows")
-        assert "state of key 'a' of computation count." in shown
+        assert "state of key 'a' of incarnation count." in shown
         assert "restore" in shown
         assert "key 'a', record of stream 'words/spoken'" in caplog.text
         async with ControlClient(server.address) as client:

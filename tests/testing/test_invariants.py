@@ -10,7 +10,7 @@ import pytest
 from millwheel.model.core_protocol import InvariantError, Tick
 from millwheel.model.keys import ALL_KEYS
 from simulation.taps import Taps
-from tests.authority.shard import COMPUTATION, Shard
+from tests.authority.shard import GROUP, Shard
 from tests.injectors.test_core import add, opened
 from tests.master.harness import Master
 from tests.master.harness import World as MasterWorld
@@ -64,7 +64,7 @@ def authority() -> tuple[Any, Callable[[], None]]:
     shard.report(ALL_KEYS, 1, 10)
 
     def spoil() -> None:
-        shard.core._broadcast[COMPUTATION] = 11  # noqa: SLF001  # invariants are broken on purpose
+        shard.core._broadcast[GROUP] = 11  # noqa: SLF001  # invariants are broken on purpose
 
     return shard.core, spoil
 

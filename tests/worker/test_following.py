@@ -8,7 +8,6 @@ from collections.abc import AsyncIterator, Iterable
 import pytest
 
 from millwheel.coordination.contract import PrefixSnapshot, Put
-from millwheel.coordination.memory import MemoryCoordinator
 from millwheel.model.backoff import Backoff
 from millwheel.model.catalog import Catalog
 from millwheel.model.catalog_keys import LEADERSHIP, SEQUENCER, worker_key
@@ -19,6 +18,7 @@ from millwheel.worker.messages import SenderWatermarks
 from millwheel.worker.shell.follower import follow
 from millwheel.worker.shell.host import CoreHost, RunQueue
 from millwheel.worker.shell.watermarks import SenderWatch
+from tests.coordination.memory import MemoryCoordinator
 from tests.faulty_store import FaultyStore
 from tests.patience import patience, until
 from tests.worker.doubles import ScriptedCore, World

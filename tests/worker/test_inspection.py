@@ -84,9 +84,7 @@ async def test_a_dead_letter_without_a_key_is_shown_beside_hook_errors() -> None
     solo.commit_all()
     answer = await inspected(solo)
     assert (answer.failure.error, answer.failure.message) == ("ValueError", "no")
-    problem = (
-        "its dead letter has no key at computation `repair`: KeyExtractionError: why: mend `repair`'s key function"
-    )
+    problem = "its dead letter has no key at computation `repair`: KeyExtractionError: why: fix `repair`'s key function"
     assert answer.failure.dead_letter_problem == problem
     assert failure_text(answer.failure, solo.now).endswith(problem)
 

@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 
 from millwheel.coordination.contract import Put
-from millwheel.coordination.memory import MemoryCoordinator
 from millwheel.model.catalog import Catalog
 from millwheel.model.catalog_keys import chunk_key, chunks_prefix
 from millwheel.model.incarnation import IncarnationId
@@ -15,6 +14,7 @@ from millwheel.model.interval_table import interval_to_proto
 from millwheel.model.keys import KeyInterval
 from millwheel.rpc.v1.catalog_pb2 import IntervalMapRecord
 from millwheel.worker.shell.lineage import journal_lives
+from tests.coordination.memory import MemoryCoordinator
 
 NAME = IncarnationId("counter.7")
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from millwheel.coordination.contract import DamagedValueError, Put
-from millwheel.coordination.memory import MemoryCoordinator
 from millwheel.model.catalog import Catalog
 from millwheel.model.catalog_keys import topology_key
 from millwheel.model.incarnation import IncarnationId
@@ -13,6 +12,7 @@ from millwheel.rpc.v1 import catalog_pb2 as catalog
 from millwheel.rpc.v1 import topology_pb2 as topology
 from millwheel.worker.shell import removed_consumers
 from millwheel.worker.shell.removed_consumers import RemovedConsumers
+from tests.coordination.memory import MemoryCoordinator
 
 
 @pytest.mark.guarantee("G1", section="4.1")

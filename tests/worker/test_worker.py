@@ -15,7 +15,6 @@ import pytest
 
 from millwheel.client.watermark_streams import PendingOf
 from millwheel.coordination.contract import Put
-from millwheel.coordination.memory import MemoryCoordinator
 from millwheel.model.catalog import OwnedInterval
 from millwheel.model.catalog_keys import chunk_key, topology_key, worker_key
 from millwheel.model.incarnation import IncarnationId
@@ -44,6 +43,7 @@ from millwheel.worker.shell.host import CoreHost
 from millwheel.worker.shell.hosts import Hosted
 from millwheel.worker.shell.watermarks import OnRefused
 from millwheel.worker.shell.worker import Worker, WorkerSettings
+from tests.coordination.memory import MemoryCoordinator
 from tests.faulty_store import FaultyStore
 from tests.patience import patience, until
 from tests.worker.doubles import ScriptedCore

@@ -73,7 +73,7 @@ class BatchQuery:
             self.completed = batch
         if batch >= self.completed:
             self.batches.setdefault(batch, BatchSource(self.query, batch)).seen.update(ids)
-        self._forget_below_floor()
+        self._forget_before_completed()
 
     def inherit(self, parent: BatchQuery) -> None:
         """Merge a parent's state. Its bound on completed batches holds for every key."""
@@ -83,9 +83,9 @@ class BatchQuery:
         for source in parent.batches.values():
             if source.seen:
                 self.remember(source.batch, list(source.seen))
-        self._forget_below_floor()
+        self._forget_before_completed()
 
-    def _forget_below_floor(self) -> None:
+    def _forget_before_completed(self) -> None:
         """Drop the ids of completed batches."""
         if self.completed is None:
             return

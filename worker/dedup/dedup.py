@@ -6,9 +6,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from millwheel.model.deliveries import DeliveryIds, OpaqueIds, PositionIds, Sender
+from millwheel.model.incarnation import INJECTOR_PREFIX
 from millwheel.model.keys import KeyInterval
 from millwheel.model.time import MAX_TIMESTAMP, MIN_TIMESTAMP
-from millwheel.rpc.watermarks import INJECTOR_PREFIX
 from millwheel.store.contract import TERMINAL_SEQUENCER
 from millwheel.worker.dedup.batches import BatchSource
 from millwheel.worker.dedup.known_sequencers import Span
@@ -22,7 +22,7 @@ from millwheel.worker.dedup.tables import Tables
 __all__ = ["Dedup"]
 
 SEGMENT_IDS: Final = 1 << 16
-"""Exact ids of one sending computation that form a segment: about 8 MB of memory, 1 MiB stored."""
+"""Exact ids of one sending group that form a segment: about 8 MB of memory, 1 MiB stored."""
 CACHED_SEGMENTS: Final = 4
 
 
@@ -98,15 +98,15 @@ class Dedup:
     def _accept(self, sender: Sender) -> bool:
         keys, known = sender.keys, self._tables.sequencers
         span: Span = sender.name if keys is None else (keys.start, keys.end)
-        if known.highest(sender.computation, span) > sender.sequencer:
+        if known.highest(sender.group, span) > sender.sequencer:
             return False
-        self._learn("" if keys is None else sender.computation, span, sender.sequencer)
+        self._learn("" if keys is None else sender.group, span, sender.sequencer)
         known.current[sender.name] = sender.sequencer
         return True
 
-    def _learn(self, computation: str, span: Span, sequencer: int) -> None:
-        if self._tables.sequencers.learn(computation, span, sequencer):
-            self._news.sequencers.append((computation, span, sequencer))
+    def _learn(self, group: str, span: Span, sequencer: int) -> None:
+        if self._tables.sequencers.learn(group, span, sequencer):
+            self._news.sequencers.append((group, span, sequencer))
             if isinstance(span, str):
                 self._forget_drawn(span, sequencer)
 
@@ -141,7 +141,7 @@ class Dedup:
         return verdict
 
     def _check_opaque(self, ids: OpaqueIds, timestamps: Sequence[int], sender: Sender) -> DeliveryVerdict:
-        source = self._tables.computation(sender.computation)
+        source = self._tables.opaque_source(sender.group)
         if sender.watermark is not None and sender.watermark < source.horizon:
             return DeliveryVerdict(CheckOutcome.SEND_AGAIN, len(ids.ids))
         verdict = DeliveryVerdict(CheckOutcome.JUDGED, len(ids.ids))
@@ -192,15 +192,15 @@ class Dedup:
             if isinstance(source, PositionSource):
                 positions.setdefault(source.sequence, []).extend(ids)
             elif isinstance(source, OpaqueSource):
-                collect, all_ids = opaque.get(source.computation) or (MIN_TIMESTAMP, [])
+                collect, all_ids = opaque.get(source.group) or (MIN_TIMESTAMP, [])
                 all_ids.extend(ids)
-                opaque[source.computation] = (max(collect, verdict._collect_from), all_ids)
+                opaque[source.group] = (max(collect, verdict._collect_from), all_ids)
             elif isinstance(source, BatchSource):
                 batches.setdefault((source.query, source.batch), []).extend(ids)
             else:
                 raise DedupError(f"{verdict} was not checked: nothing of it can be taken")
         delta.positions = list(positions.items())
-        delta.opaque = [(computation, collect, ids) for computation, (collect, ids) in opaque.items()]
+        delta.opaque = [(group, collect, ids) for group, (collect, ids) in opaque.items()]
         delta.batches = [(query, batch, ids) for (query, batch), ids in batches.items()]
         return delta
 
@@ -212,8 +212,8 @@ class Dedup:
             if source is None:
                 raise DedupError(f"sequence {sequence} was retired with records of it in flight")
             source.commit(positions)
-        for computation, collect, ids in delta.opaque:
-            tables.opaque[computation].commit(collect, ids)
+        for group, collect, ids in delta.opaque:
+            tables.opaque[group].commit(collect, ids)
         for query, batch, ids in delta.batches:
             tables.queries[query].commit(batch, ids)
 
@@ -262,29 +262,29 @@ class Dedup:
                 self.retire(sequence)
 
     def advance(
-        self, computation: str, watermark: int, slack: int, sequencers: Iterable[tuple[KeyInterval | str, int]]
+        self, group: str, watermark: int, slack: int, sequencers: Iterable[tuple[KeyInterval | str, int]]
     ) -> None:
-        """The authority broadcast a sending computation's output watermark: forget its opaque ids below it.
+        """The authority broadcast a sending group's output watermark: forget its opaque ids below it.
 
         ``sequencers`` are the sequencers behind the value, by producing keys or by injector process. They are recorded
         first. Otherwise deliveries that are still in their predecessors' buffers could arrive as fresh.
         """
         for span, sequencer in sequencers:
             if isinstance(span, KeyInterval):
-                self._learn(computation, (span.start, span.end), sequencer)
+                self._learn(group, (span.start, span.end), sequencer)
             else:
                 self._learn("", span, sequencer)
         horizon = watermark
         if MIN_TIMESTAMP < watermark < MAX_TIMESTAMP:
             horizon = max(MIN_TIMESTAMP, watermark - slack)
-        source = self._tables.opaque.get(computation) or self._tables.computation(computation)
+        source = self._tables.opaque.get(group) or self._tables.opaque_source(group)
         source.watermark = max(source.watermark, watermark)
         if horizon > source.horizon:
             source.horizon = horizon
-            if source.groups or source.segments:
+            if source.runs or source.segments:
                 source.forget()
-            self._news.horizons = [row for row in self._news.horizons if row[0] != computation]
-            self._news.horizons.append((computation, watermark, horizon))
+            self._news.horizons = [row for row in self._news.horizons if row[0] != group]
+            self._news.horizons.append((group, watermark, horizon))
 
     def seal(self) -> list[SegmentSealed]:
         """Seal full segments. The caller writes their parts, then calls ``segment_stored``.

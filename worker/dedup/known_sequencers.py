@@ -15,7 +15,7 @@ Span = tuple[bytes, bytes | None] | str
 """Producing keys as (start, end), or an injector process (its ``origin``)."""
 
 SequencerRow = tuple[str, Span, int]
-"""(computation or "" for an injector process, span, sequencer)."""
+"""(group or "" for an injector process, span, sequencer)."""
 
 _FIRST_KEY: Final = b""
 
@@ -59,7 +59,7 @@ class _Steps:
 
 
 class SequencerMap:
-    """Sequencers by sending computation and key, and by injector process. Values never fall."""
+    """Sequencers by sending group and key, and by injector process. Values never fall."""
 
     __slots__ = ("_injectors", "_keys", "current")
 
@@ -70,21 +70,21 @@ class SequencerMap:
         """Senders with a sequencer that the caller has found to be the highest, so that the usual delivery needs one
         look-up. Any higher sequencer clears it."""
 
-    def highest(self, computation: str, span: Span) -> int:
+    def highest(self, group: str, span: Span) -> int:
         """The highest sequencer known for any key in ``span``."""
         if isinstance(span, str):
             return self._injectors.get(span, 0)
-        steps = self._keys.get(computation)
+        steps = self._keys.get(group)
         return steps.highest(*span) if steps else 0
 
-    def learn(self, computation: str, span: Span, sequencer: int) -> bool:
+    def learn(self, group: str, span: Span, sequencer: int) -> bool:
         """Raise the sequencers in ``span``. Returns whether that changed anything."""
         if isinstance(span, str):
             if self._injectors.get(span, 0) >= sequencer:
                 return False
             self._injectors[span] = sequencer
         else:
-            steps = self._keys.setdefault(computation, _Steps())
+            steps = self._keys.setdefault(group, _Steps())
             before = (list(steps.starts), list(steps.values))
             steps.raise_to(*span, sequencer)
             if before == (steps.starts, steps.values):
@@ -95,9 +95,9 @@ class SequencerMap:
     def rows(self) -> list[SequencerRow]:
         """The whole map, as rows that ``learn`` accepts."""
         found: list[SequencerRow] = [("", origin, number) for origin, number in self._injectors.items()]
-        for computation, steps in self._keys.items():
+        for group, steps in self._keys.items():
             ends: list[bytes | None] = [*steps.starts[1:], None]
             for start, end, number in zip(steps.starts, ends, steps.values, strict=True):
                 if number:
-                    found.append((computation, (start, end), number))
+                    found.append((group, (start, end), number))
         return found

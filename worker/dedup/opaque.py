@@ -1,9 +1,9 @@
-"""The opaque ids that a receiver knows of one sending computation (6.1.1).
+"""The opaque ids that a receiver knows of one sending group (6.1.1).
 
 Invariant: an id is in exactly one place: in ``exact`` (committed recently), in the ids of an unstored segment, or in a
 stored segment. Each id has a time from which it may be forgotten. That is the largest of its record's timestamp and the
-sending computation's watermark at sending and at receipt. Otherwise a late record's id could be collected at once.
-Groups and segments keep the largest time of their ids: a time that is too large only keeps ids longer.
+sending group's watermark at sending and at receipt. Otherwise a late record's id could be collected at once.
+Runs and segments keep the largest time of their ids: a time that is too large only keeps ids longer.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from millwheel.worker.dedup.segments import (
 
 __all__ = ["OpaqueSource"]
 
-_MIN_GROUP_IDS: Final = 1024
-"""Exact ids are kept in groups of at most this size (or one commit), in commit order."""
+_MAX_RUN_IDS: Final = 1024
+"""Exact ids are kept in runs of at most this size (or one commit), in commit order."""
 
 
-class _Group:
+class _IdRun:
     __slots__ = ("collect", "ids")
 
     def __init__(self, collect: int, ids: list[bytes]) -> None:
@@ -40,18 +40,18 @@ class _Group:
 
 
 class OpaqueSource:
-    """The ids of the records that one computation (or injector) sent to this receiver."""
+    """The ids of the records that one group sent to this receiver."""
 
-    __slots__ = ("_cache", "_front", "computation", "exact", "groups", "horizon", "pending", "segments", "watermark")
+    __slots__ = ("_cache", "_front", "exact", "group", "horizon", "pending", "runs", "segments", "watermark")
 
-    def __init__(self, computation: str, cache: SegmentCache) -> None:
-        self.computation = computation
+    def __init__(self, group: str, cache: SegmentCache) -> None:
+        self.group = group
         self.pending: PendingIds[bytes] = PendingIds()
         self.exact: set[bytes] = set()
-        self.groups: list[_Group] = []
+        self.runs: list[_IdRun] = []
         self.segments: dict[str, IdSegment] = {}
         self.watermark: int = MIN_TIMESTAMP
-        """The sending computation's watermark, as last received."""
+        """The sending group's watermark, as last received."""
         self.horizon: int = MIN_TIMESTAMP
         """Ids whose time is below it are forgotten."""
         self._front = Front()
@@ -153,12 +153,12 @@ class OpaqueSource:
     def remember(self, collect: int, ids: Sequence[bytes]) -> None:
         """The ids are committed, and may be forgotten once the horizon is above ``collect``."""
         self.exact.update(ids)
-        groups = self.groups
-        if groups and len(groups[-1].ids) + len(ids) <= _MIN_GROUP_IDS:
-            groups[-1].ids += ids
-            groups[-1].collect = max(groups[-1].collect, collect)
+        runs = self.runs
+        if runs and len(runs[-1].ids) + len(ids) <= _MAX_RUN_IDS:
+            runs[-1].ids += ids
+            runs[-1].collect = max(runs[-1].collect, collect)
         else:
-            groups.append(_Group(collect, list(ids)))
+            runs.append(_IdRun(collect, list(ids)))
 
     def forget(self) -> None:
         """Forget the ids below the horizon, which the sender can no longer send.
@@ -166,36 +166,36 @@ class OpaqueSource:
         A stray copy with such an id is refused from now on, by its sequencer or its watermark.
         """
         horizon, kept = self.horizon, []
-        for group in self.groups:
-            if group.collect < horizon:
-                self.exact.difference_update(group.ids)
+        for run in self.runs:
+            if run.collect < horizon:
+                self.exact.difference_update(run.ids)
             else:
-                kept.append(group)
-        self.groups = kept
+                kept.append(run)
+        self.runs = kept
         for name in [name for name, segment in self.segments.items() if segment.collect < horizon]:
             del self.segments[name]
             self._front.drop(name)
             self._cache.discard(name)
 
     def seal(self, name: str, most: int) -> SegmentSealed:
-        """Make a segment of the exact ids. If there are more than ``most``, only the oldest whole groups go into it."""
-        groups, count = self.groups, 0
-        for number, group in enumerate(groups, 1):
-            count += len(group.ids)
+        """Make a segment of the exact ids. If there are more than ``most``, only the oldest whole runs go into it."""
+        runs, count = self.runs, 0
+        for number, run in enumerate(runs, 1):
+            count += len(run.ids)
             if count >= most:
-                groups = groups[:number]
+                runs = runs[:number]
                 break
-        # Iterate over the groups' lists, not over the set: ids in arrival order are adjacent in memory.
-        blob = b"".join(chain.from_iterable(group.ids for group in groups))
+        # Iterate over the runs' lists, not over the set: ids in arrival order are adjacent in memory.
+        blob = b"".join(chain.from_iterable(run.ids for run in runs))
         known = halves(blob)
-        sealed, self.groups = self.exact, self.groups[len(groups) :]
-        if self.groups:
-            sealed = set(chain.from_iterable(group.ids for group in groups))
+        sealed, self.runs = self.exact, self.runs[len(runs) :]
+        if self.runs:
+            sealed = set(chain.from_iterable(run.ids for run in runs))
             self.exact = self.exact - sealed
         else:
             self.exact = set()
-        self.add_segment(IdSegment(name, max(group.collect for group in groups), known, sealed), known)
-        return SegmentSealed(name, self.computation, blob, dump_halves(known))
+        self.add_segment(IdSegment(name, max(run.collect for run in runs), known, sealed), known)
+        return SegmentSealed(name, self.group, blob, dump_halves(known))
 
     def load_segment(self, name: str, collect: int, stored: bytes) -> None:
         """Restore a stored segment from the halves stored beside it."""
@@ -217,8 +217,8 @@ class OpaqueSource:
         """Merge the ids and times of a parent into this source."""
         self.horizon = max(self.horizon, parent.horizon)
         self.watermark = max(self.watermark, parent.watermark)
-        for group in parent.groups:
-            self._inherit_ids(group.collect, group.ids)
+        for run in parent.runs:
+            self._inherit_ids(run.collect, run.ids)
         self._front.adopt(parent._front)
         for segment in parent.segments.values():
             if segment.ids is None:

@@ -156,8 +156,8 @@ def decode_positions(wire: PositionsWire) -> Sequence[int]:
 
 def decode_sequencer(wire: Sequence[Any]) -> SequencerRow:
     """A row of the sequencer map. MessagePack has turned its span into a list."""
-    computation, span, sequencer = wire
-    return computation, span if isinstance(span, str) else (span[0], span[1]), sequencer
+    group, span, sequencer = wire
+    return group, span if isinstance(span, str) else (span[0], span[1]), sequencer
 
 
 @dataclass(slots=True)
@@ -171,7 +171,7 @@ class IdDelta:
 
     positions: list[tuple[str, Sequence[int]]] = field(default_factory=list)
     opaque: list[tuple[str, int, Sequence[bytes]]] = field(default_factory=list)
-    """(computation, time from which they may be forgotten, ids)."""
+    """(group, time from which they may be forgotten, ids)."""
     batches: list[tuple[str, int, Sequence[bytes]]] = field(default_factory=list)
     admitted: list[tuple[str, str]] = field(default_factory=list)
     """(sequence, the injector process that sends it or "" for a journal)."""
@@ -179,13 +179,13 @@ class IdDelta:
     retired: list[str] = field(default_factory=list)
     sequencers: list[SequencerRow] = field(default_factory=list)
     horizons: list[tuple[str, int, int]] = field(default_factory=list)
-    """(computation, its watermark, the collection horizon that follows from it)."""
+    """(group, its watermark, the collection horizon that follows from it)."""
 
     def to_wire(self) -> list[Any]:
         """Lists, strings, ints and bytes for the journal entry's MessagePack. Empty if there are no facts."""
         columns: list[list[Any]] = [
             [[sequence, *encode_positions(positions)] for sequence, positions in self.positions],
-            [[computation, collect, b"".join(ids)] for computation, collect, ids in self.opaque],
+            [[group, collect, b"".join(ids)] for group, collect, ids in self.opaque],
             [[query, batch, b"".join(ids)] for query, batch, ids in self.batches],
             [list(row) for row in self.admitted],
             [list(mark) for mark in self.marks],
@@ -209,11 +209,11 @@ class IdDelta:
         _, positions, opaque, batches, admitted, marks, retired, sequencers, horizons = wire
         return cls(
             positions=[(sequence, decode_positions(rest)) for sequence, *rest in positions],
-            opaque=[(computation, collect, split_ids(blob)) for computation, collect, blob in opaque],
+            opaque=[(group, collect, split_ids(blob)) for group, collect, blob in opaque],
             batches=[(query, batch, split_ids(blob)) for query, batch, blob in batches],
             admitted=[(sequence, origin) for sequence, origin in admitted],
             marks=[(sequence, mark, unacked) for sequence, mark, unacked in marks],
             retired=list(retired),
             sequencers=[decode_sequencer(row) for row in sequencers],
-            horizons=[(computation, watermark, horizon) for computation, watermark, horizon in horizons],
+            horizons=[(group, watermark, horizon) for group, watermark, horizon in horizons],
         )

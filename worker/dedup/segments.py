@@ -35,7 +35,7 @@ class SegmentSealed:
     """Two base parts that the caller writes. Then the caller calls ``segment_stored(name)``."""
 
     name: str
-    computation: str
+    group: str
     ids: bytes
     """The concatenated ids. They are read again only if the filters hit."""
     filter: bytes

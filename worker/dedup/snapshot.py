@@ -73,16 +73,16 @@ def _rows(tables: Tables) -> Iterator[Row]:
 
 
 def _opaque_rows(source: OpaqueSource) -> Iterator[Row]:
-    yield ["horizon", source.computation, source.watermark, source.horizon]
-    for group in source.groups:
-        for ids in _chunks(group.ids):
-            yield ["ids", source.computation, group.collect, b"".join(ids)]
+    yield ["horizon", source.group, source.watermark, source.horizon]
+    for run in source.runs:
+        for ids in _chunks(run.ids):
+            yield ["ids", source.group, run.collect, b"".join(ids)]
     for segment in source.segments.values():
         if segment.ids is None:
-            yield ["segment", source.computation, segment.name, segment.collect]
+            yield ["segment", source.group, segment.name, segment.collect]
         else:
             for ids in _chunks(list(segment.ids)):
-                yield ["ids", source.computation, segment.collect, b"".join(ids)]
+                yield ["ids", source.group, segment.collect, b"".join(ids)]
 
 
 def _chunks(ids: list[Any]) -> Iterator[list[Any]]:
@@ -113,14 +113,14 @@ def _load_row(tables: Tables, kind: str, row: Row, filters: Mapping[str, bytes])
         case "seen":
             tables.positions[row[0]].remember(decode_positions(row[1:]))
         case "horizon":
-            tables.computation(row[0]).watermark, tables.computation(row[0]).horizon = row[1], row[2]
+            tables.opaque_source(row[0]).watermark, tables.opaque_source(row[0]).horizon = row[1], row[2]
         case "ids":
-            tables.computation(row[0]).remember(row[1], split_ids(row[2]))
+            tables.opaque_source(row[0]).remember(row[1], split_ids(row[2]))
         case "segment":
-            computation, name, collect = row
+            group, name, collect = row
             if name not in filters:
                 raise DedupError(f"the filter of id segment {name} is missing")
-            tables.computation(computation).load_segment(name, collect, filters[name])
+            tables.opaque_source(group).load_segment(name, collect, filters[name])
         case "batch":
             tables.query(row[0]).remember(row[1], split_ids(row[2]))
         case _:
@@ -143,7 +143,7 @@ def inherit(tables: Tables, parents: Sequence[Tables]) -> None:
             tables.positions[name] = child
     for parent in parents:
         for opaque in parent.opaque.values():
-            tables.computation(opaque.computation).inherit(opaque)
+            tables.opaque_source(opaque.group).inherit(opaque)
         for query in parent.queries.values():
             if query.completed is not None:
                 tables.query(query.query).inherit(query)

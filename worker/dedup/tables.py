@@ -35,8 +35,8 @@ class Tables:
             source = self.positions[name] = PositionSource(name, self.interval, [PositionRange(self.interval)], set())
         return source
 
-    def computation(self, name: str) -> OpaqueSource:
-        """The sending computation's ids. An unknown computation has none yet."""
+    def opaque_source(self, name: str) -> OpaqueSource:
+        """The sending group's ids. An unknown group has none yet."""
         source = self.opaque.get(name)
         if source is None:
             source = self.opaque[name] = OpaqueSource(name, self.cache)
@@ -74,15 +74,15 @@ class Tables:
             self.sequence(sequence).state_mark(mark, unacked)
         for sequence in delta.retired:
             self.positions.pop(sequence, None)
-        for computation, watermark, horizon in delta.horizons:
-            source = self.computation(computation)
+        for group, watermark, horizon in delta.horizons:
+            source = self.opaque_source(group)
             source.watermark = max(source.watermark, watermark)
             if horizon > source.horizon:
                 # Only a higher horizon forgets, as at the owner before. An id that was committed after the horizon had
                 # passed it stays until the next rise (G12).
                 source.horizon = horizon
                 source.forget()
-        for computation, collect, ids in delta.opaque:
-            self.computation(computation).remember(collect, ids)
+        for group, collect, ids in delta.opaque:
+            self.opaque_source(group).remember(collect, ids)
         for query, batch, ids in delta.batches:
             self.query(query).remember(batch, ids)

@@ -122,7 +122,7 @@ class BlockedKeys:
             self.failures.clear(blocked)
             blocked.failing = item
         blocked.attempts += 1
-        decision, retry_at = self.failures.decide(blocked.attempts, self._clocks.elapsed)
+        decision = self.failures.decide(blocked.attempts)
         letter: Production | None = None
         unkeyed = "" if decision is Decision.RETRY else others_key_problem(error)
         if decision is Decision.DEAD_LETTER and not unkeyed:
@@ -131,12 +131,13 @@ class BlockedKeys:
             except UnkeyedLetterError as refused:
                 unkeyed = str(refused)
         if unkeyed:  # retry, so that the work is neither lost nor given up
-            decision, retry_at = Decision.RETRY, self.failures.retry_at(blocked.attempts, self._clocks.elapsed)
-        self.reports.append(self.failures.note(key, blocked, item, error, decision, retry_at, unkeyed))
+            decision = Decision.RETRY
+        next_attempt = self.failures.next_attempt(blocked.attempts) if decision is Decision.RETRY else None
+        self.reports.append(self.failures.note(key, blocked, item, error, decision, next_attempt, unkeyed))
         if letter is not None:
             self._bury(key, blocked, item, letter)
-        elif decision is Decision.RETRY:
-            self._blocked.retry(key, retry_at)
+        elif next_attempt is not None:
+            self._blocked.retry(key, next_attempt)
         else:
             self.stopped = self.reports[-1].message
 

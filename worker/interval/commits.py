@@ -208,8 +208,8 @@ class CommitPipeline:
 
     def _send(self, outbound: ProductionBatch, order: DeliveryOrder) -> SendDelivery:
         """Build the delivery of an outbound batch, with this sender's current ACK mark."""
-        name, sequencer, keys, computation = self._sender
-        sender = Sender(name, sequencer, keys, computation, self._holds.output, self._clocks.highest_stated)
+        name, sequencer, keys, incarnation = self._sender
+        sender = Sender(name, sequencer, keys, incarnation, self._holds.output, self._clocks.highest_stated)
         ids: PositionIds | OpaqueIds
         if outbound.opaque:
             ids = OpaqueIds(outbound.opaque)

@@ -30,7 +30,7 @@ from millwheel.worker.interval.recovery import recover
 from millwheel.worker.interval.scheduler import KeyScheduler
 from millwheel.worker.interval.state import IntervalConfig, IntervalState
 from millwheel.worker.interval.store_answers import StoreAnswers
-from millwheel.worker.interval.subjects import BLOCKED, hold_subject, hold_witness
+from millwheel.worker.interval.subjects import BLOCKED, hold_detail, hold_subject
 from millwheel.worker.messages import (
     Acknowledged,
     Appended,
@@ -319,8 +319,8 @@ class IntervalCore(OwnerCore[IntervalEvent, IntervalEffect]):
         state = self.state
         output, hold = self._held()
         output = state.holds.raise_output(output)
-        witness, failures = hold_witness(state, hold) if state.blocked.keys else (None, 0)
-        reported = (output, state.clocks.watermark, hold, witness)
+        detail, failures = hold_detail(state, hold) if state.blocked.keys else (None, 0)
+        reported = (output, state.clocks.watermark, hold, detail)
         at_once = self._reported_failures == 0 or failures == BLOCKED
         rested = at_once or state.clocks.elapsed - self._reported_at >= _REPEAT_REPORT_US
         again = failures != self._reported_failures and rested

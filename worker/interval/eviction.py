@@ -10,7 +10,7 @@ from millwheel.worker.interval.cells import CellCache, KeyCell
 
 __all__ = ["evict_cells"]
 
-_LOOK: Final = 64
+_MAX_LOOKED_AT: Final = 64
 """Average number of cells that a call may examine while nothing can be evicted."""
 
 
@@ -26,7 +26,7 @@ def evict_cells(cache: CellCache, busy: Container[bytes], needed_at: Callable[[b
         cache.skip_evictions -= 1
         return 0
     # The search visits every cell. If it evicts too little, the next search follows a flush or a number of calls.
-    cache.skip_evictions = len(cache) // _LOOK
+    cache.skip_evictions = len(cache) // _MAX_LOOKED_AT
     excess = cache.bytes_held - cache.limit_bytes * 9 // 10
     candidates = [(key, cell) for key, cell in cache.items() if not cell.dirty and key not in busy]
     if not candidates:

@@ -73,7 +73,7 @@ def _raised_at(error: BaseException) -> tuple[CodeType | None, int, bool]:
 class KeyFailure:
     """A key whose hook raises.
 
-    Times are wall-clock times in microseconds, but ``retry_at`` is a time of ``elapsed``.
+    Times are wall-clock times in microseconds, but ``next_attempt`` is a time of ``elapsed``.
     """
 
     key: bytes
@@ -86,7 +86,7 @@ class KeyFailure:
     attempts: int
     since: int
     last: int
-    retry_at: int | None = None
+    next_attempt: int | None = None
     """When the next attempt is due. None: the interval has stopped, or the work was given up."""
     letter: str = ""
     """Why the work was not given up although its attempts are used up, and what to do. Empty in all other cases.

@@ -80,7 +80,7 @@ class UnkeyedLetterError(Exception):
         """``error``: the exception of the consumer's key function."""
         computation = error.computation if isinstance(error, KeyExtractionError) else ""
         at = f" at computation `{computation}`" if computation else ""
-        remedy = f": mend `{computation}`'s key function" if computation else ""
+        remedy = f": fix `{computation}`'s key function" if computation else ""
         why = " ".join(error_message(error).split())[:_LETTER_CHARACTERS]
         super().__init__(f"its dead letter has no key{at}: {why}{remedy}")
 
@@ -94,7 +94,7 @@ def others_key_problem(error: BaseException) -> str:
         return ""
     topology = error.other_topology
     who = f"`{topology}/{error.computation}`" if error.computation else "a computation"
-    return f"its production has no key at computation {who} of another topology: mend or cancel topology `{topology}`"
+    return f"its production has no key at computation {who} of another topology: fix or cancel topology `{topology}`"
 
 
 class Failures:
@@ -108,19 +108,19 @@ class Failures:
         self.policy: FailurePolicy = self._setup.program.options.on_failure
         self._kinds = ErrorKinds()
 
-    def decide(self, attempts: int, now: int) -> tuple[Decision, int]:
-        """The decision after ``attempts`` failures at time ``now`` (of ``elapsed``), and when a retry is due."""
+    def decide(self, attempts: int) -> Decision:
+        """The decision after ``attempts`` failures."""
         policy = self.policy
         if policy.max_attempts and attempts >= policy.max_attempts:
             if policy.action is FailureAction.DEAD_LETTER:
-                return Decision.DEAD_LETTER, 0
+                return Decision.DEAD_LETTER
             if policy.action is FailureAction.STOP:
-                return Decision.STOP, 0
-        return Decision.RETRY, self.retry_at(attempts, now)
+                return Decision.STOP
+        return Decision.RETRY
 
-    def retry_at(self, attempts: int, now: int) -> int:
-        """When a retry is due after ``attempts`` failures, with ``now`` a time of ``elapsed``."""
-        return now + int(Backoff(self.policy.initial_backoff, self.policy.max_backoff).step(attempts))
+    def next_attempt(self, attempts: int) -> int:
+        """When a retry is due after ``attempts`` failures, a time of ``IntervalClocks.elapsed``."""
+        return self._clocks.elapsed + int(Backoff(self.policy.initial_backoff, self.policy.max_backoff).step(attempts))
 
     def note(
         self,
@@ -129,7 +129,7 @@ class Failures:
         item: Item,
         error: BaseException,
         decision: Decision,
-        retry_at: int,
+        next_attempt: int | None,
         letter: str = "",
     ) -> HookFailed:
         """Record the exception of an attempt at ``item``, for operators. Returns an effect to log it.
@@ -140,7 +140,7 @@ class Failures:
             item: The record or timer.
             error: The exception of its hook.
             decision: The policy's decision.
-            retry_at: When the next attempt is due, a time of ``IntervalClocks.elapsed``. Used for a retry only.
+            next_attempt: When the next attempt is due, a time of ``IntervalClocks.elapsed``. None: there is none.
             letter: Why the work was not given up although the policy says so: a consumer has no key for its dead
                 letter or its production. Empty in all other cases.
         """
@@ -149,10 +149,9 @@ class Failures:
         hook, times = ("process_record", meter.records) if is_record else ("process_timer", meter.timers)
         times.failures += 1
         kind, work, before = self._kinds.kind_of(error), work_text(item), blocked.failure
-        due = retry_at if decision is Decision.RETRY else None
         since = wall if before is None else before.since
         text = bare_message(error)
-        blocked.failure = KeyFailure(key, hook, work, kind, text, blocked.attempts, since, wall, due, letter)
+        blocked.failure = KeyFailure(key, hook, work, kind, text, blocked.attempts, since, wall, next_attempt, letter)
         self._blocked.failing.failed(before, blocked.failure)
         name, shown = self._setup.program.name, key.decode("utf-8", "backslashreplace")
         message = (

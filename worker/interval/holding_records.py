@@ -37,7 +37,7 @@ def bring_forward(intake: IntervalIntake, chunk: QueuedRecords) -> None:
             found = True
             continue
         other = one.receipt.delivery
-        if found or other.order is None or other.sender.computation != delivery.sender.computation:
+        if found or other.order is None or other.sender.group != delivery.sender.group:
             rest.append(one)
             continue
         left = one.indexes[one.cursor :]

@@ -5,9 +5,9 @@ holds. Each hold is stated or passing:
 
 - A hold is *stated* while a hook may still end it. It belongs to a key, to a timer that is set, or to a part of spilled
   timers. Each of these owners states its hold when it begins, and names the passing hold that replaces it when it ends.
-- A hold is *passing* when its end requires no other hook: the commit that ends it is under way, a due timer is blocked
-  with its key or is in an asynchronous hook, or an ACK must be journaled. A passing hold is one ``Hold``. It has one
-  owner, which releases it or moves it into another one.
+- A hold is *passing* when its end requires no other hook: the commit that ends it is under way, or an ACK must be
+  journaled. Or a due timer is blocked with its key, or in an asynchronous hook. A passing hold is one ``Hold``. It
+  has one owner, which releases it or moves it into another one.
 
 The distinction matters while the outbox is full. Due timers may have to fire to end a stated hold (G8). They need not
 fire for a passing one (G13).

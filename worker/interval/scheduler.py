@@ -70,9 +70,9 @@ class KeyScheduler:
     def _fire_due(self, outbox_full: bool) -> None:
         """Fire the timers that are due. While the outbox is full, fire only those that may hold the watermark (G13).
 
-        A timer may hold it if its time is below every production without an ACK, or if it may end a stated hold that
-        is lower than these productions. The other timers wait. The lowest production holds the watermark then. Its
-        consumer admits it even when it is full. So it is ACKed, and the timers fire later (G8).
+        A timer may hold it if its time is below every production without an ACK. It may also hold it if it may end a
+        stated hold that is lower than these productions. The other timers wait. Then the lowest production holds the
+        watermark. Its consumer admits it even when it is full. So it is ACKed, and the timers fire later (G8).
 
         A record that holds the watermark runs after the due timers of its key (``run_due_of``). While due timers are
         still in the store, it is unknown which keys have one. Then no timer waits.

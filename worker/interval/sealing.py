@@ -14,11 +14,11 @@ from millwheel.sdk.errors import TooLargeError
 from millwheel.sdk.options import LateAction
 from millwheel.sdk.scope import UNSET, Production, TimerSetting
 from millwheel.worker.dedup import IdDelta
-from millwheel.worker.interval.causal import causal_id
 from millwheel.worker.interval.entry import FORMAT, IntervalEntry, ProductionRow, TimerRow
 from millwheel.worker.interval.flows import ProductionBatch
 from millwheel.worker.interval.holds import Hold
 from millwheel.worker.interval.intake import DeliveryReceipt
+from millwheel.worker.interval.production_ids import deterministic_id
 from millwheel.worker.interval.runner import HookBatch
 from millwheel.worker.interval.setup import IntervalSetup
 from millwheel.worker.interval.state import INDEX_BITS, IntervalState
@@ -269,7 +269,7 @@ class Sealer:
     def _productions(self, producing: list[tuple[bytes, list[Production]]], position: int) -> list[ProductionRow]:
         rows: list[ProductionRow] = []
         weak = not self._setup.program.options.strong
-        computation = self._setup.config.incarnation
+        incarnation = self._setup.config.incarnation
         append = rows.append
         for key, produced in producing:
             ordinal, origin = 0, None
@@ -278,7 +278,7 @@ class Sealer:
                 if weak:
                     ordinal = ordinal + 1 if cause is origin else 0
                     origin = cause
-                    opaque = causal_id(computation, key, cause, stream, ordinal)
+                    opaque = deterministic_id(incarnation, key, cause, stream, ordinal)
                 append((position, key, stream, value, timestamp, targets, opaque))
                 position += 1
         return rows

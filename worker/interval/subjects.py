@@ -14,9 +14,9 @@ from millwheel.worker.interval.blocked_key_table import BlockedKey, Wait
 from millwheel.worker.interval.state import IntervalState
 from millwheel.worker.interval.timers import effective_hold
 
-__all__ = ["BLOCKED", "hold_subject", "hold_witness"]
+__all__ = ["BLOCKED", "hold_detail", "hold_subject"]
 
-_LOOK: Final = 16
+_MAX_LOOKED_AT: Final = 16
 _MAX_CHARACTERS: Final = 80
 
 
@@ -24,7 +24,7 @@ BLOCKED: Final = -1
 """Represents the number of failures of a key that is not retried."""
 
 
-def hold_witness(state: IntervalState, hold: HoldKind.ValueType) -> tuple[bytes | None, int]:
+def hold_detail(state: IntervalState, hold: HoldKind.ValueType) -> tuple[bytes | None, int]:
     """The changing part of a hold explanation besides its values: a blocked key, and how often its hook has failed."""
     if hold not in (HoldKind.HOLD_KIND_RECORD, HoldKind.HOLD_KIND_STATE):
         return None, 0
@@ -32,7 +32,7 @@ def hold_witness(state: IntervalState, hold: HoldKind.ValueType) -> tuple[bytes 
     if first is None:
         return None, 0
     key, blocked = first
-    return key, blocked.attempts if blocked.failure is None or blocked.failure.retry_at is not None else BLOCKED
+    return key, blocked.attempts if blocked.failure is None or blocked.failure.next_attempt is not None else BLOCKED
 
 
 def hold_subject(state: IntervalState, hold: HoldKind.ValueType, value: int) -> str:
@@ -57,7 +57,7 @@ def _waits(blocked: BlockedKey) -> str:
         return f"waits {blocked.wait.value}"
     kind = failure.kind
     raised = f"{kind.error}{f' at {kind.place}' if kind.place else ''}"
-    if failure.retry_at is None:
+    if failure.next_attempt is None:
         return f"is blocked after {blocked.attempts} failed: {raised}"
     why = "for its next attempt" if blocked.wait is Wait.READY else blocked.wait.value
     letter = f"; {failure.letter_in_short}" if failure.letter else ""
@@ -65,10 +65,10 @@ def _waits(blocked: BlockedKey) -> str:
 
 
 def _record(state: IntervalState, value: int) -> str:
-    for key, blocked in islice(state.blocked.keys.items(), _LOOK):
+    for key, blocked in islice(state.blocked.keys.items(), _MAX_LOOKED_AT):
         if any(receipt.held == value for receipt, _ in blocked.items):
             return f"key {_shown(key)} {_waits(blocked)}"
-    for chunk in islice(state.intake.queue, _LOOK):
+    for chunk in islice(state.intake.queue, _MAX_LOOKED_AT):
         if chunk.receipt.held == value:
             delivery = chunk.receipt.delivery
             index = min(chunk.indexes[chunk.cursor :], key=delivery.timestamps.__getitem__)
@@ -77,7 +77,7 @@ def _record(state: IntervalState, value: int) -> str:
 
 
 def _production(state: IntervalState, value: int) -> str:
-    for outbound in islice(state.outbox, _LOOK):
+    for outbound in islice(state.outbox, _MAX_LOOKED_AT):
         if outbound.held == value:
             index = min(outbound.indexes(), key=outbound.timestamps.__getitem__)
             key = _shown(outbound.keys[index])
@@ -86,15 +86,15 @@ def _production(state: IntervalState, value: int) -> str:
 
 
 def _hold(state: IntervalState, value: int) -> str:
-    for key, held in islice(state.holds.of_keys.items(), _LOOK):
+    for key, held in islice(state.holds.of_keys.items(), _MAX_LOOKED_AT):
         if held == value:
             return f"key {_shown(key)}"
-    for key, blocked in islice(state.blocked.keys.items(), _LOOK):
+    for key, blocked in islice(state.blocked.keys.items(), _MAX_LOOKED_AT):
         for at, domain, tag in blocked.due:
             if at == value and domain is TimeDomain.EVENT_TIME:
                 return f"timer {tag!r} of key {_shown(key)} is due and {_waits(blocked)}"
     for domain, table in state.timers.tables.items():
-        for key, tag, setting in islice(table.items(), _LOOK):
+        for key, tag, setting in islice(table.items(), _MAX_LOOKED_AT):
             if effective_hold(setting, domain) == value:
                 return f"timer {tag!r} of key {_shown(key)}"
     return ""

@@ -20,7 +20,7 @@ from millwheel.worker.interval.spilled_timers import SpilledTimers
 
 __all__ = ["IntervalTimers", "TimerTable", "effective_hold", "held_at"]
 
-_LOOK: Final = 16
+_MAX_LOOKED_AT: Final = 16
 _MIN_STALE_SLOTS: Final = 64
 """Number of stale slots below which no sweep happens."""
 
@@ -235,7 +235,7 @@ class TimerTable:
     def first(self) -> tuple[bytes, str] | None:
         """Key and tag of a timer of the first bucket. None: there is none, or only stale slots among the first few."""
         for at in self._times[:1]:
-            for key, tag in islice(self._buckets[at], _LOOK):
+            for key, tag in islice(self._buckets[at], _MAX_LOOKED_AT):
                 if self._stands(key, tag, at):
                     return key, tag
         return None

@@ -146,7 +146,7 @@ class LogCommits:
     def _cuts(self, pieces: Sequence[FreshRecords], checkpoint: bool, cursors: Mapping[str, int]) -> list[int]:
         """Where segments end: before a piece that would exceed the limit, where one is old, or at a captured base.
 
-        Also where the log is full of records that nobody needs. ``cursors``: as they will be.
+        Also where the log is full of records that no subscriber needs. ``cursors``: as they will be.
         """
         limit, current = self.state.settings.segment_bytes, self.state.records.open
         at, size = current.end, current.size

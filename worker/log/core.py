@@ -69,7 +69,7 @@ class LogCore(OwnerCore[LogEvent, LogEffect]):
         self.state = state = LogState(config)
         self._receiver = LogReceiver(config, state.ids, state.inputs, state.intake, state.records, state.cursors)
         admission = self._receiver.admission
-        super().__init__(config, state.inputs, state.ids, admission, self._look)
+        super().__init__(config, state.inputs, state.ids, admission, self._set_clock)
         self._checkpoints = LogCheckpointer(state)
         self._sessions = sessions = Sessions(state)
         self._reader = SegmentReader(state, sessions)
@@ -98,7 +98,7 @@ class LogCore(OwnerCore[LogEvent, LogEffect]):
         """When a ``Tick`` is due if no event comes before, on the same clock. None: never."""
         return self._commits.next_alarm() if self.phase is OwnerPhase.SERVING else None
 
-    def _look(self, now: int) -> None:
+    def _set_clock(self, now: int) -> None:
         """The steady clock shows ``now``. The log ages by the time since the last event."""
         clock = self.state.clock
         clock.age += now - clock.now

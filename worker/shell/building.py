@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from time import perf_counter
 
-from millwheel.model.catalog import Catalog, OwnedInterval, code_of, injector_sender
+from millwheel.model.catalog import Catalog, OwnedInterval, code_of
+from millwheel.model.incarnation import injector_group
 from millwheel.model.interval_table import interval_from_proto
 from millwheel.model.stream_names import full_name
 from millwheel.model.time import Duration
@@ -63,9 +64,9 @@ class Builder:
         log = self._catalog.log_of(owned.incarnation)
         if log is not None:
             return self._log(owned, log)
-        leaving = self._catalog.leaving(owned.incarnation)
-        if leaving is not None:
-            return self._leaving(owned, leaving[1].spec)
+        removed = self._catalog.removed_computation(owned.incarnation)
+        if removed is not None:
+            return self._draining(owned, removed[1].spec)
         found = self._catalog.computation(owned.incarnation)
         if found is None or not self._programs.has(code_of(found[0].spec, found[1])):
             return None
@@ -105,7 +106,7 @@ class Builder:
             tuple(Parent(parent.journal, interval_from_proto(parent.keys)) for parent in interval.parents),
         )
 
-    def _leaving(self, owned: OwnedInterval, spec: topology.ComputationSpec) -> Built:
+    def _draining(self, owned: OwnedInterval, spec: topology.ComputationSpec) -> Built:
         """The draining interval of a removed computation. It only sends what it has already produced."""
         options = ComputationOptions(
             exactly_once=spec.exactly_once,
@@ -131,7 +132,7 @@ class Builder:
     def slack(self, inputs: Iterable[str]) -> dict[str, int]:
         """For each injected stream: how long the ids of late records are kept, in microseconds (6.1.1)."""
         specs = {stream: self._catalog.stream(stream) for stream in inputs}
-        return {injector_sender(name): spec.id_slack_us for name, spec in specs.items() if spec and spec.injected}
+        return {injector_group(name): spec.id_slack_us for name, spec in specs.items() if spec and spec.injected}
 
 
 def _retention(stated: topology.Retention) -> LogRetention:

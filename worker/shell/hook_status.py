@@ -48,8 +48,8 @@ def key_failure(core: IntervalCore, failure: KeyFailure) -> wire.KeyFailure:
         last_us=failure.last,
         dead_letter_problem=failure.letter,
     )
-    if failure.retry_at is not None and not core.stopped:
-        found.next_attempt_us = core.state.clocks.wall_at(failure.retry_at)
+    if failure.next_attempt is not None and not core.stopped:
+        found.next_attempt_us = core.state.clocks.wall_at(failure.next_attempt)
     return found
 
 

@@ -162,12 +162,12 @@ class Hosts:
 
     # Requests of the authority.
 
-    def _report_refused(self, computation: str, keys: KeyInterval, sequencer: int) -> None:
+    def _report_refused(self, group: str, keys: KeyInterval, sequencer: int) -> None:
         for hosted in list(self.hosted.values()):
-            same = hosted.owned.incarnation == computation and hosted.built.core.keys == keys
+            same = hosted.owned.incarnation == group and hosted.built.core.keys == keys
             if same and hosted.sequencer == sequencer:
                 hosted.host.post(Deposed("the authority refused a report: a larger sequencer holds the keys"))
 
-    def _pending_of(self, computation: str) -> dict[Member, PendingWork]:
-        mine = [one.built.core for one in self.hosted.values() if one.owned.incarnation == computation]
+    def _pending_of(self, group: str) -> dict[Member, PendingWork]:
+        mine = [one.built.core for one in self.hosted.values() if one.owned.incarnation == group]
         return {core.keys: pending_work(core.state) for core in mine if isinstance(core, IntervalCore)}

@@ -10,14 +10,15 @@ from contextlib import aclosing
 from types import MappingProxyType
 from typing import Final, Protocol
 
-from millwheel.client.authorities import ShardPlaces
+from millwheel.client.authorities import ShardAddresses
 from millwheel.client.shards import ShardedWatermarks
 from millwheel.client.watermark_streams import PendingOf
 from millwheel.model.backoff import Backoff
+from millwheel.model.incarnation import INJECTOR_PREFIX, is_injector
 from millwheel.model.keys import KeyInterval
 from millwheel.rpc.channel import PASSING
 from millwheel.rpc.failures import RequestError
-from millwheel.rpc.watermarks import INJECTOR_PREFIX, AcceptRefusedError, WatermarkReport, is_injector
+from millwheel.rpc.watermarks import AcceptRefusedError, WatermarkReport
 from millwheel.store.contract import SequencerRefusedError
 from millwheel.worker.messages import Report, SenderWatermarks
 from millwheel.worker.owner import LatestWatermarks
@@ -32,16 +33,16 @@ _BACKOFF: Final = Backoff(2.0, 2.0)
 
 
 OnRefused = Callable[[str, KeyInterval, int], None]
-"""Called with a computation, keys and a sequencer whose report was refused: another owner has the keys (G4)."""
+"""Called with a group, keys and a sequencer whose report was refused: another owner has the keys (G4)."""
 
 
 class Authority(Protocol):
     """The low watermark authority's interface for a worker (7.2)."""
 
-    def forget(self, computation: str, keys: KeyInterval) -> None:
+    def forget(self, group: str, keys: KeyInterval) -> None:
         """Report nothing more for an interval."""
 
-    async def accept(self, computation: str, keys: KeyInterval, sequencer: int) -> int:
+    async def accept(self, group: str, keys: KeyInterval, sequencer: int) -> int:
         """Let the authority accept a sequencer.
 
         Returns:
@@ -54,7 +55,7 @@ class Authority(Protocol):
     def report(self, report: Report) -> None:
         """Report an interval's watermark. Only the newest report of an interval counts."""
 
-    def watch(self, computations: Iterable[str]) -> AsyncIterator[SenderWatermarks]:
+    def watch(self, groups: Iterable[str]) -> AsyncIterator[SenderWatermarks]:
         """Broadcast values with new sequencers: first all of them, then changes."""
 
     async def close(self) -> None:
@@ -68,38 +69,38 @@ ConnectAuthority = Callable[[OnRefused, PendingOf], Authority]
 class AuthorityLink:
     """The worker's connection to the authority, over gRPC."""
 
-    def __init__(self, places: ShardPlaces, on_refused: OnRefused, pending_of: PendingOf) -> None:
-        """``places``: the addresses of the shards. ``pending_of``: the pending work of a computation's intervals."""
-        self._client = ShardedWatermarks(places, on_refused=self._refused, pending_of=pending_of)
+    def __init__(self, addresses: ShardAddresses, on_refused: OnRefused, pending_of: PendingOf) -> None:
+        """``addresses``: the addresses of the shards. ``pending_of``: the pending work of a group's intervals."""
+        self._client = ShardedWatermarks(addresses, on_refused=self._refused, pending_of=pending_of)
         self._on_refused = on_refused
 
     async def close(self) -> None:
         """Stop sending."""
         await self._client.close()
 
-    def forget(self, computation: str, keys: KeyInterval) -> None:
+    def forget(self, group: str, keys: KeyInterval) -> None:
         """Report nothing more for a released interval."""
-        self._client.forget(computation, keys)
+        self._client.forget(group, keys)
 
     def _refused(self, report: WatermarkReport) -> None:
         if isinstance(report.member, KeyInterval):
-            self._on_refused(report.computation, report.member, report.sequencer)
+            self._on_refused(report.group, report.member, report.sequencer)
 
-    async def accept(self, computation: str, keys: KeyInterval, sequencer: int) -> int:
+    async def accept(self, group: str, keys: KeyInterval, sequencer: int) -> int:
         """Let the authority accept a sequencer (G4). Waits while the authority is unreachable.
 
         Raises:
-            SequencerRefusedError: A larger sequencer owns the keys, or the computation was removed.
+            SequencerRefusedError: A larger sequencer owns the keys, or the group was removed.
         """
         while True:
             try:
-                return await self._client.accept(computation, keys, sequencer)
+                return await self._client.accept(group, keys, sequencer)
             except AcceptRefusedError as error:
-                raise SequencerRefusedError(computation, sequencer, 0) from error
+                raise SequencerRefusedError(group, sequencer, 0) from error
             except RequestError as error:
                 if error.code not in PASSING:
                     raise
-                log.warning("%s %s waits for the authority: %s", computation, keys, error)
+                log.warning("%s %s waits for the authority: %s", group, keys, error)
 
     def report(self, report: Report) -> None:
         """Report an interval's watermark."""
@@ -115,9 +116,9 @@ class AuthorityLink:
             )
         )
 
-    async def watch(self, computations: Iterable[str]) -> AsyncIterator[SenderWatermarks]:
+    async def watch(self, groups: Iterable[str]) -> AsyncIterator[SenderWatermarks]:
         """Broadcast values. Injector processes have the same names as in their deliveries."""
-        async with aclosing(self._client.watch(computations)) as updates:
+        async with aclosing(self._client.watch(groups)) as updates:
             async for update in updates:
                 yield SenderWatermarks(
                     {name: value.watermark for name, value in update.items()},
@@ -128,9 +129,9 @@ class AuthorityLink:
                 )
 
 
-def _origin(computation: str, member: KeyInterval | str, sequencer: int) -> tuple[KeyInterval | str, int]:
-    if isinstance(member, str) and is_injector(computation):
-        return f"{INJECTOR_PREFIX}{computation.removeprefix(INJECTOR_PREFIX)}/{member}", sequencer
+def _origin(group: str, member: KeyInterval | str, sequencer: int) -> tuple[KeyInterval | str, int]:
+    if isinstance(member, str) and is_injector(group):
+        return f"{INJECTOR_PREFIX}{group.removeprefix(INJECTOR_PREFIX)}/{member}", sequencer
     return member, sequencer
 
 

@@ -9,14 +9,14 @@ from typing import Final
 from millwheel.client.control import ControlClient
 from millwheel.client.holds.cause import HoldCause, HoldStep
 from millwheel.client.holds.computations import computation_cause
-from millwheel.client.holds.names import SenderNames
+from millwheel.client.holds.names import GroupNames
 from millwheel.client.holds.sources import source_cause
-from millwheel.client.holds.watermark import SenderWatermark, read_watermark, senders_of
+from millwheel.client.holds.watermark import GroupWatermark, groups_of, read_watermark
 from millwheel.client.shards import ShardedWatermarks
+from millwheel.model.incarnation import INJECTOR_PREFIX
 from millwheel.model.time import MAX_TIMESTAMP
 from millwheel.rpc.v1 import cluster_pb2
 from millwheel.rpc.v1.watermark_pb2 import HoldKind
-from millwheel.rpc.watermarks import INJECTOR_PREFIX
 
 __all__ = ["explain_chain"]
 
@@ -25,9 +25,9 @@ _MAX_STEPS: Final = 100
 
 
 async def explain_chain(
-    start: str, control_client: ControlClient, client: ShardedWatermarks, names: SenderNames
-) -> tuple[SenderWatermark, HoldCause]:
-    """Follow the holds of ``start`` upstream to a sender that waits for no other sender.
+    start: str, control_client: ControlClient, client: ShardedWatermarks, names: GroupNames
+) -> tuple[GroupWatermark, HoldCause]:
+    """Follow the holds of ``start`` upstream to a group that waits for no other group.
 
     Returns:
         The watermark of ``start``, and the cause at the end of the chain.
@@ -36,10 +36,10 @@ async def explain_chain(
     chain: list[HoldStep] = []
     seen = {start}
     while len(chain) < _MAX_STEPS:
-        upstream = next((one for one in _awaited_senders(found) if one not in seen), None)
+        upstream = next((one for one in _awaited_groups(found) if one not in seen), None)
         if upstream is None:
             break
-        name = names.show(found.sender)
+        name = names.show(found.group)
         chain.append(HoldStep(name, found.value, f"{name} waits for {names.show(upstream)}"))
         seen.add(upstream)
         found = await read_watermark(client, upstream)
@@ -48,31 +48,31 @@ async def explain_chain(
     return first, replace(cause, chain=chain, failing=failing)
 
 
-def _awaited_senders(found: SenderWatermark) -> list[str]:
-    """Return the senders whose watermarks hold this one."""
+def _awaited_groups(found: GroupWatermark) -> list[str]:
+    """Return the groups whose watermarks hold this one."""
     row = found.row
     if row is None or row.process or row.hold.kind != HoldKind.HOLD_KIND_INPUT or found.value == MAX_TIMESTAMP:
         return []
-    return senders_of(row)
+    return groups_of(row)
 
 
-async def _cause(found: SenderWatermark, client: ControlClient, names: SenderNames) -> HoldCause:
-    name = names.show(found.sender)
+async def _cause(found: GroupWatermark, client: ControlClient, names: GroupNames) -> HoldCause:
+    name = names.show(found.group)
     if found.value == MAX_TIMESTAMP:
         return HoldCause("none", name, f"nothing holds {name}: all of its input has ended")
-    if found.sender.startswith(INJECTOR_PREFIX):
+    if found.group.startswith(INJECTOR_PREFIX):
         return await source_cause(found, name, client)
     return await computation_cause(found, name, client, names)
 
 
 async def _failing(
-    senders: Iterable[str], client: ControlClient, names: SenderNames
+    groups: Iterable[str], client: ControlClient, names: GroupNames
 ) -> list[cluster_pb2.ComputationFailures]:
-    """Return the hook failures of the computations among ``senders``, and of the consumers of the sources."""
+    """Return the hook failures of the computations among ``groups``, and of the consumers of the sources."""
     found: dict[tuple[str, str], cluster_pb2.ComputationFailures] = {}
-    for sender in sorted(senders):
-        topology, computation = names.computations.get(sender, ("", ""))
-        stream = sender.removeprefix(INJECTOR_PREFIX) if sender.startswith(INJECTOR_PREFIX) else ""
+    for group in sorted(groups):
+        topology, computation = names.computations.get(group, ("", ""))
+        stream = group.removeprefix(INJECTOR_PREFIX) if group.startswith(INJECTOR_PREFIX) else ""
         if topology or stream:
             for one in await client.hook_failures(topology, computation, stream):
                 found[one.topology, one.computation] = one

@@ -10,8 +10,8 @@ import grpc
 
 from millwheel.client.control import ControlClient
 from millwheel.client.holds.cause import HoldCause, and_paused
-from millwheel.client.holds.names import SenderNames
-from millwheel.client.holds.watermark import SenderWatermark, kind_name
+from millwheel.client.holds.names import GroupNames
+from millwheel.client.holds.watermark import GroupWatermark, kind_name
 from millwheel.model.catalog import ACTIVE_STATES
 from millwheel.model.interval_table import interval_from_proto
 from millwheel.model.wording import state_name
@@ -29,9 +29,9 @@ _OWNER: Final = "its owner"
 _TOPOLOGY: Final = "its topology is"
 _OWNER_SECONDS: Final = 5.0
 """How long an owner may take to answer."""
-_MEND: Final = "mend the computation's code, or what it is sent, then `millwheel topology update`"
+_FIX: Final = "fix the computation's code, or what it is sent, then `millwheel topology update`"
 _WORDS: Final = {
-    HoldKind.HOLD_KIND_INPUT: "it follows its input, which moves on, or has no sender that is known",
+    HoldKind.HOLD_KIND_INPUT: "it follows its input, which moves on, or has no group that is known",
     HoldKind.HOLD_KIND_RECORD: "a record that it received is not committed",
     HoldKind.HOLD_KIND_PRODUCTION: "a production is not ACKed by its consumer",
     HoldKind.HOLD_KIND_TIMER: "a timer that is not due holds its output",
@@ -43,7 +43,7 @@ _Owner: TypeAlias = GetIntervalStatusResponse | str
 """The status of the holding interval from its owner, or a text that says why there is no status."""
 
 
-async def computation_cause(found: SenderWatermark, name: str, client: ControlClient, names: SenderNames) -> HoldCause:
+async def computation_cause(found: GroupWatermark, name: str, client: ControlClient, names: GroupNames) -> HoldCause:
     """Return why the watermark of the computation ``name`` stands."""
     row = found.row
     owner = await _ask_owner(found, client, names)
@@ -61,13 +61,13 @@ async def computation_cause(found: SenderWatermark, name: str, client: ControlCl
     elif blocks(owner.failures, owner.stopped):
         cause.notes.append(computation_text(name, owner.failures, owner.stopped, time.time_ns() // 1_000))
         if not names_remedy(owner.failures, owner.stopped):
-            cause = replace(cause, remedy=_MEND)
+            cause = replace(cause, remedy=_FIX)
     if hold.kind == HoldKind.HOLD_KIND_PRODUCTION:
         return await _unacked(cause, hold.subject, client, names)
     return cause
 
 
-async def _unacked(cause: HoldCause, subject: str, client: ControlClient, names: SenderNames) -> HoldCause:
+async def _unacked(cause: HoldCause, subject: str, client: ControlClient, names: GroupNames) -> HoldCause:
     """Add to the cause why the consumer that ``subject`` names has not ACKed the production."""
 
     def is_consumer(incarnation: str) -> bool:
@@ -81,12 +81,12 @@ async def _unacked(cause: HoldCause, subject: str, client: ControlClient, names:
     cause = replace(
         cause,
         notes=[*cause.notes, *(one.text for one in failing)],
-        remedy=_MEND if open_ended else cause.remedy,
+        remedy=_FIX if open_ended else cause.remedy,
     )
     return await and_paused(cause, client, lambda record: any(map(is_consumer, record.incarnations.values())))
 
 
-def _silent(found: SenderWatermark, name: str, owner: _Owner) -> HoldCause:
+def _silent(found: GroupWatermark, name: str, owner: _Owner) -> HoldCause:
     interval = str(interval_from_proto(found.row.keys)) if found.row is not None else ""
     where = f"{name}, interval {interval}" if found.row is not None else name
     if isinstance(owner, str):
@@ -96,8 +96,8 @@ def _silent(found: SenderWatermark, name: str, owner: _Owner) -> HoldCause:
     return HoldCause("silent", name, text, "ask again in a moment", interval)
 
 
-async def _ask_owner(found: SenderWatermark, client: ControlClient, names: SenderNames) -> _Owner:
-    topology, _ = names.computations.get(found.sender, ("", ""))
+async def _ask_owner(found: GroupWatermark, client: ControlClient, names: GroupNames) -> _Owner:
+    topology, _ = names.computations.get(found.group, ("", ""))
     if not topology:
         return "no topology that is known has it"
     known = await client.get_topology(topology)
@@ -116,9 +116,9 @@ async def _ask_owner(found: SenderWatermark, client: ControlClient, names: Sende
         return f"{_OWNER}, worker {interval.owner.worker_id!r} at {interval.owner.address}, says: {error.details()}"
 
 
-def _interval_of(known: control.GetTopologyResponse, found: SenderWatermark) -> catalog.IntervalRecord | None:
+def _interval_of(known: control.GetTopologyResponse, found: GroupWatermark) -> catalog.IntervalRecord | None:
     """Return the interval whose row holds a watermark. Without a row, return the computation's first interval."""
-    name = next((name for name, one in known.topology.incarnations.items() if one == found.sender), "")
+    name = next((name for name, one in known.topology.incarnations.items() if one == found.group), "")
     for record in known.interval_maps:
         if record.computation == name and record.topology:
             for interval in record.intervals:

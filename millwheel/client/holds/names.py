@@ -1,25 +1,25 @@
-"""Names of senders for people: ``topology/computation`` or ``source stream``, instead of incarnation ids."""
+"""Names of groups for people: ``topology/computation`` or ``source stream``, instead of incarnation ids."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from millwheel.model.incarnation import INJECTOR_PREFIX
 from millwheel.rpc.v1 import catalog_pb2 as catalog
-from millwheel.rpc.watermarks import INJECTOR_PREFIX
 
-__all__ = ["SenderNames"]
+__all__ = ["GroupNames"]
 
 
 @dataclass(frozen=True, slots=True)
-class SenderNames:
+class GroupNames:
     """The names of computations by incarnation id, for all topologies."""
 
     computations: dict[str, tuple[str, str]]
     """Topology and computation name by incarnation id."""
 
     @classmethod
-    def of(cls, records: Iterable[catalog.TopologyRecord]) -> SenderNames:
+    def of(cls, records: Iterable[catalog.TopologyRecord]) -> GroupNames:
         """Build the names from the result of ``list_topologies``."""
         return cls(
             {
@@ -35,8 +35,8 @@ class SenderNames:
             subject = subject.replace(repr(incarnation), "/".join(place))
         return subject
 
-    def show(self, sender: str) -> str:
-        """Return the sender's name for people: ``topology/computation``, or ``source stream``."""
-        if sender.startswith(INJECTOR_PREFIX):
-            return f"source {sender.removeprefix(INJECTOR_PREFIX)}"
-        return "/".join(self.computations.get(sender, ("", sender))).removeprefix("/")
+    def show(self, group: str) -> str:
+        """Return the group's name for people: ``topology/computation``, or ``source stream``."""
+        if group.startswith(INJECTOR_PREFIX):
+            return f"source {group.removeprefix(INJECTOR_PREFIX)}"
+        return "/".join(self.computations.get(group, ("", group))).removeprefix("/")

@@ -8,20 +8,20 @@ from dataclasses import replace
 from millwheel.client.control import ControlClient
 from millwheel.client.holds.cause import HoldCause, and_paused
 from millwheel.client.holds.keyless import held_by_key
-from millwheel.client.holds.watermark import SenderWatermark
+from millwheel.client.holds.watermark import GroupWatermark
+from millwheel.model.incarnation import INJECTOR_PREFIX
 from millwheel.model.time import Duration, Timestamp, format_duration, format_timestamp
 from millwheel.rpc.v1 import catalog_pb2 as catalog
 from millwheel.rpc.v1 import cluster_pb2
 from millwheel.rpc.v1 import watermark_pb2 as watermarks
 from millwheel.rpc.v1.watermark_pb2 import HoldKind
-from millwheel.rpc.watermarks import INJECTOR_PREFIX
 
 __all__ = ["source_cause"]
 
 
-async def source_cause(found: SenderWatermark, name: str, client: ControlClient) -> HoldCause:
+async def source_cause(found: GroupWatermark, name: str, client: ControlClient) -> HoldCause:
     """Return why the watermark of the source ``name`` stands."""
-    stream = found.sender.removeprefix(INJECTOR_PREFIX)
+    stream = found.group.removeprefix(INJECTOR_PREFIX)
     cause = _and_unkeyed(_injector(found, stream, name), found, await client.hook_failures(stream=stream))
 
     def reads(record: catalog.TopologyRecord) -> bool:
@@ -30,7 +30,7 @@ async def source_cause(found: SenderWatermark, name: str, client: ControlClient)
     return await and_paused(cause, client, reads)
 
 
-def _injector(found: SenderWatermark, stream: str, name: str) -> HoldCause:
+def _injector(found: GroupWatermark, stream: str, name: str) -> HoldCause:
     row = found.row
     if row is None:
         text = f"{name}: no injector process has announced itself"
@@ -62,7 +62,7 @@ def _published(row: watermarks.IntervalWatermark) -> str:
 
 
 def _and_unkeyed(
-    cause: HoldCause, found: SenderWatermark, failing: Iterable[cluster_pb2.ComputationFailures]
+    cause: HoldCause, found: GroupWatermark, failing: Iterable[cluster_pb2.ComputationFailures]
 ) -> HoldCause:
     """Return the cause, or the failing key function if records that wait for their keys hold the watermark."""
     held = None if found.row is None else held_by_key(found.row, failing)

@@ -7,7 +7,7 @@ from typing import Final
 
 from millwheel.client.control import ControlClient
 from millwheel.client.holds.chain import explain_chain
-from millwheel.client.holds.names import SenderNames
+from millwheel.client.holds.names import GroupNames
 from millwheel.client.holds.watermark import open_authority
 from millwheel.model.incarnation import IncarnationId
 
@@ -24,7 +24,7 @@ def unacked_explainer(address: str) -> Callable[[IncarnationId], Awaitable[str]]
 
     async def explain(incarnation: IncarnationId) -> str:
         async with ControlClient(address, deadline=_SECONDS, patience=_SECONDS) as client:
-            names = SenderNames.of(await client.list_topologies())
+            names = GroupNames.of(await client.list_topologies())
             async with await open_authority(client, _SECONDS) as authority:
                 _, cause = await explain_chain(incarnation, client, authority, names)
         if cause.kind in ("none", "injector"):

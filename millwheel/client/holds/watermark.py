@@ -1,12 +1,12 @@
-"""The authority's low watermark of one sender, with the report that holds it."""
+"""The authority's low watermark of one group, with the report that holds it."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from millwheel.client.authorities import MasterPlaces
+from millwheel.client.authorities import MasterAddresses
 from millwheel.client.control import ControlClient
-from millwheel.client.holds.names import SenderNames
+from millwheel.client.holds.names import GroupNames
 from millwheel.client.shards import ShardedWatermarks
 from millwheel.model.time import MAX_TIMESTAMP, MIN_TIMESTAMP
 from millwheel.rpc.failures import FailureCode, RequestError
@@ -14,39 +14,39 @@ from millwheel.rpc.v1 import watermark_pb2 as watermarks
 from millwheel.rpc.v1.watermark_pb2 import HoldKind
 from millwheel.rpc.watermarks import WatermarkReport
 
-__all__ = ["SenderWatermark", "held_by", "kind_name", "open_authority", "read_watermark", "senders_of"]
+__all__ = ["GroupWatermark", "groups_of", "held_by", "kind_name", "open_authority", "read_watermark"]
 
 
 @dataclass(frozen=True, slots=True)
-class SenderWatermark:
+class GroupWatermark:
     """The broadcast low watermark of a computation or source.
 
     ``row`` is the first report with the smallest value, or None if the authority has none.
     """
 
-    sender: str
+    group: str
     value: int = MIN_TIMESTAMP
     row: watermarks.IntervalWatermark | None = None
 
 
 async def open_authority(client: ControlClient, timeout: float) -> ShardedWatermarks:
     """Return a client of the cluster's authority. ``client`` must have called the leading master before."""
-    return ShardedWatermarks(await MasterPlaces.ask(client.address, timeout), on_refused=_ignore)
+    return ShardedWatermarks(await MasterAddresses.ask(client.address, timeout), on_refused=_ignore)
 
 
 def _ignore(report: WatermarkReport) -> None:
     """Do nothing: this client sends no reports, so the authority refuses none."""
 
 
-async def read_watermark(client: ShardedWatermarks, sender: str) -> SenderWatermark:
-    """Return the authority's value for a sender: minus infinity without a row if the authority does not know it."""
+async def read_watermark(client: ShardedWatermarks, group: str) -> GroupWatermark:
+    """Return the authority's value for a group: minus infinity without a row if the authority does not know it."""
     try:
-        found = await client.explain(sender, 1)
+        found = await client.explain(group, 1)
     except RequestError as error:
         if error.code is not FailureCode.NOT_FOUND:
             raise
-        return SenderWatermark(sender)
-    return SenderWatermark(sender, found.watermark_us, found.holding[0] if found.holding else None)
+        return GroupWatermark(group)
+    return GroupWatermark(group, found.watermark_us, found.holding[0] if found.holding else None)
 
 
 def kind_name(kind: HoldKind.ValueType) -> str:
@@ -54,7 +54,7 @@ def kind_name(kind: HoldKind.ValueType) -> str:
     return HoldKind.Name(kind).removeprefix("HOLD_KIND_").lower()
 
 
-def held_by(found: SenderWatermark, names: SenderNames) -> str:
+def held_by(found: GroupWatermark, names: GroupNames) -> str:
     """Return the text of a table cell: what holds a watermark."""
     row = found.row
     if found.value == MAX_TIMESTAMP:
@@ -64,11 +64,11 @@ def held_by(found: SenderWatermark, names: SenderNames) -> str:
     if row.process:
         return f"injector process {row.process}" + (" (idle)" if row.idle else "")
     if row.hold.kind == HoldKind.HOLD_KIND_INPUT:
-        return f"input: {', '.join(map(names.show, senders_of(row)))}"
+        return f"input: {', '.join(map(names.show, groups_of(row)))}"
     subject = row.hold.subject
     return kind_name(row.hold.kind) + (f": {names.in_words(subject)}" if subject else "")
 
 
-def senders_of(row: watermarks.IntervalWatermark) -> list[str]:
-    """Return the senders that an interval waits for, if its input holds its watermark."""
+def groups_of(row: watermarks.IntervalWatermark) -> list[str]:
+    """Return the groups that an interval waits for, if its input holds its watermark."""
     return [one for one in row.hold.subject.split(", ") if one]

@@ -24,9 +24,10 @@ from millwheel.client.injector.routing import StreamRouting
 from millwheel.client.injector.unacked import pending_work
 from millwheel.client.shards import ShardedWatermarks
 from millwheel.model.backoff import Backoff
+from millwheel.model.incarnation import injector_group
 from millwheel.rpc.failures import RequestError
 from millwheel.rpc.v1 import control_pb2 as control
-from millwheel.rpc.watermarks import AcceptRefusedError, ReportNotReceivedError, WatermarkReport, injector_computation
+from millwheel.rpc.watermarks import AcceptRefusedError, ReportNotReceivedError, WatermarkReport
 
 __all__ = ["MemberSession", "Membership"]
 
@@ -44,7 +45,7 @@ class MemberSession(Protocol):
         """Pass an event to the core, and perform its effects."""
 
     def broadcast(self, watermarks: Mapping[str, int]) -> None:
-        """Take broadcast low watermarks, by computation, in microseconds."""
+        """Take broadcast low watermarks, by group, in microseconds."""
 
     def notices(self, awaited: Callable[[], str]) -> AbstractContextManager[None]:
         """Context of a wait for ``awaited()``. The log names it if it lasts long."""
@@ -69,7 +70,7 @@ class Membership:
         self._control = control
         self._patience = patience
         self._session = session
-        self._computation = injector_computation(core.stream)
+        self._group = injector_group(core.stream)
         self._sequencer = 0
         self._shards: RoutedShards | None = None
         self._followed: frozenset[str] = frozenset()
@@ -92,7 +93,7 @@ class Membership:
         if not opened.authority.address:
             raise InjectorError(f"no low watermark authority serves stream {stream!r} yet: try again")
         self._sequencer = opened.sequencer
-        self._shards = RoutedShards(self._computation, opened.authority.address)
+        self._shards = RoutedShards(self._group, opened.authority.address)
         self.authority = ShardedWatermarks(
             self._shards,
             on_refused=self._refused,
@@ -116,14 +117,14 @@ class Membership:
     async def _join(self, authority: ShardedWatermarks) -> int:
         """Announce the process to the authority. Returns the larger of its last value and of all processes' minimum."""
         own = await self._accept(authority)
-        async with asyncio.timeout(self._patience), aclosing(authority.watch([self._computation])) as updates:
+        async with asyncio.timeout(self._patience), aclosing(authority.watch([self._group])) as updates:
             broadcast = await anext(updates)
-        return max(own, broadcast[self._computation].watermark)
+        return max(own, broadcast[self._group].watermark)
 
     async def _accept(self, authority: ShardedWatermarks, report_number: int = 0) -> int:
         """See :meth:`WatermarkClient.accept`."""
         return await authority.accept(
-            self._computation, self._core.process, self._sequencer, self._patience, report_number=report_number
+            self._group, self._core.process, self._sequencer, self._patience, report_number=report_number
         )
 
     def _refused(self, report: WatermarkReport) -> None:
@@ -156,16 +157,16 @@ class Membership:
         if self._follower is not None:
             self._follower.cancel()
         # Consumers join and leave as long as the stream exists, so the client drops those that left.
-        self.authority.keep((*wanted, self._computation))
+        self.authority.keep((*wanted, self._group))
         self._follower = asyncio.create_task(self._follow(self.authority), name="watermarks") if wanted else None
 
     async def _follow(self, authority: ShardedWatermarks) -> None:
-        computations = sorted(self._followed)
+        groups = sorted(self._followed)
         try:
-            async for news in authority.watch(computations):
+            async for news in authority.watch(groups):
                 self._session.broadcast({name: update.watermark for name, update in news.items()})
         except RequestError as error:
-            why = f"the watermarks of {', '.join(computations)} are not to be had: {error}"
+            why = f"the watermarks of {', '.join(groups)} are not to be had: {error}"
             self._session.step(SessionFailed(InjectorError(why)))
 
     async def wake(self) -> None:

@@ -39,6 +39,7 @@ from millwheel.client.injector.routing import StreamRouting
 from millwheel.client.injector.routing_follower import RoutingFollower
 from millwheel.client.injector.unacked import unacked_records
 from millwheel.model.deliveries import BatchIds, Delivery, DeliveryIds, OpaqueIds, PositionIds, Sender
+from millwheel.model.incarnation import injector_group
 from millwheel.model.wording import counted
 from millwheel.rpc.deliveries import answered_tokens, encode_delivery
 from millwheel.rpc.delivery_connection import DeliveryConnection
@@ -46,7 +47,7 @@ from millwheel.rpc.v1 import control_pb2 as control
 from millwheel.rpc.v1 import delivery_pb2 as wire
 from millwheel.rpc.v1.watermark_pb2 import HoldKind
 from millwheel.rpc.waiting import NEXT_NOTICE_SECONDS, wait_notices
-from millwheel.rpc.watermarks import WatermarkReport, injector_computation
+from millwheel.rpc.watermarks import WatermarkReport
 
 __all__ = ["InjectorSession", "SenderIdentity"]
 
@@ -65,8 +66,8 @@ class SenderIdentity:
         self.publishes = publishes
         self._stream = stream
         self._process = process
-        self._computation = injector_computation(stream)
-        self._name = f"{self._computation}/{process}"
+        self._group = injector_group(stream)
+        self._name = f"{self._group}/{process}"
 
     def request(self, send: SendBatch) -> wire.DeliverRequest:
         """The message for one delivery attempt."""
@@ -75,14 +76,14 @@ class SenderIdentity:
     def report(self, published: Published) -> WatermarkReport:
         """The report of the published watermark to the authority."""
         return WatermarkReport(
-            self._computation, self._process, self.sequencer, published.watermark, published.watermark,
+            self._group, self._process, self.sequencer, published.watermark, published.watermark,
             HoldKind.HOLD_KIND_UNSPECIFIED, "", published.idle,
         )  # fmt: skip
 
     def delivery(self, send: SendBatch) -> Delivery:
         """The delivery of one delivery attempt."""
         watermark = send.watermark if self.publishes else None
-        sender = Sender(self._name, self.sequencer, None, self._computation, watermark)
+        sender = Sender(self._name, self.sequencer, None, self._group, watermark)
         keys, values = cast("list[bytes]", send.keys), cast("list[bytes]", send.values)
         timestamps = cast("list[int]", send.timestamps)
         return Delivery(
@@ -300,7 +301,7 @@ class InjectorSession:
         self.step(DeliveryAnswered(answered_tokens(response), response.outcome, response.indexes, response.message))
 
     def broadcast(self, watermarks: Mapping[str, int]) -> None:
-        """The authority broadcast low watermarks, by computation, in microseconds."""
+        """The authority broadcast low watermarks, by group, in microseconds."""
         self.step(WatermarksBroadcast(watermarks))
 
     def take_routing(self, routing: StreamRouting, response: control.WatchRoutingResponse) -> None:

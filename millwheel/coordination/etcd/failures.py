@@ -20,8 +20,6 @@ __all__ = ["RefusedError", "RetryDecision", "closed", "judge", "refusal", "unava
 _NOT_DONE = ("etcdserver: no leader", "etcdserver: too many requests", "etcdserver: not capable")
 """Failures that etcd reports before it proposes anything. The call had no effect, so any call may be repeated."""
 
-_TOKEN_IS_OVER = ("invalid auth token", "revision of auth store is old")
-
 _TOO_LARGE = ("too many operations in txn request", "request is too large", "larger than max")
 
 _AWAY = frozenset(

@@ -105,7 +105,7 @@ class TopologyRecord(_message.Message):
     REQUEST_ID_FIELD_NUMBER: _builtins.int
     STATE_CHANGED_AT_US_FIELD_NUMBER: _builtins.int
     SWITCHING_FIELD_NUMBER: _builtins.int
-    LEAVING_FIELD_NUMBER: _builtins.int
+    REMOVED_FIELD_NUMBER: _builtins.int
     CANCELLED_BY_FIELD_NUMBER: _builtins.int
     version: _builtins.int
     state: Global___TopologyState.ValueType
@@ -127,7 +127,7 @@ class TopologyRecord(_message.Message):
         """
 
     @_builtins.property
-    def leaving(self) -> _containers.RepeatedCompositeFieldContainer[Global___LeavingComputation]:
+    def removed(self) -> _containers.RepeatedCompositeFieldContainer[Global___RemovedComputation]:
         """Removed computations that still have productions to deliver."""
 
     @_builtins.property
@@ -147,19 +147,19 @@ class TopologyRecord(_message.Message):
         request_id: _builtins.str = ...,
         state_changed_at_us: _builtins.int = ...,
         switching: _abc.Mapping[_builtins.str, _builtins.int] | None = ...,
-        leaving: _abc.Iterable[Global___LeavingComputation] | None = ...,
+        removed: _abc.Iterable[Global___RemovedComputation] | None = ...,
         cancelled_by: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["spec", b"spec"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cancelled_by", b"cancelled_by", "incarnations", b"incarnations", "leaving", b"leaving", "request_id", b"request_id", "spec", b"spec", "state", b"state", "state_changed_at_us", b"state_changed_at_us", "submitted_at_us", b"submitted_at_us", "switching", b"switching", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cancelled_by", b"cancelled_by", "incarnations", b"incarnations", "removed", b"removed", "request_id", b"request_id", "spec", b"spec", "state", b"state", "state_changed_at_us", b"state_changed_at_us", "submitted_at_us", b"submitted_at_us", "switching", b"switching", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___TopologyRecord: _TypeAlias = TopologyRecord  # noqa: Y015
 
 @_typing.final
-class LeavingComputation(_message.Message):
+class RemovedComputation(_message.Message):
     """A computation that an update has removed. It accepts no deliveries and runs no hooks. Its pending productions are
     still delivered. Until they are, the computation counts in the low watermarks of its streams.
     """
@@ -189,7 +189,7 @@ class LeavingComputation(_message.Message):
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___LeavingComputation: _TypeAlias = LeavingComputation  # noqa: Y015
+Global___RemovedComputation: _TypeAlias = RemovedComputation  # noqa: Y015
 
 @_typing.final
 class IntervalMapRecord(_message.Message):

@@ -212,14 +212,14 @@ class Sender(_message.Message):
     NAME_FIELD_NUMBER: _builtins.int
     SEQUENCER_FIELD_NUMBER: _builtins.int
     KEYS_FIELD_NUMBER: _builtins.int
-    COMPUTATION_FIELD_NUMBER: _builtins.int
+    GROUP_FIELD_NUMBER: _builtins.int
     WATERMARK_US_FIELD_NUMBER: _builtins.int
     RECEIVED_WATERMARK_US_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """An interval's journal, or "injector/{stream}/{process}"."""
     sequencer: _builtins.int
-    computation: _builtins.str
-    """The incarnation id of the sending computation, or "injector/{stream}"."""
+    group: _builtins.str
+    """The sender's group: the incarnation id of the sending computation, or "injector/{stream}"."""
     watermark_us: _builtins.int
     """For opaque ids: the output watermark that the sender had last reported when it sent this copy."""
     received_watermark_us: _builtins.int
@@ -236,13 +236,13 @@ class Sender(_message.Message):
         name: _builtins.str = ...,
         sequencer: _builtins.int = ...,
         keys: _common_pb2.KeyInterval | None = ...,
-        computation: _builtins.str = ...,
+        group: _builtins.str = ...,
         watermark_us: _builtins.int | None = ...,
         received_watermark_us: _builtins.int | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_received_watermark_us", b"_received_watermark_us", "_watermark_us", b"_watermark_us", "keys", b"keys", "received_watermark_us", b"received_watermark_us", "watermark_us", b"watermark_us"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_received_watermark_us", b"_received_watermark_us", "_watermark_us", b"_watermark_us", "computation", b"computation", "keys", b"keys", "name", b"name", "received_watermark_us", b"received_watermark_us", "sequencer", b"sequencer", "watermark_us", b"watermark_us"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_received_watermark_us", b"_received_watermark_us", "_watermark_us", b"_watermark_us", "group", b"group", "keys", b"keys", "name", b"name", "received_watermark_us", b"received_watermark_us", "sequencer", b"sequencer", "watermark_us", b"watermark_us"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__received_watermark_us: _TypeAlias = _typing.Literal["received_watermark_us"]  # noqa: Y015
     _WhichOneofArgType__received_watermark_us: _TypeAlias = _typing.Literal["_received_watermark_us", b"_received_watermark_us"]  # noqa: Y015

@@ -25,53 +25,53 @@ _sym_db = _symbol_database.Default()
 from millwheel.rpc.v1 import common_pb2 as millwheel_dot_v1_dot_common__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1cmillwheel/v1/watermark.proto\x12\x0cmillwheel.v1\x1a\x19millwheel/v1/common.proto\"\x91\x01\n\x16\x41\x63\x63\x65ptSequencerRequest\x12\x13\n\x0b\x63omputation\x18\x01 \x01(\t\x12\'\n\x04keys\x18\x02 \x01(\x0b\x32\x19.millwheel.v1.KeyInterval\x12\x0f\n\x07process\x18\x03 \x01(\t\x12\x11\n\tsequencer\x18\x04 \x01(\x04\x12\x15\n\rreport_number\x18\x05 \x01(\x04\"/\n\x17\x41\x63\x63\x65ptSequencerResponse\x12\x14\n\x0cwatermark_us\x18\x01 \x01(\x10\"C\n\rReportRequest\x12\x32\n\tintervals\x18\x01 \x03(\x0b\x32\x1f.millwheel.v1.IntervalWatermark\"\xca\x02\n\x11IntervalWatermark\x12\x13\n\x0b\x63omputation\x18\x01 \x01(\t\x12\'\n\x04keys\x18\x02 \x01(\x0b\x32\x19.millwheel.v1.KeyInterval\x12\x0f\n\x07process\x18\x03 \x01(\t\x12\x11\n\tsequencer\x18\x04 \x01(\x04\x12\x14\n\x0cwatermark_us\x18\x05 \x01(\x10\x12)\n\x04hold\x18\x06 \x01(\x0b\x32\x1b.millwheel.v1.WatermarkHold\x12\x1a\n\x12input_watermark_us\x18\x07 \x01(\x10\x12\x0c\n\x04idle\x18\x08 \x01(\x08\x12\x17\n\nsilence_us\x18\t \x01(\x03H\x00\x88\x01\x01\x12\x0e\n\x06number\x18\n \x01(\x04\x12\x30\n\x07pending\x18\x0b \x01(\x0b\x32\x1f.millwheel.v1.PendingTimestampsB\r\n\x0b_silence_us\"V\n\x11PendingTimestamps\x12\r\n\x05shift\x18\x01 \x01(\r\x12\x0f\n\x07\x62uckets\x18\x02 \x03(\x12\x12\x0e\n\x06\x63ounts\x18\x03 \x03(\x04\x12\x11\n\tnewest_us\x18\x04 \x01(\x10\"F\n\rWatermarkHold\x12$\n\x04kind\x18\x01 \x01(\x0e\x32\x16.millwheel.v1.HoldKind\x12\x0f\n\x07subject\x18\x02 \x01(\t\"\x87\x01\n\x0eReportResponse\x12\x30\n\x07refused\x18\x01 \x03(\x0b\x32\x1f.millwheel.v1.IntervalWatermark\x12\x33\n\nunaccepted\x18\x02 \x03(\x0b\x32\x1f.millwheel.v1.IntervalWatermark\x12\x0e\n\x06wanted\x18\x03 \x03(\t\".\n\x16WatchWatermarksRequest\x12\x14\n\x0c\x63omputations\x18\x01 \x03(\t\"Q\n\x17WatchWatermarksResponse\x12\x36\n\nwatermarks\x18\x01 \x03(\x0b\x32\".millwheel.v1.ComputationWatermark\"v\n\x14\x43omputationWatermark\x12\x13\n\x0b\x63omputation\x18\x01 \x01(\t\x12\x14\n\x0cwatermark_us\x18\x02 \x01(\x10\x12\x33\n\nsequencers\x18\x03 \x03(\x0b\x32\x1f.millwheel.v1.IntervalSequencer\"`\n\x11IntervalSequencer\x12\'\n\x04keys\x18\x01 \x01(\x0b\x32\x19.millwheel.v1.KeyInterval\x12\x0f\n\x07process\x18\x02 \x01(\t\x12\x11\n\tsequencer\x18\x03 \x01(\x04\"=\n\x17\x45xplainWatermarkRequest\x12\x13\n\x0b\x63omputation\x18\x01 \x01(\t\x12\r\n\x05limit\x18\x02 \x01(\r\"\xc5\x01\n\x18\x45xplainWatermarkResponse\x12\x14\n\x0cwatermark_us\x18\x01 \x01(\x10\x12\x30\n\x07holding\x18\x02 \x03(\x0b\x32\x1f.millwheel.v1.IntervalWatermark\x12\x32\n\tintervals\x18\x03 \x03(\x0b\x32\x1f.millwheel.v1.IntervalWatermark\x12\x16\n\x0einterval_count\x18\x04 \x01(\x04\x12\x15\n\rholding_count\x18\x05 \x01(\x04\"K\n\x1dGetPercentileWatermarkRequest\x12\x13\n\x0b\x63omputation\x18\x01 \x01(\t\x12\x15\n\rpercentile_bp\x18\x02 \x01(\r\"b\n\x1eGetPercentileWatermarkResponse\x12\x14\n\x0cwatermark_us\x18\x01 \x01(\x10\x12\x14\n\x0cmember_count\x18\x02 \x01(\x04\x12\x14\n\x0csilent_count\x18\x03 \x01(\x04\"S\n\x16\x45xpectInjectorsRequest\x12\x0e\n\x06stream\x18\x01 \x01(\t\x12\x11\n\tprocesses\x18\x02 \x03(\t\x12\x16\n\x0e\x61s_of_revision\x18\x03 \x01(\x04\"\x19\n\x17\x45xpectInjectorsResponse\"H\n\x18RemoveComputationRequest\x12\x13\n\x0b\x63omputation\x18\x01 \x01(\t\x12\x17\n\x0fup_to_sequencer\x18\x02 \x01(\x04\"\x1b\n\x19RemoveComputationResponse*\xc2\x01\n\x08HoldKind\x12\x19\n\x15HOLD_KIND_UNSPECIFIED\x10\x00\x12\x13\n\x0fHOLD_KIND_INPUT\x10\x01\x12\x14\n\x10HOLD_KIND_RECORD\x10\x02\x12\x18\n\x14HOLD_KIND_PRODUCTION\x10\x03\x12\x13\n\x0fHOLD_KIND_TIMER\x10\x04\x12\x13\n\x0fHOLD_KIND_STATE\x10\x05\x12\x14\n\x10HOLD_KIND_SILENT\x10\x06\x12\x16\n\x12HOLD_KIND_INJECTOR\x10\x07\x32\xbb\x05\n\x10WatermarkService\x12^\n\x0f\x41\x63\x63\x65ptSequencer\x12$.millwheel.v1.AcceptSequencerRequest\x1a%.millwheel.v1.AcceptSequencerResponse\x12G\n\x06Report\x12\x1b.millwheel.v1.ReportRequest\x1a\x1c.millwheel.v1.ReportResponse(\x01\x30\x01\x12`\n\x0fWatchWatermarks\x12$.millwheel.v1.WatchWatermarksRequest\x1a%.millwheel.v1.WatchWatermarksResponse0\x01\x12\x61\n\x10\x45xplainWatermark\x12%.millwheel.v1.ExplainWatermarkRequest\x1a&.millwheel.v1.ExplainWatermarkResponse\x12s\n\x16GetPercentileWatermark\x12+.millwheel.v1.GetPercentileWatermarkRequest\x1a,.millwheel.v1.GetPercentileWatermarkResponse\x12^\n\x0f\x45xpectInjectors\x12$.millwheel.v1.ExpectInjectorsRequest\x1a%.millwheel.v1.ExpectInjectorsResponse\x12\x64\n\x11RemoveComputation\x12&.millwheel.v1.RemoveComputationRequest\x1a\'.millwheel.v1.RemoveComputationResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1cmillwheel/v1/watermark.proto\x12\x0cmillwheel.v1\x1a\x19millwheel/v1/common.proto\"\x8b\x01\n\x16\x41\x63\x63\x65ptSequencerRequest\x12\r\n\x05group\x18\x01 \x01(\t\x12\'\n\x04keys\x18\x02 \x01(\x0b\x32\x19.millwheel.v1.KeyInterval\x12\x0f\n\x07process\x18\x03 \x01(\t\x12\x11\n\tsequencer\x18\x04 \x01(\x04\x12\x15\n\rreport_number\x18\x05 \x01(\x04\"/\n\x17\x41\x63\x63\x65ptSequencerResponse\x12\x14\n\x0cwatermark_us\x18\x01 \x01(\x10\"C\n\rReportRequest\x12\x32\n\tintervals\x18\x01 \x03(\x0b\x32\x1f.millwheel.v1.IntervalWatermark\"\xc4\x02\n\x11IntervalWatermark\x12\r\n\x05group\x18\x01 \x01(\t\x12\'\n\x04keys\x18\x02 \x01(\x0b\x32\x19.millwheel.v1.KeyInterval\x12\x0f\n\x07process\x18\x03 \x01(\t\x12\x11\n\tsequencer\x18\x04 \x01(\x04\x12\x14\n\x0cwatermark_us\x18\x05 \x01(\x10\x12)\n\x04hold\x18\x06 \x01(\x0b\x32\x1b.millwheel.v1.WatermarkHold\x12\x1a\n\x12input_watermark_us\x18\x07 \x01(\x10\x12\x0c\n\x04idle\x18\x08 \x01(\x08\x12\x17\n\nsilence_us\x18\t \x01(\x03H\x00\x88\x01\x01\x12\x0e\n\x06number\x18\n \x01(\x04\x12\x30\n\x07pending\x18\x0b \x01(\x0b\x32\x1f.millwheel.v1.PendingTimestampsB\r\n\x0b_silence_us\"V\n\x11PendingTimestamps\x12\r\n\x05shift\x18\x01 \x01(\r\x12\x0f\n\x07\x62uckets\x18\x02 \x03(\x12\x12\x0e\n\x06\x63ounts\x18\x03 \x03(\x04\x12\x11\n\tnewest_us\x18\x04 \x01(\x10\"F\n\rWatermarkHold\x12$\n\x04kind\x18\x01 \x01(\x0e\x32\x16.millwheel.v1.HoldKind\x12\x0f\n\x07subject\x18\x02 \x01(\t\"\x92\x01\n\x0eReportResponse\x12\x30\n\x07refused\x18\x01 \x03(\x0b\x32\x1f.millwheel.v1.IntervalWatermark\x12\x33\n\nunaccepted\x18\x02 \x03(\x0b\x32\x1f.millwheel.v1.IntervalWatermark\x12\x19\n\x11pending_requested\x18\x03 \x03(\t\"(\n\x16WatchWatermarksRequest\x12\x0e\n\x06groups\x18\x01 \x03(\t\"O\n\x17WatchWatermarksResponse\x12\x34\n\nwatermarks\x18\x01 \x03(\x0b\x32 .millwheel.v1.BroadcastWatermark\"n\n\x12\x42roadcastWatermark\x12\r\n\x05group\x18\x01 \x01(\t\x12\x14\n\x0cwatermark_us\x18\x02 \x01(\x10\x12\x33\n\nsequencers\x18\x03 \x03(\x0b\x32\x1f.millwheel.v1.IntervalSequencer\"`\n\x11IntervalSequencer\x12\'\n\x04keys\x18\x01 \x01(\x0b\x32\x19.millwheel.v1.KeyInterval\x12\x0f\n\x07process\x18\x02 \x01(\t\x12\x11\n\tsequencer\x18\x03 \x01(\x04\"7\n\x17\x45xplainWatermarkRequest\x12\r\n\x05group\x18\x01 \x01(\t\x12\r\n\x05limit\x18\x02 \x01(\r\"\xc5\x01\n\x18\x45xplainWatermarkResponse\x12\x14\n\x0cwatermark_us\x18\x01 \x01(\x10\x12\x30\n\x07holding\x18\x02 \x03(\x0b\x32\x1f.millwheel.v1.IntervalWatermark\x12\x32\n\tintervals\x18\x03 \x03(\x0b\x32\x1f.millwheel.v1.IntervalWatermark\x12\x16\n\x0einterval_count\x18\x04 \x01(\x04\x12\x15\n\rholding_count\x18\x05 \x01(\x04\"E\n\x1dGetPercentileWatermarkRequest\x12\r\n\x05group\x18\x01 \x01(\t\x12\x15\n\rpercentile_bp\x18\x02 \x01(\r\"b\n\x1eGetPercentileWatermarkResponse\x12\x14\n\x0cwatermark_us\x18\x01 \x01(\x10\x12\x14\n\x0cmember_count\x18\x02 \x01(\x04\x12\x14\n\x0csilent_count\x18\x03 \x01(\x04\"S\n\x16\x45xpectInjectorsRequest\x12\x0e\n\x06stream\x18\x01 \x01(\t\x12\x11\n\tprocesses\x18\x02 \x03(\t\x12\x16\n\x0e\x61s_of_revision\x18\x03 \x01(\x04\"\x19\n\x17\x45xpectInjectorsResponse\"<\n\x12RemoveGroupRequest\x12\r\n\x05group\x18\x01 \x01(\t\x12\x17\n\x0fup_to_sequencer\x18\x02 \x01(\x04\"\x15\n\x13RemoveGroupResponse*\xc2\x01\n\x08HoldKind\x12\x19\n\x15HOLD_KIND_UNSPECIFIED\x10\x00\x12\x13\n\x0fHOLD_KIND_INPUT\x10\x01\x12\x14\n\x10HOLD_KIND_RECORD\x10\x02\x12\x18\n\x14HOLD_KIND_PRODUCTION\x10\x03\x12\x13\n\x0fHOLD_KIND_TIMER\x10\x04\x12\x13\n\x0fHOLD_KIND_STATE\x10\x05\x12\x14\n\x10HOLD_KIND_SILENT\x10\x06\x12\x16\n\x12HOLD_KIND_INJECTOR\x10\x07\x32\xa9\x05\n\x10WatermarkService\x12^\n\x0f\x41\x63\x63\x65ptSequencer\x12$.millwheel.v1.AcceptSequencerRequest\x1a%.millwheel.v1.AcceptSequencerResponse\x12G\n\x06Report\x12\x1b.millwheel.v1.ReportRequest\x1a\x1c.millwheel.v1.ReportResponse(\x01\x30\x01\x12`\n\x0fWatchWatermarks\x12$.millwheel.v1.WatchWatermarksRequest\x1a%.millwheel.v1.WatchWatermarksResponse0\x01\x12\x61\n\x10\x45xplainWatermark\x12%.millwheel.v1.ExplainWatermarkRequest\x1a&.millwheel.v1.ExplainWatermarkResponse\x12s\n\x16GetPercentileWatermark\x12+.millwheel.v1.GetPercentileWatermarkRequest\x1a,.millwheel.v1.GetPercentileWatermarkResponse\x12^\n\x0f\x45xpectInjectors\x12$.millwheel.v1.ExpectInjectorsRequest\x1a%.millwheel.v1.ExpectInjectorsResponse\x12R\n\x0bRemoveGroup\x12 .millwheel.v1.RemoveGroupRequest\x1a!.millwheel.v1.RemoveGroupResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'millwheel.v1.watermark_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_HOLDKIND']._serialized_start=1975
-  _globals['_HOLDKIND']._serialized_end=2169
+  _globals['_HOLDKIND']._serialized_start=1928
+  _globals['_HOLDKIND']._serialized_end=2122
   _globals['_ACCEPTSEQUENCERREQUEST']._serialized_start=74
-  _globals['_ACCEPTSEQUENCERREQUEST']._serialized_end=219
-  _globals['_ACCEPTSEQUENCERRESPONSE']._serialized_start=221
-  _globals['_ACCEPTSEQUENCERRESPONSE']._serialized_end=268
-  _globals['_REPORTREQUEST']._serialized_start=270
-  _globals['_REPORTREQUEST']._serialized_end=337
-  _globals['_INTERVALWATERMARK']._serialized_start=340
-  _globals['_INTERVALWATERMARK']._serialized_end=670
-  _globals['_PENDINGTIMESTAMPS']._serialized_start=672
-  _globals['_PENDINGTIMESTAMPS']._serialized_end=758
-  _globals['_WATERMARKHOLD']._serialized_start=760
-  _globals['_WATERMARKHOLD']._serialized_end=830
-  _globals['_REPORTRESPONSE']._serialized_start=833
-  _globals['_REPORTRESPONSE']._serialized_end=968
-  _globals['_WATCHWATERMARKSREQUEST']._serialized_start=970
-  _globals['_WATCHWATERMARKSREQUEST']._serialized_end=1016
-  _globals['_WATCHWATERMARKSRESPONSE']._serialized_start=1018
-  _globals['_WATCHWATERMARKSRESPONSE']._serialized_end=1099
-  _globals['_COMPUTATIONWATERMARK']._serialized_start=1101
-  _globals['_COMPUTATIONWATERMARK']._serialized_end=1219
-  _globals['_INTERVALSEQUENCER']._serialized_start=1221
-  _globals['_INTERVALSEQUENCER']._serialized_end=1317
-  _globals['_EXPLAINWATERMARKREQUEST']._serialized_start=1319
-  _globals['_EXPLAINWATERMARKREQUEST']._serialized_end=1380
-  _globals['_EXPLAINWATERMARKRESPONSE']._serialized_start=1383
-  _globals['_EXPLAINWATERMARKRESPONSE']._serialized_end=1580
-  _globals['_GETPERCENTILEWATERMARKREQUEST']._serialized_start=1582
-  _globals['_GETPERCENTILEWATERMARKREQUEST']._serialized_end=1657
-  _globals['_GETPERCENTILEWATERMARKRESPONSE']._serialized_start=1659
-  _globals['_GETPERCENTILEWATERMARKRESPONSE']._serialized_end=1757
-  _globals['_EXPECTINJECTORSREQUEST']._serialized_start=1759
-  _globals['_EXPECTINJECTORSREQUEST']._serialized_end=1842
-  _globals['_EXPECTINJECTORSRESPONSE']._serialized_start=1844
-  _globals['_EXPECTINJECTORSRESPONSE']._serialized_end=1869
-  _globals['_REMOVECOMPUTATIONREQUEST']._serialized_start=1871
-  _globals['_REMOVECOMPUTATIONREQUEST']._serialized_end=1943
-  _globals['_REMOVECOMPUTATIONRESPONSE']._serialized_start=1945
-  _globals['_REMOVECOMPUTATIONRESPONSE']._serialized_end=1972
-  _globals['_WATERMARKSERVICE']._serialized_start=2172
-  _globals['_WATERMARKSERVICE']._serialized_end=2871
+  _globals['_ACCEPTSEQUENCERREQUEST']._serialized_end=213
+  _globals['_ACCEPTSEQUENCERRESPONSE']._serialized_start=215
+  _globals['_ACCEPTSEQUENCERRESPONSE']._serialized_end=262
+  _globals['_REPORTREQUEST']._serialized_start=264
+  _globals['_REPORTREQUEST']._serialized_end=331
+  _globals['_INTERVALWATERMARK']._serialized_start=334
+  _globals['_INTERVALWATERMARK']._serialized_end=658
+  _globals['_PENDINGTIMESTAMPS']._serialized_start=660
+  _globals['_PENDINGTIMESTAMPS']._serialized_end=746
+  _globals['_WATERMARKHOLD']._serialized_start=748
+  _globals['_WATERMARKHOLD']._serialized_end=818
+  _globals['_REPORTRESPONSE']._serialized_start=821
+  _globals['_REPORTRESPONSE']._serialized_end=967
+  _globals['_WATCHWATERMARKSREQUEST']._serialized_start=969
+  _globals['_WATCHWATERMARKSREQUEST']._serialized_end=1009
+  _globals['_WATCHWATERMARKSRESPONSE']._serialized_start=1011
+  _globals['_WATCHWATERMARKSRESPONSE']._serialized_end=1090
+  _globals['_BROADCASTWATERMARK']._serialized_start=1092
+  _globals['_BROADCASTWATERMARK']._serialized_end=1202
+  _globals['_INTERVALSEQUENCER']._serialized_start=1204
+  _globals['_INTERVALSEQUENCER']._serialized_end=1300
+  _globals['_EXPLAINWATERMARKREQUEST']._serialized_start=1302
+  _globals['_EXPLAINWATERMARKREQUEST']._serialized_end=1357
+  _globals['_EXPLAINWATERMARKRESPONSE']._serialized_start=1360
+  _globals['_EXPLAINWATERMARKRESPONSE']._serialized_end=1557
+  _globals['_GETPERCENTILEWATERMARKREQUEST']._serialized_start=1559
+  _globals['_GETPERCENTILEWATERMARKREQUEST']._serialized_end=1628
+  _globals['_GETPERCENTILEWATERMARKRESPONSE']._serialized_start=1630
+  _globals['_GETPERCENTILEWATERMARKRESPONSE']._serialized_end=1728
+  _globals['_EXPECTINJECTORSREQUEST']._serialized_start=1730
+  _globals['_EXPECTINJECTORSREQUEST']._serialized_end=1813
+  _globals['_EXPECTINJECTORSRESPONSE']._serialized_start=1815
+  _globals['_EXPECTINJECTORSRESPONSE']._serialized_end=1840
+  _globals['_REMOVEGROUPREQUEST']._serialized_start=1842
+  _globals['_REMOVEGROUPREQUEST']._serialized_end=1902
+  _globals['_REMOVEGROUPRESPONSE']._serialized_start=1904
+  _globals['_REMOVEGROUPRESPONSE']._serialized_end=1925
+  _globals['_WATERMARKSERVICE']._serialized_start=2125
+  _globals['_WATERMARKSERVICE']._serialized_end=2806
 # @@protoc_insertion_point(module_scope)

@@ -66,18 +66,19 @@ Global___HoldKind: _TypeAlias = HoldKind  # noqa: Y015
 class AcceptSequencerRequest(_message.Message):
     """In this file, watermarks are microseconds since the epoch. The smallest int64 is minus infinity, the largest is plus
     infinity.
-    A field `computation` holds a sender id: an incarnation id, or "injector/{stream}" for a stream's injector processes.
+
+    A group is what has one low watermark. Its members are the intervals of one incarnation, or the injector processes of
+    one stream. Its id is the incarnation id, or "injector/{stream}".
     """
 
     DESCRIPTOR: _descriptor.Descriptor
 
-    COMPUTATION_FIELD_NUMBER: _builtins.int
+    GROUP_FIELD_NUMBER: _builtins.int
     KEYS_FIELD_NUMBER: _builtins.int
     PROCESS_FIELD_NUMBER: _builtins.int
     SEQUENCER_FIELD_NUMBER: _builtins.int
     REPORT_NUMBER_FIELD_NUMBER: _builtins.int
-    computation: _builtins.str
-    """An incarnation id, or "injector/{stream}"."""
+    group: _builtins.str
     process: _builtins.str
     """For an injector: its process name, instead of keys."""
     sequencer: _builtins.int
@@ -91,7 +92,7 @@ class AcceptSequencerRequest(_message.Message):
     def __init__(
         self,
         *,
-        computation: _builtins.str = ...,
+        group: _builtins.str = ...,
         keys: _common_pb2.KeyInterval | None = ...,
         process: _builtins.str = ...,
         sequencer: _builtins.int = ...,
@@ -99,7 +100,7 @@ class AcceptSequencerRequest(_message.Message):
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["keys", b"keys"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["computation", b"computation", "keys", b"keys", "process", b"process", "report_number", b"report_number", "sequencer", b"sequencer"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["group", b"group", "keys", b"keys", "process", b"process", "report_number", b"report_number", "sequencer", b"sequencer"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -147,11 +148,11 @@ Global___ReportRequest: _TypeAlias = ReportRequest  # noqa: Y015
 
 @_typing.final
 class IntervalWatermark(_message.Message):
-    """One interval's output watermark."""
+    """The output watermark of one member."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
-    COMPUTATION_FIELD_NUMBER: _builtins.int
+    GROUP_FIELD_NUMBER: _builtins.int
     KEYS_FIELD_NUMBER: _builtins.int
     PROCESS_FIELD_NUMBER: _builtins.int
     SEQUENCER_FIELD_NUMBER: _builtins.int
@@ -162,7 +163,7 @@ class IntervalWatermark(_message.Message):
     SILENCE_US_FIELD_NUMBER: _builtins.int
     NUMBER_FIELD_NUMBER: _builtins.int
     PENDING_FIELD_NUMBER: _builtins.int
-    computation: _builtins.str
+    group: _builtins.str
     process: _builtins.str
     sequencer: _builtins.int
     watermark_us: _builtins.int
@@ -183,12 +184,12 @@ class IntervalWatermark(_message.Message):
 
     @_builtins.property
     def pending(self) -> Global___PendingTimestamps:
-        """Set only in response to a request (ReportResponse.wanted)."""
+        """Set only in response to a request (ReportResponse.pending_requested)."""
 
     def __init__(
         self,
         *,
-        computation: _builtins.str = ...,
+        group: _builtins.str = ...,
         keys: _common_pb2.KeyInterval | None = ...,
         process: _builtins.str = ...,
         sequencer: _builtins.int = ...,
@@ -202,7 +203,7 @@ class IntervalWatermark(_message.Message):
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_silence_us", b"_silence_us", "hold", b"hold", "keys", b"keys", "pending", b"pending", "silence_us", b"silence_us"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_silence_us", b"_silence_us", "computation", b"computation", "hold", b"hold", "idle", b"idle", "input_watermark_us", b"input_watermark_us", "keys", b"keys", "number", b"number", "pending", b"pending", "process", b"process", "sequencer", b"sequencer", "silence_us", b"silence_us", "watermark_us", b"watermark_us"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_silence_us", b"_silence_us", "group", b"group", "hold", b"hold", "idle", b"idle", "input_watermark_us", b"input_watermark_us", "keys", b"keys", "number", b"number", "pending", b"pending", "process", b"process", "sequencer", b"sequencer", "silence_us", b"silence_us", "watermark_us", b"watermark_us"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__silence_us: _TypeAlias = _typing.Literal["silence_us"]  # noqa: Y015
     _WhichOneofArgType__silence_us: _TypeAlias = _typing.Literal["_silence_us", b"_silence_us"]  # noqa: Y015
@@ -256,7 +257,7 @@ class WatermarkHold(_message.Message):
     SUBJECT_FIELD_NUMBER: _builtins.int
     kind: Global___HoldKind.ValueType
     subject: _builtins.str
-    """The key, sending computation, stream or process that causes the hold. Empty if there is none."""
+    """The key, sending group, stream or process that causes the hold. Empty if there is none."""
     def __init__(
         self,
         *,
@@ -277,7 +278,7 @@ class ReportResponse(_message.Message):
 
     REFUSED_FIELD_NUMBER: _builtins.int
     UNACCEPTED_FIELD_NUMBER: _builtins.int
-    WANTED_FIELD_NUMBER: _builtins.int
+    PENDING_REQUESTED_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def refused(self) -> _containers.RepeatedCompositeFieldContainer[Global___IntervalWatermark]:
         """The reports whose sequencers were refused, because the reporter no longer owns the keys."""
@@ -289,19 +290,19 @@ class ReportResponse(_message.Message):
         """
 
     @_builtins.property
-    def wanted(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """Computations whose pending timestamps are requested now, once."""
+    def pending_requested(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Groups whose pending timestamps are requested now, once."""
 
     def __init__(
         self,
         *,
         refused: _abc.Iterable[Global___IntervalWatermark] | None = ...,
         unaccepted: _abc.Iterable[Global___IntervalWatermark] | None = ...,
-        wanted: _abc.Iterable[_builtins.str] | None = ...,
+        pending_requested: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["refused", b"refused", "unaccepted", b"unaccepted", "wanted", b"wanted"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["pending_requested", b"pending_requested", "refused", b"refused", "unaccepted", b"unaccepted"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -311,17 +312,17 @@ Global___ReportResponse: _TypeAlias = ReportResponse  # noqa: Y015
 class WatchWatermarksRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
-    COMPUTATIONS_FIELD_NUMBER: _builtins.int
+    GROUPS_FIELD_NUMBER: _builtins.int
     @_builtins.property
-    def computations(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    def groups(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
     def __init__(
         self,
         *,
-        computations: _abc.Iterable[_builtins.str] | None = ...,
+        groups: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["computations", b"computations"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["groups", b"groups"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -333,11 +334,11 @@ class WatchWatermarksResponse(_message.Message):
 
     WATERMARKS_FIELD_NUMBER: _builtins.int
     @_builtins.property
-    def watermarks(self) -> _containers.RepeatedCompositeFieldContainer[Global___ComputationWatermark]: ...
+    def watermarks(self) -> _containers.RepeatedCompositeFieldContainer[Global___BroadcastWatermark]: ...
     def __init__(
         self,
         *,
-        watermarks: _abc.Iterable[Global___ComputationWatermark] | None = ...,
+        watermarks: _abc.Iterable[Global___BroadcastWatermark] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
@@ -348,35 +349,35 @@ class WatchWatermarksResponse(_message.Message):
 Global___WatchWatermarksResponse: _TypeAlias = WatchWatermarksResponse  # noqa: Y015
 
 @_typing.final
-class ComputationWatermark(_message.Message):
+class BroadcastWatermark(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
-    COMPUTATION_FIELD_NUMBER: _builtins.int
+    GROUP_FIELD_NUMBER: _builtins.int
     WATERMARK_US_FIELD_NUMBER: _builtins.int
     SEQUENCERS_FIELD_NUMBER: _builtins.int
-    computation: _builtins.str
+    group: _builtins.str
     watermark_us: _builtins.int
     @_builtins.property
     def sequencers(self) -> _containers.RepeatedCompositeFieldContainer[Global___IntervalSequencer]:
         """The accepted sequencers on which the value is based. Deliveries with older sequencers come from former owners. The
-        first message for a computation has all sequencers, later messages those accepted since. A long list takes several
+        first message for a group has all sequencers, later messages those accepted since. A long list takes several
         messages, and all but the last of them show minus infinity as the value.
         """
 
     def __init__(
         self,
         *,
-        computation: _builtins.str = ...,
+        group: _builtins.str = ...,
         watermark_us: _builtins.int = ...,
         sequencers: _abc.Iterable[Global___IntervalSequencer] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["computation", b"computation", "sequencers", b"sequencers", "watermark_us", b"watermark_us"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["group", b"group", "sequencers", b"sequencers", "watermark_us", b"watermark_us"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___ComputationWatermark: _TypeAlias = ComputationWatermark  # noqa: Y015
+Global___BroadcastWatermark: _TypeAlias = BroadcastWatermark  # noqa: Y015
 
 @_typing.final
 class IntervalSequencer(_message.Message):
@@ -408,20 +409,20 @@ Global___IntervalSequencer: _TypeAlias = IntervalSequencer  # noqa: Y015
 class ExplainWatermarkRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
-    COMPUTATION_FIELD_NUMBER: _builtins.int
+    GROUP_FIELD_NUMBER: _builtins.int
     LIMIT_FIELD_NUMBER: _builtins.int
-    computation: _builtins.str
+    group: _builtins.str
     limit: _builtins.int
     """The maximum number of rows in each list. 0: 100."""
     def __init__(
         self,
         *,
-        computation: _builtins.str = ...,
+        group: _builtins.str = ...,
         limit: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["computation", b"computation", "limit", b"limit"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["group", b"group", "limit", b"limit"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -467,20 +468,20 @@ Global___ExplainWatermarkResponse: _TypeAlias = ExplainWatermarkResponse  # noqa
 class GetPercentileWatermarkRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
-    COMPUTATION_FIELD_NUMBER: _builtins.int
+    GROUP_FIELD_NUMBER: _builtins.int
     PERCENTILE_BP_FIELD_NUMBER: _builtins.int
-    computation: _builtins.str
+    group: _builtins.str
     percentile_bp: _builtins.int
     """The percentile in hundredths of a percent, 1 to 10000. 9900 ignores the smallest hundredth of the timestamps."""
     def __init__(
         self,
         *,
-        computation: _builtins.str = ...,
+        group: _builtins.str = ...,
         percentile_bp: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["computation", b"computation", "percentile_bp", b"percentile_bp"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["group", b"group", "percentile_bp", b"percentile_bp"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -494,7 +495,7 @@ class GetPercentileWatermarkResponse(_message.Message):
     MEMBER_COUNT_FIELD_NUMBER: _builtins.int
     SILENT_COUNT_FIELD_NUMBER: _builtins.int
     watermark_us: _builtins.int
-    """The value for this computation alone. It ignores pending work upstream, and never decreases from response to
+    """The value for this group alone. It ignores pending work upstream, and never decreases from response to
     response.
     """
     member_count: _builtins.int
@@ -564,31 +565,30 @@ class ExpectInjectorsResponse(_message.Message):
 Global___ExpectInjectorsResponse: _TypeAlias = ExpectInjectorsResponse  # noqa: Y015
 
 @_typing.final
-class RemoveComputationRequest(_message.Message):
+class RemoveGroupRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
-    COMPUTATION_FIELD_NUMBER: _builtins.int
+    GROUP_FIELD_NUMBER: _builtins.int
     UP_TO_SEQUENCER_FIELD_NUMBER: _builtins.int
-    computation: _builtins.str
-    """An incarnation id, or "injector/{stream}"."""
+    group: _builtins.str
     up_to_sequencer: _builtins.int
     """If not 0: the values stay if a larger sequencer was accepted, because a new stream may have the same name."""
     def __init__(
         self,
         *,
-        computation: _builtins.str = ...,
+        group: _builtins.str = ...,
         up_to_sequencer: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["computation", b"computation", "up_to_sequencer", b"up_to_sequencer"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["group", b"group", "up_to_sequencer", b"up_to_sequencer"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___RemoveComputationRequest: _TypeAlias = RemoveComputationRequest  # noqa: Y015
+Global___RemoveGroupRequest: _TypeAlias = RemoveGroupRequest  # noqa: Y015
 
 @_typing.final
-class RemoveComputationResponse(_message.Message):
+class RemoveGroupResponse(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     def __init__(
@@ -600,4 +600,4 @@ class RemoveComputationResponse(_message.Message):
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___RemoveComputationResponse: _TypeAlias = RemoveComputationResponse  # noqa: Y015
+Global___RemoveGroupResponse: _TypeAlias = RemoveGroupResponse  # noqa: Y015

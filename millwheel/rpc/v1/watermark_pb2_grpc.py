@@ -65,10 +65,10 @@ class WatermarkServiceStub:
                 request_serializer=millwheel_dot_v1_dot_watermark__pb2.ExpectInjectorsRequest.SerializeToString,
                 response_deserializer=millwheel_dot_v1_dot_watermark__pb2.ExpectInjectorsResponse.FromString,
                 _registered_method=True)
-        self.RemoveComputation = channel.unary_unary(
-                '/millwheel.v1.WatermarkService/RemoveComputation',
-                request_serializer=millwheel_dot_v1_dot_watermark__pb2.RemoveComputationRequest.SerializeToString,
-                response_deserializer=millwheel_dot_v1_dot_watermark__pb2.RemoveComputationResponse.FromString,
+        self.RemoveGroup = channel.unary_unary(
+                '/millwheel.v1.WatermarkService/RemoveGroup',
+                request_serializer=millwheel_dot_v1_dot_watermark__pb2.RemoveGroupRequest.SerializeToString,
+                response_deserializer=millwheel_dot_v1_dot_watermark__pb2.RemoveGroupResponse.FromString,
                 _registered_method=True)
 
 
@@ -91,21 +91,21 @@ class WatermarkServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def WatchWatermarks(self, request, context):
-        """Sends the low watermarks of the named computations at once, then after each change.
+        """Sends the low watermarks of the groups at once, then after each change.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ExplainWatermark(self, request, context):
-        """Returns the reports that hold a computation's watermark back, with their causes (G8).
+        """Returns the reports that hold a group's watermark back, with their causes (G8).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def GetPercentileWatermark(self, request, context):
-        """Returns a percentile watermark of a computation: it ignores a share of the smallest pending timestamps (7.2). The
+        """Returns a percentile watermark of a group: it ignores a share of the smallest pending timestamps (7.2). The
         shard journals the value before the response.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -120,9 +120,8 @@ class WatermarkServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
-    def RemoveComputation(self, request, context):
-        """Deletes the values of a removed computation, or of a stream's injector processes. Idempotent. The shard journals
-        the deletion before the response.
+    def RemoveGroup(self, request, context):
+        """Deletes the values of a removed group. Idempotent. The shard journals the deletion before the response.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -161,10 +160,10 @@ def add_WatermarkServiceServicer_to_server(servicer, server):
                     request_deserializer=millwheel_dot_v1_dot_watermark__pb2.ExpectInjectorsRequest.FromString,
                     response_serializer=millwheel_dot_v1_dot_watermark__pb2.ExpectInjectorsResponse.SerializeToString,
             ),
-            'RemoveComputation': grpc.unary_unary_rpc_method_handler(
-                    servicer.RemoveComputation,
-                    request_deserializer=millwheel_dot_v1_dot_watermark__pb2.RemoveComputationRequest.FromString,
-                    response_serializer=millwheel_dot_v1_dot_watermark__pb2.RemoveComputationResponse.SerializeToString,
+            'RemoveGroup': grpc.unary_unary_rpc_method_handler(
+                    servicer.RemoveGroup,
+                    request_deserializer=millwheel_dot_v1_dot_watermark__pb2.RemoveGroupRequest.FromString,
+                    response_serializer=millwheel_dot_v1_dot_watermark__pb2.RemoveGroupResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -341,7 +340,7 @@ class WatermarkService:
             _registered_method=True)
 
     @staticmethod
-    def RemoveComputation(request,
+    def RemoveGroup(request,
             target,
             options=(),
             channel_credentials=None,
@@ -354,9 +353,9 @@ class WatermarkService:
         return grpc.experimental.unary_unary(
             request,
             target,
-            '/millwheel.v1.WatermarkService/RemoveComputation',
-            millwheel_dot_v1_dot_watermark__pb2.RemoveComputationRequest.SerializeToString,
-            millwheel_dot_v1_dot_watermark__pb2.RemoveComputationResponse.FromString,
+            '/millwheel.v1.WatermarkService/RemoveGroup',
+            millwheel_dot_v1_dot_watermark__pb2.RemoveGroupRequest.SerializeToString,
+            millwheel_dot_v1_dot_watermark__pb2.RemoveGroupResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -38,21 +38,19 @@ class WatermarkServiceStub:
     Report: _grpc.StreamStreamMultiCallable[_watermark_pb2.ReportRequest, _watermark_pb2.ReportResponse]
     """Workers and injectors stream their reports. The shard streams refusals and requests for pending timestamps."""
     WatchWatermarks: _grpc.UnaryStreamMultiCallable[_watermark_pb2.WatchWatermarksRequest, _watermark_pb2.WatchWatermarksResponse]
-    """Sends the low watermarks of the named computations at once, then after each change."""
+    """Sends the low watermarks of the groups at once, then after each change."""
     ExplainWatermark: _grpc.UnaryUnaryMultiCallable[_watermark_pb2.ExplainWatermarkRequest, _watermark_pb2.ExplainWatermarkResponse]
-    """Returns the reports that hold a computation's watermark back, with their causes (G8)."""
+    """Returns the reports that hold a group's watermark back, with their causes (G8)."""
     GetPercentileWatermark: _grpc.UnaryUnaryMultiCallable[_watermark_pb2.GetPercentileWatermarkRequest, _watermark_pb2.GetPercentileWatermarkResponse]
-    """Returns a percentile watermark of a computation: it ignores a share of the smallest pending timestamps (7.2). The
+    """Returns a percentile watermark of a group: it ignores a share of the smallest pending timestamps (7.2). The
     shard journals the value before the response.
     """
     ExpectInjectors: _grpc.UnaryUnaryMultiCallable[_watermark_pb2.ExpectInjectorsRequest, _watermark_pb2.ExpectInjectorsResponse]
     """Replaces the set of injector processes that a stream's watermark waits for (5.2). Idempotent. The shard journals
     the set before the response.
     """
-    RemoveComputation: _grpc.UnaryUnaryMultiCallable[_watermark_pb2.RemoveComputationRequest, _watermark_pb2.RemoveComputationResponse]
-    """Deletes the values of a removed computation, or of a stream's injector processes. Idempotent. The shard journals
-    the deletion before the response.
-    """
+    RemoveGroup: _grpc.UnaryUnaryMultiCallable[_watermark_pb2.RemoveGroupRequest, _watermark_pb2.RemoveGroupResponse]
+    """Deletes the values of a removed group. Idempotent. The shard journals the deletion before the response."""
 
 @_typing.type_check_only
 class WatermarkServiceAsyncStub(WatermarkServiceStub):
@@ -64,21 +62,19 @@ class WatermarkServiceAsyncStub(WatermarkServiceStub):
     Report: _aio.StreamStreamMultiCallable[_watermark_pb2.ReportRequest, _watermark_pb2.ReportResponse]  # type: ignore[assignment]
     """Workers and injectors stream their reports. The shard streams refusals and requests for pending timestamps."""
     WatchWatermarks: _aio.UnaryStreamMultiCallable[_watermark_pb2.WatchWatermarksRequest, _watermark_pb2.WatchWatermarksResponse]  # type: ignore[assignment]
-    """Sends the low watermarks of the named computations at once, then after each change."""
+    """Sends the low watermarks of the groups at once, then after each change."""
     ExplainWatermark: _aio.UnaryUnaryMultiCallable[_watermark_pb2.ExplainWatermarkRequest, _watermark_pb2.ExplainWatermarkResponse]  # type: ignore[assignment]
-    """Returns the reports that hold a computation's watermark back, with their causes (G8)."""
+    """Returns the reports that hold a group's watermark back, with their causes (G8)."""
     GetPercentileWatermark: _aio.UnaryUnaryMultiCallable[_watermark_pb2.GetPercentileWatermarkRequest, _watermark_pb2.GetPercentileWatermarkResponse]  # type: ignore[assignment]
-    """Returns a percentile watermark of a computation: it ignores a share of the smallest pending timestamps (7.2). The
+    """Returns a percentile watermark of a group: it ignores a share of the smallest pending timestamps (7.2). The
     shard journals the value before the response.
     """
     ExpectInjectors: _aio.UnaryUnaryMultiCallable[_watermark_pb2.ExpectInjectorsRequest, _watermark_pb2.ExpectInjectorsResponse]  # type: ignore[assignment]
     """Replaces the set of injector processes that a stream's watermark waits for (5.2). Idempotent. The shard journals
     the set before the response.
     """
-    RemoveComputation: _aio.UnaryUnaryMultiCallable[_watermark_pb2.RemoveComputationRequest, _watermark_pb2.RemoveComputationResponse]  # type: ignore[assignment]
-    """Deletes the values of a removed computation, or of a stream's injector processes. Idempotent. The shard journals
-    the deletion before the response.
-    """
+    RemoveGroup: _aio.UnaryUnaryMultiCallable[_watermark_pb2.RemoveGroupRequest, _watermark_pb2.RemoveGroupResponse]  # type: ignore[assignment]
+    """Deletes the values of a removed group. Idempotent. The shard journals the deletion before the response."""
 
 class WatermarkServiceServicer(metaclass=_abc_1.ABCMeta):
     """Served by each shard of the low watermark authority (7.2)."""
@@ -105,7 +101,7 @@ class WatermarkServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _watermark_pb2.WatchWatermarksRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_watermark_pb2.WatchWatermarksResponse], _abc.AsyncIterator[_watermark_pb2.WatchWatermarksResponse]]:
-        """Sends the low watermarks of the named computations at once, then after each change."""
+        """Sends the low watermarks of the groups at once, then after each change."""
 
     @_abc_1.abstractmethod
     def ExplainWatermark(
@@ -113,7 +109,7 @@ class WatermarkServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _watermark_pb2.ExplainWatermarkRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_watermark_pb2.ExplainWatermarkResponse, _abc.Awaitable[_watermark_pb2.ExplainWatermarkResponse]]:
-        """Returns the reports that hold a computation's watermark back, with their causes (G8)."""
+        """Returns the reports that hold a group's watermark back, with their causes (G8)."""
 
     @_abc_1.abstractmethod
     def GetPercentileWatermark(
@@ -121,7 +117,7 @@ class WatermarkServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _watermark_pb2.GetPercentileWatermarkRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_watermark_pb2.GetPercentileWatermarkResponse, _abc.Awaitable[_watermark_pb2.GetPercentileWatermarkResponse]]:
-        """Returns a percentile watermark of a computation: it ignores a share of the smallest pending timestamps (7.2). The
+        """Returns a percentile watermark of a group: it ignores a share of the smallest pending timestamps (7.2). The
         shard journals the value before the response.
         """
 
@@ -136,13 +132,11 @@ class WatermarkServiceServicer(metaclass=_abc_1.ABCMeta):
         """
 
     @_abc_1.abstractmethod
-    def RemoveComputation(
+    def RemoveGroup(
         self,
-        request: _watermark_pb2.RemoveComputationRequest,
+        request: _watermark_pb2.RemoveGroupRequest,
         context: _ServicerContext,
-    ) -> _typing.Union[_watermark_pb2.RemoveComputationResponse, _abc.Awaitable[_watermark_pb2.RemoveComputationResponse]]:
-        """Deletes the values of a removed computation, or of a stream's injector processes. Idempotent. The shard journals
-        the deletion before the response.
-        """
+    ) -> _typing.Union[_watermark_pb2.RemoveGroupResponse, _abc.Awaitable[_watermark_pb2.RemoveGroupResponse]]:
+        """Deletes the values of a removed group. Idempotent. The shard journals the deletion before the response."""
 
 def add_WatermarkServiceServicer_to_server(servicer: WatermarkServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -51,8 +51,8 @@ _FIRST: Final = (
 ) WITH ID = {id} AND gc_grace_seconds = 10800
   AND compaction = {{'class': 'UnifiedCompactionStrategy', 'scaling_parameters': 'T4'}}""",
     """CREATE TABLE IF NOT EXISTS {keyspace}.states (
-    computation text, bucket int, key blob, value blob,
-    PRIMARY KEY ((computation, bucket), key)
+    incarnation text, bucket int, key blob, value blob,
+    PRIMARY KEY ((incarnation, bucket), key)
 ) WITH ID = {id} AND gc_grace_seconds = 10800
   AND compaction = {{'class': 'UnifiedCompactionStrategy', 'scaling_parameters': 'L4'}}""",
 )

@@ -38,15 +38,15 @@ _MAX_CONCURRENT_WRITES: Final = 8
 _SCAN_BUCKETS: Final = 16
 """Buckets of one scan query. Fewer queries are faster, but a single one would make one node collect all the rows."""
 
-_INSERT: Final = "INSERT INTO {k}.states (computation, bucket, key, value) VALUES (?, ?, ?, ?) USING TIMESTAMP ?"
-_RANGE: Final = "SELECT bucket, key, value FROM {k}.states WHERE computation = ? AND bucket IN ? AND key >= ?"
+_INSERT: Final = "INSERT INTO {k}.states (incarnation, bucket, key, value) VALUES (?, ?, ?, ?) USING TIMESTAMP ?"
+_RANGE: Final = "SELECT bucket, key, value FROM {k}.states WHERE incarnation = ? AND bucket IN ? AND key >= ?"
 _TEXTS: Final = {
     "write": _INSERT,
     "empty": f"{_INSERT} AND TTL {EMPTY_SECONDS}",
-    "read": "SELECT key, value FROM {k}.states WHERE computation = ? AND bucket = ? AND key IN ?",
+    "read": "SELECT key, value FROM {k}.states WHERE incarnation = ? AND bucket = ? AND key IN ?",
     "scan": _RANGE + " PER PARTITION LIMIT ?",
     "scan_below": _RANGE + " AND key < ? PER PARTITION LIMIT ?",
-    "drop": f"DELETE FROM {{k}}.states USING TIMESTAMP {FOR_EVER} WHERE computation = ? AND bucket = ?",
+    "drop": f"DELETE FROM {{k}}.states USING TIMESTAMP {FOR_EVER} WHERE incarnation = ? AND bucket = ?",
 }
 
 
@@ -76,16 +76,16 @@ class States:
         """Prepare the statements. Blocks."""
         return {name: driver.prepare(text.format(k=keyspace)) for name, text in _TEXTS.items()}
 
-    async def write(self, computation: str, rows: Sequence[StateRow]) -> None:
+    async def write(self, incarnation: str, rows: Sequence[StateRow]) -> None:
         """See :meth:`StateStore.write_states`. Each batch goes to one partition, so it is one mutation there."""
         for row in rows:
             if len(row.key) + len(row.blob) > MAX_VALUE_BYTES:
-                raise StoreError(f"the state of key {row.key!r} of {computation} exceeds {MAX_VALUE_BYTES} bytes")
+                raise StoreError(f"the state of key {row.key!r} of {incarnation} exceeds {MAX_VALUE_BYTES} bytes")
         batches = self._batches(rows)
 
         async def write_some() -> None:
             for bucket, batch in batches:
-                await self._write_batch(computation, bucket, batch)
+                await self._write_batch(incarnation, bucket, batch)
 
         writers = [asyncio.ensure_future(write_some()) for _ in range(_MAX_CONCURRENT_WRITES)]
         try:
@@ -94,22 +94,22 @@ class States:
             for writer in writers:
                 writer.cancel()
 
-    async def read(self, computation: str, keys: Sequence[bytes]) -> list[StateRow | None]:
+    async def read(self, incarnation: str, keys: Sequence[bytes]) -> list[StateRow | None]:
         """See :meth:`StateStore.read_states`."""
         by_bucket: dict[int, list[bytes]] = {}
         for key in dict.fromkeys(keys):
             by_bucket.setdefault(bucket_of(key, self._buckets), []).append(key)
         answers = await asyncio.gather(
             *(
-                self._execute("read", (computation, bucket, some[start : start + _READ_KEYS]))
+                self._execute("read", (incarnation, bucket, some[start : start + _READ_KEYS]))
                 for bucket, some in by_bucket.items()
                 for start in range(0, len(some), _READ_KEYS)
             )
         )
-        found = {key: decode_row(computation, key, value) for rows in answers for key, value in rows}
+        found = {key: decode_row(incarnation, key, value) for rows in answers for key, value in rows}
         return [row if row is not None and row.blob else None for row in (found.get(key) for key in keys)]
 
-    async def scan(self, computation: str, interval: KeyInterval, after: bytes | None, limit: int) -> list[StateRow]:
+    async def scan(self, incarnation: str, interval: KeyInterval, after: bytes | None, limit: int) -> list[StateRow]:
         """See :meth:`StateStore.scan_states`.
 
         Each round reads the next few rows of every bucket. A bucket that returned as many rows as requested may have
@@ -120,22 +120,22 @@ class States:
         start: bytes | None = interval.start if after is None else max(interval.start, after + b"\0")
         while start is not None and len(found) < limit and (interval.end is None or start < interval.end):
             each = (limit - len(found)) * 5 // (4 * self._buckets) + 8
-            rows, start = await self._next_rows(computation, start, interval.end, each)
-            found.extend(row for row in (decode_row(computation, key, value) for key, value in rows) if row.blob)
+            rows, start = await self._next_rows(incarnation, start, interval.end, each)
+            found.extend(row for row in (decode_row(incarnation, key, value) for key, value in rows) if row.blob)
         return found[:limit]
 
-    async def drop(self, computation: str) -> None:
-        """See :meth:`StateStore.drop_computation`. Writes one partition tombstone for each bucket."""
-        await asyncio.gather(*(self._execute("drop", (computation, bucket)) for bucket in range(self._buckets)))
+    async def drop(self, incarnation: str) -> None:
+        """See :meth:`StateStore.drop_incarnation`. Writes one partition tombstone for each bucket."""
+        await asyncio.gather(*(self._execute("drop", (incarnation, bucket)) for bucket in range(self._buckets)))
 
     async def _next_rows(
-        self, computation: str, start: bytes, end: bytes | None, each: int
+        self, incarnation: str, start: bytes, end: bytes | None, each: int
     ) -> tuple[list[tuple[bytes, bytes]], bytes | None]:
         """Return the next rows in key order, and the key to continue from (None: there are no more rows)."""
         name, last = ("scan", ()) if end is None else ("scan_below", (end,))
         groups = [list(range(self._buckets))[at : at + _SCAN_BUCKETS] for at in range(0, self._buckets, _SCAN_BUCKETS)]
         answers = await asyncio.gather(
-            *(self._execute(name, (computation, group, start, *last, each)) for group in groups)
+            *(self._execute(name, (incarnation, group, start, *last, each)) for group in groups)
         )
         counts: dict[int, int] = {}
         last_keys: dict[int, bytes] = {}
@@ -163,14 +163,14 @@ class States:
                 del sizes[bucket]
         yield from waiting.items()
 
-    async def _write_batch(self, computation: str, bucket: int, rows: Sequence[StateRow]) -> None:
+    async def _write_batch(self, incarnation: str, bucket: int, rows: Sequence[StateRow]) -> None:
         write, empty = self._statements["write"], self._statements["empty"]
 
         def build() -> BatchStatement:
             batch = BatchStatement(BatchType.UNLOGGED, consistency_level=self._level)
             for row in rows:
                 value = wrap(commit_bytes(row.commit) + row.blob)
-                batch.add(write if row.blob else empty, (computation, bucket, row.key, value, row.commit))
+                batch.add(write if row.blob else empty, (incarnation, bucket, row.key, value, row.commit))
             return batch
 
         await self._session.settle(lambda _: self._session.send_gated(build))

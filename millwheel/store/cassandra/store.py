@@ -136,28 +136,28 @@ class CassandraStore:
             rules.check_unnamed(journal, head, parts)
             await self._parts.delete(journal, parts)
 
-    async def write_states(self, computation: str, journal: str, sequencer: int, rows: Sequence[StateRow]) -> None:
+    async def write_states(self, incarnation: str, journal: str, sequencer: int, rows: Sequence[StateRow]) -> None:
         """See :meth:`StateStore.write_states`. A deposed owner's rows are committed, or older than the stored."""
-        await self._states.write(computation, rows)
+        await self._states.write(incarnation, rows)
 
-    async def read_states(self, computation: str, keys: Sequence[bytes]) -> list[StateRow | None]:
+    async def read_states(self, incarnation: str, keys: Sequence[bytes]) -> list[StateRow | None]:
         """See :meth:`StateStore.read_states`."""
-        return await self._states.read(computation, keys)
+        return await self._states.read(incarnation, keys)
 
     async def scan_states(
-        self, computation: str, interval: KeyInterval, after: bytes | None, limit: int
+        self, incarnation: str, interval: KeyInterval, after: bytes | None, limit: int
     ) -> list[StateRow]:
         """See :meth:`StateStore.scan_states`."""
-        return await self._states.scan(computation, interval, after, limit)
+        return await self._states.scan(incarnation, interval, after, limit)
 
     async def drop_journal(self, journal: str) -> None:
         """See :meth:`StateStore.drop_journal`."""
         await self._journals.drop(journal)
         await self._parts.drop(journal)
 
-    async def drop_computation(self, computation: str) -> None:
-        """See :meth:`StateStore.drop_computation`."""
-        await self._states.drop(computation)
+    async def drop_incarnation(self, incarnation: str) -> None:
+        """See :meth:`StateStore.drop_incarnation`."""
+        await self._states.drop(incarnation)
 
     async def close(self) -> None:
         """See :meth:`StateStore.close`."""

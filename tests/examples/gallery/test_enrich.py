@@ -1,4 +1,4 @@
-"""A local service is asked once for each address, and again after it failed."""
+"""A local service is asked for each visit, and again after it failed."""
 
 from __future__ import annotations
 
@@ -61,19 +61,17 @@ def harness() -> Iterator[TopologyHarness]:
     harness.close()
 
 
-def test_an_address_is_asked_for_once(service: Service, harness: TopologyHarness) -> None:
+def test_each_visit_gets_its_country(service: Service, harness: TopologyHarness) -> None:
     chance = Random(11)
     visits = [Visit(chance.choice(list(COUNTRIES)), f"/{number}") for number in range(40)]
     harness.send_all("visits", [(visit, at(0)) for visit in visits[:20]])
-    harness.crash()  # the answers are in the state
+    harness.crash()
     harness.send_all("visits", [(visit, at(0)) for visit in visits[20:]])
     found = harness.values("located")
-    assert len(found) == len(visits)
-    assert set(found) == {Located(visit, COUNTRIES[visit.address]) for visit in visits}
-    assert service.asked == dict.fromkeys(COUNTRIES, 1)
-    harness.advance_clock(mw.hours(1))
-    harness.send("visits", visits[0], at(0))
-    assert service.asked[visits[0].address] == 2
+    for address, country in COUNTRIES.items():
+        of_address = [visit for visit in visits if visit.address == address]
+        assert [one for one in found if one.visit.address == address] == [Located(one, country) for one in of_address]
+    assert len(found) == len(visits) == service.asked.total()
 
 
 def test_a_service_that_fails_is_asked_again(service: Service, harness: TopologyHarness) -> None:
@@ -85,3 +83,13 @@ def test_a_service_that_fails_is_asked_again(service: Service, harness: Topology
     assert harness.values("located") == [Located(visit, "Norway")]
     assert service.asked["10.0.0.1"] == 4
     assert harness.values("dead-letters") == []
+
+
+def test_a_service_that_always_fails_costs_one_visit(service: Service, harness: TopologyHarness) -> None:
+    service.failures = 10
+    for page in ("/first", "/second"):
+        harness.send("visits", Visit("10.0.0.1", page), at(0))
+    harness.advance_clock(mw.minutes(10))
+    assert [one.visit.page for one in harness.values("located")] == ["/second"]
+    (letter,) = harness.values("dead-letters")
+    assert letter.attempts == 10

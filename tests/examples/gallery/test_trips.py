@@ -9,7 +9,7 @@ import pytest
 import millwheel as mw
 from examples.gallery.trips import LIMIT, Event, Trip, trips
 from millwheel.testing import TopologyHarness
-from tests.examples.gallery.playing import at, play
+from tests.examples.gallery.playing import Sent, at, play
 
 HOUR = 3_600
 
@@ -38,6 +38,12 @@ def test_trips_are_matched(chunk: int) -> None:
     found = play(trips, [("events", *one) for one in events], chunk=chunk).values("trips")
     assert sorted(found, key=by_start) == sorted(expected(events), key=by_start)
     assert 20 < sum(trip.end is not None for trip in found) < len(found) - 20
+
+
+@pytest.mark.parametrize(("seconds", "in_time"), [(6 * HOUR - 1, True), (6 * HOUR, False)])
+def test_a_trip_takes_less_than_six_hours(seconds: int, in_time: bool) -> None:
+    events: list[Sent] = [("events", Event("7a", True), at(0)), ("events", Event("7a", False), at(seconds))]
+    assert play(trips, events).values("trips") == [Trip("7a", at(0), at(seconds) if in_time else None)]
 
 
 def test_a_trip_without_an_end_is_known_after_six_hours() -> None:

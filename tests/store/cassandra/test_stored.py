@@ -39,16 +39,16 @@ async def test_damaged_values_are_named_never_served(
         (name,),
     )
     driver.execute(
-        f"UPDATE {keyspace}.states SET value = 0x09 WHERE computation = %s AND bucket = %s AND key = %s",
+        f"UPDATE {keyspace}.states SET value = 0x09 WHERE incarnation = %s AND bucket = %s AND key = %s",
         (name, bucket_of(b"k", settings.state_buckets), b"k"),
     )
     with pytest.raises(CorruptValueError, match=f"entry 2 of journal {name}"):
         await store.read_entries(name, 1, 2)
     with pytest.raises(CorruptValueError, match=f"part 'timers' of journal {name}"):
         await store.read_parts(name, [part])
-    with pytest.raises(CorruptValueError, match=f"'k' of computation {name}"):
+    with pytest.raises(CorruptValueError, match=f"'k' of incarnation {name}"):
         await store.read_states(name, [b"k"])
-    with pytest.raises(CorruptValueError, match=f"'k' of computation {name}"):
+    with pytest.raises(CorruptValueError, match=f"'k' of incarnation {name}"):
         await store.scan_states(name, ALL_KEYS, None, 10)
     driver.execute(f"UPDATE {keyspace}.journals SET parts = 0x00 WHERE journal = %s", (name,))
     with pytest.raises(CorruptValueError, match=f"part list of journal {name}"):
@@ -137,7 +137,7 @@ async def test_an_emptied_row_stands_for_days_and_then_goes(
     await store.write_states(name, name, 1, [StateRow(b"k", 5, b"state"), StateRow(b"l", 5, b"state")])
     await store.write_states(name, name, 1, [StateRow(b"k", 6, b"")])
     rows = driver.execute(
-        f"SELECT key, TTL(value), WRITETIME(value) FROM {settings.keyspace}.states WHERE computation = %s "
+        f"SELECT key, TTL(value), WRITETIME(value) FROM {settings.keyspace}.states WHERE incarnation = %s "
         "AND bucket IN (0, 1, 2, 3)",
         (name,),
     )

@@ -82,9 +82,9 @@ async def _open() -> CassandraStore:
             await asyncio.sleep(0.2)
 
 
-async def _until_certain_write(store: CassandraStore, computation: str, row: StateRow) -> None:
+async def _until_certain_write(store: CassandraStore, incarnation: str, row: StateRow) -> None:
     while True:
         try:
-            return await store.write_states(computation, computation, 5, [row])
+            return await store.write_states(incarnation, incarnation, 5, [row])
         except StoreUnavailableError:
             await asyncio.sleep(0.1)

@@ -69,7 +69,7 @@ def test_an_id_is_kept_until_the_horizon_passes_its_record(
 
 
 @pytest.mark.guarantee("G1", section="6.1.1")
-def test_a_group_of_ids_is_kept_as_long_as_its_longest() -> None:
+def test_a_run_of_ids_is_kept_as_long_as_its_longest() -> None:
     dedup = Dedup(ALL_KEYS, "r1", segment_ids=2_048)
     sender = Sender("w1", 1, ALL_KEYS, "weak.1")
     for time in (20, 10):

@@ -22,7 +22,7 @@ from millwheel.worker.messages import (
 )
 from tests.worker.interval.solo import Solo
 
-WHY = "state of key 'k' of computation solo.1: checksum 00000001 where 00000002 was written"
+WHY = "state of key 'k' of incarnation solo.1: checksum 00000001 where 00000002 was written"
 
 
 class Count(mw.Computation[tuple[str, str], int]):

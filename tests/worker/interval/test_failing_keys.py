@@ -59,8 +59,8 @@ def test_a_failing_key_shows_error_place_since_attempts_and_next() -> None:
     assert failure.kind.place.startswith("test_failing_keys.py:")
     assert failure.kind.place.endswith(" in process_record")
     assert (failure.attempts, failure.since, failure.last) == (2, began, solo.now)
-    assert failure.retry_at is not None
-    assert solo.state.clocks.wall_at(failure.retry_at) == solo.now + seconds(4)
+    assert failure.next_attempt is not None
+    assert solo.state.clocks.wall_at(failure.next_attempt) == solo.now + seconds(4)
     assert (solo.core.failing.blocked, solo.core.failing.total, solo.core.meter.records.failures) == (1, 2, 2)
 
 
@@ -90,7 +90,7 @@ def test_a_key_that_stops_its_computation_has_no_next_attempt(what: str) -> None
     wait(solo, seconds(1))
     (failure,) = solo.core.failing.oldest(5)
     assert solo.core.stopped
-    assert (failure.attempts, failure.retry_at) == (2, None)
+    assert (failure.attempts, failure.next_attempt) == (2, None)
     assert "is blocked after 2 failed" in solo.core.explain_hold()[1]
     assert "is blocked after 2 failed" in solo.take(Report)[-1].subject
 
@@ -109,7 +109,7 @@ def test_work_that_became_dead_letters_blocks_its_key_no_more() -> None:
         (
             "repair",
             "its dead letter has no key at computation `repair`: KeyExtractionError: no key in a dead letter: "
-            "mend `repair`'s key function",
+            "fix `repair`'s key function",
         ),
         ("", "its dead letter has no key: KeyExtractionError: no key in a dead letter"),
     ],
@@ -171,7 +171,7 @@ def test_another_topologys_key_function_gives_up_no_work(policy: Any, computatio
     (failure,) = solo.core.failing.oldest(5)
     who = "`audience/count`" if computation else "a computation"
     assert failure.letter == (
-        f"its production has no key at computation {who} of another topology: mend or cancel topology `audience`"
+        f"its production has no key at computation {who} of another topology: fix or cancel topology `audience`"
     )
     assert solo.core.explain_hold()[1].endswith("; its production has no key")
     assert (solo.state.counts.records, solo.state.counts.dead_letters) == (0, 0)
@@ -203,7 +203,7 @@ def test_what_the_sdk_refuses_does_not_pass_by_trying_again(mistake: Any, perman
     assert failed.kind.permanent is permanent
     assert failed.kind.place.startswith("test_failing_keys.py:"), "the user's line, not the SDK's"
     attempt = solo.core.next_deadline()
-    assert attempt is not None, "it is tried again all the same: new code mends it"
+    assert attempt is not None, "it is tried again all the same: new code fixes it"
 
 
 @pytest.mark.guarantee("G8", section="4.5")

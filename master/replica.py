@@ -16,7 +16,7 @@ from millwheel.master.expected_injectors import Expectations
 from millwheel.master.handover_hints import refuse_quarantined, reshape
 from millwheel.master.load_book import LoadBook
 from millwheel.master.loads import Loads, kind_of
-from millwheel.master.messages import Answer, Intervals, Request, Reshape
+from millwheel.master.messages import Answer, Intervals, Request, ReshapeRequest
 from millwheel.master.observer import Observer
 from millwheel.master.package_garbage import collect_packages
 from millwheel.master.packages import Packages
@@ -30,7 +30,7 @@ from millwheel.rpc.clock import wall_now
 from millwheel.rpc.failures import NOT_LEADING, FailureCode, RequestError
 from millwheel.store.contract import StateStore
 
-__all__ = ["MasterShell", "steady_clock"]
+__all__ = ["MasterReplica", "steady_clock"]
 
 _PAUSE_AFTER_FAULT_SECONDS: Final = 1.0
 _CLOSE_UNUSED_SECONDS: Final = 60.0
@@ -43,7 +43,7 @@ def steady_clock() -> Timestamp:
     return Timestamp(int(asyncio.get_running_loop().time() * 1_000_000))
 
 
-class MasterShell:
+class MasterReplica:
     """One replica of the master. Any number may run. The elected one answers, and the others name it."""
 
     def __init__(
@@ -162,7 +162,7 @@ class MasterShell:
         """The keys too hot to split, the hottest first; empty if this replica does not lead."""
         return self._loads.hot_keys if self._loads is not None else ()
 
-    async def reshape(self, request: Reshape) -> Intervals:
+    async def reshape(self, request: ReshapeRequest) -> Intervals:
         """Carry out an operator's move, split or merge, after notifying the owners."""
         term = await self.term()
         try:

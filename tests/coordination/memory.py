@@ -11,7 +11,7 @@ __all__ = ["MemoryCoordinator"]
 
 
 class MemoryCoordinator(LocalCoordinator):
-    """A coordinator for tests and simulation.
+    """A coordinator for tests.
 
     With a ``clock`` (seconds) no timer runs. A lease ends in the next transaction after its time, or in
     ``expire_leases()``.

@@ -8,12 +8,13 @@ from __future__ import annotations
 import hashlib
 from typing import Any
 
+from millwheel.model.incarnation import IncarnationId
 from millwheel.worker.dedup import BatchIds, PositionIds
 
-__all__ = ["causal_id"]
+__all__ = ["deterministic_id"]
 
 
-def causal_id(computation: str, key: bytes, cause: Any, stream: str, ordinal: int) -> bytes:
+def deterministic_id(incarnation: IncarnationId, key: bytes, cause: Any, stream: str, ordinal: int) -> bytes:
     """The id of production number ``ordinal`` of a hook of ``key``.
 
     ``cause`` identifies what the hook ran for. For a record it is (ids of a delivery, index). For a timer it is the
@@ -21,7 +22,7 @@ def causal_id(computation: str, key: bytes, cause: Any, stream: str, ordinal: in
     the position and the key identify one setting, whichever journal holds it.
     """
     source = _record_name(*cause) if isinstance(cause, tuple) else b"timer/%d/%s" % (cause, key)
-    text = b"\0".join((computation.encode(), b"%d" % len(source), source, stream.encode(), b"%d" % ordinal))
+    text = b"\0".join((incarnation.encode(), b"%d" % len(source), source, stream.encode(), b"%d" % ordinal))
     return hashlib.blake2b(text, digest_size=16).digest()
 
 

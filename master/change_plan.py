@@ -1,4 +1,7 @@
-"""A transaction under construction. Every change of an interval map passes through here and is checked here (G11)."""
+"""A change of the coordinator's records: its plan, and the builder of that plan.
+
+Every change of an interval map passes through the builder, which checks it (G11).
+"""
 
 from __future__ import annotations
 
@@ -13,14 +16,14 @@ from millwheel.master.messages import Answer
 from millwheel.model import catalog_keys as keys
 from millwheel.model.catalog import Catalog
 from millwheel.model.incarnation import IncarnationId
-from millwheel.model.interval_chunks import MOST_BYTES, IntervalChunk, MapEdit
+from millwheel.model.interval_chunks import MAX_CHUNK_BYTES, IntervalChunk, MapEdit
 from millwheel.rpc.failures import FailureCode, RequestError
 from millwheel.rpc.v1 import catalog_pb2 as catalog
 
-__all__ = ["MAX_OPERATIONS", "MOST_TRANSACTION_BYTES", "ChangePlan", "Draft"]
+__all__ = ["MAX_OPERATIONS", "MAX_TRANSACTION_BYTES", "ChangePlan", "PlanBuilder"]
 
 MAX_OPERATIONS: Final = 128
-MOST_TRANSACTION_BYTES: Final = 1 << 20
+MAX_TRANSACTION_BYTES: Final = 1 << 20
 """The limits of one transaction. By default, etcd accepts 128 compares or changes, and 1.5 MiB."""
 
 _RESERVED_OPERATIONS: Final = 8
@@ -29,7 +32,7 @@ _RESERVED_OPERATIONS: Final = 8
 
 @dataclass(frozen=True, slots=True)
 class ChangePlan:
-    """One operation: drop data from the store, create journals, run one transaction, then answer.
+    """The steps of one change: drop data from the store, create journals, run one transaction, then answer.
 
     ``silence``: injectors that the authority forgets, each unless it accepted a sequencer above the given one.
     ``drawn``: the largest number that the plan draws, or names in ``silence``. 0: neither.
@@ -42,7 +45,7 @@ class ChangePlan:
     deletes: tuple[str, ...] = ()
     journals: tuple[str, ...] = ()
     drop_journals: tuple[str, ...] = ()
-    drop_computations: tuple[str, ...] = ()
+    drop_incarnations: tuple[IncarnationId, ...] = ()
     silence: tuple[tuple[str, int], ...] = ()
     drawn: int = 0
     answer: Callable[[], Answer] | None = None
@@ -50,11 +53,11 @@ class ChangePlan:
     @property
     def clears(self) -> bool:
         """Whether data is dropped or forgotten before the transaction."""
-        return bool(self.drop_journals or self.drop_computations or self.silence)
+        return bool(self.drop_journals or self.drop_incarnations or self.silence)
 
 
-class Draft:
-    """Collects puts and deletes together with their compares, and draws numbers.
+class PlanBuilder:
+    """Collects the puts and deletes of a plan together with their compares, and draws numbers.
 
     Invariant: sequencers grow in the order of assignments, because a number is drawn from one counter in the
     transaction that uses it. Numbers up to ``unusable`` are skipped: those that this term has drawn, also for failed
@@ -74,7 +77,7 @@ class Draft:
 
     @property
     def drawn_before(self) -> int:
-        """An upper bound of the numbers that any master drew before this draft. Draws of later masters are above it."""
+        """An upper bound of the numbers that any master drew before this plan. Draws of later masters are above it."""
         return self._first
 
     def draw(self) -> int:
@@ -157,7 +160,7 @@ class Draft:
     def _write(self, incarnation: IncarnationId, edit: MapEdit, origin: tuple[str, str]) -> None:
         """Put and delete exactly what differs from the catalog.
 
-        Undo this draft's earlier writes that no longer differ.
+        Undo this builder's earlier writes that no longer differ.
         """
         chunks, numbers = edit.changes()
         written = {keys.chunk_key(incarnation, chunk.number): chunk for chunk in chunks}
@@ -179,21 +182,21 @@ class Draft:
         """Whether one more chunk might exceed a coordinator's limit for a transaction."""
         operations = max(len(self._compares), len(self._puts) + len(self._deletes))
         size = sum(len(put.key) + len(put.value) for put in self._puts.values())
-        return operations >= MAX_OPERATIONS - _RESERVED_OPERATIONS or size >= MOST_TRANSACTION_BYTES - MOST_BYTES
+        return operations >= MAX_OPERATIONS - _RESERVED_OPERATIONS or size >= MAX_TRANSACTION_BYTES - MAX_CHUNK_BYTES
 
     @property
     def empty(self) -> bool:
-        """Whether the draft has no puts and no deletes."""
+        """Whether the plan has no puts and no deletes so far."""
         return not self._puts and not self._deletes
 
     def plan(
         self,
         answer: Callable[[], Answer] | None = None,
         drop_journals: tuple[str, ...] = (),
-        drop_computations: tuple[str, ...] = (),
+        drop_incarnations: tuple[IncarnationId, ...] = (),
         silence: tuple[tuple[str, int], ...] = (),
     ) -> ChangePlan:
-        """Return the plan of the present draft. RequestError if it exceeds a coordinator's limit for a transaction."""
+        """Return the plan as it is now. RequestError if it exceeds a coordinator's limit for a transaction."""
         puts = list(self._puts.values())
         if self._drawn > self._first:
             self.rest_on(keys.SEQUENCER)
@@ -205,7 +208,7 @@ class Draft:
             tuple(self._deletes),
             tuple(self._journals),
             drop_journals,
-            drop_computations,
+            drop_incarnations,
             silence,
             self._drawn if silence or self._drawn > self._first else 0,
             answer,
@@ -215,11 +218,11 @@ class Draft:
         # The core adds one compare: that of the leadership.
         operations = max(len(self._compares) + 1, len(puts) + len(self._deletes))
         size = sum(len(put.key) + len(put.value) for put in puts)
-        if operations > MAX_OPERATIONS or size > MOST_TRANSACTION_BYTES:
+        if operations > MAX_OPERATIONS or size > MAX_TRANSACTION_BYTES:
             raise RequestError(
                 FailureCode.RESOURCE_EXHAUSTED,
                 f"this takes {operations} changes and {size} bytes in one transaction, and a coordinator takes "
-                f"{MAX_OPERATIONS} and {MOST_TRANSACTION_BYTES}",
+                f"{MAX_OPERATIONS} and {MAX_TRANSACTION_BYTES}",
                 "begin with fewer intervals for each computation (master.intervals_per_computation), as load splits "
                 "them; or cut the topology in several",
                 reason="TRANSACTION_TOO_LARGE",
