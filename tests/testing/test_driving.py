@@ -58,7 +58,7 @@ class Answering(SingleCoreDriver[Answer, Ask]):
         return Answer(effect.number)
 
 
-def test_deadlines_come_at_their_times_and_answers_after_all_effects() -> None:
+def test_deadlines_come_in_time_and_answers_after_all_effects() -> None:
     core = Alarms(10, 30, 70)
     driver = Answering(core)
     driver.pass_time(50)
