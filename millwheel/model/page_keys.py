@@ -7,9 +7,10 @@ owns the row counts (:func:`row_owner`).
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Final
 
-__all__ = ["is_page_key", "page_key", "row_owner"]
+__all__ = ["any_page_key", "is_page_key", "page_key", "row_owner"]
 
 _SEPARATOR: Final = b"\xff"
 
@@ -22,6 +23,11 @@ def page_key(key: bytes, number: int) -> bytes:
 def is_page_key(row: bytes) -> bool:
     """Whether a row is a page of a key's state."""
     return _SEPARATOR in row
+
+
+def any_page_key(keys: Iterable[bytes]) -> bool:
+    """Whether one of these has the form of a page's key, so that it cannot be the key of a record."""
+    return _SEPARATOR in b"".join(keys)
 
 
 def row_owner(row: bytes) -> bytes:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
 
 import millwheel as mw
@@ -11,13 +12,17 @@ from millwheel.model.incarnation import IncarnationId
 from millwheel.model.keys import ALL_KEYS, KeyInterval
 from millwheel.model.page_keys import is_page_key, row_owner
 from millwheel.model.time import seconds
+from millwheel.rpc.v1.delivery_pb2 import DeliveryOutcome
 from millwheel.rpc.v1.inspection_pb2 import GetWorkerLoadResponse, InspectKeyRequest
 from millwheel.store.contract import JournalHead, StateRow
 from millwheel.store.memory import MemoryStore
 from millwheel.testing.store_effects import result_of
+from millwheel.worker.dedup import PositionIds, Sender
 from millwheel.worker.interval import IntervalSettings
 from millwheel.worker.interval import pages as interval_pages
 from millwheel.worker.messages import (
+    Acknowledge,
+    Delivery,
     FlushStates,
     HookFailed,
     OpenedParent,
@@ -29,7 +34,7 @@ from millwheel.worker.messages import (
 )
 from millwheel.worker.shell.inspection import InspectionService
 from millwheel.worker.shell.owned_states import OwnedStates
-from tests.worker.interval.solo import Solo
+from tests.worker.interval.solo import INJECTOR, Solo
 
 
 class Lists(mw.GrowingState):
@@ -251,3 +256,21 @@ def test_a_batch_of_changed_pages_has_a_limit() -> None:
     solo = Solo(Appender(), settings=IntervalSettings(batch_bytes=20_000))
     solo.deliver(*[(f"k{key}", "x" * 900, 1) for key in range(100) for _ in range(3)])
     assert solo.commit_all() > 10
+
+
+@pytest.mark.guarantee("G8")
+def test_a_key_that_would_be_a_page_is_refused() -> None:
+    """Of any computation: its row would be taken for a page of another key, so its work would wait for ever."""
+
+    class Plain(mw.Computation[tuple[str, str], int]):
+        def process_record(self, ctx: mw.Context[int], record: mw.Record[tuple[str, str]]) -> None:
+            ctx.state += 1
+
+    solo = Solo(Plain())
+    sender = Sender("injector/in/p", 1, None, INJECTOR, None)
+    ids = PositionIds("in/p", 0, [0, 1])
+    values = [msgspec.msgpack.encode(("k", "x"))] * 2
+    solo.handle(Delivery(IncarnationId("solo.1"), "solo.1.j1", "in", sender, ids, [b"k", b"k\xffz"], values, [1, 2], 1))
+    (answer,) = solo.take(Acknowledge)
+    assert answer.outcome == DeliveryOutcome.DELIVERY_OUTCOME_INVALID
+    assert "a key with the byte 0xFF" in answer.message
