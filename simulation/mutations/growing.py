@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from millwheel.sdk.growing.pages import Pages
 from millwheel.sdk.growing.tree import PageTree
+from millwheel.worker.interval.blocked_keys import BlockedKeys
 from millwheel.worker.interval.pages import PageTable, undoable
 from millwheel.worker.interval.recovery import _cut
 from simulation.mutations.base import mutation, replace, rewrite
@@ -29,7 +30,7 @@ def evicted_in_use() -> None:
 @mutation("G2", "a hook that catches the request for a page is undone too", seeds=0, test=_MODEL, why=_RARE)
 def swallowed_requests() -> None:
     """A hook that goes on without its page is committed."""
-    rewrite(undoable, "if needed is not None:", "if False:")
+    rewrite(undoable, "if ended is not None:", "if False:")
 
 
 @mutation("G2", "a hook changes copies of pages, so its undoing leaves no trace", seeds=0, test=_MODEL, why=_RARE)
@@ -60,3 +61,15 @@ def leaked_blobs() -> None:
 def pages_by_their_own_keys() -> None:
     """A child of a split takes over the pages whose rows sort into its interval."""
     rewrite(_cut, "if row_owner(row[0]) in keys", "if row[0] in keys")
+
+
+@mutation(
+    "G6",
+    "a damaged page fails the hook that needs it, and no other work of its key",
+    seeds=0,
+    test="tests/worker/interval/test_growing.py::test_a_damaged_page_fails_the_hook_that_needs_it_and_no_timer",
+    why="the stored rows of the simulator's growing states are not damaged",
+)
+def damage_blamed_on_the_next() -> None:
+    """A key's next work fails for a page that other work asked for."""
+    rewrite(BlockedKeys.row_damaged, "if owner != key:", "key = owner\n    if False:")

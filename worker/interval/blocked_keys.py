@@ -215,11 +215,15 @@ class BlockedKeys:
         """A row of the key cannot be read. Its next work fails by the failure policy, as if its hook had raised.
 
         No hook runs for the key without its state, and nothing overwrites the row. Each attempt reads the row again.
+        If the row is a page, only a hook that needs it fails.
         """
         if len(self.damaged) < _DAMAGED_ROWS:
             self.damaged[key] = why
-        key = row_owner(key)
-        blocked = self._blocked.block(key, Wait.READY)
+        owner = row_owner(key)
+        blocked = self._blocked.block(owner, Wait.READY)
+        if owner != key:
+            self._pages.page_damaged(owner, key, why)
+            return
         item = self.firing.next_due(key) or (blocked.items[0] if blocked.items else None)
         if item is None:
             self._unblock(key, blocked)

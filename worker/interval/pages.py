@@ -10,18 +10,22 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any, Final
 
+from millwheel.errors import CorruptValueError
 from millwheel.model.page_keys import is_page_key, page_key, row_owner
 from millwheel.model.time import MAX_TIMESTAMP, TimeDomain
 from millwheel.sdk.compiled import CompiledComputation
 from millwheel.sdk.context import Context
-from millwheel.sdk.errors import TooLargeError
+from millwheel.sdk.error_texts import bare_message
+from millwheel.sdk.errors import StateDamagedError, TooLargeError
 from millwheel.sdk.growing.codec import reset
 from millwheel.sdk.growing.fields import GrowingState
 from millwheel.sdk.growing.nodes import PAGE_BYTES, Node, decode_node
 from millwheel.sdk.growing.pages import PagesNeededError
 from millwheel.sdk.scope import PAGES_TAG, UNSET, TimerSetting
 from millwheel.worker.interval.cells import CellCache, KeyCell
+from millwheel.worker.interval.failing_keys import ErrorKind
 from millwheel.worker.interval.setup import IntervalSetup
+from millwheel.worker.messages import HookFailed
 
 __all__ = ["PageTable", "undoable"]
 
@@ -46,8 +50,12 @@ class PageTable:
 
         So a hook that is undone for a page finds all earlier ones when it runs again.
         """
-        self.needed: PagesNeededError | None = None
+        self._damaged: dict[bytes, dict[bytes, str]] = {}
+        """By key: the pages that could not be read, each with the reason, until a hook that needs one has failed."""
+        self.ended: PagesNeededError | StateDamagedError | None = None
         """The error that a hook was given and has not passed on yet. A hook may catch it by mistake."""
+        self.reports: list[HookFailed] = []
+        """Reports of discarded pages that could not be read."""
 
     def bind(self, context: Context[Any], state: GrowingState) -> None:
         """A hook's context has decoded a state: its pages are those of the context's key."""
@@ -68,29 +76,60 @@ class PageTable:
         self.used.setdefault(key, {})[row] = size
 
     def release(self, key: bytes) -> None:
-        """The key's hooks are committed or have failed. Its pages may be evicted."""
+        """The key's hooks are committed or have failed. Its pages may be evicted, and damaged ones are read again."""
         self.used.pop(key, None)
+        self._damaged.pop(key, None)
+
+    def page_damaged(self, key: bytes, row: bytes, why: str) -> None:
+        """A page of a key cannot be read. The next hook of the key that needs it fails."""
+        self._damaged.setdefault(key, {})[row] = why
 
     def need(self, key: bytes, numbers: list[int]) -> PagesNeededError:
-        """The error that asks for pages.
+        """The error that asks for pages. A hook cannot go on without the first, and may need the others.
 
         Raises:
+            StateDamagedError: The first cannot be read.
             TooLargeError: The hook has read too much already.
         """
+        damaged = self._damaged.get(key)
+        if damaged:
+            why = damaged.get(page_key(key, numbers[0]))
+            if why is not None:
+                self.ended = StateDamagedError(why)
+                raise self.ended
+            numbers = [number for number in numbers if page_key(key, number) not in damaged]
         used = self.used.get(key, {})
         size = sum(used.values())
         size += len(numbers) * (size // len(used) if used else PAGE_BYTES)
         if size > self._most:
             what = f"what a hook of key {key.decode('utf-8', 'backslashreplace')!r} reads of its state"
             raise TooLargeError(what, size, self._most, _ADVICE)
-        self.needed = PagesNeededError(numbers)
-        return self.needed
+        self.ended = error = PagesNeededError(numbers)
+        return error
 
     def request(self, key: bytes, error: PagesNeededError) -> list[bytes]:
         """The rows to read for a hook that was undone."""
         rows = [page_key(key, number) for number in error.numbers]
         self.used.setdefault(key, {}).update(dict.fromkeys(rows, 0))
         return rows
+
+    def collect(self, context: Context[Any]) -> None:
+        """Delete some discarded pages of a key. A subtree whose top cannot be read is given up: its pages stay stored.
+
+        This is no work of a user's, so no failure policy decides about it.
+        """
+        pages = context.state._pages
+        try:
+            pages.collect(_COLLECTED)
+        except (StateDamagedError, CorruptValueError) as error:
+            self.ended = None
+            key, top = context._key, pages.garbage.pop()[0]
+            pages.free(top)
+            why = self._damaged.get(key, {}).get(page_key(key, top)) or bare_message(error)
+            what = f"computation {self._scope.computation!r}, key {key.decode('utf-8', 'backslashreplace')!r}"
+            message = f"{what}: a discarded page is deleted unread, and the pages below it stay in the store: {why}"
+            kind = ErrorKind(type(error).__name__, "", permanent=False)
+            self.reports.append(HookFailed(message, "process_timer", kind, error, stopped=False, endless=False))
 
     def changed(self, contexts: dict[bytes, Context[Any]]) -> list[tuple[bytes, bytes]]:
         """The changed pages of a batch, as rows. Empty: the page is deleted.
@@ -160,7 +199,7 @@ class _KeyPages:
 
 
 def undoable(program: CompiledComputation, table: Callable[[], PageTable]) -> CompiledComputation:
-    """A program with growing states, whose hooks end with PagesNeededError if they met one, even if they caught it.
+    """A program with growing states. Its hooks end with the error that refused them a page, even if they caught it.
 
     ``table``: the pages of the interval.
     """
@@ -171,15 +210,15 @@ def undoable(program: CompiledComputation, table: Callable[[], PageTable]) -> Co
             try:
                 return hook(context, work)
             finally:
-                needed, pages.needed = pages.needed, None
-                if needed is not None:
-                    raise needed
+                ended, pages.ended = pages.ended, None
+                if ended is not None:
+                    raise ended
 
         return run
 
     def fire(context: Any, timer: Any) -> Any:
         if timer.tag == PAGES_TAG:
-            context.state._pages.collect(_COLLECTED)
+            table().collect(context)
             return None
         return program.process_timer(context, timer)
 

@@ -110,9 +110,10 @@ class KeyScheduler:
         if blocked_keys.running.to_await:
             out.extend(blocked_keys.running.to_await)
             blocked_keys.running.to_await = []
-        if blocked_keys.reports:
-            out.extend(blocked_keys.reports)
-            blocked_keys.reports = []
+        for reporter in (blocked_keys, self._pages):
+            if reporter.reports:
+                out.extend(reporter.reports)
+                reporter.reports = []
 
     def next_ring(self) -> int | None:
         """The wall-clock time of the first timer that is not due. None: there is none.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from millwheel.model.page_keys import row_owner
 from millwheel.worker.admission import DeliveryAdmission
 from millwheel.worker.interval.commits import CommitPipeline
 from millwheel.worker.interval.scheduler import KeyScheduler
@@ -46,8 +45,7 @@ class StoreAnswers:
         for key, row in zip(event.keys, event.rows, strict=True):
             if key not in event.damaged:
                 self._blocked_keys.row_read(key, row.blob if row is not None else b"")
-        # A key may have several damaged pages. Its work fails once.
-        for key, why in {row_owner(key): (key, event.damaged[key]) for key in event.damaged}.values():
+        for key, why in event.damaged.items():
             self._blocked_keys.row_damaged(key, why)
         return []
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -72,8 +73,8 @@ class Rows:
         self.rows: dict[bytes, StateRow] = {}
         self.reads: list[list[bytes]] = []
 
-    def settle(self) -> None:
-        """Commit, flush and read until nothing waits."""
+    def settle(self, damaged: Callable[[bytes], bool] = lambda key: False) -> None:
+        """Commit, flush and read until nothing waits. The rows of ``damaged`` keys cannot be read."""
         solo = self.solo
         for _ in range(500):
             solo.commit_all()
@@ -85,8 +86,9 @@ class Rows:
                 solo.handle(StatesFlushed(flush.number))
             for read in reads:
                 self.reads.append(read.keys)
-                rows = [row if (row := self.rows.get(key)) and row.blob else None for key in read.keys]
-                solo.handle(StatesRead(read.keys, rows))
+                bad = {key: "a bad checksum" for key in read.keys if damaged(key)}
+                found = {key: row for key in read.keys if (row := self.rows.get(key)) and row.blob and key not in bad}
+                solo.handle(StatesRead(read.keys, [found.get(key) for key in read.keys], bad))
             if not (flushes or reads or solo.commit_all()):
                 return
         raise AssertionError("it reads for ever")
@@ -188,6 +190,55 @@ def test_a_damaged_page_fails_its_key_alone() -> None:
     rows.settle()
     assert rows.solo.sent() == [("x", 3), ("400", 1)], "the page is read again; its replica was repaired"
     assert rows.solo.core.damaged_rows == {}
+
+
+@pytest.mark.guarantee("G6")
+def test_a_damaged_page_fails_the_hook_that_needs_it_and_no_timer() -> None:
+    """A timer that becomes due while the page is read needs no page, so the failure policy does not decide about it."""
+
+    class Ringing(Appender):
+        def process_record(self, ctx: mw.Context[Lists], record: mw.Record[tuple[str, str]]) -> None:
+            if record.value[1] == "timer":
+                ctx.set_timer(mw.Timestamp(ctx.now + seconds(100)), domain=mw.TimeDomain.PROCESSING_TIME)
+            else:
+                super().process_record(ctx, record)
+
+        def process_timer(self, ctx: mw.Context[Lists], timer: mw.Timer) -> None:
+            ctx.produce("out", f"rang at {len(ctx.state.items)}")
+
+    rows = Rows(Solo(Ringing(), on_failure=mw.dead_letter(after=1)))
+    rows.solo.deliver(*[("k", f"{number:050}", number) for number in range(300)])
+    rows.settle()
+    rows.solo.deliver(("k", "timer", 4_000))
+    rows.settle()
+    rows.forget_cells(keep=b"k")
+    rows.solo.deliver(("k", "first", 4_500))
+    (read,) = rows.solo.take(ReadStates)
+    rows.solo.now += seconds(200)
+    rows.solo.handle(Tick())
+    rows.solo.handle(StatesRead(read.keys, [None], {read.keys[0]: "a bad checksum"}))
+    rows.settle(damaged=is_page_key)
+    (failed,) = rows.solo.take(HookFailed)
+    assert "record of stream 'in'" in failed.message
+    assert "rang at 300" in [what for what, _ in rows.solo.sent()]
+
+
+@pytest.mark.parametrize("policy", [mw.dead_letter(after=1), mw.stop(after=1)])
+def test_a_damaged_page_that_nothing_refers_to_fails_no_work(policy: mw.FailurePolicy) -> None:
+    rows = Rows(Solo(Appender(), on_failure=policy))
+    rows.solo.deliver(*[("k", "y" * 900, number) for number in range(2_000)])
+    rows.settle()
+    rows.forget_cells()
+    rows.solo.deliver(("k", "del", 4_000))
+    rows.settle(damaged=is_page_key)
+    failures = rows.solo.take(HookFailed)
+    assert failures
+    assert all("a discarded page is deleted unread" in one.message for one in failures)
+    rows.solo.deliver(("k", "new", 5_000), ("k", "sum", 5_001))
+    rows.settle(damaged=is_page_key)
+    assert rows.solo.sent() == [("1", 5_001)]
+    assert not rows.solo.core.stopped
+    assert not rows.solo.take(HookFailed)
 
 
 @pytest.mark.guarantee("G2")
