@@ -5,7 +5,8 @@ from __future__ import annotations
 from millwheel.sdk.growing.pages import Pages
 from millwheel.sdk.growing.tree import PageTree
 from millwheel.worker.interval.blocked_keys import BlockedKeys
-from millwheel.worker.interval.pages import PageTable, undoable
+from millwheel.worker.interval.pages import undoable
+from millwheel.worker.interval.pages_in_use import PagesInUse
 from millwheel.worker.interval.recovery import _cut
 from simulation.mutations.base import mutation, replace, rewrite
 
@@ -24,7 +25,7 @@ _RARE = "one seed of ten has such a state, and few of its hooks meet this"
 )
 def evicted_in_use() -> None:
     """The cache may evict a page before the hook that asked for it runs."""
-    replace(PageTable, "in_use", lambda _: lambda self, row: False)
+    replace(PagesInUse, "__contains__", lambda _: lambda self, row: False)
 
 
 @mutation("G2", "a hook that catches the request for a page is undone too", seeds=0, test=_MODEL, why=_RARE)
@@ -73,3 +74,39 @@ def pages_by_their_own_keys() -> None:
 def damage_blamed_on_the_next() -> None:
     """A key's next work fails for a page that other work asked for."""
     rewrite(BlockedKeys.row_damaged, "if owner != key:", "key = owner\n    if False:")
+
+
+@mutation(
+    "G13",
+    "keys that read pages share a budget",
+    seeds=0,
+    test="tests/worker/interval/test_growing.py::test_keys_that_read_pages_share_a_budget",
+    why="the simulator does not measure memory",
+)
+def pages_without_a_budget() -> None:
+    """Every key of a batch reads at once what it needs."""
+    rewrite(PagesInUse.admit, "held + more > self._budget", "False")
+
+
+@mutation(
+    "G8",
+    "the first key that reads pages never waits for another",
+    seeds=0,
+    test="tests/worker/interval/test_growing.py::test_keys_that_read_pages_share_a_budget",
+    why=_RARE,
+)
+def first_reader_waits() -> None:
+    """Keys that have pages wait for each other's."""
+    rewrite(PagesInUse.admit, "*islice(self._admitted, 1), ", "")
+
+
+@mutation(
+    "G13",
+    "a request for large values is bounded by their bytes",
+    seeds=0,
+    test="tests/worker/interval/test_growing.py::test_large_values_are_read_ahead_by_their_bytes",
+    why="the simulator's values are small",
+)
+def pages_of_one_size() -> None:
+    """Each page counts as one of a tree."""
+    rewrite(Pages.add, "((node.size - 1) // PAGE_BYTES).bit_length()", "0")

@@ -82,7 +82,7 @@ class BlockedKeys:
         blocked = self._put_back(key, timers, records)
         if isinstance(error, PagesNeededError):
             self._blocked.block(key, Wait.STATE)
-            self.runner.to_read += self._pages.request(key, error)
+            self._pages.request(key, error)
             return
         self._pages.release(key)
         if len(timers) + len(records) == 1:
@@ -193,6 +193,7 @@ class BlockedKeys:
     def _unblock(self, key: bytes, blocked: BlockedKey) -> None:
         """Unblock the key."""
         self.failures.clear(blocked)
+        self._pages.release(key)
         self.firing.return_postponed(key)
         self._blocked.unblock(key)
 

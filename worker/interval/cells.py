@@ -12,12 +12,12 @@ from typing import Final
 from millwheel.model.page_keys import is_page_key
 from millwheel.sdk.scope import StateCell
 
-__all__ = ["CELL_OVERHEAD_BYTES", "CellCache", "KeyCell"]
+__all__ = ["CELL_OVERHEAD_BYTES", "DECODED_FACTOR", "CellCache", "KeyCell"]
 
 CELL_OVERHEAD_BYTES: Final = 400
 """Bytes counted for a cell besides its state: dict slots, key, the cell object, a small decoded state."""
 
-_DECODED_FACTOR: Final = 3
+DECODED_FACTOR: Final = 3
 """A decoded state counts as this multiple of its encoded size, with the encoded bytes."""
 
 
@@ -98,7 +98,7 @@ class CellCache:
         cell = KeyCell(encoded)
         self._cells[key] = cell
         self.pages += is_page_key(key)
-        self.bytes_held += len(key) + len(encoded) * _DECODED_FACTOR + CELL_OVERHEAD_BYTES
+        self.bytes_held += len(key) + len(encoded) * DECODED_FACTOR + CELL_OVERHEAD_BYTES
         return cell
 
     def changed(self, states: Iterable[tuple[bytes, bytes]], commit: int) -> None:
@@ -115,7 +115,7 @@ class CellCache:
             if not cell.dirty:
                 dirty[key] = cell
             cell.dirty = commit
-        self.bytes_held += grown * _DECODED_FACTOR
+        self.bytes_held += grown * DECODED_FACTOR
 
     def dirty_rows(self) -> list[tuple[bytes, int, bytes]]:
         """(key, commit, encoded state) of every pinned cell. Call it only while no sealed commit is in flight."""
@@ -150,7 +150,7 @@ class CellCache:
     def evict(self, key: bytes) -> None:
         """Drop a clean cell. Its row has the state."""
         self.pages -= is_page_key(key)
-        self.bytes_held -= len(key) + len(self._cells.pop(key).encoded) * _DECODED_FACTOR + CELL_OVERHEAD_BYTES
+        self.bytes_held -= len(key) + len(self._cells.pop(key).encoded) * DECODED_FACTOR + CELL_OVERHEAD_BYTES
         self.evicted = True
 
     def items(self) -> Iterator[tuple[bytes, KeyCell]]:

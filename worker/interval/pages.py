@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from millwheel.errors import CorruptValueError
-from millwheel.model.page_keys import is_page_key, page_key, row_owner
+from millwheel.model.page_keys import page_key
 from millwheel.model.time import MAX_TIMESTAMP, TimeDomain
 from millwheel.sdk.compiled import CompiledComputation
 from millwheel.sdk.context import Context
@@ -19,11 +19,12 @@ from millwheel.sdk.error_texts import bare_message
 from millwheel.sdk.errors import StateDamagedError, TooLargeError
 from millwheel.sdk.growing.codec import reset
 from millwheel.sdk.growing.fields import GrowingState
-from millwheel.sdk.growing.nodes import PAGE_BYTES, Node, decode_node
-from millwheel.sdk.growing.pages import PagesNeededError
+from millwheel.sdk.growing.nodes import Node, decode_node
+from millwheel.sdk.growing.pages import PagesNeededError, page_bytes
 from millwheel.sdk.scope import PAGES_TAG, UNSET, TimerSetting
-from millwheel.worker.interval.cells import CellCache, KeyCell
+from millwheel.worker.interval.cells import DECODED_FACTOR, CellCache, KeyCell
 from millwheel.worker.interval.failing_keys import ErrorKind
+from millwheel.worker.interval.pages_in_use import PagesInUse
 from millwheel.worker.interval.setup import IntervalSetup
 from millwheel.worker.messages import HookFailed
 
@@ -45,11 +46,8 @@ class PageTable:
             setup.scope.growing = self
         self._cells = cells
         self._most = max(setup.settings.cache_bytes // 2, _LEAST_READABLE)
-        self.used: dict[bytes, dict[bytes, int]] = {}
-        """By key: the pages that its hooks have used since its last commit, with their sizes. They stay in memory.
-
-        So a hook that is undone for a page finds all earlier ones when it runs again.
-        """
+        self.in_use = PagesInUse(setup.settings.cache_bytes // (2 * DECODED_FACTOR))
+        """The pages that must stay in memory."""
         self._damaged: dict[bytes, dict[bytes, str]] = {}
         """By key: the pages that could not be read, each with the reason, until a hook that needs one has failed."""
         self.ended: PagesNeededError | StateDamagedError | None = None
@@ -67,17 +65,9 @@ class PageTable:
         """A hook empties its state."""
         reset(state)
 
-    def in_use(self, row: object) -> bool:
-        """Whether a row is a page that must stay in memory."""
-        return isinstance(row, bytes) and is_page_key(row) and row in self.used.get(row_owner(row), ())
-
-    def use(self, key: bytes, row: bytes, size: int) -> None:
-        """A hook uses a page."""
-        self.used.setdefault(key, {})[row] = size
-
     def release(self, key: bytes) -> None:
         """The key's hooks are committed or have failed. Its pages may be evicted, and damaged ones are read again."""
-        self.used.pop(key, None)
+        self.in_use.release(key)
         self._damaged.pop(key, None)
 
     def page_damaged(self, key: bytes, row: bytes, why: str) -> None:
@@ -98,20 +88,22 @@ class PageTable:
                 self.ended = StateDamagedError(why)
                 raise self.ended
             numbers = [number for number in numbers if page_key(key, number) not in damaged]
-        used = self.used.get(key, {})
-        size = sum(used.values())
-        size += len(numbers) * (size // len(used) if used else PAGE_BYTES)
-        if size > self._most:
+        room = self._most - self.in_use.size(key) - page_bytes(numbers[0])
+        if room < 0:
             what = f"what a hook of key {key.decode('utf-8', 'backslashreplace')!r} reads of its state"
-            raise TooLargeError(what, size, self._most, _ADVICE)
-        self.ended = error = PagesNeededError(numbers)
+            raise TooLargeError(what, self._most - room, self._most, _ADVICE)
+        wanted = numbers[:1]
+        for number in numbers[1:]:
+            room -= page_bytes(number)
+            if room < 0:
+                break
+            wanted.append(number)
+        self.ended = error = PagesNeededError(wanted)
         return error
 
-    def request(self, key: bytes, error: PagesNeededError) -> list[bytes]:
-        """The rows to read for a hook that was undone."""
-        rows = [page_key(key, number) for number in error.numbers]
-        self.used.setdefault(key, {}).update(dict.fromkeys(rows, 0))
-        return rows
+    def request(self, key: bytes, error: PagesNeededError) -> None:
+        """The pages of a hook that was undone are to be read."""
+        self.in_use.ask(key, {page_key(key, number): page_bytes(number) for number in error.numbers})
 
     def collect(self, context: Context[Any]) -> None:
         """Delete some discarded pages of a key. A subtree whose top cannot be read is given up: its pages stay stored.
@@ -178,7 +170,7 @@ class _KeyPages:
         if cell is None:
             raise self._table.need(self._key, [number])
         cell.used = self._cell.used
-        self._table.use(self._key, row, len(cell.encoded))
+        self._table.in_use.use(self._key, row, len(cell.encoded))
         if cell.value is UNSET:
             cell.value = decode_node(cell.encoded, f"the row of page {number} of key {self._key!r}")
         node: Node = cell.value

@@ -104,6 +104,7 @@ class KeyScheduler:
     def take_effects(self, out: list[IntervalEffect]) -> None:
         """Pass on what the hooks left to do: rows to read, hooks to await, and failures to report."""
         runner, blocked_keys = self.runner, self.blocked_keys
+        runner.to_read += self._pages.in_use.admit()
         if runner.to_read:
             out.append(ReadStates(self._setup.config.incarnation, runner.to_read))
             runner.to_read = []
@@ -139,10 +140,9 @@ class _Busy:
     """The keys of the batch, the blocked keys, and the pages that their hooks use."""
 
     def __init__(self, runner: Runner, table: BlockedKeyTable, pages: PageTable) -> None:
-        self._pages = pages
+        self._pages = pages.in_use
         self._contexts = runner.batch.contexts
         self._blocked = table.keys
 
     def __contains__(self, key: object) -> bool:
-        in_use = key in self._contexts or key in self._blocked
-        return in_use or bool(self._pages.used and self._pages.in_use(key))
+        return key in self._contexts or key in self._blocked or key in self._pages

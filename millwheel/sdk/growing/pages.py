@@ -9,14 +9,21 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Final, Protocol
 
-from millwheel.sdk.growing.nodes import Node, decode_node
+from millwheel.sdk.growing.nodes import PAGE_BYTES, Node, decode_node
 
-__all__ = ["Garbage", "PageSource", "Pages", "PagesNeededError", "ReadPages"]
+__all__ = ["Garbage", "PageSource", "Pages", "PagesNeededError", "ReadPages", "page_bytes"]
 
 _READ_AHEAD: Final = 16
 """The least number of pages that a scan asks for together."""
-_MAX_READ_AHEAD: Final = 1_024
-"""The most pages that one request reads: about 4 MiB."""
+_MAX_READ_AHEAD_BYTES: Final = 4 << 20
+"""The most that one request reads, if it is for more than one page."""
+_SIZE_BITS: Final = 4
+"""The bits of a page's number that tell its size. A request for large values is bounded without reading them."""
+
+
+def page_bytes(number: int) -> int:
+    """About the bytes of a page: hardly more, and perhaps half as much. A page of a tree may shrink."""
+    return PAGE_BYTES << (number & (1 << _SIZE_BITS) - 1)
 
 
 class PagesNeededError(BaseException):
@@ -83,7 +90,7 @@ class Pages:
     def __init__(self, following: int = 0, garbage: Iterable[Garbage] = (), source: PageSource | None = None) -> None:
         self.source: PageSource = ReadPages() if source is None else source
         self.following = following
-        """The number of the next page."""
+        """The next page's number, without its size."""
         self.garbage: list[Garbage] = list(garbage)
         self.changed: dict[int, Node | None] = {}
         """The pages that changed since the last commit. None: the page is deleted."""
@@ -109,7 +116,7 @@ class Pages:
 
     def add(self, node: Node) -> int:
         """A new page. Returns its number."""
-        number = self.following
+        number = self.following << _SIZE_BITS | ((node.size - 1) // PAGE_BYTES).bit_length()
         self.following += 1
         self.changed[number] = node
         self.source.grew(node.size)
@@ -117,7 +124,7 @@ class Pages:
 
     def free(self, number: int) -> None:
         """Delete a page that nothing refers to any more."""
-        if number < self._committed:
+        if number >> _SIZE_BITS < self._committed:
             self.changed[number] = None
         else:
             del self.changed[number]
@@ -136,9 +143,15 @@ class Pages:
         twice on average, however long it is.
         """
         if not self._has(numbers[at]):
-            many = min(max(least, self._read), _MAX_READ_AHEAD)
-            wanted = [number for number in numbers[at : at + many] if number not in self.changed]
-            raise self.source.need(self.source.missing(wanted))
+            following = numbers[at : at + max(least, self._read)]
+            wanted: list[int] = []
+            size = 0
+            for number in self.source.missing(number for number in following if number not in self.changed):
+                size += page_bytes(number)
+                if wanted and size > _MAX_READ_AHEAD_BYTES:
+                    break
+                wanted.append(number)
+            raise self.source.need(wanted)
 
     def collect(self, most: int) -> None:
         """Delete up to about ``most`` pages of discarded subtrees."""

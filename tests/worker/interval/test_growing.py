@@ -159,6 +159,63 @@ def test_hooks_that_miss_pages_run_a_few_times_each() -> None:
     assert appender.runs < 320
 
 
+@pytest.mark.guarantee("G13", section="8.3")
+@pytest.mark.guarantee("G8")
+def test_keys_that_read_pages_share_a_budget() -> None:
+    """All keys of a batch scan more than fits. Each runs when its pages fit, and each does run."""
+    limit = 600_000
+    rows = Rows(Solo(Appender(), settings=IntervalSettings(cache_bytes=limit)))
+    keys = [f"k{number}" for number in range(30)]
+    for key in keys:
+        rows.solo.deliver(*[(key, "x" * 800, number) for number in range(150)])
+        rows.settle()
+    rows.solo.deliver(*[(key, "sum", 1_000) for key in keys])
+    peak = 0
+
+    def watch(key: bytes) -> bool:
+        nonlocal peak
+        peak = max(peak, rows.solo.state.cells.bytes_held)
+        return False
+
+    rows.reads.clear()
+    rows.settle(damaged=watch)
+    assert rows.solo.sent() == [("150", 1_000)] * len(keys)
+    assert peak < 2 * limit, "all pages together are 12 MB in memory"
+    assert max(map(len, rows.reads)) < 60
+
+
+class Values(mw.GrowingState):
+    small: mw.ListState[str]
+    large: mw.ListState[bytes]
+
+
+class Scanner(mw.Computation[tuple[str, str], Values]):
+    """Fills both lists, or scans the first and reads one element of the second."""
+
+    def process_record(self, ctx: mw.Context[Values], record: mw.Record[tuple[str, str]]) -> None:
+        if record.value[1] == "small":
+            ctx.state.small.extend("s" * 800 for _ in range(500))
+        elif record.value[1] == "large":
+            ctx.state.large.extend(b"l" * 300_000 for _ in range(5))
+        else:
+            ctx.produce("out", f"{sum(1 for _ in ctx.state.small)} {len(next(iter(ctx.state.large)))}")
+
+
+@pytest.mark.guarantee("G13")
+def test_large_values_are_read_ahead_by_their_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A request is for as many pages as were read. Large values have pages of their own, so it also counts bytes."""
+    monkeypatch.setattr(interval_pages, "_LEAST_READABLE", 6 << 20)
+    rows = Rows(Solo(Scanner(), settings=IntervalSettings(cache_bytes=1), on_failure=mw.dead_letter(after=1)))
+    for what in ["small"] * 2 + ["large"] * 5:
+        rows.solo.deliver(("k", what, 1))
+        rows.settle()
+    rows.reads.clear()
+    rows.solo.deliver(("k", "scan", 2))
+    rows.settle()
+    assert rows.solo.sent() == [("1000 300000", 2)]
+    assert max(sum(len(rows.rows[key].blob) for key in read) for read in rows.reads) < 5 << 20
+
+
 def test_more_than_half_of_the_cache_is_not_read_by_one_hook(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(interval_pages, "_LEAST_READABLE", 40_000)
     rows = filled(3_000, settings=IntervalSettings(cache_bytes=1), on_failure=mw.dead_letter(after=1))
