@@ -5,7 +5,7 @@ from __future__ import annotations
 from millwheel.sdk.growing.pages import Pages
 from millwheel.sdk.growing.tree import PageTree
 from millwheel.worker.interval.blocked_keys import BlockedKeys
-from millwheel.worker.interval.pages import undoable
+from millwheel.worker.interval.pages import PageTable, undoable
 from millwheel.worker.interval.pages_in_use import PagesInUse
 from millwheel.worker.interval.recovery import _cut
 from simulation.mutations.base import mutation, replace, rewrite
@@ -110,3 +110,15 @@ def first_reader_waits() -> None:
 def pages_of_one_size() -> None:
     """Each page counts as one of a tree."""
     rewrite(Pages.add, "((node.size - 1) // PAGE_BYTES).bit_length()", "0")
+
+
+@mutation(
+    "G8",
+    "a key's records run between the commits that delete its discarded pages",
+    seeds=0,
+    test="tests/worker/interval/test_growing.py::test_records_run_between_the_commits_that_delete_pages",
+    why="the simulator's collections are small",
+)
+def garbage_first() -> None:
+    """The next discarded pages are deleted at once."""
+    rewrite(PageTable.changed, "self._scope.now + _COLLECT_DELAY_US", "self._scope.now")

@@ -17,7 +17,7 @@ from millwheel.sdk.context import Context
 from millwheel.sdk.error_texts import error_message
 from millwheel.sdk.errors import StateDamagedError
 from millwheel.sdk.growing.pages import PagesNeededError
-from millwheel.sdk.scope import UNSET, Production, StateCell
+from millwheel.sdk.scope import PAGES_TAG, UNSET, Production, StateCell
 from millwheel.worker.interval.blocked_key_table import BlockedKey, Item, RecordItem, TimerItem, Wait
 from millwheel.worker.interval.failures import (
     HOOK_ERRORS,
@@ -179,6 +179,10 @@ class BlockedKeys:
             self._unblock(key, blocked)
             return
         if item != blocked.failing:
+            if blocked.failing is not None and not isinstance(item, RecordItem) and item[2] == PAGES_TAG:
+                # It runs between two attempts, and changes nothing that these see. So they are counted on.
+                self.firing.fire_blocked(key, item)
+                return
             self.failures.clear(blocked)
         if not isinstance(item, RecordItem):
             blocked.alone = max(0, blocked.alone - 1)

@@ -22,16 +22,20 @@ from millwheel.sdk.growing.fields import GrowingState
 from millwheel.sdk.growing.nodes import Node, decode_node
 from millwheel.sdk.growing.pages import PagesNeededError, page_bytes
 from millwheel.sdk.scope import PAGES_TAG, UNSET, TimerSetting
+from millwheel.worker.interval.blocked_key_table import TimerItem
 from millwheel.worker.interval.cells import DECODED_FACTOR, CellCache, KeyCell
 from millwheel.worker.interval.failing_keys import ErrorKind
 from millwheel.worker.interval.pages_in_use import PagesInUse
 from millwheel.worker.interval.setup import IntervalSetup
+from millwheel.worker.interval.timers import TimerTable
 from millwheel.worker.messages import HookFailed
 
 __all__ = ["PageTable", "undoable"]
 
 _COLLECTED: Final = 512
 """Pages of discarded collections that one commit deletes."""
+_COLLECT_DELAY_US: Final = 100_000
+"""The time between two such commits of a key, in microseconds."""
 _LEAST_READABLE: Final = 32 << 20
 """Bytes of pages that a hook may always read, however small the cache is."""
 _ADVICE: Final = "read a slice in each of several hooks, in a chain of timers, or give the worker a larger cache"
@@ -40,11 +44,13 @@ _ADVICE: Final = "read a slice in each of several hooks, in a chain of timers, o
 class PageTable:
     """Connects the growing states of one interval with the cells of their pages."""
 
-    def __init__(self, setup: IntervalSetup, cells: CellCache) -> None:
+    def __init__(self, setup: IntervalSetup, cells: CellCache, timers: TimerTable) -> None:
+        """``timers``: those in processing time."""
         self._scope = setup.scope
         if setup.program.growing:
             setup.scope.growing = self
         self._cells = cells
+        self._timers = timers
         self._most = max(setup.settings.cache_bytes // 2, _LEAST_READABLE)
         self.in_use = PagesInUse(setup.settings.cache_bytes // (2 * DECODED_FACTOR))
         """The pages that must stay in memory."""
@@ -123,11 +129,14 @@ class PageTable:
             kind = ErrorKind(type(error).__name__, "", permanent=False)
             self.reports.append(HookFailed(message, "process_timer", kind, error, stopped=False, endless=False))
 
-    def changed(self, contexts: dict[bytes, Context[Any]]) -> list[tuple[bytes, bytes]]:
+    def changed(
+        self, contexts: dict[bytes, Context[Any]], fired: dict[bytes, list[TimerItem]]
+    ) -> list[tuple[bytes, bytes]]:
         """The changed pages of a batch, as rows. Empty: the page is deleted.
 
-        If a key has discarded pages, it gets a timer that deletes some of them.
+        If a key has discarded pages, it gets a timer that deletes some of them. Other work of the key runs before.
         """
+        collects_at = self._scope.now + _COLLECT_DELAY_US
         rows: list[tuple[bytes, bytes]] = []
         for key, context in contexts.items():
             state = context._cell.value
@@ -136,9 +145,12 @@ class PageTable:
             for number, node in state._pages.changed.items():
                 rows.append((page_key(key, number), b"" if node is None else node.encode()))
             if state._pages.garbage:
-                context._timers = context._timers or {}
-                setting = TimerSetting(self._scope.now, MAX_TIMESTAMP, context._cause)
-                context._timers[TimeDomain.PROCESSING_TIME, PAGES_TAG] = setting
+                pending = self._timers.get(key, PAGES_TAG)
+                over = any(tag == PAGES_TAG for _, _, tag in fired.get(key, ()))
+                if over or pending is None or pending.at > collects_at:
+                    context._timers = context._timers or {}
+                    setting = TimerSetting(collects_at, MAX_TIMESTAMP, context._cause)
+                    context._timers[TimeDomain.PROCESSING_TIME, PAGES_TAG] = setting
         return rows
 
     def settle(self, contexts: dict[bytes, Context[Any]]) -> None:

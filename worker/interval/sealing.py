@@ -130,7 +130,7 @@ class Sealer:
         for key, reason in broken:
             self._failed(key, reason)
         if self._setup.program.growing:
-            changed += self._pages.changed(batch.contexts)
+            changed += self._pages.changed(batch.contexts, batch.fired)
         return changed
 
     def seal(self, batch: HookBatch, changed: list[tuple[bytes, bytes]], *, stored_first: bool) -> Sealed:

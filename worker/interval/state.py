@@ -50,10 +50,10 @@ class IntervalState(IntervalSetup):
         self.intake = IntervalIntake()
         self.blocked = BlockedKeyTable(self.intake)
         self.cells = CellCache(self.settings.cache_bytes, evicted=False)
-        self.pages = PageTable(self, self.cells)
         self.outbox = Outbox(locate)
         self.holds = Holds(self.intake.pending, self.outbox.unacked.held)
         self.timers = IntervalTimers(self.holds, self.clocks)
+        self.pages = PageTable(self, self.cells, self.timers.processing_time)
 
     # What a worker reads of each owner, whether of an interval or of a log.
 

@@ -17,6 +17,8 @@ _READ_AHEAD: Final = 16
 """The least number of pages that a scan asks for together."""
 _MAX_READ_AHEAD_BYTES: Final = 4 << 20
 """The most that one request reads, if it is for more than one page."""
+_TOPS: Final = 64
+"""The most tops of discarded subtrees that are read together. Each leads to many pages that are deleted unread."""
 _SIZE_BITS: Final = 4
 """The bits of a page's number that tell its size. A request for large values is bounded without reading them."""
 
@@ -158,8 +160,11 @@ class Pages:
         left = most
         while self.garbage and left > 0:
             top, below, has_blobs = self.garbage[-1]
-            if not self._has(top) and left < most:
-                return  # What is done is committed first. The next call asks for the page.
+            if not self._has(top):
+                if left < most:
+                    return  # What is done is committed first. The next call asks for the page.
+                tops = [one for one, _, _ in reversed(self.garbage[-_TOPS:])]
+                self.read_ahead(tops, 0, least=_TOPS)
             node = self.node(top)
             self.garbage.pop()
             self.free(top)

@@ -313,6 +313,66 @@ def test_a_deleted_state_deletes_its_pages_a_few_a_commit(monkeypatch: pytest.Mo
     assert rows.solo.sent() == [("1", 3)]
 
 
+class Large(mw.GrowingState):
+    total: int = 0
+    texts: mw.MapState[str, str]
+
+
+class Clearer(mw.Computation[tuple[str, str], Large]):
+    """Fills and clears a map of large values; "bad" fails."""
+
+    def process_record(self, ctx: mw.Context[Large], record: mw.Record[tuple[str, str]]) -> None:
+        what = record.value[1]
+        if what.startswith("fill"):
+            for number in range(200):
+                ctx.state.texts[f"{what}-{number:04}" + "k" * 300] = "v" * 1_100
+        elif what == "clear":
+            ctx.state.texts.clear()
+        elif what == "bad":
+            raise ValueError("always")
+        else:
+            ctx.state.total += 1
+            ctx.produce("out", what)
+
+
+def cleared(fills: int, **options: Any) -> Rows:
+    """An interval whose key has discarded ``fills`` times 200 large values, whose pages are not in memory."""
+    rows = Rows(Solo(Clearer(), **options))
+    for fill in range(fills):
+        rows.solo.deliver(("k", f"fill{fill}", 1))
+        rows.settle()
+    rows.forget_cells()
+    rows.solo.deliver(("k", "clear", 2))
+    for read in rows.solo.take(ReadStates):
+        rows.solo.handle(StatesRead(read.keys, [rows.rows.get(key) for key in read.keys]))
+    rows.solo.commit_all()
+    return rows
+
+
+@pytest.mark.guarantee("G8")
+def test_records_run_between_the_commits_that_delete_pages() -> None:
+    rows = cleared(8)
+    commits, before = rows.solo.state.committed, len(rows.pages())
+    rows.reads.clear()
+    rows.solo.deliver(("k", "hello", 3))
+    assert rows.solo.commit_all() == 1
+    assert rows.solo.sent() == [("hello", 3)]
+    rows.settle()
+    assert rows.pages() == set()
+    assert len(rows.reads) < 20, "there are about 140 leaves"
+    assert rows.solo.state.committed - commits < 3 * before // 512 + 20
+
+
+def test_commits_that_delete_pages_do_not_hide_failed_attempts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They run between two attempts at a record. Its attempts are counted on, so the failure policy decides."""
+    monkeypatch.setattr(interval_pages, "_COLLECTED", 20)
+    rows = cleared(4, on_failure=mw.dead_letter(after=3, initial=seconds(1), maximum=seconds(1)))
+    rows.solo.deliver(("k", "bad", 3))
+    rows.settle()
+    assert ["attempt 1" in one.message for one in rows.solo.take(HookFailed)] == [True, False, False]
+    assert rows.pages() == set()
+
+
 @pytest.mark.guarantee("G11", section="4.2")
 @pytest.mark.parametrize("flushed", [False, True])
 def test_children_of_a_split_have_the_pages_of_their_keys(flushed: bool) -> None:

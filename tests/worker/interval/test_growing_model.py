@@ -28,6 +28,7 @@ from millwheel.testing import cluster
 from millwheel.testing.harness import TopologyHarness
 from millwheel.testing.store_effects import result_of
 from millwheel.worker.interval import pages as interval_pages
+from millwheel.worker.interval.state import IntervalState
 from tests.worker.interval.test_spilled_timers import SMALL, SlowStore
 
 KEYS = ["a", "b", "m", "z"]
@@ -265,11 +266,17 @@ class History:
     def pass_time(self) -> None:
         self.harness.advance_clock(Duration(self.chance.randint(1, 30)))
 
+    @staticmethod
+    def works(state: IntervalState) -> bool:
+        """Whether records wait, rows are behind, or discarded pages are left: no other timer is in processing time."""
+        collects = state.timers.processing_time.first_time is not None
+        return collects or bool(state.intake.records or state.cells.dirty_count)
+
     def rest(self) -> None:
         """All that waits is done. The store has each page once, and no other pages."""
         self.driver.chance = None
         self.harness.advance_clock(seconds(1))
-        while any(core.state.intake.records or core.state.cells.dirty_count for core in self.driver.cores.values()):
+        while any(self.works(core.state) for core in self.driver.cores.values()):
             self.harness.advance_clock(seconds(1))
         seen = self.harness.values("seen")
         for number, what in seen[self.checked :]:
