@@ -10,6 +10,7 @@ from millwheel.model.time import Duration
 from millwheel.operators import WindowJoin
 from millwheel.sdk.errors import UsageError
 from millwheel.streams.declaring import Input, Keyed, StepOptions, declare_step, sides
+from millwheel.streams.result_types import one_result
 from millwheel.streams.rows import row_of
 from millwheel.streams.spread import declare_phases
 from millwheel.streams.steps import Branch
@@ -156,7 +157,7 @@ class WindowedStream(Generic[T]):
         name: str,
         other: Keyed,
         function: Callable[[Any, Any], U],
-        to: type[U],
+        to: type[U] | None = None,
         *,
         outer: Literal["", "left", "right", "both"] = "",
         **options: Unpack[StepOptions],
@@ -170,23 +171,25 @@ class WindowedStream(Generic[T]):
             name: The name of the computation and of the stream of results.
             other: The other stream, with a key of the same meaning.
             function: Returns the result of a pair. In an outer join, the missing one is None.
-            to: The type of a result.
+            to: The type of a result. By default, what the function is annotated to return.
             outer: The side whose records are also produced without a partner.
             options: As for :meth:`Topology.add`.
 
         Raises:
-            UsageError: The windows are sessions. Or ``other`` is a stream of another topology.
+            UsageError: The windows are sessions. Or ``other`` is a stream of another topology. Or nothing states the
+                type of a result.
         """
+        result = one_result(name, function, to)
         join: WindowJoin[Any, Any] = WindowJoin(
             self.windows,
             function,
             name,
-            (self.input.known_type, other.input.known_type, to),
+            (self.input.known_type, other.input.known_type, result),
             keep_left=outer in ("left", "both"),
             keep_right=outer in ("right", "both"),
         )
         declare_step(name, join, sides(self.input, other.input), {}, options)
-        return Stream(self.input.topology, (Branch(name),), to)
+        return Stream(self.input.topology, (Branch(name),), result)
 
 
 def _check_sessions(early: Early | None, allowed_lateness: Duration) -> None:
