@@ -12,7 +12,7 @@ from millwheel.sdk.codecs import Codec, StateCodec, state_codec_for
 from millwheel.sdk.computation import Computation, overrides_migrate
 from millwheel.sdk.errors import UnsupportedTypeError, ValueDecodeError, ValueEncodeError
 from millwheel.sdk.growing.collections import Collection
-from millwheel.sdk.growing.fields import GrowingState, is_growing, plan_of, set_plain
+from millwheel.sdk.growing.fields import GrowingState, is_growing, plan_of, set_collections, set_plain
 from millwheel.sdk.growing.nodes import Node
 from millwheel.sdk.growing.pages import Garbage, Pages
 from millwheel.sdk.growing.tree import PageTree
@@ -88,7 +88,7 @@ class _GrowingCodec:
         self._where = where
         self._plan = plan_of(state)
         self._plain = state_codec_for(self._plan.plain, where)
-        self._attributes = {"_pages", *self._plan.names}
+        self._attributes = {"_pages", "_collections", *self._plan.names}
 
     def made(self) -> StateCodec:
         """The codec as the workers use it."""
@@ -103,11 +103,10 @@ class _GrowingCodec:
             raise ValueEncodeError(f"{self._where}, state is a {type_name(self._state)}, not {type_name(type(state))}")
         plain, pages = self._plain.encode(self._plain_of(state)), state._pages
         trees: dict[str, _TreeHead] = {}
-        for name in self._plan.collections:
-            collection = getattr(state, name)
-            if not isinstance(collection, Collection) or collection._tree._pages is not pages:
+        for name, collection in state._collections.items():
+            if (given := getattr(state, name)) is not collection:
                 raise ValueEncodeError(
-                    f"{self._where}, state: field {name!r} is a collection, and was replaced by {collection!r:.80}: "
+                    f"{self._where}, state: field {name!r} is a collection, and was replaced by {_brief(given)}: "
                     f"change its elements, as by `state.{name}.clear()`"
                 )
             tree = collection._tree
@@ -147,14 +146,16 @@ class _GrowingCodec:
         state = self._state.__new__(self._state)
         state._pages = pages = Pages(head.following, head.garbage)
         set_plain(state, self._plain.decode(bytes(head.plain)))
+        collections: dict[str, Collection] = {}
         for name, field in self._plan.collections.items():
             stored = head.trees.get(name)
             if stored is None:
-                setattr(state, name, field.open(PageTree(pages)))
+                collections[name] = field.open(PageTree(pages))
             else:
                 root = Node(stored.keys, list(stored.values))
                 tree = PageTree(pages, root, stored.depth, stored.count, stored.blobs)
-                setattr(state, name, field.open(tree, stored.start, stored.next))
+                collections[name] = field.open(tree, stored.start, stored.next)
+        set_collections(state, collections)
         return state
 
     def _present(self, encoded: bytes) -> bytes:
@@ -167,6 +168,11 @@ class _GrowingCodec:
         return msgspec.msgpack.encode(
             msgspec.msgpack.decode(plain) | {one: shown[one] for one in self._plan.collections}
         )
+
+
+def _brief(given: Any) -> str:
+    """A value in an error. The elements of a collection may be in the store, so only its kind is shown."""
+    return f"another {type(given).__name__}" if isinstance(given, Collection) else f"{given!r:.80}"
 
 
 def reset(state: GrowingState) -> None:

@@ -229,6 +229,7 @@ def test_missing_keys_and_elements_are_pythons_errors() -> None:
         (lambda state: state.limits.update({"x" * 5_000: 1}), "Account.limits, key has 5,003 bytes, more"),
         (lambda state: setattr(state, "payments", []), "field 'payments' is a collection, and was replaced by []"),
         (lambda state: setattr(state, "payments", Account().payments), "field 'payments' is a collection, and was"),
+        (lambda state: setattr(state, "limits", state.counts), "field 'limits' is a collection, and was replaced"),
         (lambda state: setattr(state, "balnce", 1), "field 'balnce' of Account was deleted, or was not declared"),
         (lambda state: delattr(state, "balance"), "field 'balance' of Account was deleted, or was not declared"),
         (lambda state: setattr(state, "balance", "much"), "could not be read again as Account"),
@@ -239,6 +240,56 @@ def test_what_could_not_be_read_again_is_refused(wrong: Callable[[Any], Any], me
     with pytest.raises(mw.MillwheelError) as caught:
         CODEC.verify([wrong(state), state][1])
     assert any(part in str(caught.value) for part in message.split("|")), str(caught.value)
+
+
+class Rotated(mw.GrowingState):
+    now: mw.ListState[str]
+    before: mw.ListState[str]
+
+
+ALIASING = st.sampled_from(["append to now", "append to before", "pop", "clear", "alias", "swap", "restore", "commit"])
+
+
+@given(st.lists(ALIASING, max_size=30))
+def test_no_two_fields_ever_share_their_pages(steps: list[str]) -> None:
+    """A commit is refused while a field has the collection of another. Else all is as in Python's lists."""
+    codec, nodes = any_state_codec(Rotated, "computation 'r'"), dict[int, bytes]()
+
+    def opened(encoded: bytes) -> Any:
+        state = codec.decode(encoded) if encoded else Rotated()
+        state._pages.source = ReadPages(nodes.__getitem__)
+        return state
+
+    encoded, kept = b"", ([""] * 0, [""] * 0)
+    state, model = opened(encoded), kept
+    now, before = state.now, state.before
+    for step in [*steps, "commit"]:
+        if step.startswith("append"):
+            index = step == "append to before"
+            (now, before)[index].extend(["x" * 500] * 20)
+            model = (model[0] + ["x" * 500] * 20 * (not index), model[1] + ["x" * 500] * 20 * index)
+        elif step == "pop" and model[0]:
+            now.popleft()
+            model = (model[0][1:], model[1])
+        elif step == "clear":
+            before.clear()
+            model = (model[0], [])
+        elif step == "alias":
+            state.before = state.now
+        elif step == "swap":
+            state.now, state.before = state.before, state.now
+        elif step == "restore":
+            state.now, state.before = now, before
+        elif step == "commit":
+            if state.now is now and state.before is before:
+                encoded, kept = codec.verify(state), model
+                nodes.update({number: node.encode() for number, node in state._pages.changed.items() if node})
+            else:
+                with pytest.raises(mw.MillwheelError, match="was replaced by another ListState"):
+                    codec.verify(state)
+            state, model = opened(encoded), kept
+            now, before = state.now, state.before
+            assert (list(now), list(before)) == model
 
 
 class NoArguments(mw.GrowingState):
