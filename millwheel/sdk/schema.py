@@ -14,8 +14,10 @@ from millwheel.sdk.growing.collections import COLLECTIONS, SetState
 from millwheel.sdk.growing.fields import GrowingState, is_growing, plan_of
 from millwheel.sdk.typeinfo import cached_by_type, describe_type, supertype, type_name
 
-__all__ = ["state_schema"]
+__all__ = ["GROWING_STATE", "state_schema"]
 
+GROWING_STATE: Final = "growing state"
+"""The type of a whole state that grows. Such a state is stored as a head and pages, and no other type reads these."""
 _MAX_FIELDS: Final = 1_000
 """The most fields in a schema."""
 
@@ -71,6 +73,7 @@ def _growing(state_type: type[GrowingState]) -> Iterator[_Row]:
     A key is found by its encoding. So a type of keys is one row, which tells all that changes encodings.
     """
     plan = plan_of(state_type)
+    yield "", GROWING_STATE, False
     yield from _value(describe_type(plan.plain), "", False, frozenset())
     for name, field in plan.collections.items():
         yield name, COLLECTIONS[field.kind], True

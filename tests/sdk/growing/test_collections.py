@@ -429,6 +429,10 @@ class Fewer(mw.GrowingState):
     total: int = 0
 
 
+class Plain(msgspec.Struct):
+    total: int = 0
+
+
 class Structs(mw.GrowingState):
     payments: mw.MapState[str, Payment]
 
@@ -463,6 +467,9 @@ class StrictStructs(mw.GrowingState):
         (Before, OtherElements, "field 'items[]' was int, and is str"),
         (Before, OtherKind, "field 'items' was growing list, and is growing set"),
         (Before, Fewer, "field 'items' is gone"),
+        (Plain, Fewer, "the whole was fields, and is growing state"),
+        (Plain, Before, "the whole was fields, and is growing state): a state that grows has no versions, so add a fi"),
+        (Fewer, Plain, "the whole was growing state, and is fields): a state that grows has no versions, so add a fi"),
     ],
 )
 def test_a_new_version_reads_what_is_stored_or_is_refused(old: Any, new: Any, problem: str) -> None:
@@ -478,3 +485,18 @@ def test_a_new_version_reads_what_is_stored_or_is_refused(old: Any, new: Any, pr
             state.payments["a"] = Payment(5)
         back = any_state_codec(new, "c").decode(any_state_codec(old, "c").encode(state))
         assert list(back.items) == [5] if old is Before else back.payments["a"].amount == 5
+
+
+@pytest.mark.parametrize(("old", "new"), [(Plain, Fewer), (Fewer, Plain), (Before, Plain)])
+def test_no_state_version_migrates_to_a_growing_state_or_from_one(old: Any, new: Any) -> None:
+    """The next version of a plain state would get the head of a growing one, and its pages would stay for ever."""
+    then, now = (topology(one).to_spec().computations[0] for one in (old, new))
+    now.state.version = 2
+    assert "a state that grows has no versions" in state_problem(then, now)
+    then.state.version, now.state.version = 2, 1
+    assert "a state that grows has no versions" in state_problem(then, now)
+
+
+def test_a_computation_without_state_may_get_a_growing_one() -> None:
+    then, now = (topology(one).to_spec().computations[0] for one in (None, Before))
+    assert state_problem(then, now) == ""
