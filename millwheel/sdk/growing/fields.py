@@ -63,6 +63,8 @@ class GrowingState:
         plan = plan_of(type(self))
         self._pages: Pages = Pages()
         self._collections: Mapping[str, Collection]
+        self._deleted: bytes | None = None
+        """The encoding of the plain part of a state that was deleted. The state counts as none while that is equal."""
         set_plain(self, plan.plain())
         set_collections(self, {name: field.open(PageTree(self._pages)) for name, field in plan.collections.items()})
 

@@ -9,6 +9,7 @@ import enum
 import re
 import uuid
 from collections.abc import Callable
+from itertools import count
 from types import ModuleType, new_class
 from typing import Any, NamedTuple
 
@@ -137,6 +138,72 @@ def test_an_emptied_state_is_stored_until_its_pages_are_gone() -> None:
         rounds += 1
     assert (len(nodes), CODEC.encode(state)) == (0, b"")
     assert 2 < rounds < 20
+
+
+MADE = count()
+
+
+class Numbered(msgspec.Struct):
+    number: int = msgspec.field(default_factory=lambda: next(MADE))
+
+
+class WithNumber(mw.GrowingState):
+    made: Numbered
+    items: mw.ListState[bytes]
+
+
+@pytest.mark.parametrize("size", [0, 1, 300])
+def test_a_deleted_state_is_none_also_if_its_default_is_not_constant(size: int) -> None:
+    codec, nodes = any_state_codec(WithNumber, "computation 'c'"), dict[int, bytes]()
+
+    def commit(state: Any) -> bytes:
+        for number, node in state._pages.changed.items():
+            nodes.pop(number, None)
+            if node is not None:
+                nodes[number] = node.encode()
+        return codec.verify(state)
+
+    def opened(encoded: bytes) -> Any:
+        state = codec.decode(encoded)
+        state._pages.source = ReadPages(nodes.__getitem__)
+        return state
+
+    state = WithNumber()
+    state.items.extend([bytes(2_000)] * size)
+    state = opened(commit(state))
+    reset(state)
+    encoded = commit(state)
+    assert bool(encoded) is (size == 300), "it is stored as long as it has pages to delete"
+    while encoded:
+        assert codec.present(encoded) == b""
+        state = opened(encoded)
+        state._pages.collect(50)
+        encoded = commit(state)
+    assert nodes == {}
+    number = state.made.number
+    for changed in (-1, number):
+        state.made.number = changed
+        encoded = commit(state)
+        assert opened(encoded).made.number == changed, "what is set after the deletion is stored"
+
+
+@pytest.mark.parametrize("change", ["element", "plain"])
+def test_a_deleted_state_that_changes_before_its_pages_are_gone_is_kept(change: str) -> None:
+    codec = any_state_codec(WithNumber, "computation 'c'")
+    state = WithNumber()
+    state.items.extend([bytes(2_000)] * 300)
+    back = codec.decode(codec.verify(state))
+    reset(back)
+    back = codec.decode(codec.verify(back))
+    if change == "element":
+        back.items.append(b"x")
+    else:
+        back.made.number = -1
+    number = back.made.number
+    encoded = codec.verify(back)
+    back = codec.decode(encoded)
+    assert (back.made.number, list(back.items)) == (number, [b"x"] * (change == "element"))
+    assert codec.present(encoded) != b""
 
 
 NUMBERS = st.integers(-3, 30)
